@@ -1,13 +1,13 @@
 """Planner of the mechanisms that charge each answer: laplace, noisy_max and exponential.
 
-Each of c answers is ε0-differentially private. Together they are (ε, δ)-private by basic
-composition, ε0 = ε/c, or by optimal composition (Kairouz, Oh & Viswanath 2015). Numbers may have
-Gaussian noise instead (docs/proofs/composition.md). Errors are exact for integer noise; proofs:
+Each of c answers is ε0-differentially private. Together they are (ε, δ)-private by basic composition
+with ε0 = ε/c, or by optimal composition (Kairouz, Oh & Viswanath 2015). Numbers may have Gaussian noise
+instead (docs/proofs/composition.md). Error bounds are exact for integer noise. Proofs:
 docs/proofs/laplace.md and docs/proofs/noisy-max.md.
 
-Quantiles have an error in rank. An attribute with few values is counted value by value. Otherwise the
-exponential mechanism draws a value with three quarters of ε, and the rest pays for noisy counts of
-ranges around it. Proofs: docs/proofs/quantiles.md.
+The error of a quantile is measured in rank. If an attribute has few values, the rows with each value are
+counted. Otherwise the exponential mechanism draws a value with three quarters of ε, and the rest pays for
+noisy counts of ranges around it. Proofs: docs/proofs/quantiles.md.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from stream.privacy.noise.samplers import NoiseScaleError, Symmetric, gaussian, 
 from stream.privacy.planning.noise_layouts import PlanError, fitting_calibrations, require_fit, scale_fits
 
 PartsMethod = Literal["textbook", "basic", "optimal"]
-"""The theorem that composes equal parts of ε."""
+"""The theorem by which equal parts of ε are composed."""
 
 _ROUNDING = 1.0 + 1e-10
 """Margin above the rounding errors of a few operations."""
 
 _TWO_NUMBERS = 2
-"""Maximum number of numbers of an answer that one row of a table changes: two of a quotient, or of two groups."""
+"""Most numbers of an answer that one row of a table changes: both of a quotient, or those of two groups."""
 
 
 def _plan_numbers(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:
     """Return every calibration that applies.
 
-    These are the textbook's constants, basic composition and, if δ > 0, optimal composition and
-    Gaussian noise. ``alpha`` bounds the error of the largest answer: ``dimensions`` numbers, all
-    groups of a window, or a choice among ``MAX_CANDIDATES``. The textbook's ``alpha`` comes from
-    its theorem, or is the exact error if a coarse grid makes this larger.
+    The calibrations are the textbook's, basic composition and, if δ > 0, optimal composition and Gaussian
+    noise. ``alpha`` bounds the error of the largest answer: ``dimensions`` numbers, all groups of a window,
+    or a choice among ``MAX_CANDIDATES``. The textbook's ``alpha`` is the bound of its theorem, or the exact
+    error if a coarse grid makes the exact error larger.
     """
     mechanism = spec.mechanism
     if not isinstance(mechanism, Laplace | Histogram | NoisyMax | Exponential):
@@ -85,7 +85,7 @@ def _plan_gaussian(
 
 
 def equal_parts(epsilon: float, delta: float, parts: int) -> list[tuple[PartsMethod, float, float]]:
-    """Return method, ε0 and δ for each composition of equal parts: textbook, basic, optimal."""
+    """Return method, ε0 and δ of each way to compose equal parts: textbook, basic and optimal."""
     compositions: list[tuple[PartsMethod, float, float]] = [
         ("textbook", *textbook_epsilon(epsilon, delta, parts)),
         ("basic", optimal_round_epsilon(epsilon, 0.0, parts), 0.0),
@@ -98,9 +98,9 @@ def equal_parts(epsilon: float, delta: float, parts: int) -> list[tuple[PartsMet
 def textbook_epsilon(epsilon: float, delta: float, answers: int) -> tuple[float, float]:
     """Return the textbook's ε0 for each of ``answers`` equal parts, and the δ that it uses.
 
-    ε0 is ε/c, which uses no δ, or ε/√(8c ln(1/δ)) if that is larger and sound. The textbooks (Dwork
-    & Roth 2014, Corollary 3.21; Kamath, lecture 9, as σ = 2/ε0) state the second for any ε. It is
-    false for large ε, so it is used only if optimal composition confirms (ε, δ).
+    ε0 is ε/c, which uses no δ, or ε/√(8c ln(1/δ)) if this is larger and sound. The textbooks (Dwork
+    & Roth 2014, Corollary 3.21; Kamath, lecture 9, as σ = 2/ε0) state the second formula for any ε. It is
+    wrong for large ε, so it is used only if optimal composition confirms (ε, δ).
     """
     added = optimal_round_epsilon(epsilon, 0.0, answers)
     if delta > 0.0:
@@ -126,9 +126,9 @@ def vector_sensitivity(sensitivity_steps: int, values: int, facts: SourceFacts) 
 
 
 def count_changed_numbers(values: int, facts: SourceFacts) -> int:
-    """Return how many values a person changes in the case with the largest ℓ₂ norm.
+    """Return how many values a person changes in the case with the largest ℓ₂ norm of the change.
 
-    For disjoint groups this is one group, with all rows of a person, or two if neighbors replace
+    For disjoint groups, all rows of the person are then in one group, or in two groups if neighbors replace
     a row.
     """
     if facts.movement is not None:
@@ -161,7 +161,7 @@ def answer_law(calibration: AnswersCalibration, sensitivity_steps: int, moved: i
 
 
 def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: int, moved: int = 1) -> float:
-    """Return the error bound, in the query's unit, of all numbers of one laplace answer.
+    """Return the error bound, in the unit of the values, of all numbers of one laplace answer.
 
     ``sensitivity_steps`` is the answer's ℓ₁ sensitivity. With probability 1 − β no answer of the
     stream exceeds its error bound.
@@ -175,7 +175,7 @@ def alpha_for(calibration: AnswersCalibration, sensitivity_steps: int, values: i
 def choice_alpha(
     calibration: AnswersCalibration, kind: Literal["noisy_max", "exponential"], options: int
 ) -> float:
-    """Bound the distance of the chosen score from the best, in the query's unit.
+    """Bound the distance of the chosen score from the best score, in the unit of the scores.
 
     With probability 1 − β no choice of the stream exceeds its bound.
     """
@@ -184,7 +184,7 @@ def choice_alpha(
     if kind == "exponential":
         distance = exponential_reach(rate, options, allowed)
     elif calibration.method == "textbook":
-        # A choice is more than 2x below the best only if the noise of some score exceeds ±x.
+        # A choice is more than 2x below the best score only if the noise of some score exceeds ±x.
         distance = 2 * two_sided_reach(rate, options, allowed) if options > 1 else 0
     else:
         distance = noisy_max_reach(rate, options, allowed)
@@ -193,22 +193,22 @@ def choice_alpha(
 
 
 def choice_rate(calibration: AnswersCalibration) -> float:
-    """Return the rate of a choice's noise: ε0/(2Δ), or ε0/Δ for monotone scores (Δ in steps)."""
+    """Return the rate of a choice's noise: ε0/(2Δ), or ε0/Δ for monotone scores, with Δ in steps."""
     width = calibration.sensitivity_steps * (1 if calibration.monotone else 2)
     return calibration.epsilon_answer / width
 
 
 def promised_answers(calibration: AnswersCalibration) -> int:
-    """Return the number of answers that the error bound covers; they share β."""
+    """Return the number of answers that the error bound covers, and among which β is divided."""
     return min(calibration.cutoff, calibration.expected_queries)
 
 
 def rates_reach(calibration: AnswersCalibration, sensitivity_steps: int, rates: int, moved: int) -> float:
     """Bound |(1 − p)·X − p·Y| for each of ``rates`` rates p.
 
-    X is the noise of the hits and Y the noise of the misses. The bound holds for all rates of the answer
-    together, and for all answers with probability 1 − β. With Laplace noise, the tail of this
-    difference is no heavier than that of one number, up to rounding by one step.
+    X is the noise of the hits and Y the noise of the misses. With probability 1 − β the bound holds for all
+    rates of all answers. With Laplace noise, the tail of this difference is no heavier than the tail of one
+    number's noise, up to rounding by one step.
     """
     allowed = part_failure(calibration.beta, promised_answers(calibration))
     law = answer_law(calibration, sensitivity_steps, moved)
@@ -264,13 +264,13 @@ def _calibration(
 
 
 DRAW_SHARE: Final = Fraction(3, 4)
-"""Part of ε for drawing values; the rest pays for their intervals."""
+"""Part of ε for drawing values; the rest is for their intervals."""
 
 VALUES_PER_SQUARE: Final = 12
-"""With m quantiles, all values are counted if there are at most 12·m², otherwise m are drawn."""
+"""For m quantiles, all values are counted if there are at most 12·m² of them; else m values are drawn."""
 
 MOST_WEIGHTS: Final = 1 << 21
-"""Maximum number of weights of all draws of one answer."""
+"""Maximum number of weights in all draws of one answer together."""
 
 LARGEST_DENOMINATOR: Final = 1_000_000
 """Largest denominator of q: q has at most six decimal digits."""
@@ -292,12 +292,13 @@ def parse_quantiles(q: float | Sequence[float]) -> tuple[Fraction, ...]:
 def rates_for(
     epsilon: Fraction, quantiles: Sequence[Fraction], moved: int, *, replaced: bool, grouped: bool
 ) -> list[Fraction]:
-    """Return the rate of each quantile's draw; together the draws cost ``epsilon``.
+    """Return the rate of each quantile's draw; together all draws cost ``epsilon``.
 
     The distance d of a value is the number of rows between it and the quantile; a draw publishes
     the value with probability proportional to exp(−rate·d). One person has ``moved`` rows. A row
-    that is added or removed changes each distance by at most max(q, 1 − q), up or down, and a
-    replaced one by at most 1. For q = 0 and q = 1 all distances change in the same direction. If ``grouped``, a replaced row may leave one group and join another, and counts twice.
+    that is added or removed changes each distance by at most max(q, 1 − q), up or down; a
+    replaced row changes it by at most 1. For q = 0 and q = 1 all distances change in the same direction. If
+    ``grouped``, a replaced row may move from one group to another, and then changes the draws of both.
     """
     found = []
     for quantile in quantiles:
@@ -312,7 +313,7 @@ def rates_for(
 class QuantileNoise:
     """The noise of one answer about quantiles.
 
-    ``rates`` are those of the drawn quantiles, empty if all values are counted. ``cells`` is the
+    ``rates`` has the rates of the drawn quantiles; it is empty if all values are counted. ``cells`` is the
     noise of counts.
     """
 
@@ -321,7 +322,7 @@ class QuantileNoise:
 
 
 def quantile_noise(calibration: AnswersCalibration, facts: QuantileFacts) -> QuantileNoise:
-    """Return the noise of one answer, which costs the stream's ε of an answer.
+    """Return the noise of one answer about quantiles, which costs one charge.
 
     Raises:
         NoiseScaleError: the noise is too wide.
@@ -339,7 +340,7 @@ def quantile_noise(calibration: AnswersCalibration, facts: QuantileFacts) -> Qua
 def rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts, noise: QuantileNoise) -> float:
     """Return the rank error, in rows, that no quantile of one answer exceeds.
 
-    With probability 1 − β it holds for all answers of the stream.
+    With probability 1 − β the bound holds for all answers of the stream.
     """
     failure = part_failure(calibration.beta, promised_answers(calibration))
     numbers = facts.group_count * len(facts.quantiles)
@@ -353,7 +354,7 @@ def rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts, noise: Qua
 
 
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:
-    """Return every calibration of a stream; ``alpha`` of quantiles is in rows of rank."""
+    """Return every calibration that applies; ``alpha`` of quantiles is a number of rows in rank."""
     found = _plan_numbers(spec, facts)
     if (quantiles := facts.quantiles) is None:
         return found

@@ -1,7 +1,7 @@
 """Choice of a mechanism for questions of one form, for a given ε or a largest error α.
 
-Every mechanism that answers the form is planned and ranked by its error on such a question. The
-choice depends on public parameters alone.
+Every mechanism that answers questions of the form is planned and ranked by its error. The choice depends
+on public parameters alone.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _FORMS_OF_MECHANISM: Final[dict[str, tuple[Form, ...]]] = {
     "running_count": ("running",),
     "unknown_groups": ("texts",),
 }
-"""The forms that each mechanism answers. Simple mechanisms are first, because the first of equals wins."""
+"""The forms that each mechanism answers. Simple mechanisms come first, because in a tie the first is chosen."""
 
 _ABILITY_OF_MECHANISM: Final[dict[str, str]] = {
     "above_threshold": "answers above or below, no number",
@@ -93,7 +93,7 @@ class Choice:
 
     ``alpha`` is its error at the goal's ε, and ``epsilon`` the ε that it needs for the goal's error. ``why``
     describes how ε is spent. If the mechanism does not apply, ``why`` is the reason, and ``alpha`` and
-    ``epsilon`` are None. With ``alone`` the mechanism is only over the grouped attributes.
+    ``epsilon`` are None. If ``alone`` is True, the mechanism has only the grouped attributes.
     """
 
     kind: str
@@ -115,9 +115,9 @@ def rank_mechanisms(goal: PlanGoal, on_mechanism: Callable[[str], None] = lambda
     """Return all mechanisms, best first; mechanisms that do not apply are last.
 
     ``on_mechanism`` is called with each kind before it is planned. With groups, a mechanism over a
-    table's attributes may appear twice: over all attributes, and over the grouped attributes alone.
-    If ε is given, the least α is best, otherwise the least ε. If two differ by at most a thousandth,
-    the simpler mechanism is better.
+    table's attributes may appear twice: with all attributes, and with the grouped attributes alone. If ε is
+    given, mechanisms are ranked by α, otherwise by ε. If two of them differ by at most a thousandth, the
+    simpler one is first.
 
     Raises:
         PlanError: the goal has neither ε nor α, α depends on private facts, or there are too many groups.
@@ -136,7 +136,7 @@ def rank_mechanisms(goal: PlanGoal, on_mechanism: Callable[[str], None] = lambda
 
 
 def _ranking_figure(choice: Choice, goal: PlanGoal) -> float:
-    """Return the α or ε by which a choice is ranked; infinite if no ε reaches the wanted error."""
+    """Return the α or ε by which a choice is ranked; infinite if no ε is enough for the requested error."""
     figure = choice.alpha if goal.epsilon is not None else choice.epsilon
     return math.inf if figure is None else figure
 
@@ -211,10 +211,10 @@ def _count_charged(goal: PlanGoal) -> int:
 
 
 def _needed_epsilon_or_none(spec: StreamSpec, goal: PlanGoal, alpha: float) -> float | None:
-    """Return the ε for the goal's error; None if no ε suffices.
+    """Return the ε that the goal's error needs; None if no ε is enough.
 
     Raises:
-        PlanError: no ε suffices and none is given, so that nothing could be ranked.
+        PlanError: no ε is enough and the goal has no ε either, so the mechanism cannot be ranked.
     """
     try:
         return needed_epsilon(spec, goal.facts, alpha, lambda one: form_alpha(one, spec.mechanism, goal))

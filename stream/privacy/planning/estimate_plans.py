@@ -1,9 +1,9 @@
-"""Planner of streams with an estimate: opening measurements, number of ⊤s, division of ε.
+"""Planner of streams with an estimate: warm start, number of ⊤s, division of ε.
 
-A plan depends on public sizes alone. The noise of comparisons is one-sided, so the error of a ⊥ never
-exceeds the threshold plus the threshold's noise. The number of questions affects only how many ⊤s
-noise alone causes. Proofs: docs/proofs/pmw.md. Errors are in rows; a step is
-1/1024 row.
+The *warm start* (``opening`` in code) measures marginals before the first question. A ⊤ measures the
+marginal of its question. A plan depends on public sizes alone. The noise of comparisons is one-sided, so
+the error of a ⊥ never exceeds the threshold plus the threshold's noise. The number of questions affects only
+how many ⊤s noise alone causes. Proofs: docs/proofs/pmw.md. Errors are in rows; a step is 1/1024 row.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ THRESHOLD_PART = 0.5
 """The part of β for the error of the threshold."""
 
 _FALSE_TOP_SHARE = 0.2
-"""The largest share of the ⊤s that noise alone may cause; the estimate answers these questions well."""
+"""The largest part of the ⊤s that noise alone may cause, although the estimate answers the question well."""
 _WIDE_RARITY = 2.75
-"""If pairs are measured, noise may cause a ⊤ on one in e^2.75 ≈ 16 questions about many cells."""
+"""If pairs are measured, noise may cause a ⊤ on one of e^2.75 ≈ 16 questions about many cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ class Comparisons:
     """The public parameters of the comparisons of estimate and table; errors are in rows.
 
     - ``updates``: number of ⊤s.
-    - ``slack``: the error of the estimate that is tolerated, because it rarely causes a ⊤.
-    - ``wide``: the noise scale (√½ standard deviations) of the noisiest sum of cells of a measured
-      pair of attributes, which must rarely cause a ⊤ either. None if the opening measures no pairs,
-      or the threshold does not depend on them.
+    - ``slack``: an error of the estimate that rarely causes a ⊤.
+    - ``wide``: the noise scale (√½ standard deviations) of the noisiest sum of cells of a measured pair of
+      attributes; such noise must rarely cause a ⊤ either. None if the warm start measures no pairs, or the
+      threshold does not depend on them.
     """
 
     updates: int
@@ -70,24 +70,24 @@ class Comparisons:
 
     @property
     def rarity(self) -> float:
-        """ln of the number of questions per tolerated false ⊤ (one that only noise causes)."""
+        """ln of the number of questions for each false ⊤ (a ⊤ that only noise causes) that is tolerated."""
         return math.log(max(2.0, self.queries / (_FALSE_TOP_SHARE * self.updates)))
 
     def threshold_rows(self, epsilon_2: float) -> float:
         """Return the threshold in rows, given the ε₂ of the queries' noise.
 
-        It is so high that neither an error of ``slack`` nor the noise of a wide sum often causes a ⊤.
+        The threshold is so high that an error of ``slack`` and the noise of a wide sum rarely cause a ⊤.
         """
         scale = 2.0 * self.updates / epsilon_2
         without_pairs = self.slack + scale * self.rarity
         return without_pairs if self.wide is None else max(without_pairs, self.wide + scale * _WIDE_RARITY)
 
     def best_division(self, epsilon: float) -> tuple[float, float, float]:
-        """Return the ε₁ and ε₂ with the sum ``epsilon`` and the least error of ⊥s, and that error.
+        """Divide ``epsilon`` into ε₁ and ε₂ with the least error of ⊥s; return ε₁, ε₂ and this error.
 
         The error is slack + a/ε₂ + b/ε₁, which is least at ε₁/ε = √b/(√a + √b). With ``wide`` it is
         the maximum of two such sums, which is least at the best point of either sum, or at a point
-        where both are equal.
+        where both sums are equal.
         """
         least = -math.log(THRESHOLD_PART * self.beta)
 
@@ -109,48 +109,48 @@ class Comparisons:
 
 
 NUMBERS_PART, MEASURED_PART = 0.3, 0.1
-"""Parts of β for the numbers of ⊤s and for sums of cells; the part for the row count is ``ROWS_SHARE``."""
+"""Parts of β for the numbers of ⊤s and for sums of cells; ``ROWS_SHARE`` is the part for the row count."""
 
 Order = Literal[0, 1, 2]
 Opening = Literal[0, 1, 2, "workload"]
 
 MOST_PAIRS = 15
-"""Pairs of attributes are measured in advance if there are at most this many (six attributes)."""
+"""The warm start measures all pairs of attributes if there are at most this many (six attributes)."""
 _MOST_PAIR_NOISE = 320.0
-"""Pairs are measured if half the cells of the largest pair add up to at most this much noise.
+"""Pairs are measured if the sum of half of the largest pair's cells has at most this much noise.
 
-The unit is the noise scale of a marginal that is measured alone. More noise would cause ⊤s.
+The unit is the noise scale of a marginal that is measured alone. More noise would cause too many ⊤s.
 """
 
 _START_SHARE = {0: 0.0, 1: 0.2, 2: 0.65}
 _WHOLE_START_SHARE = 0.8
-"""Share of ε for an opening that measures all cells, and so answers every question."""
+"""Part of ε for a warm start that measures all cells, and so answers every question."""
 _PAIRS_START_SHARE = 0.83
-"""Share of ε for an opening that measures all pairs beside few ⊤s."""
+"""Part of ε for a warm start that measures all pairs, if the stream has few ⊤s."""
 FEW_UPDATES = 2
-"""Few ⊤s: `auto` sets them if pairs will be asked for, whose errors are then smaller at about the same α."""
+"""Number of ⊤s that ``auto`` sets for questions about pairs: α is about the same, and errors of pairs are smaller."""
 _ROWS_SHARE = 0.03
 _UPDATES = {0: (16, 2), 1: (6, 2), 2: (-1, 1)}
-"""Default number of ⊤s for each order of the opening: a constant, and a number per attribute."""
+"""Default number of ⊤s by the warm start's number of attributes: a constant, and a number per attribute."""
 _NUMBER_SHARE, _NUMBER_SHARE_BESIDE_PAIRS = 0.3, 0.5
-"""Part of a ⊤'s ε for its number, without and with measured pairs; the rest measures a marginal."""
+"""Part of a ⊤'s ε for its number, without and with measured pairs; the rest is for its marginal."""
 SLACK_NOISE_SCALES = 3.0
 """The slack, in noise scales of one measured cell, if no gap is requested."""
 _WIDE_CELLS = 1 << 11
-"""A pair with more cells counts as this many, because most of its cells are empty."""
+"""A pair with more cells is treated as one with this many, because most of its cells are empty."""
 _LEAST_SHARE, _LARGEST_SHARE = 0.02, 0.8
 _EXACT_BOUND_LIMIT = 1.5
-"""If the least possible error of a sum is above this multiple of α, its exact bound is not computed."""
+"""If the least possible error of a sum exceeds this multiple of α, the exact bound is not computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _EstimateInputs:
     """The public parameters of a plan, before ``epsilon_left`` is divided.
 
-    - ``epsilon_left``: the ε that the opening and the row count leave.
+    - ``epsilon_left``: the ε that remains after the warm start and the row count.
     - ``width``: the sensitivity of a marginal; ``number_share``: part of a ⊤'s ε for its number.
-    - ``requested_slack``: the requested gap in rows.
-    - ``pair_noise``: the noise scale of a measured pair's cells, None if no pairs are measured;
+    - ``requested_slack``: the requested ``gap``, in rows.
+    - ``pair_noise``: the noise scale of the cells of a measured pair, None if no pairs are measured;
       ``wide`` is as in ``Comparisons``.
     """
 
@@ -177,7 +177,7 @@ class _EstimateInputs:
 
 
 class _Division(NamedTuple):
-    """A division of ε between the threshold's noise (ε₁), queries, and all ⊤s; the error is in rows."""
+    """A division of ε between the threshold's noise, the queries' noise and all ⊤s; the error is in rows."""
 
     error: float
     threshold_epsilon: float
@@ -187,7 +187,7 @@ class _Division(NamedTuple):
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCalibration, ...]:
     """Return one calibration, with Laplace noise; it uses no δ.
 
-    If a person has several rows, the plan is for ε divided by their number (group privacy).
+    If a person has several rows, the plan is made with ε divided by their number (group privacy).
     """
     if (rows := facts.contribution) > 1:
         spec_of_one_row = spec.model_copy(update={"epsilon": rounded_down(Fraction(spec.epsilon) / rows)})
@@ -203,7 +203,7 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCal
     mechanism = spec.mechanism
     if not isinstance(mechanism, Pmw):
         raise TypeError(f"{mechanism.kind} has no estimate")
-    # If only the number of cells is known, plan for one attribute.
+    # If only the number of cells is known, the plan is for a single attribute.
     sizes = facts.sizes or (() if facts.universe is None else (facts.universe,))
     if not sizes:
         raise PlanError("mechanism.kind: an estimate needs a table's cells; open the stream on a table")
@@ -230,7 +230,7 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCal
     gap = mechanism.gap
     if gap is not None and facts.rows is None:
         raise PlanError(
-            "mechanism.rows: missing, but gap is a share of the rows; give a public number, or leave gap out"
+            "mechanism.rows: missing, but gap is a share of the rows; give a public number of rows, or leave gap out"
         )
     task = _EstimateInputs(
         epsilon_left=Fraction(spec.epsilon)
@@ -262,7 +262,7 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCal
 
 
 def _typical_share(mechanism: Pmw, warm_start: Opening, order: Order, sizes: Sequence[int]) -> float:
-    """Return the share of ε for typical errors: by default only if the warm start is selected."""
+    """Return the part of ε for typical errors; by default, only a warm start for a workload has one."""
     wanted = warm_start == "workload" if mechanism.typical_error is None else mechanism.typical_error
     if not wanted:
         return 0.0
@@ -277,7 +277,7 @@ def _typical_share(mechanism: Pmw, warm_start: Opening, order: Order, sizes: Seq
 
 
 def resolve_warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Opening:
-    """Choose the opening's measurements: the number of attributes of each marginal, or ``workload``."""
+    """Choose the warm start: the number of attributes of each measured marginal, or ``workload``."""
     if mechanism.warm_start != "auto":
         return mechanism.warm_start
     if mechanism.workload != "pairs":
@@ -293,7 +293,7 @@ def resolve_warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Opening:
 
 
 def opening_axes(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
-    """Return the axes of each marginal that the opening measures; none has more than 2²⁰ cells."""
+    """Return the axes of each marginal that the warm start measures; a marginal has at most 2²⁰ cells."""
     if order == 0:
         return ()
     return tuple(
@@ -304,7 +304,7 @@ def opening_axes(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], .
 
 
 def opening_order(calibration: EstimateCalibration) -> Order:
-    """Return the number of attributes of each marginal that the opening measures without a choice."""
+    """Return the number of attributes of each marginal that the warm start measures without a choice."""
     return 1 if calibration.warm_start == "workload" else calibration.warm_start
 
 
@@ -369,7 +369,7 @@ def _calibration(
 
 
 def _best_division(task: _EstimateInputs) -> _Division:
-    """Return the division of ``epsilon_left`` that minimises the larger error of ⊥s and numbers."""
+    """Return the division of ``epsilon_left`` that minimises the larger of the errors of ⊥s and of numbers."""
     optimum = optimize.minimize_scalar(
         lambda share: _division(task, share).error,
         bounds=(_LEAST_SHARE, _LARGEST_SHARE),
@@ -390,18 +390,18 @@ def _division(task: _EstimateInputs, share: float) -> _Division:
 
 
 def wide_noise_scales(sizes: Sequence[int]) -> float:
-    """Return the noise scale, in scales of one cell, of a sum of half of the largest pair's cells."""
+    """Return the noise scale of a sum of half of the largest pair's cells, in noise scales of one cell."""
     return math.sqrt(min(largest_pair(sizes), _WIDE_CELLS) / 2.0)
 
 
 def largest_pair(sizes: Sequence[int]) -> int:
-    """Return the number of cells of the largest pair that an opening measures."""
+    """Return the number of cells of the largest pair that a warm start measures."""
     return max(math.prod(sizes[axis] for axis in axes) for axes in opening_axes(sizes, 2))
 
 
 @dataclass(frozen=True)
 class ErrorBounds:
-    """The error bounds of one stream; together they fail with at most their parts of β.
+    """The error bounds of one stream; together they fail with a probability of at most their parts of β.
 
     The bounds cover all single cells of a marginal and all ranges of its attributes at once. So they
     hold even for questions that are chosen after the noise is known. Bounds of single cells add up
@@ -415,8 +415,8 @@ class ErrorBounds:
     ) -> float:
         """Bound the error of all sums of ``summed`` cells of one marginal.
 
-        With ``ranges`` the cells form a range of each attribute, which allows a smaller bound. If a
-        marginal is charged like ``charges`` ⊤s, its part of β is that of as many ⊤s.
+        If ``ranges`` is True, the cells form a range of each attribute, which allows a smaller bound. A
+        marginal that costs as much as ``charges`` ⊤s has the part of β of as many ⊤s.
         """
         if summed == 0:
             return 0.0
@@ -432,9 +432,9 @@ class ErrorBounds:
         return min(single, sum_alpha(law, summed, count, beta, full_weights=True))
 
     def bound_new_numbers(self, law: Symmetric, numbers: int, summed: int, *, full_weights: bool) -> float:
-        """Bound the error of all ``numbers`` of an answer that a ⊤'s new marginal gives.
+        """Bound the error of all ``numbers`` numbers that are sums of a ⊤'s new marginal.
 
-        The bound is per unit of sensitivity. Each number sums at most ``summed`` cells, with
+        The bound is in units of the sensitivity. Each number sums at most ``summed`` cells, with
         weights of 1 if ``full_weights``. The question was asked before the noise was drawn, so only these
         sums need a bound.
         """
@@ -443,14 +443,14 @@ class ErrorBounds:
 
 
 def opening_law(calibration: EstimateCalibration) -> Symmetric:
-    """Return the noise of each cell of the opening."""
+    """Return the noise of each cell that the warm start measures."""
     if calibration.noise == "gaussian":
         return gaussian(Fraction(calibration.deviation_start) ** 2)
     return sampler("two_sided", Fraction(calibration.epsilon_start) / calibration.marginal_sensitivity)
 
 
 def marginal_law(calibration: EstimateCalibration, *, numbered: bool) -> Symmetric:
-    """Return the noise of the cells of a ⊤'s marginal; ``numbered`` if it publishes a number too."""
+    """Return the noise of the cells of a ⊤'s marginal; ``numbered`` is True if a number is published too."""
     if calibration.noise == "gaussian":
         precision = 1 / Fraction(calibration.deviation_answer) ** 2
         if numbered:

@@ -1,10 +1,9 @@
 """Error of answers of one form under a plan, from public facts alone.
 
-The result is the ``alpha`` of such answers if public facts determine it. The error of a quotient
-of two private numbers also depends on the private denominator. So for means, and for shares with a
-private row count, the result is the error times the denominator: the ``alpha`` of an answer is at
-most this result divided by (noisy denominator − error of the denominator). Proofs:
-docs/proofs/laplace.md and pmw.md.
+If public facts determine the ``alpha`` of such answers, it is the result. The error of a quotient of two
+private numbers also depends on the private denominator. So for means, and for shares with a private row
+count, the result is the error times the denominator: the ``alpha`` of an answer is at most this result
+divided by (noisy denominator − error of the denominator). Proofs: docs/proofs/laplace.md and pmw.md.
 """
 
 from __future__ import annotations
@@ -44,21 +43,21 @@ from stream.privacy.planning.inverse_plans import promised_alpha
 from stream.privacy.planning.noise_layouts import PlanError
 
 Form = QuestionForm | Literal["alarm", "running", "texts"]
-"""A question's form or one of three more: ``alarm`` (is a number above a threshold?), ``running``
+"""The form of a question, or one of three further forms: ``alarm`` (is a number above a threshold?), ``running``
 (running count) and ``texts`` (groups by a text attribute)."""
 
 FORMS: Final[tuple[Form, ...]] = (
     *(form for form in get_args(QuestionForm) if form not in STATISTICS or form == "quantile"),
     *("alarm", "running", "texts"),
 )
-"""The forms that can be planned; other statistics' errors depend on how the values are spread."""
+"""The forms that can be planned; the errors of other statistics depend on how the values are spread."""
 
 
 @dataclass(frozen=True, slots=True)
 class SummedAttribute:
-    """A summed attribute: its range, and the sensitivity of its sum to one row, in steps of ``unit``.
+    """A summed attribute: its range, and the most by which one row changes its sum, in steps of ``unit``.
 
-    ``centred`` is the sensitivity of the sum of distances from the middle of the range.
+    ``centred`` is the most by which one row changes the sum of the distances from the middle of the range.
     """
 
     range: int
@@ -68,12 +67,12 @@ class SummedAttribute:
 
 
 UNKNOWN_RANGE: Final = SummedAttribute(range=1, moves=1, centred=1)
-"""Stands for an unknown attribute: errors are multiples of its range or of its sum's sensitivity."""
+"""Represents an unknown attribute: errors are multiples of its range or of its sum's sensitivity."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankedAttribute:
-    """An attribute of quantiles: its number of values, and the length of its range in its unit."""
+    """An attribute of which quantiles are asked: its number of values, and the length of its range."""
 
     size: int
     span: float
@@ -81,12 +80,12 @@ class RankedAttribute:
 
 @dataclass(frozen=True, slots=True)
 class PlanGoal:
-    """The goal of a plan: to answer ``queries`` questions (or windows), for ``epsilon`` or ``alpha``.
+    """The goal of a plan: to answer ``queries`` questions (or windows) with ``epsilon``, or within ``alpha``.
 
-    ``fields`` are further fields of mechanisms; each is used for the mechanisms that have it.
-    ``group_by`` holds the positions of the grouped attributes in ``facts.sizes``; it is empty if
-    any grouping may be asked. ``summed`` holds the attributes of sums and means, and ``ranked``
-    the attributes of quantiles; both are empty if their ranges are unknown. ``q`` is the quantile.
+    ``fields`` has further fields of mechanisms, which are used for the mechanisms that have them.
+    ``group_by`` has the positions of the grouped attributes in ``facts.sizes``; it is empty if questions may
+    have any grouping. ``summed`` has the attributes of sums and means, and ``ranked`` the attributes of
+    quantiles; both are empty if their ranges are unknown. ``q`` is the quantile.
     """
 
     form: Form
@@ -105,11 +104,11 @@ class PlanGoal:
 
     @property
     def errors_are_shares(self) -> bool:
-        """True if errors are shares of a public and known row count."""
+        """True if errors are shares of the number of rows, which is public and given."""
         return self.form == "fraction" and self.facts.rows_public and self.facts.rows is not None
 
     def restrict_to_groups(self) -> PlanGoal | None:
-        """Restrict to the grouped attributes; None if that changes nothing."""
+        """Return the goal restricted to the grouped attributes; None if it has no others."""
         if self.form != "groups" or not 0 < len(self.group_by) < len(self.facts.sizes):
             return None
         sizes = tuple(self.facts.sizes[axis] for axis in self.group_by)
@@ -117,7 +116,7 @@ class PlanGoal:
         return replace(self, facts=facts, group_by=tuple(range(len(sizes))))
 
     def require_alpha(self) -> None:
-        """Raise PlanError without ε and α, or if α depends on facts that are not given."""
+        """Raise PlanError if neither ε nor α is given, or if α depends on facts that are not given."""
         if self.epsilon is None and self.alpha is None:
             raise PlanError("epsilon: missing, and so is alpha; give epsilon, or alpha, the largest allowed error")
         if self.alpha is None:
@@ -148,7 +147,7 @@ class PlanGoal:
 
 @dataclass(frozen=True, slots=True)
 class ListedGroups:
-    """The largest number of groups that an answer lists, and of table cells in one group."""
+    """The largest number of groups in an answer, and the largest number of table cells in a group."""
 
     groups: int
     cells_per_group: int
@@ -172,7 +171,7 @@ def listed_groups(goal: PlanGoal) -> ListedGroups:
 
 
 _QUOTIENT_NUMBERS = 2
-"""Number of noisy numbers of a quotient, which share ε."""
+"""Number of noisy numbers of a quotient, between which ε is divided."""
 
 
 def form_alpha(  # noqa: PLR0911 - one for each form
@@ -180,9 +179,10 @@ def form_alpha(  # noqa: PLR0911 - one for each form
 ) -> float:
     """Return the error of each answer to a question of the form.
 
-    The error is in rows. For a fraction with a public row count it is a share; for sums and means
-    it is in the attribute's unit, and the largest of several attributes. Groups and means are over
-    all rows. For a running count, a mechanism that counts each window separately sums all windows.
+    The error is in rows. For a share with a public row count, it is a share. For sums and means it is in the
+    attribute's unit; with several attributes, the largest error is returned. Groups and means are over all
+    rows. If a mechanism counts each window separately, its error of a running count is the error of the sum
+    of all windows.
     """
     match goal.form:
         case "fraction":
@@ -217,7 +217,7 @@ def form_alpha(  # noqa: PLR0911 - one for each form
 
 
 def as_count_error(alpha: float, goal: PlanGoal) -> float:
-    """Convert an error of the form to the equivalent error of a count."""
+    """Convert an error of the goal's form to the equivalent error of a count."""
     if goal.form == "fraction":
         return alpha * (goal.facts.rows or 1) if goal.errors_are_shares else alpha
     if goal.form in {"sum", "mean"}:
@@ -226,9 +226,9 @@ def as_count_error(alpha: float, goal: PlanGoal) -> float:
 
 
 def value_error(alpha: float, goal: PlanGoal) -> float | None:
-    """Convert an error in rank to one in value, if the rows are spread evenly over the range.
+    """Convert an error in rank to an error in value, for rows that are spread evenly over the range.
 
-    It is None without a number of rows or a range.
+    The result is None if the number of rows or the range is not given.
     """
     if goal.form != "quantile" or not goal.ranked or not goal.facts.rows:
         return None
@@ -237,7 +237,7 @@ def value_error(alpha: float, goal: PlanGoal) -> float | None:
 
 
 def _rank_error(calibration: Calibration, goal: PlanGoal) -> float:
-    """Return the error of a quantile in rows of rank (docs/proofs/quantiles.md)."""
+    """Return the rank error of a quantile, in rows (docs/proofs/quantiles.md)."""
     facts = goal.facts
     sizes = [one.size for one in goal.ranked] or list(facts.sizes) or [facts.universe or 1]
     size = max(sizes)
@@ -274,7 +274,7 @@ def _share_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal)
     """Return the error of a share times the number of rows."""
     facts = goal.facts
     if isinstance(mechanism, Laplace) and isinstance(calibration, AnswersCalibration) and not facts.rows_public:
-        # A share is a rate of hits and misses among all rows.
+        # A share is the rate of hits among all rows.
         return rates_reach(calibration, facts.groups_steps, 1, 2 if facts.neighbors == "replace" else 1)
     if isinstance(mechanism, Histogram) and not facts.rows_public:
         return _rate_error(calibration, mechanism, replace(goal, group_by=()))
@@ -325,7 +325,7 @@ def _mean_error(calibration: Calibration, goal: PlanGoal, summed: SummedAttribut
     error = width * promised_alpha(calibration)
     if not isinstance(calibration, EstimateCalibration):
         return error
-    # A ⊤ on a mean measures the attribute's marginal and publishes two sums over all values.
+    # A ⊤ of a mean measures the attribute's marginal and publishes two sums over all values.
     cells = summed.range + 1 if goal.summed else max(goal.facts.sizes or (goal.facts.universe or 1,))
     measured_error = ErrorBounds(calibration).bound_new_numbers(
         marginal_law(calibration, numbered=False), _QUOTIENT_NUMBERS, cells, full_weights=False

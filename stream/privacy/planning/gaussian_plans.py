@@ -1,8 +1,8 @@
 """Planner of streams with an estimate and Gaussian measurements, for δ > 0.
 
-The planner starts from the best plan with Laplace noise. It multiplies that plan's error bound, and
-the noise of the measurements at the opening, by the least factor for which the cost stays within
-(ε, δ). Comparisons with the threshold use no δ. Proofs: docs/proofs/pmw.md. Errors are in rows.
+The planner starts from the best plan with Laplace noise. It multiplies both the error bound of this plan and
+the noise of its warm start by one factor: the least factor for which the cost stays within (ε, δ).
+Comparisons with the threshold use no δ. Proofs: docs/proofs/pmw.md. Errors are in rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WARM_START_OF_PAIRS = 2
 _LEAST_ERROR_FACTOR = 1e-2
 _HALVINGS = 16
 _LARGEST_MARGINAL_FACTOR = 64.0
-"""The search tries noise of a ⊤'s marginal from 1/64 to 64 times that of the Laplace plan."""
+"""The search tries noise of a ⊤'s marginal from 1/64 to 64 times the noise of the Laplace plan."""
 _SCALE_PER_DEVIATION = math.sqrt(0.5)
 """Scale of Laplace noise with the standard deviation 1."""
 _ERROR_WITHOUT_EPSILON = 1e12
@@ -53,8 +53,8 @@ _MARGIN = 1e-9
 class _EpsilonDivision:
     """A division of the stream's ε between comparisons and Gaussian noise.
 
-    The fields of noise are the standard deviations of an opening's marginal, a chosen marginal, a
-    ⊤'s marginal and a ⊤'s number. ``error`` is the error bound in rows.
+    The noise of a marginal of the warm start, a chosen marginal, a ⊤'s marginal and a ⊤'s number is given by
+    its standard deviation. ``error`` is the error bound in rows.
     """
 
     comparisons_epsilon: float
@@ -70,11 +70,11 @@ class _EpsilonDivision:
 class _GaussianSearch:
     """The search for the best Gaussian plan: the Laplace plan to improve, and the stream's (ε, δ).
 
-    - ``start_deviation``, ``marginal_deviation``, ``chosen_deviation``: the standard deviations of
-      the Laplace plan's noise, of an opening's marginal, a ⊤'s marginal and a chosen marginal.
-    - ``requested_slack``: the requested gap in rows.
-    - ``wide``: the ``wide`` of ``Comparisons``, for opening noise with the standard deviation 1; None
-      if the opening measures no pairs, or the threshold does not depend on them.
+    - ``start_deviation``, ``marginal_deviation``, ``chosen_deviation``: the standard deviations of the
+      Laplace plan's noise in a marginal of the warm start, a ⊤'s marginal and a chosen marginal.
+    - ``requested_slack``: the requested ``gap``, in rows.
+    - ``wide``: the ``wide`` of ``Comparisons`` if the warm start's noise had the standard deviation 1; None
+      if the warm start measures no pairs, or the threshold does not depend on them.
     """
 
     laplace_plan: EstimateCalibration
@@ -87,7 +87,7 @@ class _GaussianSearch:
     chosen_deviation: float = 0.0
 
     def best_division(self, factor: float) -> _EpsilonDivision:
-        """Return the best division of ε with ``factor`` times the error bound and the opening noise."""
+        """Return the best division of ε if error bound and warm start's noise are ``factor`` times as large."""
         laplace_plan = self.laplace_plan
         failure = part_failure(NUMBERS_PART * laplace_plan.beta, laplace_plan.cutoff)
         number = factor * laplace_plan.alpha * (1.0 - _MARGIN) / normal_reach(failure)
@@ -113,12 +113,12 @@ class _GaussianSearch:
                 slack=SLACK_NOISE_SCALES * _SCALE_PER_DEVIATION * noise if slack is None else slack,
                 wide=None if self.wide is None else self.wide * start,
             )
-            # If ε does not suffice, an error that grows with the missing ε guides the search.
+            # If ε is not enough, the search is guided by an error that grows with the missing ε.
             error = comparisons.best_division(left)[2] if left > 0.0 else _ERROR_WITHOUT_EPSILON * (1.0 - left)
             return _EpsilonDivision(left, comparisons, start, chosen, marginal, number, error)
 
         if self.requested_slack is not None or self.wide is not None:
-            # The slack does not depend on the noise of a ⊤'s marginal, so there is nothing to search.
+            # The slack does not depend on the noise of a ⊤'s marginal, so no search is necessary.
             return divide(math.log(factor))
         widest = math.log(_LARGEST_MARGINAL_FACTOR)
         optimum = optimize.minimize_scalar(
@@ -130,19 +130,19 @@ class _GaussianSearch:
         return divide(float(optimum.x))
 
     def affords(self, factor: float) -> bool:
-        """Return True if (ε, δ) suffices for ``factor`` times the Laplace plan's error bound."""
+        """Return True if (ε, δ) is enough for ``factor`` times the Laplace plan's error bound."""
         return self.best_division(factor).error <= factor * self.laplace_plan.alpha
 
 
 def plan_calibrations(
     spec: StreamSpec, facts: SourceFacts, laplace_plan: EstimateCalibration
 ) -> tuple[EstimateCalibration, ...]:
-    """Return the best calibration that improves a Laplace plan by Gaussian noise, if there is one.
+    """Return the best calibration with Gaussian noise, if it improves on the Laplace plan.
 
-    With Gaussian noise, n measurements cost less than n times the cost of one.
+    With Gaussian noise, n measurements cost less than n times the cost of one measurement.
     """
     mechanism = spec.mechanism
-    # With several rows per person the ℓ₂ norm may equal the ℓ₁ norm, and Laplace noise is as good.
+    # With several rows per person, the ℓ₂ norm may equal the ℓ₁ norm, and Gaussian noise is no better.
     if spec.delta <= 0.0 or facts.contribution > 1 or not isinstance(mechanism, Pmw):
         return ()
     searches = _list_searches(spec, facts, mechanism, laplace_plan)
@@ -212,7 +212,7 @@ def _calibrations_for(
 
 
 def _scale_noise(draft: EstimateCalibration) -> EstimateCalibration | None:
-    """Multiply all Gaussian noise by the least factor for which (ε, δ) holds; None if there is none."""
+    """Multiply all Gaussian noise by the least factor for which (ε, δ) holds; None if no factor is enough."""
     parts = losses(draft)
     gaussian_epsilon = Fraction(draft.epsilon) - parts.total
     factor = least_noise_factor(parts.gaussian, gaussian_epsilon, Fraction(draft.delta))

@@ -1,9 +1,9 @@
 """Planner of multiplicative weights: the number of updates, and the division of ε.
 
-Each ⊤ of the sparse vector causes one update of the hypothesis (a public table that approximates
-the private one). Let each update correct an error above the gap γ (a share of the rows), and let
-the learning rate be η = 4γ. Then fewer than c = ln|X| / (2γ²) updates occur, where |X| is the
-number of cells. Proofs: docs/proofs/pmw-weights.md. Errors are in rows; a step is 1/1024 row.
+Each ⊤ of the sparse vector causes one update of the hypothesis. Let each update correct an error above the
+gap γ (a share of the rows), and let the learning rate be η = 4γ. Then fewer than c = ln|X| / (2γ²) updates
+occur, where |X| is the number of cells. Proofs: docs/proofs/pmw-weights.md. Errors are in rows; a step is
+1/1024 row.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from stream.privacy.planning.noise_layouts import (
 )
 
 WEIGHT_STEPS = 1024
-"""Steps per row: a question gives each row a weight that is a multiple of 1/1024."""
+"""Number of steps in one row: the weight that a question gives to a row is a multiple of 1/1024."""
 
 RESOLUTION = 2.0**-20
-"""Largest error, as a share of the rows, from rounding a hypothesis to integers."""
+"""Largest error from rounding a hypothesis to integers, as a share of the rows."""
 
 ROWS_SHARE = 0.1
-"""Share of β for the noisy number of rows."""
+"""Part of β for the noisy number of rows."""
 
 TEXTBOOK_ROWS_SHARE = 0.01
-"""Share of ε for the noisy row count in the textbook calibration (textbooks assume it public)."""
+"""Part of ε for the noisy row count in the textbook's calibration; textbooks assume a public row count."""
 
 _LEAST_SPLIT = 1e-4
 _LARGEST_SPLIT = 0.5
 _UPDATES_TOLERANCE = 0.04
-"""Tolerance of the search for ln c. Near the best c, 4 % more updates change α by less than 0.1 %."""
+"""Tolerance of the search for ln c: near the best c, 4 % more updates change α by less than 0.1 %."""
 
 _Planner = Callable[[PlanInputs], SparseVectorCalibration]
 
@@ -76,7 +76,7 @@ class _HypothesisTask:
         return count_cells(self.universe, self.mechanism.sparsity, updates, self.rows)
 
     def plan_inputs(self, updates: int, **parameters: Any) -> PlanInputs:
-        """Return the inputs of the sparse vector that compares errors of the hypothesis with a threshold."""
+        """Return the plan inputs of the sparse vector that compares the hypothesis's error with a threshold."""
         beta = self.spec.beta
         fields: dict[str, Any] = {
             "cutoff": updates,
@@ -95,8 +95,8 @@ class _HypothesisTask:
 class _HypothesisDivision:
     """A division of ε.
 
-    ``rows_share`` is the part of ε for the row count. The error of numbers is ``answer_ratio`` times that
-    of decisions. ``error`` is the error bound in rows.
+    ``rows_share`` is the part of ε for the row count. The error of numbers is ``answer_ratio`` times the
+    error of decisions. ``error`` is the error bound in rows.
     """
 
     rows_share: float
@@ -107,10 +107,10 @@ class _HypothesisDivision:
 def plan_calibrations(
     spec: StreamSpec, facts: SourceFacts, *, textbook_alone: bool = False
 ) -> tuple[HypothesisCalibration, ...]:
-    """Return the textbook's calibration, one with a single threshold and, if δ > 0, a third one.
+    """Return the textbook's calibration, another one and, if δ > 0, a third one.
 
-    The third one draws a new threshold after each ⊤. ``alpha`` is in rows and holds for tables of
-    at most ``rows`` rows; cost and noise do not depend on the true number of rows.
+    The second draws the threshold's noise once, the third again after each ⊤. ``alpha`` is in rows and holds
+    for tables of at most ``rows`` rows; cost and noise do not depend on the true number of rows.
     """
     task = _task_for(spec, facts)
     makers: list[Callable[[], HypothesisCalibration]] = [lambda: _plan_textbook_hypothesis(task)]
@@ -124,31 +124,31 @@ def plan_calibrations(
 def count_cells(universe: int, sparsity: int, updates: int, rows: int) -> int:
     """Return the number of cells over which a sparse hypothesis spreads the rows initially.
 
-    If the universe is small, this is its size. Otherwise the number exceeds the number of cells that
-    updates can name, and is so large that a question about cells that no update named is answered with
-    at most one row. The bound on updates holds with the logarithm of this number or of a larger
-    one (docs/proofs/pmw-weights.md, Theorem 4).
+    If the universe (all cells) is small, the result is its size. Otherwise the result exceeds the number of
+    cells that updates can name, and is so large that a question about cells that no update named is
+    answered with at most one row. The bound on updates holds with the logarithm of this number, and of any
+    larger number (docs/proofs/pmw-weights.md, Theorem 4).
     """
     return min(universe, max(sparsity * updates + 1, sparsity * rows))
 
 
 def guaranteed_gap(log_universe: float, updates: int) -> float:
-    """Return the gap γ for which fewer than ``updates`` updates with learning rate 4γ occur."""
+    """Return the gap γ with which fewer than ``updates`` updates with learning rate 4γ occur."""
     return math.sqrt(log_universe / (2.0 * updates))
 
 
 def updates_for(log_universe: float, gap: float, factor: float = 0.5) -> int:
-    """Return c = ⌈ln|X| / (2γ²)⌉, which exceeds the number of updates with learning rate 4γ.
+    """Return c = ⌈ln|X| / (2γ²)⌉: with learning rate 4γ, fewer than c updates occur.
 
-    ``factor`` stands for the ½; the textbook has 4.
+    ``factor`` replaces the ½ in this formula; it is 4 in the textbook.
     """
     return max(1, math.ceil(factor * log_universe / (gap * gap)))
 
 
 def rows_reach(calibration: HypothesisCalibration | EstimateCalibration) -> int:
-    """Bound the error of the noisy row count, which may fail with its part of β.
+    """Bound the error of the noisy row count; the bound may fail with its part of β.
 
-    The bound is at least 1 if there is noise, because the noisy count is raised to 1.
+    If there is noise, the bound is at least 1, because a smaller noisy count is raised to 1.
     """
     if calibration.epsilon_rows == 0.0:
         return 0
@@ -161,9 +161,9 @@ def rows_rate(calibration: HypothesisCalibration | EstimateCalibration) -> Fract
 
 
 def hypothesis_reach(calibration: HypothesisCalibration) -> float:
-    """Bound the difference, in rows, of the hypothesis's answer from an exact hypothesis's answer.
+    """Bound the difference, in rows, between the answers of this and of an exact hypothesis.
 
-    The noisy row count, integer weights, and the rounding of answer and threshold cause the difference.
+    The difference comes from the noisy row count, integer weights, and the rounding of answer and threshold.
     """
     return RESOLUTION * calibration.rows + rows_reach(calibration) + 2 * calibration.grid
 
@@ -202,7 +202,7 @@ def _plan_calibrated(task: _HypothesisTask, make: _Planner) -> HypothesisCalibra
 def _least_updates(task: _HypothesisTask, gap: float, factor: float = 0.5) -> int:
     """Return the number of updates that a gap requires."""
     updates = updates_for(math.log(max(2, task.universe)), gap, factor)
-    # Fewer updates name fewer cells, which need fewer updates, so each lower number suffices.
+    # Fewer updates name fewer cells, for which still fewer updates may be enough.
     while (fewer := updates_for(task.log_universe(updates), gap, factor)) < updates:
         updates = fewer
     if updates > MAX_ANSWERS:
@@ -234,8 +234,8 @@ def _best_updates(task: _HypothesisTask, make: _Planner) -> int:
 def _best_division(task: _HypothesisTask, updates: int, make: _Planner) -> _HypothesisDivision:
     """Return the division of ε with the least error; noise scales are proportional to 1/ε.
 
-    Let A, B and R be the errors of decisions, numbers and row count if each had all of ε. With a
-    part r of ε for the row count, and a part f of the rest for numbers, the error is
+    Let A, B and R be the errors of decisions, numbers and row count if each of them had all of ε. If the
+    row count has the part r of ε, and numbers the part f of the rest, the error is
     2A/((1−f)(1−r)) + max(γ·rows + R/r, B/(f(1−r))). It is least at the f where both terms of the
     maximum are equal, or at the f where the first term and B/(f(1−r)) have the least sum.
     """
@@ -267,8 +267,8 @@ def _best_division(task: _HypothesisTask, updates: int, make: _Planner) -> _Hypo
 def _plan_textbook_hypothesis(task: _HypothesisTask) -> HypothesisCalibration:
     """Plan Algorithm 6 of Dwork & Roth 2014: c = 4 ln|X|/γ², η = γ/2, and NumericSparse.
 
-    γ is the least gap for which the error of NumericSparse with c answers is at most γ·rows. The
-    error of the stream is then 3γ·rows (their Theorem 4.14) plus the error of a noisy row count.
+    γ is the least gap for which the error of NumericSparse with c answers is at most γ·rows. The error of
+    the stream is then 3γ·rows (Theorem 4.14 there) plus the error of the noisy row count.
     """
     epsilon_rows, other_epsilon = _divide_epsilon(task, 0.0 if task.facts.rows_public else TEXTBOOK_ROWS_SHARE)
 
@@ -296,7 +296,7 @@ def _plan_textbook_hypothesis(task: _HypothesisTask) -> HypothesisCalibration:
 
 
 def _divide_epsilon(task: _HypothesisTask, part: float) -> tuple[float, float]:
-    """Return the ε of the noisy row count and the ε of everything else; their exact sum is at most ε."""
+    """Return the ε of the noisy row count and the remaining ε; their exact sum is at most the stream's ε."""
     epsilon_rows = task.spec.epsilon * part
     return epsilon_rows, rounded_down(Fraction(task.spec.epsilon) - Fraction(epsilon_rows))
 
@@ -309,7 +309,7 @@ def _calibration(
     learning_rate: float,
     epsilon_rows: float,
 ) -> HypothesisCalibration:
-    """Set error bound and threshold, so that each ⊤ shows an error above γ and its sign."""
+    """Set error bound and threshold so that each ⊤ proves an error above γ, and the sign of this error."""
     draft = HypothesisCalibration(
         method=method,
         sparse_vector=vector,

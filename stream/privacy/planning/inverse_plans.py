@@ -1,8 +1,8 @@
-"""Inverse planners: the ε, charged answers or rows that a requested error requires.
+"""Inverse planners: the ε, charged answers or rows for a requested error.
 
-Each planner searches with the ordinary planner, so its result agrees with the planned error of
-every mechanism. A plan with the result keeps to the requested error. The true optimum may be better
-by a relative ``TOLERANCE``, but not by more. The module also computes the error curves of a plan.
+Each inverse planner searches with the ordinary planner, so its result agrees with the planned error of
+every mechanism. A plan with the result keeps to the requested error. The best value may differ from the
+result by a relative ``TOLERANCE``, but not by more. The module also computes the error curves of a plan.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import plan_calibrations
 
 CUTOFF_FIELDS: Final = ("cutoff", "answers", "updates")
-"""Names of the fields in which mechanisms have their cutoff: ⊤s, noisy answers or updates."""
+"""Names of the fields for the cutoff of a mechanism: its number of ⊤s, noisy answers or updates."""
 ANSWER_CUTOFF_FIELDS: Final = frozenset({"cutoff", "answers"})
-"""The fields of ``CUTOFF_FIELDS`` that count single answers."""
+"""The cutoff fields that count single answers."""
 
 
 def cutoff_field(kind: str, model: type[BaseModel], *, standing: bool) -> str | None:
-    """Return the name of the field that holds the cutoff; None for a mechanism charged once.
+    """Return the name of the cutoff field; None for a mechanism that is charged once.
 
     A histogram over a table is charged once. In a ``standing`` stream a histogram is charged for
     each window.
@@ -41,14 +41,14 @@ def cutoff_field(kind: str, model: type[BaseModel], *, standing: bool) -> str | 
 
 
 TOLERANCE = 1e-3
-"""Largest relative distance of a result from the best one: plans are not optimised more exactly."""
+"""Largest relative difference between a result and the best value; plans are not more exact either."""
 
 LEAST_EPSILON, LARGEST_EPSILON = 1e-6, 1000.0
 LARGEST_ROWS = 10**12
 
 _FIRST_ROWS = 10_000
 _UNBOUNDED_DISTANCE = math.log(64.0)
-"""The search treats an infinite error as 64 times too large, and an error of 0 as 64 times too small."""
+"""For the search, an infinite error is 64 times too large, and an error of 0 is 64 times too small."""
 
 
 def promised_alpha(calibration: Calibration) -> float:
@@ -63,11 +63,11 @@ def needed_epsilon(
 ) -> float:
     """Return the least ε (within ``TOLERANCE``) at which the error is at most ``alpha``.
 
-    The search starts at ``spec.epsilon``. ``alpha`` is in the query's unit, or a share for
-    randomized response; ``measure`` returns the relevant error of a calibration.
+    The search starts at ``spec.epsilon``. ``alpha`` is in the unit of the answers; for randomized response
+    it is a share. ``measure`` returns the error of a calibration that is compared with ``alpha``.
 
     Raises:
-        PlanError: no ε up to 1000 will do, or the specification has no plan at all.
+        PlanError: no ε up to 1000 is enough, or the specification has no plan at all.
     """
     require_alpha(alpha)
 
@@ -92,7 +92,7 @@ def largest_cutoff(spec: StreamSpec, facts: SourceFacts, alpha: float) -> int:
     ``spec`` is ignored.
 
     Raises:
-        PlanError: a single answer has a larger error, or the mechanism does not charge single answers.
+        PlanError: even a single answer has a larger error, or the mechanism does not charge single answers.
     """
     require_alpha(alpha)
 
@@ -117,7 +117,7 @@ def needed_rows(spec: StreamSpec, facts: SourceFacts, alpha_fraction: float) -> 
     already a share, the result is the number of events. ``facts.rows`` is ignored.
 
     Raises:
-        PlanError: no number of rows up to 10^12 will do, or the specification has no plan at all.
+        PlanError: no number of rows up to 10^12 is enough, or the specification has no plan at all.
     """
     require_alpha(alpha_fraction)
 
@@ -156,8 +156,8 @@ def _with_cutoff(spec: StreamSpec, cutoff: int) -> StreamSpec:
     field = cutoff_field(mechanism.kind, type(mechanism), standing=spec.standing is not None)
     if field not in ANSWER_CUTOFF_FIELDS:
         raise PlanError(
-            f"mechanism.kind: {mechanism.kind} does not charge single answers, so that no number of them can be "
-            "planned; ask for the epsilon it needs"
+            f"mechanism.kind: {mechanism.kind} does not charge single answers, so their number cannot be "
+            "planned; ask for the epsilon that it needs"
         )
     return spec.model_copy(update={"mechanism": mechanism.model_copy(update={field: cutoff})})
 
@@ -173,10 +173,10 @@ def _find_boundary(
 ) -> tuple[float, float] | None:
     """Return two neighboring points, of which only the second is past the boundary.
 
-    A point is past the boundary if its error is at most ``alpha`` or, for ``rising`` errors, above
-    ``alpha``. Return None if no point is past the boundary, and the least point twice if all points
-    are. Errors are nearly powers of the parameter, so the search extrapolates the next point in
-    logarithms; every third step bisects instead.
+    A point is past the boundary if its error is at most ``alpha``; for ``rising`` errors, if it is above
+    ``alpha``. Return None if no point is past the boundary, and the least point twice if all points are.
+    Errors are nearly powers of the parameter, so the search extrapolates the next point in logarithms;
+    every third step bisects instead.
     """
     least, largest = bounds
     below: float | None = None
@@ -201,7 +201,7 @@ def _find_boundary(
             measured = (before[1] - signed) / (math.log(point) - before[0])
             slope = min(max(measured, 0.1), 4.0)
         before = (math.log(point), signed)
-        # Overshoot slightly, so that the next point lies on the other side.
+        # The next point should be on the other side, so the step is slightly too long.
         guess = point * math.exp(signed / slope + math.copysign(0.4 * TOLERANCE, signed))
         low, high = below or least, above or largest
         if below is not None and above is not None and (iteration % 3 == 0 or not low < guess < high):
@@ -224,7 +224,7 @@ class VariedParameter(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanPoint:
-    """The calibrations at one ε or one cutoff; empty if none fits."""
+    """The calibrations at one ε or one cutoff; there are none if no calibration fits."""
 
     value: float
     calibrations: tuple[Calibration, ...]
@@ -237,13 +237,13 @@ def error_curve(
     points: int = CURVE_POINTS,
     start: int = 0,
 ) -> Iterator[PlanPoint]:
-    """Yield the calibrations at about ``points`` values of ε or the cutoff, the given value included.
+    """Yield the calibrations at about ``points`` values of ε or of the cutoff, including the given value.
 
-    ε varies from a tenth to ten times the given ε, the cutoff from 1 to ten times the given one.
-    Each plan is computed when the iterator reaches it, and the values before ``start`` are passed over.
+    ε varies from a tenth to ten times the given ε, the cutoff from 1 to ten times the given cutoff. Each
+    plan is computed when the iterator reaches it. Values before ``start`` are skipped.
 
     Raises:
-        PlanError: the cutoff should vary, but the mechanism is charged once and has none.
+        PlanError: the cutoff should vary, but the mechanism is charged once and has no cutoff.
     """
     for value, varied in variations(spec, against, points)[start:]:
         try:

@@ -1,8 +1,9 @@
 """Noise layouts of the sparse vector, each with a planner that computes the exact error.
 
-ε is split into ε1 for the threshold, ε2 for queries and ε3 for numbers. In rational arithmetic,
-ε1 + ε2 + ε3 <= ε holds for the whole stream or for each of c rounds; monotone queries may use more
-(see ``tops_epsilon``). Proofs: ``docs/proofs/above-threshold.md``, ``docs/proofs/numeric-sparse.md``.
+A layout says which noise is one-sided, and how often the threshold's noise is drawn. ε is split into ε1 for
+the threshold, ε2 for queries and ε3 for numbers. In rational arithmetic, ε1 + ε2 + ε3 <= ε holds for the
+whole stream, or for each of c rounds. With monotone queries the sum may exceed ε (see ``tops_epsilon``).
+Proofs: ``docs/proofs/above-threshold.md``, ``docs/proofs/numeric-sparse.md``.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 class EpsilonSplit:
     """A division of ε between published numbers, the threshold's noise and the queries' noise.
 
-    ``numbers_share`` is the share of the numbers, and ``threshold_share`` that of the threshold in the rest.
+    ``numbers_share`` is the numbers' part of ε, and ``threshold_share`` the threshold's part of the rest.
     """
 
     threshold_share: float
@@ -43,7 +44,7 @@ class EpsilonSplit:
 
 
 LayoutFor = Callable[[EpsilonSplit], RunLayout]
-"""Returns the noise rates and other parameters of a run for a division of ε."""
+"""Returns the parameters of a run, such as its noise rates, for a division of ε."""
 
 COARSEST_SCALE = 4096
 """Noise scale, in steps, above which the best split and shift do not depend on the grid."""
@@ -55,7 +56,7 @@ _EXTREME_LOGIT = 20.0
 
 
 def stated_split(width: int) -> float:
-    """Return the threshold's share in the split 1 : width^(2/3).
+    """Return the threshold's part of ε if threshold and queries divide it as 1 : width^(2/3).
 
     From Lyu, Su & Li 2017, Section 4.2; ``width`` is 2c in general and c for monotone queries.
     """
@@ -65,9 +66,9 @@ def stated_split(width: int) -> float:
 def best_split_and_shift(layout_for: LayoutFor, start: EpsilonSplit, beta: float) -> tuple[EpsilonSplit, int]:
     """Return the split of ε (three significant digits) and the shift that minimise α.
 
-    The search alternates between the least α at a fixed split and shift, and the least failure
-    probability at a fixed α: near the optimum both have the same minimiser. The noise scale of the
-    layouts should be at least ``COARSEST_SCALE`` steps.
+    The search alternates between two steps: it finds the least α for a fixed split and shift, and then the
+    split and shift with the least failure probability for this α. Near the optimum both have the same
+    minimum. The noise scale of the layouts should be at least ``COARSEST_SCALE`` steps.
     """
     logits = [_logit(start.threshold_share)] + ([_logit(start.numbers_share)] if start.numbers_share > 0.0 else [])
     layout = layout_for(start)
@@ -91,7 +92,7 @@ def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Epsilon
 
 
 def best_numbers_share(layout_for: LayoutFor, start: EpsilonSplit, beta: float) -> EpsilonSplit:
-    """Return ``start`` with the share of numbers (three digits) that minimises α without a shift."""
+    """Return ``start`` with the numbers' part of ε (three digits) that minimises α without a shift."""
 
     def error(logit: float) -> float:
         layout = layout_for(replace(start, numbers_share=_fraction(logit)))
@@ -117,7 +118,7 @@ def _fraction(logit: float) -> float:
 
 
 def _first_shift(layout: RunLayout, beta: float) -> float:
-    # False ⊤s (the largest of k query noises) and missed high queries have β/2 each.
+    # False ⊤s (caused by the largest of k query noises) and missed high queries get β/2 each.
     low_reach = math.log(1.0 + layout.queries / beta) / layout.query_rate
     if layout.one_sided:
         rounds = layout.tops if layout.fresh_threshold else 1
@@ -153,10 +154,10 @@ def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> EpsilonSplit:
 
 
 HEADROOM = 64
-"""Noise fits if this many scales are at most ``LARGEST_NOISE``: larger noise has probability e^−64."""
+"""Noise fits if ``LARGEST_NOISE`` is at least this many scales: larger noise has probability e^−64."""
 
 LARGEST_NOISE = 2**52
-"""Noise has at most 52 binary digits, so that query or threshold plus noise and shift fit 64 bits."""
+"""Noise has at most 52 binary digits, so that a query or threshold plus noise and shift fits 64 bits."""
 
 _COARSE_SCALE = 64.0
 
@@ -169,7 +170,7 @@ class PlanError(ValueError):
 
 
 def fitting_calibrations(makers: Iterable[Callable[[], _Planned]]) -> tuple[_Planned, ...]:
-    """Return all calibrations that fit; raise PlanError if none does."""
+    """Return all calibrations whose noise fits; raise PlanError if there is none."""
     calibrations: list[_Planned] = []
     refusal: ValueError | None = None
     for make in makers:
@@ -188,7 +189,7 @@ def scale_fits(scale: float) -> bool:
 
 
 def require_fit(scale: float, remedy: str, grid: float | None = None) -> None:
-    """Raise PlanError if noise of this scale does not fit; with ``grid`` it names a coarser grid."""
+    """Raise PlanError if noise of this scale does not fit; with ``grid`` the error names a coarser grid."""
     if not scale_fits(scale):
         coarser = (
             f", or use a grid {HEADROOM * scale / LARGEST_NOISE:.2g} times coarser than {grid:g}" if grid else ""
@@ -200,7 +201,7 @@ def require_fit(scale: float, remedy: str, grid: float | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """The inputs of a plan.
+    """The inputs of a sparse vector's plan.
 
     The error of numbers may be ``answer_ratio`` times the error of decisions.
     """
@@ -218,13 +219,14 @@ class PlanInputs:
 
 
 def plan_textbook(inputs: PlanInputs) -> SparseVectorCalibration:
-    """Plan two-sided noise with a new threshold after each ⊤ (Kamath lecture 9, Figure 2).
+    """Plan two-sided noise with new threshold noise after each ⊤ (Kamath, lecture 9, Figure 2).
 
-    The noise scale is σ for the threshold and 2σ for queries. σ is 2c/ε, or √(32 c ln(1/δ))/ε if
-    that is smaller and optimal composition confirms (ε, δ). ``alpha`` is 4σ(ln k + ln(2c/β))Δ
-    (Theorems 2 and 4), or the exact error if a coarse grid makes this larger. Monotonicity is not
-    used. Numbers with separate noise take 1/9 of ε with δ = 0; otherwise 1/(√512 + 1) of ε, and
-    σ has ln(2/δ). Then α is 4σ(ln k + ln(4c/β))Δ (Dwork & Roth 2014, Algorithm 3, Theorem 3.28).
+    The noise scale is σ for the threshold and 2σ for queries. σ is 2c/ε, or √(32 c ln(1/δ))/ε if this is
+    smaller and optimal composition confirms (ε, δ). ``alpha`` is 4σ(ln k + ln(2c/β))Δ for k queries
+    (Theorems 2 and 4), or the exact error if a coarse grid makes the exact error larger. Monotonicity is
+    not used. Numbers with separate noise get 1/9 of ε if δ = 0; otherwise 1/(√512 + 1) of ε, and σ has
+    ln(2/δ) instead of ln(1/δ). Then α is 4σ(ln k + ln(4c/β))Δ (Dwork & Roth 2014, Algorithm 3,
+    Theorem 3.28).
     """
     cutoff, fresh = inputs.cutoff, inputs.numbers == "fresh"
     per_round, delta, answers = optimal_round_epsilon(inputs.epsilon, 0.0, cutoff), 0.0, 1.0 / 9.0
@@ -242,9 +244,9 @@ def plan_textbook(inputs: PlanInputs) -> SparseVectorCalibration:
 
 
 def plan_two_sided(inputs: PlanInputs) -> SparseVectorCalibration:
-    """Plan one threshold, two-sided noise, the split of Lyu, Su & Li 2017, and no shift.
+    """Plan threshold noise drawn once, two-sided noise, the split of Lyu, Su & Li 2017, and no shift.
 
-    If numbers are published, their share of ε is the best one.
+    If numbers are published, their part of ε is the one with the least error.
     """
     split = EpsilonSplit(stated_split(_query_noise_width(inputs, fresh=False)))
     if inputs.numbers == "fresh":
@@ -257,7 +259,7 @@ def plan_two_sided(inputs: PlanInputs) -> SparseVectorCalibration:
 
 
 def plan_two_sided_shifted(inputs: PlanInputs) -> SparseVectorCalibration:
-    """Plan one threshold, two-sided noise, the split of Lyu, Su & Li 2017, and the best shift."""
+    """Plan threshold noise drawn once, two-sided noise, the split of Lyu, Su & Li 2017, and the best shift."""
     return _plan_best_split(
         inputs,
         "two_sided_shifted",
@@ -267,14 +269,14 @@ def plan_two_sided_shifted(inputs: PlanInputs) -> SparseVectorCalibration:
 
 
 def plan_one_sided(inputs: PlanInputs) -> SparseVectorCalibration:
-    """Plan one threshold, one-sided noise, the best split and the best shift."""
+    """Plan threshold noise drawn once, one-sided noise, the best split and the best shift."""
     return _plan_best_split(inputs, "one_sided", inputs.epsilon)
 
 
 def plan_one_sided_rounds(inputs: PlanInputs) -> SparseVectorCalibration:
-    """Plan a new threshold after each ⊤, one-sided noise, the best split and the best shift.
+    """Plan new threshold noise after each ⊤, one-sided noise, the best split and the best shift.
 
-    Each round has the largest ε0 of optimal composition (Kairouz, Oh & Viswanath 2015).
+    Each round has the largest ε0 that optimal composition allows (Kairouz, Oh & Viswanath 2015).
     """
     per_round = optimal_round_epsilon(inputs.epsilon, inputs.delta, inputs.cutoff)
     return _plan_best_split(inputs, "one_sided_rounds", per_round, delta=inputs.delta)
@@ -306,7 +308,7 @@ def _search_start(inputs: PlanInputs, layout_for: LayoutFor, threshold: float, r
 
 
 def _refinement(inputs: PlanInputs, epsilon: float) -> int:
-    # A fine grid for the search of split and shift, because the steps of a coarse grid mislead it.
+    # Split and shift are searched on a fine grid, because the steps of a coarse grid mislead the search.
     return max(1, math.ceil(COARSEST_SCALE * epsilon / inputs.sensitivity_steps))
 
 
@@ -372,7 +374,7 @@ def _require_noise_fit(inputs: PlanInputs, rate: float) -> None:
 
 
 def _total_factor(inputs: PlanInputs, split: EpsilonSplit) -> float:
-    """Return (ε1 + ε2 + ε3) / ε, which exceeds 1 if no transcript can spend all three parts."""
+    """Return (ε1 + ε2 + ε3) / ε, which exceeds 1 if no sequence of answers can spend all three parts."""
     if not (inputs.monotone and inputs.numbers == "fresh"):
         return 1.0
     threshold = (1.0 - split.numbers_share) * split.threshold_share
@@ -381,7 +383,7 @@ def _total_factor(inputs: PlanInputs, split: EpsilonSplit) -> float:
 
 
 def _divide_epsilon(inputs: PlanInputs, epsilon: float, split: EpsilonSplit) -> tuple[float, float, float]:
-    """Return (ε1, ε2, ε3), for which ε1 + ``tops_epsilon`` is at most ε in exact arithmetic."""
+    """Return (ε1, ε2, ε3) such that ε1 + ``tops_epsilon`` is at most ε in exact arithmetic."""
     total = epsilon * _total_factor(inputs, split)
     answers = total * split.numbers_share
     threshold = total * (1.0 - split.numbers_share) * split.threshold_share
@@ -393,7 +395,7 @@ def _divide_epsilon(inputs: PlanInputs, epsilon: float, split: EpsilonSplit) -> 
 
 
 def _query_noise_width(inputs: PlanInputs, *, fresh: bool) -> int:
-    """Return the query noise's scale in units of Δ/ε2: 2c, or c for monotone queries."""
+    """Return the scale of the query noise in units of Δ/ε2: 2c, or c for monotone queries."""
     tops = 1 if fresh else inputs.cutoff
     return tops if inputs.monotone else 2 * tops
 

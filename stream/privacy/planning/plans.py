@@ -2,10 +2,10 @@
 
 Plans depend on public parameters alone: the stream's specification and the source's public facts.
 
-An ordinary charge is divided into ``PARTS_PER_CHARGE`` parts, so that a question may request another
-error at another price. It gets ``share`` parts of an ordinary charge's ε and as many parts of its β: the
-fewest with which its noise keeps to the requested error. With δ = 0 the losses of all answers add up, so
-a grant pays for a fixed number of parts, however questions divide them. Prices depend on public values
+The *price* of a question that requests an error is counted in parts of an ordinary charge
+(``PARTS_PER_CHARGE``). The question gets ``share`` parts of the charge's ε and as many parts of its β: the
+fewest parts with which its noise keeps to the requested error. With δ = 0 the losses of all answers add up,
+so a grant pays for a fixed number of parts, however questions divide them. Prices depend on public values
 alone. Proofs: docs/proofs/laplace.md, docs/proofs/pmw.md.
 """
 
@@ -111,7 +111,7 @@ def plan_sparse_vectors(
 ) -> tuple[SparseVectorCalibration, ...]:
     """Return every calibration that applies, the simplest first.
 
-    ``parameters`` are the other fields of ``PlanInputs``. All calibrations have δ = 0, except the one of
+    ``parameters`` are the other fields of ``PlanInputs``. Two calibrations may use δ: the one of
     ``plan_one_sided_rounds``, and the textbook's if its formula for δ > 0 is sound and has the smaller
     error. A calibration is omitted if its noise does not fit 52 binary digits of grid steps.
     """
@@ -130,7 +130,7 @@ def _plan_sparse_vectors(inputs: PlanInputs) -> tuple[SparseVectorCalibration, .
 
 
 TIE_FACTOR = 1.001
-"""Errors up to 1.001 times the least count as equal, because plans are not optimised more exactly."""
+"""Errors of at most 1.001 times the least error count as equal, because plans are not more exact."""
 
 
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibration, ...]:
@@ -139,7 +139,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibration
 
 
 def choose_calibration(spec: StreamSpec, facts: SourceFacts) -> Calibration:
-    """Return the candidate with the least error, or the textbook's if the stream requests it.
+    """Return the calibration with the least error, or the textbook's if the stream requests it.
 
     Streams that differ only in names and thresholds share one computation.
     """
@@ -147,7 +147,7 @@ def choose_calibration(spec: StreamSpec, facts: SourceFacts) -> Calibration:
 
 
 def rank(calibration: Calibration) -> float:
-    """Return the exact error by which candidates are ranked."""
+    """Return the exact error by which calibrations are ranked."""
     if isinstance(calibration, SparseVectorCalibration) and calibration.method == "textbook":
         return exact_alpha(calibration) + 2.0 * calibration.rounding
     if isinstance(calibration, SparseVectorCalibration):
@@ -179,7 +179,7 @@ def _choose_calibration(spec: StreamSpec, facts: SourceFacts) -> Calibration:
         found = tuple(one for one in found if one.method != "textbook")
     acceptable = TIE_FACTOR * min(rank(one) for one in found)
     near = [one for one in found if rank(one) <= acceptable]
-    # The textbook's calibration is first, as the simplest, but another one with the same error is preferred.
+    # The simplest calibration is first, but another one with the same error is preferred to the textbook's.
     return next((one for one in near if one.method != "textbook"), near[0])
 
 
@@ -244,7 +244,7 @@ def _with_rounding(calibration: SparseVectorCalibration, rounding: float) -> Spa
 
 
 def _without_names(spec: StreamSpec) -> StreamSpec:
-    """Drop names and thresholds, on which no plan depends; round ε and δ down to exact decimals."""
+    """Remove names and thresholds, on which no plan depends; round ε and δ down to affordable doubles."""
     mechanism = spec.mechanism
     if isinstance(mechanism, AboveThreshold | NumericSparse):
         mechanism = mechanism.model_copy(update={"threshold": 0.0})
@@ -255,10 +255,9 @@ def _without_names(spec: StreamSpec) -> StreamSpec:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of a question.
+    """The price of a question: ``parts`` of an ordinary charge.
 
-    ``parts`` are charged. The noise is that of ``share`` parts of an ordinary charge's ε, and is within
-    ``reach`` steps.
+    The noise is the noise of ``share`` parts of the charge's ε; its bound is ``reach`` steps.
     """
 
     share: int
@@ -267,15 +266,16 @@ class Price:
 
 
 def takes_alpha(calibration: Calibration) -> bool:
-    """Return True if a question may request an error, and so have a separate price."""
+    """Return True if a question may request an error, and so have its own price."""
     return isinstance(calibration, EstimateCalibration | AnswersCalibration) and is_pure(calibration)
 
 
 def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -> bool:
-    """Return True if answers with independent noise may have different prices, counted in ε alone.
+    """Return True if answers with independent noise may have different prices, and only ε is bounded.
 
-    This is so for laplace on a table with the accountant ``pure``. Then the only bound of the sum of
-    ε², which determines ρ, is the square of the sum. With ``zcdp``, `answer_price` bounds the squares.
+    This is so for laplace on a table with the accountant ``pure``. The only bound of the sum of the squares
+    of the answers' ε, which determines ρ, is then the square of the sum. With ``zcdp``, `answer_price` takes
+    the squares into account.
     """
     return (
         isinstance(source, TableSource)
@@ -286,13 +286,13 @@ def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -
 
 
 def epsilon_of(calibration: Calibration, parts: int) -> float:
-    """Return the displayed ε of ``parts``, rounded up."""
+    """Return the ε of ``parts`` for display, rounded up."""
     units = math.ceil(losses(calibration).loss_per_answer * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS)
     return units / EPSILON_UNITS
 
 
 def displayed_epsilon_left(calibration: Calibration, parts: int) -> float:
-    """Return the displayed ε of the remaining ``parts``, rounded down."""
+    """Return the ε of the remaining ``parts`` for display, rounded down."""
     return (
         math.floor(losses(calibration).loss_per_answer * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS)
         / EPSILON_UNITS
@@ -300,7 +300,7 @@ def displayed_epsilon_left(calibration: Calibration, parts: int) -> float:
 
 
 def shown_price(calibration: Calibration, parts: int) -> float | None:
-    """Return the displayed ε of ``parts``; None for Gaussian noise, whose charges have no ε."""
+    """Return the ε of ``parts`` for display; None for Gaussian noise, whose charges have no ε."""
     return None if parts and has_gaussian_charges(calibration) else epsilon_of(calibration, parts)
 
 
@@ -318,8 +318,8 @@ def has_gaussian_charges(calibration: Calibration) -> bool:
 def parts_within(calibration: Calibration, max_price: float | str) -> int:
     """Return the most parts that an answer may cost if its price is at most ``max_price``.
 
-    ``max_price`` is an ε or a percentage. 100 % is the ε of the stream as it was opened (by basic
-    composition) or, with Gaussian noise, its number of charges; extensions do not change it.
+    ``max_price`` is an ε or a percentage of the stream's ε by basic composition; with Gaussian noise, a
+    percentage of its number of charges. Extensions do not change what 100 % is.
     """
     each, total = losses(calibration).loss_per_answer, losses(calibration).total
     if has_gaussian_charges(calibration):
@@ -331,7 +331,7 @@ def parts_within(calibration: Calibration, max_price: float | str) -> int:
 
 
 def noise_rate(calibration: Calibration, share: int, width: int) -> Fraction:
-    """Return the noise rate at ``share`` parts, for ℓ₁ sensitivity ``width`` per row."""
+    """Return the noise rate for ``share`` parts of a charge, if one row changes the numbers by ``width``."""
     rows = calibration.contribution if isinstance(calibration, EstimateCalibration) else 1
     return losses(calibration).loss_per_answer / rows * Fraction(share, PARTS_PER_CHARGE) / width
 
@@ -340,8 +340,8 @@ def noise_rate(calibration: Calibration, share: int, width: int) -> Fraction:
 def answer_price(calibration: AnswersCalibration, accountant: str, width: int, values: int, steps: int) -> Price:
     """Return the price of ``values`` laplace numbers within ±``steps``.
 
-    ``width`` is the ℓ₁ sensitivity. Under ``zcdp`` an answer with f times the ε of an ordinary
-    charge has f² times its ρ and is charged max(f, f²), so that ε and ρ of the grant both hold.
+    ``width`` is the ℓ₁ sensitivity. Under ``zcdp`` an answer with f times the ε of an ordinary charge has
+    f² times its ρ. It is charged max(f, f²), so that neither ε nor ρ exceeds the grant.
     """
     promised, log_kept = promised_answers(calibration), math.log1p(-calibration.beta)
 
@@ -357,8 +357,8 @@ def answer_price(calibration: AnswersCalibration, accountant: str, width: int, v
 def estimate_price(calibration: EstimateCalibration, width: int, values: int, steps: int) -> Price:
     """Return the price of ``values`` numbers of a stream with an estimate, within ±``steps``.
 
-    Each charge has an equal part of the β for numbers. Because the stream is one mechanism with
-    δ = 0, its ρ follows from its ε, whatever the prices are.
+    Each charge has an equal part of the β for numbers. Because the stream counts as one mechanism with
+    δ = 0, its ρ follows from its ε for any prices.
     """
     failure = partial(numbers_failure, calibration)
     share, reach = _least_share(float(noise_rate(calibration, PARTS_PER_CHARGE, width)), values, failure, steps)
@@ -377,15 +377,15 @@ def count_price(mechanism: Mechanism, calibration: Calibration, alpha: float) ->
 
 
 def numbers_failure(calibration: EstimateCalibration, charges: float) -> float:
-    """Return the failure probability of one answer's numbers at a price of ``charges`` ⊤s."""
+    """Return the failure probability of one answer's numbers at a price of ``charges`` charges."""
     return NUMBERS_PART * calibration.beta * min(1.0, charges / calibration.cutoff)
 
 
 def _least_share(rate: float, values: int, failure: Callable[[float], float], steps: int) -> tuple[int, int]:
-    """Return the least share whose noise stays within ``steps``, and the reach of this noise.
+    """Return the least share whose noise is within ``steps``, and the bound (reach) of this noise.
 
-    ``rate`` is the noise rate at a whole charge. The search bisects, because the reach falls as the
-    share grows.
+    ``rate`` is the noise rate for a whole charge. The search bisects, because the bound falls as the share
+    grows.
     """
 
     def reach(share: int) -> int:

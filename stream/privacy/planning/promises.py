@@ -1,9 +1,9 @@
 """Texts of a stream's error bounds, and warnings about bounds that are not informative.
 
-Each text states the bounded quantity, the number of answers and the probability. A promise is not
-informative if the error that it allows exceeds a third of the rows or of the range of a number, or
-the threshold of a decision. The error is the half-width of a 95 % confidence interval if the
-mechanism has one, and α otherwise. Warnings depend on public facts alone.
+Each text states which numbers or decisions the bound is for, how many answers, and the probability. A
+promise is not informative if the error exceeds a third of the rows or of the range of a number, or the
+threshold of a decision. The error is the half-width of a 95 % confidence interval if it is the same for
+all answers of the mechanism, and α otherwise. Warnings depend on public facts alone.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from stream.privacy.planning.running_text_plans import count_released_with
 from stream.privacy.planning.unknown_groups_plans import rows_released_with
 
 _USEFUL_FACTOR = 10.0
-"""A table with fewer rows than this many times α has little use of the promise."""
+"""A promise is of little use for a table with fewer rows than this many times α."""
 
 VACUOUS = "vacuous: it says no more than the number of rows does"
-"""Warning about a promise that a constant answer would keep too."""
+"""Warning about a promise that an answer which ignores the data would keep too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ def promises(
 ) -> tuple[Promise, ...]:
     """Return the error bounds of a stream, from its public definition alone.
 
-    Extensions do not change the bounds for the charged answers of the opening, but the more answers
-    there are, the more likely a bound fails. ``counted`` is a text about the contribution bound in
-    rows; it is empty if there is none, and is not shown for streams that count people.
+    Extensions do not change the bounds for the charged answers of the opening. But the more answers there
+    are, the more probably some answer exceeds its bound. ``counted`` is a text about the contribution bound
+    in rows. It is empty if there is no such bound, and is not shown for streams that count people.
     """
     opening = _opening_promises(spec, calibration)
     if counted and not getattr(spec.mechanism, "people", False):
@@ -208,7 +208,7 @@ def describe_running_release(calibration: RunningCountCalibration) -> str:
 
 
 def _for_few_rows(calibration: EstimateCalibration) -> str:
-    """Describe the tables for which α is too large, and what to use for them."""
+    """Describe for which tables α is too large, and the better choice for them."""
     rows, smaller_alpha = _USEFUL_FACTOR * calibration.alpha, calibration.alpha / _USEFUL_FACTOR
     count = laplace_answers(calibration, smaller_alpha)
     instead = f"laplace answers {count:,} question{'s' * (count > 1)} within ±{format_error_bound(smaller_alpha, grouped=True)}"
@@ -217,7 +217,7 @@ def _for_few_rows(calibration: EstimateCalibration) -> str:
 
 
 def laplace_answers(calibration: EstimateCalibration, alpha: float) -> int:
-    """Return how many counts laplace answers within ``alpha`` rows, for the same ε and β; 0 if none."""
+    """Return how many counts laplace answers within ``alpha`` rows, with the same ε and β."""
     rate = calibration.epsilon / calibration.contribution
 
     def keeps(count: int) -> bool:
@@ -242,7 +242,7 @@ def is_vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> 
 
 
 def least_vacuous_alpha(spec: StreamSpec, rows: int | None) -> float | None:
-    """Return the least α that a constant answer keeps; None for private row counts or sums.
+    """Return the least α that a constant answer keeps; None for private row counts and for sums.
 
     A share is between 0 and 1, so the constant answer ½ errs by at most ½. The error of a decision or a choice is
     at most the number of rows.
@@ -288,7 +288,7 @@ def _over_first(count: int, what: str) -> str:
 NOT_INFORMATIVE: Final = "not informative"
 """The words that begin each warning."""
 LARGEST_SHARE: Final = 1 / 3
-"""An error of a larger share of the rows, or of a range, is not informative."""
+"""An error of more than this part of the rows, or of a range, is not informative."""
 
 
 def describe_uninformative(
@@ -298,10 +298,10 @@ def describe_uninformative(
     source: Source | None = None,
     expected: float | None = None,
 ) -> str | None:
-    """Return a warning with its remedy if a promise is not informative; None if it is, or may be.
+    """Return a warning with its remedy if a promise is certainly not informative, else None.
 
-    Without a public number of rows, a declared range, a threshold or an ``expected`` answer, nothing
-    is known to compare the error with.
+    The error is compared with a public number of rows, a declared range, a threshold or an ``expected``
+    answer. If none of these is known, the result is None.
     """
     error, what = _error(spec.mechanism, calibration)
     beyond = _exceeded(spec, error, calibration.alpha, facts, source)
@@ -314,7 +314,7 @@ def describe_uninformative(
 
 
 def _error(mechanism: Mechanism, calibration: Calibration) -> tuple[float, str]:
-    """Return the error of one number, and the figure that it is."""
+    """Return the error of one number, and a description of this error."""
     if isinstance(mechanism, Laplace) and isinstance(calibration, AnswersCalibration):
         law = answer_law(calibration, calibration.sensitivity_steps, 1)
         return half_width(law) * calibration.grid, "the half-width of its 95 % interval"
@@ -326,7 +326,7 @@ def _error(mechanism: Mechanism, calibration: Calibration) -> tuple[float, str]:
 def _exceeded(
     spec: StreamSpec, error: float, alpha: float, facts: SourceFacts, source: Source | None
 ) -> str | None:
-    """Return the public figure that the error exceeds, in words; None if there is none."""
+    """Describe the public figure that the error exceeds; None if it exceeds none."""
     mechanism = spec.mechanism
     if isinstance(mechanism, RandomizedResponse):
         return "a third of the range of a share" if alpha > LARGEST_SHARE else None
@@ -343,7 +343,7 @@ def _exceeded(
 
 
 def _remedy(mechanism: Mechanism) -> str:
-    """Return what lowers the error of a mechanism."""
+    """Return the text of the remedy: how to lower the error of a mechanism."""
     match mechanism:
         case AboveThreshold() | NumericSparse():
             return "give a larger epsilon, a smaller cutoff or a larger threshold"

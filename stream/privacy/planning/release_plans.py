@@ -1,19 +1,20 @@
 """Planner of mechanisms that release something once, and the trees of running counts.
 
-These are histogram, lazy_histogram, sparse_project and running_count. A histogram is one part, with
-Laplace noise or, if δ > 0, Gaussian noise. A projection has one part for each row of its matrix. A
-running count releases all sums of all groups at once. All parts together are (ε, δ)-private by
-basic or optimal composition (Kairouz, Oh & Viswanath 2015). Proofs: docs/proofs/histogram.md,
-sparse-project.md and running-count.md.
+These mechanisms are histogram, lazy_histogram, sparse_project and running_count. A histogram is one part,
+with Laplace noise or, if δ > 0, Gaussian noise. A projection (sparse_project) has one part for each row of
+its matrix. A running count is one release of all sums of all groups. All parts together are
+(ε, δ)-private by basic or optimal composition (Kairouz, Oh & Viswanath 2015). Proofs:
+docs/proofs/histogram.md, sparse-project.md and running-count.md.
 
-A running count's tree has one leaf for each number of windows t = 0 … T. A branching with left part
-a … b − 1 and right part b … c − 1 has a *node*: the sum of the windows a … b − 1, numbered from 0.
-The answer for each t in the right part uses it. So the nodes in the answer for t are the right turns
-on the path to leaf t, and the nodes that contain window w are the left turns on the path to leaf w.
+A running count of T windows has a binary tree with one leaf for each number of windows t = 0 … T. Each
+branching, with the leaves a … b − 1 on its left and b … c − 1 on its right, has a *node*: the sum of the
+windows a … b − 1, numbered from 0. The answers for all t on the right use this node. So the answer for t
+uses one node for each right turn on the path to leaf t, and window w is in one node for each left turn on
+the path to leaf w.
 
-Of all trees in which no window is in more than z nodes and no answer sums more than m, the largest
-has T = C(z + m, z) − 1 windows: its left part is the largest tree for z − 1 and m, its right part
-the largest tree for z and m − 1. The dyadic tree of Dwork, Naor, Pitassi and Rothblum (2010) and of
+Consider all trees in which no window is in more than z nodes, and no answer sums more than m nodes. The
+largest of them has T = C(z + m, z) − 1 windows: its left part is the largest tree for z − 1 and m, its
+right part the largest tree for z and m − 1. The dyadic tree of Dwork, Naor, Pitassi and Rothblum (2010) and of
 Chan, Shi and Song (2011) has z = m = ⌊log₂ T⌋ + 1.
 """
 
@@ -62,8 +63,8 @@ class Node:
 class CountingTree:
     """The tree of a horizon of ``steps`` windows, each in at most ``levels`` nodes.
 
-    Among trees with the same ``levels``, a ``balanced`` tree has the fewest nodes per answer, at most
-    and on average. A ``dyadic`` tree's ``levels`` follow from its horizon.
+    Among all trees with the same ``levels``, a ``balanced`` tree has the fewest nodes per answer, both at
+    most and on average. The ``levels`` of a ``dyadic`` tree follow from its horizon.
     """
 
     steps: int
@@ -73,7 +74,7 @@ class CountingTree:
     @property
     def max_nodes(self) -> int:
         """Largest number of nodes in one answer."""
-        # The answer for t has a node for each binary digit 1 of t: of t ≤ T, the largest 2^k − 1 has the most.
+        # The answer for t has a node for each binary digit 1 of t. Among t ≤ T, the largest 2^k − 1 has the most.
         return (self.steps + 1).bit_length() - 1 if self.shape == "dyadic" else _min_nodes_per_answer(self)
 
     def nodes(self, windows: int) -> tuple[Node, ...]:
@@ -92,13 +93,13 @@ class CountingTree:
         return tuple(found)
 
     def count_kept_nodes(self, windows: int) -> int:
-        """Count the nodes that the answer for ``windows - 1`` also has; the last node is new."""
+        """Count the nodes that are also in the answer for ``windows - 1``; only the last node is not."""
         return len(self.nodes(windows)) - 1
 
     def _left_leaves(self, size: int, levels: int, most: int) -> int:
         if self.shape == "dyadic":
             return 1 << ((size - 1).bit_length() - 1)
-        # The left part is filled before an answer in the right part needs all ``most`` nodes.
+        # The left part gets as many leaves as it can have, before answers on the right need ``most`` nodes.
         return min(_leaves(levels - 1, most), size - max(1, _leaves(levels, most - 2)))
 
 
@@ -108,13 +109,13 @@ def dyadic_tree(steps: int) -> CountingTree:
 
 
 def _leaves(levels: int, most: int) -> int:
-    """Return the most leaves of a tree with ``levels`` left and ``most`` right turns per path."""
+    """Return the most leaves of a tree with at most ``levels`` left and ``most`` right turns in a path."""
     return math.comb(levels + most, levels) if most >= 0 else 0
 
 
 @lru_cache(maxsize=4096)
 def _min_nodes_per_answer(tree: CountingTree) -> int:
-    """Return the fewest nodes per answer (right turns) with which a tree has enough leaves."""
+    """Return the least limit of nodes per answer (right turns) with which a tree has enough leaves."""
     if tree.shape == "dyadic":
         return tree.levels
     low, high = 0, tree.steps
@@ -156,10 +157,10 @@ _LEADING_CONSTANT = 4 * 64**2
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[ReleaseCalibration, ...]:
     """Return every calibration that applies, the simplest first.
 
-    ``alpha`` bounds the error of every cell of a histogram, or of a question of ``sparsity``
-    cells. The textbook's ``alpha`` comes from its theorem, or is the exact bound if this is larger.
-    If the row count is private, the ``alpha`` of a projection bounds its noise alone
-    (``noise_only``), otherwise the whole error for the worst table.
+    ``alpha`` bounds the error of every cell of a histogram; for the other mechanisms, of every question
+    about ``sparsity`` cells. The textbook's ``alpha`` is the bound of its theorem, or the exact bound if
+    this is larger. If the row count is private, the ``alpha`` of a projection bounds its noise alone
+    (``noise_only``), otherwise its whole error for the worst table.
     """
     match spec.mechanism:
         case Histogram():
@@ -169,7 +170,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[ReleaseCali
                     f"mechanism.attributes: their {universe} cells exceed the {MAX_UNIVERSE} of a histogram; "
                     "name fewer or smaller ones, or use lazy_histogram"
                 )
-            # Wang, lecture 3, Section 3.3, for all cells at once.
+            # Source: Wang, lecture 3, Section 3.3, for all cells at once.
             return _one_release(spec, facts, lambda draft: cell_alpha(draft, universe), universe, 1)
         case LazyHistogram(sparsity=sparsity):
             _require_universe(facts)
@@ -183,7 +184,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[ReleaseCali
 
 
 def theorem_projections(rows: int, sparsity: int, queries: int, beta: float) -> int:
-    """Return the projection rows T of the accuracy theorem of Blum & Roth 2011 (Tutunov).
+    """Return the number T of matrix rows in the accuracy theorem of Blum & Roth 2011 (Tutunov).
 
     T = 4·64²·ln(1/τ)·(m^{3/2}/2 + n⁴/(2√m) + √m·n²) with τ = β/4k, n rows, sparsity m and k
     questions; for n = 1000 and m = 100 it is about 10¹⁶. Privacy does not need so many rows.
@@ -197,7 +198,7 @@ def _sparse_project(
     spec: StreamSpec, facts: SourceFacts, mechanism: SparseProject
 ) -> tuple[ReleaseCalibration, ...]:
     _require_universe(facts)
-    # The paper's noise scale 1/σ, σ = ε/√(8 ln(1/δ)), is for entries ±1/√T. For entries ±1 it is
+    # The paper's noise scale 1/σ with σ = ε/√(8 ln(1/δ)) is for entries ±1/√T. For entries ±1 it is
     # the textbook's composition, with ε/√(8 T ln(1/δ)) for each of the T rows.
     parts = mechanism.projections
     stated, *better = equal_parts(spec.epsilon, spec.delta if parts > 1 else 0.0, parts)
@@ -243,7 +244,7 @@ def _draft_release(
         epsilon=spec.epsilon,
         delta=delta,
         grid=1.0,
-        # A row changes one cell, or each projection row, by 1; replacing it changes twice as much.
+        # A table row changes one cell, or the sum of each matrix row, by 1; replacing it changes twice as much.
         sensitivity_steps=facts.groups_steps,
         cutoff=0,
         expected_queries=spec.expected_queries,
@@ -261,7 +262,7 @@ def _require_universe(facts: SourceFacts) -> int:
 def plan_running_counts(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCountCalibration, ...]:
     """Return calibrations with the papers' dyadic tree, and with the best tree for each noise law.
 
-    ``alpha`` bounds the error of every answer; the textbook's comes from its theorem, or is the
+    ``alpha`` bounds the error of every answer. The textbook's ``alpha`` is the bound of its theorem, or the
     exact bound if this is larger.
     """
     if not isinstance(spec.mechanism, RunningCount):
@@ -302,15 +303,15 @@ def node_rate(calibration: RunningCountCalibration) -> Fraction:
 def answer_alpha(calibration: RunningCountCalibration, nodes: int) -> float:
     """Return the error of an answer that sums ``nodes`` nodes.
 
-    With probability 1 − β no answer of any window and group exceeds its bound, which is exact
-    except for the union bound.
+    With probability 1 − β no answer of any window and group is wrong by more than its bound. The bound is
+    exact except for the union bound over the answers.
     """
     each = calibration.beta / _count_numbers(calibration)
     return sum_alpha(node_law(calibration), nodes, 1, each, full_weights=True) * calibration.grid
 
 
 def _count_numbers(calibration: RunningCountCalibration) -> int:
-    """Return the most numbers in all answers; with texts, for the largest number of texts."""
+    """Return the largest number of numbers in all answers together, for the largest number of texts."""
     texts = 1 if calibration.most_bytes is None else most_texts_within(calibration.most_bytes)
     return calibration.expected_queries * texts
 
@@ -350,7 +351,7 @@ def _movement(facts: SourceFacts) -> Movement:
 
 
 def with_alpha(draft: RunningCountCalibration, least: float = 0.0) -> RunningCountCalibration:
-    """Return the calibration with its exact error bound, or ``least`` if that is larger."""
+    """Return the calibration with its exact error bound, or with ``least`` if this is larger."""
     return draft.model_copy(update={"alpha": max(least, answer_alpha(draft, draft.nodes))})
 
 
@@ -371,8 +372,8 @@ def _gaussian_tree(
 def theorem_alpha(calibration: RunningCountCalibration) -> float:
     """Return the error bound of Chan, Shi and Song 2011 (Lemma 2.8) for all answers.
 
-    It is b·√(8 ln(2/γ))·max(√m, √ln(2/γ)) with the scale b of a node's noise, m = ⌊log₂ T⌋ + 1
-    and γ = β over the number of answers.
+    The bound is b·√(8 ln(2/γ))·max(√m, √ln(2/γ)) with the scale b of a node's noise, m = ⌊log₂ T⌋ + 1, and
+    γ = β divided by the number of answers.
     """
     scale = _node_scale(calibration)
     failing = math.log(2.0 * _count_numbers(calibration) / calibration.beta)

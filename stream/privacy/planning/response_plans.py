@@ -1,7 +1,8 @@
 """Randomized response: exact probabilities, planner, and unbiased estimates of shares.
 
-Each event is one person's category out of k; the answer is that category with probability
-e^ε/(e^ε + k − 1), otherwise another one, uniformly. Proofs: docs/proofs/randomized-response.md.
+Each event has one person's category, one of k. The answer is this category with probability
+e^ε/(e^ε + k − 1), otherwise one of the other categories, each with the same probability. Proofs:
+docs/proofs/randomized-response.md.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
 
 RESPONSE_BITS = 128
-"""Probabilities are integers out of 2^128, like the uniform words that are compared with them."""
+"""Probabilities are integers out of 2^128, as are the uniform words that are compared with them."""
 
 
 @dataclass(frozen=True)
 class ResponseLaw:
-    """The distribution of one answer, for the exact ε of an event and k categories."""
+    """The distribution of one answer, for the exact ε of an event and the number k of categories."""
 
     epsilon: Fraction
     categories: int
@@ -33,10 +34,10 @@ class ResponseLaw:
     def other_weight(self) -> int:
         """Probability of each other category, out of 2^128: 1/(e^ε + k − 1), rounded up.
 
-        Because it is rounded up, P(own)/P(other) = 2^128/other − (k − 1) is exactly at most e^ε.
+        Because of the rounding up, P(own)/P(other) = 2^128/``other_weight`` − (k − 1) is at most e^ε, exactly.
         """
         with localcontext(prec=80):
-            # e^ε is lowered by more than all rounding errors together: the result is never too small.
+            # e^ε is lowered by more than all rounding errors together, so that the result is never too small.
             power = (Decimal(self.epsilon.numerator) / Decimal(self.epsilon.denominator)).exp()
             power_rounded_down = power * (1 - Decimal(10) ** -60)
             exact = Decimal(1 << RESPONSE_BITS) / (power_rounded_down + self.categories - 1)
@@ -54,7 +55,7 @@ class ResponseLaw:
 
     @property
     def slope(self) -> float:
-        """The difference of the two probabilities, by which a share changes an answer's probability."""
+        """The change of an answer's probability if its share grows from 0 to 1: the difference of both probabilities."""
         return (self.own_weight - self.other_weight) / (1 << RESPONSE_BITS)
 
 
@@ -77,15 +78,15 @@ class EstimatedShare:
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[ReleaseCalibration, ...]:
     """Return the calibrations of textbook, basic and, if δ > 0, optimal composition.
 
-    The stream's (ε, δ) protects a person with up to ``contributions`` events of ε0 each.
-    ``alpha`` bounds the error of every category's share after ``expected_queries`` events; in the
-    textbook's calibration it is Hoeffding's bound.
+    The stream's (ε, δ) protects a person with up to ``contributions`` events, each of which is
+    ε0-private. ``alpha`` bounds the error of every category's share after ``expected_queries`` events. In
+    the textbook's calibration it is Hoeffding's bound.
     """
     mechanism = spec.mechanism
     if not isinstance(mechanism, RandomizedResponse):
         raise TypeError(f"{mechanism.kind} is not randomized response")
     events_per_person, categories = facts.contributions, len(mechanism.categories)
-    # With one event per person, δ is not used.
+    # If a person has one event, δ is not used.
     compositions = equal_parts(spec.epsilon, spec.delta if events_per_person > 1 else 0.0, events_per_person)
     return tuple(_calibration(spec, categories, events_per_person, *composition) for composition in compositions)
 
@@ -98,9 +99,10 @@ def hoeffding_alpha(law: ResponseLaw, events: int, beta: float) -> float:
 def share_alpha(law: ResponseLaw, events: int, beta: float) -> float:
     """Return the Chernoff error bound of all shares, for any true shares.
 
-    The count of a category in n events is a sum of independent trials with mean nθ, where θ is
-    between the two probabilities of the law. Each of its tails beyond t·n is at most
-    e^{−n·KL(θ ± t ‖ θ)} (Hoeffding 1963, Theorem 1). A search finds the worst θ and the least t.
+    The count of a category in n events is a sum of independent trials with mean nθ, where θ is between the
+    two probabilities of the law. The probability that the count is above n(θ + t) is at most
+    e^{−n·KL(θ + t ‖ θ)}, and likewise below n(θ − t) (Hoeffding 1963, Theorem 1). A search finds the worst
+    θ and the least t.
     """
     own, other = law.probabilities
     allowed = math.log(2.0 * law.categories / beta) / events
@@ -120,12 +122,12 @@ def estimate_shares(
 ) -> tuple[EstimatedShare, ...]:
     """Estimate each category's share without bias, from the number of answers that name it.
 
-    The estimate is (y/n − q)/(p − q), with y of n answers in the category, p the probability of
-    the own and q that of each other category. With probability 1 − ``beta`` all intervals contain
-    the shares among the people who answered, and also the shares in a population from which these
-    people were drawn independently. They are Clopper-Pearson intervals with β/k for each of the k
-    categories. ``deviation`` is the standard deviation of the estimate due to the noise, if the
-    true share is the estimated one.
+    If y of n answers name a category, its estimate is (y/n − q)/(p − q), where p is the probability of a
+    person's own category and q the probability of each other category. The intervals are Clopper-Pearson
+    intervals with β/k for each of the k categories. With probability 1 − ``beta`` all of them contain the
+    shares among the people who answered, and also the shares in a population from which these people were
+    drawn independently. ``deviation`` is the standard deviation of the estimate that the noise causes, if
+    the true share equals the estimate.
     """
     events = sum(counts)
     own, other = law.probabilities
@@ -150,9 +152,9 @@ def estimate_shares(
 
 
 def binomial_interval(successes: int, trials: int, beta: float) -> tuple[float, float]:
-    """Return Clopper and Pearson's interval for the mean of independent trials, β at most 1/2.
+    """Return Clopper and Pearson's interval for the mean of independent trials; β must be at most 1/2.
 
-    It also holds if the trials have different probabilities (Hoeffding 1956, Theorem 4).
+    The interval also holds if the trials have different probabilities (Hoeffding 1956, Theorem 4).
     """
     return float(clopper_pearson_lower(successes, trials, 0.5 * beta)), float(
         clopper_pearson_upper(successes, trials, 0.5 * beta)
@@ -182,8 +184,8 @@ def _calibration(
 def _least_divergence(low: float, high: float, step: float) -> float:
     """Return min KL(θ + step ‖ θ) over θ, rounded down; infinite if no θ is possible.
 
-    θ is in [low, high] and θ + step in [0, 1]. Relative entropy is jointly convex, and so convex
-    in θ.
+    θ is in [low, high] and θ + step in [0, 1]. Relative entropy is jointly convex in both arguments, so the
+    function is convex in θ.
     """
     low, high = max(low, -step), min(high, 1.0 - step)
     if low > high:

@@ -1,7 +1,9 @@
 """Planner of running counts of texts: the tree, the threshold, and the test of the texts' size.
 
-A part of ε is for the test, the rest for the noise of the sums. ε and δ are for all windows
-together. Proof: docs/proofs/unknown-groups.md, "Running counts".
+A running count releases texts whose noisy count reaches a threshold T, until all texts together become too
+large; a test with noise decides this. A part of ε is for the test, the rest for the noise of the sums (the
+nodes of the counting tree in `release_plans`). ε and δ are for all windows together. Proof:
+docs/proofs/unknown-groups.md, "Running counts".
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ from stream.privacy.planning.unknown_groups_plans import (
 SIZE_PART: Final = Fraction(1, 8)
 """The part of ε for the test of the texts' size."""
 MOST_NODES: Final = 16
-"""Most sums of an answer: each text has noise for each of them. More would hardly lower a threshold."""
+"""Most nodes that an answer adds up, each with noise for each text; more would hardly lower a threshold."""
 
 _DIGITS: Final = 80
 _ABOVE: Final = 1 + Decimal(10) ** -60
-"""Factor above the rounding errors of decimals."""
+"""A factor that raises a decimal by more than all its rounding errors."""
 _MISS: Final = 0.05
 
 
@@ -90,7 +92,7 @@ def _with_threshold(spec: StreamSpec, facts: SourceFacts, tree: CountingTree) ->
 
 
 def _draft_at(epsilon: float, spec: StreamSpec, facts: SourceFacts, tree: CountingTree) -> RunningCountCalibration:
-    """Return the calibration at ε, still without thresholds."""
+    """Return the calibration with this ε, but still without thresholds."""
     changed = spec.model_copy(update={"epsilon": epsilon})
     limits = {
         "delta": spec.delta,
@@ -102,7 +104,7 @@ def _draft_at(epsilon: float, spec: StreamSpec, facts: SourceFacts, tree: Counti
 
 
 def _allowed(calibration: RunningCountCalibration) -> Decimal:
-    """Return the probability with which the release of a person's own texts may be noticed."""
+    """Return δ/(1 + e^ε): how probably texts that only one person has may be revealed."""
     with localcontext(prec=_DIGITS):
         return Decimal(calibration.delta) / (1 + Decimal(calibration.epsilon).exp()) / _ABOVE
 
@@ -118,16 +120,16 @@ def _release_share(calibration: RunningCountCalibration, total: int) -> Decimal:
 
 
 def sampling_distance(calibration: RunningCountCalibration, total: int) -> Decimal:
-    """Bound the distance of all drawn noise that a person's events matter for from its ideal law."""
+    """Bound the distance of the drawn noise from its ideal law, for all noise that concerns one person."""
     moved = calibration.levels * calibration.sensitivity_steps
     tested = calibration.steps + 1
     return Decimal(DELTA_PER_DRAW) * (moved + tested + total * calibration.steps)
 
 
 def _least_threshold(calibration: RunningCountCalibration, total: int, allowed: Decimal) -> int:
-    """Return the least T with which a person's own texts are released with at most this probability.
+    """Return the least T at which texts of only one person are released with probability ``allowed`` at most.
 
-    The search uses doubles; the result is checked, and raised if necessary, in exact decimals.
+    The search uses doubles. The result is checked in exact decimals, and raised if necessary.
     """
     rate, nodes = node_rate(calibration), calibration.nodes
 
@@ -148,10 +150,10 @@ def _least_threshold(calibration: RunningCountCalibration, total: int, allowed: 
 
 @lru_cache(maxsize=1024)
 def release_probability(rate: Fraction, nodes: int, total: int, threshold: int) -> Decimal:
-    """Return the largest probability that texts which only one person has reach T in a window.
+    """Return the largest probability with which texts that only one person has reach T in a window.
 
-    The person has ``total`` events in all: the probability is largest if all have one text, or if
-    each has another text.
+    The person has ``total`` events in all. The probability is largest if all of them have the same text, or
+    if each has a different text.
     """
     with localcontext(prec=_DIGITS):
         together, apart = (sum_tail_above(rate, nodes, threshold - own) for own in (total, 1))
@@ -159,9 +161,10 @@ def release_probability(rate: Fraction, nodes: int, total: int, threshold: int) 
 
 
 def sum_tail_above(rate: Fraction, nodes: int, at_least: int) -> Decimal:
-    """Return P(X₁ + … + X_m ≥ x) of m two-sided draws for x ≥ 1, rounded up.
+    """Return P(X₁ + … + X_m ≥ ``at_least``) for m (``nodes``) two-sided draws, rounded up.
 
-    The formula is that of ``sum_tail``, in decimals; a negative binomial tail is one of a binomial law.
+    ``at_least`` must be at least 1. The formula is the one of ``noise_laws.sum_tail``, in decimals; tails of
+    negative binomial laws are computed as tails of binomial laws.
     """
     with localcontext(prec=_DIGITS):
         ratio = (-Decimal(rate.numerator) / Decimal(rate.denominator)).exp()
@@ -179,7 +182,7 @@ def sum_tail_above(rate: Fraction, nodes: int, at_least: int) -> Decimal:
 
 
 def running_size_law(calibration: RunningCountCalibration) -> TwoSidedGeometric:
-    """Return the noise of the texts' size in each window, and that of its limit."""
+    """Return the law of the noise of the texts' size in each window, and of the noise of the size limit."""
     return sampler("two_sided", _size_rate(calibration))
 
 
@@ -189,7 +192,7 @@ def _size_rate(calibration: RunningCountCalibration) -> Fraction:
 
 
 def texts_are_too_large(calibration: RunningCountCalibration, size: int, noise: int, limit_noise: int) -> bool:
-    """Return whether a running count ends because its texts are too large."""
+    """Return True if a running count must end because its texts are too large."""
     threshold, most = calibration.size_threshold or 0, calibration.most_bytes or 0
     return size + noise > threshold + limit_noise or size > most
 
@@ -197,7 +200,8 @@ def texts_are_too_large(calibration: RunningCountCalibration, size: int, noise: 
 def text_interval(calibration: RunningCountCalibration, nodes: int, noisy: int) -> tuple[int, int]:
     """Return a confidence interval for the count of a released text, given that it is released.
 
-    Near and below T the lower end is 1: a text may have been released by its noise alone.
+    If the noisy count is near T or below it, the lower end is 1, because the text may have been released by
+    its noise alone.
     """
     law, threshold = node_law(calibration), calibration.threshold or 1
     low = noisy - half_width(law, nodes, _MISS / 2)
@@ -205,7 +209,7 @@ def text_interval(calibration: RunningCountCalibration, nodes: int, noisy: int) 
 
 
 def count_released_with(calibration: RunningCountCalibration, chance: float) -> int:
-    """Return a count with which a text is released with probability ``chance`` ≥ ½, in each window."""
+    """Return a count with which a text is released in a window with probability ``chance``, at least ½."""
     law = node_law(calibration)
     beyond = half_width(law, calibration.nodes, 2.0 * (1.0 - chance)) if chance > 0.5 else 0
     return (calibration.threshold or 1) + beyond

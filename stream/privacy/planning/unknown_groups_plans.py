@@ -1,11 +1,11 @@
-"""Planner of unknown_groups: the least threshold, or rule of selection, that the stream's ε and δ pay for.
+"""Planner of unknown_groups: the least threshold, or rule of selection, for the stream's ε and δ.
 
-Each of c answers is (ε/c, δ/c)-private, and they add up. On live topics an answer is about a window,
-and a part of its δ is for the limit on the window's texts. Without counts, the rule of Desfontaines,
-Voss, Gipson & Mandayam (2022) selects texts: the probability of release rises with the number of
-people as fast as (ε, δ) allows, in integers. A person changes the size of a window's texts only by
-texts that no other person has. These cost δ and no ε, so the noisy test of the size costs no ε
-either. Proofs: docs/proofs/unknown-groups.md.
+Each of c answers is (ε/c, δ/c)-private; these ε and δ add up. On live topics an answer is about a window,
+and a part of its δ is for a test whether the window's texts are too large. If no counts are released, the
+rule of Desfontaines, Voss, Gipson & Mandayam (2022) selects texts: the probability of release rises with
+the number of people as fast as (ε, δ) allows, in integers. A person changes the size of a window's texts
+only by texts that no other person has. Such texts cost δ and no ε, so the noisy test of the size costs no
+ε either. Proofs: docs/proofs/unknown-groups.md.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MOST_WINDOW_BYTES: Final = 600 * 1024
-"""Maximum number of bytes of a window's texts, by ``text_size``; a record of the topic ``queries`` holds them."""
+"""Maximum size of a window's texts by ``text_size``, in bytes; a record of the topic ``queries`` has room for it."""
 TEXT_OVERHEAD: Final = 12
-"""Bytes of a text's count and lengths in a record."""
+"""Bytes that the count and the lengths of a text take in a record."""
 SIZE_SHARE: Final = Fraction(9, 10)
-"""The rate of the test for one text, as a part of the rate of a count's noise."""
+"""The noise rate of the size test for one text, as a part of the noise rate of a count."""
 DELTA_SHARE: Final = Fraction(1, 16)
-"""The part of δ for the case that the test finds a too large window small enough."""
+"""The part of δ for the case that the test accepts a window that is too large."""
 
 
 def text_size(text: bytes) -> int:
-    """Return the bytes that a text adds to the size of its window, whatever its count."""
+    """Return the bytes that a text, with any count, adds to the size of its window."""
     return len(text) + TEXT_OVERHEAD
 
 
 def most_texts_within(most_bytes: int) -> int:
-    """Return the most texts, each of at least one byte, that fit a limit."""
+    """Return the largest number of texts, each of at least one byte, whose size is within a limit."""
     return most_bytes // (1 + TEXT_OVERHEAD)
 
 
 def largest_text(max_length: int) -> int:
-    """Return the size of the longest text of an attribute."""
+    """Return the largest size of a text with at most ``max_length`` characters."""
     return max_length + TEXT_OVERHEAD
 
 
 def size_law(calibration: UnknownGroupsCalibration) -> TwoSidedGeometric:
-    """Return the noise of the size of a window's texts."""
+    """Return the law of the noise of the size of a window's texts."""
     rate = Fraction(calibration.epsilon_answer) / calibration.sensitivity_steps
     return sampler("two_sided", size_rate(rate, calibration.text_bytes or 1))
 
 
 def size_rate(rate: Fraction, text_bytes: int) -> Fraction:
-    """Return the rate of the size's noise for each byte."""
+    """Return the rate per byte of the noise of a size."""
     return rate * SIZE_SHARE / text_bytes
 
 
 def is_too_large(calibration: UnknownGroupsCalibration, size: int, noise: int) -> bool:
-    """Return whether a window with texts of this size releases none of them.
+    """Return True if a window with texts of this size releases none of them.
 
-    A size above the limit is always too large, because its texts are not kept.
+    A size above ``MOST_WINDOW_BYTES`` is always too large, because the texts are then not kept.
     """
     if calibration.most_bytes is None or calibration.size_threshold is None:
         return False
@@ -77,18 +77,18 @@ def is_too_large(calibration: UnknownGroupsCalibration, size: int, noise: int) -
 
 _DIGITS: Final = 80
 _ROUNDING_MARGIN: Final = 1.0 + 1e-10
-"""Factor that keeps the ends of an interval on the safe side of rounding errors."""
+"""Factor by which an interval is widened, to cover rounding errors."""
 _LARGEST_EPSILON: Final = 64.0
-"""Above it e^−ε is below 2⁻⁶⁰, the sampler's distance from its law: no size test can have room."""
+"""If ε is larger, e^−ε is below 2⁻⁶⁰, the sampler's distance from its law, and no size test is possible."""
 _LEAST_DELTA: Final = 1e-15
-"""Least δ of an answer: far above 2⁻⁶⁰, by which the sampler's law differs from the ideal one."""
+"""Least δ of an answer, far above the distance 2⁻⁶⁰ between the sampler's law and the ideal law."""
 
 
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGroupsCalibration, ...]:
     """Return the textbook's threshold and the least one, or a rule of selection; PlanError without δ.
 
     The textbook's threshold is m + (Δ/ε₀)·ln(m/2δ₀), from continuous noise and a union bound over a
-    person's m texts (Wilson et al. 2020), or the least sound threshold for integers if that is larger.
+    person's m texts (Wilson et al. 2020), or the least sound threshold for integers if this is larger.
     """
     mechanism = spec.mechanism
     if not isinstance(mechanism, UnknownGroups):
@@ -141,13 +141,13 @@ def require_delta(spec: StreamSpec) -> None:
     """Refuse a stream that releases private texts without δ."""
     if spec.delta <= 0.0:
         raise PlanError(
-            "delta: is 0, but a text may only be released at a cost in δ, because it is private whether it occurs; "
-            "give a delta above 0, as 1e-6"
+            "delta: is 0, but releasing a text costs δ, because it is private whether the text occurs; "
+            "give a delta above 0, such as 1e-6"
         )
 
 
 def _selection_plan(draft: UnknownGroupsCalibration) -> UnknownGroupsCalibration:
-    """Return the plan that releases no counts; α is the number of people from which release is certain."""
+    """Return the plan that releases no counts; its α is the least number of people with a certain release."""
     draft = draft.model_copy(update={"method": "selection"})
     try:
         certain = len(rule_of(draft)) - 1
@@ -162,8 +162,8 @@ def _selection_plan(draft: UnknownGroupsCalibration) -> UnknownGroupsCalibration
 def rule_of(calibration: UnknownGroupsCalibration) -> Rule:
     """Return the rule by which texts are released without counts.
 
-    One person changes the numbers of people of at most ``sensitivity_steps`` texts, each by one. Each
-    of these texts gets an equal part of ε₀ and δ₀.
+    One person changes the numbers of people of at most ``sensitivity_steps`` texts, each by one. Each of
+    these texts has an equal part of ε₀ and δ₀, the ε and δ of an answer.
     """
     texts = calibration.sensitivity_steps
     return selection_rule(Fraction(calibration.epsilon_answer) / texts, Fraction(calibration.delta_answer) / texts)
@@ -175,14 +175,14 @@ def count_law(calibration: UnknownGroupsCalibration) -> TwoSidedGeometric:
 
 
 def count_rate(calibration: UnknownGroupsCalibration) -> Fraction:
-    """Return ε₀/Δ: the rate of the noise of each count."""
+    """Return the rate of each count's noise: ε₀/Δ, with the ε₀ of an answer and the sensitivity Δ."""
     return Fraction(calibration.epsilon_answer) / calibration.sensitivity_steps
 
 
 def groups_reach(calibration: UnknownGroupsCalibration, cells: int = 1) -> int:
-    """Return a bound on the errors of all texts, released or not, of all promised answers.
+    """Return a bound on the errors of all texts, released or not, in all promised answers.
 
-    With declared attributes beside the text, each text has ``cells`` counts.
+    Each text has ``cells`` counts: more than one if the groups also have declared attributes.
     """
     answers = min(calibration.cutoff, calibration.expected_queries)
     allowed = part_failure(calibration.beta, answers)
@@ -190,7 +190,7 @@ def groups_reach(calibration: UnknownGroupsCalibration, cells: int = 1) -> int:
 
 
 def most_texts(calibration: UnknownGroupsCalibration) -> int:
-    """Return the most texts of a table, or of a window that is not too large."""
+    """Return the largest number of texts in a table, or in a window that is not too large."""
     if calibration.most_bytes is None:
         return MAX_TEXTS
     return most_texts_within(calibration.most_bytes)
@@ -199,8 +199,8 @@ def most_texts(calibration: UnknownGroupsCalibration) -> int:
 def _window_limits(max_length: int, steps: int, epsilon: float, delta: Fraction) -> dict[str, Any]:
     """Return the limits of a window's texts; PlanError if the size test has too little δ or room.
 
-    ``steps`` is the number of texts that a person changes. A window above the limit passes the test
-    with probability at most δ₀/16/(1 + e^ε₀).
+    ``steps`` is the number of texts that a person changes. A window above the limit passes the test with a
+    probability of at most (δ₀/16)/(1 + e^ε₀), with the ε₀ and δ₀ of an answer.
     """
     longest = largest_text(max_length)
 
@@ -230,9 +230,9 @@ def _share_of_size_test(epsilon: float, delta: Fraction) -> Decimal:
 
 
 def size_remedy(epsilon: float, room_at: Callable[[float], int | None], bound: str) -> str:
-    """Return the remedy if the size test has no room: a larger ε only if one has room.
+    """Return the remedy if the size test has no room; it names a larger ε only if this helps.
 
-    A larger ε narrows the test's noise, but leaves a smaller probability for its failure.
+    A larger ε makes the test's noise smaller, but leaves a smaller probability for its failure.
     """
     factors = (1.1**step for step in range(1, 96))
     if any(epsilon * factor < _LARGEST_EPSILON and room_at(epsilon * factor) is not None for factor in factors):
@@ -252,10 +252,10 @@ def least_room(rate: Fraction, allowed: Decimal, most: int) -> int | None:
 
 
 def release_probability(rate: Fraction, rows: int, threshold: int) -> Decimal:
-    """Return the largest probability that a text is released which only one person has.
+    """Return the largest probability with which a text that only one person has is released.
 
-    The person has ``rows`` rows: the probability is largest if all have one text, or if each has
-    another text. The sampler's distance from its law is included.
+    The person has ``rows`` rows. The probability is largest if all of them have the same text, or if each
+    has a different text. The sampler's distance from its law is included.
     """
     with localcontext(prec=_DIGITS):
         together = tail_probability(rate, threshold - rows)
@@ -264,9 +264,9 @@ def release_probability(rate: Fraction, rows: int, threshold: int) -> Decimal:
 
 
 def tail_probability(rate: Fraction, at_least: int) -> Decimal:
-    """Return P(noise ≥ x) of a drawn two-sided noise, rounded up.
+    """Return P(noise ≥ ``at_least``) for drawn two-sided noise, rounded up.
 
-    For x ≥ 1 it is q^x / (1 + q) + 2⁻⁶⁰, with q = e^−rate.
+    For x = ``at_least`` ≥ 1 it is q^x / (1 + q) + 2⁻⁶⁰, with q = e^−rate.
     """
     with localcontext(prec=_DIGITS):
         exponent = Decimal(rate.numerator) / Decimal(rate.denominator)
@@ -278,11 +278,11 @@ def tail_probability(rate: Fraction, at_least: int) -> Decimal:
 
 @lru_cache(maxsize=1024)
 def least_threshold(rate: Fraction, rows: int, delta: Fraction, share: Fraction = Fraction(0)) -> int:
-    """Return the least T at which a person with ``rows`` rows is revealed with at most δ.
+    """Return the least threshold at which texts of one person are released with at most δ.
 
-    Besides, −ln(1 − p) ≤ rate·(a − share) holds for a text that only one person has, in a rows, and
-    that is released with probability p. So its release costs no more ε than its rows. ``share`` is
-    the part of one row's rate that the test of a window's size uses.
+    The person has ``rows`` rows. Also, a text that only this person has, in a rows, is released with a
+    probability p for which −ln(1 − p) ≤ rate·(a − share). So the release costs no more ε than the rows.
+    ``share`` is the part of one row's rate that the test of a window's size uses.
     """
 
     def holds(threshold: int) -> bool:
@@ -308,7 +308,7 @@ def least_threshold(rate: Fraction, rows: int, delta: Fraction, share: Fraction 
 def rows_released_with(calibration: UnknownGroupsCalibration, chance: float) -> int:
     """Return the least number of rows with which a text is released with probability ``chance``.
 
-    ``chance`` must be at least ½. Without counts, it is a number of people.
+    ``chance`` must be at least ½. If no counts are released, the result is a number of people.
     """
     if calibration.method == "selection":
         return int(np.searchsorted(rule_of(calibration), np.uint64(math.ceil(chance * CERTAIN))))
@@ -321,12 +321,12 @@ def rows_released_with(calibration: UnknownGroupsCalibration, chance: float) -> 
 def group_interval(calibration: UnknownGroupsCalibration, noisy: int) -> tuple[int, int]:
     """Return the 95 % confidence interval for the number n of rows with a released text, given its release.
 
-    Only noisy counts of at least the threshold T are published. For all n < T,
-    P(noisy ≥ x | noisy ≥ T) is the same, q^(x − T), so that a noisy count near T says nothing about
-    the lower end; then the lower end is 1, because a released text has at least one row.
+    Only noisy counts of at least the threshold T are published. For all n < T, P(noisy ≥ x | noisy ≥ T) has
+    the same value q^(x − T). So a noisy count near T says nothing about the lower end, which is then 1: a
+    released text has at least one row.
     """
     rate, miss = float(count_rate(calibration)), (1.0 - CONFIDENCE) / 2.0
-    # For n below T, only the condition matters; from T on, q^(x − n) bounds the conditional upper tail.
+    # For n below T, the upper tail depends only on the condition. From T on, q^(x − n) bounds it.
     informative = math.exp(-rate * (noisy - calibration.threshold)) < miss
     low = noisy - math.floor(math.log(1.0 / miss) / rate * _ROUNDING_MARGIN) if informative else 1
     # The condition that the text is released makes the lower tail less likely.
@@ -335,28 +335,29 @@ def group_interval(calibration: UnknownGroupsCalibration, noisy: int) -> tuple[i
 
 
 CERTAIN: Final = 1 << 63
-"""The unit of a probability: one of this many equally probable words."""
+"""Probabilities are integers out of this number of equally probable words."""
 
 MAX_RULE: Final = 1 << 17
-"""Most entries of a rule, one for each number of people up to certain release."""
+"""Maximum length of a rule: one entry for each number of people until release is certain."""
 
 _BITS: Final = 128
 _SLACK: Final = Decimal(10) ** -60
 
 Rule: TypeAlias = "npt.NDArray[np.uint64]"
-"""The number of words out of ``CERTAIN`` with which a key of 0, 1, 2, … people is released."""
+"""For 0, 1, 2, … people, the number of words out of ``CERTAIN`` with which their text is released."""
 
 
 class RuleTooLongError(ValueError):
-    """ε or δ of a key is so small that release is certain only for very many people."""
+    """ε or δ of a text is so small that release is certain only for very many people."""
 
 
 @lru_cache(maxsize=64)
 def selection_rule(epsilon: Fraction, delta: Fraction) -> Rule:
     """Return the largest probabilities of release such that neighboring counts are (ε, δ)-private.
 
-    With w words for n people, at most e^ε·w + δ words for n + 1, and so do the words without release
-    from n + 1 to n. e^ε and δ are rounded down, so both hold exactly. RuleTooLongError beyond ``MAX_RULE``.
+    If w words release the text of n people, then at most e^ε·w + δ words release it for n + 1 people. The
+    words that do not release it have the same bound from n + 1 to n people. Both bounds hold exactly,
+    because e^ε and δ are rounded down. RuleTooLongError if the rule has more than ``MAX_RULE`` entries.
     """
     factor, lost = _exponential_below(epsilon), math.floor(delta * CERTAIN)
     if lost < 1 or expected_entries(float(epsilon), float(delta)) > MAX_RULE:
@@ -375,7 +376,7 @@ def selection_rule(epsilon: Fraction, delta: Fraction) -> Rule:
 
 
 def expected_entries(epsilon: float, delta: float) -> float:
-    """Estimate the number of entries of a rule: twice that up to probability ½."""
+    """Estimate the number of entries of a rule: twice the number of entries up to probability ½."""
     if not (epsilon > 0.0 and delta > 0.0):
         return math.inf
     growth = math.expm1(min(epsilon, 50.0))

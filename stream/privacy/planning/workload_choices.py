@@ -1,9 +1,9 @@
 """Choice of a mechanism for a workload: the expected error of one count of its cells.
 
 α bounds the errors of all answers together; the expected error is the mean size of the error of one
-count. It follows from public parameters, except that for ``pmw`` it uses measured errors of
-estimates. ``sotto plan --about`` prints the comparison, and a stream with mechanism ``auto`` takes
-its best.
+count. It follows from public parameters; for ``pmw`` also from factors that were measured on example
+tables. ``sotto plan --about`` prints the comparison, and a stream with the mechanism ``auto`` gets the
+best mechanism.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ from stream.privacy.planning.plans import choose_calibration
 from stream.privacy.planning.workload_plans import Axes, chosen_set_law, count_rounds, mean_noise
 
 _ESTIMATE_FACTORS: Final = ((2, 1.0), (4, 0.8), (6, 0.7))
-"""The mean error of an estimate's cell in units of a measured cell's noise, up to a number of attributes.
+"""Pairs of a number of attributes and the mean error of an estimate's cell up to this number.
 
-Each further measurement that contains an attribute improves the fit. Measured were 0.22 to 0.8 with
-seven or more attributes, 0.47 to 1.26 with four to six (0.7 and 0.8 in the middle), about 1 with two.
+The error is in units of a measured cell's noise. Each further measurement that contains an attribute improves
+the fit. The measured errors were 0.22 to 0.8 with seven or more attributes, 0.47 to 1.26 with four to six
+(0.7 and 0.8 in the middle), and about 1 with two.
 """
 _LEAST_ESTIMATE_FACTOR: Final = 0.5
 _INFORMATIVE_SHARE: Final = 1 / 3
@@ -51,7 +52,7 @@ _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
 @dataclass(frozen=True, slots=True)
 class WorkloadChoice:
-    """A mechanism for the workload, with its expected ``error`` in rows.
+    """A mechanism for a workload, with its expected ``error`` in rows.
 
     If the mechanism does not apply, ``error`` is None and ``why`` gives the reason.
     """
@@ -66,8 +67,8 @@ class WorkloadChoice:
 class StreamFigures:
     """The parameters that all compared streams share.
 
-    ``answers`` is the number of answers that ``laplace`` reserves; by default one for each set of the
-    workload.
+    ``answers`` is the number of answers for which ``laplace`` reserves ε; by default one for each set of
+    the workload.
     """
 
     epsilon: float
@@ -80,7 +81,7 @@ class StreamFigures:
 def compare_mechanisms(
     facts: SourceFacts, names: Sequence[str], figures: StreamFigures, workload: Workload = "pairs"
 ) -> tuple[WorkloadChoice, ...]:
-    """Rank laplace, histogram and pmw by the expected error of a count in the workload, best first.
+    """Rank laplace, histogram and pmw by the expected error of a workload's count, best first.
 
     Raises:
         PlanError: no set of the workload has at most 4,096 cells.
@@ -108,18 +109,20 @@ def mean_count(facts: SourceFacts, names: Sequence[str] = (), workload: Workload
 
 
 def is_informative(error: float, mean: float) -> bool:
-    """Return True if counts of this mean are worth reading with this expected error."""
+    """Return True if the expected error is small enough for counts with this mean."""
     return error <= _INFORMATIVE_SHARE * mean
 
 
 def _countable_sets(workload: Workload, names: Sequence[str], sizes: Sequence[int]) -> tuple[Axes, ...]:
-    """Return the sets of attributes whose cells one answer can list."""
+    """Return the sets of the workload whose cells one answer can list."""
     if isinstance(workload, str):
         sets: list[Axes] = list(combinations(range(len(sizes)), 2))
     else:
         unknown = {name for one in workload for name in one} - set(names)
         if unknown:
-            raise PlanError(f"mechanism.workload: {min(unknown)!r} is not among the attributes; name those alone")
+            raise PlanError(
+                f"mechanism.workload: {min(unknown)!r} is not among the attributes; name only attributes of the stream"
+            )
         sets = [tuple(sorted({list(names).index(name) for name in one})) for one in workload]
     countable = tuple(axes for axes in sets if _cells(axes, sizes) <= MAX_CATEGORIES)
     if not countable:
@@ -150,7 +153,7 @@ def _offered(
 
 
 def _spec(mechanism: dict[str, Any], figures: StreamFigures, facts: SourceFacts) -> StreamSpec:
-    """Return the stream of a compared mechanism; PlanError if it cannot be one."""
+    """Return the specification of a compared mechanism; PlanError if it exceeds a limit."""
     universe = math.prod(facts.sizes)
     if mechanism["kind"] == "histogram" and universe > MAX_UNIVERSE:
         raise PlanError(f"{universe:,} cells are more than {MAX_UNIVERSE:,}")

@@ -1,9 +1,9 @@
 """Warm starts for a workload: the sets of attributes, the number of rounds, the division of ε.
 
-It also plans the typical errors of estimates: the sets of attributes over which they are means, and
-their noise. The opening measures single attributes; then each round chooses and measures one set of
-the workload. The constants below gave small errors of all pairs' cells on tables of several kinds
-(`python -m benchmarks.workloads`); privacy and error bounds hold for any constants.
+The warm start measures all single attributes. Then each round chooses one set of the workload and measures
+it. The module also plans the typical errors of estimates: the sets of attributes over which they are
+averaged, and their noise. With the constants below, the errors of all pairs' cells were small on tables of
+several kinds (`python -m benchmarks.workloads`); privacy and error bounds hold for any constants.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from stream.privacy.planning.noise_layouts import PlanError
 _Item = TypeVar("_Item")
 Axes = tuple[int, ...]
 ExpectedSets = Mapping[int, tuple[Axes, ...]]
-"""Sets of attributes that questions are expected to name, by their number of attributes."""
+"""Sets of attributes about which questions are expected, by their number of attributes."""
 
 START_SHARE = 0.85
-"""Share of ε for the warm start."""
+"""Part of ε for the warm start."""
 _SINGLES_SHARE, _CHOICES_SHARE = 0.25, 0.2
-"""Parts of ``START_SHARE`` for single attributes and for choices; the rest measures chosen sets."""
+"""Parts of the warm start's ε for single attributes and for choices; the rest is for chosen sets."""
 MOST_SETS = 256
 MOST_CELLS = 1 << 21
 """Maximum number of cells of all sets of a workload together, because each round reads all of them."""
 _ROUND_ROWS = 8.5
-"""A k-th set lowers the errors from 8.5·k²·√cells/ε rows on, with the number of cells of the median set."""
+"""A k-th round lowers the errors if the table has at least 8.5·k²·√m/ε rows; the median set has m cells."""
 _SHARE_TO_MEASURE_ALL = 0.75
 """If at least this share of the sets would be chosen, all are measured, and no ε is spent on choices."""
 DEFAULT_UPDATES = 3
-"""Default number of ⊤s; it is small, because the opening measures most marginals that they would."""
+"""Default number of ⊤s; it is small, because the warm start measures most of the marginals."""
 TYPICAL_SHARE = 0.03
-"""Share of ε for typical errors."""
+"""Part of ε for typical errors."""
 TYPICAL_UNIT = 1 << 20
-"""A set of m cells has the weight ⌊2²⁰/√m⌋ in a typical error."""
+"""In a typical error, a set of m cells has the weight ⌊2²⁰/√m⌋, with this constant as 2²⁰."""
 _TYPICAL_PARTS = {1: 1, 2: 2, 3: 1}
-"""Parts of that ε for questions of one, two and three attributes."""
+"""Parts into which this ε is divided, for questions about one, two and three attributes."""
 _MAX_TYPICAL_SETS = {1: 128, 2: 128, 3: 24}
 _MAX_TYPICAL_CELLS = 1 << 14
 _MAX_TYPICAL_ATTRIBUTES = 40
@@ -57,8 +57,8 @@ _MAX_TYPICAL_ATTRIBUTES = 40
 class WorkloadStart:
     """A planned warm start.
 
-    It has from ``least_rounds`` to ``rounds`` rounds: k rounds if the table has k²·``rounds_rows`` rows.
-    Its ε is divided between single attributes, choices of sets, and measurements of chosen sets.
+    It has ``least_rounds`` to ``rounds`` rounds: k rounds if the table has k²·``rounds_rows`` rows. Its ε is
+    divided between single attributes, choices of sets, and measurements of chosen sets.
     """
 
     rounds: int = 0
@@ -75,7 +75,7 @@ class WorkloadStart:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of the calibration, without the ones about single attributes."""
+        """The fields of the calibration, except those about single attributes."""
         return {
             "warm_start": "workload",
             "rounds": self.rounds,
@@ -87,7 +87,7 @@ class WorkloadStart:
 
 
 def workload_axes(mechanism: Pmw, sizes: Sequence[int]) -> tuple[Axes, ...]:
-    """Return the workload's sets of two or more attributes of at most 2²⁰ cells, without repeats."""
+    """Return the workload's different sets of two or more attributes with at most 2²⁰ cells."""
     sets: list[Axes]
     if isinstance(mechanism.workload, str):
         sets = list(combinations(range(len(sizes)), 2))
@@ -98,7 +98,7 @@ def workload_axes(mechanism: Pmw, sizes: Sequence[int]) -> tuple[Axes, ...]:
 
 
 def can_select(sets: Sequence[Axes], sizes: Sequence[int]) -> bool:
-    """Return True if there are more than two sets and they keep to the limits."""
+    """Return True if there are more than two sets, and not too many sets or cells."""
     return 2 < len(sets) <= MOST_SETS and _cells(sets, sizes) <= MOST_CELLS
 
 
@@ -107,7 +107,7 @@ def _cells(sets: Sequence[Axes], sizes: Sequence[int]) -> int:
 
 
 def plan_workload(sets: Sequence[Axes], sizes: Sequence[int], epsilon: float) -> WorkloadStart:
-    """Divide the ε of a warm start for these sets; raise PlanError if they are too much work."""
+    """Divide the ε of a warm start for these sets; raise PlanError if the sets exceed a limit."""
     cells = _cells(sets, sizes)
     if len(sets) > MOST_SETS or cells > MOST_CELLS:
         raise PlanError(
@@ -134,8 +134,8 @@ def plan_workload(sets: Sequence[Axes], sizes: Sequence[int], epsilon: float) ->
 def count_rounds(calibration: EstimateCalibration, rows: int, sets: int) -> int:
     """Return the number of rounds for a public or noisy number of rows.
 
-    The number is ⌊√(rows/r)⌋ with r = ``rounds_rows``, but at least ``least_rounds``. If that is at
-    least three quarters of ``rounds``, all rounds are used.
+    The number is ⌊√(rows/r)⌋ with r = ``rounds_rows``, but at least ``least_rounds``. If this number is at
+    least three quarters of ``rounds``, the result is ``rounds``.
     """
     worthwhile = max(calibration.least_rounds, math.isqrt(math.floor(rows / calibration.rounds_rows)), 1)
     most = min(calibration.rounds, sets)
@@ -143,15 +143,15 @@ def count_rounds(calibration: EstimateCalibration, rows: int, sets: int) -> int:
 
 
 def set_choice_law(calibration: EstimateCalibration, rounds: int) -> Geometric:
-    """Return the noise of a score in one of ``rounds`` rounds; one person may raise or lower a score."""
+    """Return the law of a score's noise if there are ``rounds`` rounds; a person may raise or lower scores."""
     moved = 2 * calibration.marginal_sensitivity * WEIGHT_STEPS
     return sampler("one_sided", Fraction(calibration.epsilon_choices) / rounds / moved)
 
 
 def chosen_set_law(calibration: EstimateCalibration, rounds: int, *, every: bool = False) -> Symmetric:
-    """Return the noise of each cell of a chosen set.
+    """Return the law of the noise of each cell of a chosen set.
 
-    With ``every`` all sets are measured without choices, and the ε of choices measures them too.
+    With ``every``, all sets are measured without choices, and the ε of choices is also used for measuring.
     """
     if calibration.noise == "gaussian":
         return gaussian(Fraction(calibration.deviation_chosen) ** 2 * rounds)
@@ -167,9 +167,9 @@ def mean_noise(law: Symmetric) -> float:
 
 
 def expected_sets(mechanism: Pmw, sizes: Sequence[int]) -> ExpectedSets:
-    """Return the sets of one, two and three attributes over which typical errors are means.
+    """Return the sets of one, two and three attributes over which typical errors are averaged.
 
-    If the mechanism has no workload, they are all sets or, if these are many, evenly spaced ones.
+    If the mechanism has no workload, these are all sets; if there are too many, evenly spaced sets of them.
     """
     given: tuple[Axes, ...] = ()
     if not isinstance(mechanism.workload, str):
@@ -187,12 +187,18 @@ def expected_sets(mechanism: Pmw, sizes: Sequence[int]) -> ExpectedSets:
 
 
 def compared_orders(measured: int, sets: ExpectedSets) -> tuple[int, ...]:
-    """Return the orders above the warm start's order; their typical errors need the table."""
+    """Return the numbers of attributes (orders) of expected sets that the warm start does not measure.
+
+    The typical errors of these sets follow from the table only.
+    """
     return tuple(order for order in sets if order > measured)
 
 
 def typical_law(calibration: EstimateCalibration, orders: Sequence[int], order: int) -> TwoSidedGeometric:
-    """Return the noise of one order's mean distance, in steps; one person moves it by s rows."""
+    """Return the law of the noise of the mean distance of sets of ``order`` attributes, in steps.
+
+    One person moves the mean distance by at most the sensitivity.
+    """
     part = Fraction(_TYPICAL_PARTS[order], sum(_TYPICAL_PARTS[one] for one in orders))
     moved = calibration.marginal_sensitivity * WEIGHT_STEPS
     return sampler("two_sided", Fraction(calibration.epsilon_typical) * part / moved)

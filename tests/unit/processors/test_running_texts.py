@@ -186,7 +186,7 @@ def test_period_starts_from_nothing() -> None:
         (so_far(standing={"window": {"size": "1h", "every": "30m"}}), {}, "must not have overlapping windows"),
         (so_far(), {"total": None}, "does not bound how often a person counts"),
         (so_far(), {"accountant": "zcdp"}, "the accountant 'zcdp' does not add up"),
-        (so_far(delta=0.0), {}, "delta: is 0, but a text may only be released at a cost"),
+        (so_far(delta=0.0), {}, "delta: is 0, but releasing a text costs δ"),
         (so_far(epsilon=0.01), {}, "would exceed half of the size limit; raise epsilon"),
         (so_far(epsilon=40.0), {"epsilon": 50.0}, "lower epsilon or raise delta"),
         (so_far(epsilon=20.0), {"epsilon": 50.0, "total": 200}, "does not help: lower the source's total"),

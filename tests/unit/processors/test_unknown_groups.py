@@ -174,7 +174,7 @@ def test_other_mechanisms_refuse_texts(asked: dict[str, Any]) -> None:
             "mechanism.attributes.0: attribute 'diagnosis' is a text",
         ),
         ({"kind": "noisy_max", "sums": ["diagnosis"]}, "mechanism.sums.0: attribute 'diagnosis' is a text"),
-        ({"kind": "unknown_groups"}, "delta: is 0, but a text may only be released at a cost"),
+        ({"kind": "unknown_groups"}, "delta: is 0, but releasing a text costs δ"),
     ],
 )
 def test_openings_that_cannot_keep_texts_private_are_refused(mechanism: dict[str, Any], reason: str) -> None:
