@@ -354,7 +354,7 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
                 )
                 self._running_consumer.resume(partition)
         except _REBALANCE_ERRORS:
-            return  # the group was rebalanced: the partition's new owner seeks to its start
+            return  # the group was rebalanced, and the partition's new owner seeks to the start offset
         self._mark_joined(current_round)
 
     async def commit(self, offsets: dict[TopicPartition, int], batch_round: int) -> None:

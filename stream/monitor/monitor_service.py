@@ -67,7 +67,7 @@ async def serve_monitor(
     """Run the monitor until SIGTERM, SIGINT or, with ``stop_with_stdin``, the end of standard input.
 
     Raises:
-        ListenError: its port is not free.
+        ListenError: the monitor's port is not free.
     """
     require_free("monitor", settings.monitor_host, settings.monitor_port)
     configure_tracing("monitor")
@@ -232,7 +232,7 @@ class GroupWatch:
         self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer, group: _Group, present: list[_Member]
     ) -> list[PartitionRow]:
         committed: dict[TopicPartition, Any] = await admin.list_consumer_group_offsets(group.name)
-        # Only partitions in the client's metadata: for any other partition it would wait until a timeout.
+        # Use only partitions in the client's metadata; for any other partition it would wait until a timeout.
         counts = {
             topic: len(ends.partitions_for_topic(topic) or range(group.partitions)) for topic in group.inputs
         }
@@ -263,8 +263,9 @@ class GroupWatch:
     def _lag_of(self, topic_partition: TopicPartition, offsets: int) -> int:
         """Return the lag without the writers' transaction markers at the end of a partition.
 
-        Each worker writes charges and each partition of a live topic partials, in transactions. Only the
-        merging feed of a partition writes transactions to its queries, if there are live topics.
+        Each worker writes ``charges`` in transactions, and the feed of each partition of a live topic writes
+        ``partials``. Only the merging feed of a partition writes ``queries`` in transactions, if there are
+        live topics.
         """
         markers = {
             self._topics.charges: self._topics.partitions,

@@ -1,8 +1,8 @@
 """Single sign-on by OpenID Connect: authorization code with PKCE, and a session in a signed cookie.
 
-The monitor keeps no state of it. A sign-in's state, nonce and verifier, and later the session, are in
-cookies that are signed with a key derived from the client's secret and the mapping of roles: a new
-secret or mapping ends all sessions.
+The monitor keeps no state of sign-ins and sessions. A sign-in's state, nonce and verifier, and later the
+session, are in signed cookies. The key of the signature is derived from the client's secret and the
+mapping of roles, so a new secret or mapping ends all sessions.
 """
 
 from __future__ import annotations
@@ -36,25 +36,26 @@ from stream.secret_files import read_secret
 from stream.settings import Settings
 
 SESSION_COOKIE: Final = "__Host-sotto-session"
-"""Browsers keep a cookie of this prefix from other hosts and from plain HTTP."""
+"""Name of the session's cookie. Browsers do not send cookies with the prefix ``__Host-`` to other hosts or
+over plain HTTP."""
 SIGN_IN_COOKIE: Final = "__Host-sotto-sign-in"
 SIGN_IN_SECONDS: Final = 600
 """Longest time between the start of a sign-in and its end."""
 
 _ALGORITHMS: Final = ["RS256", "PS256", "ES256"]
-"""Signatures of ID tokens: by public keys alone."""
+"""Accepted signatures of ID tokens; all of them use public keys."""
 _LEEWAY_SECONDS: Final = 60
 _KEYS_SECONDS, _KEYS_PAUSE_SECONDS = 3600.0, 10.0
-"""Seconds for which the provider's keys are kept, and between two readings for an unknown key."""
+"""Seconds for which the provider's keys are kept, and seconds between two readings because of an unknown key."""
 _PROVIDER_SECONDS: Final = 10.0
 _LARGEST_ANSWER: Final = 1 << 20
 _TOKEN_ERRORS: Final = (JoseError, ValueError, TypeError)
-"""Errors of joserfc for a forged token or key; a header of wrong types, as ``crit: 1``, is a TypeError."""
+"""Errors of joserfc for a forged token or key; a header with a wrong type, such as ``crit: 1``, is a TypeError."""
 _SHORTEST_SECRET: Final = 20
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 
 SignOnFault = Literal["denied", "expired", "failed", "role", "unavailable"]
-"""Why a sign-in failed, as the page is told: no more than the person may know."""
+"""The reason of a failed sign-in that the page shows; it contains only what the person may know."""
 
 _names: TypeAdapter[str] = TypeAdapter(Identifier)
 
@@ -82,7 +83,7 @@ class _Provider(BaseModel):
 
 
 class StartedSignIn(NamedTuple):
-    """The provider's page to send the browser to, and the sign-in's cookie."""
+    """The provider's page, to which the browser is redirected, and the sign-in's cookie."""
 
     location: URL
     cookie: str
@@ -168,7 +169,7 @@ class SingleSignOn:
         """Begin a sign-in.
 
         Raises:
-            SignOnError: the provider does not answer, or is another one.
+            SignOnError: the provider does not answer, or names another issuer.
         """
         provider = await self._find_provider()
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
@@ -190,7 +191,7 @@ class SingleSignOn:
         """Return the session's cookie and the person, from the provider's redirection and the sign-in's cookie.
 
         Raises:
-            SignOnError: the redirection does not belong to the cookie, or the provider vouches for nobody.
+            SignOnError: the redirection does not belong to the cookie, or the provider does not confirm a person.
         """
         started = self._verify("sign-in", cookies.get(SIGN_IN_COOKIE, ""))
         if started is None:
@@ -228,7 +229,7 @@ class SingleSignOn:
         return token.claims
 
     def _registry(self, leeway: int, **values: str | None) -> jwt.JWTClaimsRegistry:
-        """Return the check of claims that must be present, and equal to a value unless it is None."""
+        """Return a check that the claims ``values`` are present and equal to their values, unless these are None."""
         wanted = {
             name: cast("Any", {"essential": True} | ({} if value is None else {"value": value}))
             for name, value in values.items()
@@ -283,7 +284,7 @@ class SingleSignOn:
             ) from None
 
     def _role_of(self, claims: Mapping[str, Any]) -> AccessRole:
-        """Return the highest role that the claim's values have."""
+        """Return the highest role that a value of the claim gives."""
         found = claims.get(self._role_claim)
         values = {found} if isinstance(found, str) else set(map(str, found)) if isinstance(found, list) else set()
         for role, wanted in self._roles.items():
@@ -320,7 +321,7 @@ class SingleSignOn:
             return self._keys
 
     async def _request(self, method: str, place: str, **options: Any) -> dict[str, Any]:
-        """Return the JSON object that the provider answers; SignOnError otherwise."""
+        """Return the JSON object that the provider answers; raise SignOnError for another answer."""
         limit = ClientTimeout(total=_PROVIDER_SECONDS)
         try:
             async with (
@@ -344,7 +345,7 @@ class SingleSignOn:
 
 
 def _import_public_key(given: Any) -> RSAKey | ECKey | None:
-    """Return a key for signatures; None for another one, also of a form or curve that joserfc lacks."""
+    """Return a key for signatures; None for other keys and for types and curves that joserfc lacks."""
     if not isinstance(given, dict) or given.get("use", "sig") != "sig":
         return None
     try:
@@ -375,7 +376,7 @@ def parse_roles(text: str) -> dict[AccessRole, str]:
     """Parse ``operator=GROUP,analyst=GROUP,viewer=*``; the highest role is first.
 
     Raises:
-        SignOnSettingsError: a part is no role with a value of the claim.
+        SignOnSettingsError: a part is not a role with a value of the claim.
     """
     given: dict[str, str] = {}
     for part in text.split(","):

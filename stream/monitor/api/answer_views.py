@@ -49,18 +49,20 @@ class AnswerRow(ApiModel):
     ]
     uninformative: Annotated[
         list[int],
-        Field(description="Positions of the numbers that are known not to be informative; 0 of a single one."),
+        Field(
+            description="Positions of the numbers that are known not to be informative; a single number has position 0."
+        ),
     ]
     cost: Annotated[
         Amount | None,
         Field(
-            description="Its charge: the difference of ``spent`` to the answer before it; null if that is unknown."
+            description="The answer's charge: its ``spent`` minus that of the answer before; null if that is unknown."
         ),
     ]
 
 
 class AnswersView(ApiModel):
-    """A page of a stream's answers, newest first. It may have few or no answers although older ones exist."""
+    """A page of a stream's answers, newest first. It may have few or no answers although older answers exist."""
 
     items: list[AnswerRow]
     before: Annotated[
@@ -91,7 +93,7 @@ async def list_answers(
     stream: str,
     query: AnswerQuery,
 ) -> AnswersView:
-    """Read a page of a stream's answers; a 404 for an unknown stream.
+    """Read a page of a stream's answers.
 
     Raises:
         ProblemError: the stream is unknown, or the monitor may not or cannot read answers now.
@@ -123,7 +125,7 @@ async def list_answers(
     rows = [
         AnswerRow(
             time=one.time,
-            # The source gives the numbers of a known question, and of a live histogram, their groups' names.
+            # The source has the groups' names for the numbers of a known question and of a live histogram.
             answer=(
                 answer := one.result.with_question(question := find_question(one.result), source).with_stream(
                     spec, source
@@ -139,7 +141,7 @@ async def list_answers(
 
 
 def _charge(answer: LoggedAnswer, older: Sequence[LoggedAnswer]) -> Amount | None:
-    """Return what an answer added to its stream's loss; None if the answer before it was not read."""
+    """Return the loss that an answer added to its stream; None if the answer before it was not read."""
     index, spent = answer.result.index, answer.result.spent
     if index is None or spent is None:
         return None
@@ -157,7 +159,7 @@ def _charge(answer: LoggedAnswer, older: Sequence[LoggedAnswer]) -> Amount | Non
 
 
 def _subtract(after: float | None, before: float | None) -> float:
-    """Subtract running totals without the noise of floating-point digits."""
+    """Subtract running totals, and round off floating-point errors."""
     return float(f"{max((after or 0.0) - (before or 0.0), 0.0):.12g}")
 
 
@@ -167,7 +169,7 @@ COLUMNS: Final = (
     *("alpha_unit", "basis", "version", "price", "cost_epsilon", "cost_delta", "cost_rho"),
     *("spent_epsilon", "spent_delta", "spent_rho", "tops_left", "reason"),
 )
-"""Columns of the CSV: one line for each number of an answer, with ``question`` in the first."""
+"""Columns of the CSV. Each number of an answer has a line; only the first line has ``question``."""
 
 
 def answers_as_csv(rows: Sequence[AnswerRow]) -> Iterator[str]:

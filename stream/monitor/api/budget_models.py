@@ -33,10 +33,10 @@ class BurnPoint(ApiModel):
 
 
 class Forecast(ApiModel):
-    """When a budget runs out at the pace of the last ``window_seconds``; an extrapolation.
+    """The time at which a budget runs out at the pace of the last ``window_seconds``; an extrapolation.
 
-    ``taken`` is the granted less the refunded amount since ``since``, which is later than the
-    window's start if the trail is younger.
+    ``taken`` is the amount granted minus the amount refunded since ``since``. If the trail is younger
+    than the window, ``since`` is later than the window's start.
     """
 
     window_seconds: int
@@ -56,7 +56,7 @@ class Forecast(ApiModel):
 
 
 class BurnDown(ApiModel):
-    """A source's budget since the start of the audit trail, or its first read entry, with its forecasts."""
+    """A source's budget since the start of the audit trail, or since its first read entry, with forecasts."""
 
     source: SourceRow
     unread: Unread
@@ -73,7 +73,7 @@ class SpendingQuery(Parameters):
 
 
 class Share(ApiModel):
-    """Granted, spent and refunded amounts that add up, as they have one accountant."""
+    """Granted, spent and refunded amounts, which can be added because they have one accountant."""
 
     granted: Amount
     spent: Amount
@@ -89,7 +89,7 @@ class SourceShare(ApiModel):
 
 
 class AnalystSpending(ApiModel):
-    """The costs of one analyst's streams, by source; the name is null for streams without one."""
+    """The costs of one analyst's streams, by source; the name is null for streams without an analyst."""
 
     analyst: str | None
     streams: int
@@ -230,7 +230,7 @@ class AllotmentQuery(Parameters):
 
 
 class AllotmentRow(ApiModel):
-    """A part of a source's or population's budget for some analysts, limited by the rest of both."""
+    """A part of a source's or population's budget for some analysts; its rest is at most the budget's rest."""
 
     allotment: str
     source: str | None
@@ -254,9 +254,10 @@ class AllotmentPage(ApiModel):
 
 
 class PopulationDetail(ApiModel):
-    """A population with sources and allotments; no history if the sources' accountants differ.
+    """A population with sources and allotments; without history if the sources' accountants differ.
 
-    While entries of the trail are unread there are no points, because they are sums over all sources.
+    A point of the history is a sum over all sources, so there are no points while entries of the trail are
+    unread.
     """
 
     unread: Unread

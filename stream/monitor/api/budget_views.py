@@ -62,7 +62,7 @@ def list_populations(tables: MonitorTables) -> PopulationPage:
 
 
 def population_detail(tables: MonitorTables, name: str, now: float) -> PopulationDetail:
-    """Return a population with sources, allotments, history and forecasts; a 404 if it is unknown."""
+    """Return a population with sources, allotments, history and forecasts; raise a 404 if it is unknown."""
     if name not in tables.shared.populations:
         raise unknown_name_error("population", name)
     record, updated = tables.shared.populations[name]
@@ -146,7 +146,7 @@ def _accountant_of(tables: MonitorTables, record: AllotmentRecord) -> str:
 
 
 def spending(tables: MonitorTables, query: SpendingQuery) -> Spending:
-    """Return the analysts, those with most streams first, and the costliest streams, without older periods."""
+    """Return the analysts (most streams first) and the costliest streams, both without older periods."""
     found = [
         (entry, grant, spent)
         for entry in tables.streams_of(query.source)
@@ -192,7 +192,7 @@ def spending(tables: MonitorTables, query: SpendingQuery) -> Spending:
 
 
 def _sum_shares(shares: Sequence[Share]) -> Share:
-    """Add up shares of one source: they have the same accountant."""
+    """Add up shares of one source, which have the same accountant."""
     return Share(
         granted=_total([one.granted for one in shares]),
         spent=_total([one.spent for one in shares]),
@@ -201,7 +201,7 @@ def _sum_shares(shares: Sequence[Share]) -> Share:
 
 
 def _total(parts: Sequence[Amount]) -> Amount:
-    """Add up amounts. Under zCDP the sum has no ε if an amount has δ: its ε follows from ρ and is not a sum."""
+    """Add up amounts. Under zCDP, if an amount has δ, its ε follows from ρ, so the sum has no ε."""
     epsilon, delta = fsum(one.epsilon for one in parts), fsum(one.delta for one in parts)
     if all(one.rho is None for one in parts):
         return Amount(epsilon=epsilon, delta=delta)
@@ -257,9 +257,9 @@ def trail_row(entry: HeldEntry) -> TrailRow:
 MAX_EXPORTS: Final = 8
 """Most concurrent exports."""
 MAX_EXPORTS_PER_USER: Final = 2
-"""Most concurrent exports per user: a slow reader must not block the others."""
+"""Most concurrent exports per user, so that a slow reader does not block other users."""
 _ROWS_PER_PART: Final = 50
-"""Rows that are formatted before other tasks run; a row takes about 40 µs."""
+"""Number of rows that are formatted before other tasks run; a row takes about 40 µs."""
 _HEADERS: Final = {
     "Content-Type": "text/csv; charset=utf-8",
     "Content-Disposition": 'attachment; filename="trail.csv"',
@@ -276,7 +276,7 @@ COLUMNS: Final = (
     *(f"{name}_{part}" for name in _AMOUNT_COLUMNS for part in _AMOUNT_PARTS),
     "record",
 )
-"""Columns of the CSV: one for each number, and the entry's JSON as the last."""
+"""Columns of the CSV: one column for each number, and a last column with the entry's JSON."""
 
 
 class TrailExports:

@@ -88,7 +88,7 @@ class SourceDetail(ApiModel):
 
 
 class CurveRequest(ApiModel):
-    """A planned stream whose error is computed as a function of ε or of its charged answers."""
+    """A planned stream, whose error is computed as a function of ε or of the number of charged answers."""
 
     stream: OpeningSpec
     against: Literal["epsilon", "cutoff"] = "epsilon"
@@ -96,7 +96,7 @@ class CurveRequest(ApiModel):
 
 
 class CurvePoint(ApiModel):
-    """The error bound at one point; ``vacuous`` if a constant answer would keep to the bound."""
+    """The error bound at one point; it is ``vacuous`` if a constant answer would be within the bound."""
 
     value: float
     alpha: float
@@ -104,7 +104,7 @@ class CurvePoint(ApiModel):
 
 
 class CurveLine(ApiModel):
-    """One calibration at all points where it is possible."""
+    """One calibration at all points for which it exists."""
 
     method: str
     points: list[CurvePoint]
@@ -113,7 +113,8 @@ class CurveLine(ApiModel):
 class Curve(ApiModel):
     """Some points of a plan's error curve, in the order of their values.
 
-    ``chosen`` is the requested point, ``method`` the calibration there; null in parts without it.
+    ``chosen`` is the requested point, and ``method`` is the calibration at this point; both are null in
+    parts without the point.
     """
 
     against: Literal["epsilon", "cutoff"]
@@ -125,7 +126,7 @@ class Curve(ApiModel):
 
 
 def build_declaration(source: Source) -> Declaration:
-    """Return a source's declaration; RefusedError if the ledger would refuse the definition."""
+    """Return a source's declaration; raise RefusedError if the ledger would refuse the definition."""
     require_reach(source)
     require_valid_periods(source)
     attributes = source.attributes if isinstance(source, TableSource | EventsSource) else {}
@@ -248,7 +249,7 @@ PROPOSAL_SECONDS: Final = 15.0
 
 CURVE_POINTS: Final = 17
 CURVE_SECONDS: Final = 0.2
-"""Seconds after which a part of a curve has no further point."""
+"""Seconds after which no further point of a curve's part is computed."""
 
 
 async def plan_opening(asked: OpeningSpec, source: Source, entry: SourceEntry, guesses: PlanQuery) -> Plan:
@@ -300,7 +301,7 @@ def _compare(asked: ComparisonRequest, source: Source) -> PlanComparison:
 
 
 def _restrict_to_attributes(source: Source, names: Collection[str]) -> Source:
-    """Return a table with the named attributes alone, or the source itself without names."""
+    """Return a table with only the named attributes; without ``names``, return the source unchanged."""
     if not names:
         return source
     declared = source.attributes if isinstance(source, TableSource) else {}
@@ -391,6 +392,6 @@ async def _plan_in_thread(planning: Callable[[], _Result]) -> _Result:
 def _is_affordable(left: Amount, cost: Amount) -> bool:
     if cost.rho is None or left.rho is None:
         return cost.epsilon <= left.epsilon and cost.delta <= left.delta
-    # With δ, an amount's ε is derived from its ρ and cannot be compared: compare only ρ.
+    # With δ, an amount's ε is derived from its ρ and cannot be compared, so only ρ is compared.
     adds_up = not (cost.delta or left.delta)
     return (adds_up and cost.epsilon <= left.epsilon) or cost.rho <= left.rho

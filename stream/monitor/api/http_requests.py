@@ -103,10 +103,10 @@ class _Waiter(NamedTuple):
 
 
 class RequestTurns:
-    """Serializes work; users take turns. At most ``max_waiting`` requests wait in total, and at most
-    ``max_waiting_per_user`` of any one user.
+    """Runs requests one at a time, and serves users in turn.
 
-    After each turn there is a pause: ``pause_factor`` times the turn's duration.
+    At most ``max_waiting`` requests wait in total, and at most ``max_waiting_per_user`` of one user. After
+    each request there is a pause of ``pause_factor`` times its duration.
     """
 
     def __init__(
@@ -126,7 +126,12 @@ class RequestTurns:
 
     @asynccontextmanager
     async def turn(self, name: str, is_disconnected: Callable[[], bool]) -> AsyncIterator[None]:
-        """Wait for a turn; GoneError if the client has disconnected, ProblemError if too many wait."""
+        """Wait for a turn.
+
+        Raises:
+            GoneError: the client has disconnected.
+            ProblemError: too many requests wait.
+        """
         await self._wait(name, is_disconnected)
         began = self._clock()
         try:
@@ -193,7 +198,7 @@ WRITE_SECONDS = 30.0
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2 * MAX_DEFINITION_BYTES
 """Seconds and bytes for discarding the rest of a request that was answered before it was complete."""
 ERRORS_PER_SECOND, ERROR_BURST = 1.0, 10
-"""Rate limit per address: malformed requests above it are disconnected without an answer."""
+"""Rate limit of malformed requests per address; above it, connections are closed without an answer."""
 
 log = get_logger("monitor")
 
@@ -210,7 +215,7 @@ def streaming_answer(request: web.Request) -> Iterator[None]:
 
 
 async def write_text(response: web.StreamResponse, text: str) -> None:
-    """Send the next part of an answer; TimeoutError if the client does not read it."""
+    """Send the next part of an answer; raise TimeoutError if the client does not read it."""
     async with asyncio.timeout(WRITE_SECONDS):
         await response.write(text.encode())
 
@@ -277,7 +282,7 @@ class HttpConnection(web.RequestHandler):
             and connection_socket.family != socket.AF_UNIX
             and hasattr(socket, "TCP_USER_TIMEOUT")
         ):
-            # A vanished client acknowledges nothing; the system's default timeout is 15 minutes.
+            # A client that has vanished acknowledges nothing; the system's default timeout is 15 minutes.
             connection_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WRITE_SECONDS * 1000))
         self._waiting.add(self)
 

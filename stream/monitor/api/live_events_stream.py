@@ -1,8 +1,8 @@
 """Sends live views as server-sent events: each requested view at once and after each change.
 
-Events contain whole views, as the API returns them, so a lost connection loses nothing. The first
-event is ``readiness``, sent again when it changes. Views follow once the tables are up to date,
-because incomplete figures look like complete ones.
+Events contain whole views, as the API returns them, so a lost connection loses nothing. The first event
+is ``readiness``; it is sent again when it changes. Views are sent when the tables are up to date, because
+a reader cannot recognize incomplete figures.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from stream.monitor.api.tokens import Bearer
 MIN_INTERVAL_SECONDS = 1.0
 """Shortest time between two computations of one view, in seconds."""
 MAX_INTERVAL_SECONDS = 5.0
-"""Longest time between two computations of one view, in seconds: rates change without records."""
+"""Longest time between two computations of one view, in seconds, because rates change without records."""
 PAUSE_FACTOR: Final = 3.0
-"""Pause after computing a view, in multiples of that time, so that views take a quarter of all time."""
+"""Pause after the computation of a view, in multiples of its time, so that views take a quarter of the time."""
 
 
 @dataclass(eq=False)
@@ -53,7 +53,7 @@ class LiveView:
     version: int = -1
     made_at: float = float("-inf")
     making: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """The task of each user who waits for the view; one user's many views delay no other user."""
+    """The task of each user who waits for the view, so that one user's many views do not delay other users."""
     failure: Exception | None = None
 
 
@@ -133,7 +133,7 @@ KEEPALIVE_SECONDS = 10.0
 
 
 class EventQuery(ApiModel):
-    """The views to send; all other parameters are those of the views' routes."""
+    """The views to send; further parameters are the parameters of the views' routes."""
 
     views: Annotated[tuple[ViewName, ...], BeforeValidator(lambda value: tuple(value.split(",")) if value else ())]
 
@@ -168,7 +168,7 @@ class EventStreams:
         self._live.close()
 
     async def serve(self, request: web.Request, bearer: Bearer) -> web.StreamResponse:
-        """Send views until the connection, its token or the server ends; for HEAD only headers."""
+        """Send views until the connection, its token or the server ends; on HEAD send only the headers."""
         wanted = self._parse_views(request.query, bearer)
         headers = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
         if request.method == "HEAD":
@@ -244,7 +244,7 @@ class EventStreams:
 
 
 def _make_call(route: Route, given: dict[str, str]) -> ApiCall:
-    """Return a Call of a view's route with the given parameters."""
+    """Return a call of a view's route with the given parameters."""
     for name in route.path_parameters:
         if name not in given:
             raise _parameter_error(name, "a requested view needs this parameter; give a name")

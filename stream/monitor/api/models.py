@@ -79,7 +79,7 @@ class Health(ApiModel):
 
 
 class Readiness(ApiModel):
-    """States if the monitor has read all records committed before it started."""
+    """Whether the monitor has read all records that were committed before it started."""
 
     ready: bool
     behind: Annotated[int, Field(description="Number of offsets to read before it is ready.")]
@@ -98,7 +98,7 @@ class Session(ApiModel):
 
 
 class Rate(ApiModel):
-    """Charged answers (``above``) and free ones (``below``) per second, over the last ``window_seconds``."""
+    """Charged (``above``) and free answers (``below``) per second, over the last ``window_seconds``."""
 
     window_seconds: int
     above: float
@@ -164,8 +164,8 @@ class Periods(ApiModel):
 class SourceRow(ApiModel):
     """A source with its budget: ``left`` = ``total`` − ``granted`` + ``refunded``, per period if it renews.
 
-    A source with periods spends nothing itself: each period has an account, and ``current`` is the latest.
-    The parameter ``of`` of the list returns all.
+    The budget of a source with periods is spent by accounts: each period has an account, and ``current``
+    is the latest. The parameter ``of`` of the list returns all accounts of a source.
     """
 
     source: str
@@ -232,13 +232,13 @@ class StreamRow(ApiModel):
     answered: int
     tops: Annotated[int, Field(description="Charged answers so far.")]
     cutoff: Annotated[int | None, Field(description="Charged answers that the grant pays for; null if unlimited.")]
-    added: Annotated[int, Field(description="Number of these that extensions added.")]
+    added: Annotated[int, Field(description="Number of charged answers that extensions added.")]
     tops_left: int | None
     alpha: float
     beta: float
     expected_queries: int
     asked: Annotated[Amount, Field(description="Requested ε and δ of the stream.")]
-    promises: Annotated[tuple[Promise, ...], Field(description="All of its error bounds together.")]
+    promises: Annotated[tuple[Promise, ...], Field(description="All error bounds of the stream together.")]
     cost: Amount
     spent: Amount
     refunded: Amount
@@ -256,7 +256,7 @@ class StreamRow(ApiModel):
         Field(description="Time at which the monitor first saw its last answer; null without answers."),
     ]
     period_of: Annotated[
-        str | None, Field(description="The stream as opened, if this is its stream of one period.")
+        str | None, Field(description="The stream as opened, if this stream belongs to one of its periods.")
     ] = None
     starts: Annotated[str | None, Field(description="Start of that period.")] = None
     periods: Annotated[Periods | None, Field(description="Its periods' streams.")] = None
@@ -292,18 +292,22 @@ class StreamDetail(ApiModel):
     calibration: Calibration
     incarnation: str
     position: Annotated[
-        Position | None, Field(description="Position of the last query that it answered, as last reported.")
+        Position | None,
+        Field(description="Position of the last query that the stream answered, as last reported."),
     ]
     timeline: list[TimelinePoint]
     standing: Annotated[
-        str | None, Field(description="Its question about each window, in words; null for other streams.")
+        str | None,
+        Field(description="A standing stream's question about each window, in words; null for other streams."),
     ]
     first_answer: Annotated[
         str | None,
-        Field(description="When its first answer is expected; null without windows, and once it has answered."),
+        Field(
+            description="When the stream's first answer is expected; null without windows, and after the first answer."
+        ),
     ]
     windows: Annotated[
-        int | None, Field(description="Number of windows for which its error bound holds; null without windows.")
+        int | None, Field(description="Number of windows for which the error bound holds; null without windows.")
     ]
     period: Annotated[
         str | None,
@@ -320,7 +324,8 @@ class Plan(ApiModel):
     affordable: bool
     promises: Annotated[tuple[Promise, ...], Field(description="Its error bounds, as for streams.")]
     windows: Annotated[
-        int | None, Field(description="Number of windows for which they would hold; null without windows.")
+        int | None,
+        Field(description="Number of windows for which the error bounds would hold; null without windows."),
     ]
     period: Annotated[
         str | None,
@@ -328,7 +333,7 @@ class Plan(ApiModel):
     ]
     compared: Annotated[
         list[ComparedMechanism],
-        Field(description="The mechanisms that 'auto' compares, the best first; empty for a named one."),
+        Field(description="The mechanisms that 'auto' compares, the best first; empty for a named mechanism."),
     ]
     uninformative: Annotated[
         str | None, Field(description="A warning with its remedy if the promise is not informative, else null.")
@@ -366,16 +371,17 @@ class ComparisonRequest(ApiModel):
 
 
 class MechanismRow(ApiModel):
-    """A mechanism in a comparison; ``alpha`` and ``epsilon`` are null if it does not apply, for the reason ``why``."""
+    """A mechanism in a comparison. If it does not apply, ``alpha`` and ``epsilon`` are null, and ``why`` is the reason."""
 
     mechanism: str
     over: Annotated[
-        tuple[str, ...] | None, Field(description="The grouped attributes, if it is over these alone.")
+        tuple[str, ...] | None,
+        Field(description="The grouped attributes, if the mechanism answers about these alone."),
     ]
     applies: bool
     alpha: float | None
-    epsilon: Annotated[float | None, Field(description="The ε that it needs for the requested error.")]
-    vacuous: Annotated[bool, Field(description="True if its promise is not informative.")]
+    epsilon: Annotated[float | None, Field(description="The ε that the mechanism needs for the requested error.")]
+    vacuous: Annotated[bool, Field(description="True if the mechanism's promise is not informative.")]
     calibration: str | None
     why: str
     value_error: Annotated[
@@ -389,9 +395,13 @@ class PlanComparison(ApiModel):
     form: Form
     forms: Annotated[list[Form], Field(description="The forms that the source's questions may have.")]
     choice: Annotated[str | None, Field(description="The best mechanism; null if none applies.")]
-    keeps: Annotated[bool, Field(description="False if it does not keep the requested error.")]
-    least_alpha: Annotated[str, Field(description="What α bounds, if that is not simply each answer.")]
-    counted: Annotated[str, Field(description="How many rows of one person count; empty without a bound.")]
+    keeps: Annotated[bool, Field(description="False if the best mechanism does not keep the requested error.")]
+    least_alpha: Annotated[
+        str, Field(description="The quantity whose error α bounds; empty if α bounds the error of each answer.")
+    ]
+    counted: Annotated[
+        str, Field(description="The number of rows of one person that count, in words; empty without a bound.")
+    ]
     warning: str | None
     attributes: Annotated[
         list[str] | None, Field(description="The compared attributes; null if the source is no table.")
@@ -414,7 +424,7 @@ class ProposalRequest(ApiModel):
 class ProposedAttributeView(ApiModel):
     """A proposed attribute, whose ``domain`` lacks the fields ``missing``.
 
-    ``domain`` is null if the column can be no attribute, for the ``reason``.
+    If the column cannot be an attribute, ``domain`` is null, and ``reason`` says why.
     """
 
     name: str
@@ -426,7 +436,10 @@ class ProposedAttributeView(ApiModel):
 
 
 class Proposal(ApiModel):
-    """Attributes for the columns of a table; ``read`` says what was read, ``remark`` that types are unknown."""
+    """Proposed attributes for the columns of a table.
+
+    ``read`` describes the data that was read; ``remark`` says that types are unknown, or is null.
+    """
 
     read: str
     remark: str | None

@@ -69,12 +69,15 @@ class Requester(Protocol):
     """Sends requests to the budget service: an AsyncClient, or a fake in tests."""
 
     def request(self, request: Request, /) -> Awaitable[Receipt]:
-        """Send a request and wait for its committed receipt; RefusedError if it is refused."""
+        """Send a request and wait for its committed receipt; raise RefusedError if it is refused."""
 
 
 @dataclass
 class Monitor:
-    """The context of all handlers. ``names`` returns the names file (users, roles, digests of tokens) or raises TokenError."""
+    """The context of all handlers.
+
+    ``names`` returns the names file (users, roles, digests of tokens) or raises TokenError.
+    """
 
     tables: MonitorTables
     names: Callable[[], TokenFile]
@@ -98,13 +101,13 @@ class Monitor:
     view_turns: RequestTurns = field(
         default_factory=lambda: RequestTurns(max_waiting=1000, max_waiting_per_user=100, pause_factor=1.0)
     )
-    """Limits views to half of the event loop's time: the tables' reader needs the loop too."""
+    """Limits views to half of the event loop's time, because the tables' reader needs the loop too."""
     history: Series = field(default_factory=lambda: Series(width=3, spacing=HISTORY_SPACING, limit=361))
     """The installation's totals over the last hour."""
     workers: WorkersView = field(default_factory=lambda: WorkersView(time=0.0, members=[], partitions=[]))
 
     topics: Inspection | None = None
-    """The latest check of the topics; None before the first one."""
+    """The latest check of the topics; None before the first check."""
 
     sign_on: SingleSignOn | None = None
     """Single sign-on; None if people have tokens only."""
@@ -112,7 +115,7 @@ class Monitor:
     _complete: bool = False
 
     def bearer(self, text: str) -> Bearer | None:
-        """Return the user of a token; TokenError if the names file is unreadable."""
+        """Return the user of a token; raise TokenError if the names file is unreadable."""
         return self.names().bearer(text, self.clock())
 
     def is_valid(self, bearer: Bearer) -> bool:
@@ -125,7 +128,7 @@ class Monitor:
             return False
 
     def is_complete(self) -> bool:
-        """Return True as soon as the tables contain all records committed before the start, and ever after."""
+        """Return True from the time on at which the tables contain all records committed before the start."""
         self._complete = self._complete or self.readiness().ready
         return self._complete
 
@@ -154,7 +157,7 @@ class Monitor:
 
 
 def count_by_kind(inspection: Inspection) -> dict[str, int]:
-    """Count topics by their worst difference: required records deleted, partitions, other settings."""
+    """Count topics by the kind of their worst difference: deleted records, partitions or other settings."""
     losing = {one.topic for one in inspection.retention_differences}
     partitions = {one.topic for one in inspection.differences if one.setting == PARTITIONS} - losing
     others = {one.topic for one in inspection.differences} - losing - partitions
@@ -163,7 +166,7 @@ def count_by_kind(inspection: Inspection) -> dict[str, int]:
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 DRY_SOON_SECONDS = 3600.0
-"""Seconds within which a stream must run dry to be counted as an early warning."""
+"""A stream is counted as an early warning if its charged answers will be used up within this time."""
 
 _Family = GaugeMetricFamily | CounterMetricFamily
 
@@ -302,7 +305,7 @@ class _MetricsCollector(Collector):
         yield from (lag, idle, members)
 
     def _topics(self) -> Iterable[_Family]:
-        """Return the topics' metrics; without samples before the first check, as 0 would mean no difference."""
+        """Return the topics' metrics; before the first check without samples, because 0 means no difference."""
         differing = GaugeMetricFamily(
             "sotto_monitor_differing_topics",
             "Topics that lose records, or whose partitions or settings differ from their layout.",

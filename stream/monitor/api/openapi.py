@@ -128,7 +128,7 @@ def _path_parameters(path: str) -> list[_Json]:
 
 
 def _codes_of_answers(path: str) -> set[str]:
-    """Return the further statuses of a stream's answers: the stream is unknown, or no answers are read."""
+    """Return the statuses that only routes of a stream's answers have: unknown stream, or no answers are read."""
     return {"403", "404"} if path.startswith(ANSWERS_PATH) else set()
 
 
@@ -161,7 +161,7 @@ def _common_fields(method: str, path: str, summary: str, access: AccessRole | No
 
 
 def _parameters(queries: tuple[type[ApiModel], ...]) -> list[_Json]:
-    """Return the models' fields as parameters; if two have the same name, the first."""
+    """Return the models' fields as parameters; if two fields have the same name, only the first."""
     parameter_by_name: dict[str, _Json] = {}
     for query in queries:
         schema = TypeAdapter(query).json_schema()

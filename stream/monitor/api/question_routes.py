@@ -1,7 +1,7 @@
-"""Asks the questions of the page's users: limited in number, each published once.
+"""Asks the questions of the page's users; limits their number, and publishes each question once.
 
-The monitor refuses questions with private data (a value in the query, a person's category): producers
-send these to Kafka themselves.
+The monitor refuses questions with private data (a value in the query, a person's category), which
+producers send to Kafka themselves.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _PRIVATE_FIELDS: Final = ("value", "values", "category")
 class QuestionAnswered(ApiModel):
     """The answer to one question, with its numbers as rows and its cost.
 
-    ``charged`` is how many answers count against the stream's cutoff; their ``cost`` may still be 0.
+    ``charged`` is the number of answers that count against the stream's cutoff; their ``cost`` may be 0.
     """
 
     answer: Answer
@@ -109,14 +109,14 @@ class _AskedQuestion:
 
 
 class Asker:
-    """Asks each question once; for a repeated id it returns, or waits for, the first one's answer."""
+    """Asks each question once; for a repeated id it returns the first question's answer, or waits for it."""
 
     def __init__(self, sender: QuestionSender) -> None:
         self._sender = sender
         self._asked: OrderedDict[tuple[str, str], _AskedQuestion] = OrderedDict()
 
     async def ask(self, queries: Sequence[Query], timeout: float = ANSWER_SECONDS) -> list[Result]:  # noqa: ASYNC109
-        """Return the answers in the order of the questions, including rejected and halted ones.
+        """Return the answers in the order of the questions, including rejected and halted answers.
 
         Raises:
             ProblemError: a question has private data or another question's id, or too many questions wait.
@@ -142,7 +142,7 @@ class Asker:
         return next((stream for stream, one in self._asked if one == question), None)
 
     def question_of(self, answer: Result) -> Query | None:
-        """Return the remembered question that got this very answer; None if there is none."""
+        """Return the remembered question to which this answer belongs; None if there is none."""
         asked = self._asked.get((answer.stream, answer.id))
         if asked is None or not asked.answer.done() or asked.answer.cancelled() or asked.answer.exception():
             return None
@@ -210,7 +210,7 @@ class OnDemandClient:
             self._last_answer_at = time.monotonic()
 
     async def disconnect_when_idle(self) -> None:
-        """Run until cancelled: disconnect whenever the client was idle, and at the end."""
+        """Run until cancelled; disconnect each time the client has been idle, and at the end."""
         try:
             while True:
                 await asyncio.sleep(_IDLE_SECONDS / 4)
@@ -244,7 +244,7 @@ _ASKING_IS_OFF = "this monitor does not ask; start it with SOTTO_MONITOR_ASKS=tr
 
 
 def describe_asking(tables: MonitorTables, stream: str) -> AskingView:
-    """Return the next answer's cost and an example of a SELECT; a 404 for an unknown stream."""
+    """Return the next answer's cost and an example of a SELECT; raise a 404 for an unknown stream."""
     entry = tables.streams.get(stream)
     if entry is None or entry.grant is None:
         raise unknown_name_error("stream", stream)
@@ -255,7 +255,7 @@ def describe_asking(tables: MonitorTables, stream: str) -> AskingView:
 
 
 def _example_statement(source: SourceRecord, grant: GrantRecord) -> str | None:
-    """Return the first of some simple statements that the stream takes; None if it takes none of them."""
+    """Return the first of some simple statements that the stream accepts; None if it accepts none."""
     if not isinstance(source.source, TableSource):
         return None
     stream, *texts = ('"' + name.replace('"', '""') + '"' for name in (grant.spec.stream, *source.source.texts))
@@ -300,7 +300,7 @@ async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: S
     try:
         parsed = sql.parse_statement(statement.statement)
         if asker is not None and (asked := asker.stream_asked(f"{statement.id}-0")) is not None:
-            # A repeated statement goes to the same stream, although another may be cheaper by now.
+            # A repeated statement goes to the same stream, although another stream may be cheaper now.
             parsed = replace(parsed, table=asked)
         prepared = sql.PreparedStatement.prepare(
             parsed, *_sources_and_streams(tables, parsed.table), statement.id, statement.max_price

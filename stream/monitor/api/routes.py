@@ -117,7 +117,7 @@ class ApiCall:
 
     @property
     def user(self) -> Bearer:
-        """The user; LookupError on a route without a token."""
+        """The user; raises LookupError on a route without a token."""
         if self.bearer is None:
             raise LookupError("this route needs no token, so the request has no user")
         return self.bearer
@@ -156,7 +156,7 @@ ROUTES: list[Route] = []
 """All routes with a JSON answer."""
 
 ANSWERS_PATH = "/api/streams/{stream}/answers"
-"""The path of a stream's answers; with the ending ``.csv`` or ``.jsonl`` they are a file."""
+"""The path of a stream's answers; with the ending ``.csv`` or ``.jsonl`` it returns a file."""
 
 _Handle = TypeVar("_Handle", bound=Callable[[Monitor, ApiCall], Any])
 _Answer = TypeVar("_Answer")
@@ -453,7 +453,7 @@ def _set_user(user: Bearer, request: Request, tables: MonitorTables) -> Request:
 
 
 def _require_allotments(tables: MonitorTables, source: str, user: Bearer) -> None:
-    """Refuse if the budget has no allotments: the ledger would then let an analyst use all of it.
+    """Refuse a request of an analyst if the budget has no allotments, because the analyst could then use all of it.
 
     The monitor's copy of the ledger may be seconds old, but allotments are never removed.
     """

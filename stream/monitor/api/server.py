@@ -85,7 +85,7 @@ class _Asset:
 
 
 def load_assets() -> dict[str, _Asset]:
-    """Read all files of the page, so that no request's path reaches the file system."""
+    """Read all files of the page, so that paths of requests never reach the file system."""
     assets = {}
     for path in sorted(FOLDER.rglob("*")):
         if path.suffix in _CONTENT_TYPE_OF_SUFFIX:
@@ -96,7 +96,7 @@ def load_assets() -> dict[str, _Asset]:
 
 
 def add_pages(application: web.Application, *, offers_sign_on: bool = False) -> None:
-    """Serve the page at ``/`` and its files below ``/static/``; a 404 for unknown files."""
+    """Serve the page at ``/`` and its files below ``/static/``; answer unknown files with a 404."""
     assets = load_assets()
     if offers_sign_on:
         page = assets["index.html"]
@@ -133,7 +133,7 @@ _CODE_OF_STATUS: dict[int, ProblemCode] = {
     413: "too-large",
 }
 _UNLIMITED_PATHS = frozenset({"/healthz", "/readyz"})
-"""Paths without rate limit; the page's files have no limit either, as a browser loads thirty at once."""
+"""Paths without a rate limit. The page's files have no limit either, because a browser loads thirty at once."""
 _PUBLIC_PATHS = frozenset({*_UNLIMITED_PATHS, *_PAGES})
 """Paths that need no token: health, and the page, which asks the user for the token."""
 _PUBLIC_PREFIX = "/static/"
@@ -197,7 +197,7 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     except web.HTTPException as error:
         response = _problem_response(error.status, _CODE_OF_STATUS.get(error.status, "malformed"), error.reason)
     except Exception as error:  # noqa: BLE001  (answered without any detail of the error)
-        # The error's message and the path may quote the request: log only the route and the code lines.
+        # The error's message and the path may quote the request, so only the route and the code lines are logged.
         frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-3:]]
         resource = request.match_info.route.resource
         route = None if resource is None else resource.canonical
@@ -254,12 +254,12 @@ def _make_guard(monitor: Monitor) -> Any:
 
 
 def is_caused_by_another_site(request: web.Request) -> bool:
-    """Return whether the browser says that a page of another site sent a request."""
+    """Return whether a page of another site sent a request, according to the browser."""
     return request.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}
 
 
 def _session_of(request: web.Request, monitor: Monitor) -> Bearer | None:
-    """Return the person of the session's cookie, if the request has no token and no other site caused it."""
+    """Return the person of the session's cookie, if the request has no token and does not come from another site."""
     if monitor.sign_on is None or "Authorization" in request.headers:
         return None
     if is_caused_by_another_site(request):
@@ -317,12 +317,12 @@ def _make_answer_export(
 
 
 def _disconnection_check(request: web.Request) -> Callable[[], bool]:
-    """Return a function that is True once the client has disconnected."""
+    """Return a function that returns True after the client has disconnected."""
     return lambda: request.transport is None or request.transport.is_closing()
 
 
 def parse_parameters(request: web.Request, model: type[_Parameters]) -> _Parameters:
-    """Return a request's parameters; ProblemError if one is invalid or repeated."""
+    """Return a request's parameters; raise ProblemError if a parameter is invalid or repeated."""
     refuse_repeated(request.query)
     try:
         return model.model_validate(dict(request.query))

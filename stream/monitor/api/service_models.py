@@ -26,7 +26,7 @@ class PartitionRow(ApiModel):
 
     role: ServiceName
     partition: int
-    member: Annotated[str | None, Field(description="The process that has it; null if none.")]
+    member: Annotated[str | None, Field(description="The process that has the partition; null without one.")]
     position: Annotated[int | None, Field(description="The next offset to process, as committed.")]
     end: int
     lag: int
@@ -35,7 +35,7 @@ class PartitionRow(ApiModel):
 
 
 class MemberRow(ApiModel):
-    """One running service process; fields of its heartbeat are null before the first one."""
+    """One running service process; the heartbeat's fields are null before the first heartbeat."""
 
     member: str
     role: ServiceName
@@ -81,7 +81,9 @@ class AlertRow(ApiModel):
     estimate: float | None
     alpha: float | None
     tops_left: Annotated[int | None, Field(description="Number of alerts that the stream had left.")]
-    threshold: Annotated[float | None, Field(description="The stream's threshold; a question may have its own.")]
+    threshold: Annotated[
+        float | None, Field(description="The stream's threshold; a question may have another one.")
+    ]
     condition: Annotated[str | None, Field(description="Condition of the events that count; null without one.")]
     counted: Annotated[
         str, Field(description="The source's contribution bound as a sentence; empty without one.")
@@ -91,7 +93,8 @@ class AlertRow(ApiModel):
 class FiringRow(ApiModel):
     """A stream and group whose latest answered window was above the threshold.
 
-    ``state`` is the stream's. An exhausted stream may be extended, so it is listed; halted, closed and retired ones are not.
+    ``state`` is the state of the stream. Exhausted streams are listed, because they may be extended; halted,
+    closed and retired streams are not.
     """
 
     since: Annotated[float, Field(description="End of the first window of the run, in seconds since the epoch.")]
@@ -119,7 +122,7 @@ class AlertsView(ApiModel):
     ]
     firing_matching: int
     firing: list[FiringRow]
-    total: Annotated[int, Field(description="Number of kept alerts; the latest matching ones are listed.")]
+    total: Annotated[int, Field(description="Number of kept alerts; the latest alerts that match are listed.")]
     matching: int
     recent: list[AlertRow]
     sources: list[AlertingSource]
@@ -147,9 +150,9 @@ class RejectedEvent(ApiModel):
 
 
 class RejectedView(ApiModel):
-    """Dead letters in the topic, by reason, and the latest matching ones, newest first.
+    """Dead letters in the topic, by reason, and the latest letters that match, newest first.
 
-    The latest hundred of each reason are kept; ``matching`` counts the matching ones.
+    The latest hundred letters of each reason are kept; ``matching`` is the number of letters that match.
     """
 
     total: int
@@ -159,11 +162,13 @@ class RejectedView(ApiModel):
 
 
 class RefusedEvents(ApiModel):
-    """The refused share of the latest events of a live source's topic; no share below 0.1 % is distinguished."""
+    """The refused share of the latest events of a live source's topic; shares below 0.1 % count as none."""
 
     source: str
     topic: str
-    events: Annotated[int, Field(description="Latest events: up to 1,000 of each partition with refused ones.")]
+    events: Annotated[
+        int, Field(description="Number of latest events: up to 1,000 of each partition with refused events.")
+    ]
     share: Annotated[str, Field(description="Such as '50 to 90 %'.")]
     at_least: Annotated[float, Field(description="Lower end of the share, between 0 and 1.")]
     reason: Annotated[str, Field(description="The most frequent reason: code, problem and remedy.")]
@@ -177,7 +182,7 @@ class RefusalsView(ApiModel):
 
 
 class FeedProcess(ApiModel):
-    """One running feed process; fields of its heartbeat are null before the first one."""
+    """One running feed process; the heartbeat's fields are null before the first heartbeat."""
 
     member: str
     started: Time | None

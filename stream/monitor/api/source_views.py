@@ -99,7 +99,7 @@ class RejectedQuery(Parameters):
 
 
 def list_rejected(tables: MonitorTables, query: RejectedQuery) -> RejectedView:
-    """Return dead letters by reason, most frequent first, and the latest matching ones."""
+    """Return dead letters by reason, most frequent first, and the latest letters that match."""
     search = query.search.casefold()
     matching = [
         (time, letter)
@@ -121,7 +121,7 @@ def list_rejected(tables: MonitorTables, query: RejectedQuery) -> RejectedView:
 
 
 def list_refusals(tables: MonitorTables, now: float) -> RefusalsView:
-    """Return the refused share of each live source of whose topic events were refused lately."""
+    """Return the refused share of each live source with recently refused events."""
     found = []
     for name in tables.source_periods:
         topic = tables.sources[name].record.source.topic if name in tables.sources else None
@@ -207,19 +207,19 @@ def _matching_streams(tables: MonitorTables, query: StreamQuery) -> Iterable[Str
 
 
 def _matching_names(periods: PeriodsByName, query: SourceQuery | StreamQuery) -> Sequence[str]:
-    """Return the matching names; with ``query.of`` the matching periods of this name, oldest first."""
+    """Return the names that match; with ``query.of``, return the matching periods of this name, oldest first."""
     search = query.search.casefold()
     names = list(periods) if query.of is None else periods.period_names(query.of)
     return [name for name in names if search in name.casefold()] if search else names
 
 
 def _find_entry(entries: Mapping[str, _Entry], periods: PeriodsByName, name: str) -> _Entry | None:
-    """Return the entry of a name; if only its periods have entries, that of the latest."""
+    """Return the entry of a name; if only its periods have entries, return the entry of the latest period."""
     return entries.get(name) or entries.get(periods.latest_name(name) or "")
 
 
 def _entry_to_sort_by(entries: Mapping[str, _Entry], periods: PeriodsByName, entry: _Entry) -> _Entry:
-    """Return the entry to sort by: that of the latest period, if there are periods."""
+    """Return the entry to sort by: the entry of the latest period if there are periods, else ``entry``."""
     name = entry.name if isinstance(entry, StreamEntry) else entry.record.source.source
     return entries.get(periods.latest_name(name) or "", entry)
 
@@ -270,14 +270,14 @@ _STREAM_KEYS: dict[StreamSort, Callable[[StreamEntry, float], _Key]] = {
 FEED_STREAMS: Final = 8
 """Number of streams from which a feed's progress is computed: those with the latest answers."""
 STALL_SECONDS: Final = 15.0
-"""Seconds for which a closed window may be without an answer: workers report their totals every few seconds."""
+"""Seconds for which a closed window may be without an answer, because workers report totals only every few seconds."""
 
 
 def feed_of(tables: MonitorTables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
     """Return the feed of a live topic; None for other sources and for accounts of periods.
 
-    Windows are asked in order, each for all groups: the number of answers determines the last window.
-    The numbers of unread events and of events in open windows are private and not shown.
+    Windows are asked in order, and each is asked for all groups, so the number of answers determines the last
+    window. The numbers of unread events and of events in open windows are private and not shown.
     """
     record = entry.record.source
     if record.kind != "events" or record.period_of is not None:
@@ -300,13 +300,13 @@ def feed_of(tables: MonitorTables, entry: SourceEntry, members: Iterable[MemberR
 
 
 def _latest_answered(tables: MonitorTables, source: str) -> list[StreamEntry]:
-    """Return the streams with the latest answers, from two periods: the last may have no answers yet."""
+    """Return the streams with the latest answers, from two periods, because the last may have no answers yet."""
     answered = (one for one in _streams_of(tables, source) if one.answered)
     return nlargest(FEED_STREAMS, answered, key=lambda one: one.updated or 0.0)
 
 
 def _streams_of(tables: MonitorTables, source: str) -> Iterator[StreamEntry]:
-    """Yield a source's streams, those of its last two periods if it has periods."""
+    """Yield a source's streams; if it has periods, yield the streams of its last two periods."""
     starts = tables.source_periods.starts_of(source)[-2:]
     for account in [f"{source}@{start}" for start in starts] or [source]:
         yield from tables.streams_of(account)
@@ -315,8 +315,9 @@ def _streams_of(tables: MonitorTables, source: str) -> Iterator[StreamEntry]:
 def stalled_sources(tables: MonitorTables, workers: WorkersView, now: float) -> list[StalledSource]:
     """Return the live topics with open streams whose next window should have been answered by now.
 
-    The monitor knows that no feed runs, and when the last window was answered. By watermarks, and between
-    two periods, no window is due at a known time: such a source stalls only if no feed runs.
+    The monitor knows whether a feed runs, and when the last window was answered. If watermarks close the
+    windows, or if the source has periods, no window is due at a known time; then the source counts as
+    stalled only if no feed runs.
     """
     if not workers.time:
         return []  # the consumer groups are not known yet
@@ -346,7 +347,7 @@ def stalled_sources(tables: MonitorTables, workers: WorkersView, now: float) -> 
 
 
 def _is_overdue(entry: StreamEntry, source: EventsSource, now: float) -> bool:
-    """Return True if the window after the last answered one closed more than ``STALL_SECONDS`` ago."""
+    """Return True if the window after the last answered window closed more than ``STALL_SECONDS`` ago."""
     try:
         standing = grant_record(entry).spec.standing
     except MalformedEventError:

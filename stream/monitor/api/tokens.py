@@ -43,7 +43,7 @@ class TokenError(RuntimeError):
 
 
 class Bearer(NamedTuple):
-    """The user of a request: a name with a role, and the id of the token; empty for a session of single sign-on."""
+    """The user of a request: a name with a role, and the token's id, which is empty in a session of single sign-on."""
 
     name: str
     role: AccessRole
@@ -167,7 +167,7 @@ def _digest(text: str) -> bytes:
 
 
 REREAD_SECONDS = 10.0
-"""Seconds after which an unchanged file is read again: its folder's permissions may have changed."""
+"""Seconds after which an unchanged file is read again, because its folder's permissions may have changed."""
 RETRY_SECONDS = 1.0
 """Seconds after which an unreadable file is read again."""
 
@@ -189,7 +189,7 @@ class NamesFile:
         self._failure = ""
 
     def __call__(self) -> TokenFile:
-        """Return the names file; TokenError if it is unreadable."""
+        """Return the names file; raise TokenError if it is unreadable."""
         now, stamp = self._clock(), _file_stamp(self._path)
         max_age = RETRY_SECONDS if self._names is None else REREAD_SECONDS
         if stamp != self._stamp or now - self._read_at >= max_age:
@@ -213,7 +213,7 @@ class NamesFile:
 
 
 def read_names(path: Path) -> TokenFile:
-    """Read a names file; SecretFileError unless only its owner can read it."""
+    """Read a names file; raise SecretFileError unless only its owner can read it."""
     text = read_secret(path)
     try:
         names = TokenFile.model_validate_json(text)
@@ -229,7 +229,7 @@ def read_names(path: Path) -> TokenFile:
 
 
 def change_names(path: Path, change: Callable[[TokenFile], tuple[TokenFile, _Result]]) -> _Result:
-    """Create or replace the file under a lock; readers see the old or the new file, never a part."""
+    """Create or replace the file under a lock; readers see the whole old file or the whole new file."""
     with _lock_folder(path.resolve().parent):
         is_new = not os.path.lexists(path)
         names, result = change(TokenFile() if is_new else read_names(path))
@@ -243,7 +243,7 @@ def change_names(path: Path, change: Callable[[TokenFile], tuple[TokenFile, _Res
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Lock the folder. A lock on the file would be lost, because the file is replaced."""
+    """Lock the folder, because a lock on the file would be lost when the file is replaced."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:

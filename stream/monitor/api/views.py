@@ -136,13 +136,13 @@ def stream_row_with_periods(tables: MonitorTables, entry: StreamEntry, now: floa
 
 
 def periods_of(periods_by_name: PeriodsByName, name: str) -> Periods | None:
-    """Return how many periods a name has, and the latest period's name; None without periods."""
+    """Return the number of a name's periods and the latest period's name; None without periods."""
     latest = periods_by_name.latest_name(name)
     return None if latest is None else Periods(count=len(periods_by_name.starts_of(name)), latest=latest)
 
 
 def left_share(left: Amount, total: Amount) -> float:
-    """Return the remaining share: the smaller one of ε and δ; under zCDP the larger one of ε and ρ."""
+    """Return the remaining share: the smaller share of ε and δ, or under zCDP the larger share of ε and ρ."""
     shares = [left.epsilon / total.epsilon if total.epsilon else 0.0]
     if total.rho is not None and left.rho is not None:
         # With δ (Gaussian noise, or a record of an earlier version) ε is derived from ρ and does
@@ -197,7 +197,7 @@ def definition(tables: MonitorTables, entry: SourceEntry) -> Source:
 
 
 def source_record(tables: MonitorTables, entry: SourceEntry) -> SourceRecord:
-    """Return a source's ledger record; that of a period's account is derived from it."""
+    """Return a source's ledger record; the record of a period's account is derived from its source's."""
     shape = entry.record
     registered = entry if shape.source.period_of is None else tables.sources.get(shape.source.period_of, entry)
     record = ledger_codec.decode(registered.raw)
@@ -271,7 +271,7 @@ def stream_row(entry: StreamEntry, now: float, bound_text: str = "") -> StreamRo
 
 
 def _at_refresh(entry: StreamEntry) -> Literal["continues", "closes"] | None:
-    """Return the effect of a refresh on a stream that answers or may be extended; None for others."""
+    """Return the effect of a refresh on a stream that answers or may be extended; None for other streams."""
     if entry.grant is None or entry.ending is not None or entry.state not in {"open", "exhausted"}:
         return None
     return "closes" if entry.grant.mechanism.kind in RESULTS_KEPT_BY_MECHANISM else "continues"
@@ -290,7 +290,7 @@ def _promises(entry: StreamEntry, bound_text: str) -> tuple[Promise, ...]:
     try:
         record = grant_record(entry)
     except MalformedEventError:
-        # A later version wrote the record: its error bound is unknown here.
+        # A later version wrote the record, so this version does not know the error bound.
         return ()
     return promises(record.spec, record.calibration, record.extensions, bound_text)
 

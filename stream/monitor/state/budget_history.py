@@ -1,6 +1,6 @@
 """Computes budget histories from the audit trail, and forecasts from the recent spending pace.
 
-The trail is kept for ever. A monitor reads its end first, and the entries before it afterwards.
+The trail is kept for ever. A monitor reads the end of the trail first, and then the earlier entries.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class History:
     )
 
     def begin(self, time: float, net: Sequence[float]) -> None:
-        """Set the granted less the refunded amount at the time from which the trail was read."""
+        """Set the granted minus the refunded amount at the time from which the trail was read."""
         for series in self.recent:
             series.add((time, *net))
 
@@ -107,7 +107,7 @@ class History:
 
 
 def add_histories(histories: Sequence[History]) -> History:
-    """Add up several budgets' histories, with a row at each time of any of them."""
+    """Add up several budgets' histories; the sum has a row at each time at which a history has a row."""
     total = History()
     _add_series(total.all_time, [history.all_time for history in histories], 12)
     for index, series in enumerate(total.recent):
@@ -150,7 +150,7 @@ def _net_granted(granted: Amount | AmountShape, refunded: Amount | AmountShape) 
 
 
 def _is_epsilon_a_sum(left: Amount) -> bool:
-    """Return False if the ε follows from ρ and δ (zCDP); then it is not the sum of the streams' ε."""
+    """Return False if ε follows from ρ and δ (zCDP), so that it is not the sum of the streams' ε."""
     return not left.delta
 
 
@@ -213,12 +213,12 @@ _NOTHING: Final = AmountShape(0.0, 0.0, 0.0)
 class TrailState:
     """The trail's latest entries, the budgets' histories, and whether its chain is intact.
 
-    If the trail was read from a later entry, ``unread`` entries are before it, and nothing is known of their
-    chain until ``join`` adds them. Their amounts are known: each entry has the totals after it.
+    If the trail was read from a later entry on, ``unread`` entries come before that entry. Their chain is
+    unknown until ``join`` adds them. Their amounts are known, because each entry has the totals after it.
     """
 
     def __init__(self, *, is_whole: bool = True, room: int | None = None) -> None:
-        """Create an empty state with room for some entries; unless it is whole, any entry may be the first."""
+        """Create an empty state with room for some entries; if not ``is_whole``, any entry may be the first."""
         self.entries = 0
         self.unread = 0
         """The number of earlier entries that are not read yet."""
@@ -266,13 +266,13 @@ class TrailState:
             self._latest.append(to_held_entry(entry, value))
 
     def note_earlier(self, earlier: TrailState) -> None:
-        """Take over how far the entries before this state's first one are read, and a break of their chain."""
+        """Take over, from the reader of earlier entries, the number of unread entries and a break of the chain."""
         if self._beginning is not None:
             self.unread = max(self._beginning.number - earlier.entries, 1)  # 0 only once they are joined
         self.broken = earlier.broken or self.broken
 
     def join(self, earlier: TrailState, sources: Container[str]) -> None:
-        """Add all entries before this state's first one; keep the histories of ``sources`` only."""
+        """Add all entries before this state's first entry; keep the histories of ``sources`` only."""
         self.note_earlier(earlier)
         begins = self._beginning
         if begins is None:

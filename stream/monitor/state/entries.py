@@ -34,7 +34,7 @@ from stream.processing.protocol import MODEL_NOT_ASKED_REASON
 
 
 class Series:
-    """At most ``limit`` rows of a time and numbers, oldest first: the last of each ``spacing`` seconds."""
+    """At most ``limit`` rows of a time and numbers, oldest first: the last row of each ``spacing`` seconds."""
 
     __slots__ = ("_keeps_oldest", "_limit", "_rows", "_width", "spacing")
 
@@ -53,7 +53,7 @@ class Series:
         return (self._row(index) for index in range(len(self)))
 
     def add(self, row: Sequence[float]) -> None:
-        """Add a row, which replaces a last row of the same slot; times never decrease."""
+        """Add a row, which replaces the last row if both are in one slot; times never decrease."""
         rows, width = self._rows, self._width
         if rows:
             last = rows[-width]
@@ -72,7 +72,7 @@ class Series:
         self.spacing, self._rows = spacing, array("d", chain.from_iterable(rows))
 
     def row_at(self, time: float) -> Sequence[float] | None:
-        """Return the last row at or before ``time``, or else the oldest; None if there are no rows."""
+        """Return the last row at or before ``time``, or else the oldest row; None if there are no rows."""
         if not self._rows:
             return None
         index = bisect_right(range(len(self)), time, key=lambda index: self._rows[index * self._width])
@@ -149,7 +149,7 @@ class Activity:
 
     @classmethod
     def unpack(cls, packed: bytes) -> Activity:
-        """Return a packed activity. Its windows have only the last row: they had no later one."""
+        """Return the unpacked activity; its windows have only the last row."""
         activity, numbers = cls.without_rows(), array("q", decompress(packed))
         count = len(numbers) // 3
         times, answered, tops = (
@@ -163,7 +163,7 @@ class Activity:
 
 
 class RecordPacking:
-    """Packs the ledger's records of one kind of mechanism, which have most of their text in common."""
+    """Compresses the ledger's records of one kind of mechanism, which have most of their text in common."""
 
     def __init__(self, sample: bytes) -> None:
         self._sample = sample
@@ -180,10 +180,10 @@ class RecordPacking:
 
 @dataclass(slots=True)
 class StreamEntry:
-    """A stream; it is shown once it has a ``grant``, of which ``packed`` is the ledger's record.
+    """A stream; it is shown if it has a ``grant``, whose ledger record is ``packed``.
 
-    Installations have many streams that are rarely asked: what equal streams have in common is one
-    object, and the activity of a stream without recent answers is packed.
+    Installations have many streams that are rarely asked. To save memory, equal streams share the objects
+    of their common parts, and the activity of a stream without recent answers is packed.
     """
 
     name: str
@@ -218,7 +218,7 @@ class StreamEntry:
 
     @property
     def is_idle(self) -> bool:
-        """True if its last answer is older than all windows of rates."""
+        """Whether the stream's last answer is older than all windows of rates."""
         return isinstance(self.kept_activity, bytes)
 
     def pack_activity(self) -> None:
@@ -228,7 +228,7 @@ class StreamEntry:
 
     @property
     def is_of_period(self) -> bool:
-        """True for a period's stream: its name and its source's name end in the same period start."""
+        """Whether the stream belongs to a period: its name and its source's name end in the same period start."""
         named, source_period = (
             named_from(self.name),
             None if self.grant is None else named_from(self.grant.source),
@@ -247,7 +247,7 @@ class StreamEntry:
 
     @property
     def may_be_exhausted(self) -> bool:
-        """True if no charged answers are left, those of extensions included, or if they are unlimited."""
+        """Whether no charged answers are left (including those of extensions), or their number is unlimited."""
         return not self.tops_left
 
     @property
@@ -257,12 +257,12 @@ class StreamEntry:
 
     @property
     def missing_input(self) -> str | None:
-        """The input that the worker of an open stream lacks; None if it lacks nothing, and for a model."""
+        """The input that the worker of an open stream lacks; None if it lacks no input, and for a model."""
         return self.refused if self.state == "open" and self.refused != MODEL_NOT_ASKED_REASON else None
 
     @property
     def nearly_dry(self) -> bool:
-        """True if it is open and its charged answers are nearly used up."""
+        """Whether the stream is open and its charged answers are nearly used up."""
         left, cutoff = self.tops_left, self.cutoff
         return (
             self.state == "open" and left is not None and cutoff is not None and left <= NEARLY_DRY_SHARE * cutoff
@@ -289,7 +289,7 @@ class StreamTotals:
 
 
 _NO_PERIODS: Final[list[str]] = []
-"""The starts of each name without periods: always empty."""
+"""The start times of a name without periods; the list is always empty."""
 
 
 class PeriodsByName:
@@ -374,7 +374,7 @@ class SharedBudgets:
         self.allotments[Owner(record.source, record.population), record.allotment] = record
 
     def has_allotments(self, source: str, population: str | None) -> bool:
-        """Return True if the source or its population has allotments: analysts then need one."""
+        """Return True if the source or its population has allotments, so that analysts need an allotment."""
         return any(
             owner.source == source or (population is not None and owner.population == population)
             for owner, _ in self.allotments

@@ -43,7 +43,7 @@ class KeptAlert(NamedTuple):
 
 
 class Alerts:
-    """Collects alerts from answers; ``complete`` is True once the answers of the look-back time are read."""
+    """Collects alerts from answers; ``complete`` becomes True when the answers of the look-back time are read."""
 
     def __init__(self, tables: MonitorTables) -> None:
         self.complete = False
@@ -51,7 +51,7 @@ class Alerts:
         self._tables = tables
         self._firing = AlarmTable(over_periods=True)
         self._kept: list[KeptAlert] = []
-        """A heap by time: partitions are read in turn, and the earliest alert must be dropped first."""
+        """A heap by time, because partitions are read in turn and the earliest alert must be dropped first."""
         self._number = 0
 
     def add_answer(self, record: RecordLike) -> None:
@@ -86,9 +86,9 @@ class Alerts:
         self._tables.changes["alerts"] += 1
 
     def view(self, query: AlertQuery, *, known: bool = False) -> AlertsView:
-        """Return the matching alerts: the firing ones, longest first, and the latest ones.
+        """Return the firing alerts that match, longest first, and the latest alerts that match.
 
-        If streams are ``known``, a missing one is retired.
+        If streams are ``known``, a missing stream is retired.
         """
         is_wanted = _alert_filter(query)
         alarms = sorted(
@@ -162,9 +162,9 @@ class Alerts:
 
 
 def alerts_view(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> AlertsView:
-    """Return the alerts to show; none, with ``shown`` False, if the monitor does not read answers.
+    """Return the alerts to show; if the monitor does not read answers, ``shown`` is False and the view is empty.
 
-    The view is incomplete until streams and sources are ``known``, because alerts lack a source before.
+    The view is incomplete until streams and sources are ``known``, because until then alerts lack a source.
     """
     if alerts is not None:
         view = alerts.view(query, known=known)
@@ -186,7 +186,7 @@ def _alert_filter(query: AlertQuery) -> Callable[[Answer, str | None], bool]:
 
 
 LOOK_BACK_SECONDS: Final = 7 * 86_400
-"""Largest age, in seconds, of answers that are read at the start."""
+"""Largest age, in seconds, of the answers that are read at the start."""
 LOOK_BACK_RECORDS: Final = 500_000
 """Most answers per partition that are read at the start."""
 _RETRY_SECONDS: Final = 5.0

@@ -1,7 +1,8 @@
 """The monitor's tables: the latest state of every source, stream, partition and dead letter.
 
 The tables use neither Kafka nor HTTP. Records contain totals, so topics may be read in any order and
-more than once: a stream's entry has the largest totals, other entries the record with the highest offset.
+more than once. A stream's entry has the largest totals; every other entry has the record with the highest
+offset.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ MAX_RECENT_REJECTED = 100
 """Number of dead letters that are kept for each reason."""
 MEMBER_PREFIX = b"@member|"
 MAX_MEMBERS = 10_000
-"""Most service processes in memory: a killed process does not remove its heartbeat."""
+"""Most service processes in memory, because a killed process does not remove its heartbeat."""
 IDLE_SECONDS = 2 * max(RATE_WINDOWS)
 """Seconds without a new record after which a stream's activity is packed."""
 MAX_PACKINGS = 64
@@ -108,7 +109,7 @@ class MonitorTables:
         self._public = frozenset(
             (topics.queries, topics.requests, topics.charges, topics.control, topics.partials)
         )
-        """Topics whose dead letters are shown to viewers. For live topics even their number is private."""
+        """Topics whose dead letters viewers may see. The number of a live topic's dead letters is private."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -121,7 +122,10 @@ class MonitorTables:
         return self.totals.states.total()
 
     def streams_of(self, source: str | None = None) -> Iterator[StreamEntry]:
-        """Yield the streams of one or all sources; with periods, each as opened and not by period."""
+        """Yield the streams of one source, of one period's account, or of all sources.
+
+        Of a source with periods, the streams of the latest period are yielded.
+        """
         named = None if source is None else named_from(source)
         periods = self.stream_periods
         for name in (
@@ -190,7 +194,7 @@ class MonitorTables:
             entry = SourceEntry(record, raw, total, time, self._states[source.source])
             self.sources[source.source] = entry
             self.source_periods.add(source.source, period=source.period_of is not None)
-        # A period's record repeats its source's definition: thousands of copies would need much memory.
+        # A period's record repeats its source's definition, and thousands of copies would need much memory.
         entry.record, entry.raw, entry.updated = record, raw if source.period_of is None else b"", time
         self.changes["sources"] += 1
 
@@ -240,7 +244,7 @@ class MonitorTables:
             self._add_totals(record)
 
     def _forget_refusals(self, partition: int) -> None:
-        """Clear the missing inputs of a partition's streams: the new worker reports its own."""
+        """Clear the missing inputs of a partition's streams, because the new worker reports its missing inputs."""
         for name in self._refused.pop(partition, ()):
             if (entry := self.streams.get(name)) is None:
                 continue  # it is retired
@@ -327,7 +331,7 @@ class MonitorTables:
         self.trail.add_entry(record.value or b"")
 
     def add_earlier_entry(self, earlier: TrailState, value: bytes) -> None:
-        """Add an entry before the first one of ``trail``, in order, to a state of these entries."""
+        """Add the next entry from before ``trail`` to ``earlier``, the state of these entries."""
         self.records += 1
         self.changes["trail"] += 1
         try:
@@ -348,7 +352,7 @@ class MonitorTables:
         return entry
 
     def _merge_totals(self, entry: StreamEntry, update: GrantRecordShape | TotalsShape, time: float) -> None:
-        """Merge a record into an entry, in any order: totals only grow, and states only advance."""
+        """Merge a record into an entry; the order is irrelevant, because totals only grow and states only advance."""
         state = update.state
         if (
             state == "exhausted"

@@ -1,6 +1,6 @@
 """Decodes the fields of the topics' records that the monitor shows.
 
-A record may contain a table's whole domain, half a megabyte, so unused fields are not decoded.
+A record may contain a table's whole domain (half a megabyte), so unused fields are not decoded.
 Unknown fields and mechanisms are ignored too, so that an older monitor can show newer services.
 Small parts that all kinds of records share are models of ``schemas``.
 """
@@ -22,7 +22,7 @@ from stream.processing.protocol import Headers
 from stream.questions.stream_watch import SpecTerms
 
 _SHARED_PARTS: Final = 1 << 14
-"""Most parts that later streams may share, and at most as many older ones."""
+"""Most entries of each cache of parts that later streams may share."""
 
 _Shape = TypeVar("_Shape", bound=msgspec.Struct | BaseModel)
 
@@ -280,7 +280,7 @@ def _read_model(model: Any, fields: Any) -> Any:
 
 
 def decode_record(shape: type[_Shape], value: bytes) -> _Shape:
-    """Decode a record's value; UnreadableRecordError if a required field is missing."""
+    """Decode a record's value; raise UnreadableRecordError if a required field is missing."""
     kind: Any = shape
     try:
         record: _Shape = _decoder(kind)(value)

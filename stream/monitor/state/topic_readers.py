@@ -1,8 +1,8 @@
 """Reads the installation's topics into the tables: a Faust app, and a reader of the trail.
 
-Every start reads all partitions from their beginning, without a consumer group. Control, ledger and
-status are compacted, so each key is read about once, and the tables need no changelogs: Faust may
-hang while it recovers compacted ones (faust-streaming issues 176, 373, 596). Monitors are
+Every start reads all partitions from their beginning, without a consumer group. ``control``, ``ledger``
+and ``status`` are compacted, so each key is read about once. The tables have no changelogs, because Faust
+may hang while it recovers compacted topics (faust-streaming issues 176, 373, 596). Monitors are
 independent of each other.
 
 ``TrailReader`` reads the trail with its own consumer, which begins near the topic's end. Answers are
@@ -50,10 +50,10 @@ log = get_logger("monitor")
 
 
 class _GrouplessThread(driver.AIOKafkaConsumerThread):
-    """Reads the committed records of all partitions, in no consumer group.
+    """Reads the committed records of all partitions, without a consumer group.
 
-    Faust has no setting for either. It waits for the calls with which a group assigns partitions, so
-    this class makes these calls itself.
+    Faust cannot be configured to do this. It waits for the calls by which a group assigns partitions, so
+    this class makes these calls.
     """
 
     _assigning: asyncio.Task[None] | None = None
@@ -72,7 +72,7 @@ class _GrouplessThread(driver.AIOKafkaConsumerThread):
         await self.call_thread(self._begin_assigning, wanted)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Return no committed offset: the consumer begins at the first record of each partition."""
+        """Return no committed offset, so that the consumer begins at the first record of each partition."""
         return {}
 
     async def _begin_assigning(self, topics: set[str]) -> None:
@@ -268,25 +268,25 @@ LOOK_BACK_RECORDS: Final = 500_000
 """Most records of the trail that are read at the start."""
 _RETRY_SECONDS: Final = 5.0
 _EARLIER_BATCH: Final = 500
-"""Most earlier entries of the trail that are added at once: some milliseconds of the event loop."""
+"""Most earlier entries of the trail that are added at once; they take some milliseconds of the event loop."""
 
 
 def choose_start(first: int, recent: int, end: int) -> int:
-    """Return the trail's offset to begin at; ``recent`` is that of the first entry that a forecast needs.
+    """Return the trail's offset at which to begin; ``recent`` is the offset of the first entry for a forecast.
 
-    The list is complete too, unless most entries are notes of spending. About every second offset is the
-    marker of a transaction.
+    From there on, the list of entries is complete too, unless most entries are notes of spending. About
+    every second offset is the marker of a transaction.
     """
     return max(min(recent, end - 2 * MAX_HELD_ENTRIES), end - LOOK_BACK_RECORDS, first)
 
 
 class TrailReader:
-    """Reads the trail into the tables: its end, then each new entry, and at last the entries before its end."""
+    """Reads the trail into the tables: first the trail's end and each new entry, later the earlier entries."""
 
     def __init__(
         self, settings: Settings, topics: Topics, tables: MonitorTables, is_ready: Callable[[], bool]
     ) -> None:
-        """Create it; the earlier entries are read once ``is_ready`` returns True."""
+        """Create the reader; the earlier entries are read when ``is_ready`` returns True."""
         self._settings = settings
         self._trail = TopicPartition(topics.trail, 0)
         self._tables = tables
@@ -302,7 +302,7 @@ class TrailReader:
     async def run(self) -> NoReturn:
         """Read until cancelled; after an error continue at the same offset.
 
-        A consumer that stops may swallow a cancellation, so this task itself uses none.
+        A consumer that stops may swallow a cancellation, so this task has no consumer.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._retry(self._read_new))
@@ -341,7 +341,7 @@ class TrailReader:
                 await asyncio.sleep(0)
 
     async def _find_start(self, consumer: Any, end: int) -> int:
-        """Return the offset to begin at; if it is not the first one, make the tables' trail begin there."""
+        """Return the offset at which to begin; if it is not the first offset, let the tables' trail begin there."""
         first: int = (await consumer.beginning_offsets([self._trail]))[self._trail]
         since = round((time.time() - max(PACE_WINDOWS)) * 1000)
         recent = (await consumer.offsets_for_times({self._trail: since}))[self._trail]
@@ -352,7 +352,7 @@ class TrailReader:
         return start
 
     async def _read_earlier(self) -> None:
-        """Read and check the entries before those of the start, in at most half of the event loop's time."""
+        """Read and check the entries before the start, in at most half of the event loop's time."""
         while self._start is None or not self._is_ready():  # noqa: ASYNC110  (a start ends once)
             await asyncio.sleep(POLL_SECONDS)
         if self._earlier_position == self._start:
