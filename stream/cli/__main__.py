@@ -1,4 +1,4 @@
-"""Runs ``sotto`` as ``python -m stream.cli``: services are started with the current interpreter."""
+"""Runs ``sotto`` as ``python -m stream.cli``, so that services can be started with the current interpreter."""
 
 from stream.cli.app import main
 

@@ -127,7 +127,7 @@ def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
 
 def _load_command(name: str, lazy: LazyCommand) -> Any:
     module, _, attribute = lazy.import_path.partition(":")
-    # Imported objects stay alive: garbage collection would take a fifth of the import time.
+    # Imported objects stay alive, and garbage collection would take a fifth of the import time.
     gc.disable()
     try:
         with explain_missing_packages(lazy.extra):
@@ -139,7 +139,7 @@ def _load_command(name: str, lazy: LazyCommand) -> Any:
 
 @cache
 def _build_command(name: str, found: Any) -> Any:
-    """Return the command of a function or group, made once in a process: Typer inspects all its options."""
+    """Return the command of a function or group; it is built once, because Typer inspects all its options."""
     if not isinstance(found, typer.Typer):
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         single.command(name)(found)

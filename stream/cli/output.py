@@ -27,11 +27,11 @@ _BORDER_WIDTH, _BORDERED_GAP, _PLAIN_GAP, _INDENT = 4, 3, 2, 2
 """Widths of a table's outer border, of a gap between two columns with and without lines, and of texts below a row."""
 
 MAX_WIDTH: Final = 10_000
-"""Columns of output to a pipe or file: more than any row needs."""
+"""Width, in columns, of output to a pipe or file; no row needs more."""
 
 
 def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> RenderableType:
-    """Return a table at most ``width`` columns wide; below each row, the cells of columns that do not fit."""
+    """Return a table of at most ``width`` columns; cells of columns that do not fit are below their row."""
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
     if _BORDER_WIDTH + _total(widths, _BORDERED_GAP) <= width:
         table = Table(title=Text(title, "table.title"), title_justify="left")
@@ -57,11 +57,11 @@ def _total(widths: Sequence[int], gap: int) -> int:
 
 
 def _columns_that_fit(widths: Sequence[int], kept: int, width: int) -> list[int]:
-    """Return the columns that stand beside each other: the first ``kept``, and of the others as many as fit."""
+    """Return the columns that are beside each other: the first ``kept`` columns, and further ones that fit."""
     beside = list(range(len(widths)))
     while beside[kept:] and (excess := _total([widths[at] for at in beside], _PLAIN_GAP) - width) > 0:
         enough = [at for at in reversed(beside[kept:]) if widths[at] + _PLAIN_GAP >= excess]
-        # The last of the narrowest columns that suffice moves below, or else the widest.
+        # Move the last of the narrowest columns whose width suffices below the row, or else the widest column.
         beside.remove(
             min(enough, key=widths.__getitem__) if enough else max(beside[kept:], key=widths.__getitem__)
         )
@@ -86,7 +86,7 @@ def _join(texts: Iterable[str], width: int) -> Iterator[str]:
 
 
 class _Console(Console):
-    """A console as wide as ``COLUMNS`` or the terminal. Lines to a pipe or file are never broken."""
+    """A console with the width of ``COLUMNS`` or the terminal; lines to a pipe or file are never broken."""
 
     @property
     def is_piped(self) -> bool:
@@ -95,7 +95,7 @@ class _Console(Console):
 
     @property
     def chart_width(self) -> int:
-        """Return the width of a chart, which needs one in a pipe or file too."""
+        """Return the width of a chart, also for a pipe or file."""
         return _requested_width() or super().size.width
 
     @property  # type: ignore[misc]  # read-only here
@@ -136,7 +136,7 @@ def say(text: str, *, soft_wrap: bool = False) -> None:
 
 
 def show_result(document: BaseModel | dict[str, Any], *lines: str | None, as_json: bool) -> None:
-    """Print a document as JSON, or else the first line and the further lines that a command has."""
+    """Print a document as JSON, or else print the lines; lines that are None are left out."""
     if as_json:
         show_json(document)
         return
@@ -145,7 +145,7 @@ def show_result(document: BaseModel | dict[str, Any], *lines: str | None, as_jso
 
 
 def say_progress(text: str) -> None:
-    """Print a line on standard error: standard output has only results."""
+    """Print a line on standard error, because standard output has only results."""
     typer.echo(f"· {escape_text(text)}", err=True)
 
 
@@ -162,14 +162,14 @@ def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
 def show_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, piped_width: int = MAX_WIDTH
 ) -> None:
-    """Print a table; in a narrow terminal, what does not fit beside the first cell is below the row."""
+    """Print a table; in a narrow terminal, cells that do not fit beside the first cell are below the row."""
     cells = [[escape_text(cell) for cell in row] for row in rows]
     width = piped_width if console.is_piped else console.width
     console.print(make_table(escape_text(title), columns, cells, width), width=width)
 
 
 def format_amount(value: Amount) -> str:
-    """Format an amount as ε and δ; under zCDP as ρ, with the sum of the streams' ε if it is known."""
+    """Format an amount as ε and δ; under zCDP, format it as ρ and the sum of the streams' ε if it is known."""
     shown = f"ε {value.epsilon:.6g}"
     if value.rho is not None:
         # Earlier versions wrote the ε that ρ and δ imply. It is not a sum, so it is not shown.
@@ -213,7 +213,7 @@ def read_as(kind: TypeAdapter[Parsed], argument: str) -> Parsed:
 
 
 def read_document(argument: str) -> str:
-    """Return a document's text; CommandError if a field is given twice."""
+    """Return a document's text; raise CommandError if a field is given twice."""
     document = _read_text(argument)
     if fault := shape_fault(document):
         raise CommandError(f"{document_name(argument)}: {fault}")

@@ -1,4 +1,4 @@
-"""``sotto source``, ``population`` and ``allot``: budgets of sources and populations, and analysts' parts."""
+"""``sotto source``, ``population`` and ``allot``: budgets of sources and populations, and their allotments."""
 
 from __future__ import annotations
 
@@ -215,21 +215,21 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
 
 
 def _with_engine(source: Source, engine: str) -> TableSource:
-    """Return the source with another table engine; CommandError if it has no table."""
+    """Return the source with another table engine; raise CommandError if it has no table."""
     if not isinstance(source, TableSource):
         raise CommandError(f"--engine: {source.source} has no table; leave the option out")
     return source.model_copy(update={"engine": engine})
 
 
 def _describe_kind(source: Source) -> str:
-    """Format a source's kind, with its table engine unless it is memory."""
+    """Format a source's kind, with its table engine if that is not ``memory``."""
     return (
         f"table, {source.engine}" if isinstance(source, TableSource) and source.engine != "memory" else source.kind
     )
 
 
 def _describe_clamping(source: Source) -> str:
-    """Format the range to which a source of values clamps them; empty for other sources."""
+    """Format the range to which a source clamps its values; empty for other sources."""
     if not isinstance(source, ValuesSource):
         return ""
     low, high = (float(end) for end in clamping_range(source.grid, source.minimum, source.maximum))
@@ -237,7 +237,7 @@ def _describe_clamping(source: Source) -> str:
 
 
 async def _refresh(client: AsyncClient, source: str, *, close: bool) -> tuple[Receipt, list[str]]:
-    """Refresh a source; return the receipt and the streams that this closed."""
+    """Refresh a source; return the receipt and the streams that the refresh closed."""
     before = {one.spec.stream for one in await client.list_streams(source) if one.ending is None}
     receipt = await client.refresh(source, close=close)
     now = await client.list_streams(source)

@@ -83,7 +83,7 @@ def topic(
 
 
 def _require_objects(file: str, lines: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-    """Return the numbered lines unchanged; CommandError if the first is not a JSON object."""
+    """Return the numbered lines unchanged; raise CommandError if the first line is not a JSON object."""
     first = next(lines, None)
     if first is None:
         return iter(())
@@ -121,7 +121,7 @@ class _Report:
         self._check = check
         self._refused: Counter[Flaw] = Counter()
         self._lines: dict[Flaw, int] = {}
-        """The first line with each reason."""
+        """The number of the first line with each reason."""
 
     @property
     def refused(self) -> int:

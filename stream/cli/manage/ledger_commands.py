@@ -1,6 +1,6 @@
 """``sotto ledger``: shows and verifies the audit trail, and backs up and restores the ledger.
 
-A trail that is read is compared with the anchors of witnesses.
+Commands that read the trail compare it with the anchors of witnesses.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class WitnessChecks:
     def __init__(
         self, anchors: dict[str, Sequence[Anchor]], unread: Sequence[str] = (), *, is_copy: bool = False
     ) -> None:
-        """``anchors`` are those that bind, by witness; ``unread`` says which witnesses were not read.
+        """``anchors`` are the binding anchors by witness; ``unread`` describes the witnesses that were not read.
 
-        A copy of the trail may be older than an anchor.
+        With ``is_copy``, the trail is a copy and may be older than an anchor.
         """
         self._anchors = anchors
         self._unread = unread
@@ -51,7 +51,7 @@ class WitnessChecks:
         }
         self._entries = 0
         self._times: dict[str, dict[int, str | None]] = {}
-        """By file, the time of the stamp of each number of entries; None for an invalid stamp."""
+        """For each file and number of entries, the time of the stamp; None if the stamp is invalid."""
 
     @classmethod
     def open(cls, settings: Settings, *, is_copy: bool) -> Self:
@@ -126,12 +126,12 @@ class WitnessChecks:
         )
 
     def _describe_times(self, name: str) -> str:
-        """Say from when on a time-stamp authority proves the trail."""
+        """Describe from which time on a time-stamp authority proves the trail."""
         proven = sorted((entries, time) for entries, time in self._times.get(name, {}).items() if time is not None)
         return f"; stamped from {proven[0][0]} entries at {proven[0][1]} on" if proven else ""
 
     def _comparable(self, name: str) -> list[Anchor]:
-        """Return a witness's anchors, of a copy only those that it is long enough for."""
+        """Return a witness's anchors; for a copy, only the anchors that are not later than the copy."""
         return [one for one in self._anchors[name] if not self._is_copy or one.head.entries <= self._entries]
 
     def _matches(self, anchor: Anchor) -> bool:
@@ -146,7 +146,7 @@ _WITH_THE_LEDGER: Final = "the ledger follows from it"
 _TRAIL_ALONE: Final = "only the trail was checked"
 
 Verification = tuple[TrailHead, list[str], str]
-"""A trail's head, the findings, and whether the ledger was compared too, as a sentence."""
+"""A trail's head, the findings, and a sentence that says whether the ledger was compared too."""
 
 _HEAD_PATTERN = re.compile(r"^([0-9]{1,18}):([0-9a-f]{64})$")
 
@@ -290,7 +290,7 @@ def accept(
             "'halt' the sources, or 'accept-loss': they continue, and budget may be granted twice."
         ),
     ],
-    reason: Annotated[str, typer.Option(help="Why; the trail and the witnesses keep it.")],
+    reason: Annotated[str, typer.Option(help="The reason; the trail and the witnesses keep it.")],
 ) -> None:
     """Continue from topics that are older than an anchor of a witness, while the budget service is stopped.
 
@@ -313,7 +313,7 @@ def _parse_head(text: str) -> TrailHead:
 def _matching_entries(
     filters: Mapping[str, str], *, latest_first: bool
 ) -> Generator[list[tuple[TrailRecord, bytes]], None, None]:
-    """Yield batches of entries with the ``filters`` fields; Unknown if the source does not exist."""
+    """Yield batches of entries with the fields ``filters``; raise Unknown if the source does not exist."""
     found = False
     for values in _batches(read_latest_first if latest_first else read_topic):
         entries = [(trail_codec.decode(value), value) for value in values]
@@ -372,7 +372,7 @@ def _verify_topics(noted: Iterable[TrailHead], witnesses: WitnessChecks) -> Veri
 
 
 def _verify_file(file: Path, noted: Iterable[TrailHead], witnesses: WitnessChecks) -> Verification:
-    """Verify a backup or an exported trail; the file's content decides which it is."""
+    """Verify a file, which is a backup or an exported trail according to its content."""
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415
     from stream.dev.backup_file import BackupFile, check_backup, is_backup  # noqa: PLC0415
 
@@ -391,7 +391,7 @@ def _verify_file(file: Path, noted: Iterable[TrailHead], witnesses: WitnessCheck
 
 
 def _require_trail(file: Path) -> None:
-    """Raise CommandError unless a file begins with an entry: an empty file would seem unchanged."""
+    """Raise CommandError unless a file begins with an entry, because an empty file would pass the check."""
     remedy = "give a file that 'sotto ledger export' wrote, or 'sotto ledger trail --export' with .jsonl"
     if not (first := next(read_lines(file), b"")):
         raise CommandError(f"{file} is empty; {remedy}")

@@ -79,14 +79,14 @@ _QUESTION_FIELDS: Final = {
 """Fields of which a question needs at least one."""
 
 MARK: Final = "not informative"
-"""The word beside a number whose error may exceed it."""
+"""The mark beside a number whose error may exceed the number."""
 
 MAX_TIMEOUT: Final = 86_400.0
 """Longest wait for an answer, in seconds."""
 
 
 def check_timeout(given: float) -> float:
-    """Check a timeout option: ``min`` and ``max`` of Typer would accept NaN."""
+    """Check a timeout option, because ``min`` and ``max`` of Typer would accept NaN."""
     if not 0.0 < given <= MAX_TIMEOUT:
         raise typer.BadParameter(
             f"{given:g} is not a valid timeout; give seconds above 0, at most {MAX_TIMEOUT:g}"
@@ -204,7 +204,7 @@ def ask(
 
 
 def _warn_of_commas(group_by: Iterable[str]) -> Iterator[str]:
-    """Yield a warning for each name with commas: the user may mean several attributes."""
+    """Yield a warning for each name with commas, because the user may mean several attributes."""
     for name in group_by:
         if len(parts := [part.strip() for part in name.split(",") if part.strip()]) > 1:
             repeated = " ".join(f"--group-by {shlex.quote(part)}" for part in parts)
@@ -275,7 +275,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
 
 
 def _head_of(answer: Answer) -> str:
-    """Name the numbers of an answer's groups."""
+    """Return the name of the numbers of an answer's groups, as a heading."""
     query: Query | None = getattr(answer, "query", None)
     if query is None:
         return "estimate"
@@ -283,7 +283,7 @@ def _head_of(answer: Answer) -> str:
 
 
 def _show_texts(answer: Answer, names: Sequence[str], groups: Sequence[Group]) -> None:
-    """Print groups without numbers: released texts, or a date or an ordered category of each."""
+    """Print groups without numbers: released texts, or a date or ordered category for each group."""
     choices, ends = answer.choices, answer.choice_intervals
     heads = [*names, *(["value"] if choices else []), *(["95 %"] if ends else [])]
     rows = (
@@ -368,7 +368,7 @@ def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
     if answer.choices is not None and with_estimates:
         parts.append(", ".join(f"'{one}'" for one in answer.choices))
     ends = answer.choice_intervals if answer.choice is not None else None
-    # The unit of alpha depends on the question: with intervals, an answer to an unknown one needs no alpha.
+    # The unit of alpha depends on the question. If the question is unknown, the intervals replace alpha.
     is_clear = getattr(answer, "query", None) is not None or (answer.interval or answer.intervals) is None
     facts = [
         f"±{format_error_bound(answer.alpha)}{alpha_unit(answer)}"

@@ -1,4 +1,4 @@
-"""Rows of the commands' tables for grants, budgets and trail entries; ``call_client`` fetches these."""
+"""Rows of the commands' tables for grants, budgets and trail entries; ``call_client`` runs a client's call."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _ENDINGS = {"closed": "closing", "halted": "halting"}
 
 @dataclass(frozen=True, slots=True)
 class ShownGrant:
-    """A grant with its worker's last status, ``written`` at a time in seconds since 1970."""
+    """A grant with its worker's last status; ``written`` is the status's time in seconds since 1970."""
 
     grant: GrantRecord
     digest: StreamStatus | None = None
@@ -71,7 +71,7 @@ class ShownGrant:
 
     @property
     def totals(self) -> GrantRecord | StreamStatus:
-        """Return the more recent of status and grant: both have answers, charges and the spent amount."""
+        """Return the status or the grant, whichever is more recent; both have answers, charges and the spent amount."""
         return self._newer_status or self.grant
 
     @property
@@ -123,7 +123,7 @@ class ShownGrant:
 
 
 async def join_grants(client: AsyncClient, grants: Iterable[GrantRecord]) -> list[ShownGrant]:
-    """Join grants with their workers' last status; without it if topic ``status`` may not be read."""
+    """Join grants with their workers' last status, or without a status if the topic ``status`` may not be read."""
     listed = list(grants)
     try:
         digests = await client.digests(grant.spec.stream for grant in listed if not grant.settled)
@@ -174,7 +174,7 @@ AllPeriods = Annotated[
 
 
 class Line(NamedTuple, Generic[_Item]):
-    """A line of a list; ``period`` is "START, of N" if it stands for N periods, the latest from START."""
+    """A line of a list. If it stands for N periods, of which the latest begins at START, ``period`` is "START, of N"."""
 
     name: str
     item: _Item
@@ -184,7 +184,7 @@ class Line(NamedTuple, Generic[_Item]):
 def group_by_name(
     items: Iterable[_Item], name_of: Callable[[_Item], str], *, every: bool = False
 ) -> list[Line[_Item]]:
-    """Return one line for each name, in order; a name's periods are one line, unless ``every``."""
+    """Return one line for each name, in order; with ``every``, return one line for each period of a name."""
     lines: dict[str, list[_Item]] = {}
     for item in items:
         lines.setdefault(name_of(item) if every else registered_as(name_of(item)), []).append(item)
@@ -221,7 +221,7 @@ _Batch = Sequence[tuple[TrailRecord, bytes]]
 
 
 def trail_row(entry: TrailRecord, value: bytes) -> Row:
-    """Return an entry's row: one column for each number, and the entry's JSON in the last."""
+    """Return an entry's row: one column for each number, and a last column with the entry's JSON."""
     row: Row = {"number": entry.number, "time": datetime.fromtimestamp(entry.time / 1000, UTC).isoformat()}
     row |= {name: getattr(entry, name, None) for name in (*_WORDS, *_NUMBERS, *_COUNTS)}
     row["analysts"] = " ".join(row["analysts"] or ()) or None

@@ -1,4 +1,4 @@
-"""``sotto sql`` and ``sotto shell``: answer one SELECT, or one after another with completion."""
+"""``sotto sql`` answers one SELECT; ``sotto shell`` answers many, with completion."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def sql(
 ) -> None:
     """Answer a SELECT, each number with its ± and its 95 % confidence interval, and print the cost.
 
-    FROM names a stream, or a source: then its cheapest open stream of pmw, laplace or histogram answers, and the
-    last line says which and why. Exit status as for 'sotto ask'; 3 also
-    for a statement that is not supported or names an unknown source or stream.
+    FROM names a stream or a source. For a source, its cheapest open stream of pmw, laplace or histogram answers, and
+    the last line names this stream and the reason. The exit status is as for 'sotto ask'; it is also 3 for a
+    statement that is not supported or names an unknown source or stream.
     """
     try:
         table = asyncio.run(_ask(statement, timeout, 0.0 if dry_run else parse_max_price(max_price)))
@@ -140,7 +140,7 @@ def shell(
     """Answer SELECTs interactively, each with its price before it is asked.
 
     A statement may take several lines and ends with a semicolon. A price above a tenth of the stream's grant needs a confirmation.
-    Statements from a file or pipe are answered in turn: then such a statement is skipped without --yes.
+    Statements from a file or pipe are answered in turn; without --yes, statements that need a confirmation are skipped.
     """
     asyncio.run(_run(confirms=not yes))
 
@@ -219,7 +219,7 @@ class Catalog:
         return cls([record.source for record in records], pairs)
 
     def attributes(self, name: str) -> dict[str, Any]:
-        """Return the declared attributes of a source, or of a stream's source; none if it has none."""
+        """Return the declared attributes of a source or of a stream's source; empty if none are declared."""
         source = self.sources.get(self.streams.get(name, name))
         return dict(source.attributes) if isinstance(source, TableSource | EventsSource) else {}
 
@@ -254,7 +254,7 @@ class ShellSession:
         self._confirms = confirms
 
     async def run(self, line: str) -> bool:
-        """Run a statement or command; return False if it leaves the shell."""
+        """Run a statement or command; return False if the command leaves the shell."""
         command, _, rest = line.partition(" ")
         try:
             match command:

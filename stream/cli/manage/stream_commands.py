@@ -77,10 +77,10 @@ def list_streams(
     limit: Annotated[
         int | None, typer.Option(min=1, help="List a page of at most N streams by name, each period separately.")
     ] = None,
-    after: Annotated[str | None, typer.Option(help="Begin the page behind this stream.")] = None,
+    after: Annotated[str | None, typer.Option(help="Begin the page after this stream.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the ledger's streams; on a source with periods only each stream's latest period.
+    """List the ledger's streams; on a source with periods, list only each stream's latest period.
 
     Answers since the last charge record are only in 'sotto stream show' and 'sotto source show'.
     """
@@ -120,7 +120,7 @@ def extend(
     epsilon: Annotated[
         float,
         typer.Option(
-            help="ε to add. It buys whole charged answers; a rest that pays for no further answer is not spent."
+            help="ε to add. It pays for whole charged answers; a rest that is too small for an answer is not spent."
         ),
     ],
     delta: Annotated[
@@ -195,7 +195,7 @@ def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:
 
 
 def _price(grant: GrantRecord) -> str:
-    """Format the ε and δ that a stream requested, under zCDP also its ρ."""
+    """Format the ε and δ that a stream requested; under zCDP, also format its ρ."""
     rho = grant.cost.rho
     return requested_amount(grant.spec) if rho is None else f"{requested_amount(grant.spec)} (ρ {rho:.4g})"
 

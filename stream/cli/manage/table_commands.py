@@ -200,7 +200,7 @@ def _format_part(part: int, rows: int) -> str:
 
 
 def _share(part: int, rows: int) -> str:
-    """Format a percentage: 0 % and 100 % mean exactly none and all."""
+    """Format a percentage so that 0 % means exactly none and 100 % exactly all."""
     if not rows or not part:
         return "0 %"
     if part == rows:

@@ -54,7 +54,7 @@ def show_choices(
     *,
     as_json: bool,
 ) -> None:
-    """Compare the mechanisms and recommend one. ``goal_fields``: further fields of ``PlanGoal``."""
+    """Compare the mechanisms and recommend one; ``goal_fields`` are further fields of ``PlanGoal``."""
     source = parse_source(document)
     form = choose_form(form, source)
     people = None if table is None else _count_people(source, table)
@@ -168,13 +168,13 @@ def _print_choice(found: MechanismComparison, sensitivity: float) -> None:
         console.print(f"  {VACUOUS}")
     by_window = goal.facts.horizon is not None and best.kind != "running_count"
     if goal.facts.contribution > 1 or by_window:
-        return  # ``sotto plan --mechanism`` assumes one row a person, and has windows only for running_count
+        return  # ``sotto plan --mechanism`` assumes one row for each person, and has windows only for running_count
     console.print(f"its calibrations{_describe_other_alpha(best)}:")
     console.print(f"  {_plan_command(best, goal, sensitivity)}", highlight=False, soft_wrap=True)
 
 
 def _describe_other_alpha(best: Choice) -> str:
-    """Describe the α that ``sotto plan --mechanism`` will print, if it differs from the one printed here."""
+    """Describe the α that ``sotto plan --mechanism`` will print, if it differs from the α that is printed here."""
     if best.calibration is None or best.alpha == promised_alpha(best.calibration):
         return ""
     return ", by the α of a cell" if best.kind == "histogram" else ", by the α of a count"
@@ -229,7 +229,7 @@ _NAME_PREFIX: Final = "any"
 
 
 def show_workload(document: str | None, options: SourceOptions, figures: StreamFigures, *, as_json: bool) -> None:
-    """Print the expected error of a pair's cell for each mechanism, and the best one's definition."""
+    """Print the expected error of a pair's cell for each mechanism, and the best mechanism's definition."""
     source = parse_source(document)
     if source is not None and not isinstance(source, TableSource):
         raise CommandError(

@@ -1,6 +1,7 @@
 """Describes and plots plans, and plots simulations.
 
-A description has a mechanism's plan, what a requested error needs, and the simplest alternative.
+A description has a mechanism's plan, the parameters that reach a requested error, and the simplest
+alternative.
 """
 
 from __future__ import annotations
@@ -142,13 +143,13 @@ def print_simplest_alternative(spec: StreamSpec, facts: SourceFacts) -> None:
 
 
 def to_rows(spec: StreamSpec, facts: SourceFacts, alpha: float) -> float:
-    """Return a requested error in rows; if the mechanism has ``rows``, an α below 1 is a share of them."""
+    """Return a requested error in rows; if the mechanism has ``rows``, an α below 1 is a share of the rows."""
     share = "rows" in type(spec.mechanism).model_fields and alpha < 1.0
     return alpha * facts.rows if share and facts.rows is not None else alpha
 
 
 def find_sufficient_parameters(spec: StreamSpec, facts: SourceFacts, alpha: float) -> dict[str, str]:
-    """For each parameter, return the value that reaches the error with the others unchanged."""
+    """Return, for each parameter, the value that reaches the error if the other parameters are unchanged."""
     known = type(spec.mechanism).model_fields
     share = "rows" in known and alpha < 1.0
     wanted = to_rows(spec, facts, alpha)
@@ -226,7 +227,7 @@ _ROW_KINDS: Final = {"counts", "groups"}
 def plot_error(
     spec: StreamSpec, facts: SourceFacts, calibration: Calibration, against: VariedParameter, path: Path
 ) -> None:
-    """Plot every calibration's exact α for several ε or cutoffs, and mark the ``calibration`` one."""
+    """Plot every calibration's exact α for several ε or cutoffs, and mark the point of ``calibration``."""
     figure = new_figure(path, width=7.0, height=4.8)
     lines = _calibration_curves(spec, facts, against)
     axes = figure.add_subplot()
@@ -247,7 +248,7 @@ def plot_error(
 
 
 def style_of(calibration: str) -> tuple[str, str]:
-    """Return a calibration's color and marker; "calibrated, NAME" has those of NAME."""
+    """Return a calibration's color and marker; "calibrated, NAME" has the same as NAME."""
     return _STYLES[calibration.removeprefix("calibrated, ")]
 
 
@@ -291,7 +292,7 @@ def _mark_chosen(axes: Any, spec: StreamSpec, calibration: Calibration, against:
 
 
 def _hatch_vacuous(axes: Any, least: float | None) -> None:
-    """Hatch the visible errors from ``least`` on: a constant answer would keep to these too."""
+    """Hatch the visible errors from ``least`` on, because a constant answer has no larger errors."""
     low, high = axes.get_ylim()
     if least is None or least >= high:
         return
@@ -366,7 +367,7 @@ def _draw_panel(axes: Any, kind: str, measured: Sequence[ErrorMeasurement], cali
 
 
 def new_figure(path: Path, *, width: float, height: float) -> Any:
-    """Create a figure for a file; CommandError without matplotlib or for an unknown suffix."""
+    """Create a figure for a file; raise CommandError without matplotlib or for an unknown suffix."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - an optional extra
     except ImportError:

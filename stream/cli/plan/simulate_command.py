@@ -238,7 +238,7 @@ def _format_error(number: float) -> str:
 
 
 def _format_promise(one: ErrorSummary) -> str:
-    """Format the promised α; as a range if the answers' α differ by more than 1 %."""
+    """Format the promised α; if the answers' α differ by more than 1 %, format it as a range."""
     if one.alpha is None:
         return "nothing"
     least, largest = one.alpha
@@ -272,7 +272,7 @@ def public_data(
 
 
 def public_path(source: TableSource, registered: RegisteredSources, table: Path) -> tuple[Path, str]:
-    """Return a public table's file and description; SimulationError if it is private."""
+    """Return a public table's file and description; raise SimulationError if the table is private."""
     if is_shipped(table):
         return ADULT_PATH, "the shipped Adult table, which is public"
     roots = [root for root in parse_roots(Settings().table_roots) if isinstance(root, Path)]
@@ -292,7 +292,8 @@ class RegisteredSources:
     def tables(self) -> list[TableSource] | None:
         """Return all registered tables, or None if no deployment is configured or reachable.
 
-        Raises CommandError if there is a deployment whose ledger cannot be read.
+        Raises:
+            CommandError: a deployment exists, but its ledger cannot be read.
         """
         if not self._is_configured and not _is_reachable(self._settings.bootstrap):
             return None
@@ -344,11 +345,11 @@ def _is_reachable(bootstrap: str) -> bool:
 
 _source_adapter: TypeAdapter[Source] = TypeAdapter(Source)
 _NAME_PATTERN: Final = re.compile("[A-Za-z0-9_-]*[A-Za-z0-9_]", re.ASCII)
-"""Names that cannot be taken for a file with a suffix, inline JSON, or ``-``."""
+"""Names that differ from a file with a suffix, from inline JSON and from ``-``."""
 
 
 def read_source(argument: str) -> Source:
-    """Return the source that a document defines, or the registered one of that name."""
+    """Return the source that a document defines, or the registered source with this name."""
     if _NAME_PATTERN.fullmatch(argument) and not Path(argument).exists():
         return RegisteredSources().find_source(argument)
     return read_as(_source_adapter, argument)

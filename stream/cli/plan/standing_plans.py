@@ -96,7 +96,7 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
     """Plan a stream.
 
     Raises:
-        RefusedError: its fields contradict each other or the source.
+        RefusedError: the stream's fields contradict each other or the source.
         PlanError: no calibration fits.
     """
     asked, spec = spec.standing, complete_spec(spec, source, clock=0)
@@ -113,7 +113,7 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
 
 
 def _plan_alternative(plan: StandingPlan, source: EventsSource) -> StandingPlan | str:
-    """Plan the alternative, a running count or noise per window; return the reason if impossible."""
+    """Plan the alternative, a running count or noise for each window; return the reason if it is impossible."""
     spec, standing = plan.spec, plan.spec.standing
     if standing is None:
         raise TypeError("a planned stream is standing")
@@ -196,8 +196,8 @@ def _describe_alternative(plan: StandingPlan, alternative: StandingPlan | str) -
 class QuestionCharge:
     """The charge of one count with a requested ``alpha``: ``charges`` times an ordinary charge.
 
-    ``tested``: the estimate may already be within ``alpha``; only a measurement costs ``epsilon``.
-    ``affordable``: an unspent grant could pay for it.
+    If ``tested``, the estimate may already be within ``alpha``, and only a measurement costs ``epsilon``.
+    If ``affordable``, an unspent grant can pay for the count.
     """
 
     alpha: float
@@ -216,7 +216,7 @@ class QuestionCharge:
 
 
 def question_charge(spec: StreamSpec, calibration: Calibration, alpha: float) -> QuestionCharge | None:
-    """Return the charge of a count; None if the stream accepts no requested error."""
+    """Return the charge of a count with a requested error; None if the stream accepts no requested error."""
     price = count_price(spec.mechanism, calibration, alpha) if 0.0 < alpha < math.inf else None
     if price is None:
         return None

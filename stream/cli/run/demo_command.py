@@ -1,4 +1,4 @@
-"""``sotto demo`` and ``sotto audit``: check claims on a running job, and mechanisms in memory."""
+"""``sotto demo`` checks claims on a running job; ``sotto audit`` checks mechanisms in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stream.settings import MAX_PORT, reduce_gc_frequency
 
 MIN_QUERIES = 20_000
 PIPED_WIDTH = 100
-"""Columns of the claims in a pipe or file, which people read too."""
+"""Width of the claims in a pipe or file, because people read them there too."""
 
 
 class _ProgressBar:
@@ -168,7 +168,7 @@ def audit(
 ) -> None:
     """Run the shipped mechanisms in memory and bound their privacy loss from below by their answers.
 
-    Exit status 1 if the loss of any provably exceeds its claim.
+    The exit status is 1 if the loss of a mechanism provably exceeds its claim.
     """
     if not 0.0 < false_alarm < 1.0:
         raise typer.BadParameter("give a probability between 0 and 1", param_hint="--false-alarm")

@@ -178,12 +178,12 @@ class RunningMonitor:
             self.is_starting, self.is_up = False, True
 
     def announce(self) -> None:
-        """Print where the page is, if it is up."""
+        """Print the page's address, if the page is up."""
         if self.is_up:
             console.print(self.where, soft_wrap=True)
 
     def ask_to_stop(self) -> None:
-        """Tell the monitor to stop, without waiting for its end."""
+        """Order the monitor to stop, without waiting for its end."""
         self._service.ask_to_stop()
 
     @property
@@ -214,7 +214,7 @@ def run_monitor(settings: Settings, folder: Path, port: int) -> Iterator[Running
 
 
 def make_first_names(names: Path, files: dict[AccessRole, Path]) -> None:
-    """Create the token file ``names``, and for each role a file with one token; unless it exists."""
+    """Create the token file ``names``, and a file with one token for each role, unless ``names`` exists."""
     if names.exists():
         return
     now, tokens = int(time.time()), []
@@ -222,12 +222,12 @@ def make_first_names(names: Path, files: dict[AccessRole, Path]) -> None:
         text = generate_token()
         (replace_secret if path.exists() else write_secret)(path, text)
         tokens.append(Token.from_text(text, role, role, created=now))
-    # ``names`` is written last: after a crash before it, the next start creates all tokens again.
+    # ``names`` is written last, so that the next start creates all tokens again after a crash.
     change_names(names, lambda before: (TokenFile(tokens=(*before.tokens, *tokens)), None))
 
 
 def _free_port(host: str, preferred_port: int) -> int:
-    """Return the wanted port, or a free one if it is taken."""
+    """Return ``preferred_port``, or a free port if it is taken."""
     for port in (preferred_port, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -115,7 +115,7 @@ async def _serve_replicas(role: ServiceName, count: int, arguments: list[str], *
 class ReadinessReader:
     """Reads the services' reports of restored partitions in a thread, within a ``with`` block.
 
-    Enter the block before the services start: reports from before it do not count.
+    Enter the block before the services start, because earlier reports are ignored.
     """
 
     def __init__(self, settings: Settings, partitions: Collection[tuple[ServiceName, int]]) -> None:
@@ -129,7 +129,7 @@ class ReadinessReader:
 
     @property
     def is_ready(self) -> bool:
-        """True once each partition has been reported; also if Kafka stops answering."""
+        """Whether each partition has been reported, or Kafka does not answer."""
         return self._is_ready.is_set()
 
     def __enter__(self) -> Self:
@@ -189,8 +189,8 @@ def up(
 ) -> None:
     """Start broker, budget service, workers, a feed and monitor on this machine, and stop them at Ctrl-C.
 
-    Exit status 1 if the broker or a service other than the monitor ends; the others are then stopped.
-    A folder has one installation. A broker that runs in the folder already is used and left running.
+    If the broker or a service other than the monitor ends, the other services are stopped and the exit status is 1.
+    A folder has one installation. A broker that already runs in the folder is used and left running.
     Tables must be in the working folder or below, or in the folders that SOTTO_TABLE_ROOTS lists.
     """
     with explain_missing_packages("all"):
@@ -248,7 +248,7 @@ def up(
             )
         monitor = stack.enter_context(run_monitor(settings, folder, port))
         holder.write_addresses(running.bootstrap, monitor.address)
-        # On exit, all services are asked to stop before the first is waited for.
+        # On exit, all services are asked to stop before the command waits for the first one.
         stack.callback(monitor.ask_to_stop)
         for service in services:
             stack.callback(service.ask_to_stop)
@@ -266,7 +266,7 @@ def up(
 
 
 def warn_about_witnesses(settings: Settings) -> None:
-    """Print each witness that cannot be read, such as a file in a missing folder; the services run without it."""
+    """Warn of each witness that cannot be read, such as a file in a missing folder; services run without it."""
     try:
         witnesses = open_witnesses(settings.witnesses)
     except WitnessError as error:

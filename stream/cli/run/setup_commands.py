@@ -1,7 +1,7 @@
 """``sotto key``, ``topics``, ``contract`` and ``broker``: commands that set an installation up.
 
-Noise keys are created and rotated, topics created and checked with their access control lists, and
-the published contract is exported and checked, and a local broker is started and stopped.
+They create and rotate noise keys, create and check topics with their access control lists, export and
+check the published contract, and start and stop a local broker.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def new(path: Annotated[Path, typer.Argument(help="The file to write; it must no
 
 @key_app.command("rotate")
 def rotate(path: Annotated[Path, typer.Argument(help="The key file.")]) -> None:
-    """Add a new key before those in the file: new streams use it, open streams keep theirs."""
+    """Add a new key before the keys in the file; new streams use it, and open streams keep their key."""
     key = NoiseKey.load(path).successor()
     key.save(path, replace=True)
     typer.echo(
@@ -69,7 +69,7 @@ def retire(
     path: Annotated[Path, typer.Argument(help="The key file.")],
     key_id: Annotated[str, typer.Argument(help="The name of an older key.")],
 ) -> None:
-    """Remove an older key from the file: streams opened with it can never answer again."""
+    """Remove an older key from the file; streams that were opened with it can never answer again."""
     key = NoiseKey.load(path)
     kept = tuple(older_key for older_key in key.older if older_key.key_id != key_id)
     if len(kept) == len(key.older):
@@ -131,7 +131,7 @@ def create(
         typer.Option(help="Replicas of each topic; three, or one per broker if there are fewer.", min=1, max=10),
     ] = None,
 ) -> None:
-    """Create the missing topics with their configuration; check existing ones without changing them.
+    """Create the missing topics with their configuration; check existing topics without changing them.
 
     Exit status 1 if services cannot work with an existing topic: Kafka deletes required records,
     or partitions or replicas differ.
@@ -247,7 +247,7 @@ def start(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Start the broker, or a cluster of several, and leave it running."""
+    """Start the broker, or a cluster of several brokers, and leave it running."""
     info = _broker_in(folder, nodes).start(port, progress=None if as_json else typer.echo)
     _show(info, as_json=as_json)
 

@@ -46,13 +46,13 @@ _View = TypeVar("_View", bound=ApiModel)
 
 
 class Detail(IntEnum):
-    """How much a table shows, from most to least."""
+    """The amount of detail that a table shows, from most to least."""
 
     ALL = 0
     NARROW = 1
     MINIMAL = 2
     FOLDED_NAMES = 3
-    """The columns of MINIMAL, with long names broken into several lines."""
+    """Table with the columns of ``MINIMAL``, whose long names are broken into several lines."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ async def _run(address: str, token: str, rows: int, *, once: bool) -> None:
 
 
 async def fetch(session: ClientSession, address: str, rows: int) -> Frame:
-    """Fetch the data of one screen; CommandError if the monitor does not respond."""
+    """Fetch the data of one screen; raise CommandError if the monitor does not respond."""
     is_operator = (await _get(session, f"{address}/api/session", Session)).role == "operator"
     return Frame(
         await _get(session, f"{address}/api/overview", Overview),
