@@ -34,10 +34,11 @@ PRICE = "price"
 class Rejection(Exception):  # noqa: N818  (a refused event is not a program error)
     """The refusal of an event: a code from a fixed list, and a message with the remedy.
 
-    Code and message are published. They quote nothing of the event, except field names of the
-    contract, declared names and positions.
+    Code and message are published. They quote nothing of the event except field names of the contract,
+    declared names and positions.
 
-    A constant must be raised ``with_traceback(None)``: otherwise it keeps the frames of all raises.
+    Raise a constant only ``with_traceback(None)``; otherwise it keeps the frames of all earlier raises in
+    memory.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -70,7 +71,7 @@ def replace_nan_and_infinity(value: bytes) -> bytes:
 
 
 def address_of(value: bytes | None) -> tuple[str, str] | None:
-    """Return the id and stream of an event; None if one is missing, invalid or given twice."""
+    """Return the id and stream of an event; None if one of them is missing, invalid or given twice."""
     if value is None:
         return None
     try:
@@ -92,7 +93,7 @@ def _has_second_address(value: bytes, address: _Address) -> bool:
 
 
 DECOMPRESSED_PART_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes that are decompressed at a time: the largest message of any topic that Sotto reads."""
+"""Most bytes that are decompressed at once: the size of the largest message of any topic that Sotto reads."""
 MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 """Largest decompressed size of a batch.
 
@@ -100,11 +101,11 @@ A larger batch is refused with all of its events. The limit is far above usual b
 otherwise one person's event could cause the refusal of other people's events.
 """
 MAX_BATCH_RECORDS: Final = 1_000_000
-"""Most records of a batch: the smallest events reach ``MAX_DECOMPRESSED_BYTES`` at about this number."""
+"""Most records of a batch; this many of the smallest events have about ``MAX_DECOMPRESSED_BYTES``."""
 MAX_RECORD_BYTES: Final = 128 * 1024
 """Largest record in a batch that is decompressed in parts: twice the largest event of a live topic."""
 MAX_HEADERS: Final = 64
-"""Most headers of a record. Each takes some 100 bytes of memory, but 2 bytes in Kafka."""
+"""Most headers of a record; a header that takes 2 bytes in Kafka takes about 100 bytes of memory."""
 
 INVALID_HEADER_NAME = Rejection("unreadable", "headers: a name is not UTF-8; send the event again without it")
 TOO_MANY_HEADERS = Rejection("unreadable", f"headers: more than {MAX_HEADERS}; send the event again with fewer")
@@ -125,7 +126,7 @@ MALFORMED_BATCH = Rejection("unreadable", "batch: the rest of its records is mal
 
 @dataclass(frozen=True)
 class UnreadableBatch:
-    """Facts about a batch that could not be read, or about the part of it that could not be read.
+    """Facts about a batch that could not be read in whole or in part.
 
     ``first`` and ``last`` are offsets; ``length`` and ``digest`` (BLAKE3) cover the batch's bytes
     in Kafka.
@@ -141,8 +142,8 @@ class UnreadableBatch:
 class UnreadableValue(bytes):
     """Value of a record that could not be read, with the reason.
 
-    A single record keeps the bytes of its value. An unreadable ``batch`` is represented by one
-    record: its value has the batch's first bytes, and its offset is the batch's last offset.
+    A single record keeps the bytes of its value. An unreadable ``batch`` is represented by one record, whose
+    value has the batch's first bytes and whose offset is the batch's last offset.
     """
 
     rejection: Rejection
@@ -156,19 +157,19 @@ class UnreadableValue(bytes):
 
 
 MAX_WHOLE_BYTES: Final = 1024 * 1024
-"""Largest event, with key and headers, that a dead letter contains whole; larger ones are cut to the next four limits."""
+"""Largest event, with key and headers, that a dead letter contains whole; larger ones are cut to the limits below."""
 MAX_VALUE_BYTES: Final = 64 * 1024
 MAX_KEY_BYTES: Final = 1024
 MAX_HEADERS_BYTES: Final = 16 * 1024
 MAX_KEPT_HEADERS: Final = MAX_HEADERS - 16
-"""Most headers kept of an event; a dead letter adds up to 16, so that it has at most ``MAX_HEADERS``."""
+"""Most headers of an event that a dead letter keeps; it adds up to 16 and must keep to ``MAX_HEADERS``."""
 
 
 def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
     """Return the event's bytes and headers, with the reason in headers as Kafka Connect writes it.
 
-    Events above ``MAX_WHOLE_BYTES`` and unread batches are cut, so that every dead letter is within
-    Kafka's limit; headers have the length and digest of the whole value.
+    Events above ``MAX_WHOLE_BYTES`` and unread batches are cut, so that every dead letter is within Kafka's
+    limit. Headers have the length and the digest of the whole value.
     """
     key, value, headers = record.key, record.value, record.headers
     facts = RejectedHeaders(
@@ -210,7 +211,7 @@ def _event_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> in
 
 
 def _fitting_headers(headers: Headers) -> Headers:
-    """Return the first headers, as many as fit in ``MAX_HEADERS_BYTES``."""
+    """Return the first headers that fit together into ``MAX_HEADERS_BYTES``."""
     kept, left_bytes = [], MAX_HEADERS_BYTES
     for name, value in headers[:MAX_KEPT_HEADERS]:
         left_bytes -= len(name.encode()) + len(value or b"") + 8
@@ -221,11 +222,11 @@ def _fitting_headers(headers: Headers) -> Headers:
 
 
 _UNPAID_PREFIX: Final = f"{PRICE}: query:"
-"""Prefix of the refusal of a question at an ordinary price."""
+"""First words of the refusal of a question that does not request an error, because of its price."""
 
 
 def says_exhausted(reason: str | None) -> bool:
-    """Return True for the reason of a grant that pays for no further ordinary answer."""
+    """Return True if a reason says that the grant pays for no further ordinary answer."""
     return reason is not None and reason.startswith(("exhausted:", _UNPAID_PREFIX))
 
 
@@ -234,8 +235,8 @@ class DeadLetter:
     """A refused event with the ``code`` and ``message`` of its refusal.
 
     ``topic``, ``partition`` and ``offset`` locate the event; ``key``, ``value`` and ``headers`` are its
-    bytes. ``time`` is the refusal in Unix seconds. ``length`` is the length of the whole value in
-    bytes if ``value`` is truncated.
+    bytes. ``time`` is the time of the refusal in Unix seconds. If ``value`` is cut, ``length`` is the
+    length of the whole value in bytes.
 
     Examples:
         >>> rejected = client.ask("counts", where="height > 2", outcomes=True)
@@ -290,7 +291,7 @@ def read_dead_letter(record: RecordLike) -> DeadLetter:
 LATEST_EVENTS: Final = 1_000
 """Number of latest events of each partition that are considered."""
 MAX_REASONS: Final = 64
-"""Most reasons of a partition; feeds use about twenty, and as many again for each attribute."""
+"""Most reasons of a partition; feeds have about twenty reasons, and about twenty more for each attribute."""
 OTHER_REASON: Final = "other"
 RECENT_SECONDS: Final = 600.0
 """Seconds after a topic's latest refused event during which the share is shown."""
@@ -307,7 +308,7 @@ SHARES: Final = (
 
 @dataclass(frozen=True)
 class RefusedShare:
-    """The refused share of the latest events: ``at_least`` is its lower end, ``share`` its text."""
+    """The refused share of the latest events: ``share`` is a range as text, ``at_least`` its lower end."""
 
     events: int
     share: str
@@ -319,7 +320,8 @@ class RefusedShare:
 class PartitionRefusals:
     """Marks which of the latest events of one partition were refused, by reason.
 
-    A mark is a bit, so an event that is added twice counts once. ``begin`` is the first offset that is known.
+    A mark is a bit, so an event that is added twice counts once. Events before the offset ``begin`` are
+    unknown.
     """
 
     def __init__(self, begin: int = 0) -> None:
@@ -381,10 +383,10 @@ def refused_share(partitions: list[PartitionRefusals]) -> RefusedShare | None:
 
 
 class TopicRefusals:
-    """The refused events of one live topic, as its dead letters have them.
+    """The refused events of one live topic, known from its dead letters.
 
-    Dead letters do not say how many later events were accepted: the latest events are those up to
-    the latest refused one of each partition that has any.
+    Dead letters do not say how many later events were accepted. So the latest events of a partition are the
+    events up to its latest refused event.
     """
 
     def __init__(self) -> None:
@@ -398,5 +400,5 @@ class TopicRefusals:
         self.last = max(self.last, time)
 
     def share(self, now: float) -> RefusedShare | None:
-        """Return the refused share; None once the latest refusal is ``RECENT_SECONDS`` old."""
+        """Return the refused share; None if the latest refusal is more than ``RECENT_SECONDS`` old."""
         return None if now - self.last > RECENT_SECONDS else refused_share(list(self._partitions.values()))

@@ -1,10 +1,11 @@
-"""A table of digests whose rows are in sorted files, so that its memory does not grow with it.
+"""A table of digests whose rows are in sorted files, so that the memory does not grow with the rows.
 
-New rows are in memory. When they are many, they are merged with the files of no more rows into one
-file. So sizes double from file to file, and each row is written a logarithmic number of times.
+New rows are in memory. If there are many, they are merged into one file, together with the last files as long
+as these are no larger. So each file has about twice the rows of the next one, and each row is written a
+logarithmic number of times.
 
 A file has no name and belongs to its process. It consists of pages, which are read and checked one at a
-time: an unreadable page is an error, and never a missing row.
+time. An unreadable page is an error; its rows are never treated as missing.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from stream.privacy.ledger.retirement import DIGEST_BYTES, name_digest
 from stream.settings import Settings, variable_of
 
 MAX_RECENT_ROWS: Final = 8192
-"""Rows in memory after which a file is written."""
+"""Maximum number of rows in memory before a file is written."""
 PAGE_BYTES: Final = 4096
 _CHECKSUM_BYTES: Final = 4
 _KEY_BYTES: Final = 8
 """Rows are sorted by the first bytes of their digests."""
 _PAGES_PER_READ: Final = 8
 _MIN_JOINT_SEARCH: Final = 1000
-"""Digests for which reading whole files is faster than one search for each."""
+"""Number of digests from which reading whole files is faster than a search for each digest."""
 
 _Rows = NDArray[np.uint8]
 """An array with a line for each row."""
 
 
 class DigestFileError(RuntimeError):
-    """A file of digests cannot be written or read; the step that needs it must fail."""
+    """A file of digests cannot be written or read; the current step of the processor must fail."""
 
 
 class DigestTable:
@@ -58,16 +59,16 @@ class DigestTable:
         return bool(self._recent or self._files)
 
     def __len__(self) -> int:
-        """Return the number of rows; a repeated one may count more than once."""
+        """Return the number of rows; a row that was added twice may count twice."""
         return len(self._recent) + sum(file.count for file in self._files)
 
     def add(self, digest: bytes, row: bytes = b"") -> None:
-        """Add a row; a repeated row is kept once. DigestFileError if the disk is full."""
+        """Add a row; a row that was added before is kept once. DigestFileError if the disk is full."""
         self._recent[digest] = row
         self._limit_recent()
 
     def add_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
-        """Add rows, each a digest and the other bytes, as ``add`` does."""
+        """Add rows as ``add`` does; each is a digest and its other bytes."""
         self._recent.update(rows)
         self._limit_recent()
 
@@ -79,7 +80,7 @@ class DigestTable:
         return next((row for row in found if row is not None), None)
 
     def find_all(self, digests: bytes) -> list[int]:
-        """Return the places of those of the joined digests that are in the table."""
+        """Return the indices of the digests that are in the table; ``digests`` are joined."""
         keys = _keys_of(np.frombuffer(digests, np.uint8).reshape(-1, DIGEST_BYTES))
         places: Iterable[int] = range(len(keys))
         if len(keys) >= _MIN_JOINT_SEARCH:
@@ -92,7 +93,7 @@ class DigestTable:
         return [at for at, digest in parts if self.find(digest) is not None]
 
     def _limit_recent(self) -> None:
-        """Merge the new rows, if they are too many, and the last files; change nothing if that fails."""
+        """Merge the new rows with the last files if there are too many; change nothing if this fails."""
         if len(self._recent) < MAX_RECENT_ROWS:
             return
         joined = b"".join(chain.from_iterable(self._recent.items()))
@@ -104,20 +105,20 @@ class DigestTable:
             total += self._files[first].count
         merged = _merge([*(file.read_all() for file in self._files[first:]), iter((rows,))])
         if self._folder is None:
-            self._folder = Settings().engine_folder  # read once: it takes milliseconds
+            self._folder = Settings().engine_folder  # read only once, because reading takes milliseconds
         self._files[first:] = [_SortedFile(merged, self._row_size, self._folder)]
         self._recent = {}
 
 
 def find_retired(table: DigestTable, streams: Iterable[str]) -> set[str]:
-    """Return those of the streams whose digests are in a table."""
+    """Return the streams whose digests are in a table."""
     names = list(streams) if table else []
     places = table.find_all(b"".join(name_digest("stream", name) for name in names))
     return {names[at] for at in places}
 
 
 class _SortedFile:
-    """A temporary file of pages. Each has a checksum, and rows sorted by their keys."""
+    """A temporary file of pages; each page has a checksum and rows sorted by their keys."""
 
     def __init__(self, rows: Iterable[_Rows], row_size: int, folder: str) -> None:
         self.count = 0
@@ -178,7 +179,7 @@ class _SortedFile:
     def find(self, digest: bytes) -> bytes | None:
         """Return the other bytes of a digest's row; None if it is not in the file."""
         key = _key_of(digest)
-        # Rows of one key may be on several pages.
+        # Rows with the same key may be on several pages.
         first, end = bisect_left(self._first_keys, key) - 1, bisect_right(self._first_keys, key)
         for number in range(max(first, 0), end):
             page, end_of_rows = self._read_pages(number, 1), self._end_of_rows(number)
@@ -205,7 +206,7 @@ class _SortedFile:
             yield rows
 
     def common_keys(self, keys: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
-        """Yield the file's keys that are among some sorted ones."""
+        """Yield the file's keys that are also in the sorted ``keys``."""
         for rows in self.read_all():
             mine = _keys_of(rows)
             start, end = np.searchsorted(keys, mine[0]), np.searchsorted(keys, mine[-1], "right")
@@ -213,7 +214,7 @@ class _SortedFile:
 
 
 def _merge(sources: Iterable[Iterator[_Rows]]) -> Iterator[_Rows]:
-    """Yield the rows of sorted sources in order; repeated rows once."""
+    """Yield the rows of sorted sources in order; yield equal rows once."""
     heads: list[tuple[NDArray[np.uint64], _Rows, Iterator[_Rows]]] = []
     for source in sources:
         heads += _next_head(source)
@@ -253,7 +254,7 @@ def _key_of(digest: bytes) -> int:
 
 
 def _close(file: IO[bytes]) -> None:
-    """Close a file; on a full disk, its last bytes cannot be written, which is known by then."""
+    """Close a file; ignore an error, because a full disk was already reported by an earlier write."""
     with suppress(OSError):
         file.close()
 

@@ -1,9 +1,9 @@
 """The interface between processors and the engines that run them.
 
-A processor is a deterministic state machine over one partition: restored from changelogs, it
-processes batches of records, changes its state and returns its outputs. It does not depend on
-Kafka. An engine writes the outputs of a batch and its new input position in one transaction. After
-any failure it discards the processor and restores another one.
+A processor is a deterministic state machine over one partition. It is restored from changelogs, processes
+batches of records, changes its state and returns outputs. It does not depend on Kafka. An engine writes the
+outputs of a batch and the new input position in one transaction. After any failure it discards the
+processor and restores another one.
 
 Control events of a stream are ordered by age: an ``opened`` event never replaces a later ``halted`` or
 ``closed`` one, and an event from before an extension never replaces one from after it.
@@ -57,11 +57,11 @@ class Record(NamedTuple):
 
 
 Message = tuple[bytes | None, bytes | None, Headers]
-"""Key, value and headers of an output record; a null value deletes the key."""
+"""Key, value and headers of an output record; the value None deletes the key."""
 
 
 class Messages(Collection[Message]):
-    """Messages to one partition, in order: a sequence of lists and of columns, which are not copied."""
+    """Messages to one partition, in order: a list of lists and columns, which are not copied."""
 
     __slots__ = ("parts",)
 
@@ -128,19 +128,19 @@ PROGRESS_KEY = b"@progress"
 
 
 TOPIC_ID_PREFIX: Final = "topic-id "
-"""Prefix of progress headers with topic ids; the topic's name follows.
+"""Prefix of the names of progress headers with topic ids; the topic's name follows.
 
-Versions that do not know these headers can still read the record.
+Versions of Sotto that do not know these headers can still read the record.
 """
 
 
 def topic_id_headers(topic_ids: Mapping[str, str]) -> Headers:
-    """Return the headers of a progress record for inputs with these topic ids."""
+    """Return the headers of a progress record for input topics with these ids."""
     return tuple((TOPIC_ID_PREFIX + topic, topic_id.encode()) for topic, topic_id in topic_ids.items())
 
 
 def topic_ids_of(record: RecordLike) -> dict[str, str]:
-    """Read a progress record's topic ids; earlier versions wrote none."""
+    """Read the topic ids of a progress record; a record of an earlier version has none."""
     return {
         name.removeprefix(TOPIC_ID_PREFIX): value.decode("ascii", "replace")
         for name, value in record.headers
@@ -149,7 +149,7 @@ def topic_ids_of(record: RecordLike) -> dict[str, str]:
 
 
 class TableMissedError(RuntimeError):
-    """The changelog refers to a record of a table topic that was not read; the next restore reads it."""
+    """The changelog refers to a record of a table topic that was not read; the next restore will read it."""
 
 
 class LaterVersionError(RuntimeError):
@@ -163,7 +163,7 @@ class LaterVersionError(RuntimeError):
 
 
 def decode_changelog_record(record: RecordLike, decode: Callable[[bytes], Decoded]) -> Decoded:
-    """Decode a changelog record; raise LaterVersionError if it is not readable."""
+    """Decode a changelog record; raise LaterVersionError if this version cannot read it."""
     try:
         return decode(record.value or b"")
     except (*DECODE_ERRORS, MalformedEventError):
@@ -192,11 +192,11 @@ class _ControlSummary(msgspec.Struct):
 
     @property
     def rank(self) -> tuple[int, bool]:
-        """Rank in the order in which the budget service publishes a stream's events.
+        """The event's place in the order in which the budget service publishes a stream's events.
 
-        Extensions and versions grow only while a stream is open or exhausted, and an exhausted
-        stream's event has the kind ``halted``. So if two events have equal sums of extensions and
-        version, the one that is not ``opened`` is the later one.
+        Extensions and data versions grow only while a stream is open or exhausted, and the event of an
+        exhausted stream has the kind ``halted``. So if two events have equal sums of extensions and
+        version, the later event is the one that is not ``opened``.
         """
         return len(self.extensions) + self.version, self.kind != "opened"
 
@@ -206,11 +206,11 @@ _encode_control = msgspec.json.Encoder().encode
 
 
 RETIRED_PREFIX: Final = b"@retired|"
-"""Prefix of the keys of ``RetiredStreams``; stream names never start with an at-sign."""
+"""Prefix of the keys of ``RetiredStreams`` records; stream names never start with an at-sign."""
 
 
 def control_summary(value: bytes) -> bytes:
-    """Return a control event with only the fields that ``is_stale`` needs: about 100 bytes."""
+    """Return a control event with only the fields that ``is_stale`` needs, in about 100 bytes."""
     return _encode_control(_decode_control(value))
 
 
@@ -233,10 +233,10 @@ def is_stale(known: bytes | None, received: bytes | None) -> bool:
 
 
 PERIOD_OVER_REASON: Final = "its period is over"
-"""The reason with which a stream of a period is closed after the period's last questions."""
+"""The reason with which the stream of a period is closed after the period's last questions."""
 
 MODEL_NOT_ASKED_REASON: Final = "each period has a stream of its own, and this one is never asked"
-"""The reason with which a worker does not answer a model; it is not an error."""
+"""The reason why a worker does not answer a model (docs/live.md, "A period at a time"); it is not an error."""
 
 
 class InputRefusedError(RuntimeError):
@@ -247,8 +247,8 @@ class InputRefusedError(RuntimeError):
 class Batch:
     """Records of one step, read by ``Processor.prepare``.
 
-    ``needs_tables`` is true if the records have keys (such as streams) that the table topics read so
-    far do not contain. The engine must then read these topics to their ends, and prepare again.
+    ``needs_tables`` is True if a record has a key (such as a stream) that is not in the table topics as read
+    so far. The engine must then read the table topics to their ends, and prepare the records again.
     """
 
     records: Sequence[RecordLike]
@@ -271,9 +271,9 @@ class Processor(Protocol):
 
     @property
     def runs_in_thread(self) -> bool:
-        """True if a step may be slow, such as counting rows; it then runs in a thread.
+        """True if a step may be slow, for example because it counts rows; it then runs in a thread.
 
-        It may become true when the processor applies a table's record.
+        It may become True when the processor applies a record of a table topic.
         """
 
     @property
@@ -281,28 +281,28 @@ class Processor(Protocol):
         """The compacted topic that this processor writes and is restored from."""
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Read records of a table or of the changelog; all tables come before the changelog."""
+        """Read records of a table topic or of the changelog; all table topics come before the changelog."""
 
     @property
     def answers_are_repeatable(self) -> bool:
-        """True if events that the changelog lacks may be answered again, with the same bytes."""
+        """True if events that are not in the changelog may be answered again, with the same bytes."""
 
     def end_restore(self) -> Mapping[str, int]:
         """End the restore and return each input's next offset according to the changelog."""
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """The id of each input topic when the changelog's offsets were written, if the changelog has it.
+        """The id of each input topic at the time when the changelog's offsets were written.
 
-        A recreated topic has another id. The engine adds missing ids, and later progress records
-        contain them.
+        A recreated topic has another id. If the changelog has no id of a topic, the engine adds it, and
+        later progress records contain it.
         """
 
     def restart_input(self, topic: str) -> None:
         """Restart an input at offset 0 after its topic was deleted and created again.
 
         Raises:
-            InputRefusedError: the state from the old topic does not fit the new one.
+            InputRefusedError: the state that came from the old topic does not fit the new topic.
         """
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
@@ -313,16 +313,16 @@ class Processor(Protocol):
         """
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
-        """Decode the first records of one input topic: as many as one step processes, at least one.
+        """Decode the first records of one input topic, at least one, as many as one step processes.
 
-        Their number depends on public facts only. The method changes no state, and the batch is
-        valid until the next call of ``follow`` or ``process``.
+        The number of records depends on public facts only. The method changes no state. The batch is valid
+        until the next call of ``follow`` or ``process``.
         """
 
     def process(self, batch: Any) -> Outputs:
         """Process a batch that this processor has prepared; it may be empty.
 
-        The outputs do not depend on the division into batches.
+        The outputs do not depend on how the records are divided into batches.
         """
 
     def collect_due_outputs(self, now: float) -> Outputs:
@@ -334,19 +334,19 @@ class RefusingProcessor(Protocol):
     """A processor that may lack noise keys or tables of some streams."""
 
     def refusals(self) -> Mapping[str, int]:
-        """Return the number of open streams without answers by public reason."""
+        """Return the number of open streams that are not answered, for each public reason."""
 
 
 @runtime_checkable
 class ReadingProcessor(Protocol):
-    """A processor that reads tables in threads of its own, between its steps."""
+    """A processor that reads tables in its own threads, between its steps."""
 
     @property
     def has_finished_readings(self) -> bool:
-        """True if ``collect_due_outputs`` has work that a table's reading held up; it may be slow."""
+        """True if ``collect_due_outputs`` has work that waited for a table; the call may then be slow."""
 
     def cancel_readings(self) -> None:
-        """Cancel all readings, because the partition goes."""
+        """Cancel all readings, because the partition is given up."""
 
 
 @runtime_checkable
@@ -355,27 +355,27 @@ class AnchoredProcessor(Protocol):
 
     @property
     def trail_head(self) -> TrailHead | None:
-        """The trail's head after all outputs so far; None without a trail."""
+        """The trail's head after all outputs so far; None if there is no trail."""
 
     def take_largest_grant(self) -> float | None:
-        """Return the largest ε granted since the last call; None without a grant."""
+        """Return the largest ε granted since the last call; None if nothing was granted."""
 
 
 @runtime_checkable
 class TimedProcessor(Protocol):
-    """A processor with outputs due at times or at the end of its input."""
+    """A processor with outputs that are due at a time, or at the end of its input."""
 
     def note_end_of_input(self, moment: float) -> None:
         """Note that all records before ``moment``, in seconds since 1970, have been processed."""
 
     @property
     def due_at(self) -> float | None:
-        """Time in seconds since 1970 at which ``note_end_of_input`` can cause outputs, or None."""
+        """Time in seconds since 1970 from which ``note_end_of_input`` can cause outputs; None if it cannot."""
 
     @property
     def closes_at(self) -> float | None:
-        """Time in seconds since 1970 at or after which new input causes outputs, or None."""
+        """Time in seconds since 1970 from which new input causes outputs; None if it causes none."""
 
     @property
     def has_more_outputs(self) -> bool:
-        """True if ``collect_due_outputs`` must be called again, because one call did not return all."""
+        """True if ``collect_due_outputs`` must be called again, because it did not return all due outputs."""

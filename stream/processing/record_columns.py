@@ -1,4 +1,4 @@
-"""Records and messages in columns; a single record or message is created on access."""
+"""Records and messages in columns; single records and messages are created on access."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _NO_HEADERS: Final = ()
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class RecordColumns(Sequence[Record]):
-    """Records of one partition without headers, in order of their offsets.
+    """Records of one partition without headers, in the order of their offsets.
 
-    ``timestamp_type`` says who set the timestamps: 0 for the producers, 1 for the broker, and None
-    outside Kafka.
+    ``timestamp_type`` is 0 if producers set the timestamps, 1 if the broker did, and None outside Kafka.
     """
 
     all_are_read: ClassVar = True
@@ -107,7 +106,7 @@ def can_be_concatenated(first: Sequence[Any], second: Sequence[Any]) -> bool:
 
 
 def concatenate(parts: Sequence[Sequence[Any]]) -> Sequence[Any]:
-    """Concatenate compatible fetches of a partition."""
+    """Concatenate fetches of a partition for which ``can_be_concatenated`` is True."""
     columns = [part for part in parts if isinstance(part, RecordColumns)]
     if not columns:
         return [record for part in parts for record in part]

@@ -10,12 +10,12 @@ from aiokafka.partitioner import murmur2
 from blake3 import blake3
 
 LEDGER_PARTITIONS = 1
-"""Partitions of requests, charges, ledger and trail: see docs/decisions/0008-ledger-topics-have-one-partition.md."""
+"""Number of partitions of requests, charges, ledger and trail (docs/decisions/0008-ledger-topics-have-one-partition.md)."""
 
 
 @dataclass(frozen=True)
 class Topics:
-    """The topics of one installation; topics keyed by stream have ``partitions`` partitions."""
+    """The topics of one installation; topics that are keyed by stream have ``partitions`` partitions."""
 
     prefix: str = "sotto"
     partitions: int = 4

@@ -1,7 +1,7 @@
 """Accounts of sources and populations: their budgets, allotments and ledger records.
 
-A budget that renews has periods of equal length from its start. All sums are over the grants'
-amounts, so a restore computes them again from the grants.
+A budget that renews has periods of equal length from its start. All sums are sums of the grants' amounts, so
+a restore computes them again from the grants.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CountedGrant = Grant | RetiredGrants
 
 
 class BudgetAmounts(TypedDict):
-    """The sums of a budget or allotment, as ledger records have them."""
+    """The sums of a budget or allotment, as fields of ledger records."""
 
     granted: Amount
     spent: Amount
@@ -55,7 +55,7 @@ class BudgetAmounts(TypedDict):
 class Ceiling:
     """A limit (``total``), and the sums of the grants that count against it.
 
-    Error texts name it by ``label``, and add the advice ``remedy``.
+    Error texts name the ceiling by its ``label`` and contain its ``remedy``.
     """
 
     label: str
@@ -73,8 +73,8 @@ class Ceiling:
         """The amount that may still be granted.
 
         Under ``zcdp`` a cost is paid if it fits either in ε or in ρ, so one of the two may be negative.
-        Gaussian noise has no finite ε by basic composition. While the sums contain such a stream,
-        ``unbounded`` of the rest is negative, and only ρ decides.
+        Gaussian noise has no finite ε by basic composition. If the sums contain a stream with Gaussian
+        noise, ``unbounded`` of the result is negative, and only ρ decides.
         """
         return self.total - self.counted
 
@@ -83,7 +83,7 @@ class Ceiling:
         return can_pay(cost, self.left, self.terms.accountant)
 
     def replace_amounts(self, before: GrantAmounts, after: GrantAmounts, streams: int = 0) -> None:
-        """Replace a grant's amounts ``before`` by ``after`` in all sums; add ``streams`` streams."""
+        """Replace a grant's amounts ``before`` by ``after`` in all sums, and add ``streams`` to the streams."""
         self.granted += after.granted - before.granted
         self.spent += after.spent - before.spent
         self.refunded += after.refunded - before.refunded
@@ -116,15 +116,15 @@ class Allotment(Ceiling):
 
     name: str = ""
     analysts: tuple[str, ...] = ()
-    remedy: str = "have it raised, "
+    remedy: str = "have the allotment raised, "
 
 
 @dataclass(slots=True)
 class Budget(Ceiling):
     """The budget of a source or population.
 
-    ``period_number`` counts its periods from 1, and is 0 if the budget never renews. ``start_ms`` is the
-    start of the current period, in milliseconds since 1970.
+    ``period_number`` counts periods from 1; it is 0 if the budget never renews. ``start_ms`` is the start of
+    the current period, in milliseconds since 1970.
     """
 
     period_number: int = 0
@@ -133,7 +133,7 @@ class Budget(Ceiling):
 
     @classmethod
     def create(cls, label: str, terms: BudgetTerms, starts: int) -> Budget:
-        """Create an unused budget; if it renews, its first period begins at ``starts`` ms."""
+        """Create an unused budget; if it renews, its first period begins at ``starts`` (ms since 1970)."""
         budget = cls(label, terms, total_budget(terms))
         if terms.renews is not None:
             budget.period_number, budget.start_ms = 1, starts
@@ -158,7 +158,7 @@ class Budget(Ceiling):
         )
 
     def new_claim(self) -> Claim:
-        """Create a new grant's claim."""
+        """Create the claim of a new grant."""
         return Claim(self.terms.accountant, period=self.period_number)
 
     def allotments_of(self, analyst: str | None) -> list[Allotment]:
@@ -213,7 +213,7 @@ class Budget(Ceiling):
         amount: tuple[float, float | None],
         claims: Iterable[tuple[CountedGrant, Claim]],
     ) -> Allotment:
-        """Create or change an allotment; refuse an amount below what counts against it already."""
+        """Create or change an allotment; refuse an amount below the grants that already count against it."""
         epsilon, delta = amount
         terms = AllottedTerms(
             epsilon, self.terms.delta if delta is None else delta, self.terms.accountant, self.terms.renews
@@ -237,7 +237,7 @@ class Budget(Ceiling):
 def require_paid(ceilings_to_charge: Iterable[tuple[Ceiling, Cost]]) -> None:
     """Raise RefusedError if a ceiling cannot pay its cost.
 
-    If several cannot, the error names the one with the least ε left.
+    If several ceilings cannot pay, the error names the one with the least ε left.
     """
     unpaid = [(ceiling, cost) for ceiling, cost in ceilings_to_charge if not ceiling.can_pay(cost)]
     if unpaid:
@@ -302,7 +302,7 @@ class Account:
     population: PopulationAccount | None = None
     grants: dict[str, Grant] = field(default_factory=dict)
     retired: dict[str | None, RetiredGrants] = field(default_factory=dict)
-    """The sums of retired grants, by analyst."""
+    """The sums of retired grants of each analyst."""
     totals_recorded_ms: int | None = None
     """Time at which the audit trail last recorded the budget's totals; None if it never did."""
     has_unrecorded_spending: bool = False
@@ -320,7 +320,7 @@ class Account:
             yield grant, grant.claim
 
     def counted_grants(self) -> Iterator[CountedGrant]:
-        """Yield all grants, then the sums of retired ones."""
+        """Yield all grants, then the sums of retired grants."""
         yield from self.grants.values()
         yield from self.retired.values()
 
@@ -337,7 +337,7 @@ class Account:
         return self.retired[analyst]
 
     def budgets(self, grant: CountedGrant) -> Iterator[tuple[Budget, Claim]]:
-        """Yield the budgets of a grant, each with the grant's claim on it."""
+        """Yield the budgets that a grant counts against, each with the grant's claim on it."""
         yield self.budget, grant.claim
         if self.population is not None and grant.population_claim is not None:
             yield self.population.budget, grant.population_claim
@@ -400,11 +400,11 @@ def _allotment_record(owner: Account | PopulationAccount, allotment: Allotment) 
 
 
 Change = tuple[str, bytes, LedgerRecord | None]
-"""One ledger write: name of the source or population, key, and record, None to delete the key."""
+"""One ledger write: name of the source or population, key, and record; None deletes the key."""
 
 
 class Changes:
-    """Collects what has changed: sources, populations, allotments and grants, each once."""
+    """Collects the sources, populations, allotments and grants that have changed, each once."""
 
     def __init__(self) -> None:
         self._changed_records: dict[str, tuple[int, str, Callable[[], LedgerRecord | None]]] = {}
@@ -418,7 +418,7 @@ class Changes:
                 self.mark_changed(owner, owner.budget.allotments_of(grant.analyst))
 
     def mark_changed(self, owner: Account | PopulationAccount, allotments: list[Allotment] | None = None) -> None:
-        """Mark a source or population as changed, and the given allotments, or all of them."""
+        """Mark a source or population as changed, with the given allotments or, by default, all of them."""
         rank, kind = (0, "source") if isinstance(owner, Account) else (1, "population")
         self._changed_records[f"{kind}|{owner.name}"] = (rank, owner.name, owner.to_record)
         for allotment in owner.budget.allotments.values() if allotments is None else allotments:

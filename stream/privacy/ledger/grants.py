@@ -54,15 +54,15 @@ def period_length_ms(renews: str | None) -> int:
 
 
 def describe_promise(terms: BudgetTerms, number: int) -> str:
-    """Describe a budget's promise in the period ``number``, in plain words."""
+    """Describe for users what a budget promises in its period ``number``."""
     if terms.renews is None:
         return "privacy is for ever: the budget never renews"
     count, (unit, _) = int(terms.renews[:-1]), _UNITS[terms.renews[-1]]
     period = f"{count} {unit}s" if count > 1 else unit
     so_far = (
-        "this is the first"
+        "this is the first period"
         if number == 1
-        else f"this is period {number}, at whose end that may be {number} times as much"
+        else f"this is period {number}, so at its end they may have cost {number} times as much"
     )
     return (
         f"privacy is per period, not for ever: every {period} a person may lose {_format_budget(terms.epsilon, terms.delta)} again, "
@@ -71,19 +71,19 @@ def describe_promise(terms: BudgetTerms, number: int) -> str:
 
 
 def describe_joining(source: str, population: str, number: int) -> str:
-    """Describe the loss in earlier periods of a population that a source joins in a later one."""
+    """Describe the loss in a population's earlier periods, if a source joins it in a later period."""
     return (
-        f"what '{source}' was granted before counts in period {number} of population '{population}'; in earlier periods it was not "
-        "counted, so that each of them may have cost a person that much more than the population's budget"
+        f"the grants of '{source}' count from period {number} of population '{population}' on; they did not count in its earlier periods, "
+        "so each of these may have cost a person that much more than the population's budget"
     )
 
 
 def completed_cost(calibration: Calibration, accountant: str, totals: EdgeTotals, extensions: Extensions) -> Cost:
-    """Return the part of a stream's cost, rounded down, that belongs to earlier periods alone.
+    """Return the part of a stream's cost, rounded down, that counts in earlier periods only.
 
-    ``totals`` are the stream's totals at the start of the current period. A charge belongs to an
-    earlier period only if no later answer uses its noise, and if the losses of charges add up. All
-    other noise counts again in each period in which the stream may answer.
+    ``totals`` are the stream's totals at the start of the current period. A charge counts in
+    an earlier period only if no later answer uses its noise, and if the losses of charges add up. All other
+    noise counts again in each period in which the stream may answer.
     """
     if accountant != "pure" or totals.answered == 0 or any(extension.delta for extension in extensions):
         return NO_COST
@@ -101,7 +101,7 @@ def _cost_of_parts(calibration: Calibration, charged_parts: int) -> Cost:
 
 
 def describe_promise_per_period(epsilon: float, delta: float, period: str) -> str:
-    """Describe the promise of a live topic's budget for each period, in plain words."""
+    """Describe for users what a live topic's budget for each period promises."""
     return (
         f"{_format_budget(epsilon, delta)} for a person's events in one period of {period}; events in k periods are protected by k times as "
         "much"
@@ -113,7 +113,7 @@ def _format_budget(epsilon: float, delta: float) -> str:
 
 
 class GrantAmounts(NamedTuple):
-    """The amounts of a grant that its budget adds up; ``counted`` counts against the limit."""
+    """The amounts of a grant that its budgets add up; ``counted`` counts against the limit."""
 
     granted: Cost = NO_COST
     spent: Cost = NO_COST
@@ -125,8 +125,8 @@ class GrantAmounts(NamedTuple):
 class Claim:
     """A grant's amounts in one budget, computed by that budget's accountant.
 
-    ``counted`` is the amount that counts against the budget in the current ``period``.
-    ``start_totals`` are the stream's totals at the start of the period; None if it was opened later.
+    ``counted`` is the amount that counts against the budget in the current ``period``. ``start_totals`` has
+    the stream's totals at the start of the period; it is None if the stream was opened later.
     """
 
     accountant: str
@@ -144,7 +144,7 @@ class Claim:
 
     @property
     def standing(self) -> Standing | None:
-        """Period and totals at its start, for ledger records; None if the budget does not renew."""
+        """The current period, and the totals at its start, for ledger records; None if the budget never renews."""
         return Standing(period=self.period, totals=self.start_totals) if self.period else None
 
 
@@ -156,12 +156,12 @@ _IDENTITY_BYTES: Final = _INCARNATION_BYTES + 32
 class Grant:
     """One stream's reservation and spending.
 
-    A ledger has many grants, and each takes little memory: ``opening`` has the incarnation and the digest
-    of the stream's identity in 48 bytes, and after them its specification as JSON without defaults.
-    ``claim`` is its claim on the source's budget, ``population_claim`` that on the population's budget.
-    ``has_uneven_prices`` is True if answers may be priced by their ε alone
-    (`stream.privacy.planning.plans.are_uneven`). ``settled`` is True if the stream has ended and its
-    last totals are recorded; an extension makes it False.
+    A ledger has many grants, so each must take little memory. ``opening`` has the incarnation and the digest
+    of the stream's identity in 48 bytes, followed by the stream's specification as JSON without defaults.
+    ``claim`` is the claim on the source's budget, ``population_claim`` the claim on the population's budget.
+    ``has_uneven_prices`` is True if answers may have different prices with only their ε bounded
+    (`stream.privacy.planning.plans.are_uneven`). ``settled`` is True if the stream has ended and its last
+    totals are recorded; an extension makes it False.
     """
 
     stream: str
@@ -181,22 +181,22 @@ class Grant:
     surplus: int = 0
     extensions: Extensions = field(default=())
     lost: bool = False
-    """The number of answers is unknown: the grant counts as fully spent and is not refunded."""
+    """True if the number of answers is unknown; the grant then counts as fully spent and is not refunded."""
 
     decoded: tuple[StreamSpec, StreamIdentity] | None = field(default=None, repr=False, compare=False)
-    """Specification and identity of a new grant, until ``Account.grant_record`` has built its record."""
+    """Specification and identity of a new grant, kept until ``Account.grant_record`` has built its record."""
 
     @classmethod
     def create(
         cls, spec: StreamSpec, identity: StreamIdentity, calibration: Calibration, claim: Claim, **fields: Any
     ) -> Grant:
-        """Create a grant from a stream's decoded opening; ``fields`` are the grant's other fields."""
+        """Create a grant from specification and identity; ``fields`` are the grant's other fields."""
         opening = bytes.fromhex(identity.incarnation + identity.digest)
         opening += spec.model_dump_json(exclude_defaults=True).encode()
         return cls(spec.stream, opening, intern(identity.key_id), calibration, claim, **fields)
 
     def decode_opening(self) -> tuple[StreamSpec, StreamIdentity]:
-        """Return specification and identity."""
+        """Return the stream's specification and identity, decoded from ``opening``."""
         if self.decoded is not None:
             return self.decoded
         identity = StreamIdentity(incarnation=self.incarnation, digest=self.digest, key_id=self.key_id)
@@ -214,7 +214,7 @@ class Grant:
 
     @property
     def incarnation(self) -> str:
-        """The incarnation of the identity."""
+        """The incarnation of the stream's opening."""
         return self.opening[:_INCARNATION_BYTES].hex()
 
     @property
@@ -239,7 +239,7 @@ class Grant:
 
     @property
     def is_over(self) -> bool:
-        """True if the stream has ended and its totals are final; a halted one may still be closed."""
+        """True if the stream has ended and its totals are final; a halted stream may still be closed."""
         return self.settled and (self.state == "closed" or (self.ending == "halted" and not self.lost))
 
     @property
@@ -249,7 +249,7 @@ class Grant:
 
     @property
     def charged_parts(self) -> int:
-        """Cost of the charged answers so far, in units of 1/``PARTS_PER_CHARGE`` of an ordinary charge."""
+        """Cost of the charged answers so far, in parts of an ordinary charge (see ``PARTS_PER_CHARGE``)."""
         return self.tops * PARTS_PER_CHARGE + self.surplus
 
     @property
@@ -259,15 +259,16 @@ class Grant:
 
     @property
     def totals(self) -> EdgeTotals:
-        """The totals for claims of a period that starts now.
+        """The totals with which claims begin a period that starts now.
 
-        A stream with ``lost`` may have answered in any period, so it is settled only when closed.
+        A stream with unknown totals (``lost``) may have answered in any period, so it is settled only when
+        it is closed.
         """
         settled = self.settled and (not self.lost or self.state == "closed")
         return _shared_totals(self.answered, self.tops, self.surplus, len(self.extensions), settled)
 
     def extension_of_request(self, request: str, accountant: str) -> tuple[Extension, Cost] | None:
-        """Return the extension by the request with this digest and its cost; None without one."""
+        """Return the extension by the request with this digest, with its cost; None if there is none."""
         for index, extension in enumerate(self.extensions):
             if extension.request == request:
                 start = charged_answers(self.calibration, self.extensions[:index])
@@ -295,10 +296,10 @@ class Grant:
         claim.counted = self.counted_amount(claim)
 
     def counted_amount(self, claim: Claim, more: Cost = NO_COST) -> Cost:
-        """Return the amount that counts in this period; ``more`` is the cost of an extension.
+        """Return the amount that counts in the current period; ``more`` is the cost of an extension.
 
-        It is the whole cost, less the charges that earlier periods have completed. It is nothing if
-        the stream ended before the period and was not extended since.
+        The amount is the whole cost without the charges that count in earlier periods only. It is 0 if the
+        stream ended before the current period and was not extended since.
         """
         start_totals, held = claim.start_totals, claim.cost + more - claim.refunded
         if start_totals is None:
@@ -311,7 +312,7 @@ class Grant:
 
 @lru_cache(maxsize=65536)
 def _shared_totals(answered: int, tops: int, surplus: int, extensions: int, settled: bool) -> EdgeTotals:
-    """Return totals; equal totals share one object, because 100,000 streams may have the same."""
+    """Return totals; equal totals share one object, because very many streams may have the same totals."""
     return EdgeTotals(answered=answered, tops=tops, surplus=surplus, extensions=extensions, settled=settled)
 
 
@@ -322,10 +323,10 @@ MAX_EXTENSIONS = 100
 def plan_extension(
     spec: StreamSpec, calibration: Calibration, extensions: Extensions, request: str, epsilon: float, delta: float
 ) -> Extension:
-    """Return the largest extension that ε pays for.
+    """Return the largest extension that ``epsilon`` pays for.
 
-    With δ, its charges are composed optimally if they are equal and independent; earlier charges
-    are not part of this composition.
+    With δ, the charges of the extension are composed optimally if they are equal and independent; earlier
+    charges are not part of this composition.
 
     Raises:
         PlanError: the stream cannot be extended, or ε pays for no answer.
@@ -334,7 +335,7 @@ def plan_extension(
     each = losses(calibration).extension_loss
     answers = math.floor(exact_decimal(epsilon) / each)
     granted, failing = rounded_up(answers * each), 0.0
-    # If answers may have separate prices, charges are not equal rounds.
+    # If questions may have their own prices, charges are not equal rounds.
     if delta > 0.0 and has_independent_answers(calibration) and not takes_alpha(calibration):
         charge_epsilon, most, most_delta = rounded_up(each), affordable_epsilon(epsilon), affordable_delta(delta)
         longest = _most_answers(charge_epsilon, most, most_delta, answers)
@@ -422,9 +423,9 @@ def check_report(grant: Grant, answered: int, tops: int, surplus: int, state: St
 
 
 def _cutoffs(grant: Grant) -> set[int]:
-    """Return the totals, in parts of a charge, at which a worker may report exhausted.
+    """Return the totals, in parts of a charge, at which a worker may report the stream exhausted.
 
-    A worker that does not know the last extensions yet is exhausted at a lower total.
+    For a worker that does not know the last extensions yet, the stream is exhausted at a lower total.
     """
     extensions = grant.extensions
     return {

@@ -33,7 +33,7 @@ def restore_ledger(
 ) -> None:
     """Fill an empty ledger from the last record of each key, and sum the budgets over the grants.
 
-    ``further_grants`` have other keys than the records, and are taken one after the other, so that they
+    ``further_grants`` have other keys than ``records``. They are restored one after the other, so that they
     need not be in memory together.
     """
     latest: dict[tuple[str | None, ...], LedgerRecord] = {}
@@ -57,7 +57,7 @@ def restore_ledger(
             )
             owner.budget.allot(record.allotment, record.analysts, (record.epsilon, record.delta), ())
     _restore_retired(ledger, latest.values())
-    # Most streams have equal plans, so they share one object.
+    # Streams with equal calibrations share one object, because most calibrations are equal.
     plans: dict[Calibration, Calibration] = {}
     grants = (record for record in latest.values() if isinstance(record, GrantRecord))
     for record in chain(grants, further_grants):
@@ -101,7 +101,7 @@ def _restore_budget(label: str, terms: BudgetTerms, period: Period | None) -> Bu
 
 
 def _share_attributes(record: LedgerRecord, source_by_parent: dict[str, EventsSource]) -> LedgerRecord:
-    """Let all accounts of a source's periods share one object with the attributes, to save memory."""
+    """Make the accounts of a source's periods share one object for the attributes, to save memory."""
     source = record.source if isinstance(record, SourceRecord) else None
     if not isinstance(source, EventsSource) or source.period_of is None:
         return record
@@ -154,7 +154,7 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
 def _restore_claim(grant: Grant, claim: Claim, standing: Standing | None) -> None:
     """Restore the stream's totals at the start of the current period, and the claim's amounts.
 
-    If the record is from an earlier period, the stream has not changed since.
+    If the record is from an earlier period, the stream has not changed since then.
     """
     if standing is not None:
         claim.start_totals = standing.totals if standing.period == claim.period else grant.totals
@@ -170,10 +170,10 @@ RESULTS_KEPT_BY_MECHANISM: Final = {
     "lazy_histogram": _KEPT_RELEASE,
     "sparse_project": _KEPT_RELEASE,
 }
-"""Subject and verb for a text about the results that a mechanism keeps from a version of the data.
+"""Subject and verb of a text about the results that a mechanism keeps from one version of the data.
 
-The noise of these mechanisms must never be added to another version. All other mechanisms draw new
-noise for each question and answer from the current version (docs/tables.md, "New versions").
+The noise of these mechanisms must never be added to another version of the data. All other mechanisms draw
+new noise for each question and answer from the current version (docs/tables.md, "New versions").
 """
 
 
@@ -192,7 +192,7 @@ def require_refreshable(account: Account) -> None:
 
 
 def refresh_source(ledger: Ledger, account: Account, fingerprint: str, *, close: bool) -> list[Grant]:
-    """Start the source's next version; return the grants whose workers must be notified.
+    """Begin a new version of the source's data; return the grants whose workers must be notified.
 
     Streams whose mechanism keeps results of the old version are closed. This includes exhausted
     streams, because they could be extended. With ``close`` all streams are closed. A stream that is ending is skipped.
@@ -216,7 +216,7 @@ def refresh_source(ledger: Ledger, account: Account, fingerprint: str, *, close:
 
 
 def restore_ends(ledger: Ledger, ends: Iterable[tuple[str, str, int]]) -> None:
-    """Load source, name and time in ms of the streams whose last record was written then."""
+    """Load the ends of streams: source, name, and the time of the last ledger record in ms."""
     for source, stream, ended in sorted(ends, key=lambda one: one[2]):
         ledger.ended_streams.update(source, ledger.accounts[source].grants[stream], ended)
 
@@ -224,7 +224,7 @@ def restore_ends(ledger: Ledger, ends: Iterable[tuple[str, str, int]]) -> None:
 def retire_stream(ledger: Ledger, source: str, stream: str) -> None:
     """Replace an ended stream by the digest of its name; its amounts stay in all sums.
 
-    No budget's sums change, so later decisions do not change either. If the stream is halted, it can no
+    The sums of all budgets stay the same, and so do later decisions. If the stream is halted, it can no
     longer be closed and refunded.
     """
     account = ledger.accounts[source]
@@ -241,9 +241,9 @@ def retire_stream(ledger: Ledger, source: str, stream: str) -> None:
 
 
 def retire_periods(ledger: Ledger, over_by: int) -> None:
-    """Retire the accounts of periods that ended at ``over_by`` ms or before and have no streams.
+    """Retire the accounts of periods that ended at ``over_by`` (ms) or before and have no streams.
 
-    The last period of each source stays: a new stream of the source starts after it.
+    The last period of each source is kept, because a new stream of the source starts after it.
     """
     for accounts in ledger.periods.values():
         last = max(map(_period_end_ms, accounts), default=0)

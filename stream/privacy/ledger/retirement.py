@@ -1,4 +1,4 @@
-"""Digests of the names of retired streams, and sums of their amounts, as the ledger keeps them.
+"""Digests of the names of retired streams, and the sums of their amounts.
 
 A retired stream has neither a grant object nor a separate record. Its name is never used again, and its
 amounts count for ever.
@@ -26,13 +26,13 @@ NameKind = Literal["stream", "source", "periods"]
 def name_digest(kind: NameKind, name: str) -> bytes:
     """Return the digest by which a retired name is recognized.
 
-    Two names with one digest are improbable, and would only make the ledger refuse a new name.
+    It is improbable that two names have the same digest; the ledger would then only refuse a new name.
     """
     return blake3(f"{kind}|{name}".encode()).digest(DIGEST_BYTES)
 
 
 def split_digests(digits: str) -> list[bytes]:
-    """Split the digests of a block, which are hexadecimal digits."""
+    """Split the digests of a block, given as joined hexadecimal digits."""
     digests = bytes.fromhex(digits)
     return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
 
@@ -43,7 +43,7 @@ _NO_ANSWERS_LEFT: Final = EdgeTotals(answered=0, tops=0, settled=True)
 
 NAMES_KEY_PREFIX: Final = b"retired_names|"
 MAX_NAMES_PER_BLOCK: Final = 4096
-"""Maximum number of names in a ledger record; new names are added to the last record until then."""
+"""Maximum number of names in a ledger record; new names are added to the last record up to this number."""
 
 
 class Digests(Protocol):
@@ -68,15 +68,15 @@ class DigestsInMemory:
         self._digests.add(digest)
 
     def find(self, digest: bytes) -> bytes | None:
-        """Return nothing further than the digest, or None if it was not added."""
+        """Return empty bytes if the digest was added, else None."""
         return b"" if digest in self._digests else None
 
 
 class NameDigests:
     """A set of names, stored as digests of 16 bytes each.
 
-    The ledger has them in blocks, a record each. The last block is also kept as a set, because it is
-    written again when it changes.
+    The ledger stores them in blocks, each in one record. The last block is also kept in memory, because it
+    is written again when it changes.
     """
 
     def __init__(self, digests: Digests | None = None) -> None:
@@ -107,7 +107,7 @@ class NameDigests:
             yield RetiredNames(number=number, names=b"".join(sorted(block)).hex())
 
     def restore(self, record: RetiredNames) -> None:
-        """Load a record of a block; the last record of a block has all names of its earlier records."""
+        """Load the record of a block; a later record of a block contains all names of the earlier ones."""
         digests = set(split_digests(record.names))
         is_last = record.number >= self._full_block_count
         for digest in digests - self._last_block if is_last else digests:
@@ -132,16 +132,16 @@ class EndedStreams:
         self._source_and_end: dict[str, tuple[str, int]] = {}
 
     def update(self, source: str, grant: Grant, clock: int) -> None:
-        """Record whether a source's grant has ended at ``clock``.
+        """Note that a source's grant has ended at ``clock``, or that it has not ended.
 
-        A stream that was extended and has ended again becomes the last of the order.
+        A stream that was extended and has ended again becomes the last one.
         """
         self._source_and_end.pop(grant.stream, None)
         if grant.is_over:
             self._source_and_end[grant.stream] = source, clock
 
     def list_ended_by(self, ended_by: int) -> list[tuple[str, str]]:
-        """Return source and name of the streams that ended at ``ended_by`` ms or before, up to a limit."""
+        """Return source and name of the first streams that ended at ``ended_by`` (ms) or before."""
         found = takewhile(lambda one: one[1][1] <= ended_by, self._source_and_end.items())
         return [(source, stream) for stream, (source, _) in islice(found, MAX_RETIRED_PER_STEP)]
 
@@ -154,9 +154,9 @@ class EndedStreams:
 class RetiredGrants:
     """The sums of the retired grants of one analyst on one account.
 
-    Like a grant it has claims: ``claim`` on the account's budget, and ``population_claim`` on that of the
-    population that the source is in. A source without a population may join one later, so
-    ``joining`` has, for each way of accounting, the claim that the streams would have there.
+    Like a grant, it has claims: ``claim`` on the account's budget, and ``population_claim`` on the budget of
+    the source's population. A source without a population may join one later. So ``joining`` has, for each
+    accountant, the claim that the streams would have there.
     """
 
     analyst: str | None
@@ -179,7 +179,7 @@ class RetiredGrants:
         return _NO_ANSWERS_LEFT
 
     def counted_amount(self, claim: Claim) -> Cost:
-        """Return no cost: retired streams do not count in the periods after that of their end."""
+        """Return no cost, because retired streams count only up to the period of their end."""
         del claim
         return NO_COST
 
@@ -248,7 +248,7 @@ def _claim_record(claim: Claim) -> RetiredClaim:
 
 
 def _restore_claim(claim: Claim, record: RetiredClaim) -> None:
-    """Load a claim's amounts; what counted in an earlier period does not count in the present one."""
+    """Load a claim's amounts; an amount that counted in an earlier period does not count in the current one."""
     claim.cost, claim.spent, claim.refunded = map(_from_exact_cost, (record.cost, record.spent, record.refunded))
     claim.counted = _from_exact_cost(record.counted) if record.period == claim.period else NO_COST
 

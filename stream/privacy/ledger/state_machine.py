@@ -1,7 +1,7 @@
 """The ledger as a pure state machine: it refuses each grant that a budget cannot pay.
 
-A grant is taken from all its budgets (source, population, allotments) or from none. Each request
-takes constant time, except the first one in a new period. All amounts are exact integers (module
+A grant is taken from all its budgets (source, population, allotments) or from none of them. Each request
+takes constant time, except the first request in a new period. All amounts are exact integers (module
 ``costs``). The module ``ledger_records`` restores the state from the last record of each source,
 population, allotment and grant.
 """
@@ -39,7 +39,7 @@ from stream.privacy.planning.plans import are_uneven
 TRANSITIONS: Final[Mapping[StreamState, frozenset[StreamState]]] = {
     # Open: by an extension. Exhausted: its grant is used up. Halted: by a request or its worker.
     "open": frozenset({"open", "exhausted", "halted", "closed"}),
-    # An extension opens it again, a request closes it, and a halt only prevents extensions.
+    # An extension opens the stream again, a request closes it, and a halt only prevents extensions.
     "exhausted": frozenset({"open", "closed"}),
     "halted": frozenset({"closed"}),
     "closed": frozenset(),
@@ -65,7 +65,7 @@ class Ledger:
     """
 
     def __init__(self, retired_digests: Digests | None = None) -> None:
-        """Create it; the names of retired streams are kept in ``retired_digests``, by default in memory."""
+        """Create an empty ledger; ``retired_digests`` has the names of retired streams, by default in memory."""
         self.accounts: dict[str, Account] = {}
         self.populations: dict[str, PopulationAccount] = {}
         self.source_of_stream: dict[str, str] = {}
@@ -92,7 +92,7 @@ class Ledger:
         self.clock = max(self.clock, clock)
 
     def begin_due_period(self, owner: Account | PopulationAccount) -> None:
-        """Begin a new period if it is due; must be called before any decision about the budget."""
+        """Begin a new period if it is due; call this before each decision about the budget."""
         if owner.budget.period_is_over(self.clock):
             owner.budget.begin_period(self.clock, owner.claims())
             self.changes.mark_changed(owner)
@@ -127,7 +127,7 @@ class Ledger:
         return account, account.grants[stream]
 
     def register(self, source: Source, fingerprint: str | None) -> Account:
-        """Register a source; repeating its definition changes nothing, and another is refused."""
+        """Register a source; repeating the definition changes nothing, and a different one is refused."""
         known = self.accounts.get(source.source)
         if known is None and self.retired_names.has("source", source.source):
             raise RefusedError(f"source name '{source.source}' was used before; choose another")
@@ -148,7 +148,7 @@ class Ledger:
         return account
 
     def register_population(self, population: Population) -> PopulationAccount:
-        """Register a population; repeating its definition changes nothing, and another is refused."""
+        """Register a population; repeating the definition changes nothing, and a different one is refused."""
         known = self.populations.get(population.population)
         if known is None:
             name = population.population
@@ -173,7 +173,7 @@ class Ledger:
             self.renewing_owners.append(owner)
 
     def join_population(self, source: str, population: str) -> Account:
-        """Add a source permanently to a population; refused if its budget cannot pay the grants."""
+        """Add a source permanently to a population, unless its budget cannot pay the source's grants."""
         account, owner = self.account(source), self.population_account(population)
         if account.population is owner:
             return account
@@ -226,7 +226,7 @@ class Ledger:
         epsilon: float,
         delta: float | None,
     ) -> Allotment:
-        """Create or change an allotment; refuse an amount below what counts against it already."""
+        """Create or change an allotment; refuse an amount below the grants that already count against it."""
         self.begin_due_period(owner)
         allotment = owner.budget.allot(name, analysts, (epsilon, delta), owner.claims())
         self.changes.mark_changed(owner, [allotment])
@@ -271,8 +271,8 @@ class Ledger:
     ) -> Extension:
         """Grant a stream the further charged answers that ε pays for, from all budgets or none.
 
-        An exhausted stream answers again; a stream that is ending is refused. ``request`` is the
-        digest of the request. The cost counts for the analyst who opened the stream.
+        An exhausted stream becomes open again; an extension of a stream that is ending is refused.
+        ``request`` is the digest of the request. The cost counts for the analyst who opened the stream.
 
         Raises:
             RefusedError, PlanError: the ledger is unchanged, except that due periods have begun.
@@ -317,8 +317,8 @@ class Ledger:
     ) -> bool:
         """Record a stream's totals, as its worker reports them; return True if anything changed.
 
-        A state other than open settles the grant; closed also refunds the unspent part. If a worker
-        reports exhausted because it does not know an extension yet, the stream stays open.
+        Any state but ``open`` settles the grant; ``closed`` also refunds the unspent part. If a worker
+        reports ``exhausted`` because it does not know an extension yet, the stream stays open.
 
         Raises:
             RefusedError: the totals are impossible; the ledger is unchanged.
@@ -356,7 +356,7 @@ class Ledger:
     def halt_lost_stream(self, source: str, stream: str, reason: str) -> bool:
         """Halt a stream with unknown totals, and count its grant as fully spent.
 
-        Return False if it was closed already; then nothing changes.
+        If the stream is already closed, change nothing and return False.
         """
         account, grant = self.find_stream(source, stream)
         if not may_become(grant.state, "closed"):
@@ -383,7 +383,7 @@ class Ledger:
         self.changes.mark_changed(account, [])
 
     def add_to_budgets(self, account: Account, grant: CountedGrant) -> None:
-        """Add a new grant, or restored sums of retired ones, to all their budgets."""
+        """Add a new grant, or restored sums of retired grants, to all its budgets."""
         for budget, claim in account.budgets(grant):
             budget.replace_amounts_of(grant.analyst, _NO_AMOUNTS, claim.amounts, grant.streams)
 

@@ -31,7 +31,7 @@ def test_a_period_is_as_long_as_it_says(renews: str | None, hours: int) -> None:
     [
         ("1d", 1, "every day a person may lose ε = 1, δ = 1e-06 again"),
         ("30d", 1, "every 30 days a person may lose"),
-        ("12h", 4, "this is period 4, at whose end that may be 4 times as much"),
+        ("12h", 4, "this is period 4, so at its end they may have cost 4 times as much"),
         (None, 0, "privacy is for ever"),
     ],
 )

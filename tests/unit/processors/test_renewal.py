@@ -61,7 +61,7 @@ def test_it_is_told_as_a_period_with_its_meaning() -> None:
     assert period is not None
     assert (period.number, period.starts, period.ends) == (3, 8_200_000, 11_800_000)
     assert period.counted.epsilon == 0.25
-    assert "this is period 3, at whose end that may be 3 times as much" in period.meaning
+    assert "this is period 3, so at its end they may have cost 3 times as much" in period.meaning
 
 
 def test_a_stream_that_is_open_at_the_edge_is_carried_over_until_it_is_closed() -> None:
@@ -146,8 +146,8 @@ def test_joining_names_what_earlier_periods_did_not_count() -> None:
     driver.close("member", "counted")
     receipt = driver.join("feed", "patients")
     assert receipt.meaning == (
-        "what 'feed' was granted before counts in period 2 of population 'patients'; in earlier periods it was not counted, so that "
-        "each of them may have cost a person that much more than the population's budget"
+        "the grants of 'feed' count from period 2 of population 'patients' on; they did not count in its earlier periods, "
+        "so each of these may have cost a person that much more than the population's budget"
     )
     period = driver.population("patients").period
     assert period is not None
