@@ -1,6 +1,6 @@
 """Classifies the cells of an attribute that do not fit its domain.
 
-``stream.tables.encoding`` has the rules and decides which rows are left out.
+``stream.tables.encoding`` has the rules of encoding, and so decides which rows are left out.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from stream.tables.encoding import CodeArray, Mask, as_numbers, as_text, encode
 
 SHOWN_VALUES: Final = 5
 MAX_VALUES: Final = 10_000
-"""Maximum number of distinct values that are counted; if there are more, the rarer half is dropped."""
+"""Most distinct values that are counted; if there are more, only the most frequent half is kept."""
 
 _SHOWN_LENGTH: Final = 60
 
 
 class ValueCounts:
-    """Counts values, truncated to 60 characters; exact up to ``MAX_VALUES`` distinct values."""
+    """Counts values, truncated to 60 characters; the counts are exact for at most ``MAX_VALUES`` distinct values."""
 
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()
@@ -46,7 +46,7 @@ class ValueCounts:
             self._rows = Counter(dict(self._sorted()[: MAX_VALUES // 2]))
 
     def most_frequent(self) -> tuple[FoundValue, ...]:
-        """Return the most frequent values."""
+        """Return the ``SHOWN_VALUES`` most frequent values."""
         return tuple(FoundValue(*one) for one in self._sorted()[:SHOWN_VALUES])
 
     def distinct_count(self) -> int | None:
@@ -62,7 +62,7 @@ _LARGEST_WHOLE: Final = 1e15
 
 @dataclass
 class _MisfitCells:
-    """The cells with one kind of misfit in the batches so far."""
+    """The cells with one kind of misfit in the batches that were added."""
 
     rows: int = 0
     values: ValueCounts = field(default_factory=ValueCounts)
@@ -79,7 +79,7 @@ class CellCheck:
         self._misfits: dict[What, _MisfitCells] = {}
 
     def add(self, column: pl.Series) -> tuple[Mask, Mask]:
-        """Return a mask of cells with a code, and a mask of cells whose code stands for another value.
+        """Return a mask of the cells with a code, and a mask of those whose code stands for another value than the cell's.
 
         DataError if the column's type is not supported.
         """
@@ -147,7 +147,7 @@ class CellCheck:
         missing = missing_cells(column)
         unread = np.isnan(numbers) & ~missing
         value = np.array(domain.values())[np.where(known, codes, 0)]
-        # A number beyond an end, but within half a step of it, counts as rounded and not as clamped.
+        # A number beyond an end of the range by at most half a step counts as rounded, not as clamped.
         rounded = known & (numbers != value) & (np.abs(numbers - value) <= domain.step / 2)
         outside = ~missing & ~unread & ~rounded & ~(known & (numbers == value))
         below, above = outside & (numbers < domain.minimum), outside & (numbers > domain.maximum)

@@ -27,7 +27,7 @@ class FoundValue:
 
 @dataclass(frozen=True)
 class Misfit:
-    """Cells of one attribute with one kind of misfit."""
+    """The cells of one attribute that do not fit its domain in the way ``what``."""
 
     attribute: str
     what: What
@@ -63,7 +63,7 @@ class ColumnMatch:
     """Missing columns that some files of a folder have, with the files that lack them."""
 
     unusable: dict[str, str]
-    """Columns of an unsupported type, and the reason."""
+    """Attributes whose column has an unsupported type, with the reason."""
 
     undeclared: tuple[str, ...]
     """Undeclared columns, which are ignored."""
@@ -82,7 +82,7 @@ class ColumnMatch:
 
 @dataclass(frozen=True)
 class Bound:
-    """The number of rows that a contribution bound leaves out."""
+    """A contribution bound, and the number of rows that it leaves out."""
 
     contribution: int
     rows_beyond: int
@@ -90,7 +90,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class PersonRows:
-    """Statistics on each person's rows that fit, as named in the person column."""
+    """Statistics of each person's rows, without rows that are left out because a cell does not fit."""
 
     column: str
     people: int
@@ -108,7 +108,7 @@ class PersonRows:
     """Number of rows without a person."""
 
     bounds: tuple[Bound, ...] = ()
-    """Rows that 2, 4, 8 … times the bound would leave out, up to the first multiple with at most 1 %."""
+    """Rows that 2, 4, 8 … times the bound would leave out, up to the first bound that leaves out at most 1 %."""
 
     alike: int = 0
     """Number of names with several spellings (by case, spaces, leading zeros or Unicode form)."""
@@ -118,7 +118,7 @@ class PersonRows:
 
     @property
     def all_count(self) -> bool:
-        """Whether all rows count: each has a person, and no person exceeds the bound."""
+        """Whether all rows count: each row has a person, and no person has more rows than the bound."""
         return not self.rows_beyond and not self.rows_without
 
 
@@ -128,14 +128,16 @@ class EngineTimes:
 
     engine: str
     loading: float
-    """To read the table, to choose the rows that count, and to write their codes."""
+    """Seconds for reading the table, choosing the rows that count, and writing their codes."""
 
     count: float
+    """Seconds for one count."""
+
     batch: float
-    """For a hundred counts in one batch."""
+    """Seconds for a hundred counts in one batch."""
 
     grouping: float
-    """For a group-by of the attribute with the most values."""
+    """Seconds for counting the groups of the attribute with the most values."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class ViewTableRows:
     table: str
     rows: int
     unmatched: int
-    """Number of joined rows that ``JOIN`` leaves out, because this table has no match."""
+    """Number of joined rows that ``JOIN`` leaves out, because this table has no match for them."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class UnreadableCells:
 
 @dataclass(frozen=True)
 class ViewRows:
-    """The rows that a view reads and leaves out, and its tables' cells that are not of the declared kind."""
+    """The rows that a view reads and leaves out, and the cells of its tables that are not of the declared kind."""
 
     tables: tuple[ViewTableRows, ...]
     filtered: int
@@ -205,7 +207,7 @@ class CheckReport:
 
     @property
     def fits(self) -> bool:
-        """Whether every row counts, unchanged except for rounding, and a view can read all cells."""
+        """Whether every row counts with its own values or rounded ones, and the view, if any, can read all cells."""
         people = self.people is None or self.people.all_count
         unchanged = self.left_out == 0 and all(misfit.fate == "rounded" for misfit in self.misfits)
         readable = self.view is None or not self.view.unreadable

@@ -1,4 +1,4 @@
-"""Opens a table for a check, and counts the rows of each person and those that a view leaves out."""
+"""Opens a table for a check, and counts each person's rows and the rows that a view leaves out."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from stream.tables.views.view_rows import PERSON_KIND, RowObserver, TableUse, co
 
 @dataclass(frozen=True)
 class TableScan:
-    """An opened table; cells are read as services read them."""
+    """An opened table, whose cells are read as services read them."""
 
     source: TableSource
     types: Mapping[str, pl.DataType]
     """The columns that all files have, with their types in the first file; CSV columns are text."""
 
     kinds: Mapping[str, Mapping[pl.DataType, str]]
-    """Each type that these columns have in some file, with the first such file."""
+    """The types of each of these columns in the files; each type has the name of the first file with it."""
 
     lacking: Mapping[str, Sequence[str]]
-    """Columns that only some files have, with the names of files that lack them."""
+    """Columns that only some files have, with the names of the files that lack them."""
 
     duplicate_names: tuple[str, ...]
     """Names that several columns of one file have."""
 
     has_lines: bool
-    """Whether some file is CSV, whose lines may have too many cells."""
+    """Whether one of the files is CSV, whose lines may have too many cells."""
 
     @classmethod
     def open(cls, source: TableSource) -> TableScan:
@@ -78,12 +78,14 @@ _MAX_SPELLINGS: Final = 4
 def count_people(
     file: TableScan, column: str, domains: Sequence[tuple[str, Domain]], rows: int, bound: int = 1
 ) -> PersonRows:
-    """Count each person's rows within the columns' ``domains``, and those beyond ``bound``, by digests of 64 bits.
+    """Count the rows of each person, and the rows beyond the contribution bound ``bound``.
 
-    ``rows`` is the number of rows within the domains, of people or without one.
+    Only rows whose cells are in the columns' ``domains`` are counted; ``rows`` is their number, including rows without
+    a person.
 
-    To bound memory, the file is read once per eight million rows, and each pass counts a part of the
-    names. Among a hundred million people, two have the same digest with a probability of 0.03 %.
+    People are distinguished by digests of 64 bits: among a hundred million people, two have the same digest with a
+    probability of 0.03 %. To bound memory, the file is read once for each eight million rows, and each of these passes
+    counts a part of the names.
     """
     passes = -(-rows // _ROWS_PER_PASS)
     people = most_rows = several = named_rows = alike = 0
@@ -112,14 +114,14 @@ def count_people(
         contribution=bound,
         rows_beyond=left_out[0],
         rows_without=rows - named_rows,
-        bounds=_bounds(contributions, left_out, named_rows, most_rows),
+        bounds=_count_left_out(contributions, left_out, named_rows, most_rows),
         alike=alike,
-        spellings=_spellings(_names_of_fitting_rows(file, column, domains), examples) if examples else (),
+        spellings=_find_spellings(_names_of_fitting_rows(file, column, domains), examples) if examples else (),
     )
 
 
-def _bounds(contributions: list[int], left_out: list[int], rows: int, most_rows: int) -> tuple[Bound, ...]:
-    """Return the rows that larger bounds leave out, up to a bound that leaves out at most 1 %."""
+def _count_left_out(contributions: list[int], left_out: list[int], rows: int, most_rows: int) -> tuple[Bound, ...]:
+    """Return larger bounds with the rows that they leave out, up to a bound that leaves out at most 1 %."""
     found: list[Bound] = []
     if left_out[0] == 0:
         return ()
@@ -133,7 +135,7 @@ def _bounds(contributions: list[int], left_out: list[int], rows: int, most_rows:
 
 
 def _count_names(batches_of_names: Iterable[pl.Series], part: int, parts: int) -> pl.DataFrame:
-    """Count the rows of each name whose folded form has a digest in this part."""
+    """Count the rows of each name in the part ``part`` of ``parts``; the digest of its folded form decides the part."""
     batches = []
     for names in batches_of_names:
         digests = pl.DataFrame({"name": names.hash(), "folded": _fold(names).hash()})
@@ -144,7 +146,7 @@ def _count_names(batches_of_names: Iterable[pl.Series], part: int, parts: int) -
 def _names_of_fitting_rows(
     file: TableScan, column: str, domains: Sequence[tuple[str, Domain]]
 ) -> Iterator[pl.Series]:
-    """Yield the person of each row within the domains, in batches, without rows that have none."""
+    """Yield the persons of the rows whose cells are in the domains, in batches; rows without a person are left out."""
     for batch in file.batches(list(dict.fromkeys([column, *(name for name, _ in domains)]))):
         texts, is_unnamed = person_names(column, batch[column])
         fits = ~is_unnamed
@@ -154,23 +156,23 @@ def _names_of_fitting_rows(
 
 
 def _fold(names: pl.Series) -> pl.Series:
-    """Return the names in lower case and one Unicode form, without spaces and leading zeros."""
+    """Return the names in lower case and in one Unicode form, without spaces and leading zeros."""
     folded = names.str.normalize("NFKC").str.to_lowercase().str.replace_all(r"\s+", "")
     return folded.str.replace(r"^0+([0-9])", "${1}")
 
 
-def _spellings(batches_of_names: Iterable[pl.Series], forms: list[int]) -> tuple[tuple[str, ...], ...]:
-    """Return the first spellings found for each of these folded forms."""
+def _find_spellings(batches_of_names: Iterable[pl.Series], forms: list[int]) -> tuple[tuple[str, ...], ...]:
+    """Return the first spellings of each folded form whose digest is in ``forms``."""
     found: dict[int, dict[str, None]] = {form: {} for form in forms}
     for names in batches_of_names:
-        these = pl.DataFrame({"form": _fold(names).hash(), "name": names}).filter(pl.col("form").is_in(forms))
-        for form, name in these.unique(maintain_order=True).iter_rows():
+        spelled = pl.DataFrame({"form": _fold(names).hash(), "name": names}).filter(pl.col("form").is_in(forms))
+        for form, name in spelled.unique(maintain_order=True).iter_rows():
             found[form][name] = None
     return tuple(tuple(islice(names, _MAX_SPELLINGS)) for names in found.values())
 
 
 class ViewCounts:
-    """Private counts of the rows of a view; a ``RowObserver`` of one pass over them."""
+    """Counts the rows of a view privately, as the ``RowObserver`` of one pass over them."""
 
     def __init__(self, source: TableSource) -> None:
         self._uses = parse_view(source).uses
@@ -181,7 +183,7 @@ class ViewCounts:
         self._unreadable_rows: Counter[tuple[str, str]] = Counter()
 
     def add_cells(self, use: TableUse, cells: pl.DataFrame, converted: pl.DataFrame) -> None:
-        """Count a table's rows, and its cells that become NULL although they are not missing."""
+        """Count a table's rows, and the cells that become NULL although they are not missing."""
         self._rows[use.alias] += cells.height
         for name, kind in use.columns.items():
             values = converted[column_label(use.alias, name)]

@@ -35,7 +35,7 @@ _NOT_UTF8: Final = "\ufffd"
 
 
 def separator_of(header: list[str], declared: Iterable[str]) -> str | None:
-    """Return the probable separator of a header, if it is not a comma."""
+    """Return the probable separator of a header; None if it is a comma."""
     wanted, line = set(declared), ",".join(header)
     named = {sign: len(wanted & {name.strip().strip('"') for name in line.split(sign)}) for sign in SEPARATORS}
     best = max(named, key=lambda sign: named[sign])
@@ -70,11 +70,11 @@ def advise_on_columns(columns: ColumnMatch) -> Iterator[str]:
 
 
 def advise_on_cells(checks: Iterable[CellCheck]) -> Iterator[str]:
-    """Yield advice on cells that do not fit."""
+    """Yield advice on cells that do not fit their domains."""
     clamped = False
     for check in checks:
         for misfit in check.misfits():
-            yield from _about_misfit(check, misfit)
+            yield from _advise_on_misfit(check, misfit)
             clamped |= misfit.fate == "clamped"
     if clamped:
         yield (
@@ -86,7 +86,7 @@ def advise_on_cells(checks: Iterable[CellCheck]) -> Iterator[str]:
 def advise_on_rows(
     source: TableSource, left_out: int, surplus_lines: int, people: PersonRows | None
 ) -> Iterator[str]:
-    """Yield advice on rows."""
+    """Yield advice on left-out rows, lines with too many cells, and people."""
     if surplus_lines:
         yield "some lines have too many cells: put cells that contain commas in quotes, or cells are read into wrong columns"
     if left_out and source.neighbors == "replace":
@@ -109,7 +109,7 @@ def advise_on_rows(
     if people is not None and people.with_several:
         yield (
             f"guarantees are for one row per person: a person with {people.most_rows:,} rows has a loss of up to "
-            f"{_group_loss(source, people.most_rows)}; declare person {quote_name(people.column)} and a contribution, or make one row of "
+            f"{_describe_group_loss(source, people.most_rows)}; declare person {quote_name(people.column)} and a contribution, or make one row of "
             "each person's rows"
         )
     if people is not None and people.rows_without:
@@ -117,7 +117,7 @@ def advise_on_rows(
 
 
 def describe_bounds(people: PersonRows) -> str:
-    """Describe how many rows contribution bounds leave out, and the cost of larger bounds."""
+    """Describe how many rows the declared and larger contribution bounds leave out, and what larger ones cost."""
     larger = "; ".join(f"{one.contribution:,} would leave out {one.rows_beyond:,}" for one in people.bounds)
     return (
         f"{people.rows_beyond:,} rows do not count, because {people.contribution:,} others of their person do; counts and sums lack them, and no "
@@ -125,13 +125,13 @@ def describe_bounds(people: PersonRows) -> str:
     )
 
 
-def _group_loss(source: TableSource, rows: int) -> str:
+def _describe_group_loss(source: TableSource, rows: int) -> str:
     if source.accountant == "zcdp":
         return f"{rows**2:,} times the ρ"
     return f"{rows:,} times the ε" + (" and more than as many times the δ" if source.delta else "")
 
 
-def _about_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
+def _advise_on_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
     name, domain = quote_name(check.name), check.domain
     values = [one.value for one in misfit.found]
     if isinstance(domain, Categories):
@@ -160,7 +160,7 @@ def _fold(text: str) -> str:
 
 
 def _describe_difference(found: str, declared: str) -> str:
-    """Describe how two texts differ that are equal after folding."""
+    """Describe the difference of two texts that are equal after folding."""
     if to_nfc(found) == to_nfc(declared):
         return "Unicode normalisation"
     plain = "".join(found.casefold().split()) == "".join(declared.casefold().split())
@@ -177,9 +177,10 @@ def check_table(
     """Compare a source's rows, or those of the file at ``path``, with the source's declaration.
 
     Each person's rows are counted if the source declares a person column or ``person`` names one. The
-    report is private. Memory does not grow with the number of rows. A table of an engine is also loaded into a
-    database, within ``engine_limits``, to time questions. ``table_bytes`` limits a table in memory. UnreadableError
-    if there is no table at the path, DataError if the person column is missing.
+    report is private. Memory does not grow with the number of rows. If the source declares an engine other than
+    ``memory``, the table is also loaded into a database, within ``engine_limits``, to time questions. ``table_bytes``
+    is the services' limit for tables in memory. UnreadableError if there is no table at the path, DataError if the
+    person column is missing.
     """
     source = source if path is None else source.model_copy(update={"path": str(path), "view": None})
     file = TableScan.open(source)
@@ -221,9 +222,9 @@ def check_table(
         changed += int(np.count_nonzero(kept & altered))
         if EXTRA_CELL_COLUMN in batch.columns:
             surplus_lines += int((batch[EXTRA_CELL_COLUMN] != "").sum())
-    # An undeclared person column implies one row per person.
     times = None if source.engine == "memory" or not columns.usable else measure_engine(source, engine_limits)
     domains = [(source.column_of(check.name), check.domain) for check in checks]
+    # If the person column is not declared, one row of each person is assumed.
     bound = source.contribution if declared else 1
     people = None if person is None else count_people(file, person, domains, rows - left_out, bound)
     counts = people is not None and person == source.person and columns.usable
@@ -256,7 +257,7 @@ def check_table(
 
 
 def advise_on_texts(source: TableSource, without_text: Mapping[str, int]) -> Iterator[str]:
-    """Yield a remark about each text attribute with rows that belong to no group."""
+    """Yield advice on each text attribute whose column lacks a text in some rows."""
     for name, rows in without_text.items():
         if rows:
             yield (
@@ -317,17 +318,17 @@ def measure_engine(source: TableSource, limits: EngineLimits | None = None) -> E
     def count(low: int) -> Predicate:
         return make_leaf(name, size, (low % size, low % size + 1))
 
-    table.count(TRUE)  # the first statement of a process takes longer
+    table.count(TRUE)  # not timed, because the first statement of a process takes longer
     return EngineTimes(
         source.engine,
         loading,
-        _time(lambda: table.count(count(0))),
-        _time(lambda: table.count_together([count(low) for low in range(1, BATCH_COUNTS + 1)], ())),
-        _time(lambda: table.group_counts([name], count(0))),
+        _measure_seconds(lambda: table.count(count(0))),
+        _measure_seconds(lambda: table.count_together([count(low) for low in range(1, BATCH_COUNTS + 1)], ())),
+        _measure_seconds(lambda: table.group_counts([name], count(0))),
     )
 
 
-def _time(step: Callable[[], object]) -> float:
+def _measure_seconds(step: Callable[[], object]) -> float:
     began = perf_counter()
     step()
     return perf_counter() - began

@@ -1,6 +1,6 @@
-"""Holds the codes of one table in DuckDB, and counts them: the only module that uses DuckDB and Ibis.
+"""Holds the codes of one table in DuckDB, and counts them.
 
-A database is a file in a folder of its process, and ends with the object. It has integers alone: codes of
+A database is a file in a folder of its process, and is deleted with its object. It has only integers: codes of
 attributes and texts, and numbers of people. Statements are Ibis expressions; no SQL text is written here.
 """
 
@@ -33,29 +33,29 @@ from stream.tables.table_errors import UnreadableError
 Numbers = npt.NDArray[np.int64]
 
 PERSON: Final = "\0person"
-"""The name of the column of people's numbers, which no attribute can have."""
+"""The name of the column with the person's number of each row; no attribute can have this name."""
 
 _REAL: Final = "real"
-"""The column that is 1 in rows that count and 0 in the others (see ``CodeTable.append``)."""
+"""The name of the column that is 1 in rows of the table, and 0 in filler rows (see ``CodeTable.append``)."""
 
 Measure = tuple[str | None, Predicate]
-"""The sum of an attribute's codes over the matching rows, or without an attribute their number."""
+"""The sum of an attribute's codes over the rows that match a predicate; without an attribute, the number of rows."""
 
 _FOLDER_PREFIX: Final = "sotto-codes-"
 _LOCK_NAME: Final = "lock"
 _TYPES: Final = {1: "uint8", 2: "uint16", 4: "uint32"}
 _PERFECT_GROUP_BITS: Final = 20
-"""Groups of up to 2^20 cells are counted in an array instead of a hash table: three times as fast."""
+"""Groups of up to 2^20 cells are counted in an array, three times as fast as in a hash table."""
 _BLOCK_ROWS: Final = 1 << 20
-_ROWS_OF_MIXED_SEGMENTS: Final = 1 << 14
-"""A stored segment has up to 122,880 rows."""
+_ROWS_BETWEEN_FILLERS: Final = 1 << 14
+"""Rows between filler rows. DuckDB stores segments of up to 122,880 rows, so each segment has filler rows."""
 
 
 class CodeDatabase:
     """A database of codes in a file that only this process reads."""
 
     def __init__(self, limits: EngineLimits) -> None:
-        """Create an empty database; UnreadableError if that fails."""
+        """Create an empty database; UnreadableError if it cannot be created."""
         try:
             folder = tempfile.mkdtemp(dir=_process_folder(limits.folder))
             self._connection = duckdb.connect(
@@ -64,7 +64,7 @@ class CodeDatabase:
                     "memory_limit": f"{limits.memory_bytes >> 20}MiB",
                     "temp_directory": str(Path(folder, "temporary")),
                     "max_temp_directory_size": f"{limits.disk_bytes >> 20}MiB",
-                    # Sizes, and so the times of scans, do not depend on the codes.
+                    # Without compression the size of a table, and so the time of a scan, does not depend on the codes.
                     "force_compression": "uncompressed",
                     "perfect_ht_threshold": _PERFECT_GROUP_BITS,
                     "preserve_insertion_order": False,
@@ -79,7 +79,7 @@ class CodeDatabase:
         finalize(self, _remove_database, self._connection, folder)
 
     def create_table(self, sizes: Mapping[str, int | None]) -> CodeTable:
-        """Create a table with a column of codes for each size; without a size, of 4 bytes."""
+        """Create a table with a column for each entry of ``sizes``; codes without a known size take 4 bytes."""
         name, self._tables = f"table{self._tables}", self._tables + 1
         columns = {column: f"c{place}" for place, column in enumerate(sizes)}
         types = {
@@ -103,18 +103,18 @@ class CodeDatabase:
             raise _load_error(error) from None
 
     def run(self, expression: ibis.Table) -> list[Numbers]:
-        """Return the columns of an expression's result, whose values are all integers.
+        """Return the columns of an expression's result; all values are integers.
 
-        The SQL text is made before the statement's time begins, because nothing can interrupt Ibis.
+        The SQL text is made before the time of the statement begins, because Ibis cannot be interrupted.
         """
         text = _make_sql(expression)
         with self._runner.running(text):
             found = self._result(text).to_arrow_table()
-            # Sums are wider than 64 bits in DuckDB; the conversion fails if one does not fit.
+            # Sums have more than 64 bits in DuckDB; the conversion fails if a sum does not fit into 64.
             return [column.fill_null(0).cast(pa.int64()).to_numpy() for column in found.columns]
 
     def stream(self, expression: ibis.Table) -> Iterator[list[npt.NDArray[Any]]]:
-        """Yield the columns of an expression's result in blocks of rows, however long the reader takes."""
+        """Yield the columns of an expression's result in blocks of rows, without a limit on the time."""
         text = _make_sql(expression)
         with self._runner.streaming():
             for batch in self._result(text).to_arrow_reader(_BLOCK_ROWS):
@@ -125,7 +125,7 @@ class CodeDatabase:
 
 
 class CodeTable:
-    """One table of a database: columns by attribute or text, and ``PERSON``."""
+    """One table of a database: a column of codes for each attribute and text, and for ``PERSON``."""
 
     def __init__(
         self,
@@ -141,24 +141,24 @@ class CodeTable:
         self.expression: Final = expression
 
     def append(self, codes: Mapping[str, CodeArray]) -> None:
-        """Add rows, with all columns.
+        """Add rows, which have all columns of the table.
 
-        Before each few thousand rows come two that do not count, with the least and the largest codes. So
-        no stored segment is constant, and the range of a column is that of its domain: DuckDB is faster
-        over constants and plans by ranges, which one person's row could change.
+        Two filler rows, with the least and the largest codes, are added before each ``_ROWS_BETWEEN_FILLERS`` rows.
+        They do not count. So no stored segment is constant, and each column has the range of its domain: otherwise
+        DuckDB would be faster for constant segments and would plan by ranges, which one person's row could change.
         """
         rows = len(next(iter(codes.values())))
-        places = np.repeat(np.arange(0, rows, _ROWS_OF_MIXED_SEGMENTS), 2)
+        places = np.repeat(np.arange(0, rows, _ROWS_BETWEEN_FILLERS), 2)
 
-        def mixed(column: CodeArray, largest: int) -> CodeArray:
+        def add_fillers(column: CodeArray, largest: int) -> CodeArray:
             ends = np.tile(np.array([0, largest], dtype=column.dtype), len(places) // 2)
             return np.insert(column, places, ends)
 
         columns = {
-            self._columns[name]: mixed(codes[name], 0 if size is None else size - 1)
+            self._columns[name]: add_fillers(codes[name], 0 if size is None else size - 1)
             for name, size in self._sizes.items()
         }
-        columns[_REAL] = mixed(np.ones(rows, dtype=np.uint8), 0)
+        columns[_REAL] = add_fillers(np.ones(rows, dtype=np.uint8), 0)
         self._database.insert(self.expression.get_name(), columns)
 
     def measure(self, measures: Sequence[Measure]) -> list[int]:
@@ -174,7 +174,7 @@ class CodeTable:
     def count_groups(
         self, names: Sequence[str], predicate: Predicate, *, people: bool = False
     ) -> tuple[list[Numbers], Numbers]:
-        """Return the codes of the groups that have any row, and their matching rows or people."""
+        """Return the codes of the groups with at least one row, and each group's number of matching rows or people."""
         keys = [self._columns[name] for name in names]
         if people:
             person = self._columns[PERSON]
@@ -193,15 +193,15 @@ class CodeTable:
         return int(count)
 
     def count_rows_of_people(self) -> tuple[Numbers, Numbers]:
-        """Return the numbers of the people with any row, and how many rows each has."""
+        """Return the people with at least one row, as their numbers, and each person's number of rows."""
         people = self.expression.group_by(self._columns[PERSON])
         numbers, counts = self._database.run(people.aggregate(n=_count_if(self._holds(TRUE))))
         return numbers, counts
 
     def sum_clamped(self, name: str, minimum: int, predicate: Predicate, low: int, high: int) -> int:
-        """Add up the clamped sums of code + ``minimum`` over the matching rows of each person.
+        """Return the total of all people's clamped sums of code + ``minimum`` over their matching rows.
 
-        Without people each row is one person.
+        Without a person column each row is one person.
         """
         values = self._matches(predicate) * (self._column(name).cast("int64") + minimum)
         if PERSON in self._columns:
@@ -215,7 +215,7 @@ class CodeTable:
     def blocks(
         self, names: Sequence[str], people: tuple[int, int] | None = None
     ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Yield columns in blocks of rows: all rows, or those of a range of people, in any order."""
+        """Yield columns in blocks of rows, in any order: of all rows, or of those of a range of people."""
         rows = self.expression.filter(self.expression[_REAL] == 1)
         if people is not None:
             person = self._column(PERSON)
@@ -231,9 +231,9 @@ class CodeTable:
         return self._holds(predicate).cast("int64")
 
     def _holds(self, predicate: Predicate) -> Any:
-        """Return whether each row matches.
+        """Return the condition that a row matches.
 
-        All rows are counted or added up instead of filtered, so that the time depends little on how many match.
+        Statements compute it for all rows instead of filtering by it, so their time depends little on how many match.
         """
         return self._condition(predicate) & (self.expression[_REAL] == 1)
 
@@ -261,7 +261,7 @@ class CodeTable:
 
 @ibis.udf.agg.builtin(name="count_if", signature=((dt.boolean,), dt.int64))  # type: ignore[untyped-decorator]
 def _count_if(condition: Any) -> Any:
-    """DuckDB's count of the rows that hold; its time does not depend on how many do."""
+    """Count the rows that satisfy a condition, by DuckDB; the time does not depend on their number."""
 
 
 def _make_sql(expression: ibis.Table) -> str:
@@ -269,7 +269,7 @@ def _make_sql(expression: ibis.Table) -> str:
 
 
 def _combine(parts: Sequence[Any], combine: Any) -> Any:
-    """Combine conditions in a balanced tree: a chain of hundreds would nest too deeply."""
+    """Combine conditions in a balanced tree, because a chain of hundreds of conditions would nest too deeply."""
     while len(parts) > 1:
         pairs = [combine(*parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
         parts = [*pairs, parts[-1]] if len(parts) % 2 else pairs
@@ -277,7 +277,7 @@ def _combine(parts: Sequence[Any], combine: Any) -> Any:
 
 
 def _load_error(error: Exception) -> UnreadableError:
-    """Return the error of a database that cannot be filled: only the kind, as texts may quote a value."""
+    """Return the error of a failed load; it names only the kind of failure, because its text may quote a value."""
     if isinstance(error, UnreadableError):
         return error
     return UnreadableError(
@@ -292,7 +292,7 @@ _process_folders: Final[dict[tuple[int, str], Path]] = {}
 
 
 def _process_folder(parent: str) -> Path:
-    """Return the folder of this process's databases, and remove those that ended processes left."""
+    """Return the folder of this process's databases; the first call removes the folders of ended processes."""
     with _folder_lock:
         key = (os.getpid(), parent)
         if key not in _process_folders:
@@ -300,8 +300,8 @@ def _process_folder(parent: str) -> Path:
             root.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(root)
             folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=root))
-            # The descriptor stays open, and the operating system unlocks it when the process ends. Others see
-            # the file under its name only when it is locked.
+            # The descriptor stays open, and the operating system unlocks the file when the process ends. The file
+            # is renamed only after it is locked, so no other process finds it unlocked before.
             descriptor, unlocked = tempfile.mkstemp(dir=folder)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             Path(unlocked).rename(folder / _LOCK_NAME)
@@ -311,7 +311,7 @@ def _process_folder(parent: str) -> Path:
 
 
 def _remove_abandoned(root: Path) -> None:
-    """Remove the folders of processes that have ended, whose locks are free."""
+    """Remove the folders of ended processes; their locks are free."""
     for folder in root.glob(f"{_FOLDER_PREFIX}*"):
         with suppress(OSError):
             descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)

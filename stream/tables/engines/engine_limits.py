@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from stream.settings import Settings
 
 PERSON_CODE_BYTES: Final = 4
-"""Length of a person's number."""
+"""Bytes of a person's number."""
 TEXT_CODE_BYTES: Final = 4
-"""Length of the code of a text."""
+"""Bytes of the code of a text."""
 CHOOSING_BYTES: Final = 32
-"""Maximum number of bytes of memory per row, besides codes, while rows are chosen: person, hash, rank, position."""
+"""Most bytes of memory for each row, beside its codes, while rows are chosen: person, hash, rank and position."""
 _ROOM_TO_GROW: Final = 2
-"""Memory fits a table if it has room for this many times its rows."""
+"""Memory is advised if it has room for this many times the table's rows."""
 
 
 def code_bytes(size: int) -> int:
-    """Return the least number of bytes, 1, 2 or 4, of codes 0 … size − 1."""
+    """Return the least number of bytes for the codes 0 … size − 1: 1, 2 or 4."""
     if size <= 1 << 8:
         return 1
     return 2 if size <= 1 << 16 else 4
 
 
 def row_bytes(source: TableSource) -> int:
-    """Return the most memory that a row takes, in bytes; for an engine, the most disk.
+    """Return the most bytes that a row takes in memory or, if another engine counts it, on disk.
 
-    With a person column a row has its codes twice: in memory while rows within the contribution bound
-    are chosen, on disk as one of all rows and as a counted one.
+    With a person column each row's codes are stored twice: in memory while the rows within the contribution bound are
+    chosen, and on disk in the table of all rows and in that of the counted rows.
     """
     if source.engine == "memory":
         return _memory_row_bytes(source)
@@ -53,7 +53,7 @@ def row_bytes(source: TableSource) -> int:
 
 
 def describe_engine(source: TableSource, table_bytes: int) -> str:
-    """Say what counts a source's rows, and how many fit into memory of this limit: from public facts alone."""
+    """Describe a source's engine, and how many rows fit into ``table_bytes`` of memory; from public facts alone."""
     room = (
         f"memory has room for {memory_row_limit(source, table_bytes):,} of its rows, {_memory_row_bytes(source)} bytes each, "
         "if SOTTO_TABLE_BYTES is the default"
@@ -64,7 +64,7 @@ def describe_engine(source: TableSource, table_bytes: int) -> str:
 
 
 def advise_on_engine(source: TableSource, rows: int, table_bytes: int) -> Iterator[str]:
-    """Yield advice if another engine fits a table of so many rows better; private, for its owner."""
+    """Yield advice if another engine fits a table of ``rows`` rows better; it is private, for the table's owner."""
     room = memory_row_limit(source, table_bytes)
     fits = rows * _ROOM_TO_GROW <= room
     if source.engine == "memory" and not fits:
@@ -80,7 +80,7 @@ def advise_on_engine(source: TableSource, rows: int, table_bytes: int) -> Iterat
 
 
 def memory_row_limit(source: TableSource, table_bytes: int) -> int:
-    """Return how many rows of a source fit into memory."""
+    """Return the number of a source's rows that fit into ``table_bytes`` of memory."""
     return min(MAX_ROWS, table_bytes // _memory_row_bytes(source))
 
 
@@ -96,7 +96,7 @@ def _code_bytes(source: TableSource) -> int:
 
 _POLL_SECONDS: Final = 0.05
 _LATE_STATEMENTS: Final = 64
-"""Most statements of one database whose longer time is remembered."""
+"""Most statements of one database whose extended time limit is remembered."""
 _TOO_LONG: Final = "the statement took longer than SOTTO_ENGINE_SECONDS"
 
 
@@ -116,8 +116,8 @@ def is_step_cancelled() -> bool:
 class EngineStatementError(Exception):
     """A table engine could not run a statement.
 
-    The message names the kind of failure only: the text of an engine's error may quote cells. No question is
-    refused for it, because the failure may depend on private data; the engine of the partition tries again.
+    The message names only the kind of failure, because the text of an engine's error may quote cells. The failure may
+    depend on private data, so no question is refused because of it: the partition's task tries again.
     """
 
 
@@ -132,13 +132,13 @@ class EngineLimits:
     """Most bytes of memory of one table's database."""
 
     disk_bytes: int = 32 << 30
-    """Most bytes of one table's codes on disk, and of its statements' temporary files."""
+    """Most bytes of one table's codes on disk, and again of its statements' temporary files."""
 
     seconds: float = 60.0
-    """Longest time of one statement, including its wait for others; twice as long when it is tried again."""
+    """Longest time of one statement, including its wait for other statements; each new try has twice the time."""
 
     statements: int = 2
-    """Most statements that run at the same time."""
+    """Most statements that the process runs at the same time."""
 
     slots: BoundedSemaphore = field(init=False, repr=False, compare=False)
 
@@ -164,32 +164,32 @@ class StatementRunner:
         self._limits = limits
         self._interrupt = interrupt
         self._lock = Lock()
-        self._longer: BoundedCache[str, float] = BoundedCache(_LATE_STATEMENTS)
+        self._extended_seconds: BoundedCache[str, float] = BoundedCache(_LATE_STATEMENTS)
 
     @contextmanager
     def running(self, text: str) -> Iterator[None]:
-        """Run the statement of this text in the context; EngineStatementError if it fails or lasts too long.
+        """Limit the ``with`` block, which runs the statement ``text``.
 
-        A statement that lasted too long gets twice the time when it is tried again, so that no question stops its
-        partition for ever. CancelledStepError if the partition is given up meanwhile. A statement that waits for its
-        own table takes no slot from other tables.
+        EngineStatementError if the statement fails or lasts too long. When it is tried again it gets twice the time,
+        so that no question stops its partition for ever. CancelledStepError if the partition is given up meanwhile. A
+        statement that waits for another one of its own table takes no slot from other tables.
         """
-        seconds = self._longer.get(text) or self._limits.seconds
+        seconds = self._extended_seconds.get(text) or self._limits.seconds
         deadline = monotonic() + seconds
-        with _acquired(self._lock, deadline), _acquired(self._limits.slots, deadline):
+        with _acquire(self._lock, deadline), _acquire(self._limits.slots, deadline):
             try:
                 with self._guarded(deadline):
                     yield
             except EngineStatementError:
                 if monotonic() > deadline:
-                    self._longer.put(text, 2 * seconds)
+                    self._extended_seconds.put(text, 2 * seconds)
                 raise
-            self._longer.pop(text)
+            self._extended_seconds.pop(text)
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
-        """Read all rows in this context, as when a table is loaded: without a limit on the time."""
-        with _acquired(self._lock, math.inf), self._guarded(math.inf):
+        """Guard a ``with`` block that reads all rows, as when a table is loaded; its time is not limited."""
+        with _acquire(self._lock, math.inf), self._guarded(math.inf):
             yield
 
     @contextmanager
@@ -212,9 +212,9 @@ class StatementRunner:
             watcher.join()
 
     def _watch(self, ended: Event, deadline: float) -> None:
-        """Interrupt the statement from the deadline or cancellation on, again and again until it ends.
+        """After the deadline or a cancellation, interrupt the statement repeatedly until it ends.
 
-        An interrupt that comes just before the statement begins has no effect.
+        One interrupt is not enough: it has no effect if it comes just before the statement begins.
         """
         while not ended.wait(_POLL_SECONDS):
             if monotonic() > deadline or is_step_cancelled():
@@ -222,8 +222,8 @@ class StatementRunner:
 
 
 @contextmanager
-def _acquired(lock: Lock | BoundedSemaphore, deadline: float) -> Iterator[None]:
-    """Hold a lock; EngineStatementError after the deadline, CancelledStepError if the partition is given up."""
+def _acquire(lock: Lock | BoundedSemaphore, deadline: float) -> Iterator[None]:
+    """Hold a lock; EngineStatementError if the deadline passes first, CancelledStepError if the partition is given up."""
     while True:
         if is_step_cancelled():
             raise CancelledStepError

@@ -47,19 +47,19 @@ _NO_CODES: Final = np.empty(0, dtype=TEXT_CODE)
 
 @dataclass(frozen=True)
 class StoredRows:
-    """All rows of a table in a database, with the texts of text columns and, of people, the names' digests."""
+    """All rows of a table in a database, with the texts of text columns and the digests of people's names."""
 
     database: CodeDatabase
     table: CodeTable
     private_row_count: int
     file_row_count: int
     private_texts: Mapping[str, TextColumn]
-    """The texts of each text attribute, without codes."""
+    """The texts of each text attribute; their codes are in the database."""
     private_names: Words | None = None
     private_unnamed: int = 0
 
     def private_blocks(self, rows: int) -> Iterator[dict[str, Any]]:
-        """Yield blocks of at most this many rows: codes by attribute, digests by text, names of people."""
+        """Yield blocks of at most ``rows`` rows: codes of attributes, digests of texts, and digests of people's names."""
         for block in self.table.blocks(self.table.names):
             columns = self._with_digests(block)
             if self.private_names is not None:
@@ -71,7 +71,7 @@ class StoredRows:
     def choose(self, source: TableSource, key: bytes) -> tuple[CodeTable, int]:
         """Return a table of the rows that count, and their number; see ``people.choose_rows``.
 
-        A row counts by its person's rows alone, so that ranges of people are chosen one after the other.
+        Whether a row counts depends only on the rows of its person, so one range of people is processed at a time.
         """
         if self.private_names is None:
             return self.table, self.private_row_count
@@ -97,7 +97,7 @@ class StoredRows:
         return {**codes, **digests}
 
     def _person_ranges(self, people: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of people with at most ``_ROWS_CHOSEN_AT_ONCE`` rows, or of a single person."""
+        """Yield ranges of people who have at most ``_ROWS_CHOSEN_AT_ONCE`` rows together, or of a single person."""
         rows = np.zeros(people, dtype=np.int64)
         numbers, counts = self.table.count_rows_of_people()
         rows[numbers] = counts
@@ -110,7 +110,7 @@ class StoredRows:
 
 
 class StoredRowCollector(Collector[StoredRows]):
-    """Collects batches in a database; in memory are at most a million rows, and what people and texts need."""
+    """Collects batches in a database; memory holds at most a million rows, the texts and the names' digests."""
 
     def __init__(self, source: TableSource, limits: EngineLimits) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class StoredRowCollector(Collector[StoredRows]):
         self._waiting, self._waiting_rows = [], 0
 
     def rows(self, names: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> StoredRows:
-        """Insert the last rows; see ``Collector``."""
+        """Insert the last rows, and return all rows; see ``Collector``."""
         self._insert()
         columns = {name: TextColumn(text, _NO_CODES, texts[name]) for name, text in self._source.texts.items()}
         return StoredRows(
@@ -160,20 +160,20 @@ def column_sizes(source: TableSource) -> dict[str, int | None]:
 _MEASURES_AT_ONCE: Final = 256
 """Most measures of one statement."""
 _RANGES_AT_ONCE: Final = 2000
-"""Most ranges of codes in one statement of several measures: DuckDB cannot be interrupted while it plans."""
+"""Most ranges of codes in one statement of several measures; DuckDB cannot be interrupted while it plans them."""
 _CUBE_CELLS: Final = 1 << 20
 """Most cells of a cube: the counts of all combinations of some attributes' values."""
 _JOINED_CUBE_CELLS: Final = 1 << 16
 """Most cells of a cube that is made for several sets of attributes."""
 _COUNTS_PER_CUBE: Final = 5
-"""A cube is worth its time for this many counts: it takes about as long as three to five of them."""
+"""Least number of counts that are read from one cube: making it takes about as long as three to five counts."""
 
 
 class StoredTable(CountedTable):
     """The counted rows of a table in a database of codes, which computes counts and sums.
 
-    Statements take about the same time however many rows match. Several counts over few attributes are
-    read from the counts of all cells of these attributes, which are one statement.
+    The time of a statement hardly depends on the number of matching rows. Several counts over few attributes are
+    read from a cube, the counts of all cells of these attributes, which one statement computes.
     """
 
     def __init__(self, rows: StoredRows, counted: CodeTable, private_row_count: int, source: TableSource) -> None:
@@ -197,7 +197,7 @@ class StoredTable(CountedTable):
         return cls(rows, *rows.choose(source, key), source)
 
     def rows(self) -> StoredRows:
-        """Return all rows, including those that do not count."""
+        """Return all rows, including rows that do not count."""
         return self._rows
 
     def people_count(self, predicate: Predicate, min_rows: int = 1) -> int:
@@ -266,7 +266,7 @@ class StoredTable(CountedTable):
         return TextGroups(names, cells[order], counts[order])
 
     def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> Numbers:
-        """Return the number of rows in each of these cells, by statements with many counts."""
+        """Return the number of rows in each of these cells; one statement computes many of them."""
         sizes = {name: domain.size for name, domain in self._require_declared(attributes).items()}
         codes = cells_as_array(sizes, cells).tolist()
         cases = [
@@ -303,7 +303,7 @@ class StoredTable(CountedTable):
         measures: list[Measure] = [(None, one) for one in counts if self._counts.get(one) is None]
         measures += totals
         if len(measures) == 1:
-            return  # the question computes it itself
+            return  # a single measure gains nothing here: the question computes it
         for part in _split_measures(measures):
             for (name, predicate), number in zip(part, self._counted.measure(part), strict=True):
                 if name is None:
@@ -312,7 +312,7 @@ class StoredTable(CountedTable):
                     self._code_totals.put((name, predicate), number, memory_of(predicate))
 
     def _plan_cubes(self, predicates: Sequence[Predicate]) -> Iterator[tuple[tuple[str, ...], list[Predicate]]]:
-        """Yield sets of attributes with few cells, each with the predicates over them that it serves."""
+        """Yield the attributes of each cube, and the predicates whose counts are read from it."""
         groups: dict[frozenset[str], list[Predicate]] = {}
         for one in predicates:
             groups.setdefault(attributes_of(one), []).append(one)
@@ -354,7 +354,7 @@ class StoredTable(CountedTable):
     def _fill_cells(
         self, attributes: Sequence[str], shape: Sequence[int], predicate: Predicate, *, people: bool = False
     ) -> Numbers:
-        """Count the rows or people of each cell; cells without rows, which the database omits, are 0."""
+        """Count the rows or people of each cell; the database omits cells without rows, which have the count 0."""
         self._require_fitting(predicate)
         codes, counts = self._counted.count_groups(attributes, predicate, people=people)
         found = np.zeros(math.prod(shape), dtype=np.int64)
@@ -362,7 +362,7 @@ class StoredTable(CountedTable):
         return found
 
     def _require_fitting(self, predicate: Predicate) -> None:
-        """Raise DataError unless all attributes of a predicate are declared as it assumes."""
+        """Raise DataError unless the predicate was parsed for this table's attributes."""
 
         def require(leaf: Codes) -> None:
             self._require_leaf(leaf)
@@ -378,7 +378,7 @@ class StoredTable(CountedTable):
 
 
 def _split_measures(measures: Iterable[Measure]) -> Iterator[list[Measure]]:
-    """Yield the measures of one statement after the other."""
+    """Split measures into lists, one for each statement."""
     part: list[Measure] = []
     ranges = 0
     for measure in measures:

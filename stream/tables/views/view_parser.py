@@ -1,7 +1,7 @@
 """Parses the SELECT of a view: SQL restricted to a list of allowed constructs.
 
-Allowed are expressions of one row (``view_syntax``), WHERE, and two kinds of joins: to a lookup table by all
-columns of its key, and between tables of people on the person.
+Allowed are expressions of one row (``view_syntax``), WHERE and joins. A lookup table is joined on all columns of its
+key, and a table of people on the person.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_COLUMNS: Final = 256
 
 
 def parse_view(source: TableSource) -> ViewPlan:
-    """Return the plan of a source's view; ViewError, and no other error, if it is not accepted."""
+    """Return the plan of a source's view; only ViewError is raised, if the view is not accepted."""
     if source.view is None:
         raise ViewError("view: the source has none; give one")
     plan = _ViewParser(source.view, source.person).parse()
@@ -36,7 +36,7 @@ def parse_view(source: TableSource) -> ViewPlan:
 
 
 class _ViewParser:
-    """Parses one view; ``_uses`` has the tables so far by alias."""
+    """Parses one view; ``_uses`` has the tables that are already parsed, by alias."""
 
     def __init__(self, view: View, person: str | None) -> None:
         columns = (name for table in view.tables.values() for name in (*table.columns, table.person or ""))
@@ -48,7 +48,6 @@ class _ViewParser:
         self._expressions = ExpressionParser(self._text, self._parse_column)
 
     def parse(self) -> ViewPlan:
-        """Return the plan."""
         tree = self._text.parse()
         if not isinstance(tree, exp.Select):
             self._text.refuse(tree, "the text is no SELECT", "give SELECT … FROM …")
@@ -92,7 +91,7 @@ class _ViewParser:
             )
         if parts["alias"] is not None:
             alias = self._text.name(self._text.parts(parts["alias"], "this")["this"])
-        if not alias.isidentifier():  # Polars takes a name from ^ to $ for a pattern.
+        if not alias.isidentifier():  # Polars reads a name that begins with ^ and ends with $ as a pattern.
             problem = f"the alias {quote_name(alias)} is no plain name"
             self._text.refuse(parts["alias"], problem, "use letters, digits and _", node)
         if _find_name(alias, self._uses) is not None:
@@ -136,19 +135,19 @@ class _ViewParser:
     def _parse_equation(
         self, node: exp.Expr, use: TableUse, earlier: Sequence[str], join: exp.Expr
     ) -> tuple[str, pl.Expr]:
-        """Return the column of the joined table that an equation compares, and the expression that it equals."""
+        """Return the joined table's column of an equation, and the expression on the equation's other side."""
         if not isinstance(node, exp.EQ):
             self._refuse_join(node, use, join)
         left, right = self._text.operands(node, "this", "expression")
         if isinstance(left, exp.Column) and self._find_column(left)[0] == use.alias:
             left, right = right, left
-        if not isinstance(right, exp.Column) or (place := self._find_column(right))[0] != use.alias:
+        if not isinstance(right, exp.Column) or (named := self._find_column(right))[0] != use.alias:
             self._refuse_join(node, use, join)
         if any(self._find_column(one)[0] not in earlier for one in left.find_all(exp.Column)):
             self._refuse_join(node, use, join)
-        column, term = place[1], self._expressions.parse(left)
+        column, term = named[1], self._expressions.parse(left)
         if not use.table.key:
-            # Only rows of one person are joined: the other side is the person of an earlier table, and nothing else.
+            # Only rows of one person are joined, so the other side must be the person of an earlier table.
             is_person = isinstance(left, exp.Column) and self._kind_of(*self._find_column(left)) == PERSON_KIND
             if use.table.person is None or not is_person:
                 self._refuse_join(node, use, join)
@@ -200,7 +199,7 @@ class _ViewParser:
         return outputs
 
     def _require_person(self, node: exp.Expr) -> None:
-        """Refuse an expression that is not the person of the first table, whom all joined rows belong to."""
+        """Refuse an expression other than the first table's person, to whom all joined rows belong."""
         first = next(iter(self._uses.values()))
         if not isinstance(node, exp.Column) or self._find_column(node) != (first.alias, first.table.person):
             self._text.refuse(
@@ -248,7 +247,7 @@ def _declared(use: TableUse) -> list[str]:
 
 
 def _find_name(written: str, names: Collection[str]) -> str | None:
-    """Return the name as it is declared: the same, or the only one that differs in case alone."""
+    """Return the declared name: an equal one, or else the only one that differs in case alone."""
     if written in names:
         return written
     alike = [name for name in names if name.casefold() == written.casefold()]

@@ -20,7 +20,7 @@ from stream.tables.table_errors import ColumnError, UnreadableError
 from stream.tables.views.view_terms import convert_cells, require_simple_type
 
 PERSON_KIND: Final = "person"
-"""The kind of a person column: names as ``people`` compares them, NULL if blank."""
+"""The kind of a person column: its cells are names in the form that ``people`` compares, or NULL if blank."""
 
 UsedKind = ColumnKind | Literal["raw", "person"]
 
@@ -32,7 +32,7 @@ def column_label(alias: str, column: str) -> str:
 
 @dataclass(frozen=True)
 class TableUse:
-    """One table in FROM or JOIN: the name in the view's ``tables``, its alias, and the columns that are read."""
+    """One table in FROM or JOIN; ``name`` is its name in the view's ``tables``, ``columns`` are those to read."""
 
     name: str
     alias: str
@@ -42,10 +42,10 @@ class TableUse:
 
 @dataclass(frozen=True)
 class Join:
-    """A join of the earlier tables to one more, on equal values.
+    """A join of one more table to the earlier tables, on equal values.
 
-    ``on`` has an expression of the earlier tables for each column of the other: for a lookup table those of its key,
-    for a table of people the person. A row without a match is left out of the view if ``is_inner``.
+    ``on`` has an expression of the earlier tables for each column of the key of a lookup table, or for the person of a
+    table of people. If ``is_inner``, a row without a match is left out of the view.
     """
 
     use: TableUse
@@ -55,7 +55,7 @@ class Join:
 
 @dataclass(frozen=True)
 class ViewPlan:
-    """A checked view: each row of the first table has rows of its own, and only they depend on it.
+    """A checked view: each row of the view comes from one row of the first table.
 
     ``where`` is a condition, and ``outputs`` has an expression for each selected column.
     """
@@ -72,10 +72,10 @@ class ViewPlan:
 
 
 MAX_JOINED_ROWS: Final = 1000
-"""Most rows of one person that the tables after JOIN add to one row of the first table."""
+"""Most rows of the view that joins with tables of people make from one row of the first table."""
 
 _BATCH_ROWS: Final = 1 << 20
-"""Rows that are joined at a time: each time polars hashes the whole other table."""
+"""Rows that are joined at a time; polars hashes the whole joined table for each of these batches."""
 
 _MATCH: Final = "\0match"
 
@@ -84,45 +84,45 @@ OpenParts = Callable[[str], Iterator[TablePart]]
 
 
 class RowObserver(Protocol):
-    """Sees private rows as a view reads them. Only a check for the tables' owner has one, and services have none."""
+    """Sees private rows while a view reads them. Only a check for the tables' owner uses an observer, and no service."""
 
     def add_cells(self, use: TableUse, cells: pl.DataFrame, converted: pl.DataFrame) -> None:
-        """See a table's cells, before and after they are converted to the kinds of their columns."""
+        """See a table's cells before and after their conversion to the kinds of their columns."""
 
     def add_unmatched(self, use: TableUse, rows: int) -> None:
-        """See how many rows a join leaves out, because this table has no match."""
+        """See the number of rows that a join leaves out, because this table has no match for them."""
 
     def add_filtered(self, rows: int) -> None:
-        """See how many joined rows WHERE leaves out."""
+        """See the number of joined rows that WHERE leaves out."""
 
 
 def open_view(plan: ViewPlan, open_parts: OpenParts, observer: RowObserver | None = None) -> Iterator[ViewPart]:
-    """Yield the parts of a view, one for each of its first table; UnreadableError or ColumnError if a table fails."""
-    most = limit_joined_rows(sum(1 for join in plan.joins if not join.use.table.key))
-    joined = [_JoinedTable.load(join, open_parts, most, observer) for join in plan.joins]
-    for part in _named(plan.first, open_parts(plan.first.name)):
+    """Yield a part of a view for each part of its first table; UnreadableError or ColumnError if a table fails."""
+    most_rows = limit_joined_rows(sum(1 for join in plan.joins if not join.use.table.key))
+    joined = [_JoinedTable.load(join, open_parts, most_rows, observer) for join in plan.joins]
+    for part in _name_errors_of_parts(plan.first, open_parts(plan.first.name)):
         yield ViewPart(part, plan, joined, observer)
 
 
 @dataclass(frozen=True)
 class _JoinedTable:
-    """A table after JOIN, in memory: its rows by their key or person, and how many there are for each."""
+    """A table after JOIN, with its rows in memory."""
 
     join: Join
     rows: pl.DataFrame
     copies: pl.DataFrame | None
-    """The number of rows of each person; None for a lookup table, which has at most one for each key."""
+    """The number of rows of each person; None for a lookup table, which has at most one row for each key."""
 
     @classmethod
     def load(
-        cls, join: Join, open_parts: OpenParts, most: int, observer: RowObserver | None = None
+        cls, join: Join, open_parts: OpenParts, most_rows: int, observer: RowObserver | None = None
     ) -> _JoinedTable:
-        """Read a table, at most ``most`` rows of each person; ColumnError if two rows of a lookup table have one key."""
+        """Read at most ``most_rows`` rows of each person; ColumnError if two rows of a lookup table have the same key."""
         use, keys = join.use, [column_label(join.use.alias, name) for name in join.on]
         batches = [
-            _convert(use, cells, observer)
-            for part in _named(use, open_parts(use.name))
-            for cells in _batches(use, part)
+            _convert_cells(use, cells, observer)
+            for part in _name_errors_of_parts(use, open_parts(use.name))
+            for cells in _read_columns(use, part)
         ]
         try:
             rows = pl.concat(batches).drop_nulls(keys)
@@ -133,12 +133,12 @@ class _JoinedTable:
         if use.table.key:
             require_unique(use, rows.select(keys))
             return cls(join, rows.with_columns(pl.lit(value=True).alias(_MATCH)), None)
-        rows = bound_rows(rows, keys[0], most)
+        rows = bound_rows(rows, keys[0], most_rows)
         copies = rows.group_by(keys[0]).len(_MATCH)
         return cls(join, rows.with_columns(pl.lit(value=True).alias(_MATCH)), copies)
 
     def join_to(self, frame: pl.DataFrame, observer: RowObserver | None = None) -> Iterator[pl.DataFrame]:
-        """Yield the joined rows of a batch in pieces, with ``KEPT`` false where an inner join has no match."""
+        """Yield the joined rows of a batch in pieces; ``KEPT`` is false if an inner join has no match."""
         names = [f"\0on{place}" for place in range(len(self.join.on))]
         columns = [column_label(self.join.use.alias, name) for name in self.join.on]
         frame = frame.with_columns(
@@ -156,7 +156,7 @@ class _JoinedTable:
             yield found.drop(*names, _MATCH)
 
     def _pieces(self, frame: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Split a batch so that each piece has few joined rows, however many a person has."""
+        """Split a batch so that each piece has few joined rows, even if a person has many."""
         if self.copies is None:
             yield frame
             return
@@ -172,7 +172,7 @@ class _JoinedTable:
 
 
 def for_each_row(value: pl.Expr) -> pl.Expr:
-    """Return an expression with a value for each row, also if polars simplifies it to one without columns."""
+    """Return an expression with one value for each row; polars gives a constant expression only one value in all."""
     return pl.when(pl.col(KEPT).is_not_null()).then(value)
 
 
@@ -183,20 +183,20 @@ def require_unique(use: TableUse, keys: pl.DataFrame) -> None:
 
 
 def limit_joined_rows(tables: int) -> int:
-    """Return the most rows of one person in each of the joined tables of people, so that their product is bounded."""
+    """Return the most rows of a person in each of ``tables`` joined tables: their product is bounded."""
     return max(most for most in range(1, MAX_JOINED_ROWS + 1) if most**tables <= MAX_JOINED_ROWS)
 
 
-def bound_rows(rows: pl.DataFrame, person: str, most: int) -> pl.DataFrame:
-    """Keep at most ``most`` rows of each person: the first ones in the order of their cells, not of the file."""
-    if not rows.height or int(rows[person].value_counts()["count"].max() or 0) <= most:  # type: ignore[arg-type]
+def bound_rows(rows: pl.DataFrame, person: str, most_rows: int) -> pl.DataFrame:
+    """Keep at most ``most_rows`` rows of each person: the first in the order of their cells, not of the file."""
+    if not rows.height or int(rows[person].value_counts()["count"].max() or 0) <= most_rows:  # type: ignore[arg-type]
         return rows
-    return rows.sort(rows.columns).filter(pl.int_range(pl.len()).over(person) < most)
+    return rows.sort(rows.columns).filter(pl.int_range(pl.len()).over(person) < most_rows)
 
 
 @dataclass(frozen=True)
 class ViewPart:
-    """A part of a view: a part of its first table, joined to the others."""
+    """A part of a view: a part of its first table, joined to the other tables."""
 
     first: TablePart
     plan: ViewPlan
@@ -219,16 +219,16 @@ class ViewPart:
         return self._types
 
     def row_count_from_metadata(self) -> int | None:
-        """Return None, because only reading shows which rows a view has."""
+        """Return None, because the number of a view's rows is known only after reading."""
         return None
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the named columns and ``KEPT`` in batches, first an empty one."""
-        for cells in _merged(_batches(self.plan.first, self.first)):
+        for cells in _merge_batches(_read_columns(self.plan.first, self.first)):
             yield from self._select(cells, names)
 
     def _select(self, cells: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        frame = _convert(self.plan.first, cells, self.observer).with_columns(pl.lit(value=True).alias(KEPT))
+        frame = _convert_cells(self.plan.first, cells, self.observer).with_columns(pl.lit(value=True).alias(KEPT))
         kept = pl.col(KEPT)
         if self.plan.where is not None:
             kept &= for_each_row(self.plan.where).fill_null(value=False)
@@ -247,15 +247,15 @@ class ViewPart:
             yield from self._join(piece, joined[1:])
 
 
-def _batches(use: TableUse, part: TablePart) -> Iterator[pl.DataFrame]:
-    """Yield the columns of a table that a view reads."""
+def _read_columns(use: TableUse, part: TablePart) -> Iterator[pl.DataFrame]:
+    """Yield the columns that a view reads of a part of a table."""
     _require_columns(use, part)
-    with _naming(use):
+    with _name_errors(use):
         yield from part.batches(list(use.columns))
 
 
-def _merged(batches: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Yield the first batch, which is empty, and the others in larger ones."""
+def _merge_batches(batches: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield the first batch, which is empty, and then larger batches of the other rows."""
     yield next(batches)
     held: list[pl.DataFrame] = []
     for batch in batches:
@@ -273,13 +273,13 @@ def _require_columns(use: TableUse, part: TablePart) -> None:
             raise ColumnError("missing", f"{use.name}.{name}", file=part.name)
 
 
-def _named(use: TableUse, parts: Iterator[TablePart]) -> Iterator[TablePart]:
-    with _naming(use):
+def _name_errors_of_parts(use: TableUse, parts: Iterator[TablePart]) -> Iterator[TablePart]:
+    with _name_errors(use):
         yield from parts
 
 
 @contextmanager
-def _naming(use: TableUse) -> Iterator[None]:
+def _name_errors(use: TableUse) -> Iterator[None]:
     """Add the table's name in the view to errors about its files."""
     try:
         yield
@@ -290,7 +290,7 @@ def _naming(use: TableUse) -> Iterator[None]:
         raise UnreadableError(error.cause, lasting=error.lasting, where=error.where, file=file) from None
 
 
-def _convert(use: TableUse, cells: pl.DataFrame, observer: RowObserver | None = None) -> pl.DataFrame:
+def _convert_cells(use: TableUse, cells: pl.DataFrame, observer: RowObserver | None = None) -> pl.DataFrame:
     """Convert a table's cells to the kinds of their columns, under the table's alias."""
     converted = pl.DataFrame(
         [

@@ -20,9 +20,9 @@ from stream.tables.views.view_terms import TermError, ViewTerm
 MAX_TOKENS: Final = 2048
 MAX_NESTING: Final = 32
 MAX_DEPTH: Final = 128
-"""Most nested operations, also without parentheses, as in 1 + 1 + 1: parsing is recursive."""
+"""Most nested operations; 1 + 1 + 1 nests two operations. Parsing is recursive, so the depth is bounded."""
 MAX_SIZE: Final = 8192
-"""Most operations on a row; an operand that is compared with several values counts for each of them."""
+"""Most operations on a row; an operand counts once for each value that it is compared with."""
 
 FUNCTIONS: Final = (
     *("ABS", "CAST", "CEIL", "COALESCE", "FLOOR", "LENGTH", "LOWER", "NULLIF"),
@@ -88,22 +88,22 @@ _HINTS: Final = {
 _DEFAULT_HINT: Final = "leave it out, or put a name in double quotes"
 
 _SETTINGS: Final = frozenset({"typed", "safe", "_type", "is_string", "quoted", "nested"})
-"""Arguments of nodes that only say how an engine writes them."""
+"""Arguments of syntax nodes that do not change the meaning of a view."""
 
 
 class ViewError(DataError):
-    """A view is not in the accepted part of SQL; the error depends on the definition alone."""
+    """The SQL of a view is not accepted; the error depends on the definition alone, not on rows."""
 
 
 class ViewText:
-    """The text of a view; ``names`` are declared ones, which need no quotes even if SQL reserves them."""
+    """The text of a view; the declared ``names`` need no quotes, even if SQL reserves them."""
 
     def __init__(self, text: str, names: Iterable[str] = ()) -> None:
         self._text = text
         self._names = {name.casefold() for name in names} - {word.casefold() for word in _WORDS}
 
     def parse(self) -> exp.Expr:
-        """Return the syntax tree of the only statement; ViewError, and no other error, if there is none."""
+        """Return the syntax tree of the only statement; only ViewError is raised, for any text."""
         if "\0" in self._text:
             self.refuse_at(self._text.index("\0"), "a NUL character", "leave it out")
         try:
@@ -171,7 +171,7 @@ class ViewText:
             before = "" if token.token_type is TokenType.STRING else word
 
     def parts(self, node: object, *names: str) -> Mapping[str, Any]:
-        """Return a node's parts; ViewError if it has another part, which no rule has checked."""
+        """Return a node's named parts; ViewError if it has another part, because no rule checks that."""
         if not isinstance(node, exp.Expression):
             self.refuse(node, "the SQL is incomplete", TERMS_HINT)
         for name, value in node.args.items():
@@ -181,7 +181,7 @@ class ViewText:
         return {name: node.args.get(name) or None for name in names}
 
     def operands(self, node: exp.Expr, *names: str) -> list[exp.Expr]:
-        """Return a node's parts, of which none may be missing."""
+        """Return a node's named parts; ViewError if one is missing."""
         found = list(self.parts(node, *names).values())
         if not all(isinstance(part, exp.Expression) for part in found):
             self.refuse(node, f"{node.key.upper()} is incomplete", TERMS_HINT)
@@ -197,7 +197,7 @@ class ViewText:
         return found
 
     def refuse(self, node: object, problem: str, remedy: str, near: exp.Expr | None = None) -> NoReturn:
-        """Refuse a node, at the first of its words or, if it has none with a place, at ``near``."""
+        """Refuse a node at the place of its first word or, if no word has a place, at the place of ``near``."""
         starts: list[int] = []
         for one in (node, near):
             if isinstance(one, exp.Expression) and not starts:
@@ -207,14 +207,14 @@ class ViewText:
         self.refuse_at(min(starts), problem, remedy)
 
     def refuse_at(self, start: int, problem: str, remedy: str) -> NoReturn:
-        """Refuse what begins at a character of the text."""
+        """Refuse the text that begins at the character ``start``."""
         before = self._text[:start]
         line, column = before.count("\n") + 1, start - before.rfind("\n")
         raise ViewError(f"view: line {line}, column {column}: {problem}; {remedy}")
 
 
 def _uses_of_first_operand(node: exp.Expr) -> int:
-    """Return in how many operations of the plan the first operand is."""
+    """Return the number of operations of the plan that contain the node's first operand."""
     if isinstance(node, exp.In | exp.Case):
         return max(1, len(node.args.get("expressions" if isinstance(node, exp.In) else "ifs") or ()))
     return 2 if isinstance(node, exp.Between | exp.Nullif) else 1
@@ -257,7 +257,7 @@ _PAIRS: Final[dict[type[exp.Expr], Pair]] = {
     exp.DPipe: terms.concatenate,
     exp.Nullif: terms.nullif,
 }
-"""Operations on ``this`` and ``expression``."""
+"""Operations with two operands, the node's arguments ``this`` and ``expression``."""
 
 _SINGLES: Final[dict[type[exp.Expr], Callable[[ViewTerm], ViewTerm]]] = {
     exp.Paren: lambda term: term,
@@ -271,11 +271,11 @@ _SINGLES: Final[dict[type[exp.Expr], Callable[[ViewTerm], ViewTerm]]] = {
     exp.Trim: lambda term: terms.apply_text_function("TRIM", term),
     exp.Length: lambda term: terms.apply_text_function("LENGTH", term),
 }
-"""Operations on ``this``."""
+"""Operations with one operand, the node's argument ``this``."""
 
 
 class ExpressionParser:
-    """Translates expressions; ``column`` translates a column."""
+    """Translates expressions to terms; the function ``column`` translates a column."""
 
     def __init__(self, text: ViewText, column: Callable[[exp.Column], ViewTerm]) -> None:
         self._text = text
@@ -295,7 +295,7 @@ class ExpressionParser:
         }
 
     def parse(self, node: exp.Expr) -> ViewTerm:
-        """Return the term of an expression; ViewError at its place if it is not accepted."""
+        """Return the term of an expression; ViewError with its place if it is not accepted."""
         kind = type(node)
         if kind in _PAIRS:
             left, right = map(self.parse, self._text.operands(node, "this", "expression"))
@@ -308,7 +308,7 @@ class ExpressionParser:
         return self.checked(node, lambda: self._rules[kind](node))
 
     def checked(self, node: exp.Expr, make: Callable[[], Result]) -> Result:
-        """Return what ``make`` returns; its TermError becomes a ViewError at the node."""
+        """Return the result of ``make``; its TermError becomes a ViewError with the node's place."""
         try:
             return make()
         except TermError as error:

@@ -1,6 +1,7 @@
-"""Typed expressions of views: each value depends on one row's cells alone, and no cell makes one fail.
+"""Typed expressions of views: a value depends on one row's cells alone, and no cell makes an expression fail.
 
-A value that cannot be computed is NULL: a cell of another kind, a division by 0, a whole number beyond 64 bits.
+A value that cannot be computed is NULL, as for a cell of another kind, a division by 0, or a whole number beyond 64
+bits.
 Comparisons with NULL are NULL, and AND, OR and NOT have three values, as in SQL.
 """
 
@@ -19,12 +20,12 @@ from stream.tables.encoding import as_numbers, as_text
 from stream.tables.table_errors import ColumnError
 
 Kind = ColumnKind | Literal["raw", "null"]
-"""A column's kind; ``raw`` for a column as its file has it, ``null`` for the literal NULL."""
+"""A term's kind: a column's declared kind, ``raw`` for a column without one, or ``null`` for the literal NULL."""
 
 _LARGEST_EXACT: Final = 2.0**53
 _MAX_DIGITS: Final = 64
 _DAYS: Final = Dates(kind="date", minimum="1000-01-01", maximum="3800-12-31", outside="reject")
-"""The days of the kind ``date``; others are NULL."""
+"""The days of the kind ``date``; days outside this range are NULL."""
 
 
 class TermError(ValueError):
@@ -69,7 +70,7 @@ def number_literal(text: str) -> ViewTerm:
 
 
 def convert_cells(kind: ColumnKind, name: str, column: pl.Series) -> pl.Series:
-    """Convert a column's cells to a kind, each by itself; ColumnError if the column's type has no such cells."""
+    """Convert each cell of a column to a kind; ColumnError if the column's type cannot be converted."""
     match kind:
         case "text":
             texts = as_text(name, column)
@@ -103,7 +104,7 @@ def _convert_to_integers(name: str, column: pl.Series) -> pl.Series:
 
 
 def require_condition(term: ViewTerm) -> pl.Expr:
-    """Return the expression of a condition."""
+    """Return the expression of a condition; TermError if the term is not a boolean."""
     return _operand(term, "boolean")
 
 
@@ -125,7 +126,7 @@ def compare(sign: str, left: ViewTerm, right: ViewTerm) -> ViewTerm:
 
 
 def contains(term: ViewTerm, listed: Sequence[ViewTerm]) -> ViewTerm:
-    """Return whether a term is one of several."""
+    """Return the condition that a term equals one of several."""
     found = [require_condition(compare("=", term, one)) for one in listed]
     return ViewTerm("boolean", pl.any_horizontal(found) if len(found) > 1 else found[0])
 
@@ -146,17 +147,17 @@ def negate(term: ViewTerm) -> ViewTerm:
 
 
 def is_null(term: ViewTerm) -> ViewTerm:
-    """Return whether a term is NULL; never NULL itself."""
+    """Return the condition that a term is NULL; it is true or false, and never NULL."""
     _require_kind(term)
     return ViewTerm("boolean", term.value.is_null())
 
 
 def calculate(sign: str, left: ViewTerm, right: ViewTerm) -> ViewTerm:
-    """Return the result of + - * or /; a quotient is a number, and others are integers if both operands are."""
+    """Return the result of + - * or /; it is an integer if both operands are, except that a quotient is a number."""
     for term in (left, right):
         _require_kind(term)
         if term.kind not in {"integer", "number", "null"}:
-            raise TermError(f"arithmetic on {_article(term.kind)}; cast it, as in CAST(x AS INTEGER)")
+            raise TermError(f"arithmetic on {_with_article(term.kind)}; cast it, as in CAST(x AS INTEGER)")
     if sign != "/" and common_kind((left, right)) == "integer":
         wide = [_operand(term, "integer").cast(pl.Int128) for term in (left, right)]
         return ViewTerm("integer", _apply(sign, *wide).cast(pl.Int64, strict=False))
@@ -178,7 +179,7 @@ def _apply(sign: str, one: pl.Expr, two: pl.Expr) -> pl.Expr:
 def _divide(columns: Sequence[pl.Series]) -> pl.Series:
     """Divide numbers; NaN if one is missing or the divisor is 0.
 
-    Polars multiplies by the reciprocal if there is one divisor, so that a quotient depends on the number of rows.
+    Numpy divides: polars multiplies a single divisor's reciprocal, so its quotient depends on the number of rows.
     """
     one, two = (column.to_numpy() for column in columns)
     with np.errstate(all="ignore"):
@@ -201,13 +202,13 @@ def coalesce(terms: Sequence[ViewTerm]) -> ViewTerm:
 
 
 def nullif(left: ViewTerm, right: ViewTerm) -> ViewTerm:
-    """Return a term, or NULL if both are equal."""
+    """Return the left term, or NULL if both terms are equal."""
     same = require_condition(compare("=", left, right))
     return ViewTerm(left.kind, pl.when(same).then(None).otherwise(left.value))
 
 
 def cast(term: ViewTerm, kind: ColumnKind) -> ViewTerm:
-    """Return a term as another kind; NULL if it has no such value."""
+    """Return a term as another kind; NULL if its value cannot be converted."""
     _require_kind(term)
     if term.kind in {kind, "null"}:
         return ViewTerm(kind, term.value.cast(polars_type(kind)))
@@ -217,13 +218,13 @@ def cast(term: ViewTerm, kind: ColumnKind) -> ViewTerm:
         hint = (
             "; FLOOR and CEIL give whole numbers" if kind == "integer" else "; compare it, or leave the cast out"
         )
-        raise TermError(f"a cast of {_article(term.kind)} to {kind}{hint}")
+        raise TermError(f"a cast of {_with_article(term.kind)} to {kind}{hint}")
     return ViewTerm(
-        kind, term.value.map_batches(_converter(kind), return_dtype=polars_type(kind), is_elementwise=True)
+        kind, term.value.map_batches(_make_converter(kind), return_dtype=polars_type(kind), is_elementwise=True)
     )
 
 
-def _converter(kind: ColumnKind) -> Callable[[pl.Series], pl.Series]:
+def _make_converter(kind: ColumnKind) -> Callable[[pl.Series], pl.Series]:
     return lambda column: convert_cells(kind, column.name, column)
 
 
@@ -242,12 +243,12 @@ def apply_text_function(name: str, term: ViewTerm) -> ViewTerm:
 
 
 def substring(term: ViewTerm, start: int, length: int | None) -> ViewTerm:
-    """Return ``length`` characters of a text from place ``start`` on, which counts from 1."""
+    """Return ``length`` characters of a text, from the character ``start`` on; the first has number 1."""
     return ViewTerm("text", _operand(term, "text").str.slice(start - 1, length))
 
 
 def concatenate(left: ViewTerm, right: ViewTerm) -> ViewTerm:
-    """Return two texts as one."""
+    """Return the text of two texts, one after the other."""
     return ViewTerm("text", _operand(left, "text") + _operand(right, "text"))
 
 
@@ -255,7 +256,7 @@ def apply_number_function(name: str, term: ViewTerm) -> ViewTerm:
     """Return ABS, FLOOR or CEIL of a number, or its negation."""
     _require_kind(term)
     if term.kind not in {"integer", "number"}:
-        raise TermError(f"{name} of {_article(term.kind)}; give a number")
+        raise TermError(f"{name} of {_with_article(term.kind)}; give a number")
     if name in {"FLOOR", "CEIL"}:
         rounded = term.value.floor() if name == "FLOOR" else term.value.ceil()
         return term if term.kind == "integer" else ViewTerm("number", rounded)
@@ -265,13 +266,13 @@ def apply_number_function(name: str, term: ViewTerm) -> ViewTerm:
 
 
 def polars_type(kind: Kind) -> pl.DataType:
-    """Return the type of a kind's values."""
+    """Return the polars type of a kind's values."""
     types = {"integer": pl.Int64(), "number": pl.Float64(), "boolean": pl.Boolean(), "null": pl.Null()}
     return types.get(kind, pl.String())
 
 
 def common_kind(terms: Sequence[ViewTerm]) -> Kind:
-    """Return the kind of several terms together; TermError if there is none."""
+    """Return the kind to which several terms can be converted; TermError if there is none."""
     for term in terms:
         _require_kind(term)
     kinds = {term.kind for term in terms} - {"null"}
@@ -281,12 +282,12 @@ def common_kind(terms: Sequence[ViewTerm]) -> Kind:
         return "number"
     if len(kinds) > 1:
         one, two = sorted(kinds)[:2]
-        raise TermError(f"{_article(one)} with {_article(two)}; cast one of them, as in CAST(x AS TEXT)")
+        raise TermError(f"{_with_article(one)} with {_with_article(two)}; cast one of them, as in CAST(x AS TEXT)")
     return next(iter(kinds), "null")
 
 
 def _operand(term: ViewTerm, kind: Kind) -> pl.Expr:
-    """Return a term's expression as a kind that ``common_kind`` permits, or one that an operation needs."""
+    """Return a term's expression, converted to ``kind``; TermError if it cannot be converted."""
     _require_kind(term)
     if term.kind == "null":
         return pl.lit(None, dtype=polars_type(kind))
@@ -295,7 +296,7 @@ def _operand(term: ViewTerm, kind: Kind) -> pl.Expr:
     if term.kind == "text" and kind == "date":
         return pl.lit(_require_day(term.literal), dtype=pl.String)
     if term.kind != kind:
-        raise TermError(f"{_article(term.kind)} instead of {_article(kind)}; compare it, or cast it")
+        raise TermError(f"{_with_article(term.kind)} instead of {_with_article(kind)}; compare it, or cast it")
     return term.value
 
 
@@ -313,12 +314,12 @@ def _require_kind(term: ViewTerm) -> None:
         raise TermError("a column without a kind in an expression; declare its kind in the columns of its table")
 
 
-def _article(kind: Kind) -> str:
+def _with_article(kind: Kind) -> str:
     return "NULL" if kind == "null" else f"an {kind}" if kind == "integer" else f"a {kind}"
 
 
 def require_simple_type(name: str, column: pl.Series) -> pl.Series:
-    """Return a column as its file has it, categories as texts; ColumnError if no domain could read it."""
+    """Return a column unchanged, but categories as texts; ColumnError if no domain can read its type."""
     kind = column.dtype
     if kind in (pl.Categorical, pl.Enum):
         return column.cast(pl.String)

@@ -362,10 +362,10 @@ def test_late_statement_gets_twice_the_time_when_it_is_tried_again() -> None:
     for _ in range(3):
         with pytest.raises(EngineStatementError, match="SOTTO_ENGINE_SECONDS"), runner.running("long"):
             fail_when_interrupted()
-    assert (runner._longer.get("long"), runner._longer.get("other")) == (0.08, None)
+    assert (runner._extended_seconds.get("long"), runner._longer.get("other")) == (0.08, None)
     with runner.running("long"):
         pass
-    assert runner._longer.get("long") is None
+    assert runner._extended_seconds.get("long") is None
 
 
 def test_statement_of_a_given_up_partition_is_cancelled() -> None:
