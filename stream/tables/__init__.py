@@ -1,4 +1,4 @@
 """Reads tables with declared attributes, and computes exact private counts and sums over them.
 
-Reading order: ``rows``, ``people`` (contribution bound), ``columns_table`` (counts), ``predicates``, ``store``.
+Reading order: ``rows``, ``people`` (contribution bound), ``counted_table``, ``columns_table``, ``predicates``, ``store``.
 """

@@ -27,16 +27,16 @@ Bitmap = npt.NDArray[np.uint64]
 
 BITMAP_CACHE_BYTES: Final = 64 << 20
 INDEX_CACHE_SIZE: Final = 8
-"""Maximum number of cached indexes of cells; each takes as much memory as its attributes' codes."""
+"""Most cached indexes of cells; each takes as much memory as the codes of its attributes."""
 
 _PEOPLE_GROUP_CACHE_BYTES: Final = 32 << 20
 _FARTHEST_MINIMUM: Final = 1 << 32
-"""Sums of 2^30 codes and minimums up to this one fit in 64 bits."""
+"""Farthest minimum from 0 of values that are added up: sums of 2^30 such values fit into 64 bits."""
 
 _WORD_BITS: Final = 64
 _MAX_BITMAP_CUTS: Final = 8
 _BLOCK_ROWS: Final = 1 << 20
-"""Rows per block, a multiple of 64; temporary arrays have the length of a block, not of the table."""
+"""Rows of a block, a multiple of 64. Temporary arrays have the length of a block, not of the table."""
 
 ZERO_KEY: Final = bytes(32)
 """The key for public or synthetic tables, which need no secret."""
@@ -48,7 +48,7 @@ _BitmapKey = (
 
 @dataclass(frozen=True, slots=True)
 class AllRows:
-    """All rows of all people: first the counted ones (at most ``contribution`` per person)."""
+    """All rows of all people; the first rows are the counted ones, at most ``contribution`` of each person."""
 
     person: str
     contribution: int
@@ -58,9 +58,9 @@ class AllRows:
 
 
 class PrivateTable(CountedTable):
-    """The counted rows of a table as columns in memory; predicates are bitmaps over them.
+    """The counted rows of a table as columns in memory; predicates become bitmaps over the rows.
 
-    The time that a count or total takes does not depend on the rows' content.
+    The time of a count or a total does not depend on the rows' content.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class PrivateTable(CountedTable):
         return self._people.count(self, predicate, min_rows)
 
     def person_total(self, attribute: str, predicate: Predicate, bound: int) -> int:
-        """Return the sum over people of each one's clamped sum of an attribute; see ``PeopleCounts``."""
+        """Return the total of all people's clamped sums of an attribute; see ``PeopleCounts``."""
         return self._people.total(self, attribute, predicate, bound)
 
     def people_group_counts(
@@ -145,7 +145,7 @@ class PrivateTable(CountedTable):
         return self._people.group_counts(self, attributes, predicate, max_cells)
 
     def private_cells(self, attributes: Sequence[str], shape: Sequence[int], block: slice) -> Numbers:
-        """Return the number of each row's cell, in row-major order, for a block of rows."""
+        """Return the index of each row's cell, in row-major order, for a block of rows."""
         cell = np.zeros(block.stop - block.start, dtype=np.int64)
         for name, length in zip(attributes, shape, strict=True):
             cell *= length
@@ -166,11 +166,11 @@ class PrivateTable(CountedTable):
         return count_groups(self, attribute, declared, shape, predicate, people=people)
 
     def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> Numbers:
-        """Return the number of rows in each of these cells, by an index that is cached."""
+        """Return the number of rows in each of these cells, from an index that is cached."""
         return self._index(attributes).counts(cells)
 
     def private_matches(self, predicate: Predicate) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
-        """Yield blocks of rows, each with a mask of matching rows; DataError for unknown attributes."""
+        """Yield blocks of rows, each with a mask of its matching rows; DataError for unknown attributes."""
         bits = self._bitmap_of(predicate).view(np.uint8)
         for block in self.blocks():
             rows = block.stop - block.start
@@ -198,7 +198,7 @@ class PrivateTable(CountedTable):
         counted = np.zeros(size + 1, dtype=np.int64)
         for block, inside in self.private_matches(predicate):
             cell = self.private_cells(attributes, shape, block)
-            # Rows that do not match are counted in an extra cell, so that the time is constant.
+            # Rows that do not match are counted in an extra cell, so that the time does not depend on their number.
             counted += np.bincount(np.where(inside, cell, size), minlength=size + 1)
         return counted[:size]
 
@@ -212,7 +212,7 @@ class PrivateTable(CountedTable):
         return index
 
     def _bitmap_of(self, predicate: Predicate) -> Bitmap:
-        # Empty and full bitmaps take the same path, because a shorter time would reveal private data.
+        # Empty and full bitmaps are computed like others, because a shorter time would reveal private data.
         return evaluate(
             predicate,
             lambda holds: self._full_bitmap if holds else self._empty_bitmap,
@@ -226,7 +226,7 @@ class PrivateTable(CountedTable):
         if len(leaf.cuts) > _MAX_BITMAP_CUTS:
             inside = code_mask(leaf.cuts, leaf.size)
             return self._cached_bitmap((leaf.attribute, "among", leaf.cuts), lambda codes: inside[codes])
-        # The XOR of the bitmaps "code < cut" over all cuts is the bitmap of the rows inside the ranges.
+        # The XOR of the bitmaps "code < cut" of all cuts is the bitmap of the rows inside the ranges.
         return reduce(np.bitwise_xor, [self._bitmap_below(leaf.attribute, leaf.size, cut) for cut in leaf.cuts])
 
     def _bitmap_below(self, attribute: str, size: int, cut: int) -> Bitmap:
@@ -262,9 +262,9 @@ def _count_ones(bitmap: Bitmap) -> int:
 class PeopleCounts:
     """Counts the people of one table, and adds up their clamped sums; all results are private.
 
-    Without a person column each row is one person. Counts and sums of people use all of a person's
-    rows, including those that do not count. Counts by group use only the counted rows, so that a person
-    is in at most ``contribution`` groups. The time does not depend on the rows' content.
+    Without a person column each row is one person. Counts and sums use all rows of a person, including rows that do not
+    count. Counts of groups use only the counted rows, so that a person is in at most ``contribution`` groups. The time
+    does not depend on the rows' content.
     """
 
     def __init__(self) -> None:
@@ -301,8 +301,8 @@ class PeopleCounts:
         key = (attribute, predicate, bound)
         if (known := self._counts.get(key)) is None:
             low, high = person_range(integers, bound)
-            # Domains have at most 2^20 values, and bounds are below 2^31. So all values of a domain that
-            # begins farther from 0 are beyond the bound with one sign, also if it is moved nearer to 0.
+            # Domains have at most 2^20 values, and bounds are below 2^31. So if a domain begins farther from 0 than
+            # _FARTHEST_MINIMUM, all its values have one sign and exceed the bound, also after a move to that minimum.
             minimum = max(-_FARTHEST_MINIMUM, min(integers.minimum, _FARTHEST_MINIMUM))
             known = 0
             for sums in _sums_of_people(table, attribute, minimum, predicate):
@@ -340,13 +340,13 @@ def _rows_of_people(table: PrivateTable, predicate: Predicate) -> Numbers:
     person_of_row, count = all_rows.people.private_numbers, all_rows.people.count
     rows = np.zeros(count + 1, dtype=np.int64)
     for block, inside in table.table_of_all_rows.private_matches(predicate):
-        # Rows that do not match are counted for an extra person, so that the time is constant.
+        # Rows that do not match are counted for an extra person, so that the time does not depend on their number.
         rows += np.bincount(np.where(inside, person_of_row[block], count), minlength=count + 1)
     return rows[:count]
 
 
 def _sums_of_people(table: PrivateTable, attribute: str, minimum: int, predicate: Predicate) -> Iterator[Numbers]:
-    """Yield the people's sums of an attribute, in one array or several."""
+    """Yield the people's sums of an attribute over their matching rows, in one array or several."""
     all_rows = table.all_rows
     if all_rows is None:
         for block, inside in table.private_matches(predicate):

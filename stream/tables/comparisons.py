@@ -1,6 +1,6 @@
 """Converts values to codes, and comparisons to exact sets of codes.
 
-``ShapeCache`` parses a predicate fast if it differs from an earlier one only in its numbers.
+``ShapeCache`` parses a predicate quickly if it differs from an earlier predicate only in its numbers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Operator = Literal["=", "<>", "<", "<=", ">", ">="]
 _NEGATED: Final = frozenset({"<>", ">=", ">"})
 """Operators that are the negations of =, < and <=."""
 Constant = str | Decimal
-"""A literal of a predicate: a string, or a number as it was written."""
+"""A literal of a predicate: a string, or a number with exactly the written value."""
 
 MAX_DECIMAL_EXPONENT = 30
 
@@ -55,7 +55,7 @@ def parse_number(text: str) -> Decimal:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A declared attribute; converts comparisons with it to predicates, and its values to codes."""
+    """A declared attribute, which converts comparisons with it to predicates, and its values to codes."""
 
     name: str
     domain: Domain
@@ -64,32 +64,32 @@ class Attribute:
         """Return the predicate ``attribute operator literal``."""
         match self.domain:
             case Categories() as categories:
-                found = self._below_category(categories, operator, literal)
+                found = self._compare_category(categories, operator, literal)
             case Integers() as integers:
-                found = self._below_integer(integers, operator, self._number(literal))
+                found = self._compare_integer(integers, operator, self._require_number(literal))
             case Dates(part=Integers() as part):
-                found = self._below_integer(part, operator, self._number(literal))
+                found = self._compare_integer(part, operator, self._require_number(literal))
             case Dates() as dates:
-                found = self._below_date(dates, operator, literal)
+                found = self._compare_date(dates, operator, literal)
             case Decimals(in_steps=in_steps, unit=unit):
-                found = self._below_integer(in_steps, operator, Fraction(self._number(literal)) / unit)
+                found = self._compare_integer(in_steps, operator, Fraction(self._require_number(literal)) / unit)
             case Bins() as bins:
-                found = self._below_bin(bins, operator, self._number(literal))
+                found = self._compare_bin(bins, operator, self._require_number(literal))
         return negation(found) if operator in _NEGATED else found
 
     def between(self, low: Constant, high: Constant) -> Predicate:
-        """Return the predicate of rows from one literal to another, both included."""
+        """Return the predicate of the rows from ``low`` to ``high``, both included."""
         return conjunction((self.compare(">=", low), self.compare("<=", high)))
 
     def among(self, literals: Iterable[Constant]) -> Predicate:
-        """Return the predicate of rows whose value is one of the literals."""
+        """Return the predicate of the rows whose value is one of the literals."""
         return disjunction([self.compare("=", literal) for literal in literals])
 
     def code(self, value: str | float) -> int:
         """Return the code of a value; PredicateError if it is not in the domain.
 
-        Invalid values in rows are clamped, mapped to ``other`` or left out. Invalid values in questions
-        are refused, so that no answer is about another cell than the one asked for.
+        An invalid value in a row is clamped, becomes ``other``, or its row is left out. An invalid value in a question
+        is refused, so that no answer is about another cell than the requested one.
         """
         match self.domain:
             case Categories():
@@ -116,7 +116,7 @@ class Attribute:
                 return min(bisect_right(edges, float(value)), size) - 1
 
     def refusal_of_truth(self, *, truth: bool) -> str:
-        """Return the message for a comparison with TRUE or FALSE."""
+        """Return the message that refuses a comparison with TRUE or FALSE."""
         word = str(truth)
         if isinstance(self.domain, Dates) and self.domain.part is None:
             return f"{quote_name(self.name)} holds dates; write one in single quotes in place of {word.upper()}"
@@ -133,13 +133,13 @@ class Attribute:
         values = self.domain.values if isinstance(self.domain, Categories) else ()
         return {value: code for code, value in enumerate(values)}
 
-    def _number(self, literal: Constant) -> Decimal:
+    def _require_number(self, literal: Constant) -> Decimal:
         if isinstance(literal, str):
             raise PredicateError(f"{quote_name(self.name)} is numeric; write numbers without quotes", literal)
         return literal
 
-    def _below_category(self, domain: Categories, operator: Operator, literal: Constant) -> Predicate:
-        """Return the predicate for =, < or <=; for <>, >= or >, the one that ``compare`` negates."""
+    def _compare_category(self, domain: Categories, operator: Operator, literal: Constant) -> Predicate:
+        """Return the predicate for =, < or <=; for <>, >= or >, its negation, which ``compare`` negates again."""
         if operator not in {"=", "<>"} and not domain.ordered:
             raise PredicateError(
                 f"categories of {quote_name(self.name)} have no order; compare with =, <> or IN, or declare them as ordered"
@@ -166,24 +166,24 @@ class Attribute:
             )
         return code
 
-    def _below_date(self, domain: Dates, operator: Operator, literal: Constant) -> Predicate:
-        """Return the predicate for =, < or <=; for <>, >= or >, the one that ``compare`` negates."""
+    def _compare_date(self, domain: Dates, operator: Operator, literal: Constant) -> Predicate:
+        """Return the predicate for =, < or <=; for <>, >= or >, its negation, which ``compare`` negates again."""
         text = str(literal)
         if not isinstance(literal, str):
             raise PredicateError(f"{quote_name(self.name)} holds dates; put them in single quotes", text)
-        period = self._period(domain, text)
+        period = self._parse_period(domain, text)
         if operator in {"<", ">="}:
-            return make_leaf(self.name, domain.size, (0, self._edge(domain, period.start, text)))
+            return make_leaf(self.name, domain.size, (0, self._cell_beginning_at(domain, period.start, text)))
         if period.end is None:
             raise PredicateError(
                 f"a literal of {quote_name(self.name)} with a time of day is one instant; compare it with < or >=",
                 text,
             )
-        end = self._edge(domain, period.end, text)
-        first = 0 if operator in {"<=", ">"} else self._edge(domain, period.start, text)
+        end = self._cell_beginning_at(domain, period.end, text)
+        first = 0 if operator in {"<=", ">"} else self._cell_beginning_at(domain, period.start, text)
         return make_leaf(self.name, domain.size, (first, end)) if first < end else FALSE
 
-    def _period(self, domain: Dates, text: str) -> LiteralPeriod:
+    def _parse_period(self, domain: Dates, text: str) -> LiteralPeriod:
         try:
             return parse_period(text, domain.timezone)
         except (ValueError, OverflowError) as error:
@@ -195,8 +195,8 @@ class Attribute:
                 text,
             ) from None
 
-    def _edge(self, domain: Dates, at: int, text: str) -> int:
-        """Return the cell that begins at a day or instant, or the number of cells after the last one."""
+    def _cell_beginning_at(self, domain: Dates, at: int, text: str) -> int:
+        """Return the code of the calendar cell that begins at a day or instant; at the domain's end, the number of cells."""
         calendar = domain.calendar
         if at <= calendar.start(0):
             return 0
@@ -214,10 +214,10 @@ class Attribute:
 
     def _date_code(self, domain: Dates, value: str | float) -> int:
         if isinstance(value, str):
-            period = self._period(domain, value)
+            period = self._parse_period(domain, value)
             calendar = domain.calendar
             if period.end is not None and calendar.start(0) <= period.start < period.end <= calendar.end():
-                first, end = (self._edge(domain, at, value) for at in (period.start, period.end))
+                first, end = (self._cell_beginning_at(domain, at, value) for at in (period.start, period.end))
                 if end == first + 1:
                     return first
         raise PredicateError(
@@ -236,8 +236,8 @@ class Attribute:
             f"{domain.step!r}; give one of them"
         )
 
-    def _below_integer(self, domain: Integers, operator: Operator, literal: Decimal | Fraction) -> Predicate:
-        """Return the predicate for =, < or <=; for <>, >= or >, the one that ``compare`` negates."""
+    def _compare_integer(self, domain: Integers, operator: Operator, literal: Decimal | Fraction) -> Predicate:
+        """Return the predicate for =, < or <=; for <>, >= or >, its negation, which ``compare`` negates again."""
         floor, ceiling = math.floor(literal) - domain.minimum, math.ceil(literal) - domain.minimum
         match operator:
             case "<" | ">=":
@@ -247,21 +247,21 @@ class Attribute:
             case "=" | "<>":
                 return make_leaf(self.name, domain.size, (floor, floor + 1)) if floor == ceiling else FALSE
 
-    def _below_bin(self, domain: Bins, operator: Operator, literal: Decimal) -> Predicate:
-        """Return the predicate for < or <=; for >= or >, the one that ``compare`` negates."""
+    def _compare_bin(self, domain: Bins, operator: Operator, literal: Decimal) -> Predicate:
+        """Return the predicate for < or <=; for >= or >, its negation, which ``compare`` negates again."""
         edge = bisect_left(domain.edges, float(literal))
         if edge == len(domain.edges) or domain.edges[edge] != float(literal):
             nearest = " or ".join(repr(value) for value in domain.edges[max(edge - 1, 0) : edge + 1])
             raise PredicateError(
                 f"a number is not a bin edge of {quote_name(self.name)}; use {nearest}", str(literal)
             )
-        # The last bin includes its upper edge, so only <= and > can use that edge.
-        is_last = edge == domain.size
-        if operator in {"<=", ">"} and is_last:
+        # The last bin includes its upper edge, so only <= and > can be used with that edge.
+        is_last_edge = edge == domain.size
+        if operator in {"<=", ">"} and is_last_edge:
             return TRUE
-        if operator in {"<", ">="} and not is_last:
+        if operator in {"<", ">="} and not is_last_edge:
             return make_leaf(self.name, domain.size, (0, edge))
-        remedy = "use <= or > with the last edge" if is_last else "use < or >= with an edge"
+        remedy = "use <= or > with the last edge" if is_last_edge else "use < or >= with an edge"
         raise PredicateError(
             f"bins of {quote_name(self.name)} cannot be compared with {operator} at this edge; {remedy}",
             str(literal),
@@ -274,15 +274,15 @@ def _is_number(value: str | float) -> TypeGuard[int | float]:
 
 MAX_SHAPES: Final = 1 << 12
 MAX_SHAPED_LENGTH: Final = 512
-"""Longest text with a cached shape; shapes of longer texts rarely repeat."""
+"""Length of the longest text whose shape is cached; shapes of longer texts rarely repeat."""
 
 Ranges = tuple[tuple[str, int, int, int], ...]
-"""For each attribute, sorted: name, size, and a half-open range of some but not all codes."""
+"""Attributes in sorted order, each with its name, its size, and a half-open range of some but not all of its codes."""
 
 _NumberOffsets = tuple[tuple[int, int], ...]
-"""Positions of the numbers in a text that bound a range, each with an amount to subtract."""
+"""The numbers of a text that bound one end of a range, as their positions, each with an amount to subtract."""
 _Range = tuple[str, int, int, int, _NumberOffsets, _NumberOffsets]
-"""An attribute, its size, its range by constants, and the numbers that bound its two ends."""
+"""An attribute's name, its size, the range by the shape alone, and the numbers that bound its lower and upper end."""
 _Shape = tuple[_Range, ...]
 
 _NUMBER_HOLE: Final = "\0"
@@ -303,16 +303,16 @@ def predicate_of(ranges: Ranges) -> Predicate:
 
 
 class ShapeCache:
-    """Caches shapes: texts of predicates without their numbers; thread-safe."""
+    """Caches the shapes of predicates, which are their texts without numbers; thread-safe."""
 
     def __init__(self, find: Callable[[str], Attribute | None], parse: Callable[[str], Predicate]) -> None:
-        """Set the lookup of attributes by name, and the parser for texts of unknown shape."""
+        """``find`` returns an attribute by its name, and ``parse`` parses texts of unknown shape."""
         self._find = find
         self._parse = parse
         self._shapes: dict[tuple[str, ...], _Shape] = {}
 
     def ranges(self, text: str) -> Ranges | None:
-        """Return a text's ranges; None if its shape is unknown or a range is empty."""
+        """Return the ranges of a text; None if its shape is unknown, or if a range is empty."""
         if len(text) > MAX_SHAPED_LENGTH:
             return None
         parts = _number_pattern.split(text)
@@ -320,7 +320,7 @@ class ShapeCache:
         return None if known is None else _ranges_of_shape(known, parts)
 
     def parse(self, text: str) -> Predicate:
-        """Parse a text by its shape or, if the shape is unknown, with the parser."""
+        """Parse a text by its shape or, if that is unknown, with the parser."""
         if (ranges := self.ranges(text)) is not None:
             return predicate_of(ranges)
         predicate = self._parse(text)
@@ -334,7 +334,7 @@ class ShapeCache:
         if (
             shape in self._shapes
             or _NUMBER_HOLE in text
-            or (found := self._interpret(shape)) is None
+            or (found := self._find_ranges(shape)) is None
             or (ranges := _ranges_of_shape(found, parts)) is None
         ):
             return
@@ -343,8 +343,8 @@ class ShapeCache:
                 self._shapes = {}
             self._shapes[shape] = found
 
-    def _interpret(self, shape: tuple[str, ...]) -> _Shape | None:
-        """Interpret a shape; None if it is not a conjunction of ranges."""
+    def _find_ranges(self, shape: tuple[str, ...]) -> _Shape | None:
+        """Find the ranges of a shape; None if it is not a conjunction of ranges."""
         text = _NUMBER_HOLE.join(shape)
         ranges: dict[str, _Range] = {}
         at, place = 0, 1
@@ -353,7 +353,7 @@ class ShapeCache:
             if (attribute := self._find(name.strip('"'))) is None:
                 return None
             known = ranges.get(attribute.name) or _full_range(attribute)
-            if (cut := _narrow(attribute, known, operator, constant, place)) is None:
+            if (cut := _narrow_range(attribute, known, operator, constant, place)) is None:
                 return None
             ranges[attribute.name] = cut
             place += 2 * item[0].count(_NUMBER_HOLE)
@@ -370,10 +370,10 @@ def _full_range(attribute: Attribute) -> _Range:
     return (attribute.name, size, 0, size, (), ())
 
 
-def _narrow(
+def _narrow_range(
     attribute: Attribute, known: _Range, operator: str | None, constant: str | None, place: int
 ) -> _Range | None:
-    """Narrow a range by a comparison (without an operator: BETWEEN); None if the result is not a range."""
+    """Narrow a range by a comparison, or by BETWEEN if ``operator`` is None; None if the result is not a range."""
     name, size, low, high, lows, highs = known
     domain = attribute.domain
     if constant is not None:

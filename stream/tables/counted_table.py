@@ -1,7 +1,7 @@
 """Exact counts and sums over a table's counted rows, and the cells of its attributes.
 
-A cell is a tuple of codes, one for each attribute in a fixed order. There may be too many cells for an array. Clients,
-which have no numpy, do not import this module.
+A cell is a tuple of codes, one for each attribute in a fixed order. There may be too many possible cells for an array.
+Clients do not import this module, because they have no numpy.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class CellReader:
     def read(self, cell: Mapping[str, str | int | float]) -> Cell:
         """Return the codes of the cell's values, in the attributes' order.
 
-        Each attribute needs a value of its domain. PredicateError names the attribute whose value is
-        missing, unknown or invalid.
+        PredicateError, which names the attribute, if the cell lacks an attribute or has a value outside its domain.
         """
         for place, name in enumerate(cell):
             if name not in self._attributes:
@@ -61,12 +60,12 @@ class CellReader:
 
 
 def cell_codes(attributes: Mapping[str, Domain], cell: Mapping[str, str | int | float]) -> Cell:
-    """Return the codes of one cell."""
+    """Return the codes of one cell; see ``CellReader``."""
     return CellReader(attributes).read(cell)
 
 
 def cells_as_array(sizes: Mapping[str, int], cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
-    """Return the codes of cells, a row for each; DataError if a cell does not fit the attributes."""
+    """Return an array with a row of codes for each cell; DataError if a cell does not fit the attributes."""
     for cell in cells:
         if len(cell) != len(sizes):
             raise DataError(f"a cell has {len(cell)} codes for {len(sizes)} attributes; give one for each")
@@ -85,7 +84,7 @@ class CellIndex:
 
     def __init__(self, private_columns: Mapping[str, CodeArray], sizes: Mapping[str, int]) -> None:
         self._sizes: Final = dict(sizes)
-        # Cells become byte strings: with big-endian codes of fixed width, they sort like the tuples.
+        # Cells become byte strings of big-endian codes with fixed widths, which sort like the tuples of codes.
         self._layout = np.dtype(
             [(f"axis {axis}", code_type(size).newbyteorder(">")) for axis, size in enumerate(sizes.values())]
         )
@@ -114,11 +113,11 @@ def code_mask(cuts: Cuts, size: int) -> npt.NDArray[np.bool_]:
 
 
 def cell_mask(predicate: Predicate, sizes: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-    """Return a mask over all cells of these attributes, true where the predicate holds.
+    """Return a mask over all cells of these attributes; it is true for the cells that satisfy the predicate.
 
-    Axes are in the order of ``sizes``, as in ``PrivateTable.group_counts``. The array is read-only, because
-    axes of attributes without a condition are broadcast. It does not depend on the table's rows.
-    PredicateError if the predicate uses an attribute that is not in ``sizes``.
+    The axes are in the order of ``sizes``, as in ``CountedTable.group_counts``. The array is read-only, because axes of
+    attributes without a condition are broadcast. It does not depend on a table's rows. PredicateError if the predicate
+    has an attribute that is not in ``sizes``.
     """
     shape = tuple(sizes.values())
     axes = {name: axis for axis, name in enumerate(sizes)}
@@ -149,17 +148,16 @@ _MAX_AXES: Final = 64
 
 
 class CountedTable(ABC):
-    """The counted rows of a table, as codes of attributes; computes exact counts and sums.
+    """The counted rows of a table, as codes of attributes; computes exact counts and sums of them.
 
-    Counts, totals and everything named ``private…`` must not be published without noise.
+    Counts, totals and all attributes and results whose name begins with ``private`` must not be published without noise.
 
-    - One more counted row changes each count by at most 1, only one of the counts of disjoint cells,
-      and a total by at most ``sum_sensitivity``.
+    - One more counted row changes each count by at most 1, a total by at most ``sum_sensitivity``, and only one of the
+      counts of disjoint cells.
     - One person has one row or, with a person column, at most ``contribution`` counted rows, and
       changes ``people_count`` by at most 1.
-    - ``public_size`` is the number of rows in the file or, with a person column, of people plus rows
-      without a person. Rows that are left out are included. It is equal for all neighbors that replace
-      a person.
+    - ``public_size`` is the number of rows in the file or, with a person column, of people plus rows without a person.
+      It includes rows that are left out. It is the same for two neighbors by ``replace``.
     """
 
     def __init__(
@@ -195,7 +193,7 @@ class CountedTable(ABC):
 
     @abstractmethod
     def rows(self) -> Rows | StoredRows:
-        """Return all rows, including those that do not count."""
+        """Return all rows, including rows that do not count."""
 
     def count(self, predicate: Predicate) -> int:
         """Return the exact (private) number of rows that satisfy the predicate.
@@ -215,9 +213,9 @@ class CountedTable(ABC):
     def total(self, attribute: str, predicate: Predicate, centre: int = 0) -> int:
         """Return the exact (private) sum of value − centre over the matching rows.
 
-        Values are clamped, or their rows left out, as declared. So ``sum_sensitivity`` with the same centre
-        bounds the effect of one row. The sum of decimals is in whole steps. DataError if the attribute has
-        no sum, or the table lacks an attribute of the predicate.
+        Values out of the domain are clamped, or their rows left out, as declared. So one row changes the total by at most
+        ``sum_sensitivity`` with the same centre. A sum of decimals is in whole steps. DataError if the attribute has no
+        sum, or if the table lacks an attribute of the predicate.
         """
         [(name, domain)] = self._require_declared((attribute,)).items()
         integers = require_summable(domain, f"attribute {quote_name(name)}")
@@ -232,9 +230,9 @@ class CountedTable(ABC):
     ) -> Numbers:
         """Return the exact (private) number of matching rows in each cell.
 
-        One axis per attribute in the given order; row-major and read-only. DataError if an attribute is
-        unknown or repeated, if there are more than ``max_cells`` cells, or if the table lacks an attribute
-        of the predicate.
+        The array has one axis for each attribute in the given order, and is row-major and read-only. DataError if an
+        attribute is unknown or repeated, if there are more than ``max_cells`` cells, or if the table lacks an attribute of
+        the predicate.
         """
         shape = self.group_shape(attributes, max_cells)
         key = (tuple(attributes), predicate)
@@ -246,7 +244,7 @@ class CountedTable(ABC):
         return known
 
     def group_shape(self, attributes: Sequence[str], max_cells: int) -> tuple[int, ...]:
-        """Return the number of values of each attribute; DataError for too many cells or unknown names."""
+        """Return the number of values of each attribute; DataError for more than ``max_cells`` cells or unknown names."""
         shape = tuple(domain.size for domain in self._require_declared(attributes).values())
         if math.prod(shape) > max_cells or len(shape) > _MAX_AXES:
             raise DataError(
@@ -255,9 +253,9 @@ class CountedTable(ABC):
         return shape
 
     def count_together(self, predicates: Iterable[Predicate], sums: Iterable[tuple[str, Predicate]]) -> None:
-        """Prepare counts and sums that a batch of questions needs, if one pass over the rows serves them.
+        """Prepare the counts and sums of a batch of questions, if the table can compute several in one pass.
 
-        Names and predicates that do not fit the table are ignored: the question itself is refused.
+        Names and predicates that do not fit the table are ignored here, because their questions are refused later.
         """
         del predicates, sums
 
@@ -273,7 +271,7 @@ class CountedTable(ABC):
         """Return the total of all people's clamped sums of an attribute over their matching rows.
 
         Each person's sum is clamped to ``person_range``, so one person changes the total by at most
-        ``person_sensitivity``. DataError if the attribute has no sum, and as in ``count``.
+        ``person_sensitivity``. DataError if the attribute has no sum; other errors as in ``count``.
         """
 
     @abstractmethod
@@ -282,7 +280,7 @@ class CountedTable(ABC):
     ) -> Numbers:
         """Return, for each cell, the number of people with a counted matching row in it.
 
-        The array has one axis per attribute. Errors as in ``group_counts``.
+        The array has one axis for each attribute. Errors as in ``group_counts``.
         """
 
     @abstractmethod
@@ -297,17 +295,16 @@ class CountedTable(ABC):
     ) -> TextGroups:
         """Return the exact (private) number of matching rows, or people, in each group of a text.
 
-        A group is a text or, with ``declared`` attributes, a text and a cell of these attributes. A row is
-        in at most one group.
-        DataError if ``attribute`` is no text, and as in ``group_counts``.
+        A group is a text or, with ``declared`` attributes, a text and a cell of these attributes. A row is in at most one
+        group. DataError if ``attribute`` is no text; other errors as in ``group_counts``.
         """
 
     @abstractmethod
     def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> Numbers:
         """Return the exact (private) number of rows in each of these cells.
 
-        A cell has one code per attribute in the given order; the number of possible cells is unlimited.
-        DataError if an attribute is unknown or repeated, or a cell is invalid.
+        A cell has one code for each attribute in the given order; the number of possible cells is unlimited. DataError if
+        an attribute is unknown or repeated, or if a cell is invalid.
         """
 
     @abstractmethod

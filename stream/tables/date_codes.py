@@ -1,10 +1,10 @@
-"""Converts dates and timestamps to the codes of calendar cells; no value affects another's code.
+"""Converts dates and timestamps to the codes of calendar cells; no value affects the code of another value.
 
 - Texts are ISO 8601: a date, or a date and a time with or without an offset from UTC.
-- A ``date`` attribute ignores a time without an offset. A time with an offset has no code, because
-  its day depends on a zone.
-- A time without an offset is local in the declared zone. In an hour that the clock repeats, the first
-  is meant; a time that the clock skips has no code.
+- A ``date`` attribute ignores a time of day without an offset. A time with an offset has no code, because its day
+  depends on a zone.
+- A time without an offset is local in the declared zone. If the clock repeats an hour, a time in it means the first of
+  the two hours. A time that the clock skips has no code.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _LAST_DAY: Final = parse_day(f"{LAST_YEAR}-12-31")
 
 
 class _LocalTimes(NamedTuple):
-    """Local times and offsets from UTC in µs since 1970, with masks of what each cell has.
+    """Local times in µs since 1970, and offsets from UTC in µs.
 
-    ``known`` is the mask of cells that are valid dates or times.
+    ``has_offset`` and ``has_time`` are masks of the cells with an offset and with a time of day; ``known`` is the mask of
+    the cells that are valid dates or times.
     """
 
     local: IntArray
@@ -49,13 +50,13 @@ class _LocalTimes(NamedTuple):
 
 
 def date_codes(name: str, domain: Dates, column: pl.Series) -> tuple[IntArray, Mask]:
-    """Return each date's code, and a mask of dates with a code; ColumnError for other types."""
+    """Return each cell's code, and a mask of the cells with a code; ColumnError if the column has other types."""
     times = _read_times(name, domain, column)
     known = times.known.copy()
     if domain.timezone is None:
         known &= ~times.has_offset
         return _calendar_codes(domain, times.local // _DAY_US, times.local, known)
-    instants, exist = _instants(domain.timezone, times)
+    instants, exist = _convert_to_instants(domain.timezone, times)
     known &= exist
     local = instants + _offsets_at(domain.timezone, instants)
     if domain.part is not None:
@@ -80,8 +81,8 @@ def _calendar_codes(domain: Dates, days: IntArray, times: IntArray, known: Mask)
             codes = (inside + 3) // 7 - (first + 3) // 7
         case granularity:
             size = MONTHS[granularity]
-            codes = (_months(inside) + _MONTHS_TO_1970) // size - (
-                _months(np.array([first])) + _MONTHS_TO_1970
+            codes = (_months_of_days(inside) + _MONTHS_TO_1970) // size - (
+                _months_of_days(np.array([first])) + _MONTHS_TO_1970
             ) // size
     return np.where(known, np.clip(codes, 0, calendar.size - 1), 0), known
 
@@ -95,13 +96,13 @@ def _date_part_codes(granularity: str, days: IntArray, times: IntArray) -> IntAr
         case "weekday":
             return (days + 3) % 7
         case "month-of-year":
-            return (_months(days) + _MONTHS_TO_1970) % 12
+            return (_months_of_days(days) + _MONTHS_TO_1970) % 12
         case _:
             return times % _DAY_US // HOUR_US
 
 
-def _months(days: IntArray) -> IntArray:
-    """Return the months since 1970 of days since 1970."""
+def _months_of_days(days: IntArray) -> IntArray:
+    """Convert days since 1970 to months since 1970."""
     return days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
 
 
@@ -146,9 +147,9 @@ def _all_false(column: pl.Series) -> Mask:
 
 
 def _scale_numbers(column: pl.Series, factor: int) -> tuple[IntArray, IntArray, Mask]:
-    """Return whole numbers times a factor, offsets of 0, and a mask by which no cell has an offset.
+    """Return whole numbers times a factor, offsets of 0, and a mask that is false for all cells.
 
-    Numbers that would overflow become the largest that do not.
+    A number whose product would overflow becomes the largest number whose product does not.
     """
     most = (1 << 62) // factor
     numbers = np.clip(column.fill_null(0).to_numpy().astype(np.int64), -most, most) * factor
@@ -158,8 +159,8 @@ def _scale_numbers(column: pl.Series, factor: int) -> tuple[IntArray, IntArray, 
 def _parse_texts(texts: pl.Series) -> _LocalTimes:
     groups = texts.str.extract_groups(_ISO_PATTERN).struct
     field = {part: groups.field(str(place + 1)) for place, part in enumerate(_FIELDS)}
-    number = {part: _number(field[part]) for part in _FIELDS if part not in {"fraction", "utc", "sign"}}
-    fraction = _number(field["fraction"].fill_null("0").str.pad_end(9, "0")) // 1000
+    number = {part: _as_integers(field[part]) for part in _FIELDS if part not in {"fraction", "utc", "sign"}}
+    fraction = _as_integers(field["fraction"].fill_null("0").str.pad_end(9, "0")) // 1000
     year, month, day = number["year"], number["month"], number["day"]
     known = field["year"].is_not_null().to_numpy() & (year >= 1) & (month >= 1) & (month <= 12) & (day >= 1)
     months = np.where(known, 12 * (year - 1970) + month - 1, 0)
@@ -177,21 +178,21 @@ def _parse_texts(texts: pl.Series) -> _LocalTimes:
     return _LocalTimes(local, offset, has_offset, field["hour"].is_not_null().to_numpy(), known)
 
 
-def _number(texts: pl.Series) -> IntArray:
+def _as_integers(texts: pl.Series) -> IntArray:
     return texts.cast(pl.Int64, strict=False).fill_null(0).to_numpy().astype(np.int64)
 
 
-def _instants(zone: str, times: _LocalTimes) -> tuple[IntArray, Mask]:
-    """Return the instants of times, and a mask of the times that the local clock does not skip."""
+def _convert_to_instants(zone: str, times: _LocalTimes) -> tuple[IntArray, Mask]:
+    """Convert local times to instants; the mask is false for times that the local clock skips."""
     if zone == "UTC":
         return times.local - times.offset, np.ones(len(times.local), dtype=np.bool_)
-    changes, offsets = _changes(zone)
-    # Until a change, local times have the earlier offset: of a repeated time, the first is meant.
+    changes, offsets = _offset_changes(zone)
+    # Local times before the end of an offset have this offset, so a repeated time means its first instant.
     local_ends = changes + offsets[:-1]
     place = np.searchsorted(local_ends, times.local, side="right")
     instants = times.local - offsets[place]
     begun = np.concatenate([[np.iinfo(np.int64).min], changes])[place]
-    # A date without a time is its day's first instant, even if the clock skips midnight.
+    # A date without a time of day is the first instant of its day, even if the clock skips midnight.
     skipped = instants < begun
     instants = np.where(skipped & ~times.has_time, begun, instants)
     exist = ~skipped | ~times.has_time | times.has_offset
@@ -201,32 +202,32 @@ def _instants(zone: str, times: _LocalTimes) -> tuple[IntArray, Mask]:
 def _offsets_at(zone: str, instants: IntArray) -> IntArray | int:
     if zone == "UTC":
         return 0
-    changes, offsets = _changes(zone)
+    changes, offsets = _offset_changes(zone)
     found: IntArray = offsets[np.searchsorted(changes, instants, side="right")]
     return found
 
 
 @lru_cache(maxsize=16)
-def _changes(zone: str) -> tuple[IntArray, IntArray]:
-    """Return the instants at which a zone's offset changes, and the offsets before and after them.
+def _offset_changes(zone: str) -> tuple[IntArray, IntArray]:
+    """Return the instants at which a zone's offset changes, and the offsets between these instants.
 
-    The offset is looked up at the beginning of each day; bisection finds each change to the second.
+    The offset is looked up at the beginning of each day; if it differs, bisection finds the second of the change.
     """
     days = range(_FIRST_DAY - 1, _LAST_DAY + 2)
     changes: list[int] = []
-    offsets = [_offset(days[0] * 86_400, zone)]
+    offsets = [_offset_at_second(days[0] * 86_400, zone)]
     for day in days:
-        if _offset((day + 1) * 86_400, zone) == offsets[-1]:
+        if _offset_at_second((day + 1) * 86_400, zone) == offsets[-1]:
             continue
         low, high = day * 86_400, (day + 1) * 86_400
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if _offset(middle, zone) == offsets[-1] else (low, middle)
+            low, high = (middle, high) if _offset_at_second(middle, zone) == offsets[-1] else (low, middle)
         changes.append(high)
-        offsets.append(_offset(high, zone))
+        offsets.append(_offset_at_second(high, zone))
     return np.array(changes, dtype=np.int64) * _SECOND_US, np.array(offsets, dtype=np.int64) * _SECOND_US
 
 
-def _offset(second: int, zone: str) -> int:
+def _offset_at_second(second: int, zone: str) -> int:
     found: Any = local_time(second * _SECOND_US, zone).utcoffset()
     return int(found.total_seconds())

@@ -1,13 +1,12 @@
 """Encodes cells as codes, and hashes words of codes (SipHash).
 
-Each cell is encoded by the declared domain alone, independently of other cells. Otherwise one person's
-row could change how another person's is encoded, and so change a count by more than 1.
+Each cell is encoded by the declared domain alone, independently of other cells. Otherwise one person's row could change
+the codes of another person's row, and so change a count by more than 1.
 
 - An undeclared or missing category becomes ``other``; without ``other`` its row is left out.
-- A number out of range, also an infinite one, is clamped, or its row is left out (``reject``).
-- A decimal between two steps is first rounded to the nearer one; if it is halfway, away from 0.
-- A date or time gets the code of its calendar cell (``date_codes``); out of range, it is treated like
-  a number.
+- A number out of range, also an infinite number, is clamped, or its row is left out (``reject``).
+- A decimal between two steps is first rounded to the nearer step; halfway between them, away from 0.
+- A date or time gets the code of its calendar cell (``date_codes``); out of range, it is treated like a number.
 - A row with a missing, invalid or (for integers) fractional number is always left out.
 """
 
@@ -32,7 +31,7 @@ Mask = npt.NDArray[np.bool_]
 
 _LARGEST_EXACT: Final = 2.0**53
 _MAX_COMPARED_EDGES: Final = 32
-"""Up to this number of edges, comparing with each is faster than searching."""
+"""Up to this number of edges, comparing cells with each edge is faster than a binary search."""
 _INTEGER_TYPES: Final = frozenset({"Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32"})
 
 
@@ -42,7 +41,7 @@ def code_type(size: int) -> np.dtype[np.unsignedinteger[Any]]:
 
 
 class Encoder:
-    """Encodes the cells of one attribute, each independent of the others."""
+    """Encodes the cells of one attribute, each independently of the other cells."""
 
     def __init__(self, name: str, domain: Domain) -> None:
         self._name = name
@@ -51,7 +50,7 @@ class Encoder:
         self._enum = pl.Enum(domain.values if isinstance(domain, Categories) else ())
 
     def __call__(self, column: pl.Series) -> tuple[CodeArray, Mask]:
-        """Return each row's code, and a mask of rows with a code; codes outside the mask are invalid.
+        """Return each row's code, and a mask of the rows with a code; codes outside the mask mean nothing.
 
         DataError if the column's type, which the file declares for all rows, does not fit the domain.
         """
@@ -86,12 +85,12 @@ class Encoder:
 
 
 def encode(name: str, domain: Domain, column: pl.Series) -> tuple[CodeArray, Mask]:
-    """Encode a single column."""
+    """Encode one column; see ``Encoder``."""
     return Encoder(name, domain)(column)
 
 
 def _codes_of_integer_column(domain: Integers, column: pl.Series) -> tuple[npt.NDArray[np.int64], Mask]:
-    """Return the result of ``integer_codes``, faster, for a column with an integer type."""
+    """Return the same result as ``integer_codes``, in less time, for a column with an integer type."""
     known = column.is_not_null().to_numpy()
     cells = column.cast(pl.Int64).fill_null(domain.minimum).to_numpy()
     if domain.outside == "reject":
@@ -100,7 +99,7 @@ def _codes_of_integer_column(domain: Integers, column: pl.Series) -> tuple[npt.N
 
 
 def integer_codes(domain: Integers, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], Mask]:
-    """Return each number's code, and a mask of numbers with a code; NaN has none."""
+    """Return each number's code, and a mask of the numbers with a code; NaN has no code."""
     known = cells == np.floor(cells)
     if domain.outside == "reject":
         known &= (cells >= domain.minimum) & (cells <= domain.maximum)
@@ -109,24 +108,25 @@ def integer_codes(domain: Integers, cells: npt.NDArray[np.float64]) -> tuple[npt
 
 
 _TIE_MARGIN: Final = 2.0**-6
-"""Distance from halfway, in steps, within which a double's error (below 2⁻¹⁰) might matter."""
+"""Numbers within this distance of a tie, in steps, are compared exactly; a double's error is below 2⁻¹⁰ steps."""
 _HALF: Final = Decimal("0.5")
 
 
 ExactTexts = Callable[[npt.NDArray[np.intp]], Sequence[str]]
-"""Returns the exact decimals of the numbers at some indexes of an array."""
+"""Returns the exact decimals, as texts, of the cells at some indexes."""
 
 
 def decimal_codes(
     domain: Decimals, cells: npt.NDArray[np.float64], exact_texts: ExactTexts | None = None
 ) -> tuple[npt.NDArray[np.int64], Mask]:
-    """Return each number's code, and a mask of numbers with a code; NaN has none.
+    """Return each number's code, and a mask of the numbers with a code; NaN has no code.
 
-    A number is rounded from its double or, if that is near a tie, from the decimal that ``exact_texts`` returns.
+    A number is rounded by its double or, near a tie, by the exact decimal that ``exact_texts`` returns. A tie is a number
+    halfway between two steps.
     """
     whole = domain.in_steps
     known = ~np.isnan(cells)
-    steps = _steps(domain, np.where(known, cells, domain.minimum))
+    steps = _divide_by_step(domain, np.where(known, cells, domain.minimum))
     size = np.abs(steps)
     below = np.floor(size)
     up = size - below >= 0.5
@@ -145,14 +145,14 @@ def decimal_codes(
 
 
 def near_tie_mask(domain: Decimals, cells: npt.NDArray[np.float64]) -> Mask:
-    """Return a mask of numbers whose double may be on the wrong side of a tie."""
-    parts = np.abs(_steps(domain, cells))
+    """Return a mask of the numbers whose double may be on the wrong side of a tie."""
+    parts = np.abs(_divide_by_step(domain, cells))
     near: Mask = np.abs(parts - np.floor(parts) - 0.5) < _TIE_MARGIN
     return near
 
 
-def _steps(domain: Decimals, cells: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Divide numbers by the step; clip them to one step beyond either end."""
+def _divide_by_step(domain: Decimals, cells: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Divide numbers by the step, and clip the quotients to one step beyond either end."""
     whole, unit = domain.in_steps, domain.unit
     with np.errstate(over="ignore"):
         steps = cells * unit.denominator / unit.numerator
@@ -160,7 +160,7 @@ def _steps(domain: Decimals, cells: npt.NDArray[np.float64]) -> npt.NDArray[np.f
 
 
 def _reaches_tie(text: str, number: float, tie: Decimal) -> bool:
-    """Return whether a number is at least as far from 0 as a tie; both are compared exactly."""
+    """Return whether a number, by its exact text, is at least as far from 0 as a tie."""
     try:
         exact = Decimal(text)
     except ArithmeticError:
@@ -176,7 +176,7 @@ def exact_text(column: pl.Series) -> pl.Series:
 
 
 def bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray[Any], Mask]:
-    """Return each number's bin, and a mask of the numbers with a bin; NaN has none."""
+    """Return each number's bin, and a mask of the numbers with a bin; NaN has no bin."""
     edges = np.array(domain.edges, dtype=np.float64)
     known = ~np.isnan(cells)
     if domain.outside == "reject":
@@ -191,7 +191,7 @@ def bin_codes(domain: Bins, cells: npt.NDArray[np.float64]) -> tuple[npt.NDArray
 
 
 def as_text(name: str, column: pl.Series) -> pl.Series:
-    """Convert a column's cells to text, to compare them with categories."""
+    """Convert a column's cells to text, as they are compared with categories; ColumnError for other types."""
     kind = column.dtype
     if kind.is_float():
         # Some programs write a column of integers as floats if a cell is missing: 1.0 is the category '1'.
@@ -207,14 +207,14 @@ def as_text(name: str, column: pl.Series) -> pl.Series:
 
 
 def as_numbers(name: str, column: pl.Series) -> npt.NDArray[np.float64]:
-    """Convert a column's cells to numbers; NaN if missing or not a number."""
+    """Convert a column's cells to numbers, NaN for a missing cell or another text; ColumnError for other types."""
     kind = column.dtype
     if kind in (pl.String, pl.Categorical, pl.Enum):
         column = column.cast(pl.String).str.strip_chars()
     elif not (kind.is_numeric() or kind in (pl.Boolean, pl.Null)):
         raise ColumnError("no numbers", name, _type_name(kind))
     if kind.is_float() and kind != pl.Float64:
-        # Convert 32-bit floats by their shortest decimals, as in CSV: 0.7 is not below an edge of 0.7.
+        # 32-bit floats are converted by their shortest decimals, as in CSV, so that 0.7 is not below an edge of 0.7.
         column = column.cast(pl.String)
     return column.cast(pl.Float64, strict=False).fill_null(float("nan")).to_numpy()
 
@@ -228,14 +228,14 @@ Words = npt.NDArray[np.uint64]
 
 _SIPHASH_START: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 _ROWS_PER_BLOCK: Final = 1 << 14
-"""Messages hashed at a time; they fit the cache of a processor core."""
+"""Messages that are hashed at a time, so that they fit into the cache of a processor core."""
 _SIPHASH_END: Final = 0xFF
 
 
 def siphash(keys: Words, messages: Words) -> Words:
-    """Return the SipHash of each row of 64-bit words.
+    """Return the SipHash of each message, a row of 64-bit words.
 
-    ``keys`` has a row for each, or one row for all.
+    ``keys`` has a row for each message, or one row for all messages.
     """
     found = np.empty(len(messages), dtype=np.uint64)
     for start in range(0, len(messages), _ROWS_PER_BLOCK):
@@ -251,15 +251,15 @@ def _hash_block(keys: Words, messages: Words) -> Words:
     length = np.full(len(messages), (8 * messages.shape[1] & 0xFF) << 56, dtype=np.uint64)
     for word in (*np.ascontiguousarray(messages.T), length):
         state[3] ^= word
-        _rounds(state, 2)
+        _apply_rounds(state, 2)
         state[0] ^= word
     state[2] ^= np.uint64(_SIPHASH_END)
-    _rounds(state, 4)
+    _apply_rounds(state, 4)
     found: Words = state[0] ^ state[1] ^ state[2] ^ state[3]
     return found
 
 
-def _rounds(state: list[Words], count: int) -> None:
+def _apply_rounds(state: list[Words], count: int) -> None:
     """Apply ``count`` rounds of SipHash to ``state`` in place; sums are modulo 2⁶⁴."""
     v0, v1, v2, v3 = state
     for _ in range(count):

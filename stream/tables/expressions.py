@@ -1,8 +1,8 @@
 """Predicates in normal form: small immutable trees over sets of attribute codes.
 
-NOT is pushed down into the leaves, AND and OR are flattened, sorted and deduplicated, and leaves of
-one attribute under the same AND or OR are merged. So most spellings of a predicate share a tree and
-a cache entry. Two different trees with the same meaning do no harm: their count is computed twice.
+NOT is moved into the leaves. Nested ANDs and ORs are flattened, sorted and freed of repeated parts, and leaves of one
+attribute under the same AND or OR are merged. So most spellings of a predicate have the same tree and the same cache
+entry. Two different trees with the same meaning do no harm: their count is only computed twice.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from stream.caches import ENTRY_BYTES
 
 Cuts = tuple[int, ...]
-"""A set of codes as increasing ends of half-open ranges: (a, b, c, d) is [a, b) ∪ [c, d)."""
+"""A set of codes, as the increasing ends of half-open ranges: (a, b, c, d) stands for [a, b) ∪ [c, d)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """All rows or no rows."""
+    """All rows if it ``holds``, else no rows."""
 
     holds: bool
 
@@ -45,7 +45,7 @@ class AllOf:
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Rows that satisfy any of two or more parts; no two ``Codes`` have the same attribute."""
+    """Rows that satisfy at least one of two or more parts; no two ``Codes`` have the same attribute."""
 
     parts: tuple[Predicate, ...]
 
@@ -60,7 +60,7 @@ Result = TypeVar("Result")
 
 
 def make_leaf(attribute: str, size: int, cuts: Iterable[int]) -> Predicate:
-    """Return a leaf; ends are clipped to 0 … size, and adjacent ranges joined."""
+    """Return the leaf of these codes; ends are clipped to 0 … size, and adjacent ranges are joined."""
     kept: set[int] = set()
     for cut in cuts:
         kept ^= {min(max(cut, 0), size)}
@@ -83,7 +83,7 @@ def negation(predicate: Predicate) -> Predicate:
 
 
 def conjunction(parts: Iterable[Predicate]) -> Predicate:
-    """Return the conjunction of parts; all rows if there are none."""
+    """Return the conjunction of the parts; without parts it holds for all rows."""
     flat = [inner for part in parts for inner in (part.parts if isinstance(part, AllOf) else (part,))]
     kept = _merge_leaves(flat, lambda leaves: leaves)
     if FALSE in kept:
@@ -95,7 +95,7 @@ def conjunction(parts: Iterable[Predicate]) -> Predicate:
 
 
 def disjunction(parts: Iterable[Predicate]) -> Predicate:
-    """Return the disjunction of parts; no rows if there are none."""
+    """Return the disjunction of the parts; without parts it holds for no row."""
     flat = [inner for part in parts for inner in (part.parts if isinstance(part, AnyOf) else (part,))]
     kept = _merge_leaves(flat, lambda _: 1)
     if TRUE in kept:
@@ -113,7 +113,7 @@ def evaluate(
     conjoin: Callable[[Result, Result], Result],
     disjoin: Callable[[Result, Result], Result],
 ) -> Result:
-    """Compute a result from the leaves up: ``conjoin`` combines parts of AND, ``disjoin`` parts of OR."""
+    """Compute a result from the leaves upwards: ``conjoin`` combines the parts of AND, ``disjoin`` those of OR."""
     match predicate:
         case Constant(holds):
             return constant(holds)
@@ -137,13 +137,13 @@ def attributes_of(predicate: Predicate) -> frozenset[str]:
 
 
 def memory_of(predicate: Predicate) -> int:
-    """Return the approximate memory of a predicate, in bytes."""
+    """Return the approximate memory of a predicate in a cache, in bytes."""
     size: int = evaluate(predicate, lambda _: 0, lambda leaf: 200 + 36 * len(leaf.cuts), add, add)
     return ENTRY_BYTES + size
 
 
 def _merge_leaves(parts: Iterable[Predicate], needed: Callable[[int], int]) -> set[Predicate]:
-    """Deduplicate parts; merge n leaves of an attribute to the codes that ``needed(n)`` or more have."""
+    """Drop repeated parts; merge the n leaves of an attribute to the codes that at least ``needed(n)`` of them have."""
     merged: set[Predicate] = set()
     leaves: dict[str, list[Codes]] = {}
     for part in parts:
@@ -153,12 +153,14 @@ def _merge_leaves(parts: Iterable[Predicate], needed: Callable[[int], int]) -> s
             merged.add(part)
     for attribute, same in leaves.items():
         merged.add(
-            same[0] if len(same) == 1 else make_leaf(attribute, same[0].size, _sweep(same, needed(len(same))))
+            same[0]
+            if len(same) == 1
+            else make_leaf(attribute, same[0].size, _find_range_ends(same, needed(len(same))))
         )
     return merged
 
 
-def _sweep(leaves: Iterable[Codes], needed: int) -> Iterable[int]:
+def _find_range_ends(leaves: Iterable[Codes], needed: int) -> Iterable[int]:
     """Yield the ends of the ranges that at least ``needed`` leaves contain."""
     steps: Counter[int] = Counter()
     for leaf in leaves:

@@ -1,8 +1,8 @@
 """Applies contribution bounds: chooses the rows of each person that count.
 
-The rows with the smallest keyed hashes count. A row's hash depends on the person, the row's codes, and
-a number that distinguishes the person's equal rows. So the choice depends only on the person's own
-rows, not on their order or on other people. Every row is hashed and sorted.
+The rows of a person with the smallest keyed hashes count. A row's hash depends on the person, the row's codes, and a
+number that distinguishes the person's equal rows. So the choice depends only on the rows of this person, not on their
+order or on other people. Every row is hashed and sorted.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 Numbers = npt.NDArray[np.uint32]
 
 NAME_BYTES: Final = 16
-"""Length of the digest of a person's name."""
+"""Bytes of the digest of a person's name."""
 PERSON_BYTES: Final = 44
-"""Maximum number of bytes of memory per person while rows are chosen: digests of names in two orders, positions."""
+"""Most bytes of memory for each person while rows are chosen: two orders of the names' digests, and positions."""
 
 _INTEGER_WRITTEN_AS_FLOAT: Final = r"^(-?[0-9]+)\.0+$"
 _WORD_BYTES: Final = 8
 _MAX_ROWS_AT_ONCE: Final = 1 << 22
-"""Maximum number of rows that are processed at a time, at about a hundred bytes each."""
+"""Most rows that are processed at a time; each takes about a hundred bytes."""
 _HASH_ROWS: Final = 1 << 16
 _NAME_CONTEXT: Final = "sotto 2026 person v1"
 _KEY_PURPOSE: Final = b"sotto contribution v1"
@@ -40,7 +40,7 @@ _KEY_PURPOSE: Final = b"sotto contribution v1"
 
 @dataclass(frozen=True, slots=True)
 class RowOwners:
-    """Each row's person as a number, and a digest (two 64-bit words) of each person's name.
+    """The number of each row's person, and a digest (two 64-bit words) of each person's name.
 
     ``private_unnamed`` counts the file's rows without a person, which are not in the table.
     """
@@ -56,12 +56,12 @@ class RowOwners:
 
     @property
     def public_size(self) -> int:
-        """Number of people plus rows without a person; it does not depend on the attributes of a row."""
+        """Number of people plus number of rows without a person; it does not depend on the attributes of a row."""
         return self.count + self.private_unnamed
 
 
 def person_names(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
-    """Return each row's person as text, and a mask of rows with a missing or blank name.
+    """Return each row's person as text, and a mask of the rows with a missing or blank name.
 
     Names are stripped, and 1.0 becomes 1, because some programs write a column of integers as floats if
     a cell is missing. ColumnError if the column's type cannot be read as text.
@@ -76,7 +76,7 @@ def person_names(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
 
 
 class PersonNumbering:
-    """Assigns a number to each name in a person column, over all batches, in no meaningful order."""
+    """Assigns a number to each name in a person column, over all batches; the order of the numbers means nothing."""
 
     def __init__(self, column: str) -> None:
         self.column: Final = column
@@ -85,7 +85,7 @@ class PersonNumbering:
         self._anchor = pl.Series([], dtype=pl.Categorical(self._texts))
 
     def add(self, column: pl.Series) -> tuple[Numbers, Mask]:
-        """Return each row's person number, and a mask; numbers outside the mask are invalid."""
+        """Return the number of each row's person, and a mask of the rows with a person."""
         texts, is_unnamed = person_names(self.column, column)
         is_named = ~is_unnamed
         asked = (
@@ -106,16 +106,16 @@ class PersonNumbering:
 
 
 def contribution_key(key: bytes, source: str) -> bytes:
-    """Derive the key for choosing a source's rows from a deployment's key."""
+    """Derive the key by which a source's rows are chosen from a deployment's key."""
     return blake3(source.encode(), key=blake3(_KEY_PURPOSE, key=key).digest()).digest(NAME_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class RowChoice:
-    """The order of all rows, in which the counted ones come first.
+    """An order of all rows in which the counted rows come first.
 
-    ``private_order`` has the rows' indexes, ``private_counted`` the number of counted rows, and ``people``
-    the rows' people in this order.
+    ``private_order`` has the rows' indexes, ``private_counted`` is the number of counted rows, and ``people`` has the
+    rows' people in this order.
     """
 
     private_order: Numbers
@@ -124,14 +124,14 @@ class RowChoice:
 
 
 def choose_rows(codes: Mapping[str, CodeArray], people: RowOwners, bound: int, key: bytes) -> RowChoice:
-    """Choose at most ``bound`` rows of each person, regardless of row order and person numbers.
+    """Choose at most ``bound`` rows of each person.
 
-    The order of the result depends only on the rows' content.
+    Neither the choice nor the order of the result depends on the rows' order or on the numbers of people.
     """
     by_name = np.lexsort((people.private_names[:, 1], people.private_names[:, 0]))
-    place = np.empty(people.count, dtype=np.uint32)
-    place[by_name] = np.arange(people.count, dtype=np.uint32)
-    person_of_row, names = place[people.private_numbers], people.private_names[by_name]
+    rank_of_number = np.empty(people.count, dtype=np.uint32)
+    rank_of_number[by_name] = np.arange(people.count, dtype=np.uint32)
+    person_of_row, names = rank_of_number[people.private_numbers], people.private_names[by_name]
     counted, others = [], []
     for low, high in _person_ranges(person_of_row, people.count):
         rows = np.flatnonzero((person_of_row >= low) & (person_of_row < high)).astype(np.uint32)
@@ -149,7 +149,7 @@ def choose_rows(codes: Mapping[str, CodeArray], people: RowOwners, bound: int, k
 
 
 def _person_ranges(person_of_row: Numbers, people: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of people with at most ``_MAX_ROWS_AT_ONCE`` rows in all, or of a single person."""
+    """Yield ranges of people who have at most ``_MAX_ROWS_AT_ONCE`` rows together, or of a single person."""
     rows = np.cumsum(np.bincount(person_of_row, minlength=people))
     low = done = 0
     while low < people:
@@ -161,40 +161,40 @@ def _person_ranges(person_of_row: Numbers, people: int) -> Iterator[tuple[int, i
 def _choose_by_hash(
     codes: Mapping[str, CodeArray], rows: Numbers, person_of_row: Numbers, names: Words, bound: int, key: bytes
 ) -> Iterator[tuple[npt.NDArray[np.intp], Mask]]:
-    """Yield the order of rows by person and hash in parts, each with a mask of counted rows."""
+    """Yield the order of the rows by person and hash, in parts, each with a mask of its counted rows."""
     person_keys = siphash(
         np.frombuffer(key, dtype="<u8").reshape(1, 2).astype(np.uint64), _append_zero_and_one(names)
     ).reshape(-1, 2)
     hashes = np.empty(len(person_of_row), dtype=np.uint64)
-    for block in _blocks(len(person_of_row), _HASH_ROWS):
+    for block in _row_blocks(len(person_of_row), _HASH_ROWS):
         own_codes = {name: column[rows[block]] for name, column in codes.items()}
         hashes[block] = siphash(person_keys[person_of_row[block]], words_of(own_codes, len(person_of_row[block])))
     ranks = _ranks_of_equals(person_of_row, hashes, len(names))
-    for block in _blocks(len(person_of_row), _HASH_ROWS):
+    for block in _row_blocks(len(person_of_row), _HASH_ROWS):
         hashes[block] = siphash(
             person_keys[person_of_row[block]], np.stack([hashes[block], ranks[block].astype(np.uint64)], axis=1)
         )
     done = 0
     for order in _sorted_parts(person_of_row, hashes, len(names)):
-        # Only a single person's rows are split into several parts.
+        # There are several parts only if all rows belong to one person.
         yield order, _ranks_among_equals(person_of_row[order]) + done < bound
         done += len(order)
 
 
-def _blocks(rows: int, size: int) -> Iterator[slice]:
+def _row_blocks(rows: int, size: int) -> Iterator[slice]:
     for start in range(0, rows, size):
         yield slice(start, min(start + size, rows))
 
 
 def _hash_ranges(rows: int) -> Iterator[tuple[np.uint64, np.uint64]]:
-    """Divide all hashes into equal ranges, one for each ``_MAX_ROWS_AT_ONCE`` rows."""
+    """Divide all possible hashes into equal ranges, one for each ``_MAX_ROWS_AT_ONCE`` rows."""
     parts = -(-rows // _MAX_ROWS_AT_ONCE)
     for part in range(parts):
         yield np.uint64((part << 64) // parts), np.uint64(((part + 1 << 64) // parts) - 1)
 
 
 def _sorted_parts(person_of_row: Numbers, hashes: Words, people: int) -> Iterator[npt.NDArray[np.intp]]:
-    """Yield the order by person and hash; in parts if one person exceeds ``_MAX_ROWS_AT_ONCE``."""
+    """Yield the order by person and hash; in parts if one person has more than ``_MAX_ROWS_AT_ONCE`` rows."""
     if len(person_of_row) <= _MAX_ROWS_AT_ONCE:
         yield _sort_rows(person_of_row, hashes, people)
         return
@@ -204,16 +204,16 @@ def _sorted_parts(person_of_row: Numbers, hashes: Words, people: int) -> Iterato
 
 
 def _ranks_of_equals(person_of_row: Numbers, hashes: Words, people: int) -> Numbers:
-    """Assign 0, 1, 2, … to the equal rows of each person, in any order."""
+    """Number the equal rows of each person 0, 1, 2, …, in any order."""
     ranks = np.empty(len(person_of_row), dtype=np.uint32)
     if len(person_of_row) <= _MAX_ROWS_AT_ONCE:
         order = _sort_rows(person_of_row, hashes, people)
         ranks[order] = _ranks_among_equals(person_of_row[order], hashes[order])
         return ranks
-    # For a single person, each pass over the rows handles one range of hashes, to bound memory.
+    # All rows belong to one person. To bound memory, each pass over them handles one range of hashes.
     for first, last in _hash_ranges(len(person_of_row)):
         known, counts = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
-        for block in _blocks(len(person_of_row), _MAX_ROWS_AT_ONCE):
+        for block in _row_blocks(len(person_of_row), _MAX_ROWS_AT_ONCE):
             inside = np.flatnonzero((hashes[block] >= first) & (hashes[block] <= last))
             order = inside[np.argsort(hashes[block][inside])]
             ordered = hashes[block][order]
@@ -231,7 +231,7 @@ def _ranks_of_equals(person_of_row: Numbers, hashes: Words, people: int) -> Numb
 
 
 def _append_zero_and_one(names: Words) -> Words:
-    """Return each name with 0 and with 1 appended; their hashes are the person's key of two words."""
+    """Return each name with 0 and with 1 appended; the two hashes are the words of the person's key."""
     doubled = np.repeat(names, 2, axis=0)
     return np.concatenate([doubled, np.tile(np.arange(2, dtype=np.uint64), len(names))[:, None]], axis=1)
 
@@ -249,9 +249,9 @@ def words_of(codes: Mapping[str, CodeArray], rows: int) -> Words:
 
 
 def _sort_rows(person_of_row: Numbers, hashes: Words, people: int) -> npt.NDArray[np.intp]:
-    """Sort rows by person and hash; equal rows have no order.
+    """Return the order of rows by person and hash; equal rows are in any order.
 
-    Person and truncated hash are packed into one word, which sorts much faster; if two different rows
+    The person and the truncated hash are packed into one word, because words sort much faster. If two different rows
     have the same word, the full values are sorted.
     """
     bits = np.uint64(max(1, (people - 1).bit_length()))
@@ -264,7 +264,7 @@ def _sort_rows(person_of_row: Numbers, hashes: Words, people: int) -> npt.NDArra
 
 
 def _ranks_among_equals(*columns: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
-    """Count the equal rows before each row of sorted columns."""
+    """Return the number of equal rows before each row of sorted columns."""
     rows = np.arange(len(columns[0]))
     first = np.zeros(len(rows), dtype=np.bool_)
     first[:1] = True
@@ -287,7 +287,7 @@ def count_people_in_cells(
     person_of_row = all_rows.people.private_numbers[: table.private_row_count]
     places = np.empty(table.private_row_count, dtype=np.int64)
     for block, inside in table.private_matches(predicate):
-        # Rows that do not match are put in an extra cell, so that the time is constant.
+        # Rows that do not match go into an extra cell, so that the time does not depend on their number.
         cells = np.where(inside, cells_of(block), size)
         places[block] = cells + person_of_row[block].astype(np.int64) * (size + 1)
     places.sort()

@@ -1,8 +1,8 @@
 """Parses predicates: SQL WHERE conditions, restricted to a list of allowed constructs.
 
-Allowed are AND, OR, NOT, parentheses, TRUE, FALSE, attribute names (bare or in double quotes), strings in single
-quotes, numbers, and between one attribute and literals the comparisons = <> != < <= > >=, BETWEEN and IN.
-The tokens are checked before parsing, and the syntax tree is checked afterwards.
+A predicate combines conditions by AND, OR, NOT and parentheses. A condition is TRUE, FALSE, or a comparison of an
+attribute with literals by = <> != < <= > >=, BETWEEN or IN. Attributes are names, bare or in double quotes; literals are
+numbers and strings in single quotes. The tokens are checked before parsing, and the syntax tree afterwards.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ DOUBLED_QUOTE: Final = "double a quote inside a text, as in 'O''Brien'; a backsl
 _ESCAPED_QUOTE: Final = "\\'"
 
 MAX_TOKENS = 1024
-"""Maximum number of tokens of a predicate; its syntax tree has at most two nodes per token."""
+"""Most tokens of a predicate; its syntax tree has at most two nodes for each token."""
 
 MAX_NESTING = 16
 """Deepest nesting of parentheses and NOTs."""
 
 MAX_LIST_LENGTH = 256
-"""Maximum number of literals in one IN list."""
+"""Most literals in one IN list."""
 
-# Double quotes mark identifiers, and only a doubled quote is an escape in a string.
+# In this dialect double quotes mark identifiers, and the only escape in a string is a doubled quote.
 _DIALECT: Final = Dialect.get_or_raise("postgres")
 
 _OPERATORS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
@@ -43,7 +43,7 @@ _OPERATORS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
     exp.GT: (">", "<"),
     exp.GTE: (">=", "<="),
 }
-"""The operator of each comparison, and its operator after the operands are exchanged."""
+"""The operator of each comparison, and the operator after its operands are exchanged."""
 
 _ALLOWED_TOKENS: Final = frozenset(
     TokenType[name]
@@ -69,7 +69,7 @@ _ALLOWED_TOKENS: Final = frozenset(
 )
 
 _KNOWN_WORDS: Final = frozenset({*_DIALECT.tokenizer_class.KEYWORDS, *_DIALECT.tokenizer_class.SINGLE_TOKENS})
-"""SQL keywords and signs: public words, which a message may name."""
+"""SQL's keywords and signs; they are public, so a message may name them."""
 
 _HINTS: Final[dict[TokenType, str]] = {
     TokenType.SEMICOLON: "give one condition",
@@ -96,24 +96,24 @@ _CONSTRUCTS: Final[tuple[tuple[tuple[type[exp.Expr], ...], str], ...]] = (
     ((exp.Connector, exp.Not, exp.Predicate), "a condition"),
     ((exp.Func,), "a function call"),
 )
-"""Names of nodes in messages; the first match applies."""
+"""Names of syntax nodes in messages; the first entry with a node's type applies."""
 
 
 class PredicateParser:
     """Parses predicates over one table's declared attributes; thread-safe."""
 
     def __init__(self, attributes: Mapping[str, Domain], texts: Collection[str] = ()) -> None:
-        """Parse conditions over these attributes; ``texts`` are refused, because their values are private."""
+        """Set the attributes of conditions, and the ``texts`` that are refused, because their values are private."""
         self._texts = {name.casefold(): name for name in texts}
         self._attributes = {name: Attribute(name, domain) for name, domain in attributes.items()}
         self._shapes = ShapeCache(self._find_attribute, self._parse_and_locate)
 
     def parse(self, text: str) -> Predicate:
-        """Return the predicate in normal form; an invalid one raises PredicateError and no other error."""
+        """Return the predicate in normal form; only PredicateError is raised, if it is invalid."""
         return self._shapes.parse(text)
 
     def ranges(self, text: str) -> Ranges | None:
-        """Return a predicate as ranges by attribute; None if ``ShapeCache`` does not know its shape."""
+        """Return a predicate as a range for each attribute; None if ``ShapeCache`` does not know its shape."""
         return self._shapes.ranges(text)
 
     def _parse_and_locate(self, text: str) -> Predicate:
@@ -133,7 +133,7 @@ class PredicateParser:
         try:
             trees = _DIALECT.parser().parse_into(exp.Condition, tokens, text)
         except ParseError as error:
-            raise PredicateError(_syntax_error(error, remedy_of(text, _DEFAULT_HINT))) from None
+            raise PredicateError(_describe_syntax_error(error, remedy_of(text, _DEFAULT_HINT))) from None
         except Exception:  # noqa: BLE001 - no text may crash the worker
             raise PredicateError("the predicate cannot be read; check its operators and parentheses") from None
         if len(trees) != 1 or trees[0] is None:
@@ -207,7 +207,7 @@ class PredicateParser:
         operator, mirrored = _OPERATORS[type(node)]
         match left, right:
             case exp.Column(), exp.Column():
-                names = [_name(side) for side in (left, right)]
+                names = [_name_of(side) for side in (left, right)]
                 known = [name for name in names if name is not None and self._find_attribute(name) is not None]
                 if len(known) == 1:
                     raise PredicateError(_UNQUOTED_VALUE_HINT, next(name for name in names if name not in known))
@@ -252,7 +252,7 @@ class PredicateParser:
             raise PredicateError(attribute.refusal_of_truth(truth=bool(bare.this)))
         if (
             isinstance(bare, exp.Column)
-            and (name := _name(bare)) is not None
+            and (name := _name_of(bare)) is not None
             and self._find_attribute(name) is None
         ):
             raise PredicateError(_UNQUOTED_VALUE_HINT, name)
@@ -267,12 +267,12 @@ class PredicateParser:
 
 
 def parse(text: str, attributes: Mapping[str, Domain]) -> Predicate:
-    """Return the predicate in normal form; PredicateError, and no other error, if invalid."""
+    """Return the predicate in normal form; only PredicateError is raised, if it is invalid."""
     return PredicateParser(attributes).parse(text)
 
 
 def _check_nesting(tokens: Iterable[Token]) -> None:
-    """Refuse deep nesting, which on some machines would need more stack than there is."""
+    """Refuse deep nesting, because on some machines the stack is too small for it."""
     prefixes = [0]
     for token in tokens:
         match token.token_type:
@@ -289,7 +289,7 @@ def _check_nesting(tokens: Iterable[Token]) -> None:
 
 
 def _operands_of_chain(node: exp.Expr, kind: type[exp.Expr]) -> Sequence[exp.Expr]:
-    """Return the operands of a AND b AND c …, which the parser nests to the left."""
+    """Return the operands a, b, c … of the chain a AND b AND c …, which the parser nests to the left."""
     operands = []
     while isinstance(node, kind):
         node, right = _checked_parts(node, "this", "expression")
@@ -299,7 +299,7 @@ def _operands_of_chain(node: exp.Expr, kind: type[exp.Expr]) -> Sequence[exp.Exp
 
 
 def _checked_parts(node: exp.Expr, *names: str) -> list[exp.Expr]:
-    """Return the node's parts; PredicateError if it has parts that were not checked."""
+    """Return the node's named parts; PredicateError if it has other parts, which nothing checks."""
     if extra := [name for name, value in node.args.items() if value and name not in names]:
         raise PredicateError(f"{node.key.upper()} with {quote_name(extra[0])} is not allowed; {_DEFAULT_HINT}")
     parts: list[exp.Expr] = []
@@ -326,7 +326,7 @@ def _is_literal(node: exp.Expr) -> bool:
     return isinstance(node, exp.Literal | exp.Neg)
 
 
-def _name(column: exp.Column) -> str | None:
+def _name_of(column: exp.Column) -> str | None:
     identifier = column.this
     return str(identifier.this) if isinstance(identifier, exp.Identifier) else None
 
@@ -348,12 +348,12 @@ def _describe_node(node: exp.Expr) -> str:
 
 
 def remedy_of(text: str, default: str) -> str:
-    """Return the remedy for unreadable SQL: ``default``, or how to escape quotes."""
+    """Return the remedy for unreadable SQL: the rule of escapes if a quote is escaped wrongly, else ``default``."""
     return DOUBLED_QUOTE if _ESCAPED_QUOTE in text else default
 
 
 def _remedy_for_token(tokens: Sequence[Token]) -> str | None:
-    """Return the remedy for the first of these tokens, which is not allowed; None if there is none."""
+    """Return the remedy for the first token, which is not allowed; None without a special remedy."""
     first, *following = tokens
     kinds = [token.token_type for token in following]
     if first.text == "`":
@@ -365,7 +365,7 @@ def _remedy_for_token(tokens: Sequence[Token]) -> str | None:
     return _HINTS.get(first.token_type)
 
 
-def _syntax_error(error: ParseError, remedy: str) -> str:
+def _describe_syntax_error(error: ParseError, remedy: str) -> str:
     first = error.errors[0] if error.errors else {}
     line, column = first.get("line"), first.get("col")
     near = f" near line {line}, column {column}" if line and column else ""

@@ -1,4 +1,4 @@
-"""Reads and encodes the rows of a table in batches; ``people`` then applies contribution bounds."""
+"""Reads and encodes the rows of a table in batches; ``people`` applies contribution bounds afterwards."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _LARGEST_INTEGER: Final = 10**30
 
 
 def select_columns(frame: Frame, names: Sequence[str], person: str | None = None) -> pl.DataFrame:
-    """Select columns of a table in memory; DataError if one is missing or lengths differ."""
+    """Select columns of a table in memory; DataError if a column is missing, or if their lengths differ."""
     if isinstance(frame, pl.DataFrame):
         require_columns(names, frame.columns, person)
         return frame.select(names)
     require_columns(names, frame, person)
     try:
-        return pl.DataFrame([_column(name, frame[name]) for name in names])
+        return pl.DataFrame([_make_column(name, frame[name]) for name in names])
     except pl.exceptions.PolarsError:
         raise DataError(
             "the table's columns have different lengths; give each row a cell in every column"
@@ -51,7 +51,7 @@ def require_columns(
             raise ColumnError("no person" if name == person else "missing", name)
 
 
-def _column(name: str, values: Sequence[object]) -> pl.Series:
+def _make_column(name: str, values: Sequence[object]) -> pl.Series:
     if isinstance(values, pl.Series):
         return values.alias(name)
     return pl.Series(name, [_cell_text(value) for value in values], dtype=pl.String)
@@ -72,7 +72,7 @@ def _cell_text(cell: object) -> str | None:
 
 
 class GrowingColumn:
-    """An array that grows in place; the operating system extends a large one without a copy."""
+    """An array that grows in place; the operating system extends a large array without a copy."""
 
     def __init__(self, kind: np.dtype[Any]) -> None:
         self._items: npt.NDArray[Any] = np.empty(0, dtype=kind)
@@ -87,14 +87,14 @@ class GrowingColumn:
         self._filled = end
 
     def items(self) -> npt.NDArray[Any]:
-        """Return all items; none may be added afterwards."""
+        """Return all items; no items may be added afterwards."""
         self._items.resize(self._filled, refcheck=False)
         return self._items
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """An encoded batch: codes by attribute and text, and the number of each row's person."""
+    """The encoded rows of a batch: the codes of attributes and texts, and the number of each row's person."""
 
     private_codes: Mapping[str, CodeArray]
     private_numbers: Numbers | None
@@ -121,7 +121,7 @@ class RowEncoder:
         self._people = None if source.person is None else PersonNumbering(source.person)
 
     def encode(self, cells: pl.DataFrame) -> EncodedBatch:
-        """Encode a batch; leave out rows that a view or a domain leaves out, or that have no person.
+        """Encode a batch, without the rows that a view or a domain leaves out, or that have no person.
 
         DataError if a column's type does not fit its domain; no error depends on a cell.
         """
@@ -154,17 +154,17 @@ class RowEncoder:
             raise error.in_file(part.name) from None
 
     def people(self) -> PersonNumbering | None:
-        """Return the names and numbers of people so far; None if the source has no person column."""
+        """Return the people of the encoded batches; None if the source has no person column."""
         return self._people
 
     def texts(self) -> dict[str, tuple[bytes, ...]]:
-        """Return the texts of each text attribute so far, in the order of their codes."""
+        """Return the texts of each text attribute in the encoded batches, in the order of their codes."""
         return {name: encoder.texts() for name, encoder in self._texts.items()}
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Encoded rows: codes by declared attribute, texts and, with a person column, the rows' people.
+    """Encoded rows: the codes of attributes, the texts and, with a person column, the rows' people.
 
     ``file_row_count`` includes the rows that were left out.
     """
@@ -186,7 +186,7 @@ class Rows:
         return 0 if self.people is None else self.people.private_unnamed
 
     def private_blocks(self, rows: int) -> Iterator[dict[str, Any]]:
-        """Yield blocks of at most this many rows: codes by attribute, digests by text."""
+        """Yield blocks of at most ``rows`` rows: the codes of attributes, and the digests of texts."""
         columns = hashed_columns(self.private_codes, self.private_texts)
         for start in range(0, self.private_row_count, rows):
             yield {name: column[start : start + rows] for name, column in columns.items()}
@@ -220,10 +220,10 @@ class Collector(ABC, Generic[Collected]):
 
     @abstractmethod
     def rows(self, names: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> Collected:
-        """Join all batches (only once).
+        """Join all batches; call it only once, after the last batch.
 
-        ``names`` has the digests of people's names, if there are any, and ``texts`` the texts of each text
-        attribute.
+        ``names`` has the digests of people's names, and is None without a person column. ``texts`` has the texts of
+        each text attribute.
         """
 
     @abstractmethod
@@ -250,7 +250,7 @@ class RowCollector(Collector[Rows]):
             self._numbers.extend(batch.private_numbers)
 
     def rows(self, names: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> Rows:
-        """Join all batches (only once); see ``Collector``."""
+        """Join all batches; see ``Collector``."""
         codes = {name: self._codes.pop(name).items() for name in self._source.attributes}
         people = None if names is None else RowOwners(self._numbers.items(), names, self.private_unnamed)
         columns = {
@@ -278,8 +278,8 @@ def collect_rows(source: TableSource, collector: Collector[Collected], frame: Fr
 def read_cells(source: TableSource, path: str) -> pl.DataFrame:
     """Read a source's columns from the table at ``path`` into one frame of texts and numbers.
 
-    Files may have different types for a column. Each column of the frame has one type, and encoding it
-    gives the same codes and people.
+    A column may have several types in the table's files. In the frame it has one type, and is encoded to the same codes
+    and people.
     """
     names = columns_of(source)
     batches: list[pl.DataFrame] = []
@@ -296,7 +296,7 @@ def read_cells(source: TableSource, path: str) -> pl.DataFrame:
 
 
 def _to_common_type(source: TableSource, column: pl.Series) -> pl.Series:
-    """Convert a column to a type that encodes to the same codes or names, whatever its file's type."""
+    """Convert a column of any type to text or numbers, which are encoded to the same codes or names."""
     if column.name == source.person:
         texts, is_unnamed = person_names(column.name, column)
         return pl.select(pl.when(pl.Series(~is_unnamed)).then(texts).alias(column.name)).to_series()
@@ -314,6 +314,6 @@ def _to_common_type(source: TableSource, column: pl.Series) -> pl.Series:
 
 
 def columns_of(source: TableSource) -> list[str]:
-    """Return the columns to read: of the attributes, of the texts, and of the person."""
+    """Return the columns that a source needs: those of the attributes, of the texts and of the person."""
     person = [] if source.person is None else [source.person]
     return list(dict.fromkeys([*map(source.column_of, (*source.attributes, *source.texts)), *person]))

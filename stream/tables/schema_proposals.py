@@ -1,4 +1,4 @@
-"""Proposes attributes for a table from the names and types of its columns and its public description.
+"""Proposes attributes of a table from the names and types of its columns, and from its public description.
 
 The description is the file ``TABLE.schema.json`` beside the table, a Table Schema (Frictionless Data):
 ``fields`` with ``name``, ``type``, ``constraints``, ``unit`` and ``description``.
@@ -27,7 +27,7 @@ READ_PARTS: Final = (
     "of a Parquet file, a Delta table or a database) and the file TABLE.schema.json beside the table, if there is one. The first "
     "line of a CSV file is shown as names; in a file without a line of names, this line is a row. Nothing else of a row is shown."
 )
-"""Says exactly what a proposal depends on; the page and ``docs/tables.md`` say the same."""
+"""The text that lists everything on which a proposal depends; the page and ``docs/tables.md`` say the same."""
 
 _UNTYPED_TEXT: Final = (
     "All columns are text, because a CSV file has no types: choose the kind of each attribute first (integers, decimal, "
@@ -41,7 +41,7 @@ _domain: TypeAdapter[Domain] = TypeAdapter(Domain)
 
 
 class ColumnType(NamedTuple):
-    """A column's name and type; ``kind`` is the name of polars' type, ``scale`` a decimal's number of digits."""
+    """A column's name and type; ``kind`` is polars' name of the type, ``scale`` a decimal's digits after the point."""
 
     name: str
     kind: str
@@ -50,10 +50,10 @@ class ColumnType(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProposedAttribute:
-    """An attribute whose ``domain`` lacks the fields ``missing``.
+    """A proposed attribute, whose ``domain`` still lacks the fields ``missing``.
 
-    ``unit`` and ``description`` come from the table's public description. ``reason`` says why a column
-    can be no attribute (``domain`` is None), or why the description's limits are not used.
+    ``unit`` and ``description`` come from the table's public description. ``reason`` says why the column cannot be an
+    attribute, if ``domain`` is None, or else why the limits of the description are not used.
     """
 
     name: str
@@ -83,16 +83,16 @@ class _DescribedField(_Described):
 
 
 class TableDescription(_Described):
-    """A table's public description, as far as proposals use it."""
+    """The parts of a table's public description that proposals use."""
 
     fields: Annotated[list[_DescribedField], Field(max_length=MAX_COLUMNS)] = []
 
 
 def read_description(path: str, roots: tuple[Root, ...] | None = None) -> TableDescription | None:
-    """Read the description beside a local table; None if there is none.
+    """Read the description beside a local table; None if there is none below the ``roots`` (None: anywhere).
 
     Raises:
-        UnreadableError: it is outside the ``roots`` (None: anywhere), too large, or no Table Schema.
+        UnreadableError: it is too large, or no Table Schema.
     """
     if Address.parse_table(path) is not None:
         return None
@@ -126,21 +126,22 @@ def propose_attributes(
     """Propose an attribute for each column, in order.
 
     Raises:
-        UnreadableError: the names look like the values of a row, which may be private. A row of words is not recognized.
+        UnreadableError: the names look like the values of a row, which may be private; a row of words is not
+            recognized.
     """
     if not columns or all(column.kind == "String" for column in columns):
         _require_names([column.name for column in columns])
     described = {one.name: one for one in (description.fields if description else ())}
-    return [_propose(column, described.get(column.name)) for column in columns[:MAX_COLUMNS]]
+    return [_propose_attribute(column, described.get(column.name)) for column in columns[:MAX_COLUMNS]]
 
 
 _VALUE_PATTERN: Final = re.compile(r"[-+]?[\d.,]*\d[\d.,eE+%-]*|\d{4}-\d\d.*|\d\d?[./]\d\d?[./]\d.*|.*@.*")
 _JUDGED_CHARACTERS: Final = 256
-"""First characters of a name that are compared: the time is quadratic, and ``re`` lets no thread run."""
+"""Characters of a name that are compared: the time is quadratic, and ``re`` blocks other threads meanwhile."""
 
 
 def _require_names(names: Sequence[str]) -> None:
-    """Refuse the first line of a CSV file that seems to be a row; the message quotes nothing of it."""
+    """Refuse the first line of a CSV file if it seems to be a row; the message does not quote the line."""
     starts = [name.strip()[:_JUDGED_CHARACTERS] for name in names]
     if not starts or any(not start or _VALUE_PATTERN.fullmatch(start) for start in starts):
         raise UnreadableError(
@@ -157,7 +158,7 @@ _DOMAIN_OF_KIND: Final[dict[str, tuple[dict[str, Any], tuple[str, ...]]]] = {
     "datetime": ({"kind": "timestamp", "granularity": "day"}, ("minimum", "maximum")),
     "string": ({"kind": "categories"}, ("values",)),
 }
-"""For each type of the description: an attribute's domain without the fields that only its owner knows."""
+"""For each type: the proposed domain, and the names of the fields that only the table's owner knows."""
 
 _TYPE_OF_COLUMN: Final = {
     **dict.fromkeys(
@@ -172,19 +173,19 @@ _TYPE_OF_COLUMN: Final = {
 }
 
 
-def _propose(column: ColumnType, described: _DescribedField | None) -> ProposedAttribute:
-    told = described or _DescribedField(name=column.name)
+def _propose_attribute(column: ColumnType, described: _DescribedField | None) -> ProposedAttribute:
+    field_description = described or _DescribedField(name=column.name)
     kind = _TYPE_OF_COLUMN.get(column.kind)
     if kind is None:
         return ProposedAttribute(column.name, None, reason=f"type {column.kind} can be no attribute")
-    if kind == "string" and told.type != "any":
-        kind = told.type  # cells of a CSV file are text, whatever they mean
+    if kind == "string" and field_description.type != "any":
+        kind = field_description.type  # all cells of a CSV file are text, so the description decides
     domain, missing = _DOMAIN_OF_KIND[kind]
     domain = dict(domain)
     if kind == "decimal" and column.scale is not None:
         domain["step"] = 10.0**-column.scale
     try:
-        fields = _described_fields(kind, told.constraints)
+        fields = _described_fields(kind, field_description.constraints)
         filled = fields if "values" in fields else domain | fields
         left = () if "values" in fields else tuple(name for name in missing if name not in filled)
         if not left:
@@ -192,14 +193,16 @@ def _propose(column: ColumnType, described: _DescribedField | None) -> ProposedA
     except ValueError as error:
         fault = describe(error) if isinstance(error, ValidationError) else str(error)
         reason = f"the limits of its description are not used: {fault}"
-        return ProposedAttribute(column.name, domain, missing, told.unit, told.description, reason)
-    return ProposedAttribute(column.name, filled, left, told.unit, told.description)
+        return ProposedAttribute(
+            column.name, domain, missing, field_description.unit, field_description.description, reason
+        )
+    return ProposedAttribute(column.name, filled, left, field_description.unit, field_description.description)
 
 
 def _described_fields(kind: str, limits: _Constraints) -> dict[str, Any]:
-    """Return the fields of a domain that the description gives; ValueError if its limits are invalid."""
+    """Return the fields of a domain by the description's limits; ValueError if these are invalid."""
     if kind != "boolean" and limits.enum:
-        return {"kind": "categories", "values": [_category(value, kind) for value in limits.enum]}
+        return {"kind": "categories", "values": [_format_category(value, kind) for value in limits.enum]}
     if kind in {"boolean", "string"}:
         return {}
     convert: Callable[[str], Any] = {"integer": _as_whole, "date": _as_day, "datetime": _as_day}.get(
@@ -214,8 +217,8 @@ def _described_fields(kind: str, limits: _Constraints) -> dict[str, Any]:
     return {"edges": [*found.values()]} if len(found) == 2 else {}
 
 
-def _category(value: str | float | bool, kind: str) -> str:
-    """Return an enumerated value as a cell is written: whole numbers without a fraction."""
+def _format_category(value: str | float | bool, kind: str) -> str:
+    """Return an enumerated value as cells have it; whole numbers have no fraction."""
     if isinstance(value, bool):
         return str(value).lower()
     is_whole = kind == "integer" and isinstance(value, float) and value.is_integer()

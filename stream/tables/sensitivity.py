@@ -14,12 +14,12 @@ from stream.tables.table_errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class OrderedValues:
-    """The values of the codes 0 … ``size`` − 1 of an attribute, in increasing order.
+    """The values of an ordered attribute's codes 0 … ``size`` − 1, in increasing order.
 
-    - ``low``, ``high``: the ends of the values for which a code stands; ``middle`` represents them.
-    - ``step``: the distance of neighboring values; None if a code is a bin, which has no variance.
-    - ``text``: returns the text of a code, for dates and ordered categories, whose numbers are the codes.
-    - ``distances``: False for ordered categories, which have no distances.
+    - A code stands for the values from ``low`` to ``high``; ``middle`` represents them.
+    - ``step`` is the distance of neighboring values. It is None if the values have no variance, as bins and dates.
+    - ``text`` returns the text of a code of dates and ordered categories, whose numbers are the codes themselves.
+    - ``distances`` is False for ordered categories, whose values have no distances.
     """
 
     size: int
@@ -44,8 +44,8 @@ class OrderedValues:
 def ordered_values(domain: Domain) -> OrderedValues | None:
     """Return the values of an ordered domain; None for categories without an order.
 
-    Dates, their parts, such as an hour, and ordered categories have ranks, but no variance. The
-    distance of two dates is a number of days, weeks or other cells; categories have none.
+    Dates, their parts (such as the hour) and ordered categories have quantiles, but no variance. The distance of two
+    dates is a number of days, weeks or other calendar cells.
     """
     match domain:
         case Integers() | Decimals():
@@ -75,7 +75,7 @@ def _numbers(whole: Integers, unit: Fraction, step: Fraction | None) -> OrderedV
 
 
 def require_summable(domain: Domain, described: str = "the attribute") -> Integers:
-    """Return a domain of integers or decimals in whole steps; DataError for another domain."""
+    """Return a domain that has sums as integers, decimals in whole steps; DataError for another domain."""
     if not isinstance(domain, Integers | Decimals):
         raise DataError(f"{described} has no sum; declare it as integers or decimals")
     return domain.in_steps
@@ -84,8 +84,8 @@ def require_summable(domain: Domain, described: str = "the attribute") -> Intege
 def codes_within(size: int, attribute: str, predicate: Predicate) -> tuple[int, int]:
     """Return the half-open range of an attribute's codes that a predicate allows.
 
-    The result depends only on the predicate's conditions on this attribute, so it is public. It may be
-    wider than necessary, and it is the range of all codes if the predicate allows none.
+    The range depends only on the predicate's conditions on this attribute, so it is public. It may be wider than
+    necessary. If the predicate allows no code, the range has all codes.
     """
     all_codes, no_codes = (0, size), (size, 0)
     first, end = evaluate(
@@ -107,9 +107,9 @@ def restrict_domain(domain: Integers, attribute: str, predicate: Predicate) -> I
 def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"], centre: int = 0) -> int:
     """Return the most by which ``PrivateTable.total`` differs between neighbors.
 
-    A row adds value − centre if it satisfies the predicate, else 0. So an added row changes the total
-    by at most max |value − centre|, and a replaced row by at most the width of the interval that contains
-    all terms and 0. Sums of decimals are in whole steps. DataError if the domain has no sum.
+    A row adds value − centre if it satisfies the predicate, else 0. So an added row changes the total by at most
+    max |value − centre|. A replaced row changes it by at most the width of the interval that contains 0 and all values of
+    value − centre. Sums of decimals are in whole steps. DataError if the domain has no sum.
     """
     integers = require_summable(domain)
     lowest, highest = integers.minimum - centre, integers.maximum - centre
@@ -139,10 +139,9 @@ def total_sensitivity(source: TableSource, domain: Integers, centre: int = 0) ->
 
 
 def person_range(domain: Integers, bound: int) -> tuple[int, int]:
-    """Return the range to which ``bound`` clamps one person's sum of an attribute.
+    """Return the range to which one person's sum of an attribute is clamped by ``bound``.
 
-    The range contains 0, the sum of a person without rows. It begins or ends at 0 if the declared
-    values have only one sign.
+    The range contains 0, the sum of a person without rows. If all declared values have one sign, 0 is an end of it.
     """
     return (-bound if domain.minimum < 0 else 0), (bound if domain.maximum > 0 else 0)
 

@@ -1,6 +1,6 @@
 """Caches tables and predicates for all streams of a process, and fingerprints tables.
 
-A fingerprint is a keyed digest of a table. A worker answers only from data with the registered
+A fingerprint is a keyed digest of a table's schema and rows. A worker answers only from data that has the registered
 fingerprint.
 """
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 PREDICATE_CACHE_BYTES: Final = 32 << 20
 TABLES_KEPT: Final = 64
-"""Maximum number of tables that are kept for new streams; an open stream keeps its table itself."""
+"""Most tables that are kept for new streams; an open stream keeps its own table."""
 SOURCES_KEPT: Final = 1 << 10
-"""Maximum number of sources of which a parser, a fingerprint, a refusal or an unreadable table is remembered."""
+"""Most sources whose parser, fingerprint, refusal or unreadable table is remembered."""
 RETRY_SECONDS: Final = 10.0
 _FINGERPRINT_PURPOSE: Final = "sotto table fingerprint v1"
 _ORDERED_TAG: Final = b"sotto table fingerprint v1"
@@ -60,7 +60,7 @@ class _CurrentTable(NamedTuple):
 
 
 class _KnownFingerprint(NamedTuple):
-    """The fingerprint of a source's data for one version; valid as long as stamp and source are equal."""
+    """The fingerprint of a source's data as one version; it is valid while the stamp and the source stay equal."""
 
     stamp: Stamp
     source: TableSource
@@ -74,17 +74,17 @@ class _Parser(NamedTuple):
 
 
 class TableStore:
-    """Caches the latest table of each source; older ones are freed once unreferenced.
+    """Caches the latest table of each source; older tables are freed once nothing refers to them.
 
-    - ``keys``: 32 bytes each. New fingerprints use the first key; a registered fingerprint may have been
-      made with any of them. A fingerprint's key also determines which rows of a person count.
-    - ``overrides``: tables in memory by source name, which replace the sources' paths.
-    - ``read`` reads a table. ``stamp`` returns a value that changes if the table may have changed. An
-      unreadable table is not read again until its stamp changes.
-    - ``keeps_tables=False``: tables are not cached, only their fingerprints.
+    - ``keys`` have 32 bytes each. New fingerprints use the first key; registered ones may have been made with any of the
+      keys. The key of a fingerprint also determines which rows of a person count.
+    - ``overrides`` are tables in memory by the source's name, which are used instead of the sources' paths.
+    - ``read`` reads a table. ``stamp`` returns a value that differs if the table may have changed. An unreadable table is
+      read again only after its stamp has changed.
+    - Without ``keeps_tables`` only fingerprints are cached, and no tables.
 
-    If an object store or database lacks an expected table, it is read again only after ``RETRY_SECONDS``.
-    Thread-safe: reading one source does not block the others.
+    If the table at an address does not have the expected fingerprint, it is read again only after ``RETRY_SECONDS``. The
+    store is thread-safe, and reading one source does not block other sources.
     """
 
     def __init__(
@@ -119,21 +119,21 @@ class TableStore:
 
     @classmethod
     def keyed_by(cls, key: NoiseKey, **options: Any) -> TableStore:
-        """Create a store with these options; its keys are derived from the noise key and older ones."""
+        """Create a store with these options, and with keys that are derived from a noise key and its older keys."""
         return cls(*map(table_key, (key, *key.older)), **options)
 
     def put(self, source_name: str, frame: Frame) -> None:
-        """Use a table in memory for the source of this name instead of its path."""
+        """Use a table in memory, instead of its path, for the source of this name."""
         with self._lock:
             self._frames[source_name] = (next(self._serial_numbers), frame)
 
     def get(
         self, source: TableSource, expected_fingerprint: str | None = None, version: int = FIRST_VERSION
     ) -> CountedTable:
-        """Return the source's current table; it must have the expected fingerprint, if one is given.
+        """Return the source's current table, which must have the expected fingerprint if one is given.
 
-        A table in memory with this fingerprint is returned even if its file has changed since.
-        DataError if the file's data has another fingerprint.
+        A table in memory with this fingerprint is returned even if its file has changed since. DataError if the file's
+        data has another fingerprint.
         """
         if (known := self.table_in_memory(source, expected_fingerprint)) is not None:
             return known
@@ -151,7 +151,7 @@ class TableStore:
                 raise
 
     def table_in_memory(self, source: TableSource, expected_fingerprint: str | None) -> CountedTable | None:
-        """Return the source's table of this fingerprint, if it is in memory."""
+        """Return the source's table with this fingerprint, or None if it is not in memory."""
         if expected_fingerprint is None:
             return None
         known = self._tables.get((source.source, expected_fingerprint))
@@ -173,7 +173,7 @@ class TableStore:
             return made
 
     def predicate(self, source: TableSource, text: str) -> Predicate:
-        """Parse a predicate over the source's attributes, with a cache."""
+        """Return the predicate of a text over the source's attributes; predicates and errors are cached."""
         parser = self._parser(source)
         key = (parser.number, text)
         known = self._predicates.get(key)
@@ -189,7 +189,7 @@ class TableStore:
         return known
 
     def ranges(self, source: TableSource, text: str) -> Ranges | None:
-        """Return a predicate as ranges by attribute; None unless it equals an earlier one but for numbers."""
+        """Return a predicate as ranges; None unless it differs from an earlier predicate only in its numbers."""
         return self._parser(source).parser.ranges(text)
 
     def _parser(self, source: TableSource) -> _Parser:
@@ -206,11 +206,11 @@ class TableStore:
         return parser
 
     def _load_expected(self, source: TableSource, expected: str, version: int) -> CountedTable:
-        """Load the current table; DataError unless it has this fingerprint under any key."""
+        """Load the current table; DataError unless it has the expected fingerprint with one of the keys."""
         current = self._load(source, self._stamp_of(source))
         found: CountedTable | None = current.table
         if version != FIRST_VERSION or current.fingerprint != expected:
-            # With another key, other rows of a person count.
+            # By another key other rows of a person count, so the table is built for each key.
             made = (
                 (current.table if key == self._keys[0] else _choose_rows_by(key, current.table, source), key)
                 for key in self._keys
@@ -235,7 +235,7 @@ class TableStore:
     def _load(self, source: TableSource, stamp: Stamp) -> _CurrentTable:
         current = self._current.get(source.source)
         if current is None or current.stamp != stamp or not current.table.fits_source(source):
-            # Free the earlier table before loading, and the rows once the table is built.
+            # The earlier table is freed before the new one is loaded, and the rows as soon as the table is built.
             self._current.pop(source.source)
             current = None
             rows = self._rows(source, stamp)
@@ -243,7 +243,7 @@ class TableStore:
                 table = build_table(rows, source, self._keys[0])
                 current = _CurrentTable(stamp, table, fingerprint(table, source, self._keys[0]))
             except EngineStatementError as error:
-                # A question waits until its engine works again; a table that cannot be loaded is refused.
+                # An engine's failure makes a question wait, but refuses the loading of a table.
                 raise UnreadableError(str(error), lasting=False, hidden=True) from None
             del rows
             if self._keeps_tables:
@@ -261,29 +261,29 @@ class TableStore:
         try:
             return self._read(source)
         except UnreadableError as refused:
-            # The stamp of a missing file has one item and does not change when the file appears.
+            # The stamp of a missing file has only the path, so a failed read of it must not be remembered.
             if refused.lasting and len(stamp) > 1:
                 self._unreadable.put(source.source, (stamp, source, refused))
             raise
 
 
 def table_key(key: NoiseKey) -> bytes:
-    """Derive the key for fingerprints and for choosing people's rows from a noise key."""
+    """Derive the key of fingerprints, and of the choice of people's rows, from a noise key."""
     return key.subkey(_FINGERPRINT_PURPOSE)
 
 
 def _choose_rows_by(key: bytes, table: CountedTable, source: TableSource) -> CountedTable:
-    """Return the table in which another key has chosen the counted rows."""
+    """Return the table with the counted rows that another key chooses."""
     return table if table.person is None else build_table(table.rows(), source, key)
 
 
 def fingerprint(table: CountedTable, source: TableSource, key: bytes, version: int = FIRST_VERSION) -> str:
     """Return a keyed digest of a source's name, schema and rows: 64 hexadecimal digits.
 
-    Equal data has equal digests; without the 32-byte key a digest reveals nothing. It covers the person
-    of each row, the choice of counted rows, and the number of rows or people if it is public. The order
-    of rows matters unless the source has a person column or is a database. Equal data has another
-    digest in each version, because it is private whether the data changed.
+    Equal data of one version has equal digests; without the 32-byte key a digest reveals nothing. It covers the person of
+    each row, the choice of the counted rows, and the number of rows or people if that is public. The order of rows matters
+    only if the source has no person column and is not in a database. Equal data has another digest in each version,
+    because it is private whether the data has changed.
     """
     if not table.fits_source(source):
         raise DataError(f"the table was not encoded for source {quote_name(source.source)}; load it again")
@@ -311,11 +311,11 @@ def fingerprint(table: CountedTable, source: TableSource, key: bytes, version: i
         for part in _people_parts(rows, key):
             add(part)
         if rows_are_public(source) and rows.private_unnamed:
-            # Without unnamed rows, the names determine this number.
+            # If every row has a person, the digests of names already determine this number.
             add(b"people of the file")
             add(table.public_size.to_bytes(8, "little"))
     elif source.neighbors == "replace" and table.public_size != table.private_row_count:
-        # If no row is left out, the codes determine this number.
+        # If no row is left out, the codes already determine this number.
         add(b"rows of the file")
         add(table.public_size.to_bytes(8, "little"))
     if version != FIRST_VERSION:
@@ -325,7 +325,7 @@ def fingerprint(table: CountedTable, source: TableSource, key: bytes, version: i
 
 
 def _ordered_parts(rows: Rows) -> Iterator[bytes | memoryview]:
-    """Yield the rows in order, block by block: attributes with codes, then texts with digests."""
+    """Yield the columns of the rows in order: the name and codes of each attribute, then the name and digests of each text."""
     for name in sorted(rows.private_codes):
         yield name.encode()
         yield from _column_parts(rows.private_codes[name])
@@ -347,7 +347,7 @@ def _is_in_database(source: TableSource) -> bool:
 
 
 def _people_parts(rows: Rows | StoredRows, key: bytes) -> Iterator[bytes | memoryview]:
-    """Yield a table's people: in the rows' order if in memory, otherwise as one unordered hash."""
+    """Yield the people of a table: in the order of its rows in memory, or as one unordered hash of its stored rows."""
     if isinstance(rows, Rows):
         if rows.people is not None:
             yield from _column_parts(rows.people.private_numbers)
@@ -357,9 +357,9 @@ def _people_parts(rows: Rows | StoredRows, key: bytes) -> Iterator[bytes | memor
 
 
 def _hash_unordered_rows(blocks: Iterable[Mapping[str, Any]], key: bytes) -> bytes:
-    """Hash rows regardless of their order: their number and two sums of keyed hashes mod 2⁶⁴.
+    """Return the number of rows and two sums of their keyed hashes mod 2⁶⁴, which do not depend on their order.
 
-    Collisions cannot be found without the key. The result is private: only the digest may contain it.
+    Collisions cannot be found without the key. The result is private, and is used only as input of the digest.
     """
     keys = (
         np.frombuffer(blake3(_UNORDERED_TAG, key=key).digest(32), dtype="<u8").reshape(2, 1, 2).astype(np.uint64)

@@ -30,7 +30,7 @@ def to_nfc(text: str) -> str:
 
 
 def quote_names(names: Iterable[str]) -> str:
-    """Quote several names; an ellipsis replaces those that do not fit in a message."""
+    """Quote several names; an ellipsis replaces the names that do not fit in a message."""
     found, room = "", _MAX_QUOTED_NAMES_LENGTH
     for name in names:
         room -= len(quote_name(name)) + 2
@@ -41,14 +41,14 @@ def quote_names(names: Iterable[str]) -> str:
 
 
 def undeclared_name_message(place: int, name: str, names: Collection[str], owner: str) -> str:
-    """Return the message for an undeclared name, by its position, because the name is private."""
+    """Return the message about an undeclared name; it gives the name's position, because the name is private."""
     similar_name = find_name_in_other_case(name, names)
     hint = f"; did you mean {quote_name(similar_name)}?" if similar_name is not None else ""
     return f"name {place + 1} is no attribute of {owner} {quote_names(names)}{hint}"
 
 
 def private_text_message(name: str) -> str:
-    """Return the message for a text attribute in a question that takes only declared values."""
+    """Return the message about a text attribute in a question that takes only attributes with declared values."""
     return (
         f"attribute {quote_name(name)} is a text, whose values are private; group by it on a stream of unknown_groups, or "
         "declare its values"
@@ -74,16 +74,17 @@ _HIDDEN_CAUSE_MESSAGE: Final = (
 OUTSIDE_ROOTS: Final = "outside SOTTO_TABLE_ROOTS"
 LARGER_THAN_MEMORY: Final = "larger than SOTTO_TABLE_BYTES"
 LARGER_FILES: Final = "larger than SOTTO_TABLE_READING_BYTES"
-"""Causes that only tables in memory have."""
+"""LARGER_THAN_MEMORY and LARGER_FILES are causes that only tables in memory have."""
 
 
 class UnreadableError(DataError):
     """No table can be read at a source's path.
 
-    The message names the public ``cause`` and, for a folder, the ``file``. If ``hidden``, the message is
-    the same for all causes, so that registering a source does not reveal which files a service can
-    see; the log has the cause. ``lasting`` is true if the error remains until the table changes.
-    ``where`` is the position in the file; it is private, so callers of a service do not get it.
+    - The message names the public ``cause`` and, for a folder, the ``file``.
+    - If ``hidden``, the message is the same for all causes, so that the registration of a source does not reveal which
+      files a service can see. The log has the cause.
+    - ``lasting`` is true if the error remains until the table changes.
+    - ``where`` is the position in the file. It is private, so callers of a service do not get it.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class UnreadableError(DataError):
         return f"{prefix}{self.cause}" if ";" in self.cause else f"{prefix}{self.cause}; {self.remedy}"
 
     def in_file(self, file: str) -> UnreadableError:
-        """Add the name of the file in the table's folder, unless the error has one."""
+        """Return the error with the file's name in the table's folder, unless it has one already."""
         return UnreadableError(self.cause, lasting=self.lasting, where=self.where, file=self.file or file)
 
     def for_callers(self, *, hidden: bool) -> UnreadableError:
@@ -130,7 +131,7 @@ COLUMN_ERRORS: Final = {
     "no times": "column {column}{place} has type {kind}, not times, dates or text; write it as text in ISO 8601",
     "no numbers": "column {column}{place} has type {kind}, not numbers, text or booleans; write it as numbers",
 }
-"""Messages about declared columns, by kind of error."""
+"""Messages about declared columns, by the kind of error."""
 
 
 class ColumnError(DataError):
@@ -150,16 +151,15 @@ class ColumnError(DataError):
         self.file = file
 
     def in_file(self, file: str) -> ColumnError:
-        """Add the name of the file in the table's folder."""
+        """Return the error with the file's name in the table's folder."""
         return ColumnError(*self.details, file)
 
 
 class PredicateError(DataError):
     """A predicate is not in the accepted part of SQL, or does not fit the declared attributes.
 
-    The error depends on the text and the declared attributes alone. The message may be published, so it
-    quotes only declared names. ``culprit`` is the invalid part of the text, of which a message has only the
-    position.
+    The error depends on the text and the declared attributes alone. The message may be published, so it quotes only
+    declared names. ``culprit`` is the invalid part of the text; messages give only its position.
     """
 
     def __init__(self, message: str, culprit: str | None = None) -> None:

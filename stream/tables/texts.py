@@ -35,7 +35,7 @@ Digests = npt.NDArray[np.void]
 
 TEXT_CODE: Final = np.dtype(f"<u{TEXT_CODE_BYTES}")
 TEXT_BYTES: Final = 128
-"""Maximum number of bytes of memory per different text, besides the text itself."""
+"""Most bytes of memory for each distinct text, beside the text itself."""
 _TOO_MANY: Final = f"more than {MAX_TEXTS} different texts in one attribute; declare a column with fewer"
 
 _DIGEST_BYTES: Final = 16
@@ -45,7 +45,7 @@ _CELL_BYTES: Final = 4
 
 @dataclass(frozen=True)
 class TextDigests:
-    """The rows of a text column as digests, computed for the requested rows only."""
+    """The rows of a text column as digests, which are looked up only for the requested rows."""
 
     private_codes: TextCodes
     private_digests: Digests
@@ -59,7 +59,7 @@ class TextDigests:
 
 @dataclass(frozen=True)
 class TextColumn:
-    """The texts of one attribute: a code for each row, 0 without a text, and the text of each code."""
+    """The texts of one attribute: a code for each row, which is 0 without a text, and the text of each other code."""
 
     declared: Text
     private_codes: TextCodes
@@ -68,7 +68,7 @@ class TextColumn:
 
     @cached_property
     def digests(self) -> TextDigests:
-        """The rows' digests; a row without a text has the digest zero."""
+        """The rows' digests; a row without a text has a digest of zeros."""
         parts = [
             blake3(text, derive_key_context=_DIGEST_CONTEXT).digest(_DIGEST_BYTES) for text in self.private_texts
         ]
@@ -81,7 +81,7 @@ class TextColumn:
 
 
 class TextEncoder:
-    """Encodes the cells of one text attribute, over all batches."""
+    """Encodes the cells of one text attribute; all batches share the codes."""
 
     def __init__(self, name: str, declared: Text) -> None:
         self._name = name
@@ -101,12 +101,12 @@ class TextEncoder:
         return codes
 
     def texts(self) -> tuple[bytes, ...]:
-        """Return the text of each code from 1."""
+        """Return the text of code 1, of code 2, and so on."""
         return tuple(text.encode() for text in self._texts.to_series())
 
 
 def is_text(cells: pl.Series, declared: Text) -> pl.Series:
-    """Return a mask of the cells that are a text: not missing, empty or too long."""
+    """Return a mask of the cells that have a text: they are not missing, empty or too long."""
     sizes = cells.str.len_bytes()
     return ((sizes > 0) & (sizes <= declared.max_length)).fill_null(value=False)
 
@@ -127,12 +127,12 @@ def declared_texts(texts: Mapping[str, TextColumn]) -> dict[str, Text]:
 
 
 def join_texts(texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint16], bytes]:
-    """Return the lengths of texts and all of their bytes, to send them."""
+    """Return the lengths of texts and their joined bytes, as they are sent."""
     return np.fromiter(map(len, texts), dtype="<u2", count=len(texts)), b"".join(texts)
 
 
 def split_texts(declared: Text, lengths: npt.NDArray[np.uint16], content: bytes) -> tuple[bytes, ...]:
-    """Return received texts; ValueError if they are repeated, too long, empty or not UTF-8."""
+    """Return received texts; ValueError if a text is repeated, too long, empty or not UTF-8."""
     ends = np.cumsum(lengths, dtype=np.int64).tolist()
     texts = tuple(content[start:end] for start, end in zip([0, *ends], ends, strict=False))
     if len(set(texts)) < len(texts) or any(not 0 < len(text) <= declared.max_length for text in texts):
@@ -145,14 +145,14 @@ def split_texts(declared: Text, lengths: npt.NDArray[np.uint16], content: bytes)
 
 @dataclass(frozen=True, slots=True)
 class TextGroups:
-    """The groups' texts, the numbers of their declared cells, and their counts."""
+    """Groups: their texts, the numbers of their cells of declared attributes (None without any), and their counts."""
 
     private_texts: Sequence[bytes]
     private_cells: Numbers | None
     private_counts: Numbers
 
     def private_names(self) -> Sequence[bytes]:
-        """Return a name for each group: its text, and then its cell if there are declared attributes."""
+        """Return the name of each group: its text, followed by its cell if there are declared attributes."""
         if self.private_cells is None:
             return self.private_texts
         cells = self.private_cells.astype(">u4").tobytes()
@@ -163,7 +163,7 @@ class TextGroups:
 
 
 def split_name(name: bytes) -> tuple[bytes, int]:
-    """Return the text and the cell of a group's name, if there are declared attributes."""
+    """Split the name of a group with declared attributes into its text and its cell."""
     return name[:-_CELL_BYTES], int.from_bytes(name[-_CELL_BYTES:], "big")
 
 
@@ -178,7 +178,7 @@ def count_groups(
 ) -> TextGroups:
     """Count the matching rows, or their people, of each group of a text and declared attributes.
 
-    Without declared attributes all texts of the column are listed. A row without a text is in no
+    Without declared attributes all texts of the column are listed, also with the count 0. A row without a text is in no
     group. DataError if the attribute is not a text; other errors as in ``PrivateTable.count``.
     """
     column = require_text(table.private_texts, attribute)
@@ -210,7 +210,7 @@ def require_text(columns: Mapping[str, TextColumn], attribute: str) -> TextColum
 def _count_keys(
     table: PrivateTable, keys: npt.NDArray[np.integer], size: int, predicate: Predicate, *, people: bool
 ) -> Numbers:
-    """Count the matching rows of each key, or their people; the time does not depend on the rows."""
+    """Count the matching rows of each key, or their people; the time does not depend on the rows' content."""
     all_rows = table.all_rows
     if not people or all_rows is None or all_rows.contribution == 1:
         counts = np.zeros(size + 1, dtype=np.int64)

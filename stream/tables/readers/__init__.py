@@ -1,5 +1,5 @@
 """Reads tables from CSV, Parquet and Delta files, object stores and PostgreSQL.
 
-Services read in a separate process with limits: ``table_reading`` starts ``reading_process``, which opens the
-``table_parts`` of a path and sends their rows by ``reading_protocol``.
+A service reads in a separate process with limits: ``table_reading`` starts ``reading_process``, which opens the parts of
+a table (``table_parts``) and sends their rows by ``reading_protocol``.
 """

@@ -22,7 +22,7 @@ from stream.optional_packages import pl
 from stream.tables.table_errors import UnreadableError
 
 EXTRA_CELL_COLUMN: Final = "\0surplus"
-"""Column with a line's first cell beyond the columns; no header has this name."""
+"""The column that has each line's first extra cell; no header has this name."""
 
 BLOCK_BYTES: Final = 8 << 20
 _HEADER_BYTES: Final = 1 << 16
@@ -34,7 +34,7 @@ _NOT_CSV: Final = {
     b"\xff\xfe": "it is UTF-16; write it as UTF-8",
     b"\xfe\xff": "it is UTF-16; write it as UTF-8",
 }
-"""Files that are not CSV, by their first bytes, each with a remedy."""
+"""First bytes of files that are not CSV, each with the problem and its remedy."""
 SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 """Separators that programs write instead of commas."""
 
@@ -56,13 +56,13 @@ class CsvFile:
 
     @cached_property
     def names(self) -> Sequence[str]:
-        """The names in the first nonblank line; UnreadableError if there are none."""
+        """The column names in the first nonblank line; UnreadableError if there is no such line."""
         with _CsvText(self.open) as text:
             return text.names
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
-        """The columns in order, all of them text; of several with one name, the first."""
+        """The columns in order, all of type text; each name has the first column with it."""
         return dict.fromkeys(self.names, pl.String())
 
     @property
@@ -71,7 +71,7 @@ class CsvFile:
         return [name for name in self.types if self.names.count(name) > 1]
 
     def row_count_from_metadata(self) -> int | None:
-        """Return None: the number of rows is unknown before reading."""
+        """Return None, because the number of rows is unknown before reading."""
         return None
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
@@ -105,7 +105,7 @@ class _CsvText:
     def __init__(self, open_file: Callable[[], io.RawIOBase | io.BytesIO]) -> None:
         self._stream = io.BufferedReader(open_file(), _HEADER_BYTES)
         try:
-            self._chunks = _chunks(self._stream)
+            self._chunks = _read_chunks(self._stream)
             self._line = 1
             self.names = self._read_names()
         except BaseException:
@@ -119,7 +119,7 @@ class _CsvText:
         self._stream.close()
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the text after the line of names, in blocks of complete rows."""
+        """Yield the text after the line of column names, in blocks of complete rows."""
         unparsed, size, wanted = [self._text_after_header], len(self._text_after_header), 0
         for chunk in self._chunks:
             unparsed.append(chunk)
@@ -130,7 +130,7 @@ class _CsvText:
             quotes = _find_all(text, _QUOTE)
             self._check_quotes(text, quotes)
             end = _last_row_end(text, quotes)
-            # If a row is longer than a block, the block size doubles.
+            # If no row is complete, the next block is twice as long.
             unparsed, size, wanted = [text[end:]], len(text) - end, 0 if end else 2 * len(text)
             if end:
                 yield text[:end]
@@ -187,7 +187,7 @@ class _CsvText:
         return names
 
     def _check_quotes(self, text: bytes, quotes: Places) -> None:
-        """Raise UnreadableError unless each quote opens a cell, closes one, or is doubled within one."""
+        """Raise UnreadableError unless each quote opens a cell, closes a cell, or is doubled within a cell."""
         if not len(quotes):
             return
         signs = np.frombuffer(text, dtype=np.uint8)
@@ -215,8 +215,8 @@ class _CsvText:
         )
 
 
-def _chunks(stream: io.BufferedReader[Any]) -> Iterator[bytes]:
-    """Yield the text, decompressed if it is gzipped: first ``_HEADER_BYTES``, then blocks."""
+def _read_chunks(stream: io.BufferedReader[Any]) -> Iterator[bytes]:
+    """Yield the text, decompressed if it is gzipped: first ``_HEADER_BYTES`` bytes, then blocks."""
     file = GzipFile(fileobj=stream) if stream.peek(len(_GZIP)).startswith(_GZIP) else stream
     try:
         yield file.read(_HEADER_BYTES)

@@ -54,7 +54,7 @@ _SUPPORTED_FEATURES: Final = {
     "v2Checkpoint",
     "vacuumProtocolCheck",
 }
-"""Reader features that are handled here or do not affect the reading of files."""
+"""Reader features that this module handles, or that do not change how files are read."""
 
 _COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 
@@ -62,7 +62,7 @@ _COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 def newest_local_files(folder: Path, listed: Sequence[TableFile]) -> tuple[TableFile, ...]:
     """Select the files of a local folder's newest version.
 
-    Symbolic links that lead out of the folder are not followed, not even those below its log.
+    Symbolic links that lead out of the folder, also from its log, are not followed.
     UnreadableError as for ``newest_files``.
     """
     table_folder = folder.resolve()
@@ -126,7 +126,7 @@ def _require_supported_features(log: Any) -> None:
 
 
 def _partition_values_as_text(name: str, column: pl.Series) -> pl.Series:
-    """Convert a partition column back to the log's text, which deltalake has converted to a type."""
+    """Return a partition column as text, as it is in the log; deltalake has converted it to a type."""
     if column.dtype.is_float():
         return as_text(name, column)
     if isinstance(column.dtype, pl.Datetime):
@@ -136,7 +136,7 @@ def _partition_values_as_text(name: str, column: pl.Series) -> pl.Series:
 
 
 def _kept_rows(log: Any) -> dict[str, bytes]:
-    """Return deletion vectors by file address: a byte per row, 0 if it is deleted."""
+    """Return the deletion vector of each file by its address: a byte for each row, 0 if the row is deleted."""
     return {
         address: column.cast(pl.UInt8).to_numpy().tobytes()
         for batch in map(pl.DataFrame, log.deletion_vectors())
@@ -146,7 +146,7 @@ def _kept_rows(log: Any) -> dict[str, bytes]:
 
 @contextmanager
 def _as_log_errors() -> Iterator[None]:
-    """Convert errors to UnreadableError without their messages, which may quote the log."""
+    """Convert errors of deltalake to UnreadableError, without their messages, which may quote the log."""
     failures = import_module("deltalake.exceptions")
     try:
         yield
@@ -164,7 +164,7 @@ _plain_word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
 def open_objects(address: Address, most_bytes: int | None = None) -> Iterator[FilePart]:
     """Yield each object of an address.
 
-    UnreadableError if they have more than ``most_bytes`` in total, or change while they are read.
+    UnreadableError if the objects have more than ``most_bytes`` in total, or change while they are read.
     """
     files = object_files(address)
     require_size(files, most_bytes)
@@ -175,7 +175,7 @@ def open_objects(address: Address, most_bytes: int | None = None) -> Iterator[Fi
 
 
 def object_files(address: Address) -> tuple[TableFile, ...]:
-    """List the objects of an address; UnreadableError if there are none, or some are not tables."""
+    """List the objects of an address; UnreadableError if there are none, or if one is not a table."""
     path_pattern = PathPattern.from_names(address.parts, is_folder=address.is_folder)
     if is_iceberg_metadata(address.parts):
         return _iceberg_files(address)
@@ -212,7 +212,7 @@ def _iceberg_files(address: Address) -> tuple[TableFile, ...]:
 
 
 class _ObjectReader(RawIOBase):
-    """Reads the bytes of an object; fails if the object has changed since it was listed."""
+    """Reads the bytes of an object; UnreadableError if it has changed since it was listed."""
 
     def __init__(self, file: TableFile) -> None:
         bucket, _, key = file.location.removeprefix("s3://").partition("/")
@@ -241,7 +241,7 @@ def _object_file(bucket: str, listed: dict[str, Any], names: PathParts) -> Table
 
 
 def _list_objects(bucket: str, prefix: str, *, exact: bool = False) -> list[dict[str, Any]]:
-    """List the objects with this key or prefix, without objects that only mark folders."""
+    """List the objects with this prefix or, if ``exact``, this key; objects that only mark folders are left out."""
     found: list[dict[str, Any]] = []
     with _as_store_errors():
         for page in _client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
@@ -291,14 +291,14 @@ def _client() -> Any:
 
 
 def _read_options() -> dict[str, Any]:
-    """Return options for reading objects; polars finds credentials with boto3, too."""
+    """Return polars' options for reading objects; boto3 finds the credentials."""
     return {"storage_options": _store_settings(), "credential_provider": pl.CredentialProviderAWS()}
 
 
 def _delta_options() -> dict[str, str]:
-    """Return options for reading a Delta log, with credentials.
+    """Return deltalake's options for reading a log.
 
-    deltalake itself finds credentials in few places.
+    They include the credentials that boto3 finds, because deltalake looks for them in few places.
     """
     found = pl.CredentialProviderAWS()()[0]
     return _store_settings() | {name: text for name, text in found.items() if text is not None}

@@ -1,9 +1,8 @@
 """Reads a table or view of PostgreSQL in batches, in one read-only snapshot (repeatable read).
 
-User, password and other connection settings come from libpq's variables (PGUSER, PGPASSFILE,
-PGSERVICEFILE, PGSSLMODE) and are never part of a source. Numbers are read as numbers and other types
-as text, so that no cell affects how others are read. An error has only the server's error code, not
-its message, which may quote cells.
+User, password and other connection settings come from libpq's variables (PGUSER, PGPASSFILE, PGSERVICEFILE,
+PGSSLMODE) and are never part of a source. Numbers and booleans are read as such, and other types as text, so that no
+cell affects how other cells are read. An error has only the server's error code, not its message, which may quote cells.
 """
 
 from __future__ import annotations
@@ -37,23 +36,22 @@ _TYPES_READ_AS_THEY_ARE: Final[Mapping[str, pl.DataType]] = {
 def open_postgresql_table(address: Address, seconds: float | None = None) -> Iterator[DatabaseTable]:
     """Yield the table of an address; UnreadableError if it is missing or forbidden.
 
-    With ``seconds``, for a service, each statement ends after that time, and the role must not be able to
-    change the table.
+    Services give ``seconds``: each statement ends after that time, and the role must not be able to change the table.
     """
     with _as_unreadable_errors(), _connect(address) as connection:
         if seconds is not None:
-            # Servers before 14 have no interval in which they look whether the client is still there.
+            # Servers before version 14 do not have client_connection_check_interval.
             for setting, value in (
                 ("statement_timeout", f"{int(seconds * 1000)}ms"),
                 ("client_connection_check_interval", "1s"),
             ):
-                _rows(
+                _run_query(
                     connection,
                     "SELECT set_config(name, $1, true) FROM pg_settings WHERE name = $2",
                     (value, setting),
                 )
         _database, schema, name = address.parts
-        found = _rows(
+        found = _run_query(
             connection,
             "SELECT a.attname::text, format_type(a.atttypid, NULL), "
             "has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')::text "
@@ -85,16 +83,16 @@ def _read_batches(
 
 
 def snapshot(address: Address) -> tuple[str, ...]:
-    """Return the server's start time and snapshot; if both are the same, so are the rows."""
+    """Return the server's start time and snapshot; while both stay equal, the rows do not change."""
     with _as_unreadable_errors(), _connect(address) as connection:
-        [stamp] = _rows(connection, "SELECT pg_postmaster_start_time()::text, pg_current_snapshot()::text")
+        [stamp] = _run_query(connection, "SELECT pg_postmaster_start_time()::text, pg_current_snapshot()::text")
     return stamp
 
 
 @contextmanager
 def _connect(address: Address) -> Iterator[Any]:
     """Open a connection in a read-only transaction with one snapshot."""
-    # Addresses have only few kinds of characters, so nothing needs quoting.
+    # An address has no characters that need escapes here.
     settings = {
         "host": address.host,
         "port": address.port,
@@ -124,12 +122,12 @@ def _as_unreadable_errors() -> Iterator[None]:
         cause = f"PostgreSQL refused: {code}" if code else "PostgreSQL was not reached, or refused the login"
         raise UnreadableError(cause) from None
     except (OSError, import_module("pyarrow").ArrowException):
-        # Errors while rows arrive have no code.
+        # The driver gives no error code for failures while rows arrive.
         raise UnreadableError("PostgreSQL ended the connection while it sent rows") from None
 
 
-def _rows(connection: Any, query: str, values: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Return the rows of a query with bound values."""
+def _run_query(connection: Any, query: str, values: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Run a query with bound values, and return its rows."""
     with connection.cursor() as cursor:
         cursor.execute(query, values or None)
         return [tuple(row) for row in cursor.fetchall()]

@@ -1,9 +1,8 @@
 """The process that reads one table for a service.
 
-It is run as ``python -m stream.tables.readers.reading_process``. It reads a source and limits from
-standard input, writes the rows or a refusal to standard output, and exits. A row is written as the
-indices of its values in the attributes' domains. Modules that read tables are imported only after
-the process is confined (Landlock).
+It runs as ``python -m stream.tables.readers.reading_process``. It reads a source and limits from standard input,
+writes the encoded rows or a refusal to standard output, and exits. Linux's Landlock confines the process before it
+imports the modules that read tables.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ _TCP_RIGHTS: Final = 0b11
 _SCOPES: Final = 0b11
 """Landlock's scopes for abstract sockets and for signals."""
 _FILE_RIGHTS: Final = {1: 13, 2: 14, 3: 15, 5: 16}
-"""Number of file rights from each Landlock version on; n rights are the n lowest bits."""
+"""Number of Landlock's file rights by the version that introduced them; n rights are the n lowest bits."""
 
 _SYSTEM_PATHS: Final = (
     *("/usr", "/lib", "/lib64", "/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/localtime"),
     *("/dev/null", "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/sys/vm"),
     *("/sys/devices/system/cpu", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage"),
 )
-"""Readable system paths: shared libraries, clocks, this process, processors and memory."""
+"""System paths that the process may read: shared libraries, time zone, this process, processors and memory."""
 
 _PACKAGES_FOLDER: Final = Path(__file__).resolve().parents[3]
-"""The folder of these packages: site-packages, or a source tree."""
+"""The folder that has Sotto's packages: site-packages, or a source tree."""
 
 
 class _Ruleset(ctypes.Structure):
@@ -61,10 +60,9 @@ def landlock_version() -> int:
 def confine(readable: Iterable[Path]) -> bool:
     """Confine this process to reading these paths, Python's files and a few system files.
 
-    It can no longer write, create or remove files, start programs, or see other processes' memory.
-    Newer Linux kernels (6.2, 6.7, 6.12) also forbid truncation, TCP, and signals to other processes.
-    File modes and times, Unix sockets by path and UDP stay allowed. Without Landlock, return False and
-    change nothing; OSError if Landlock fails.
+    Afterwards it cannot write, create or remove files, start programs, or see other processes' memory. Linux 6.2 and
+    later also forbids truncation, 6.7 TCP, and 6.12 signals to other processes. File modes and times, Unix sockets by
+    path and UDP stay allowed. Return False, without a change, if Landlock is not available; OSError if it fails.
     """
     if not (known := landlock_version()):
         return False
@@ -87,7 +85,7 @@ def confine(readable: Iterable[Path]) -> bool:
 
 
 def _program_paths() -> Iterator[Path]:
-    """Yield the paths of Python and its packages, not the root of a source tree, which may have keys."""
+    """Yield the paths of Python and its packages; the root of a source tree is left out, because it may have keys."""
     source_tree = _PACKAGES_FOLDER if _PACKAGES_FOLDER.joinpath("pyproject.toml").exists() else None
     for path in (sys.prefix, sys.base_prefix, *sys.path, *os.environ.get("LD_LIBRARY_PATH", "").split(":")):
         if path and Path(path).resolve() != source_tree:
@@ -135,32 +133,32 @@ def _os_error() -> OSError:
 
 
 def main() -> None:
-    """Read a request from standard input, and send the table that it names."""
+    """Read a request from standard input, and send the answer to standard output."""
     request = json.load(sys.stdin)
     _limit_resources(request["reading_bytes"], request["seconds"])
-    # A table at an address has no listed files and is read unconfined: its driver reads settings and
-    # credentials, whose paths are unknown.
+    # A table at an address has no listed files. It is read without confinement, because its driver reads settings
+    # and credentials at unknown paths.
     if None not in request["parts"].values():
         confine(map(Path, request["folders"]))
     from stream.tables.readers.reading_protocol import answer_request  # noqa: PLC0415  (it begins threads)
 
     answer_request(request, sys.stdout.buffer)
-    # Exit at once: readers may have threads that would wait for a consumer for ever.
+    # Exit without waiting for threads: those of readers may wait for ever.
     os._exit(0)
 
 
 def _limit_resources(memory: int, seconds: float) -> None:
     """Limit memory and time by the operating system, and disable core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # The limit is on processor time, and threads may use all processors at once.
+    # The limit counts processor time, and threads may use all processors at once.
     seconds_of_all_processors = int(seconds) * (os.cpu_count() or 1) + 1
     _lower_limit(resource.RLIMIT_CPU, seconds_of_all_processors, seconds_of_all_processors + 1)
-    # This limits private writable memory, where tables are; programs and mapped files do not count.
+    # RLIMIT_DATA limits private writable memory, which tables use; programs and mapped files do not count.
     _lower_limit(resource.RLIMIT_DATA, memory, memory)
 
 
 def _lower_limit(limit: int, soft: int, hard: int) -> None:
-    """Set a limit, unless the process has a lower one, which it cannot raise."""
+    """Set a limit, unless the process already has a lower one."""
     _, present_limit = resource.getrlimit(limit)
     if present_limit != resource.RLIM_INFINITY:
         soft, hard = min(soft, present_limit), min(hard, present_limit)

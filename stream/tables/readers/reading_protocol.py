@@ -1,6 +1,6 @@
 """The protocol by which a reading process sends a table to its service, over a pipe.
 
-The service verifies all that it receives, because a malicious file may control the process.
+The service verifies everything that it receives, because a malicious file may control the process.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def _type_names() -> frozenset[str]:
 
 
 def encode_header(fields: dict[str, object]) -> bytes:
-    """Encode a header: its length in 4 bytes, and its fields as JSON."""
+    """Encode a header: its length in 4 bytes, then its fields as JSON."""
     data = json.dumps(fields).encode()
     return len(data).to_bytes(4, "little") + data
 
 
 def write_batch(pipe: IO[bytes], batch: EncodedBatch) -> None:
-    """Send a batch."""
+    """Send a batch: a header with its numbers of rows, then the columns' bytes."""
     rows = len(next(iter(batch.private_codes.values())))
     pipe.write(encode_header({"rows": rows, "file_rows": batch.file_row_count, "unnamed": batch.private_unnamed}))
     for column in (*batch.private_codes.values(), *batch.private_texts.values()):
@@ -61,7 +61,7 @@ def write_batch(pipe: IO[bytes], batch: EncodedBatch) -> None:
 
 
 def write_end(pipe: IO[bytes], name_digests: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> None:
-    """Send the end of the table: the texts of each text attribute, and the digests of people's names."""
+    """Send the texts of each text attribute and the digests of people's names, which end the table."""
     counts = (
         {"texts": [[len(column_texts), sum(map(len, column_texts))] for column_texts in texts.values()]}
         if texts
@@ -79,8 +79,8 @@ def write_end(pipe: IO[bytes], name_digests: Words | None, texts: Mapping[str, t
 class TimedPipe:
     """The service's end of a pipe, with a deadline, because the other process may never answer.
 
-    After the deadline its methods raise TimeoutError; if the partition is given up, CancelledStepError. It
-    uses the file descriptor, so nothing else may use the file object.
+    After the deadline the methods raise TimeoutError; if the partition is given up, they raise CancelledStepError. They
+    use the file descriptor directly, so nothing else may use the file object.
     """
 
     def __init__(self, pipe: IO[bytes], deadline: float) -> None:
@@ -89,14 +89,14 @@ class TimedPipe:
         self._deadline = deadline
 
     def readinto(self, view: memoryview) -> int:
-        """Read some bytes and return their number: 0 at the end."""
+        """Read some bytes and return their number, which is 0 at the end of the pipe."""
         self._wait(POLLIN)
         return os.readv(self._pipe, [view])
 
     def write(self, data: bytes) -> None:
         """Write all bytes."""
         for start in range(0, len(data), PIPE_BUF):
-            # A writable pipe has room for at least this many bytes.
+            # A pipe that is ready for writing has room for PIPE_BUF bytes.
             self._wait(POLLOUT)
             os.write(self._pipe, data[start : start + PIPE_BUF])
 
@@ -115,9 +115,9 @@ class TimedPipe:
 def receive_header(pipe: TimedPipe, source: TableSource) -> dict[str, Any]:
     """Read a header.
 
-    Raises UnreadableError or ColumnError if the header is a refusal, and EOFError or another error if
-    it is invalid. A refusal may be published, so its error, column and type must be known ones. Causes
-    and file names are for the service's log, or for trusted callers.
+    Raises UnreadableError or ColumnError if the header is a refusal, and EOFError or another error if it is invalid. A
+    refusal may be published, so its kind of error, its column and its type must be known. The cause and the file's
+    name are only for the service's log and for trusted callers.
     """
     length = int.from_bytes(_read_items(pipe, 4), "little")
     if length > _HEADER_BYTES:
@@ -140,8 +140,8 @@ def receive_rows(
 ) -> Collected:
     """Read all batches into a collector.
 
-    UnreadableError if there are more than ``row_limit`` rows, or if what is kept in memory (rows, people and
-    texts; with an engine, people and texts) needs more than ``most_bytes``.
+    UnreadableError if there are more than ``row_limit`` rows, or if the kept people and texts, and the rows if they
+    are kept in memory too, need more than ``most_bytes`` of memory.
     """
     in_memory, highest_person = row_bytes(source) if source.engine == "memory" else 0, -1
     largest = dict.fromkeys(source.texts, 0)
@@ -186,7 +186,7 @@ def _receive_codes(pipe: TimedPipe, source: TableSource, rows: int) -> dict[str,
 def _receive_texts(
     pipe: TimedPipe, source: TableSource, sizes: Any, largest: Mapping[str, int], rows: int, most_bytes: int
 ) -> dict[str, tuple[bytes, ...]]:
-    """Read the texts of all text attributes; ``largest`` has the largest code of each."""
+    """Read the texts of all text attributes; ``largest`` has the largest received code of each attribute."""
     counts = [(int(count), int(content)) for count, content in sizes]
     if sum(count * TEXT_BYTES + content for count, content in counts) > most_bytes:
         raise UnreadableError(LARGER_THAN_MEMORY if source.engine == "memory" else _TOO_MANY_PEOPLE)
@@ -205,7 +205,7 @@ _TOO_MANY_PEOPLE: Final = "people and texts larger than SOTTO_TABLE_BYTES"
 
 
 def too_large(source: TableSource) -> str:
-    """Return the cause for a table with too many rows, which names the setting that limits them."""
+    """Return the cause for refusing a table with too many rows; it names the setting of the limit."""
     return LARGER_THAN_MEMORY if source.engine == "memory" else "larger than SOTTO_ENGINE_DISK_BYTES"
 
 
@@ -213,7 +213,7 @@ _BYTE: Final = np.dtype(np.uint8)
 
 
 def _read_items(pipe: TimedPipe, item_count: int, dtype: np.dtype[Any] = _BYTE) -> npt.NDArray[Any]:
-    """Read that many items; EOFError if the pipe ends, TimeoutError after the deadline."""
+    """Read ``item_count`` items; EOFError if the pipe ends, TimeoutError after the deadline."""
     found = np.empty(item_count, dtype=dtype)
     view, filled = found.view(np.uint8).data, 0
     while filled < len(view):
@@ -262,14 +262,14 @@ def _listed_files(request: dict[str, Any]) -> dict[str, tuple[TableFile, ...] | 
 
 def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) -> None:
     encoder = RowEncoder(source)
-    for batch in _batches(source, request, encoder):
+    for batch in _encode_batches(source, request, encoder):
         write_batch(output, batch)
     people = encoder.people()
     write_end(output, None if people is None else people.names(), encoder.texts())
 
 
-def _batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[EncodedBatch]:
-    """Yield the table's batches; UnreadableError before a file with too many rows is decompressed."""
+def _encode_batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[EncodedBatch]:
+    """Yield the table's batches; a file whose metadata gives too many rows is refused before it is read."""
     row_limit, rows = request["row_limit"], 0
     listed = _listed_files(request)
     for part in open_source_parts(source, listed, request["file_bytes"], request["seconds"]):

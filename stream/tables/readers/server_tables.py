@@ -38,17 +38,17 @@ _BIGQUERY_SCOPE: Final = "https://www.googleapis.com/auth/bigquery"
 
 
 class ServerKind(NamedTuple):
-    """How tables on one kind of server are reached."""
+    """The driver of one kind of server, and the function that connects to it."""
 
     driver: str
     """The module of the driver."""
 
     connect: Callable[[Address, int], Any]
-    """Return an Ibis backend for an address, whose statements end after some seconds."""
+    """Return an Ibis backend for an address; each of its statements ends after the given seconds."""
 
 
 def connect_to_server(address: Address, seconds: int) -> Any:
-    """Return an Ibis backend; Missing if the extra is not installed, any other error if it fails."""
+    """Return an Ibis backend; Missing if the extra is not installed, the driver's own error if connecting fails."""
     kind = SERVER_KINDS[address.scheme]
     with explain_missing_packages(address.scheme):
         import_module(kind.driver)
@@ -69,10 +69,10 @@ def connect_to_file(path: str) -> Any:
 
 
 def _connect_to_spark(address: Address, _seconds: int) -> Any:
-    """Connect by Spark Connect, which has no time-out of statements; with a token by TLS."""
-    # Spark's client would retry for minutes.
+    """Connect by Spark Connect, with TLS if there is a token; it has no time-out of statements."""
+    # An unreachable server fails here at once; Spark's client would retry for minutes.
     socket.create_connection((address.host, address.port or 0), _CONNECT_SECONDS).close()
-    token = _secret("SPARK_CONNECT_AUTHENTICATE_TOKEN")
+    token = _read_setting("SPARK_CONNECT_AUTHENTICATE_TOKEN")
     session = import_module("pyspark.sql").SparkSession.builder.remote(
         f"sc://{address.host}:{address.port}/" + (f";use_ssl=true;token={token}" if token else "")
     )
@@ -80,7 +80,7 @@ def _connect_to_spark(address: Address, _seconds: int) -> Any:
 
 
 def _connect_to_trino(address: Address, seconds: int) -> Any:
-    user, password, token = (_secret(f"TRINO_{name}") for name in ("USER", "PASSWORD", "TOKEN"))
+    user, password, token = (_read_setting(f"TRINO_{name}") for name in ("USER", "PASSWORD", "TOKEN"))
     auth = import_module("trino.auth")
     return ibis.trino.connect(
         host=address.host,
@@ -100,13 +100,13 @@ def _connect_to_trino(address: Address, seconds: int) -> Any:
 
 
 def _connect_to_clickhouse(address: Address, seconds: int) -> Any:
-    # A role of the profile "readonly" may not change the time-out.
+    # Drop the time-out instead of failing if the role may not set it, as with the profile "readonly".
     import_module("clickhouse_connect.common").set_setting("invalid_setting_action", "drop")
     return ibis.clickhouse.connect(
         host=address.host,
         port=address.port,
-        user=_secret("CLICKHOUSE_USER") or "default",
-        password=_secret("CLICKHOUSE_PASSWORD"),
+        user=_read_setting("CLICKHOUSE_USER") or "default",
+        password=_read_setting("CLICKHOUSE_PASSWORD"),
         database=address.parts[0],
         secure=_uses_tls("CLICKHOUSE"),
         connect_timeout=_CONNECT_SECONDS,
@@ -126,7 +126,7 @@ def _connect_to_bigquery(address: Address, seconds: int) -> Any:
 
 
 def _connect_to_snowflake(address: Address, seconds: int) -> Any:
-    """Connect with user and key of the connection in Snowflake's own file (connections.toml)."""
+    """Connect with the user and key of a connection in Snowflake's own file, connections.toml."""
     return ibis.snowflake.connect(
         create_object_udfs=False,
         connection_name=os.environ.get("SNOWFLAKE_DEFAULT_CONNECTION_NAME", "default"),
@@ -139,7 +139,7 @@ def _connect_to_snowflake(address: Address, seconds: int) -> Any:
 
 def _connect_to_databricks(address: Address, seconds: int) -> Any:
     class ReadingBackend(import_module("ibis.backends.databricks").Backend):  # type: ignore[misc]
-        """Creates no volume for tables in memory."""
+        """A backend that does not create Ibis's volume for tables in memory."""
 
         def _post_connect(self, **_: object) -> None:
             pass
@@ -148,7 +148,7 @@ def _connect_to_databricks(address: Address, seconds: int) -> Any:
     backend.do_connect(
         server_hostname=address.host,
         http_path=os.environ.get("DATABRICKS_HTTP_PATH"),
-        access_token=_secret("DATABRICKS_TOKEN"),
+        access_token=_read_setting("DATABRICKS_TOKEN"),
         catalog=address.parts[0],
         schema=address.parts[1],
         session_configuration={"STATEMENT_TIMEOUT": str(seconds), "TIMEZONE": "UTC"},
@@ -157,12 +157,12 @@ def _connect_to_databricks(address: Address, seconds: int) -> Any:
 
 
 def _uses_tls(server: str) -> bool:
-    """Return True unless SERVER_SECURE=0 allows HTTP without TLS."""
+    """Return False only if the variable ``server``_SECURE is 0, which allows HTTP without TLS."""
     return os.environ.get(f"{server}_SECURE") != "0"
 
 
-def _secret(name: str) -> str:
-    """Return a variable's text, or that of the owner-only file that NAME_FILE names; empty if neither is set."""
+def _read_setting(name: str) -> str:
+    """Return the variable ``name``, or the content of the owner-only file in ``name``_FILE; empty if neither is set."""
     path = os.environ.get(f"{name}_FILE")
     return read_secret(Path(path)) if path else os.environ.get(name, "")
 
@@ -190,7 +190,7 @@ _TYPES_WITHOUT_CELLS: Final = (
     (dt.Time, pl.Time()),
     (dt.Interval, pl.Duration()),
 )
-"""Types that no attribute can have: their names are for the message of a refusal."""
+"""Ibis types that no attribute can have, each with the polars type that the refusal names."""
 
 
 def open_server_table(address: Address, seconds: float | None = None) -> Iterator[DatabaseTable]:
@@ -210,7 +210,8 @@ def open_table_in_file(location: str, schema: str, name: str) -> Iterator[Databa
     with _as_unreadable_errors():
         backend = connect_to_file(location)
         try:
-            # Ibis 12 uses methods that DuckDB 2 deprecates, and for batches one that it does not have.
+            # Ibis 12 uses methods that DuckDB 2 deprecates, and batches are read without it, because DuckDB 2 lacks
+            # the method that it uses for them.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 table = backend.table(name, database=schema)
@@ -222,7 +223,7 @@ def open_table_in_file(location: str, schema: str, name: str) -> Iterator[Databa
 
 
 def select_columns(table: Any, names: Sequence[str]) -> Any:
-    """Return an Ibis expression with these columns, which it calls c0, c1 and so on."""
+    """Return the Ibis expression that selects these columns and calls them c0, c1 and so on."""
     kinds = table.schema()
     return table.select(
         **{
@@ -233,7 +234,7 @@ def select_columns(table: Any, names: Sequence[str]) -> Any:
 
 
 def column_types(schema: Any) -> dict[str, pl.DataType]:
-    """Return the types of columns as they are read."""
+    """Return the polars types in which the columns of an Ibis schema are read."""
     return {name: _type_as_read(kind) for name, kind in schema.items()}
 
 
@@ -244,7 +245,7 @@ def _type_as_read(kind: Any) -> pl.DataType:
     if _is_read_as_text(kind):
         return pl.String()
     if kind.is_timestamp() and kind.scale == 0:
-        # Ibis would read seconds as nanoseconds, which end in 2262.
+        # Ibis would read times in whole seconds as nanoseconds, which end in the year 2262.
         return pl.Datetime("ms", kind.timezone)
     found: pl.DataType = ibis.schema({"": kind}).to_polars()[""]
     return found
@@ -273,8 +274,8 @@ def _open_table(backend: Any, address: Address) -> DatabaseTable:
 
 
 def _open_spark_table(backend: Any, address: Address) -> DatabaseTable:
-    """Open a table by Spark Connect; Ibis would hold all of its rows, and forget the zone of instants."""
-    session: Any = backend._session  # noqa: SLF001  (the session that it was connected with)
+    """Open a table by Spark Connect without Ibis's reader, which holds all rows in memory and loses time zones."""
+    session: Any = backend._session  # noqa: SLF001  (the session that connected the backend)
     reader = session.read if address.version is None else session.read.option("versionAsOf", address.version)
     frame = reader.table(".".join(f"`{part}`" for part in address.parts))
     view = "sotto"
@@ -311,7 +312,7 @@ def _as_unreadable_errors() -> Iterator[None]:
 
 
 def _error_code(error: Exception) -> str:
-    """Return the name of an error's class or, of Spark's, its condition: plain words, which cannot quote cells."""
+    """Return Spark's error condition, or the name of the error's class; neither can quote cells."""
     condition = error.getCondition() if hasattr(error, "getCondition") else None
     is_plain = isinstance(condition, str) and _plain_words.fullmatch(condition)
     return str(condition) if is_plain else type(error).__name__

@@ -1,8 +1,9 @@
 """Lists the files of a source's path, sorted by their names.
 
-A path names a file, a folder if it ends in ``/``, or files by a pattern: ``*`` matches characters of a
-name, ``**`` any number of folders. A folder ``key=value`` gives all rows below it the cell ``value`` in the
-column ``key``. The modules ``delta`` and ``iceberg`` select the files of one version of such a table.
+A path names a file, or a folder if it ends in ``/``, or several files by a pattern: ``*`` matches any characters of a
+name, and ``**`` any number of folders. A folder ``key=value`` gives all rows of its files the cell ``value`` in the
+column ``key``. ``lake_files`` selects the files of one version of a Delta table, and ``iceberg`` those of an Iceberg
+table.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ SPECIAL_NAMES: Final = frozenset({"", ".", ".."})
 """Names with a special meaning in file systems; an object's key may contain them."""
 
 PathParts = tuple[str, ...]
-"""The parts of a path below some folder: names of folders, and then of a file."""
+"""The parts of a path below a folder: names of folders, and then the name of a file."""
 
 _SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
 _DATABASE_SUFFIX: Final = ".duckdb"
 _LOG_SUFFIX: Final = ".wal"
-"""Ending of the file of changes that are not yet in a DuckDB file."""
+"""Ending of the file beside a DuckDB file that has the changes that are not yet in it."""
 _ANY_FOLDERS: Final = "**"
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -53,23 +54,23 @@ class TableFile:
     """One file of a table."""
 
     location: str
-    """The path without links, or the address."""
+    """The path with links resolved, or the address."""
 
     size: int
     stamp: tuple[int | str, ...]
-    """A value that changes if the file may have changed."""
+    """A value that differs if the file may have changed."""
 
     constant_columns: tuple[tuple[str, str | None], ...] = ()
-    """Columns from folder names or a Delta log, each with the value that all rows have."""
+    """Columns that folder names or a Delta log define, each with the value that all rows of the file have."""
 
     columns: tuple[str, ...] = ()
-    """The table's columns from a Delta log; the cells of columns that the file lacks are missing."""
+    """The table's columns by a Delta log; if the file lacks one of them, its cells are missing."""
 
     rows: int | None = None
-    """Number of rows from a Delta log, including deleted ones, or None."""
+    """Number of rows by a Delta log, including deleted rows; None without a log."""
 
     kept_rows: bytes | None = None
-    """A byte per row, 0 if a Delta log marks the row as deleted; None if no row is deleted."""
+    """A byte for each row, 0 if a Delta log marks the row as deleted; None if no row is deleted."""
 
     name: str = ""
     """The path below the table's folder; empty for a single file."""
@@ -100,21 +101,21 @@ class PathPattern:
 
     @property
     def depth(self) -> int | None:
-        """Maximum number of levels of folders to search below ``folder``; None if unlimited."""
+        """Most levels of folders to search below ``folder``; None if unlimited."""
         return None if _ANY_FOLDERS in self.pattern else len(self.pattern)
 
     @property
     def is_all_files(self) -> bool:
-        """Whether the path stands for all files of its folder; only then it can be a Delta table."""
+        """Whether the path stands for all files of its folder, as the path of a Delta table does."""
         return self.pattern == (_ANY_FOLDERS, "*")
 
     def select(self, listed: Sequence[PathParts]) -> list[PathParts]:
         """Select the files that match the path, in order.
 
-        Names that begin with ``_`` or ``.`` (and have no ``=``) are skipped. UnreadableError if a file is
-        not a table, or is below the folder of a Delta or Iceberg table: other versions have files there too.
+        Names that begin with ``_`` or ``.`` (and have no ``=``) are skipped. UnreadableError if a file is not a table,
+        or is in the folder of a Delta or Iceberg table, which also has the files of other versions.
         """
-        # The only wildcard is ``*``.
+        # ``*`` is the only wildcard of a path; others of fnmatch are escaped.
         pattern = tuple(re.sub(r"[?\[]", r"[\g<0>]", name) for name in self.pattern)
         logged = {names[: names.index(DELTA_LOG)] for names in listed if DELTA_LOG in names}
         versioned = {names[:-2] for names in listed if is_iceberg_metadata(names)}
@@ -143,7 +144,7 @@ class PathPattern:
 
 
 def local_pattern(path: str) -> PathPattern | None:
-    """Return the pattern of a local path; None if it is an existing file, or names a single file."""
+    """Return the pattern of a local path; None if the path names a single file, or exists as a file."""
     if Path(path).is_file():
         return None
     return PathPattern.from_names(tuple(path.rstrip("/").split("/")), is_folder=path.endswith("/"))
@@ -184,8 +185,8 @@ def local_iceberg_metadata(path: str) -> Path | None:
 def local_files(path: str) -> tuple[TableFile, ...]:
     """List the files of a local path; UnreadableError if there are none, or some are not tables.
 
-    In each ``location``, links are resolved, so that callers can check whether it is allowed. For a Delta
-    or Iceberg table, all files of its folder are listed, including its log or metadata.
+    Links are resolved in each ``location``, so that callers can check whether the location is allowed. For a Delta or
+    Iceberg table, all files of its folder are listed, including the log or metadata.
     """
     try:
         if (database := local_database(path)) is not None:
@@ -219,7 +220,7 @@ def has_changed(file: TableFile) -> bool:
 
 
 def columns_from_folders(names: PathParts) -> tuple[tuple[str, str | None], ...]:
-    """Return the columns and cells in folder names ``key=value``, percent-decoded."""
+    """Return the columns and cells of the folder names ``key=value`` in a path, percent-decoded."""
     found: dict[str, str | None] = {}
     for name in names[:-1]:
         key, sign, value = name.partition("=")
@@ -229,7 +230,7 @@ def columns_from_folders(names: PathParts) -> tuple[tuple[str, str | None], ...]
 
 
 def require_table_name(name: str) -> None:
-    """Raise UnreadableError unless a file's name has the ending of a table."""
+    """Raise UnreadableError unless the file's name ends as a table's."""
     if not name.lower().endswith(_SUFFIXES):
         raise UnreadableError("not a .csv, .csv.gz or .parquet file")
 
@@ -249,7 +250,7 @@ def require_size(files: Sequence[TableFile], most_bytes: int | None) -> None:
 
 
 def _list_files(folder: Path, depth: int | None) -> list[PathParts]:
-    """List the files below a folder, without following links to folders."""
+    """List the files below a folder; links to folders are not followed."""
     found: list[PathParts] = []
     for earlier, (at, folders, files) in enumerate(walk(folder)):
         below = Path(at).relative_to(folder).parts
@@ -281,7 +282,7 @@ def _is_hidden(name: str) -> bool:
 
 def _matches(pattern: PathParts, names: PathParts) -> bool:
     """Match names with a pattern in polynomial time; ``**`` matches any number of names."""
-    ends = {0}  # numbers of leading names that the pattern's parts so far match
+    ends = {0}  # how many leading names the pattern's parts can match, after the parts that were processed
     for part in pattern:
         if part == _ANY_FOLDERS:
             ends = set(range(min(ends, default=len(names) + 1), len(names) + 1))
@@ -298,11 +299,11 @@ _ADDRESS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^:]*(?::[0-9]+(?:/[^:
 def parse_roots(text: str) -> tuple[Root, ...]:
     """Parse SOTTO_TABLE_ROOTS: folders and addresses below which tables may be read.
 
-    They are separated by colons, as in ``PATH``. The colons of ``://`` and of ports do not separate roots. After an address, the next root must be an
-    address or begin with ``/`` or ``.``, because other text might belong to the address.
+    Roots are separated by colons, as in ``PATH``. The colons of ``://`` and of ports separate nothing. A root after an
+    address must be an address or begin with ``/`` or ``.``, because other text might belong to the address before it.
 
     Raises:
-        DataError: an address is invalid, or the next root might belong to it.
+        DataError: an address is invalid, or the text after it might belong to it.
     """
     return tuple(_parse_each_root(text))
 
@@ -330,7 +331,7 @@ def _parse_each_root(text: str) -> Iterator[Root]:
 
 
 def is_within(path: Path, roots: tuple[Root, ...]) -> bool:
-    """Return whether a path, with links resolved, is in a root.
+    """Return whether a path, with its links resolved, is in one of the roots.
 
     OSError or ValueError if links cannot be resolved.
     """
@@ -339,5 +340,5 @@ def is_within(path: Path, roots: tuple[Root, ...]) -> bool:
 
 
 def is_allowed(address: Address, roots: tuple[Root, ...]) -> bool:
-    """Return whether an address is below a root."""
+    """Return whether an address is below one of the roots."""
     return any(address.is_below(root) for root in roots if isinstance(root, Address))

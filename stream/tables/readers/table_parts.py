@@ -1,6 +1,6 @@
 """Reads the parts of a table in batches: its files or objects, or a table of a database.
 
-Cells are never used to infer types, so no cell affects how others are read. Memory grows only with the largest row
+Types are never inferred from cells, so no cell affects how other cells are read. Memory grows only with the largest row
 group of a Parquet file. CSV files have a line of column names and must be well formed (``csv_files``); cells are text,
 and missing cells are empty. A blank line is a row of missing cells.
 """
@@ -52,7 +52,7 @@ class TablePart(Protocol):
 
     @property
     def name(self) -> str:
-        """The path below the table's folder; empty for a single file."""
+        """The path below the table's folder; empty for a single file or a database's table."""
 
     @property
     def duplicate_names(self) -> Sequence[str]:
@@ -60,16 +60,16 @@ class TablePart(Protocol):
 
     @property
     def is_csv(self) -> bool:
-        """Whether lines may have more cells than columns.
+        """Whether the part is a CSV file, whose lines may have more cells than columns.
 
-        The first extra cell is then in the column ``csv_files.EXTRA_CELL_COLUMN``.
+        The column ``csv_files.EXTRA_CELL_COLUMN`` then has the first extra cell of each line.
         """
 
     def row_count_from_metadata(self) -> int | None:
-        """Return the number of rows from metadata, or None."""
+        """Return the number of rows if metadata has it, else None."""
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Yield the named columns in batches, first an empty one; UnreadableError if malformed."""
+        """Yield the named columns in batches, first an empty batch; UnreadableError if the part is malformed."""
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,16 @@ class ParquetFile:
 
 @dataclass(frozen=True)
 class FilePart:
-    """A CSV or Parquet file, with constant columns from folder names or a Delta log.
+    """A CSV or Parquet file; folder names or a Delta log may add columns with one value for all rows.
 
-    Rows that a Delta log has deleted are dropped.
+    Rows that a Delta log marks as deleted are dropped.
     """
 
     name: str
     constant_columns: Mapping[str, str | None]
     file: CsvFile | ParquetFile
     file_column_types: Mapping[str, pl.DataType]
-    """The types of the file's own columns in order, including columns that a constant replaces."""
+    """The types of the columns in the file, in order, including columns that a constant column replaces."""
 
     rows: int | None = None
     kept_rows_mask: bytes | None = None
@@ -136,7 +136,7 @@ class FilePart:
 
     @property
     def types(self) -> Mapping[str, pl.DataType]:
-        """The file's columns and, as text, the columns from folder names or a Delta log."""
+        """The types of the file's columns and, as text, of the columns from folder names or a Delta log."""
         return dict(self.file_column_types) | dict.fromkeys(self.constant_columns, pl.String())
 
     @property
@@ -146,7 +146,7 @@ class FilePart:
 
     @property
     def is_csv(self) -> bool:
-        """Whether lines may have more cells than columns."""
+        """Whether the file is CSV."""
         return isinstance(self.file, CsvFile)
 
     def row_count_from_metadata(self) -> int | None:
@@ -167,7 +167,7 @@ class FilePart:
                 yield batch.with_columns(literals).select(names)
 
     def _drop_deleted(self, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-        """Drop deleted rows; UnreadableError if the log or manifest has another number of rows."""
+        """Drop deleted rows; UnreadableError if the file's number of rows differs from that in the log or manifest."""
         mask = self.kept_rows_mask
         kept = None if mask is None else pl.Series(np.frombuffer(mask, dtype=np.bool_))
         rows, done = self.rows if kept is None else len(kept), 0
@@ -219,7 +219,7 @@ def _zone(kind: pl.DataType) -> str | None:
 
 @contextmanager
 def as_unreadable_errors(file: str = "") -> Iterator[None]:
-    """Convert errors to UnreadableError without their messages, which may quote cells."""
+    """Convert errors of reading to UnreadableError, without their messages, which may quote cells."""
     try:
         yield
     except UnreadableError as error:
@@ -235,7 +235,7 @@ def _is_parquet(location: str) -> bool:
 
 
 Stamp = tuple[object, ...]
-"""The path, and values that change if its data may have changed; none if no file is found."""
+"""A path, and values that differ if its data may have changed; only the path if no file is found."""
 
 
 def address_of(path: str) -> Address | None:
@@ -254,8 +254,8 @@ def open_table_parts(
 ) -> Iterator[TablePart]:
     """Yield the parts of a path's table; ``files`` are its local files, if already listed.
 
-    UnreadableError if objects or the files of a Delta or Iceberg table exceed ``most_bytes`` in total, or if a file
-    has changed since it was listed. A database is read in one snapshot; a server ends its statement after
+    UnreadableError if the objects of a store or the files of a Delta or Iceberg table exceed ``most_bytes`` in total, or
+    if a file has changed since it was listed. A database is read in one snapshot, and a server ends the statement after
     ``seconds``.
     """
     if (address := address_of(path)) is None:
@@ -309,7 +309,7 @@ def stamp_of(path: str) -> Stamp:
         from stream.tables.readers.postgresql import snapshot  # noqa: PLC0415  (an extra)
 
         return (path, *snapshot(address))
-    # Whether rows have changed since the last statement is unknown, except of a version.
+    # A server does not tell whether rows have changed, so the stamp is new each time, except for a fixed version.
     return (path, str(time_ns() if address.version is None else address.version))
 
 
@@ -328,7 +328,7 @@ def stamp_of_files(path: str, files: Sequence[TableFile]) -> Stamp:
 
 
 ListedFiles = Mapping[str, Sequence[TableFile] | None]
-"""The local files of each path, if they are already listed; None for an address."""
+"""The local files of each path; None for an address."""
 
 
 def open_source_parts(
@@ -338,7 +338,7 @@ def open_source_parts(
     seconds: float | None = None,
     observer: RowObserver | None = None,
 ) -> Iterator[TablePart]:
-    """Yield the parts of a source; errors as for ``open_table_parts``, DataError for an invalid view."""
+    """Yield the parts of a source's table or view; raises DataError for an invalid view."""
     listed = files or {}
     if source.view is None:
         [path] = source.paths
@@ -357,7 +357,7 @@ def open_source_parts(
 
 
 def base_columns(source: TableSource) -> set[str]:
-    """Return the columns that a view reads, as TABLE.COLUMN; none for a source with a path."""
+    """Return the columns that a source's view reads, as TABLE.COLUMN; no columns for a source with a path."""
     if source.view is None:
         return set()
     from stream.tables.views.view_parser import parse_view  # noqa: PLC0415
@@ -366,7 +366,7 @@ def base_columns(source: TableSource) -> set[str]:
 
 
 def require_valid_view(source: TableSource) -> None:
-    """Raise DataError if a source has a view that is not accepted; it names the place in the SQL."""
+    """Raise DataError, which names the place in the SQL, if a source has a view that is not accepted."""
     base_columns(source)
 
 
@@ -376,7 +376,7 @@ def stamp_of_source(source: TableSource) -> Stamp:
 
 
 def join_stamps(stamps: Sequence[Stamp]) -> Stamp:
-    """Return the stamp of several tables: the paths, and nothing more if one of the tables is missing."""
+    """Return the stamp of several tables; if one of them is missing, the stamp has only the paths."""
     paths = "\n".join(str(stamp[0]) for stamp in stamps)
     if any(len(stamp) == 1 for stamp in stamps):
         return (paths,)

@@ -75,7 +75,7 @@ _PASSED_VARIABLES: Final = {
     "snowflake": (*_CLOUD_VARIABLES, "SNOWFLAKE_"),
     "databricks": (*_CLOUD_VARIABLES, "DATABRICKS_"),
 }
-"""Prefixes of environment variables that a reading process gets, by scheme."""
+"""Prefixes of the environment variables that a reading process gets, by the scheme of the table's address."""
 
 log = get_logger("tables")
 Result = TypeVar("Result")
@@ -85,34 +85,34 @@ AllowedFiles = dict[str, tuple[TableFile, ...] | None]
 
 
 _UNDECLARED: Final = {"kind": "table", "neighbors": "add-remove", "epsilon": 1.0}
-"""Fields of a source that stands for a table before it is declared."""
+"""Fields of a placeholder source, by which the columns of a table are read before it is declared."""
 
 
 @dataclass(frozen=True)
 class ReadingLimits:
-    """The allowed places of a deployment's tables, and the limits for reading them."""
+    """The places in which a deployment's tables may be, and the limits for reading them."""
 
     roots: tuple[Root, ...]
-    """Folders and addresses of tables, at any depth; if empty, no table is read."""
+    """Folders and addresses below which tables are read, at any depth; if empty, no table is read."""
 
     table_bytes: int
-    """Maximum number of bytes of a table's codes in a service."""
+    """Most bytes of a table's codes in the memory of a service."""
 
     reading_bytes: int
-    """Maximum number of bytes of a table's files, and of the memory for reading it."""
+    """Most bytes of a table's files, and most bytes of memory of the process that reads them."""
 
     seconds: float
     """Longest time for reading a table."""
 
     reveals_causes: bool = False
-    """Whether callers, and not only the log, get the cause of an unreadable table."""
+    """Whether callers get the cause why a table is unreadable; the log always has it."""
 
     engine: EngineLimits = EngineLimits()  # noqa: RUF009  (its slots are shared by the process)
-    """The limits of the databases that hold tables of other engines than ``memory``."""
+    """The limits of the databases of engines other than ``memory``."""
 
     @classmethod
     def parse(cls, roots: str, **limits: Any) -> ReadingLimits:
-        """Create limits with roots as one text (``parse_roots``)."""
+        """Create limits from roots in one text, which ``parse_roots`` parses, and the other fields."""
         return cls(parse_roots(roots), **limits)
 
     def row_limit(self, source: TableSource) -> int:
@@ -121,14 +121,15 @@ class ReadingLimits:
         return most_bytes // row_bytes(source)
 
     def file_bytes(self, source: TableSource) -> int | None:
-        """Return the most bytes of a source's files; None for an engine, as they are read in pieces."""
+        """Return the most bytes of a source's files; None for a database engine, which reads them in pieces."""
         return self.reading_bytes if source.engine == "memory" else None
 
 
 class GuardedReader:
     """Reads tables within a deployment's limits.
 
-    Callers get the same error for all causes, unless the limits allow details; the log has the cause.
+    The log has the cause why a table is unreadable. Callers get the same error for all causes, unless the limits
+    reveal them.
     """
 
     def __init__(self, limits: ReadingLimits) -> None:
@@ -139,7 +140,7 @@ class GuardedReader:
         return self._collect(source, RowCollector(source))
 
     def read(self, source: TableSource) -> Rows | StoredRows:
-        """Read the source's rows into memory or into its engine's database; errors as by calling."""
+        """Read the source's rows into memory or its engine's database; DataError as in ``__call__``."""
         require_valid_view(source)
         try:
             collector = make_collector(source, self._limits.engine)
@@ -254,7 +255,7 @@ class GuardedReader:
         except DataError:
             raise
         except (EOFError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
-            # The process crashed, was killed, or sent an invalid answer.
+            # These errors mean that the process crashed, was killed, or sent an invalid answer.
             raise UnreadableError(f"the reading process ended early, with status {process.returncode}") from None
 
 
@@ -262,11 +263,11 @@ def _start_process(source: TableSource) -> subprocess.Popen[bytes]:
     """Start a reading process; UnreadableError if the system has no resources for it."""
     try:
         return subprocess.Popen(  # noqa: S603  (our own interpreter and module)
-            # -P: modules in the current folder must not be imported.
+            # -P keeps the process from importing modules of the current folder.
             [sys.executable, "-P", "-m", READING_PROCESS],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # The output of a crash may quote cells.
+            # Messages of a crash may quote cells.
             stderr=subprocess.DEVNULL,
             env=_environment(source),
             start_new_session=True,
@@ -285,7 +286,7 @@ def _send_request(process: subprocess.Popen[bytes], request: bytes, deadline: fl
 
 
 def _kill_process(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its group, before anything waits for it, so that the pid is still its own."""
+    """Kill a process and its group. Nothing has waited for the process yet, so no other process can have its pid."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -310,7 +311,7 @@ def make_collector(source: TableSource, limits: EngineLimits) -> Collector[Any]:
 def read_rows(
     source: TableSource, frame: Frame | None = None, limits: EngineLimits | None = None
 ) -> Rows | StoredRows:
-    """Read a source's rows in this process; see ``Rows.load``."""
+    """Read a source's rows in this process, without a guard; see ``Rows.load``."""
     found: Rows | StoredRows = collect_rows(source, make_collector(source, limits or EngineLimits()), frame)
     return found
 

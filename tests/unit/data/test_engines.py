@@ -362,7 +362,7 @@ def test_late_statement_gets_twice_the_time_when_it_is_tried_again() -> None:
     for _ in range(3):
         with pytest.raises(EngineStatementError, match="SOTTO_ENGINE_SECONDS"), runner.running("long"):
             fail_when_interrupted()
-    assert (runner._extended_seconds.get("long"), runner._longer.get("other")) == (0.08, None)
+    assert (runner._extended_seconds.get("long"), runner._extended_seconds.get("other")) == (0.08, None)
     with runner.running("long"):
         pass
     assert runner._extended_seconds.get("long") is None

@@ -134,11 +134,11 @@ def test_a_secret_comes_from_a_variable_or_an_owner_only_file(
 ) -> None:
     """NAME_FILE takes precedence over NAME."""
     monkeypatch.setenv("TRINO_PASSWORD", "in-the-environment")
-    assert server_tables._secret("TRINO_PASSWORD") == "in-the-environment"
+    assert server_tables._read_setting("TRINO_PASSWORD") == "in-the-environment"
     (tmp_path / "password").write_text("in-a-file\n")
     (tmp_path / "password").chmod(0o600)
     monkeypatch.setenv("TRINO_PASSWORD_FILE", str(tmp_path / "password"))
-    assert server_tables._secret("TRINO_PASSWORD") == "in-a-file"
+    assert server_tables._read_setting("TRINO_PASSWORD") == "in-a-file"
 
 
 def test_a_secret_file_that_others_may_read_is_named_as_the_cause(
