@@ -120,7 +120,7 @@ _CLASSES: Final[tuple[tuple[tuple[type[SottoError], ...], type[DatabaseError]], 
 
 @contextmanager
 def convert_errors() -> Iterator[None]:
-    """Raise errors of clients as those of DB-API, with the same message."""
+    """Raise a client's error as an error of DB-API with the same message."""
     try:
         yield
     except SottoError as error:
@@ -133,7 +133,7 @@ NUMBER: Final = float
 BINARY: Final = bytes
 DATETIME: Final = Timestamp
 ROWID: Final = int
-"""Type codes: a column of a result is one of texts or of numbers."""
+"""Type codes, which DB-API requires; columns of results have STRING or NUMBER."""
 
 _ENDINGS: Final = {
     "_error": ERROR_SUFFIX,
@@ -141,7 +141,7 @@ _ENDINGS: Final = {
     "_high": HIGH_SUFFIX,
     "_informative": INFORMATIVE_SUFFIX,
 }
-"""The endings of the columns that ``intervals`` adds, and those of a table's columns."""
+"""The endings of the column names that ``intervals`` adds, with the endings of a table's columns."""
 _EPSILON: Final = "epsilon"
 
 Description = tuple[str, type, None, None, None, None, None]
@@ -149,7 +149,7 @@ Row = tuple[Any, ...]
 
 
 class Cursor:
-    """Asks statements and keeps the rows of the last one."""
+    """Asks statements, and keeps the rows of the last statement."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -160,11 +160,11 @@ class Cursor:
         self._is_closed = False
 
     def execute(self, operation: str, parameters: Parameters | None = None) -> Self:
-        """Ask a statement; ``?`` takes the values of a sequence, ``:name`` those of a mapping."""
+        """Ask a statement; ``?`` takes the values of a sequence, and ``:name`` the values of a mapping."""
         return self.executemany(operation, [() if parameters is None else parameters])
 
     def executemany(self, operation: str, seq_of_parameters: Iterable[Parameters]) -> Self:
-        """Ask a statement once for each set of parameters; the cursor then has the rows of all."""
+        """Ask a statement once for each set of parameters; the cursor then has the rows of all results."""
         self._require_open()
         self.description, self.rowcount, self._rows = None, -1, None
         rows: list[Row] = []
@@ -179,7 +179,7 @@ class Cursor:
         return self
 
     def fetchone(self) -> Row | None:
-        """Return the next row; None after the last."""
+        """Return the next row; None after the last row."""
         return next(self._require_rows(), None)
 
     def fetchmany(self, size: int | None = None) -> list[Row]:
@@ -255,7 +255,7 @@ class Connection:
         self.require_open()
 
     def close(self) -> None:
-        """Disconnect, unless ``connect`` was given a client; further calls raise ``InterfaceError``."""
+        """Disconnect the client that ``connect`` created; further calls raise ``InterfaceError``."""
         client, self._client = self._client, None
         if self._disconnects and isinstance(client, Client):
             client.disconnect()
@@ -273,7 +273,7 @@ class Connection:
         return self._client
 
     def tables(self) -> dict[str, dict[str, Domain | Text]]:
-        """Return the sources and streams that FROM can name now, each with its attributes."""
+        """Return the sources and streams that FROM can name now, and the attributes of each."""
         client = self.require_open()
         with convert_errors():
             return list_tables(client.list_sources(), client.list_streams())
@@ -302,7 +302,7 @@ class Connection:
         return described, rows, table.warnings
 
     def _require_distinct_names(self, statement: str) -> None:
-        """Refuse names of requested columns before anything is charged."""
+        """Refuse a column name that an added column has too, before anything is charged."""
         if not self._intervals and not self._epsilon:
             return
         names = [column.name for column in parse_statement(statement).columns]
@@ -314,7 +314,7 @@ class Connection:
             )
 
     def _columns(self, table: Table) -> dict[str, str | None]:
-        """Return the columns of the result, each with its column in the table; None for ε."""
+        """Return the names of the result's columns, each with its column in the table; None for ε."""
         found: dict[str, str | None] = {}
         for name in table.columns:
             if name.endswith(tuple(_ENDINGS.values())):
@@ -336,10 +336,10 @@ def connect(
 ) -> Connection:
     """Connect to an installation: Kafka's address, settings, a ``Client`` or a ``Driver``.
 
-    Without an address, the environment's settings apply, as for ``Client``. ``intervals`` adds four
-    columns after each number ``n``: its error bound ``n_error``, the ends of its 95 % confidence
-    interval, ``n_low`` and ``n_high``, and whether it is informative, ``n_informative``. ``epsilon`` adds a column with the ε that the whole statement
-    cost. ``max_price`` and ``timeout`` apply to each question.
+    Without an address, the environment's settings apply, as for ``Client``. ``intervals`` adds four columns after each
+    number ``n``: its error bound ``n_error``, the ends of its 95 % confidence interval, ``n_low`` and ``n_high``, and
+    ``n_informative``, which says whether it is informative. ``epsilon`` adds a column with the ε of the whole statement.
+    ``max_price`` and ``timeout`` apply to each question.
 
     Examples:
         >>> from sotto import dbapi

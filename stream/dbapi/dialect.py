@@ -15,7 +15,7 @@ from schemas import Dates, Decimals, Domain, Integers, Text
 from stream import dbapi
 
 _SCHEMA: Final = "main"
-"""The only schema, for tools that require one; statements do not name it."""
+"""The name of the only schema, for tools that require a schema; statements do not name it."""
 _KAFKA_PORT: Final = 9092
 
 
@@ -34,11 +34,11 @@ _OPTIONS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "timeout": (float, "a number of seconds"),
     "prefix": (str, "the prefix of the installation's topics"),
 }
-"""The options of a URL: how each is parsed, and its meaning."""
+"""The options of a URL, each with its parser and a description of its values."""
 
 
 class _Day(types.Date):  # type: ignore[misc]
-    """A day, which answers write as text."""
+    """A day, which answers give as text."""
 
     def result_processor(self, dialect: Any, coltype: Any) -> Callable[[str | None], date | None]:  # noqa: ARG002
         """Return the function that parses a day."""
@@ -46,13 +46,13 @@ class _Day(types.Date):  # type: ignore[misc]
 
 
 class _Preparer(IdentifierPreparer):  # type: ignore[misc]
-    """Quotes names; a table has no schema in a statement."""
+    """Quotes names, and writes tables without their schema."""
 
     schema_for_object = staticmethod(lambda _: None)
 
 
 class SottoDialect(DefaultDialect):  # type: ignore[misc]
-    """Reads aggregates; tables are the sources and streams that FROM can name."""
+    """The dialect: its tables are the sources and streams that FROM can name, and it reads only aggregates."""
 
     name = "sotto"
     driver = "dbapi"
@@ -111,7 +111,7 @@ class SottoDialect(DefaultDialect):  # type: ignore[misc]
         return [_SCHEMA]
 
     def get_table_names(self, connection: Any, schema: str | None = None, **kw: Any) -> list[str]:
-        """Return the sources and open streams that answer statements; with a name in the URL, only that one."""
+        """Return the sources and open streams that answer statements, or only the table that the URL names."""
         if schema not in {None, _SCHEMA}:
             return []
         if self._only_table is None:
@@ -131,7 +131,7 @@ class SottoDialect(DefaultDialect):  # type: ignore[misc]
         ]
 
     def get_pk_constraint(self, connection: Any, table_name: str, schema: str | None = None, **kw: Any) -> Any:
-        """Return no key: rows are never returned."""
+        """Return no primary key, because rows are never returned."""
         _attributes(connection, table_name, schema, kw)
         return {"constrained_columns": [], "name": None}
 
@@ -148,7 +148,7 @@ class SottoDialect(DefaultDialect):  # type: ignore[misc]
 
 
 def _tables(connection: Any, kw: dict[str, Any]) -> dict[str, dict[str, Domain | Text]]:
-    """Return the tables of a connection; an inspector reads them once."""
+    """Return the tables of a connection; an inspector's cache keeps them."""
     cache: dict[str, Any] = kw.get("info_cache") or {}
     if "sotto_tables" not in cache:
         cache["sotto_tables"] = connection.connection.dbapi_connection.tables()

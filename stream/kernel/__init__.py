@@ -69,7 +69,7 @@ def _is_off() -> bool:
 
 
 def load_kernel(file: Path = LIBRARY_FILE) -> Any:
-    """Load the compiled kernel; None if it is missing or built from other sources, or turned off."""
+    """Load the compiled kernel; None if it is missing, built from other sources, or turned off."""
     if _is_off():
         return None
     try:
@@ -103,7 +103,7 @@ def compiled_kernel() -> Any:
 
 @contextmanager
 def use_kernel(library: Any) -> Iterator[None]:
-    """Use another kernel, or none, in a ``with`` block, to compare them."""
+    """Use another kernel, or no kernel, in a ``with`` block, so that results can be compared."""
     before, _LoadedKernel.library = _LoadedKernel.library, library
     try:
         yield

@@ -1,4 +1,4 @@
-"""Operations on columns: grouping, keyed hashing, packing, and Kafka's record format."""
+"""Operations on columns: grouping, keyed hashing, packing, and Kafka's format of records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from stream.kernel.byte_columns import Buffer, Column, Sizes, Spans, address, ad
 
 
 class EqualRows(NamedTuple):
-    """``distinct`` numbers in ascending order, each row's group, and a stable order by group."""
+    """Rows grouped by their numbers.
+
+    ``distinct`` has the numbers of the groups in ascending order, ``group_of`` the index of each row's group, and
+    ``order`` the rows in a stable order by group.
+    """
 
     distinct: Column
     group_of: Column
@@ -47,8 +51,8 @@ _WORD_BYTES: Final = 8
 def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans, count: int) -> Words:
     """Return ``count`` 64-bit words of keyed BLAKE3 output for each text.
 
-    A row's message is the prefix, the row's number in 8 bytes if there are numbers, and the text.
-    Keys have 32 bytes.
+    The message of a row is the prefix, the row's number in 8 bytes (if there are numbers) and the row's text. Keys have
+    32 bytes.
     """
     width = count * _WORD_BYTES
     if (library := compiled_kernel()) is None:
@@ -71,7 +75,7 @@ def keyed_words(keys: Spans, prefix: bytes, numbers: Column | None, texts: Spans
             address(words[done:]),
         )
         if done < rows:
-            # The kernel stops at an empty or long message, which is hashed here.
+            # The kernel stops before an empty or long message; this row is hashed here.
             output = keyed_output(keys, prefix, numbers, texts, done, width)
             words[done] = np.frombuffer(output, dtype="<u8")
             done += 1
@@ -91,9 +95,9 @@ def _message_prefixes(prefix: bytes, numbers: Column | None) -> repeat[bytes] | 
 
 
 IndexedTexts = tuple[Spans, Column]
-"""Texts, and each row's index into them."""
+"""Texts, and the index of each row's text."""
 Part = bytes | Spans | IndexedTexts | Column
-"""A part of each row: constant bytes, a text per row, an indexed text, or an integer."""
+"""A part of all rows: the same bytes for each row, a text or an indexed text of each row, or integers."""
 
 
 class _TextPart(ctypes.Structure):
@@ -154,7 +158,7 @@ def _row_texts(part: Part, count: int) -> Iterator[bytes]:
 
 
 def crc32c(data: memoryview) -> int | None:
-    """Return the CRC-32C of bytes; None without the kernel or the processor's instruction for it."""
+    """Return the CRC-32C of bytes; None without the kernel, or if the processor has no instruction for it."""
     if (library := compiled_kernel()) is None:
         return None
     bytes_read: Buffer = np.frombuffer(data, dtype=np.uint8)
@@ -163,7 +167,7 @@ def crc32c(data: memoryview) -> int | None:
 
 
 class RecordReader:
-    """Reads Kafka records in one buffer as columns; ``rows`` is the number of records read."""
+    """Reads the Kafka records in one buffer as columns; ``rows`` is the number of records that were read."""
 
     def __init__(self, data: memoryview, max_records: int) -> None:
         self.rows = 0
@@ -180,10 +184,10 @@ class RecordReader:
     def read(
         self, start: int, stop: int, *, count: int, last_delta: int, base: int, first_time: int, appended: int
     ) -> bool:
-        """Read a batch's records between two positions; False if the format is unsupported.
+        """Read the records of a batch between two positions; return False if their format is unsupported.
 
-        ``base`` is the batch's first offset. ``appended`` is the log append time of all records, or
-        negative if records have their own times.
+        ``base`` is the first offset of the batch, and ``last_delta`` the difference of its last one. ``appended`` is the
+        time at which the log appended the batch; it is negative if each record has its own time.
         """
         data, *columns = self._pointers
         found = compiled_kernel().sotto_unframe(
@@ -206,13 +210,10 @@ class RecordReader:
 
 
 class RecordWriter:
-    """Writes the Kafka records of one batch.
-
-    There are at most ``max_records`` in ``room`` bytes; the first one always fits.
-    """
+    """Writes the Kafka records of one batch, at most ``max_records`` in ``room`` bytes; the first record always fits."""
 
     def __init__(self, room: int, max_records: int, largest: int, header: int) -> None:
-        """Set the limits; ``largest`` and ``header`` are sizes of the largest record and the header."""
+        """Set the limits; ``largest`` is the size of the largest record, and ``header`` that of the batch's header."""
         self.count = 0
         self._header = header
         self._room = room
@@ -222,7 +223,7 @@ class RecordWriter:
         self._records = self._batch[header:]
 
     def write(self, first: int, keys: Spans, values: Spans) -> int:
-        """Write messages from index ``first`` until one does not fit; return how many were written."""
+        """Write messages from index ``first`` on, until one does not fit; return the number of written messages."""
         written: int = compiled_kernel().sotto_frame(
             first,
             len(values),
@@ -236,7 +237,7 @@ class RecordWriter:
         return written
 
     def append(self, record: bytes) -> bool:
-        """Write an encoded record with number ``count``; False if it does not fit."""
+        """Write an encoded record, which has the number ``count``; return False if it does not fit."""
         begin = self._written.value
         end = begin + len(record)
         if self.count and (self.count == self._max_records or end > self._room):
@@ -247,5 +248,5 @@ class RecordWriter:
         return True
 
     def batch(self) -> memoryview:
-        """Return the space for the header and the written records."""
+        """Return the batch: space for its header, and the written records."""
         return self._batch[: self._header + self._written.value].data

@@ -38,15 +38,17 @@ def _raw_address(array: npt.NDArray[Any]) -> int:
 
 
 _word_at: Final = ctypes.c_size_t.from_address
-_samples: Final = [np.arange(9, dtype=kind)[start:] for kind in (np.uint8, np.int32, np.int64) for start in (0, 2)]
+_sample_arrays: Final = [
+    np.arange(9, dtype=kind)[start:] for kind in (np.uint8, np.int32, np.int64) for start in (0, 2)
+]
 
-# An array object begins with the address of its entries (NumPy's C API: PyArrayObject_fields). Reading
-# this word takes a fifth of the time of the documented way, which is used if the layout differs. A
-# small batch needs a hundred addresses.
+# The first field of an array object is the address of its entries (NumPy's C API: PyArrayObject_fields). Reading this
+# word takes a fifth of the time of the documented way, and a small batch needs a hundred addresses. If the layout
+# differs, the documented way is used.
 address: Final[Callable[[npt.NDArray[Any]], int]] = (
     _raw_address
     if sys.implementation.name == "cpython"
-    and all(_raw_address(sample) == _documented_address(sample) for sample in _samples)
+    and all(_raw_address(sample) == _documented_address(sample) for sample in _sample_arrays)
     else _documented_address
 )
 """Return the address of an array's first entry."""
@@ -58,7 +60,7 @@ def addresses(*arrays: npt.NDArray[Any]) -> Iterator[int]:
 
 
 class Spans(Sequence[bytes]):
-    """Byte strings in ``data``, each at a position and with a size."""
+    """Byte strings in one buffer ``data``; ``at`` has their positions, and ``size`` their sizes."""
 
     __slots__ = ("at", "data", "size")
 
@@ -107,7 +109,7 @@ def spans_of(texts: Iterable[bytes]) -> Spans:
 
 
 def rows_of(array: npt.NDArray[np.uint8], rows: npt.NDArray[Any]) -> Spans:
-    """Return some rows of an array of bytes as byte strings."""
+    """Return the given rows of an array of bytes as byte strings."""
     width = array.shape[1]
     at: Column = rows.astype(np.int64) * width
     return Spans(array.reshape(-1), at, np.full(len(rows), width, dtype=np.int32))
@@ -125,7 +127,7 @@ def concatenate_spans(parts: Sequence[Spans]) -> Spans:
 
 
 class ByteStrings:
-    """Byte strings that are appended in batches and read by number."""
+    """Byte strings that are appended in batches; each is found by its number."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -151,7 +153,7 @@ class ByteStrings:
         self._count, self._end = count, end
 
     def replace(self, number: int, text: bytes) -> None:
-        """Replace a string; the bytes of the earlier one stay, because outputs may refer to them."""
+        """Replace a string; the bytes of the earlier string stay, because outputs may refer to them."""
         end = self._end + len(text)
         self._data = grow_to(self._data, end)
         self._data[self._end : end] = np.frombuffer(text, dtype=np.uint8)
@@ -160,14 +162,14 @@ class ByteStrings:
 
     @property
     def spans(self) -> Spans:
-        """All strings; valid until the next change."""
+        """All strings; the result is valid until the next change."""
         return Spans(self._data, self._at, self._size)
 
 
 def mapped_zeros(shape: tuple[int, ...], kind: npt.DTypeLike) -> Any:
-    """Return zeros in lazily allocated memory, in huge pages if large and supported.
+    """Return zeros in memory that is allocated on first use; large arrays get huge pages if the system has them.
 
-    NumPy itself requests huge pages, but not for zeros.
+    NumPy itself requests huge pages only for arrays that are not zeros.
     """
     dtype = np.dtype(kind)
     size = prod(shape) * dtype.itemsize
@@ -193,14 +195,14 @@ LINE_BYTES: Final = 64
 
 
 def empty_rows(count: int, size: int) -> Buffer:
-    """Return rows of zeros, aligned to cache lines if their size is a multiple of a line."""
+    """Return rows of zeros; if their size is a multiple of a cache line, each begins at a cache line."""
     room: Buffer = mapped_zeros((count * size + LINE_BYTES,), np.uint8)
     start = -address(room) % LINE_BYTES
     return room[start : start + count * size].reshape(count, size)
 
 
 class RowLayout:
-    """Copies fields between arrays and rows of bytes; each row is one record."""
+    """Copies fields between arrays and rows of bytes, each of which is one record of several fields."""
 
     def __init__(self, record: np.dtype[Any]) -> None:
         self._record = record
@@ -214,11 +216,11 @@ class RowLayout:
         return self._record.itemsize
 
     def field_of(self, name: str) -> tuple[np.dtype[Any], int]:
-        """Return the type and the position of a field."""
+        """Return the type of a field and its position in a row."""
         return self._fields[name]
 
     def gather(self, rows: Buffer, names: Sequence[str], slots: Column) -> list[npt.NDArray[Any]]:
-        """Read fields of 1, 4 or 8 bytes from some rows in one pass; one array per field."""
+        """Read fields of 1, 4 or 8 bytes of the rows at ``slots`` in one pass; return an array for each field."""
         if (library := compiled_kernel()) is None:
             records = rows.view(self._record)[:, 0]
             return [records[name][slots] for name in names]
@@ -229,7 +231,7 @@ class RowLayout:
         return found
 
     def scatter(self, rows: Buffer, columns: Mapping[str, npt.NDArray[Any]], slots: Column) -> None:
-        """Write fields of some distinct rows in one pass; the reverse of ``gather``."""
+        """Write fields of the rows at the distinct ``slots`` in one pass; the reverse of ``gather``."""
         if (library := compiled_kernel()) is None:
             records = rows.view(self._record)[:, 0]
             for name, column in columns.items():
@@ -241,7 +243,7 @@ class RowLayout:
         library.sotto_scatter(len(slots), address(slots), address(rows), self.size, address(layout), len(layout))
 
     def _field_layout(self, names: tuple[str, ...], columns: Sequence[npt.NDArray[Any]]) -> Column:
-        """Return position, size and array address of each field for the kernel."""
+        """Return the position, the size and the array's address of each field, as the kernel reads them."""
         if (indexes := self._layouts.get(names)) is None:
             entries = [(self._fields[name][1], self._fields[name][0].itemsize, 0) for name in names]
             indexes = self._layouts[names] = np.array(entries, dtype=np.int64).reshape(-1, 3)

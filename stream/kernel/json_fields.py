@@ -28,9 +28,9 @@ _ENTRY_BYTES: Final = 16
 
 
 class ScannedQueries(NamedTuple):
-    """Columns of scanned events; rows that are not ``read`` have no meaning.
+    """Columns of scanned events; only rows in the mask ``read`` have a meaning.
 
-    ``ids`` are the raw texts between quotation marks; a missing threshold is NaN.
+    ``ids`` are the raw texts between quotation marks. A missing threshold is NaN.
     """
 
     read: npt.NDArray[np.bool_]
@@ -41,7 +41,7 @@ class ScannedQueries(NamedTuple):
 
 
 class SlotNames:
-    """Names numbered by slots, with a hash table (secret seed) in which the kernel finds the slots."""
+    """The names of slots, and a hash table with a secret seed in which the kernel finds the slot of a name."""
 
     def __init__(self) -> None:
         self.texts = ByteStrings()
@@ -51,11 +51,11 @@ class SlotNames:
         self._used_entries = 0
 
     def extend(self, names: Sequence[bytes]) -> None:
-        """Append names in the next slots."""
+        """Give names to the next slots."""
         self.texts.extend(names)
 
     def replace(self, slot: int, name: bytes) -> None:
-        """Give a slot another name; ``scan`` may still find the earlier one."""
+        """Give a slot another name; ``scan`` may still find the slot by its earlier name."""
         self.texts.replace(slot, name)
         if slot < self._entered_count:
             if 2 * (self._used_entries + 1) > len(self._table):
@@ -72,10 +72,9 @@ class SlotNames:
     def scan(self, events: Spans, limit: int) -> ScannedQueries | None:
         """Read plain queries to known streams; None without a kernel.
 
-        A plain query is a JSON object with ``id``, ``stream``, ``value`` and optionally
-        ``threshold``, each once and within the contract's limits, in printable ASCII without
-        escapes, with numbers that convert to a double in one rounding. ``limit`` is the size of the
-        largest event.
+        A plain query is a JSON object with ``id``, ``stream``, ``value`` and optionally ``threshold``, each once and
+        within the contract's limits. It is printable ASCII without escapes, and its numbers convert to a double in one
+        rounding. ``limit`` is the size of the largest event.
         """
         if (library := compiled_kernel()) is None:
             return None
@@ -126,17 +125,17 @@ def _empty_table(entries: int) -> npt.NDArray[np.uint64]:
 
 
 _NUMBER: Final = 2
-"""The kind of a number's field, as in the kernel."""
+"""The kernel's kind of a field with a number."""
 _MAX_NODES: Final = 64
-"""Maximum number of nodes in a tree of field names; the kernel has one bit of a word for each."""
+"""Most nodes in a tree of field names; the kernel has one bit of a word for each node."""
 
 Read = npt.NDArray[np.bool_]
 
 
 class Values:
-    """Locations of fields in texts; ``read`` marks the rows of plain texts.
+    """Locations of fields in texts; ``read`` is the mask of the rows with plain texts.
 
-    Each conversion clears ``read`` for rows that it does not support; Python reads these rows.
+    A conversion clears ``read`` for the rows that it does not support; Python code reads these rows.
     """
 
     def __init__(self, data: Buffer, columns: int, rows: int) -> None:
@@ -147,13 +146,13 @@ class Values:
         self.kind: Buffer = np.zeros((columns, rows), dtype=np.uint8)
 
     def read_numbers(self, column: int) -> npt.NDArray[np.float64]:
-        """Return a column's numbers; exclude rows whose number converts to a double in several roundings."""
+        """Return the numbers of a column; rows whose number converts to a double in several roundings are excluded."""
         found = np.full(len(self.read), np.nan)
         compiled_kernel().sotto_numbers(*self._column_addresses(column), address(found))
         return found
 
     def read_slots(self, column: int, names: SlotNames, other: int) -> Column:
-        """Return each name's slot, ``other`` for unknown names; a negative ``other`` excludes their rows."""
+        """Return the slot of each name, and ``other`` for unknown names; a negative ``other`` excludes their rows."""
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
         table, entries, seed, texts = names.table_with_names()
         end = (address(table), entries, seed, address(texts.data), other, address(found))
@@ -161,21 +160,21 @@ class Values:
         return found
 
     def read_moments(self, column: int, end: int) -> Column:
-        """Return milliseconds since 1970 below ``end``, from whole numbers or ISO 8601."""
+        """Return times, given as whole numbers or ISO 8601, in milliseconds since 1970 and below ``end``."""
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
         compiled_kernel().sotto_moments(*self._column_addresses(column), end, address(found))
         return found
 
     def exclude_numbers(self, column: int) -> None:
-        """Exclude rows whose value is a number, whose text is its usual spelling."""
+        """Exclude rows whose value is a number, because the category of a number is its usual spelling."""
         np.logical_and(self.read, self.kind[column] != _NUMBER, out=self.read)
 
     def exclude_non_people(self, column: int) -> None:
-        """Exclude rows without a person: a nonblank text of at most 256 bytes, or an integer."""
+        """Exclude rows whose person is neither a nonblank text of at most 256 bytes nor an integer."""
         compiled_kernel().sotto_names(*self._column_addresses(column))
 
     def texts(self, column: int, rows: Column) -> Spans:
-        """Return the raw bytes of a column in some rows."""
+        """Return the raw bytes of a column in the given rows."""
         return Spans(self.data, self.at[column, rows], self.size[column, rows])
 
     def _column_addresses(self, column: int) -> tuple[int, ...]:
@@ -184,7 +183,7 @@ class Values:
 
 
 class Fields:
-    """Locates the values of fields, each of which has a path of nested names."""
+    """Locates the values of fields in JSON texts; the path of a field has the names of nested objects."""
 
     def __init__(self, paths: Sequence[tuple[str, ...]]) -> None:
         """Locate the fields at ``paths``; no path is a prefix of another."""
@@ -214,8 +213,8 @@ class Fields:
     def scan(self, texts: Spans, limit: int) -> Values | None:
         """Locate the values in plain texts of at most ``limit`` bytes; None without a kernel.
 
-        A plain text is a JSON object of printable ASCII without escapes, with every field once,
-        each a text or a number.
+        A plain text is a JSON object of printable ASCII without escapes, which has every field once, as a text or a
+        number.
         """
         if (library := compiled_kernel()) is None or not self.is_plain:
             return None

@@ -1,7 +1,7 @@
 """Assigns consecutive numbers to 16-byte keys, and counts rows by these numbers.
 
-A key takes 24 to 40 bytes in these hash tables; in a Python dictionary it would take 150 bytes, and
-each event would take a Python step.
+A key takes 24 to 40 bytes in these hash tables. In a Python dictionary it would take 150 bytes, and each event would need
+a step in Python.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from stream.kernel import compiled_kernel
 from stream.kernel.byte_columns import Column, address, addresses
 
 Words = npt.NDArray[np.uint64]
-"""64-bit words: two of them are a key, and one is a set of up to 64 columns, a bit for each."""
+"""64-bit words: two words are a key, and one word is a set of up to 64 columns, with a bit for each column."""
 
 _MIN_ROWS: Final = 16
 _DICTIONARY_ENTRY_BYTES: Final = 150
 """Bytes of a dictionary's entry with its key."""
 _GROWTH_DIVISOR: Final = 4
-"""Tables grow by 1/_GROWTH_DIVISOR of their size, so that the unused part stays small."""
+"""Arrays grow by 1/_GROWTH_DIVISOR of their size, so that their unused part stays small."""
 
 
 class KeyNumbering:
-    """Assigns 0, 1, 2, … to keys of two words, in order of first appearance.
+    """Assigns 0, 1, 2, … to keys of two words, in the order of their first appearance.
 
-    The hash has a secret multiplier, so that clients who choose keys cannot make them collide.
+    The hash has a secret multiplier, so that nobody can choose keys that collide.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class KeyNumbering:
     def _reserve(self, count: int) -> None:
         if count <= len(self._keys):
             return
-        # Resized in place, because the system extends a large array without a copy.
+        # The array is resized in place, because the system extends a large array without a copy.
         self._keys.resize((size_after_growth(count, len(self._keys)), 2), refcheck=False)
         if 2 * len(self._keys) > len(self._index):
             self._make_index()
@@ -131,15 +131,15 @@ def grow_in_place(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
 
 
 Marks = npt.NDArray[np.int32]
-"""For each count, the mark of the last call that changed it; negative before the first."""
+"""For each number, the mark of the last call that changed a count of it; negative before the first call."""
 
 
 class BoundedCounts(NamedTuple):
-    """The counts of ``count_up_to_bound``: two sets of columns for each row, and the changed numbers.
+    """The result of ``count_up_to_bound``: two sets of columns for each row, and the changed numbers.
 
-    - ``within_bound``: the columns in which the row was counted.
-    - ``first``: the columns in which it was the first row that was counted for its number.
-    - ``changed``: the numbers with a changed count.
+    - ``within_bound`` has the columns in which the row was counted.
+    - ``first`` has the columns in which it was the first row that was counted for its number.
+    - ``changed`` has the numbers with a changed count.
     """
 
     within_bound: Words
@@ -155,10 +155,10 @@ def count_up_to_bound(
     marks: Marks,
     mark: int,
 ) -> BoundedCounts:
-    """Count each row for its number, in each column of its ``columns``, up to ``bound``.
+    """Count each row for its number, in each column of its set ``columns``, up to ``bound``.
 
-    ``counts`` has a row per number. ``marks`` has an entry per number, which becomes ``mark`` if a
-    count of the number changes.
+    ``counts`` has a row for each number. ``marks`` has an entry for each number, which becomes ``mark`` if a count of the
+    number changes.
     """
     if (library := compiled_kernel()) is None:
         return _count_up_to_bound(numbers, columns, counts, bound, marks, mark)
@@ -200,11 +200,11 @@ def _count_up_to_bound(
 
 
 class AddedCounts(NamedTuple):
-    """The counts of ``add_counts``.
+    """The result of ``add_counts``.
 
-    - ``changed``: the indexes whose count changed.
-    - ``newly_marked``: how many of them had no mark before.
-    - ``row_count``: how many rows were counted.
+    - ``changed`` has the indexes with a changed count.
+    - ``newly_marked`` is the number of these that had no mark before.
+    - ``row_count`` is the number of counted rows.
     """
 
     changed: Column
@@ -222,7 +222,7 @@ def add_counts(
     marks: Marks,
     mark: int,
 ) -> AddedCounts:
-    """Add the rows whose ``bits`` contain ``bit`` to counts, and their codes to sums.
+    """Add the rows whose set ``bits`` has the bit number ``bit`` to counts, and their codes to sums.
 
     Such a row i adds 1 to ``counts[indexes[i]]`` and ``codes[i]`` to ``sums[indexes[i]]``, and sets
     ``marks[indexes[i]]`` to ``mark``.

@@ -1,4 +1,4 @@
-"""Shared by clients and driver: question forms, results, alerts and live events."""
+"""Questions, results, alerts and live events, which clients and driver share."""
 
 from stream.questions.question_forms import Question, as_query
 from stream.questions.results import Result, Results

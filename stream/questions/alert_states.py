@@ -1,7 +1,8 @@
-"""Derives firing and resolved alarms from committed answers, and formats them.
+"""Derives firing and resolved alarms from committed answers, and formats alerts.
 
-An alert is an answer ``above``; only above_threshold and numeric_sparse give such answers. An alarm
-is a run of consecutive alerts of one stream and group; it fires until the next answer ``below``.
+An alert is an answer ``above``; only above_threshold and numeric_sparse give such answers. An alarm is a run of
+consecutive alerts of one stream and group. It fires until the next answer ``below``. A *model* is a standing stream with
+periods; each period of it is a separate stream.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from schemas.windows import moment_ms
 from stream.formatting import format_error_bound, format_estimate
 
 ABOVE_BYTES: Final = b'"above"'
-"""Bytes that every alert (answer ``above``) contains."""
+"""Bytes that every alert contains."""
 
 BELOW_BYTES: Final = b'"below"'
-"""Bytes that every answer ``below`` contains, which resolves an alarm."""
+"""Bytes that every answer ``below`` contains."""
 
 
 class AlertTerms(NamedTuple):
-    """The declared test of a stream: its threshold, and the condition of the rows or events that count.
+    """The declared test of a stream: its threshold, and the condition that counted rows or events satisfy.
 
-    A question may replace the threshold of a stream whose questions producers ask.
+    If producers ask the stream's questions, a question may replace the threshold.
     """
 
     threshold: float | None = None
@@ -35,7 +36,7 @@ class AlertTerms(NamedTuple):
 
     @property
     def threshold_text(self) -> str:
-        """The threshold as text; empty without one."""
+        """The threshold as text; empty without a threshold."""
         return "" if self.threshold is None else f"{self.threshold:,.12g}"
 
 
@@ -43,7 +44,7 @@ NO_TERMS: Final = AlertTerms()
 
 
 class AlertKey(NamedTuple):
-    """Identifies an alarm: a stream and one of its groups (empty for a stream without groups)."""
+    """Identifies an alarm: its stream and its group, which is empty for a stream without groups."""
 
     stream: str
     group: tuple[tuple[str, str | int | float], ...]
@@ -51,11 +52,11 @@ class AlertKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """An answer of a watched stream, or the end of the stream; ``ended`` is the reason of the end.
+    """An answer of a watched stream, or the end of the stream, with ``ended`` as its reason.
 
-    ``time`` is Kafka's timestamp, in Unix seconds, of the answer or of the first record that reports
-    the end. ``counted`` describes the source's contribution bound in words; empty without a bound.
-    ``terms`` are the stream's threshold and condition.
+    ``time`` is Kafka's timestamp, in Unix seconds, of the answer or of the first record that reports the end. ``counted``
+    describes the source's contribution bound in words, and is empty without a bound. ``terms`` are the stream's threshold
+    and condition.
 
     Examples:
         >>> for notice in client.watch("count*"):
@@ -83,9 +84,9 @@ def alert_key_of(answer: Answer) -> AlertKey:
 
 
 def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
-    """Check whether a name matches a pattern (``*`` is a wildcard); no patterns match every name.
+    """Return whether a name matches a pattern (``*`` is a wildcard), or there are no patterns.
 
-    The stream of a period also matches by the name of its model, so that all periods match.
+    The stream of a period also matches by the name of its model, so that all periods of a model match.
     """
     names = {name, registered_as(name)}
     return not patterns or any(fnmatchcase(one, pattern) for pattern in patterns for one in names)
@@ -98,7 +99,7 @@ def group_text(group: AlertKey | dict[str, str | int | float] | None) -> str:
 
 
 def estimate_text(answer: Answer) -> str:
-    """Format the estimate of an answer with its ±; empty without an estimate."""
+    """Format the number of an answer with its ±; empty without a number."""
     if answer.estimate is None:
         return ""
     number = format_estimate(answer.estimate, answer.alpha)
@@ -152,10 +153,10 @@ def _format_moment(milliseconds: int) -> str:
 
 @dataclass(slots=True)
 class AlertRun:
-    """Consecutive alerts of one key.
+    """A run of consecutive alerts of one key.
 
-    ``since`` is the end of the first alert's window. ``time`` is Kafka's timestamp of the latest
-    ``answer``. Both are Unix seconds.
+    ``since`` is the end of the first alert's window, and ``time`` is Kafka's timestamp of the latest ``answer``, both in
+    Unix seconds. ``alerts`` is the number of alerts.
     """
 
     since: float
@@ -172,10 +173,10 @@ class _Period:
 
 @dataclass(slots=True)
 class _KeyState:
-    """The latest periods of an alert key, in order; all but the first have only alerts.
+    """The latest periods of an alert key, in order; all periods after the first have only alerts.
 
-    ``only_alerts`` is True if the first has only alerts too: the run may then have begun in a
-    period before it whose answers have not arrived yet.
+    ``only_alerts`` is True if the first period has only alerts too. The run may then have begun in an earlier period,
+    whose answers have not arrived yet.
     """
 
     periods: list[_Period] = field(default_factory=list)
@@ -183,7 +184,7 @@ class _KeyState:
 
 
 class AlertRuns:
-    """The current run of alerts of each key, for models, whose periods are separate streams.
+    """The current run of alerts of each key of models, whose periods are separate streams.
 
     The answers of one period arrive in order. Periods may arrive in any order, because their streams
     are on different partitions. No window spans two periods, so sorting the periods sorts the windows.
@@ -230,7 +231,7 @@ class AlertRuns:
         return AlertRun(runs[0].since, runs[-1].answer, runs[-1].time, sum(run.alerts for run in runs))
 
     def _make_room(self, state: _KeyState) -> None:
-        """Merge this key's first two periods.
+        """Free one period: merge the first two periods of this key.
 
         If this key has only one period, drop the key whose last answer came longest ago.
         """
@@ -245,15 +246,15 @@ class AlertRuns:
 
 
 MAX_ALERT_KEYS: Final = 20_000
-"""Most alert keys, and most periods, in memory; beyond it, the oldest are dropped."""
+"""Most alert keys in memory, and most periods; if there are more, the oldest are dropped."""
 
 
 @dataclass(slots=True)
 class Alarm:
-    """A run of ``alerts`` alerts of one key; the next answer ``below`` sets the time ``resolved``.
+    """A run of alerts of one key; ``resolved`` is the time of the answer ``below`` that ends it, or None.
 
-    ``since`` is the end of the run's first window. ``time`` is Kafka's timestamp of its latest
-    ``answer``. All times are Unix seconds.
+    ``since`` is the end of the run's first window, and ``time`` is Kafka's timestamp of its latest ``answer``. All times
+    are Unix seconds. ``alerts`` is the number of alerts.
     """
 
     key: AlertKey
@@ -266,26 +267,26 @@ class Alarm:
 
 
 class AlarmTable:
-    """All alarms, the most recently changed ones last."""
+    """All alarms, in the order of their latest changes."""
 
     def __init__(self, limit: int = MAX_ALERT_KEYS, *, over_periods: bool = False) -> None:
         """With ``over_periods``, an alarm of a model continues from one period to the next."""
         self.alarms: dict[AlertKey, Alarm] = {}
         self.dropped_alarms = 0
-        """Number of alarms that were dropped because of the limit, since the last reset to 0."""
+        """Number of alarms that were dropped because of the limit; the user of the table may reset it to 0."""
         self._limit = limit
         self._over_periods = over_periods
         self._runs = AlertRuns(limit)
         self._alarm_counts: dict[str, int] = {}
 
     def has_alarm(self, stream: str) -> bool:
-        """Whether a stream has an alarm, so that an answer ``below`` may resolve one."""
+        """Return whether a stream has an alarm, which an answer ``below`` may resolve."""
         return stream in self._alarm_counts
 
     def add_answer(self, answer: Answer, source: str, time: float) -> Alarm | None:
         """Add an answer; return the alarm that it starts, continues or resolves, else None.
 
-        The answers of one stream must come in order. The periods of a model may come in any order.
+        The answers of one stream must be added in order. The periods of a model may be added in any order.
         """
         if answer.outcome not in {"above", "below"}:
             return None

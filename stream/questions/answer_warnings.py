@@ -1,12 +1,12 @@
-"""Warns about answers known in advance, and marks numbers that are not informative.
+"""Warns about answers that are known in advance, and marks numbers that are not informative.
 
-Warnings (``age >= 0`` holds for every row of the declared domain) use only public data: the question,
-the source's definition and published numbers. Such questions are answered and charged as usual.
+A warning says for example that ``age >= 0`` holds for every row of the declared domain. Warnings use only public data:
+the question, the source's definition and published numbers. The questions are answered and charged as usual.
 
-A number is not informative if its error may exceed the number itself or a third of its public
-range, and a decision if its error may exceed the question's threshold. The error is the distance to
-the farther end of the 95 % confidence interval, or ``alpha`` without an interval. Marks use released
-and public figures alone, so they cost nothing.
+A number is not informative if its error may exceed the number itself or a third of its public range; a decision is not
+informative if its error may exceed the question's threshold. The error is the distance to the farther end of the 95 %
+confidence interval or, without an interval, ``alpha``. Marks use only published and public figures, so they cost
+nothing.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def predicates_of(query: Query) -> tuple[str, ...]:
 
 
 def is_about_table(query: Query) -> bool:
-    """Whether a question is about a table, and not about values that the query carries."""
+    """Return whether a question is about a table, and not about values that the query carries."""
     return query.value is None and query.values is None and query.category is None
 
 
 def warn_about_domains(source: Source, query: Query) -> tuple[str, ...]:
     """Return a warning for each comparison or predicate that holds for every row or for no row.
 
-    A choice with only one candidate gets a warning too. Unknown categories and invalid predicates
-    get none, because workers refuse them.
+    A choice with only one candidate gets a warning too. Unknown categories and invalid predicates get no warning, because
+    workers refuse them.
     """
     lines = [_ONE_CANDIDATE_WARNING] if query.candidates is not None and len(query.candidates) == 1 else []
     texts = [text for text in predicates_of(query) if _deciding_pattern.search(text)]
@@ -82,7 +82,7 @@ def warn_about_people(source: Source, query: Query) -> tuple[str, ...]:
 
 
 LARGEST_SHARE: Final = 1 / 3
-"""An error of a larger share of the range is not informative."""
+"""The largest error of an informative number, as a share of the range."""
 
 OF_NUMBER: Final = "the error may exceed the number itself"
 OF_RANGE: Final = "the error may exceed a third of the range"
@@ -91,9 +91,9 @@ _NOT_INFORMATIVE: Final = "not informative"
 
 
 def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tuple[str | None, ...]:
-    """Return for each number or decision why it is not informative; None if it is, or may be.
+    """Return, for each number or decision, the reason why it is not informative; None if it is or may be informative.
 
-    An answer to another client's question has marks only if it is a window's with an interval.
+    If the question is unknown, because another client asked it, only the numbers of windows get reasons.
     """
     if query is None and answer.window is None:
         return ()
@@ -109,20 +109,20 @@ def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tu
         numbers, intervals = (answer.estimate,), (answer.interval,)
     else:
         return ()
-    # The alpha of a quantile is in rows, so only its interval says how wrong its value may be. A window's
-    # number may be a quantile.
-    of_rank = query is None or query.quantile is not None or query.iqr is not None
-    alpha = None if of_rank else answer.alpha
-    limits = None if query is None else _limits(query, source)
+    # The alpha of a quantile is in rows, so only the interval bounds the error of the value. Without the question, a
+    # window's number may be a quantile.
+    may_be_rank = query is None or query.quantile is not None or query.iqr is not None
+    alpha = None if may_be_rank else answer.alpha
+    limits = None if query is None else _public_range(query, source)
     is_share = query is not None and (query.fraction or query.rate is not None)
     return tuple(
-        _reason(number, _error(number, interval, alpha), limits, is_share=is_share)
+        _reason_of(number, _error_of(number, interval, alpha), limits, is_share=is_share)
         for number, interval in zip(numbers, intervals, strict=False)
     )
 
 
 def describe_reasons(reasons: tuple[str | None, ...]) -> str | None:
-    """Return one warning for all numbers that are not informative; None without any."""
+    """Return one warning about all numbers that are not informative; None if there are none."""
     marked = [one for one in reasons if one is not None]
     if not marked:
         return None
@@ -132,28 +132,28 @@ def describe_reasons(reasons: tuple[str | None, ...]) -> str | None:
     return f"{_NOT_INFORMATIVE}: {len(marked):,} of {len(reasons):,} numbers; {why}"
 
 
-def _error(number: float, interval: Interval | None, alpha: float | None) -> float | None:
-    """Return the most by which a number may be wrong. The nearer end may be cut off by a limit."""
+def _error_of(number: float, interval: Interval | None, alpha: float | None) -> float | None:
+    """Return the most by which a number may be wrong: the farther end counts, because limits may cut the nearer end."""
     if interval is None:
         return alpha
     low, high = interval
     return max(number - low, high - number)
 
 
-def _reason(
+def _reason_of(
     number: float, error: float | None, limits: tuple[float, float] | None, *, is_share: bool
 ) -> str | None:
     if error is None:
         return None
     if limits is not None and error > LARGEST_SHARE * (limits[1] - limits[0]):
         return OF_RANGE
-    # Where a range has no natural zero, a number near 0 is as informative as any other. An interval that a
-    # limit cuts off at 0 makes the error equal to the number.
+    # Near 0, a number with a public range (such as a mean) is as informative as elsewhere. So only shares, and numbers
+    # without a range, are compared with their error. If a limit cuts an interval off at 0, the error equals the number.
     counts = limits is None or is_share
     return OF_NUMBER if counts and error and error >= abs(number) else None
 
 
-def _limits(query: Query, source: Source | None) -> tuple[float, float] | None:
+def _public_range(query: Query, source: Source | None) -> tuple[float, float] | None:
     """Return the public range of a share, a mean, a quantile or a value; None for other numbers."""
     if query.fraction or query.rate is not None:
         return 0.0, 1.0

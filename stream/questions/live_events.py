@@ -45,20 +45,20 @@ class LiveTopic:
     partitions: int
 
     def encode_record(self, event: LiveEvent) -> LiveRecord:
-        """Encode an event with its person as key. Without a person it goes to partition 0; a feed refuses it."""
+        """Encode an event with its person as key. An event without a person gets partition 0, and feeds refuse it."""
         value = event if isinstance(event, bytes) else encode_event(event)
         key = person_key(value, self.source.person)
         partition = 0 if key is None else int(murmur2(key) & 0x7FFFFFFF) % self.partitions
         return LiveRecord(self.source.topic, partition, key, value)
 
     def make_marks(self, moment: int) -> Iterator[LiveRecord]:
-        """Return a watermark for each partition, at Unix milliseconds."""
+        """Return a watermark for each partition, for a time in Unix milliseconds."""
         headers = ((MARK_HEADER, format_moment(moment).encode()),)
         return (LiveRecord(self.source.topic, number, None, b"", headers) for number in range(self.partitions))
 
 
 def person_key(event: bytes, path: str) -> bytes | None:
-    """Return the record key of an encoded event: its person as feeds read it, or None."""
+    """Return the record key of an encoded event: its person, as feeds read it, or None without a person."""
     found = _read_field(event, path)
     if isinstance(found, bool) or not isinstance(found, str | int):
         return None
@@ -75,7 +75,7 @@ def require_live_source(source: Source) -> EventsSource:
 
 
 def require_source_name(source: Question, headers: Headers, fields: Mapping[str, Any]) -> str:
-    """Return the source name for ``publish``; ``Invalid`` if it has a question's arguments."""
+    """Return the source's name in a call of ``publish``; ``Invalid`` if the call has arguments of a question."""
     if not isinstance(source, str):
         raise Invalid("publish: the first argument must be the name of the source whose topic gets the events")
     if headers or fields:
@@ -152,15 +152,15 @@ def parse_time(time: str | float | datetime) -> int:
 
 
 MAX_MARKS: Final = 1_000_000
-"""Most marks of one replay, enough for 28 years of 15 minutes each; more mean a wrong date."""
+"""Most marks of a replay: one each 15 minutes for 28 years. More marks mean that a date is wrong."""
 
 
 class Replay:
     """Orders the events of a source for a replay, with a mark at each multiple of ``every``.
 
-    The first mark is at or before the first event. The last mark is at ``until``, or at the first
-    multiple after the last event. An event is less than ``every`` ahead of the mark before it, so
-    ``every`` must not exceed the source's ``ahead``.
+    The first mark is at or before the first event. The last mark is at ``until`` or, without it, at the first multiple
+    after the last event. An event is less than ``every`` ahead of the mark before it, so ``every`` must not exceed the
+    source's ``ahead``.
     """
 
     def __init__(self, source: EventsSource, every: str, until: int | None = None) -> None:
@@ -181,8 +181,8 @@ class Replay:
     def group_by_mark(self, events: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, list[bytes]]]:
         """Yield each mark in Unix milliseconds with the events after it, in their order.
 
-        ``events`` are pairs of bytes and a time. An event whose time is ``NO_MOMENT`` will be refused; it
-        stays after the event before it. All events are read before the first mark is yielded.
+        ``events`` are pairs of an event's bytes and its time. An event with the time ``NO_MOMENT``, which feeds will
+        refuse, stays after the event before it. All events are read before the first mark is yielded.
 
         Raises:
             Invalid: no event has a valid time, or the first and last are too far apart.
@@ -204,7 +204,7 @@ class Replay:
         return self._pair_marks(first, last, events_by_mark)
 
     def _mark_before(self, moment: int) -> int:
-        """Return the mark before a time; events after ``until`` follow the last mark."""
+        """Return the last mark at or before a time; for a time after ``until``, the last mark of all."""
         mark = moment - moment % self._every
         return mark if self._until is None else min(mark, self._until)
 
@@ -240,7 +240,7 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
 
 
 def _json_form(value: Any) -> Any:
-    """Convert a value that msgspec does not know, without importing numpy or pandas."""
+    """Convert a value of a type that msgspec does not know; numpy and pandas are not imported."""
     match value:
         case Mapping():
             return dict(value)
@@ -262,7 +262,7 @@ def _numpy_kind(value: Any) -> str:
 
 
 def _numpy_form(value: Any) -> Any:
-    """Convert a numpy scalar: a float by its shortest decimal, a datetime as UTC."""
+    """Convert a numpy scalar: a float to its shortest decimal, a datetime to ISO 8601 in UTC."""
     match _numpy_kind(value):
         case "f":
             return float(str(value))

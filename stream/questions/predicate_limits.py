@@ -1,4 +1,4 @@
-"""Finds comparisons and predicates that hold for every row of the declared domain, or for no row."""
+"""Finds comparisons and predicates that hold for every row by the declared domains, or for no row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stream.tables.expressions import Constant
 from stream.tables.predicates import PredicateParser
 from stream.tables.table_errors import PredicateError, to_one_line
 
-_DIALECT: Final = Dialect.get_or_raise("postgres")  # as workers read predicates
+_DIALECT: Final = Dialect.get_or_raise("postgres")  # workers read predicates in this dialect
 
 _MAX_SHOWN_CHARACTERS: Final = 120
 
@@ -34,14 +34,14 @@ _COMPARISON_SIGNS: Final[dict[type[exp.Expr], tuple[str, str]]] = {
 
 
 def warn_about_predicate(text: str, attributes: Mapping[str, Domain]) -> list[str]:
-    """Return a warning for each comparison that the domain decides, or for the whole predicate.
+    """Return a warning for each comparison that a domain decides, and for a predicate that the domains decide.
 
-    The whole predicate is decided if its normal form (``stream.tables.expressions``) is constant,
-    for example because two comparisons exclude each other. ``TRUE`` and invalid text get no warning.
+    A predicate is decided if its normal form (``stream.tables.expressions``) is constant, for example because two
+    comparisons exclude each other. ``TRUE`` and invalid texts get no warning.
     """
     lines = list(_warn_about_comparisons(text, attributes))
     rows = _rows_of_predicate(text, attributes)
-    # A comparison's warning that names the same rows already gives the reason.
+    # If the warning of a comparison names the same rows, it already gives the reason.
     if rows is not None and not any(f" holds for {rows};" in line for line in lines):
         lines.append(
             f"where: {to_one_line(text, _MAX_SHOWN_CHARACTERS)} holds for {rows}: the declared domains alone decide it; {CHARGED_AS_USUAL_TEXT}"
@@ -73,7 +73,7 @@ def _warn_about_comparisons(text: str, attributes: Mapping[str, Domain]) -> Iter
             _as_name(token, text, find_attribute(token.text) is not None) for token in _DIALECT.tokenize(text)
         ]
         [tree] = _DIALECT.parser().parse_into(exp.Condition, tokens, text)
-        comparisons = [(*one, Decimal(one[-1])) for one in _comparisons(tree)] if tree is not None else []
+        comparisons = [(*one, Decimal(one[-1])) for one in _number_comparisons(tree)] if tree is not None else []
     except Exception:  # noqa: BLE001 - the worker refuses a text that cannot be parsed
         return
     for attribute, sign, constant, number in comparisons:
@@ -94,7 +94,7 @@ def _as_name(token: Token, text: str, declared: bool) -> Token:
     return Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end)
 
 
-def _comparisons(tree: exp.Expr) -> Iterator[tuple[str, str, str]]:
+def _number_comparisons(tree: exp.Expr) -> Iterator[tuple[str, str, str]]:
     """Yield each comparison with a number as (attribute, sign, number), in text order."""
     for node in tree.dfs():
         pairs: list[tuple[exp.Expr, str, exp.Expr]] = []

@@ -1,4 +1,4 @@
-"""Converts a program's arguments into queries, requests and settings."""
+"""Converts the arguments of a program's calls into queries, requests and settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stream.kafka.broker.broker_addresses import local_settings
 from stream.settings import Settings, variable_of
 
 Question = Query | Mapping[str, Any] | str
-"""A query, a mapping of its fields, or its stream's name with the fields as keywords."""
+"""A query, a mapping of its fields, or the name of its stream, with the other fields as keywords."""
 
 ANSWER_TIMEOUT: Final = 30.0
 """Default timeout of a question, in seconds."""
@@ -49,9 +49,9 @@ def as_query(question: Question, fields: Mapping[str, Any], new_id: Callable[[],
 
 
 def set_default_max_price(query: Query) -> Query:
-    """Set the default ``max_price`` of a query with an ``alpha``.
+    """Set the default ``max_price`` of a query with an ``alpha`` and without ``max_price``.
 
-    Without an ``alpha``, the stream's plan fixes the charge, and no limit is needed.
+    Without an ``alpha``, the stream's plan fixes the charge, so no limit is needed.
     """
     if query.alpha is None or query.max_price is not None:
         return query
@@ -94,23 +94,23 @@ def as_names(field: str, names: object) -> list[str]:
 
 
 def as_source(source: Source | Mapping[str, Any]) -> Source:
-    """Validate a source; ``Invalid`` if it does not fit the contract."""
+    """Return the valid source; ``Invalid`` if it does not fit the contract."""
     return validate_as_invalid(lambda: _source_adapter().validate_python(source), given=source)
 
 
 def as_spec(stream: StreamSpec | Mapping[str, Any]) -> StreamSpec:
-    """Validate a stream's specification; ``Invalid`` if it does not fit the contract."""
+    """Return the valid specification of a stream; ``Invalid`` if it does not fit the contract."""
     return validate_as_invalid(lambda: StreamSpec.model_validate(stream), given=stream)
 
 
 def as_opening(stream: OpeningSpec | Mapping[str, Any]) -> OpeningSpec:
-    """Validate the specification of a stream to open; ``Invalid`` if it does not fit the contract."""
+    """Return the valid specification of a stream to open; ``Invalid`` if it does not fit the contract."""
     return validate_as_invalid(lambda: opening_adapter().validate_python(stream), given=_expand_auto(stream))
 
 
 @cache
 def opening_adapter() -> TypeAdapter[OpeningSpec]:
-    """Return the parser of streams to open, which takes ``"auto"`` for the object with that kind."""
+    """Return the parser of streams to open; the mechanism ``"auto"`` means the object ``{"kind": "auto"}``."""
     return TypeAdapter(Annotated[OpeningSpec, BeforeValidator(_expand_auto)])
 
 
@@ -128,7 +128,7 @@ def _source_adapter() -> TypeAdapter[Source]:
 def validate_as_invalid(
     make: Callable[[], Validated], name: Callable[[str], str] = str, given: Any = None
 ) -> Validated:
-    """Return ``make()``; convert a ValidationError into ``Invalid``, which names the wrong fields."""
+    """Return the result of ``make``; its ValidationError becomes ``Invalid``, which names the wrong fields."""
     try:
         return make()
     except ValidationError as error:
@@ -136,7 +136,7 @@ def validate_as_invalid(
 
 
 def as_settings(settings: Settings | str | None, fields: Mapping[str, Any]) -> Settings:
-    """Return a client's settings from its arguments, the environment, or else the local broker.
+    """Return a client's settings by its arguments, by the environment, or else for the local broker.
 
     A string is the setting ``bootstrap``. ``Invalid`` if a keyword is not a setting.
     """

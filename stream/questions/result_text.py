@@ -25,16 +25,16 @@ ERROR_SUFFIX = " ±"
 """The column ``count ±`` has the error bounds of the column ``count``."""
 
 LOW_SUFFIX, HIGH_SUFFIX = " 95% low", " 95% high"
-"""The columns ``count 95% low`` and ``count 95% high`` have the ends of its confidence intervals."""
+"""The columns ``count 95% low`` and ``count 95% high`` have the ends of the confidence intervals of ``count``."""
 
 INFORMATIVE_SUFFIX = " informative"
-"""The column ``count informative`` is false where the number of ``count`` is not informative."""
+"""The column ``count informative`` is false in rows whose number in ``count`` is not informative."""
 
 NUMBER_SUFFIXES = (ERROR_SUFFIX, LOW_SUFFIX, HIGH_SUFFIX, INFORMATIVE_SUFFIX)
-"""The columns that a number may have beside its own."""
+"""Endings of the columns that a column of numbers may have beside it."""
 
 MAX_LISTED_RESULTS = 10
-"""Most results listed in a terminal."""
+"""Most results that are listed in a terminal."""
 
 MAX_ROWS = 50
 """Most rows of a table in a notebook."""
@@ -44,7 +44,7 @@ _BAR_WIDTH, _BAR_HEIGHT = 160, 14
 
 
 def format_answer(answer: Answer) -> str:
-    """Format an answer in one line: stream, number with ± and interval, price, and ε spent so far."""
+    """Format an answer in one line: stream, number with ± and interval, price, and the stream's spent ε."""
     parts = [f"{answer.stream}{format_window(answer)}:"]
     parts.append(_format_content(answer))
     if answer.alpha is not None:
@@ -65,7 +65,7 @@ def format_answer(answer: Answer) -> str:
 
 
 def _format_content(answer: Answer) -> str:
-    """Format the numbers, texts or groups of an answer; without any, its outcome."""
+    """Format the numbers, texts or groups of an answer or, if it has none, its outcome."""
     names = _quoted_group_names(answer)
     if answer.estimate is not None:
         return format_estimate(answer.estimate, answer.alpha)
@@ -84,7 +84,7 @@ def _format_content(answer: Answer) -> str:
 
 
 def alpha_unit(answer: Answer) -> str:
-    """Return the unit of alpha if it differs from the unit of the numbers: a quantile's alpha is in ranks."""
+    """Return the unit of alpha if the numbers have another unit: the alpha of a quantile is in ranks."""
     query: Query | None = getattr(answer, "query", None)
     of_ranks = query is not None and (query.quantile is not None or query.iqr is not None)
     return " rows of rank" if of_ranks else ""
@@ -96,7 +96,7 @@ def format_text_interval(ends: TextInterval) -> str:
 
 
 def format_typical_error(answer: Answer) -> str:
-    """Format the typical error of an answer's numbers; empty if it has none."""
+    """Format the typical error of an answer's numbers; empty if the answer has none."""
     found = answer.typical_error
     if found is None:
         return ""
@@ -106,14 +106,14 @@ def format_typical_error(answer: Answer) -> str:
 
 
 def _format_numbers(answer: Answer) -> list[str]:
-    """Format the numbers of an answer, each after the name of its released group, if any."""
+    """Format the numbers of an answer; if groups were released, each number follows the name of its group."""
     numbers = [format_estimate(number, answer.alpha) for number in answer.estimates or ()]
     names = _quoted_group_names(answer)
     return numbers if names is None else [f"{name} {number}" for name, number in zip(names, numbers, strict=True)]
 
 
 def _quoted_group_names(answer: Answer) -> list[str] | None:
-    """Quote the names of an answer's groups, if it has them."""
+    """Quote the names of an answer's released groups; None without released groups."""
     if answer.top_groups is not None:
         return [quote_name(", ".join(map(str, group.values()))) for group in answer.top_groups]
     return None if answer.keys is None else [quote_name(text) for text in answer.keys]
@@ -148,13 +148,13 @@ def format_html_table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str]
         if name != "id" and any(row.get(name) is not None for row in rows)
     ]
     shown = rows[:MAX_ROWS]
-    scale = _scale(shown)
+    scale = _common_scale(shown)
     bars = scale is not None
     head = "".join(f"<th>{escape('±' if name == 'alpha' else name)}</th>" for name in names) + "<th></th>" * bars
     body = "".join(
         "<tr>"
-        + "".join(f"<td>{_cell(row, name)}</td>" for name in names)
-        + (f"<td>{_bar(row, scale)}</td>" if scale is not None else "")
+        + "".join(f"<td>{_format_cell(row, name)}</td>" for name in names)
+        + (f"<td>{_draw_bar(row, scale)}</td>" if scale is not None else "")
         + "</tr>"
         for row in shown
     )
@@ -163,27 +163,29 @@ def format_html_table(rows: Sequence[Mapping[str, Any]], warnings: Sequence[str]
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{below}"
 
 
-def _cell(row: Mapping[str, Any], name: str) -> str:
+def _format_cell(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if isinstance(value, float):
         is_bound = name == "alpha" or name.endswith(ERROR_SUFFIX)
-        return format_error_bound(value) if is_bound else format_estimate(value, _alpha(row, _number_column(name)))
+        return (
+            format_error_bound(value) if is_bound else format_estimate(value, _alpha_of(row, _number_column(name)))
+        )
     return "" if value is None else escape(str(value))
 
 
 def _number_column(name: str) -> str:
-    """Return the column of the number that a column of interval ends belongs to; else ``name`` itself."""
+    """Return the column of numbers to which a column of interval ends belongs; ``name`` for other columns."""
     if name in {"interval_low", "interval_high"}:
         return "estimate"
     return name.removesuffix(LOW_SUFFIX).removesuffix(HIGH_SUFFIX)
 
 
-def _alpha(row: Mapping[str, Any], name: str) -> float | None:
+def _alpha_of(row: Mapping[str, Any], name: str) -> float | None:
     found: float | None = row.get("alpha" if name == "estimate" else name + ERROR_SUFFIX)
     return found
 
 
-def _ends(row: Mapping[str, Any]) -> tuple[float, float] | None:
+def _bar_ends(row: Mapping[str, Any]) -> tuple[float, float] | None:
     middle = row.get("estimate")
     if middle is None:
         return None
@@ -191,16 +193,16 @@ def _ends(row: Mapping[str, Any]) -> tuple[float, float] | None:
     return middle - alpha, middle + alpha
 
 
-def _scale(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
-    ends = [end for row in rows if (found := _ends(row)) is not None for end in found]
+def _common_scale(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
+    ends = [end for row in rows if (found := _bar_ends(row)) is not None for end in found]
     if not ends:
         return None
     low, high = min(0.0, *ends), max(0.0, *ends)
     return (low, high) if high > low else (low, low + 1.0)
 
 
-def _bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
-    ends = _ends(row)
+def _draw_bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
+    ends = _bar_ends(row)
     if ends is None:
         return ""
     low, high = scale
@@ -210,7 +212,7 @@ def _bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
 
     left, right, middle = at(ends[0]), at(ends[1]), at(row["estimate"])
     half = _BAR_HEIGHT / 2
-    labels = [format_estimate(end, _alpha(row, "estimate")) for end in ends]
+    labels = [format_estimate(end, _alpha_of(row, "estimate")) for end in ends]
     return (
         f'<svg width="{_BAR_WIDTH}" height="{_BAR_HEIGHT}" role="img" '
         f'aria-label="{labels[0]} to {labels[1]}">'
@@ -222,7 +224,7 @@ def _bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
 
 
 _FORMULA_STARTS: Final = (*"=+-@\t\r\n", *"\uff1d\uff0b\uff0d\uff20")
-"""First characters by which a spreadsheet recognizes a formula; the last four are full-width."""
+"""First characters of a formula in spreadsheets; the last four are full-width forms of = + - @."""
 
 
 def quote_formula(value: Any) -> Any:
@@ -235,16 +237,16 @@ _KINDS_THAT_CHARGE_EACH: Final = {"laplace", "noisy_max", "exponential"}
 
 
 def cost_of(grant: GrantRecord, source: Source, answer: Answer) -> Fraction:
-    """Return the ε of an answer: its ``price`` if it has one, else by sequential composition."""
+    """Return the ε of an answer: its ``price`` or, without one, the loss that it adds to the stream."""
     if answer.price is not None and _is_answered(answer):
         return Fraction(answer.price)
     return Fraction(_added_loss(grant, source, answer).loss, EPSILON_UNITS)
 
 
 def total_cost(grant: GrantRecord, source: Source, answers: Iterable[Answer]) -> Amount:
-    """Return the privacy loss (ε, δ, ρ) that the answers of one stream added.
+    """Return the privacy loss (ε, δ, ρ) that these answers added to their stream.
 
-    If the first answer spends the whole ρ or δ of the stream, later answers add nothing to it.
+    If a stream's first answer spends all of its ρ or δ, later answers add nothing to ρ or δ.
     """
     answers = list(answers)
     added = sum((_added_loss(grant, source, one) for one in answers if one.price is None), NO_COST)
@@ -256,7 +258,7 @@ def total_cost(grant: GrantRecord, source: Source, answers: Iterable[Answer]) ->
 def next_costs(
     grant: GrantRecord, source: Source, answered: int, tops: int, surplus: int
 ) -> tuple[Amount, Amount]:
-    """Return what the next answer of a stream adds to its loss: if it is free, and if it is an ordinary charge."""
+    """Return the loss that the next answer adds: if it is not charged, and if it has the ordinary charge."""
 
     def spent(answers: int, charges: int) -> Cost:
         return realised_cost(
@@ -269,7 +271,7 @@ def next_costs(
 
 
 def is_charged(grant: GrantRecord, answer: Answer) -> bool:
-    """Whether an answer counts against the grant's number of charged answers."""
+    """Return whether an answer counts against the stream's cutoff of charged answers."""
     if not _is_answered(answer):
         return False
     kind = grant.spec.mechanism.kind
@@ -283,7 +285,7 @@ def _is_answered(answer: Answer) -> bool:
 
 
 def _added_loss(grant: GrantRecord, source: Source, answer: Answer) -> Cost:
-    """Return the loss after an answer minus the loss before it, from its index and ``tops_left``."""
+    """Return the loss after an answer minus the loss before it, by its index and its ``tops_left``."""
     if answer.index is None or not _is_answered(answer):
         return NO_COST
     charged, left = is_charged(grant, answer), answer.tops_left
@@ -296,7 +298,7 @@ def _added_loss(grant: GrantRecord, source: Source, answer: Answer) -> Cost:
 
 
 class DataFrames(ABC):
-    """Converts rows to data frames, without columns that are all null."""
+    """Converts rows to data frames; columns that have only null are left out."""
 
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
@@ -317,5 +319,5 @@ class DataFrames(ABC):
     def _columns(self) -> dict[str, list[Any]]:
         rows = self.rows()
         names = dict.fromkeys(name for row in rows for name in row)
-        made = {name: [row.get(name) for row in rows] for name in names}
-        return {name: cells for name, cells in made.items() if any(cell is not None for cell in cells)}
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        return {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}

@@ -38,7 +38,7 @@ from stream.questions.clamped_values import warn_about_clamping
 from stream.questions.result_text import DataFrames
 
 Group = Mapping[str, str | int | float]
-"""One cell: the value of each attribute; a bin is written ``[0, 10)``."""
+"""The value of each attribute of a group; a bin is written as ``[0, 10)``."""
 
 
 _BASIS_WARNINGS: Final = {
@@ -47,11 +47,11 @@ _BASIS_WARNINGS: Final = {
     TOO_MANY_TEXTS: "basis: by a noisy test the window, or a running count's windows together, has too many different texts, so none is released; "
     "use smaller or fewer windows, a where, or a shorter max_length",
 }
-"""A warning for each basis that needs one."""
+"""The warning about an answer's basis, for each basis that needs a warning."""
 
 
 def groups_of(source: Source, attributes: Sequence[str]) -> tuple[Group, ...] | None:
-    """Return the cells in the order of an answer's numbers; None for undeclared attributes."""
+    """Return the cells of these attributes in the order of an answer's numbers; None for undeclared attributes."""
     if not isinstance(source, TableSource | EventsSource) or not set(attributes) <= source.attributes.keys():
         return None
     return cells_of(source.attributes, attributes)
@@ -60,9 +60,9 @@ def groups_of(source: Source, attributes: Sequence[str]) -> tuple[Group, ...] | 
 class Result(DataFrames, Answer):
     """An ``Answer`` with its question, groups and warnings, which JSON and ``==`` ignore.
 
-    ``estimate`` is the number, ``interval`` its 95 % confidence interval, and ``alpha`` an error
-    bound for all answers of the stream together; all have the same unit. Properties that need the
-    source's definition are empty if the client may not read the ledger.
+    ``estimate`` is the number, ``interval`` its 95 % confidence interval, and ``alpha`` an error bound of all answers of
+    the stream together; all three have the same unit. Properties that need the source's definition are empty if the
+    client may not read the ledger.
 
     Examples:
         >>> result = client.ask("counts", where="age >= 65")
@@ -86,7 +86,7 @@ class Result(DataFrames, Answer):
 
     @property
     def lacks_groups(self) -> bool:
-        """Whether a window's numbers have no groups yet; ``with_stream`` gives them those of a histogram."""
+        """Whether a window's numbers have no groups yet; ``with_stream`` sets the groups of a live histogram."""
         has_numbers = self.estimates is not None or self.choices is not None
         return self.window is not None and has_numbers and self.groups is None
 
@@ -104,10 +104,10 @@ class Result(DataFrames, Answer):
 
     @property
     def groups(self) -> tuple[Group, ...] | None:
-        """The cell of each of the ``estimates`` of a ``group_by`` question or live histogram; else None.
+        """The group of each number of a ``group_by`` question or live histogram; None for other answers.
 
-        For unknown groups, the cells are the released ones, the largest first; without counts, they
-        are sorted and have no ``estimates``.
+        For unknown groups these are the released groups, the largest first. If only names are released, they are sorted,
+        and there are no ``estimates``.
         """
         if self.keys is not None:
             name = "key" if self._query is None or self._query.group_by is None else self._query.group_by[0]
@@ -123,11 +123,11 @@ class Result(DataFrames, Answer):
 
     @property
     def uninformative(self) -> tuple[int, ...]:
-        """Positions of the numbers that are not informative; 0 stands for a single one.
+        """Positions of the numbers that are not informative; a single number has the position 0.
 
-        Their error, by the 95 % confidence interval or else by ``alpha``, may exceed the number itself
-        or a third of its public range. A decision is not informative if its error may exceed the
-        question's threshold.
+        The error of such a number may exceed the number itself or a third of its public range, by the 95 % confidence
+        interval or, without one, by ``alpha``. A decision is not informative if its error may exceed the question's
+        threshold.
 
         Examples:
             >>> result = client.ask("counts", where="age >= 65")
@@ -138,30 +138,30 @@ class Result(DataFrames, Answer):
 
     @property
     def informative(self) -> bool:
-        """False if none of the answer's numbers is informative; see ``uninformative``."""
+        """False if the answer has numbers and none of them is informative; see ``uninformative``."""
         reasons = self.reasons
         return not reasons or None in reasons
 
     @property
     def reasons(self) -> tuple[str | None, ...]:
-        """Why each number is not informative; None for a number that is, or may be."""
+        """For each number, why it is not informative; None for a number that is or may be informative."""
         return reasons_of(self, self._query, self._source)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the answer: its basis, its question, and numbers that are not informative.
 
-        Those about the question name its contribution bound, parts that the domain decides, such as a
-        predicate that holds for every row, and ends of a range that count the values beyond it. Warnings
-        depend only on public and released figures, and change neither answer nor charge. The first, if any, says that the ``basis`` is
-        ``independence`` or ``too-many-texts``.
+        A warning about the question names its contribution bound, a part that the domain decides (such as a predicate
+        that holds for every row), or a range whose ends count the values beyond them. Warnings depend only on public and
+        released figures, and change neither the answer nor the charge. If the ``basis`` is ``independence`` or
+        ``too-many-texts``, the first warning says so.
         """
         marked = describe_reasons(self.reasons)
         return self.question_warnings if marked is None else (*self.question_warnings, marked)
 
     @property
     def question_warnings(self) -> tuple[str, ...]:
-        """The warnings about the basis and the question, without those about numbers."""
+        """The warnings about the basis and the question, without the warning about numbers."""
         about_basis = tuple(text for basis, text in _BASIS_WARNINGS.items() if basis == self.basis)
         if self._query is None or self._source is None:
             return about_basis
@@ -176,7 +176,7 @@ class Result(DataFrames, Answer):
 
     @property
     def rows_per_person(self) -> int | None:
-        """Most rows of one person that the answer counts; None if all count, or if it is unknown."""
+        """Most rows of one person that the answer counts; None if all rows count, or if the bound is unknown."""
         if self._query is None or self._source is None or counts_people(self._query):
             return None
         return contribution_bound_of(self._source)
@@ -199,17 +199,22 @@ class Result(DataFrames, Answer):
 
     @property
     def is_priced(self) -> bool:
-        """Whether only ``max_price`` rejected the question, as in a dry run; ``price`` has the ε."""
+        """Whether the question was rejected only for its ``max_price``, as in a dry run; ``price`` has its ε."""
         return self.outcome == "rejected" and (self.reason or "").startswith(f"{PRICE}: max_price:")
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for each number, or one row for an outcome without numbers.
 
-        Columns are ``stream``, ``id``, ``outcome``, for a standing stream ``window_start``,
-        ``window_end`` and its group, then the group's attributes (or ``position``), ``estimate``,
-        ``alpha`` and, if the number has them, its confidence interval (``interval_low`` and
-        ``interval_high``) or its ``typical_error``; ``informative`` is false for a number that is not.
-        An attribute with the name of another column gets a ``*`` appended.
+        The columns are:
+
+        - ``stream``, ``id`` and ``outcome``;
+        - for a standing stream ``window_start``, ``window_end`` and the attributes of the window's group;
+        - the attributes of the number's group, or its ``position``;
+        - ``estimate``, ``alpha`` and, if the number has them, ``interval_low`` and ``interval_high`` (the ends of its
+          confidence interval) or ``typical_error``;
+        - ``informative``, which is false for a number that is not informative.
+
+        An attribute with the name of another column gets a ``*`` at its end.
         """
         common: dict[str, Any] = {"stream": self.stream, "id": self.id, "outcome": self.outcome}
         if self.window is not None:
@@ -298,14 +303,14 @@ class Results(DataFrames, Sequence[Result]):
         return hash(self._results)
 
     def checked(self) -> Self:
-        """Return the results themselves, or raise for the first unanswered question."""
+        """Return the results themselves, or raise the error of the first unanswered question; see ``Result.checked``."""
         for result in self._results:
             result.checked()
         return self
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The distinct warnings of all results: the first ten, and the number of the others."""
+        """The first ten distinct warnings of all results, and the number of further warnings."""
         return list_warnings(line for result in self._results for line in result.warnings)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -320,7 +325,7 @@ class Results(DataFrames, Sequence[Result]):
 
 
 def list_warnings(warnings: Iterable[str]) -> tuple[str, ...]:
-    """Return the first ten distinct warnings, and the number of the others."""
+    """Return the first ten distinct warnings, and the number of further warnings."""
     lines = tuple(dict.fromkeys(warnings))
     more = len(lines) - result_text.MAX_LISTED_RESULTS
     return lines if more <= 0 else (*lines[: result_text.MAX_LISTED_RESULTS], f"and {more:,} more warnings")
@@ -330,7 +335,7 @@ _NUMBER_COLUMNS = (
     *("position", "estimate", "choice", "alpha", "interval_low", "interval_high", "typical_error", "reason"),
     *("informative", "rows_per_person"),
 )
-"""Columns that follow a standing stream's group."""
+"""Columns that follow the group's attributes in rows of a standing stream."""
 
 _result_codec: Codec[Result] = Codec(Result, limit=MAX_ANSWER_BYTES)
 

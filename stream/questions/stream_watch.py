@@ -1,4 +1,4 @@
-"""Selects the notices of ``watch``: alerts, other answers if wanted, and each stream's end once."""
+"""Selects the notices of ``watch``: alerts, all other answers on request, and the end of each stream once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stream.questions.results import Result
 
 
 class StreamOpening(NamedTuple):
-    """One opening of a stream, identified by ``incarnation``, its state and terms; ``time`` is Unix time."""
+    """One opening of a stream, which ``incarnation`` identifies; ``time`` is the Unix time of its latest state."""
 
     stream: str
     source: str
@@ -33,7 +33,7 @@ class StreamOpening(NamedTuple):
 
     @property
     def end(self) -> str | None:
-        """The state and reason of the end; None while the stream is open."""
+        """The state and the reason of the stream's end; None while it is open."""
         if self.state == "open":
             return None
         if not self.reason or self.reason.startswith(f"{self.state}:"):
@@ -42,19 +42,19 @@ class StreamOpening(NamedTuple):
 
 
 def parse_source_name(key: bytes | None) -> str | None:
-    """Return the source that a ledger record registers; None for other records."""
+    """Return the source that the ledger record with this key registers; None for other records."""
     kind, _, name = (key or b"").partition(b"|")
     return name.decode(errors="replace") if kind == b"source" else None
 
 
 def parse_stream_name(key: bytes | None) -> str | None:
-    """Return the stream whose grant a ledger record has; None for other records."""
+    """Return the stream whose grant is in the ledger record with this key; None for other records."""
     kind, _, rest = (key or b"").partition(b"|")
     return rest.partition(b"|")[2].decode(errors="replace") if kind == b"grant" else None
 
 
 def describe_record_bound(value: bytes | None) -> str:
-    """Describe the contribution bound of a source's record; empty if it has none."""
+    """Describe the contribution bound in the record of a source; empty if it has none."""
     try:
         source = _source_decoder.decode(value or b"").source
     except DECODE_ERRORS:
@@ -65,7 +65,7 @@ def describe_record_bound(value: bytes | None) -> str:
 def parse_opening(
     key: bytes | None, value: bytes | None, stamp: int, is_wanted: Callable[[str, str], bool]
 ) -> StreamOpening | None:
-    """Parse a stream's ledger record; None for other records, and for streams that are not wanted."""
+    """Parse the ledger record of a stream; None for other records, and for streams that are not wanted."""
     kind, _, rest = (key or b"").partition(b"|")
     if kind != b"grant" or value is None:
         return None
@@ -85,7 +85,7 @@ def parse_opening(
 def add_if_changed(known: dict[str, StreamOpening], opening: StreamOpening) -> bool:
     """Add an opening to ``known``; return False, and add nothing, if only its time differs.
 
-    The ledger rewrites a stream's record for other reasons too; the time of the first record stays.
+    The ledger also rewrites the record of an unchanged opening; then the time of the first record stays.
     """
     before = known.get(opening.stream)
     if before is not None and before._replace(time=opening.time) == opening:
@@ -146,11 +146,11 @@ _source_decoder = msgspec.json.Decoder(_SourceRecord)
 
 _HALTED_BYTES: Final = b'"halted"'
 _ENDED_BYTES: Final = 8 << 20
-"""Most bytes of names whose end a watch has reported; another end of an older one is reported again."""
+"""Most bytes of names of streams whose end was reported; the end of an older stream may be reported again."""
 
 
 class AnswerRecord(Protocol):
-    """The attributes of an answer's Kafka record that ``Watch`` reads."""
+    """The attributes that ``Watch`` reads of the Kafka record of an answer."""
 
     @property
     def timestamp(self) -> int: ...  # noqa: D102
@@ -161,9 +161,9 @@ class AnswerRecord(Protocol):
 
 
 class Watch:
-    """Selects streams by name patterns and source, and their alerts; with ``quiet``, all answers.
+    """Selects streams by patterns of names and by source, and their alerts or, with ``quiet``, all their answers.
 
-    The name of a model selects the streams of all its periods.
+    The name of a standing stream with periods selects the streams of all its periods.
     """
 
     def __init__(self, patterns: tuple[str, ...], source: str | None, *, quiet: bool) -> None:
@@ -173,15 +173,15 @@ class Watch:
         self._ended: BoundedCache[str, bool] = BoundedCache(_ENDED_BYTES, name="ended streams")
 
     def wants(self, source: str, stream: str) -> bool:
-        """Whether a stream is watched."""
+        """Return whether a stream is watched."""
         return self._source in {None, source, registered_as(source)} and matches_patterns(stream, self._patterns)
 
     def first_notices(
         self, openings: Iterable[StreamOpening], sources: AbstractSet[str], *, from_beginning: bool
     ) -> list[Notice]:
-        """Return the first notices: the ends of streams that are named without wildcard.
+        """Return the first notices: the ends of streams that are named without a wildcard.
 
-        With ``from_beginning`` there are none, because the ends come after the answers.
+        There are no such notices with ``from_beginning``, because the ends then follow the answers.
 
         Raises:
             Unknown: a named stream or the source does not exist.
@@ -199,13 +199,13 @@ class Watch:
         return [] if from_beginning else self.end_notices(known[name] for name in self._patterns if name in known)
 
     def end_notices(self, openings: Iterable[StreamOpening]) -> list[Notice]:
-        """Return notices of the openings' ends, sorted by time."""
+        """Return the notices of the ends of these openings, sorted by time."""
         return sorted(
             (one for opening in openings for one in self._notices_of_change(opening)), key=lambda one: one.time
         )
 
     def _notices_of_change(self, opening: StreamOpening) -> list[Notice]:
-        """Return the notice of an ended opening; a stream that closes with its period gives none."""
+        """Return the notice of an opening that has ended; a stream that closes with its period gives no notice."""
         if opening.end is None:
             self._ended.pop(opening.stream)
             return []
@@ -214,20 +214,20 @@ class Watch:
         return self._report_end(opening, opening.end, opening.time)
 
     def may_matter(self, record: AnswerRecord) -> bool:
-        """Whether an answer may give a notice; this searches the bytes, because parsing is slow."""
+        """Return whether an answer may give a notice; its bytes are searched, because parsing is slow."""
         value = record.value or b""
         return (self._quiet or ABOVE_BYTES in value or _HALTED_BYTES in value) and matches_patterns(
             (record.key or b"").decode(errors="replace"), self._patterns
         )
 
     def notices_of(self, record: AnswerRecord, opening: StreamOpening, counted: str = "") -> list[Notice]:
-        """Return the notices of a watched stream's answer; ``counted`` describes its source's bound."""
+        """Return the notices of an answer of a watched stream; ``counted`` describes the source's contribution bound."""
         answer = Result.read(record.value)
         notice = Notice(
             record.timestamp / 1000, opening.stream, opening.source, answer, counted=counted, terms=opening.terms
         )
         if answer.outcome == "halted":
-            # The ledger may report the end before or after this answer: the earlier time counts.
+            # The ledger may report the end before or after this answer; the notice has the earlier time.
             ends = (
                 self._report_end(opening, f"halted: {answer.reason}", notice.time)
                 if opening.end is None
@@ -246,7 +246,7 @@ class Watch:
 
 
 def describe_live_topic(source: EventsSource) -> str:
-    """Describe a live topic in words: person, contribution bound, clock and period."""
+    """Describe a live topic in words: its contribution bound, its clock and its periods."""
     of_period = "" if source.period is None else " in one period"
     total = "" if source.total is None else f", and {source.total:,} in all windows of a running count{of_period}"
     period = ""
@@ -282,7 +282,7 @@ def describe_standing_query(spec: StreamSpec, source: Source) -> str:
 
 
 def describe_first_answer(standing: StandingQuery, source: EventsSource, now: float) -> str:
-    """Describe when the first answer is expected, and on what that depends; ``now`` is Unix time."""
+    """Describe when the first answer is expected, and why then; ``now`` is Unix time."""
     start, end = _first_window(standing, source)
     due = end + span_ms(standing.lateness)
     lateness = "" if standing.lateness == "0s" else f" plus the lateness {standing.lateness}"
@@ -303,7 +303,7 @@ def _first_window(standing: StandingQuery, source: EventsSource) -> tuple[int, i
     start = window.first_from(0 if standing.begins is None else moment_ms(standing.begins))
     if source.has_periods:
         period_end = start - start % source.period_ms + source.period_ms
-        if start + window.size_ms > period_end:  # it is in no period
+        if start + window.size_ms > period_end:  # windows that span two periods are not asked
             start = window.first_from(period_end)
     return start, start + window.size_ms
 

@@ -1,6 +1,6 @@
-"""Parses a SELECT's aggregate columns (counts, shares, sums, means, quantiles, spreads) and its HAVING.
+"""Parses the aggregate columns of a SELECT (counts, shares, sums, means, quantiles, spreads) and its HAVING.
 
-HAVING compares published numbers of a group after the answers, without a charge.
+HAVING compares the published numbers of a group after the answers; this costs nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SUPPORTED_AGGREGATES: Final = (
 
 
 def condition_of(node: Any) -> str:
-    """Convert a condition to a predicate's text; the stream checks whether it is supported."""
+    """Return the text of a condition as a predicate; whether a stream supports it is checked later."""
     if node.find(exp.Subquery, exp.Select):
         raise StatementError("a condition compares attributes with literals; write one SELECT from one table")
     return str(node.sql(dialect="postgres", identify=True, comments=False))
@@ -48,7 +48,7 @@ def join_conditions(first: str | None, second: str) -> str:
 
 
 def attribute_of(node: Any, clause: str) -> str:
-    """Return the attribute that a node names; otherwise StatementError, with the name of the ``clause``."""
+    """Return the attribute that a node names; StatementError, which names the ``clause``, for another node."""
     column = strip_parentheses(node) if isinstance(node, exp.Expression) else None
     if (
         not isinstance(column, exp.Column)
@@ -70,7 +70,7 @@ def strip_parentheses(node: exp.Expr) -> exp.Expr:
 
 
 def is_number(node: exp.Expr, number: int) -> bool:
-    """Whether a node is this number, in any notation."""
+    """Return whether a node is a literal with this value, in any notation."""
     if not isinstance(node, exp.Literal) or node.is_string:
         return False
     try:
@@ -104,7 +104,8 @@ _SPREADS: Final[dict[type[exp.Expr], Literal["variance", "stddev"]]] = {
     exp.StddevPop: "stddev",
     exp.StddevSamp: "stddev",
 }
-"""Aggregates of a spread; the noise hides the difference between those of a sample and of a population, so both are one question."""
+"""The form of each aggregate of a spread. The noise hides the difference between sample and population, so both have
+one form."""
 
 
 def distinct_message(declared: str = "") -> str:
@@ -119,10 +120,12 @@ def distinct_message(declared: str = "") -> str:
 class AnswerColumn:
     """An aggregate column of a statement: its form, condition and attribute.
 
-    The form ``fraction`` is a share of all rows, ``rate`` the share of the rows of ``where`` that satisfy
-    ``rate``; ``people`` counts people by the column ``person``, with ``min_rows`` rows, and ``person_sum``
-    adds up their sums, each at most ``bound``.
-    ``counted_columns`` names the columns in COUNT(column): they must exist, but tables have no nulls to skip.
+    - The form ``fraction`` is the share of all rows that satisfy ``where``.
+    - ``rate`` is the share of the rows of ``where`` that satisfy the condition ``rate``.
+    - ``people`` counts the people, by the column ``person``, who have at least ``min_rows`` rows.
+    - ``person_sum`` adds up the people's sums of ``attribute``, each clamped to ``bound``.
+
+    ``counted_columns`` are the columns in COUNT(column). They must exist; tables have no nulls that COUNT would skip.
     """
 
     name: str
@@ -202,7 +205,7 @@ def _parse_sum_or_mean(name: str, node: exp.Sum | exp.Avg, where: str | None, *,
     if is_number(value, 1) and (zero or (none and form == "sum")):
         if form == "sum":
             return AnswerColumn(name, "count", join_conditions(where, condition))
-        return _fraction(name, condition, where, grouped=grouped)
+        return _make_share(name, condition, where, grouped=grouped)
     if isinstance(value, exp.Column) and (none or (zero and form == "sum")):
         return AnswerColumn(name, form, join_conditions(where, condition), attribute_of(value, node.key.upper()))
     raise StatementError(
@@ -222,12 +225,12 @@ def _parse_share(name: str, node: exp.Div, where: str | None, *, grouped: bool) 
             "only COUNT(*) FILTER (WHERE …) / COUNT(*) can be divided; ask each in its own column"
         )
     return replace(
-        _fraction(name, numerator.where, where, grouped=grouped),
+        _make_share(name, numerator.where, where, grouped=grouped),
         counted_columns=(*numerator.counted_columns, *denominator.counted_columns),
     )
 
 
-def _fraction(name: str, condition: str, where: str | None, *, grouped: bool) -> AnswerColumn:
+def _make_share(name: str, condition: str, where: str | None, *, grouped: bool) -> AnswerColumn:
     if where is not None or grouped:
         return AnswerColumn(name, "rate", where, rate=condition)
     return AnswerColumn(name, "fraction", condition)
@@ -247,7 +250,7 @@ def _parse_statistic(name: str, node: exp.Expr, where: str | None) -> AnswerColu
 
 
 def _parse_percentile(name: str, node: exp.WithinGroup, where: str | None) -> AnswerColumn:
-    """Parse PERCENTILE_CONT or PERCENTILE_DISC; DESC counts the quantile from the largest value."""
+    """Parse PERCENTILE_CONT or PERCENTILE_DISC; with DESC, the quantile is counted from the largest value."""
     ordered = node.expression.expressions if isinstance(node.expression, exp.Order) else []
     if len(ordered) != 1 or not isinstance(ordered[0], exp.Ordered):
         raise StatementError("WITHIN GROUP: order by one attribute")
@@ -269,7 +272,7 @@ def _is_null(default: exp.Expr | None) -> bool:
 
 
 def _without_factor(node: exp.Expr) -> exp.Expr:
-    """Remove a factor ``1.0 *`` or a cast, both of which force decimal division."""
+    """Remove a factor ``1.0 *`` or a cast, which statements use to divide as decimals."""
     if isinstance(node, exp.Cast):
         return strip_parentheses(node.this)
     if isinstance(node, exp.Mul):
@@ -298,7 +301,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Holds if all ``parts`` hold (``and``), if one holds (``or``), or if the only one does not (``not``)."""
+    """Combines conditions: all ``parts`` hold (``and``), one part holds (``or``), or the only part does not (``not``)."""
 
     connective: Literal["and", "or", "not"]
     parts: tuple[Having, ...]
@@ -335,7 +338,7 @@ _SUPPORTED_FORM: Final = "HAVING: compare a number of the result with a literal,
 
 
 def parse_having(node: exp.Expr, column_of: Callable[[exp.Expr], int]) -> Having:
-    """Parse a HAVING clause; ``column_of`` returns the index of a column of numbers, or raises."""
+    """Parse a HAVING clause; ``column_of`` returns the index of a column of numbers, or raises StatementError."""
     node = strip_parentheses(node)
     match node:
         case exp.And() | exp.Or():
@@ -347,7 +350,7 @@ def parse_having(node: exp.Expr, column_of: Callable[[exp.Expr], int]) -> Having
             return Combination("not", (parse_having(node.this, column_of),))
         case exp.Between():
             index = column_of(strip_parentheses(node.this))
-            low, high = _number(node.args["low"]), _number(node.args["high"])
+            low, high = _number_of(node.args["low"]), _number_of(node.args["high"])
             if low is None or high is None or node.args.get("symmetric"):
                 raise StatementError(_SUPPORTED_FORM)
             return Combination("and", (Comparison(index, ">=", low), Comparison(index, "<=", high)))
@@ -355,9 +358,9 @@ def parse_having(node: exp.Expr, column_of: Callable[[exp.Expr], int]) -> Having
     if operator is None:
         raise StatementError(_SUPPORTED_FORM)
     left, right = strip_parentheses(node.this), strip_parentheses(node.expression)
-    if (number := _number(right)) is not None:
+    if (number := _number_of(right)) is not None:
         return Comparison(column_of(left), operator, number)
-    if (number := _number(left)) is not None:
+    if (number := _number_of(left)) is not None:
         return Comparison(column_of(right), _MIRRORED[operator], number)
     raise StatementError(_SUPPORTED_FORM)
 
@@ -372,7 +375,7 @@ def compared_columns(having: Having | None) -> Iterator[int]:
 
 
 def satisfies_having(having: Having, row: Mapping[str, Any], names: tuple[str, ...]) -> bool:
-    """Whether a row of the result satisfies the condition; as in SQL, not if it depends on a missing number."""
+    """Return whether a row of the result satisfies the condition; as in SQL, a missing number satisfies nothing."""
     return _evaluate(having, row, names) is True
 
 
@@ -389,7 +392,7 @@ def _evaluate(having: Having, row: Mapping[str, Any], names: tuple[str, ...]) ->
     return None if None in parts else not decisive
 
 
-def _number(node: exp.Expr) -> float | None:
+def _number_of(node: exp.Expr) -> float | None:
     node = strip_parentheses(node)
     sign = 1.0
     if isinstance(node, exp.Neg):

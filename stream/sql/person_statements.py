@@ -20,19 +20,18 @@ SUPPORTED_SUBQUERIES: Final = (
     "FROM a subquery: ask SELECT COUNT(*) FROM (SELECT person FROM t GROUP BY person HAVING COUNT(*) >= 2), or "
     "SELECT SUM(LEAST(s, 100)) FROM (SELECT person, SUM(a) AS s FROM t GROUP BY person)"
 )
-"""The supported subqueries."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeopleQuery:
-    """A subquery with one row for each person, from the rows of ``table`` that satisfy ``where``."""
+    """A subquery that makes one row of each person's rows of ``table`` that satisfy ``where``."""
 
     table: exp.Table
     person: str
     where: str | None
     min_rows: int | None
     sums: dict[str, str]
-    """The attribute that each sum adds up, by the sum's name."""
+    """The attribute of each sum in the subquery, by the sum's alias."""
 
 
 def parse_people_query(node: Any) -> PeopleQuery:
@@ -58,13 +57,13 @@ def parse_people_query(node: Any) -> PeopleQuery:
         inner = strip_parentheses(column.this) if isinstance(column, exp.Alias) else strip_parentheses(column)
         if isinstance(inner, exp.Sum) and isinstance(column, exp.Alias):
             sums[column.alias.casefold()] = attribute_of(inner.this, "SUM")
-        elif not _is_harmless(inner, person):
+        elif not _is_ignored(inner, person):
             raise StatementError(SUPPORTED_SUBQUERIES)
     return PeopleQuery(
         table,
         person,
         None if where is None else condition_of(where.this),
-        None if having is None else _min_rows(strip_parentheses(having.this)),
+        None if having is None else _parse_min_rows(strip_parentheses(having.this)),
         sums,
     )
 
@@ -87,14 +86,14 @@ def parse_people_column(name: str, node: exp.Expr, people: PeopleQuery) -> Answe
     raise StatementError(SUPPORTED_SUBQUERIES)
 
 
-def _is_harmless(node: exp.Expr, person: str) -> bool:
-    """Whether a column of the subquery is the person, a literal or a count, which the result ignores."""
+def _is_ignored(node: exp.Expr, person: str) -> bool:
+    """Return whether a column of the subquery is the person, a literal or a count: the result ignores these."""
     if isinstance(node, exp.Column):
         return node.name.casefold() == person.casefold()
     return isinstance(node, exp.Literal | exp.Count) or is_number(node, 1)
 
 
-def _min_rows(having: exp.Expr) -> int:
+def _parse_min_rows(having: exp.Expr) -> int:
     """Return k of ``HAVING COUNT(*) >= k``, or of ``> k - 1``."""
     if isinstance(having, exp.GTE | exp.GT) and isinstance(strip_parentheses(having.this), exp.Count):
         counted = strip_parentheses(strip_parentheses(having.this).this)

@@ -32,11 +32,11 @@ from stream.sql.stream_choice import Target, choose_stream, takes_max_price
 class Table(DataFrames, Sequence[dict[str, Any]]):
     """The result of a statement: a sequence of rows, each a mapping by column name.
 
-    A number in column ``n`` has its error bound in column ``n ±``, null if the answer has none, and
-    the ends of its confidence interval in ``n 95% low`` and ``n 95% high`` if any row has one. If any
-    row's number is not informative, ``n informative`` is false in these rows and true in the others.
-    ``results`` are the answers of ``stream``, and ``epsilon`` is their total cost. If FROM names a source
-    with several open streams, ``why`` says why this stream was chosen.
+    - A number in column ``n`` has its error bound in column ``n ±``, which is null if the answer has none.
+    - If a row has a confidence interval, its ends are in the columns ``n 95% low`` and ``n 95% high``.
+    - If a row's number is not informative, the column ``n informative`` is false in such rows and true in all others.
+    - ``results`` are the answers of ``stream``, and ``epsilon`` is their total cost.
+    - If FROM names a source with several open streams, ``why`` says why this stream was chosen.
 
     Examples:
         >>> table = client.sql("SELECT sex, COUNT(*) AS n FROM people GROUP BY sex")
@@ -76,7 +76,7 @@ class Table(DataFrames, Sequence[dict[str, Any]]):
 
     @property
     def price(self) -> float:
-        """The most ε that the questions rejected for their price may cost; in a dry run, that is all questions."""
+        """The total ε of the questions that were rejected for their price; a dry run rejects all questions."""
         return sum(one.price or 0.0 for one in self.results if one.is_priced)
 
     def __repr__(self) -> str:
@@ -99,7 +99,7 @@ def format_cost(table: Table) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PreparedStatement:
-    """A statement with its ``queries``; ``table`` needs their results in the same order."""
+    """A statement and its ``queries``; ``table`` takes their results in the same order."""
 
     statement: SelectStatement
     plan: StatementPlan
@@ -123,17 +123,17 @@ class PreparedStatement:
             StatementError: no stream supports the statement.
         """
         chosen = choose_stream(statement, sources, grants)
-        made, stream = chosen.plan, chosen.target.grant.spec.stream
+        plan, stream = chosen.plan, chosen.target.grant.spec.stream
         limit = {} if max_price is None else {"max_price": max_price}
         queries = validate_as_invalid(
             lambda: tuple(
                 Query.model_validate({"stream": stream, "id": f"{new_id}-{number}", **limit, **question.query})
-                for number, question in enumerate(made.questions)
+                for number, question in enumerate(plan.questions)
             )
         )
         if queries[0].max_price is not None and not takes_max_price(chosen.target, queries[0].max_price):
             queries = tuple(query.model_copy(update={"max_price": None}) for query in queries)
-        return cls(statement, made, chosen.target, queries, chosen.why)
+        return cls(statement, plan, chosen.target, queries, chosen.why)
 
     def table(self, results: Results) -> Table:
         """Build the result of the statement."""
@@ -191,7 +191,7 @@ class PreparedStatement:
 
 
 def _error_bound(query: Mapping[str, Any], result: Result, index: int) -> float | None:
-    """Return a number's error bound in its unit; for a quantile the distance of its interval's farther end."""
+    """Return a number's error bound in its unit; for a quantile, the distance to the farther end of its interval."""
     if "quantile" not in query:
         return result.alpha
     if result.choice is not None or result.choices is not None:
@@ -205,7 +205,7 @@ def _error_bound(query: Mapping[str, Any], result: Result, index: int) -> float 
 def _sort_keys(
     rows: Sequence[Mapping[str, Any]], plan: StatementPlan, source: TableSource, column: Column
 ) -> list[tuple[bool, Any]]:
-    """Return each row's sort key for a column; groups sort in the order of their declared domain, or as texts."""
+    """Return the sort key of each row for a column; groups are sorted as in their domain, or as texts."""
     values: list[Any] = [row.get(column.name) for row in rows]
     if isinstance(column, GroupColumn):
         if column.attribute in source.texts:
@@ -224,7 +224,7 @@ def _sort_keys(
 
 
 def _column_names(column: Column, known: Collection[str]) -> Iterator[str]:
-    """Yield the columns of a group or number in the result; all but the first two only if a row has them."""
+    """Yield the result columns of a group or a number; those after the error bound only if a row has them."""
     name = column.name
     yield name
     if not isinstance(column, GroupColumn):

@@ -1,8 +1,8 @@
 """Parses one SELECT of aggregates from one table.
 
-Supported are ``COUNT(*)``, ``SUM(a)``, ``AVG(a)``, each with ``FILTER (WHERE …)`` or ``CASE WHEN … END``,
-quantiles, variances, shares of rows, ``WHERE`` and ``GROUP BY``. A statement that groups by a text needs no
-aggregate. ``HAVING``, ``ORDER BY`` and ``LIMIT`` apply to the result and cost nothing.
+Supported aggregates are ``COUNT(*)``, ``SUM(a)`` and ``AVG(a)``, each with ``FILTER (WHERE …)`` or ``CASE WHEN … END``,
+and quantiles, variances and shares of rows. Supported clauses are ``WHERE`` and ``GROUP BY``; ``HAVING``, ``ORDER BY``
+and ``LIMIT`` apply to the result and cost nothing. A statement that groups by a text needs no aggregate.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def columns_of(text: str) -> list[str]:
 
 
 def unquoted_special_name(text: str) -> str | None:
-    """Return the unquoted name after FROM if it has special characters.
+    """Return the unquoted name after FROM if it has special characters, else None.
 
-    The parser would read only the part before them: ``a@b`` as ``a``.
+    The parser would read only the part before these characters: ``a@b`` as ``a``.
     """
     tokens = tokenize(text)
     after_from = (index + 1 for index, token in _outermost_tokens(tokens) if token.token_type is TokenType.FROM)
@@ -78,7 +78,7 @@ def unquoted_special_name(text: str) -> str | None:
 
 
 def conditions_of(text: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield each condition twice: as written, and with blanks in place of table names."""
+    """Yield each condition in two forms: as it is written, and with blanks in place of table names."""
     tokens = tokenize(text)
     blanked = _blank_table_names(text, tokens, tables)
     for index, token in enumerate(tokens):
@@ -98,7 +98,7 @@ def _upper_tokens(text: str) -> list[str]:
 
 
 def _outermost_tokens(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
-    """Yield the tokens outside parentheses with their positions, up to an unmatched closing one."""
+    """Yield the tokens outside parentheses with their positions, up to an unmatched closing parenthesis."""
     depth = 0
     for index, token in enumerate(tokens):
         closes = token.token_type in _CLOSE
@@ -126,7 +126,7 @@ MAX_STATEMENT_LENGTH: Final = 8192
 _LIST_REMEDY: Final = "'sotto source list' and list_sources() show what can be asked"
 
 _is_parsing: Final[ContextVar[bool]] = ContextVar("is_parsing", default=False)
-# The parser logs unknown text, which may quote the statement, to standard error.
+# Suppress the parser's log to standard error while it parses: it may quote the statement.
 logging.getLogger("sqlglot").addFilter(lambda _: not _is_parsing.get())
 
 _SUPPORTED_CLAUSES: Final = frozenset(
@@ -151,7 +151,7 @@ _STATEMENT_REMEDIES: Final[dict[str, str]] = {
 """Remedies for statements other than SELECT, by their first word."""
 
 _FIRST_TOKENS: Final = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.SEMICOLON})
-"""First tokens that the parser may read; it logs a warning for most others."""
+"""First tokens of the statements that are given to the parser; it logs a warning about most others."""
 
 _MAX_DIGITS: Final = 18
 """Most digits of an integer in LIMIT, GROUP BY and ORDER BY."""
@@ -163,7 +163,7 @@ _ONE_NAME_RULE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class GroupColumn:
-    """A column of a grouping attribute."""
+    """A result column with the values of an attribute of GROUP BY."""
 
     name: str
     attribute: str
@@ -174,11 +174,12 @@ Column = GroupColumn | AnswerColumn
 
 @dataclass(frozen=True, slots=True)
 class SelectStatement:
-    """A parsed SELECT; ``order`` has the positions of columns and whether they are descending.
+    """A parsed SELECT.
 
-    ``aliases`` has the names in GROUP BY that are aliases of columns. ``conditions`` are pairs: the text as
-    written, and the same text without table names. ``where`` is the statement's own condition, which the
-    columns of aggregates contain too, there also with that of their FILTER.
+    - ``order`` has pairs: the position of a column, and whether the order is descending.
+    - ``aliases`` has the names in GROUP BY that are aliases of columns.
+    - ``conditions`` has pairs: a condition as it is written, and the same text without table names.
+    - ``where`` is the condition of WHERE. The columns of aggregates contain it too, joined with their FILTER.
     """
 
     table: str
@@ -221,7 +222,7 @@ def _parse_text(text: str) -> SelectStatement:
         trees = [tree for tree in _DIALECT.parse(text) if tree is not None]
     except SqlglotError as error:
         remedy = remedy_of(text, f"{SUPPORTED_AGGREGATES} FROM a source")
-        raise StatementError(f"the statement cannot be read{_error_place(error)}; {remedy}") from None
+        raise StatementError(f"the statement cannot be read{_describe_place(error)}; {remedy}") from None
     if len(trees) != 1:
         raise StatementError("give one statement")
     select = trees[0]
@@ -234,7 +235,7 @@ def _parse_text(text: str) -> SelectStatement:
 
 
 def _require_select(text: str) -> None:
-    """Refuse other statements by their first word, and quotes of other dialects."""
+    """Refuse a statement that does not begin as a SELECT, and quotes of other dialects."""
     tokens = tokenize(text)
     if tokens and tokens[0].token_type not in _FIRST_TOKENS:
         word = tokens[0].text
@@ -291,7 +292,7 @@ def _parse_select(select: exp.Select, text: str) -> SelectStatement:
 
 
 def no_aggregates_error() -> StatementError:
-    """Return the error of a statement that would return rows."""
+    """Return the error of a statement without aggregates, which would return rows."""
     return StatementError(f"rows are never returned, only aggregates; {SUPPORTED_AGGREGATES}")
 
 
@@ -308,7 +309,7 @@ def _replace_distinct_by_group_by(select: exp.Select) -> None:
 
 
 def _refuse_clauses_beside_subquery(select: exp.Select) -> None:
-    """Refuse further clauses beside a subquery of people."""
+    """Refuse WHERE, GROUP BY and HAVING outside a subquery of people."""
     extra = next((name for name in ("where", "group", "having") if select.args.get(name)), None)
     if extra is not None:
         raise StatementError(f"{extra.upper()}: goes inside the subquery; move it there")
@@ -317,7 +318,7 @@ def _refuse_clauses_beside_subquery(select: exp.Select) -> None:
 def _parse_table(select: exp.Select) -> tuple[str, set[str]]:
     """Return the table's name, and the set of its name and alias.
 
-    Also removes them where they qualify attributes: ``t.age`` becomes ``age``.
+    The name and the alias are removed from attributes: ``t.age`` becomes ``age``.
     """
     clause = select.args.get("from_")
     table = clause.this if clause is not None else None
@@ -346,7 +347,7 @@ def _parse_groups(select: exp.Select) -> tuple[tuple[str, ...], tuple[str, ...]]
     }
     found, aliases = [], []
     for one in group.expressions:
-        if (number := _whole_number(one)) is not None:
+        if (number := _parse_whole_number(one)) is not None:
             index = number - 1
             chosen = select.expressions[index] if 0 <= index < len(select.expressions) else None
             one = chosen.this if isinstance(chosen, exp.Alias) else chosen  # noqa: PLW2901
@@ -400,7 +401,7 @@ def _parse_having_clause(select: exp.Select, columns: Sequence[Column]) -> Havin
     ]
 
     def column_of(node: exp.Expr) -> int:
-        index = _index_of(node.name if isinstance(node, exp.Column) else _normal_form(node), known)
+        index = _find_column(node.name if isinstance(node, exp.Column) else _normal_form(node), known)
         if index < 0:
             raise StatementError("HAVING: use a number that is a column of the result; write it in SELECT as well")
         if isinstance(columns[index], GroupColumn):
@@ -420,18 +421,18 @@ def _parse_order(select: exp.Select, columns: Sequence[Column]) -> tuple[tuple[i
     keys = []
     for one in order.expressions if order is not None else ():
         key = strip_parentheses(one.this)
-        if (number := _whole_number(key)) is not None:
+        if (number := _parse_whole_number(key)) is not None:
             index = number - 1
         else:
             name = key.name if isinstance(key, exp.Column) else _normal_form(key)
-            index = _index_of(name, known)
+            index = _find_column(name, known)
         if not 0 <= index < len(columns):
             raise StatementError("ORDER BY: name a column of the result, or its position")
         keys.append((index, bool(one.args.get("desc"))))
     return tuple(keys)
 
 
-def _index_of(name: str, known: Sequence[set[str]]) -> int:
+def _find_column(name: str, known: Sequence[set[str]]) -> int:
     if (exact := next((index for index, names in enumerate(known) if name in names), -1)) >= 0:
         return exact
     alike = [index for index, names in enumerate(known) if name.casefold() in {one.casefold() for one in names}]
@@ -445,7 +446,7 @@ def _parse_limit(select: exp.Select) -> int | None:
     options = limit.args.get("limit_options")
     if options is not None and (options.args.get("percent") or options.args.get("with_ties")):
         raise StatementError("FETCH: give a whole number of rows, without PERCENT and WITH TIES")
-    number = _whole_number(limit.expression if isinstance(limit, exp.Limit) else limit.args.get("count"))
+    number = _parse_whole_number(limit.expression if isinstance(limit, exp.Limit) else limit.args.get("count"))
     if number is None:
         raise StatementError(f"LIMIT: give a whole number of at most {_MAX_DIGITS} digits")
     if not number:
@@ -453,12 +454,12 @@ def _parse_limit(select: exp.Select) -> int | None:
     return number
 
 
-def _whole_number(node: exp.Expr | None) -> int | None:
+def _parse_whole_number(node: exp.Expr | None) -> int | None:
     is_whole = isinstance(node, exp.Literal) and not node.is_string and node.this.isdecimal()
     return int(node.this) if is_whole and node is not None and len(node.this) <= _MAX_DIGITS else None
 
 
-def _error_place(error: SqlglotError) -> str:
+def _describe_place(error: SqlglotError) -> str:
     first = getattr(error, "errors", None) or [{}]
     line, column = first[0].get("line"), first[0].get("col")
     return f" near line {line}, column {column}" if line and column else ""

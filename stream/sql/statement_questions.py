@@ -1,4 +1,4 @@
-"""Plans the queries of a statement, and the cells of the result table that their answers fill."""
+"""Plans the questions of a statement, and the cells of the result table that their answers fill."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ from stream.tables.sensitivity import (
 from stream.tables.table_errors import PredicateError, private_text_message, quote_name, quote_names, to_one_line
 
 _WEIGHTS_FIELDS: Final = frozenset({"where", "fraction"})
-"""Fields of a query that pmw by multiplicative weights supports."""
+"""Fields of a query that a ``pmw`` stream by multiplicative weights supports."""
 
 _SUM_FORMS: Final = ("sum", "mean")
 _HISTOGRAM_FIELDS: Final = frozenset({"where", "fraction", "group_by", "rate"})
-"""Fields of a query that histograms support."""
+"""Fields of a query that a ``histogram`` stream supports."""
 _SPREAD_FORMS: Final = ("variance", "stddev")
 
 
 class StreamCheck:
-    """Checks questions against a stream's mechanism, from public definitions only."""
+    """Checks whether a stream's mechanism supports questions, from public definitions only."""
 
     def __init__(
         self, source: TableSource, grant: GrantRecord, conditions: Sequence[tuple[str, str]] = ()
@@ -89,7 +89,7 @@ class StreamCheck:
             )
 
     def check_question(self, column: str, query: Mapping[str, Any]) -> None:
-        """Refuse an unsupported question; the error names its column or quotes its condition."""
+        """Refuse an unsupported question; StatementError names its column or quotes its condition."""
         forms = (*_SUM_FORMS, *STATISTICS)
         named = {*query.get("group_by", ()), *(query[form] for form in forms if form in query)}
         for where in (query.get("where"), query.get("rate")):
@@ -116,7 +116,7 @@ class StreamCheck:
             self._check_histogram(column, query, named, self._histogram)
 
     def _condition_error(self) -> str | None:
-        """Return the error of the statement's first invalid condition, quoted as written."""
+        """Return the error of the statement's first invalid condition, which it quotes as written."""
         for written, without_tables in self._conditions:
             try:
                 self._parser.parse(without_tables)
@@ -125,7 +125,7 @@ class StreamCheck:
         return None
 
     def _is_hidden(self, query: Mapping[str, Any]) -> bool:
-        """Whether laplace noise can hide a sum; a mean is a sum and a count, which share its ε."""
+        """Return whether laplace noise can hide a sum. A mean is a sum and a count, which share the ε of the answer."""
         if "person_sum" in query and isinstance(self._calibration, AnswersCalibration):
             summed = self._attributes[query["person_sum"]]
             width = person_sensitivity(self._source, summed, query["bound"]) if isinstance(summed, Integers) else 1
@@ -148,7 +148,7 @@ class StreamCheck:
         return samplers.noise_fits(self._calibration, width, numbers)
 
     def _is_spread_hidden(self, form: str, query: Mapping[str, Any]) -> bool:
-        """Whether laplace noise can hide the three numbers of a variance."""
+        """Return whether laplace noise can hide the three numbers of a variance."""
         if not isinstance(self._calibration, AnswersCalibration):
             return True
         size = self._attributes[query[form]].size
@@ -200,7 +200,7 @@ class StreamCheck:
 
 
 _GROUPED_FORMS: Final = frozenset({"count", "people", "rate"})
-"""Forms for which one question answers all groups."""
+"""Forms whose numbers for all groups are one question."""
 
 MAX_QUESTIONS: Final = 256
 """Most questions of one statement."""
@@ -208,9 +208,10 @@ MAX_QUESTIONS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class StatementQuestion:
-    """A query without stream and id; its answer fills ``column`` in one ``row``, or in all rows (None).
+    """A question of a statement: a ``query`` without stream and id.
 
-    Without a ``column``, the answer names the groups of a text, which are the rows.
+    Its answer fills ``column`` in the row ``row`` or, if that is None, in all rows. If ``column`` is None, the answer
+    names the groups of a text, which become the rows.
     """
 
     column: int | None
@@ -220,9 +221,9 @@ class StatementQuestion:
 
 @dataclass(frozen=True, slots=True)
 class StatementPlan:
-    """A statement's columns, grouping attributes, the group of each row, and questions.
+    """A planned statement: its columns, the attributes of GROUP BY, the group of each row, and its questions.
 
-    ``excluded`` has the rows whose groups the statement's WHERE excludes in every table of the domain.
+    ``excluded`` has the positions of rows that are left out, because WHERE excludes their groups whatever the table has.
     """
 
     columns: tuple[Column, ...]
@@ -235,12 +236,12 @@ class StatementPlan:
 def plan_statement(statement: SelectStatement, source: TableSource, grant: GrantRecord) -> StatementPlan:
     """Plan the questions of a statement to a stream.
 
-    With GROUP BY, a count, rate, quantile or variance is one question for all groups. A sum or mean is
-    one question for each group that WHERE does not exclude, at most 256. Questions that a worker would refuse are refused here, so that no
-    other question of the statement is charged.
+    With GROUP BY, a count, rate, quantile or variance is one question for all groups. A sum or mean is one question for
+    each group that WHERE does not exclude. A statement has at most ``MAX_QUESTIONS`` questions. If a worker would refuse
+    one of them, the statement is refused here, so that its other questions are not charged.
 
     Raises:
-        StatementError: an attribute or condition is invalid, or the stream does not support it.
+        StatementError: an attribute or condition is invalid, or the stream does not support a question.
     """
     named = _Attributes(source)
     columns = tuple(_resolve_column(column, named, source) for column in statement.columns)
@@ -289,8 +290,9 @@ def _excluded_rows(where: str, source: TableSource, groups: tuple[str, ...]) -> 
     sizes = [source.attributes[name].size for name in groups]
     count = prod(sizes)
     every = (1 << count) - 1
-    # Sets of groups are bits of an integer: a condition may have hundreds of parts, and there are thousands of groups.
-    below = {name: [0] for name in groups}  # for each attribute and code, the groups with a lower code
+    # A set of groups is an integer with one bit for each group, because conditions may have hundreds of parts and
+    # statements thousands of groups.
+    below = {name: [0] for name in groups}  # for each attribute and code, the set of the groups with a lower code
     for axis, (name, size) in enumerate(zip(groups, sizes, strict=True)):
         run = prod(sizes[axis + 1 :])
         first = ((1 << run) - 1) * (every // ((1 << run * size) - 1))
@@ -298,7 +300,7 @@ def _excluded_rows(where: str, source: TableSource, groups: tuple[str, ...]) -> 
             below[name].append(below[name][-1] | first << run * code)
 
     def matching(leaf: Codes) -> int:
-        """Return the groups in which a leaf can hold: all if it is about another attribute of another column."""
+        """Return the groups in which a leaf can hold; these are all groups if it is about another column."""
         if leaf.attribute in below:
             return reduce(xor, (below[leaf.attribute][cut] for cut in leaf.cuts))
         held = every
@@ -312,10 +314,10 @@ def _excluded_rows(where: str, source: TableSource, groups: tuple[str, ...]) -> 
 
 
 def _cells_with_dates(source: TableSource, leaf: Codes, name: str) -> list[tuple[int, int]] | None:
-    """Return the spans of an attribute's cells that have dates of a leaf on another granularity of its column.
+    """Return the ranges of an attribute's cells that have dates of a leaf about the same column.
 
-    None if these are no granularities of one column and range: outside different ranges, a value may count as
-    ends that are different dates.
+    The leaf's attribute reads the column with another granularity. None if the two attributes are not granularities of
+    one column with the same range: in different ranges a value out of range counts as different dates.
     """
     domains = source.attributes[leaf.attribute], source.attributes[name]
     if source.column_of(leaf.attribute) != source.column_of(name):
@@ -332,7 +334,7 @@ def _cells_with_dates(source: TableSource, leaf: Codes, name: str) -> list[tuple
 
 
 def _group_names_question(where: str | None, source: TableSource, groups: tuple[str, ...]) -> StatementQuestion:
-    """Return the question of a statement without aggregates, which asks for the groups of a text."""
+    """Return the only question of a statement without aggregates, which asks for the groups of a text."""
     if not any(name in source.texts for name in groups):
         raise no_aggregates_error()
     return StatementQuestion(None, None, {"group_by": groups} | ({} if where is None else {"where": where}))
@@ -350,7 +352,7 @@ class _Attributes:
         return name.casefold() in self._folded
 
     def find_attribute(self, name: str, where: str) -> str:
-        """Return the declared name; another case is accepted if it is unambiguous."""
+        """Return the declared name; a name in another case is accepted if it is unambiguous."""
         if name in self._names:
             return name
         if is_calendar_name(name):
@@ -361,7 +363,7 @@ class _Attributes:
         raise StatementError(f"{where}: no attribute is called {quote_name(name)}{hint}")
 
     def resolve_condition(self, text: str | None) -> str | None:
-        """Return a condition with attributes in place of calendar functions."""
+        """Return a condition in which attributes replace calendar functions."""
         if text is None:
             return None
         return replace_calendar_names(text, self._source, lambda base: self.find_attribute(base, "WHERE"))
@@ -387,7 +389,7 @@ def _require_groups(
 
 
 def _require_numbers(statement: SelectStatement, columns: Sequence[Column], source: TableSource) -> None:
-    """Refuse HAVING about a column of dates or categories."""
+    """Refuse a HAVING that compares a column of dates or categories."""
     for index in compared_columns(statement.having):
         column = columns[index]
         if isinstance(column, AnswerColumn) and column.form == "quantile":
@@ -501,7 +503,7 @@ def _column_query(column: AnswerColumn, where: str | None) -> dict[str, Any]:
 
 
 def _cell_predicates(name: str, domain: Domain) -> tuple[str, ...]:
-    """Return a predicate for each value or bin; the first and last bin have no outer edge."""
+    """Return the predicate of each value or bin; those of the first and last bin have no outer edge."""
     quoted = '"' + name.replace('"', '""') + '"'
     match domain:
         case Categories(values=values):

@@ -54,7 +54,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 def name_calendar_functions(statement: exp.Expr) -> exp.Expr:
-    """Replace calendar functions of columns by names, and casts of texts to dates by the texts."""
+    """Replace calendar functions of columns by column names, and casts of texts to dates by the texts."""
     return statement.transform(_name_function)
 
 
@@ -80,12 +80,12 @@ def _name_function(node: exp.Expr) -> exp.Expr:
 
 
 def is_calendar_name(name: str) -> bool:
-    """Return whether a name stands for a calendar function."""
+    """Return whether a column name stands for a calendar function."""
     return _CALENDAR_NAME.fullmatch(name) is not None
 
 
 def calendar_attribute(name: str, source: TableSource, find_attribute: Callable[[str], str]) -> str:
-    """Return the attribute that a calendar function's name stands for; StatementError if none is declared."""
+    """Return the attribute for which a calendar function's name stands; StatementError if it is not declared."""
     found = _CALENDAR_NAME.fullmatch(name)
     if found is None:
         return find_attribute(name)
@@ -109,7 +109,7 @@ def calendar_attribute(name: str, source: TableSource, find_attribute: Callable[
 
 
 def replace_calendar_names(condition: str, source: TableSource, find_attribute: Callable[[str], str]) -> str:
-    """Replace the names of calendar functions in a condition by attributes, and their literals by periods."""
+    """Replace the names of calendar functions in a condition by attributes, and the compared dates by periods."""
     if "DATE_TRUNC(" not in condition and "EXTRACT(" not in condition:
         return condition
     [tree] = _DIALECT.parser().parse_into(exp.Condition, list(_DIALECT.tokenize(condition)), condition)
@@ -129,7 +129,7 @@ def replace_calendar_names(condition: str, source: TableSource, find_attribute: 
 
 
 def _as_period(literal: Any, granularity: str) -> str:
-    """Return the period that begins at a day: DATE_TRUNC('month', …) gives a month's first day."""
+    """Return the period that begins at the literal's day, as DATE_TRUNC('month', …) gives a month's first day."""
     text = str(literal.this)
     if granularity == "year" and not literal.is_string:
         return text
@@ -140,14 +140,14 @@ def _as_period(literal: Any, granularity: str) -> str:
 Parameters = Sequence[Any] | Mapping[str, Any]
 
 _SEPARATORS: Final = frozenset(["", *" \t\r\n(),=<>"])
-"""Characters beside which a literal needs no blank."""
+"""Neighboring characters that need no blank between them and a literal."""
 
 
 def bind_parameters(statement: str, parameters: Parameters) -> str:
     """Replace each ``?`` by the next value of a sequence, or each ``:name`` by a value of a mapping.
 
-    Placeholders are tokens of the parser, so quoted ones and those in comments stay. Each value
-    becomes exactly one literal, whatever its characters are.
+    Placeholders are tokens of the parser, so a ``?`` or ``:name`` in quotes or comments stays. Each value becomes exactly
+    one literal, whatever its characters are.
 
     Raises:
         StatementError: a placeholder has no value, a value has no placeholder, or its type has no literal.
@@ -155,7 +155,7 @@ def bind_parameters(statement: str, parameters: Parameters) -> str:
     try:
         tokens = tokenize(statement)
     except SqlglotError:
-        return statement  # the parser reports the place
+        return statement  # the parser will report the place of the error
     pieces, end = [], 0
     for start, stop, value in _placeholders(tokens, parameters):
         before = "" if statement[max(start - 1, 0) : start] in _SEPARATORS else " "

@@ -1,4 +1,4 @@
-"""Chooses the stream that answers a statement: the named one, or the cheapest open one of a source."""
+"""Chooses the stream that answers a statement: the named stream, or the cheapest open stream of a source."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TEXT_MECHANISMS: Final = ("unknown_groups",)
 """Mechanisms that group by a text attribute."""
 
 _KIND_ORDER: Final = ("histogram", "pmw", "laplace", "unknown_groups")
-"""The order of mechanisms at the same ε: those that do not charge further answers are first."""
+"""The order of mechanisms at the same ε; mechanisms whose further answers cost nothing are first."""
 
 _FREE_REASONS: Final = {
     "histogram": "its release is paid for",
@@ -46,7 +46,7 @@ _FREE_REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A stream, as its grant, and the table that it answers about."""
+    """The grant of a stream, and the table about which it answers."""
 
     source: TableSource
     grant: GrantRecord
@@ -54,7 +54,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class StreamChoice:
-    """The stream that answers a statement, with its plan; ``why`` is the reason of a choice among several."""
+    """The stream that answers a statement, and the plan; ``why`` is the reason if there were several streams."""
 
     target: Target
     plan: StatementPlan
@@ -66,8 +66,9 @@ def choose_stream(
 ) -> StreamChoice:
     """Plan a statement on the stream that it names, or on the cheapest open stream of the source.
 
-    Free streams are first: a histogram that is paid for, then the estimate of pmw, which is free
-    unless it must measure. Among the others, the least ε for the statement's questions decides.
+    Streams whose answers are expected to be free are preferred: first a histogram whose release is charged already, then
+    a pmw stream that has begun, which charges only if it must measure. Otherwise the least ε for the statement's
+    questions decides.
 
     Raises:
         Unknown: there is no such source or stream, or the source has no open stream.
@@ -97,7 +98,7 @@ def choose_stream(
 def list_tables(
     sources: Iterable[SourceRecord], grants: Iterable[GrantRecord]
 ) -> dict[str, dict[str, Domain | Text]]:
-    """Return the names that FROM takes, sources and open streams, with the attributes that each can name."""
+    """Return the sources and open streams that FROM can name, with the attributes that statements about each can name."""
     tables = {one.source.source: one.source for one in sources if isinstance(one.source, TableSource)}
     found: dict[str, dict[str, Domain | Text]] = {}
     for grant in grants:
@@ -122,10 +123,10 @@ def find_targets(
 ) -> list[Target]:
     """Return the stream of this name, or the open streams on the source of this name.
 
-    If ``groups`` (the attributes in GROUP BY) has a text, they are streams of unknown_groups.
+    If the attributes of GROUP BY, ``groups``, contain a text, only streams of unknown_groups are returned.
 
     Raises:
-        Unknown: neither exists, or no stream is open.
+        Unknown: there is no such stream or source, or no stream is open.
         StatementError: the stream supports no statements.
     """
     tables = {one.source.source: one.source for one in sources}
@@ -153,7 +154,7 @@ def find_targets(
 
 
 def takes_max_price(target: Target, max_price: float | str) -> bool:
-    """Whether a stream takes ``max_price``; if not, all its charges are equal, and the limit is checked here.
+    """Return whether a stream takes ``max_price``; if not, its charges are fixed, and the limit is checked here.
 
     Raises:
         StatementError: an answer costs more than the limit.
@@ -177,7 +178,7 @@ def takes_max_price(target: Target, max_price: float | str) -> bool:
 
 
 def _groups_by_text(source: Source | None, groups: Sequence[str]) -> bool:
-    """Return whether any grouped attribute is a text of the source."""
+    """Return whether one of the attributes of GROUP BY is a text of the source."""
     texts = source.texts if isinstance(source, TableSource) else {}
     return not {text.casefold() for text in texts}.isdisjoint(name.casefold() for name in groups)
 
@@ -200,7 +201,7 @@ def _open_grants(
 
 
 def _preference(choice: StreamChoice) -> tuple[bool, Fraction, int, float, str]:
-    """Return the sort key: enough charged answers left, expected ε, kind, α, name."""
+    """Return the sort key of a choice: whether too few charged answers are left, expected ε, kind, α and name."""
     grant = choice.target.grant
     questions = len(choice.plan.questions)
     charged = isinstance(grant.calibration, AnswersCalibration | UnknownGroupsCalibration)
@@ -210,7 +211,7 @@ def _preference(choice: StreamChoice) -> tuple[bool, Fraction, int, float, str]:
 
 
 def _expected_cost(choice: StreamChoice) -> Fraction:
-    """Return the ε that the questions are expected to cost: a pmw stream that has begun is free."""
+    """Return the expected ε of the questions; a pmw stream that has begun is expected to charge nothing."""
     grant, source = choice.target.grant, choice.target.source
     questions = len(choice.plan.questions)
     charges = questions if isinstance(grant.calibration, AnswersCalibration | UnknownGroupsCalibration) else 0

@@ -1,1 +1,1 @@
-"""Witnesses: places outside Kafka that keep anchors, the heads of the audit trail."""
+"""Witnesses: places outside Kafka that keep anchors, which are heads of the audit trail."""

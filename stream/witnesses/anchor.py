@@ -17,7 +17,7 @@ from schemas import TrailHead
 from stream.errors import SottoError
 
 ANCHORS_READ: Final = 100
-"""Most anchors that a witness returns: the newest one binds, and the others are evidence beside it."""
+"""Most anchors that a witness returns: the newest anchor binds, and earlier ones are further evidence."""
 LARGEST_TIME: Final = 9_999_999_999_999
 """Largest time of an anchor, in milliseconds since 1970: 13 digits, in the year 2286."""
 
@@ -25,15 +25,16 @@ Offset = Annotated[int, Field(ge=0)]
 
 
 class WitnessError(SottoError):
-    """A witness cannot be used; the message has the reason without credentials."""
+    """A witness cannot be used; the message has the reason, but no credentials."""
 
 
 class Anchor(BaseModel):
     """A committed head of the trail, and end offsets of topics by partition, at one time.
 
-    ``written`` is the writer's clock in milliseconds since 1970, or later: see ``choose_time``. ``reason`` is set if the anchor
-    begins a generation: an operator has accepted that earlier anchors no longer hold. ``stamp`` is a
-    time-stamp authority's, as base64, of the installation and head (``time_stamps.stamped_statement``).
+    - ``written`` is the time of writing in milliseconds since 1970 (``choose_time``).
+    - ``reason`` is set if the anchor begins a generation: an operator has accepted that earlier anchors no longer hold.
+    - ``stamp`` is the stamp of a time-stamp authority, in base64, on installation and head
+      (``time_stamps.stamped_statement``).
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -52,7 +53,7 @@ class Anchor(BaseModel):
         return datetime.fromtimestamp(self.written / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
     def encode(self) -> bytes:
-        """Return the anchor as one line of JSON, without its end."""
+        """Return the anchor as one line of JSON, without the newline."""
         return self.model_dump_json(exclude_none=True).encode()
 
 
@@ -67,11 +68,11 @@ class Witness(Protocol):
         """Append an anchor durably.
 
         Raises:
-            WitnessError: it was not written, or this is unknown.
+            WitnessError: the anchor was not written, or it is unknown whether it was written.
         """
 
     def read_newest(self, installation: str) -> list[Anchor]:
-        """Return at most ``ANCHORS_READ`` anchors of an installation, the latest ones.
+        """Return the latest anchors of an installation, at most ``ANCHORS_READ``.
 
         Raises:
             WitnessError: the witness cannot be read.
@@ -79,7 +80,7 @@ class Witness(Protocol):
 
 
 def parse_anchor(text: bytes | str) -> Anchor | None:
-    """Parse an anchor; None if the text is none, such as a line that was cut off by a crash."""
+    """Parse an anchor; None if the text is no anchor, for example because a crash cut a line off."""
     try:
         return Anchor.model_validate_json(text)
     except ValidationError:
@@ -87,12 +88,12 @@ def parse_anchor(text: bytes | str) -> Anchor | None:
 
 
 def choose_time(latest: int) -> int:
-    """Return the time of the next anchor: now, or after ``latest`` if the clock went back."""
+    """Return the time of the next anchor: now, or just after the time ``latest`` if the clock went back."""
     return min(LARGEST_TIME, max(round(1000 * time.time()), latest + 1))
 
 
 def newest_generation(anchors: Iterable[Anchor]) -> list[Anchor]:
-    """Return the anchors that bind, those of the newest generation, with the longest trail first."""
+    """Return the anchors that bind: those of the newest generation, with the longest trail first."""
     found = list(anchors)
     generation = max((one.generation for one in found), default=0)
     binding = [one for one in found if one.generation == generation]
@@ -100,13 +101,13 @@ def newest_generation(anchors: Iterable[Anchor]) -> list[Anchor]:
 
 
 def largest_end(anchors: Iterable[Anchor], topic: str, partition: int) -> int:
-    """Return the largest anchored end offset of a partition; 0 without one."""
+    """Return the largest end offset of a partition in these anchors; 0 if none has one."""
     ends = (anchor.ends.get(topic, ()) for anchor in anchors)
     return max((one[partition] for one in ends if partition < len(one)), default=0)
 
 
 def read_binding_anchors(witnesses: Sequence[Witness], installation: str) -> list[list[Anchor]]:
-    """Return each witness's anchors of its newest generation: only these bind.
+    """Return, for each witness, the anchors of its newest generation: only these bind.
 
     Raises:
         WitnessError: a witness cannot be read.
@@ -121,9 +122,9 @@ def begin_generation(
     reason: str,
     ends: Mapping[str, tuple[int, ...]] | None = None,
 ) -> None:
-    """Write an anchor from which on only itself and later ones bind, to each witness.
+    """Write an anchor to each witness that begins a new generation, so that earlier anchors bind no longer.
 
-    Write it before the topics change: if a step fails, services refuse to grant until it is repeated.
+    Call this before the topics change: if a later step fails, services refuse to grant until all is repeated.
 
     Raises:
         WitnessError: a witness cannot be read or written.

@@ -1,7 +1,7 @@
 """Time stamps of an authority (RFC 3161): proof that a head of the trail existed at a time.
 
-An authority keeps nothing and answers no questions, so it is no witness by itself. A stamp that is missing
-proves nothing, but nobody can get one with an earlier time for a trail that was rewritten later.
+An authority keeps no stamps and answers no questions about them, so it is not a witness itself. A missing stamp proves
+nothing. But nobody can get a stamp with an earlier time for a trail that was rewritten later.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _EXTRA: Final = "timestamps"
 
 
 def stamped_statement(installation: str, head: TrailHead) -> bytes:
-    """Return the bytes that are stamped: a name and a head, so that any tool can check a stamp."""
+    """Return the bytes that are stamped: the installation's name and the head, so that any tool can check a stamp."""
     return f"sotto trail {json.dumps(installation)} {head.entries}:{head.digest}".encode()
 
 
 def read_stamps(path: Path, roots: Path, installation: str) -> list[tuple[Anchor, str | None]]:
-    """Return the anchors of a file that bind, each with the time of its stamp; None if the stamp is invalid.
+    """Return the binding anchors of a file, each with the time of its stamp, or None if the stamp is invalid.
 
     Raises:
         Missing: the client is not installed.
@@ -50,7 +50,7 @@ class _NoRedirections(HTTPRedirectHandler):
 
 
 class TimeStamper:
-    """Writes anchors with a stamp of their head to a file, as a witness does."""
+    """A witness that has the heads of anchors stamped, and keeps the anchors with their stamps in a file."""
 
     def __init__(self, address: str, path: Path) -> None:
         """Raise Missing without the client, and WitnessError for an invalid address."""

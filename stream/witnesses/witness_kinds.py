@@ -37,7 +37,7 @@ def open_witnesses(addresses: str) -> list[Witness]:
     """Return the witness of each address, separated by commas.
 
     Raises:
-        WitnessError: an address is none of a witness; the message does not quote it.
+        WitnessError: a text is not the address of a witness; the message does not quote it.
     """
     return [
         _open_witness(address.strip(), number)
@@ -70,13 +70,13 @@ def _address_error(number: int, problem: str) -> WitnessError:
 
 
 _BLOCK_BYTES: Final = 16 << 20
-"""Bytes that are read at once, from the file's end on, until they have an anchor."""
+"""Bytes of a block; blocks are read from the file's end backwards until one has an anchor."""
 _SAFE_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Flags of opening: follow no link, and do not wait for the other end of a pipe."""
+"""Flags for opening the file: links are not followed, and a pipe does not make the process wait."""
 
 
 class FileWitness:
-    """A file that the services append to; put it on storage that Kafka's administrators cannot write."""
+    """A file to which the services append; put it on storage to which Kafka's administrators cannot write."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -89,7 +89,7 @@ class FileWitness:
             descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _SAFE_FLAGS, 0o600)
             try:
                 size = self._require_protected(descriptor)
-                # A crash may have cut the last line off. The file may allow appending only, so the line stays.
+                # A crash may have cut off the last line. It stays, because the file may allow appending only.
                 is_cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
                 line = b"\n" * is_cut_off + anchor.encode() + b"\n"
                 if os.write(descriptor, line) < len(line):
@@ -101,7 +101,7 @@ class FileWitness:
                 self._sync_folder()
 
     def read_newest(self, installation: str) -> list[Anchor]:
-        """Return the last anchors; none if the file does not exist yet."""
+        """Return the last anchors; an empty list if the file does not exist yet."""
         with self._as_witness_errors():
             try:
                 descriptor = os.open(self._path, os.O_RDONLY | _SAFE_FLAGS)
@@ -160,14 +160,14 @@ def _open_safely(path: str, flags: int) -> int:
 
 
 def _read_blocks_backwards(file: BinaryIO, end: int) -> Iterator[list[bytes]]:
-    """Yield the lines of each block, the last block first; an overlong line is cut."""
+    """Yield the lines of each block, the last block first; a line that is longer than a block is cut."""
     rest = b""
     while end > 0:
         start = max(0, end - _BLOCK_BYTES)
         file.seek(start)
         lines = (file.read(end - start) + rest).split(b"\n")
         rest = lines.pop(0) if start > 0 else b""
-        if not lines:  # The line is longer than a block, and no anchor is.
+        if not lines:  # The line is longer than a block, so it is no anchor.
             rest = b""
         yield lines
         end = start
@@ -184,14 +184,14 @@ class PostgresqlWitness:
         import_or_missing("adbc_driver_postgresql", "postgresql")
         self._host, self._port = address.host, address.port
         self._database, *relation = address.parts
-        # The parts of an address have no quotes.
+        # The parts of an address contain no quotes, so none must be escaped.
         self._table = ".".join(f'"{part}"' for part in relation)
         self.name = f"postgresql://{address.host}:{address.port}/{'/'.join(address.parts)}"
 
     def write(self, anchor: Anchor) -> None:
         """Insert a row, and wait until it is on the server's disk."""
         with self._connect() as connection, connection.cursor() as cursor:
-            # A server may have turned this off for other applications.
+            # A server may have turned synchronous commits off for other applications.
             cursor.execute("SET LOCAL synchronous_commit = on")
             cursor.execute(
                 f"INSERT INTO {self._table} (installation, generation, anchor) VALUES ($1, $2, $3)",  # noqa: S608  (the name is quoted)
@@ -215,7 +215,7 @@ class PostgresqlWitness:
 
     @contextmanager
     def _connect(self) -> Iterator[Any]:
-        """Open a connection; convert the driver's errors, without their messages."""
+        """Open a connection; errors of the driver become WitnessError, without their messages."""
         settings = {
             "host": self._host,
             "port": self._port,
@@ -237,10 +237,10 @@ class PostgresqlWitness:
 
 
 _READ_SECONDS: Final = 10
-_ANCHORS_READ: Final = 10
-"""Newest anchors that are read; each takes a request."""
+_OBJECTS_READ: Final = 10
+"""Most anchors that are read from a bucket; each takes a request."""
 _LARGEST_OBJECT: Final = 1 << 20
-"""Bytes of the largest object that is read."""
+"""Size of the largest object that is read, in bytes."""
 _LARGEST_GENERATION: Final = 9_999
 _plain_word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
 
@@ -248,7 +248,7 @@ log = get_logger("witness")
 
 
 class S3Witness:
-    """A folder of a bucket. Object Lock of the bucket keeps its anchors from everyone."""
+    """A folder of a bucket; the bucket's Object Lock keeps its anchors from being changed by anyone."""
 
     def __init__(self, address: Address) -> None:
         """Raise Missing if boto3 is not installed."""
@@ -271,7 +271,7 @@ class S3Witness:
             )
 
     def read_newest(self, installation: str) -> list[Anchor]:
-        """Return the anchors of the first keys, which are the newest; pass over other objects."""
+        """Return the anchors of the first keys, which are the newest; objects that are no anchors are skipped."""
         found: list[Anchor] = []
         others = 0
         with self._as_witness_errors():
@@ -284,7 +284,7 @@ class S3Witness:
                     others += 1
                     continue
                 found.append(anchor)
-                if len(found) == _ANCHORS_READ:
+                if len(found) == _OBJECTS_READ:
                     break
         if others and not found:
             raise WitnessError(f"{self.name}: the first {others} objects are no anchors; remove them")
@@ -303,16 +303,16 @@ class S3Witness:
         return f"{self._folder}{anchor.installation}/{generation:04d}-{time:013d}-{secrets.token_hex(8)}.json"
 
     def _check_lock(self) -> None:
-        """Log once if the bucket does not keep its objects from deletion."""
+        """Log a warning once if the bucket does not protect its objects from deletion."""
         if self._lock_is_checked:
             return
         try:
             found = self._client.get_object_lock_configuration(Bucket=self._bucket)
-            is_kept = bool(found.get("ObjectLockConfiguration", {}).get("Rule"))
+            is_protected = bool(found.get("ObjectLockConfiguration", {}).get("Rule"))
         except import_module("botocore.exceptions").ClientError:
-            is_kept = False
+            is_protected = False
         self._lock_is_checked = True
-        if not is_kept:
+        if not is_protected:
             log.warning(
                 "witness without object lock",
                 witness=self.name,
@@ -331,7 +331,7 @@ class S3Witness:
 
     @contextmanager
     def _as_witness_errors(self) -> Iterator[None]:
-        """Convert the store's errors, without their messages."""
+        """Convert errors of the store to WitnessError, without their messages."""
         failures = import_module("botocore.exceptions")
         try:
             yield

@@ -61,16 +61,16 @@ class TableFile:
     """A value that differs if the file may have changed."""
 
     constant_columns: tuple[tuple[str, str | None], ...] = ()
-    """Columns that folder names or a Delta log define, each with the value that all rows of the file have."""
+    """Columns that folder names, a log or metadata define, each with the value that all rows of the file have."""
 
     columns: tuple[str, ...] = ()
-    """The table's columns by a Delta log; if the file lacks one of them, its cells are missing."""
+    """The table's columns by its log or metadata; if the file lacks one of them, its cells are missing."""
 
     rows: int | None = None
-    """Number of rows by a Delta log, including deleted rows; None without a log."""
+    """Number of rows by a Delta log or Iceberg manifest, including deleted rows; None without one."""
 
     kept_rows: bytes | None = None
-    """A byte for each row, 0 if a Delta log marks the row as deleted; None if no row is deleted."""
+    """A byte for each row, 0 if the row is marked as deleted; None if no row is deleted."""
 
     name: str = ""
     """The path below the table's folder; empty for a single file."""
