@@ -244,7 +244,8 @@ class GroupWatch:
             inputs = [TopicPartition(topic, number) for topic, count in counts.items() if number < count]
             positions = [committed[one].offset if one in committed else beginning[one] for one in inputs]
             lags = [
-                self._lag_of(one, end[one] - position) for one, position in zip(inputs, positions, strict=True)
+                self._lag_of(one, position, end[one] - position)
+                for one, position in zip(inputs, positions, strict=True)
             ]
             rows.append(
                 PartitionRow(
@@ -260,17 +261,20 @@ class GroupWatch:
             )
         return rows
 
-    def _lag_of(self, topic_partition: TopicPartition, offsets: int) -> int:
+    def _lag_of(self, topic_partition: TopicPartition, position: int, offsets: int) -> int:
         """Return the lag without the writers' transaction markers at the end of a partition.
 
         Each worker writes ``charges`` in transactions, and the feed of each partition of a live topic writes
         ``partials``. Only the merging feed of a partition writes ``queries`` in transactions, if there are
-        live topics.
+        live topics: a marker follows its questions, not the partition's start or a client's question.
         """
+        follows_feed = position > 0 and not self._tables.is_client_question(
+            topic_partition.partition, position - 1
+        )
         markers = {
             self._topics.charges: self._topics.partitions,
             self._topics.partials: self._topics.partitions,
-            self._topics.queries: int(self._has_live_topics()),
+            self._topics.queries: int(follows_feed and self._has_live_topics()),
         }
         return 0 if offsets <= markers.get(topic_partition.topic, 0) else offsets
 

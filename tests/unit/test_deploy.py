@@ -73,6 +73,7 @@ def exported() -> dict[str, set[str]]:
     # Without a service at work there is nothing to tell of partitions.
     for name in ("sotto_monitor_lag_events", "sotto_monitor_unassigned_partitions"):
         found[name] |= {"role"}
+    found["sotto_monitor_topic_stalled"] |= {"source"}  # nor of a live topic, without one
     return found
 
 

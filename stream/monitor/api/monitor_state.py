@@ -239,7 +239,7 @@ class _MetricsCollector(Collector):
                 epsilon.add_metric([name, part], amount.epsilon)
             left.add_metric([name], row.left_share)
             halted.add_metric([name], row.state == "halted")
-        yield from (epsilon, left, halted, self._budget_ends())
+        yield from (epsilon, left, halted, self._budget_ends(), self._stalled_topics())
 
     def _labelled_sources(self) -> Iterable[tuple[str, SourceEntry]]:
         """Return all sources except accounts of periods, which could be thousands of labels."""
@@ -257,6 +257,20 @@ class _MetricsCollector(Collector):
             headline = forecasts(tables, entry, now)[PACE_WINDOWS.index(HEADLINE_WINDOW)]
             lasts.add_metric([name], seconds_until_gone(headline, now))
         return lasts
+
+    def _stalled_topics(self) -> _Family:
+        monitor = self._monitor
+        stalled = GaugeMetricFamily(
+            "sotto_monitor_topic_stalled",
+            "1 if a live topic's next window should have been answered by now.",
+            labels=["source"],
+        )
+        if monitor.readiness().ready:
+            late = {one.source for one in stalled_sources(monitor.tables, monitor.workers, monitor.clock())}
+            for name, entry in self._labelled_sources():
+                if entry.record.source.kind == "events":
+                    stalled.add_metric([name], name in late)
+        return stalled
 
     def _streams(self) -> Iterable[_Family]:
         tables, now = self._monitor.tables, self._monitor.clock()

@@ -91,6 +91,8 @@ class MonitorTables:
         self.changes: Counter[ChangeTopic] = Counter()
         self._read_offsets: dict[tuple[str, int], int] = {}
         self._refused: defaultdict[int, set[str]] = defaultdict(set)
+        self._last_questions: dict[int, tuple[int, str]] = {}
+        """For each partition of the queries, the largest offset of an answered question, and its stream."""
         self._shared = SharedParts()
         self._packings: dict[str, RecordPacking] = {}
         self._active: dict[str, StreamEntry] = {}
@@ -281,7 +283,18 @@ class MonitorTables:
         ):
             # Positions of all streams share the topic's name.
             entry.position = msgspec.structs.replace(totals.position, topic=intern(totals.position.topic))
+            last = totals.position.offset, entry.name
+            self._last_questions[totals.position.partition] = max(
+                last, self._last_questions.get(totals.position.partition, last)
+            )
         self._count_stream(entry, 1)
+
+    def is_client_question(self, partition: int, offset: int) -> bool:
+        """Return True if a question is known as the last answered one of a partition, and no feed asked it."""
+        last, name = self._last_questions.get(partition, (-1, ""))
+        entry = self.streams.get(name)
+        source = None if entry is None or entry.grant is None else self.sources.get(entry.grant.source)
+        return last == offset and source is not None and source.record.source.kind != "events"
 
     def _add_control(self, record: RecordLike) -> None:
         name = (record.key or b"").decode(errors="replace")

@@ -11,11 +11,12 @@ from typing import Any
 from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, Request
 
-from schemas import PartitionStatus, Query, Receipt, StreamStatus
+from schemas import PartitionStatus, Position, Query, Receipt, StreamStatus
 from schemas import Request as LedgerRequest
 from schemas.windows import format_moment
 from sotto import Driver
 from stream.client.answer_history import AnswerLog
+from stream.monitor.api import views
 from stream.monitor.api.http_requests import MonitorRunner
 from stream.monitor.api.models import Readiness
 from stream.monitor.api.monitor_state import Monitor
@@ -218,3 +219,21 @@ async def post(
         assert response.status == status, await response.text()
         answer: dict[str, Any] = await response.json()
         return answer
+
+
+def status(installation: Installation, stream: str, answered: int, tops: int, offset: int) -> StreamStatus:
+    """Return a stream's status as its worker writes it, with these totals and its last question's offset."""
+    entry = installation.tables.streams[stream]
+    row = views.stream_row(entry, installation.now)
+    return StreamStatus(
+        stream=stream,
+        source=row.source,
+        incarnation=entry.incarnation,
+        state="open",
+        answered=answered,
+        tops=tops,
+        tops_left=None,
+        spent=row.spent,
+        alpha=row.alpha,
+        position=Position(topic=installation.driver.topics.queries, partition=0, offset=offset),
+    )

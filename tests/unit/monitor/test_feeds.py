@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from aiokafka import TopicPartition
 from schemas.windows import format_moment, moment_ms
 from stream.monitor.api.service_models import MemberRow, WorkersView
 from stream.monitor.monitor_service import GroupWatch
-from tests.unit.monitor.installation import ANALYST, OPERATOR, VIEWER, Installation, bearer, get
+from tests.unit.monitor.installation import ANALYST, OPERATOR, VIEWER, Installation, bearer, get, spec, status
 from tests.unit.periods import DAYS, FLIGHTS, LATE, event
 
 WHOLE: dict[str, Any] = {name: value for name, value in FLIGHTS.items() if name not in {"unit", "period"}}
@@ -103,6 +104,9 @@ async def stalled(found: Installation, at: float, *members: MemberRow) -> list[d
     found.flow()
     async with found.web() as client:
         told: list[dict[str, Any]] = (await get(client, "/api/overview"))["stalled"]
+        async with client.get("/metrics", headers=bearer(VIEWER)) as response:
+            figures = re.findall(r'topic_stalled{source="(\w+)"} 1.0', await response.text())
+    assert figures == [one["source"] for one in told]
     return told
 
 
@@ -141,10 +145,21 @@ def test_lag_leaves_out_transaction_markers_of_feeds() -> None:
         found.flow()
         topics = found.driver.topics
         groups = GroupWatch(found.settings, topics, found.tables, lambda _: None)
-        lags = [groups._lag_of(TopicPartition(topics.queries, 0), offsets) for offsets in (0, 1, 2)]
+        lags = [groups._lag_of(TopicPartition(topics.queries, 0), 7, offsets) for offsets in (0, 1, 2)]
         assert lags == [0, marker, 2]
-        assert groups._lag_of(TopicPartition(topics.partials, 0), topics.partitions) == 0
-        assert groups._lag_of(TopicPartition(topics.requests, 0), 1) == 1
+        assert groups._lag_of(TopicPartition(topics.queries, 0), 0, 1) == 1
+        assert groups._lag_of(TopicPartition(topics.partials, 0), 7, topics.partitions) == 0
+        assert groups._lag_of(TopicPartition(topics.requests, 0), 7, 1) == 1
+
+
+def test_lag_has_the_question_after_a_question_of_a_client() -> None:
+    """No marker follows a client's question, so one offset after it is a waiting question."""
+    found = opened(MECHANISMS[0])
+    found.open(spec("ward"))
+    found.show(status(found, "ward", 1, 1, 6))
+    groups = GroupWatch(found.settings, found.driver.topics, found.tables, lambda _: None)
+    queries = TopicPartition(found.driver.topics.queries, 0)
+    assert [groups._lag_of(queries, position, 1) for position in (6, 7, 8)] == [0, 1, 0]
 
 
 async def test_refused_share_is_for_operators_only() -> None:

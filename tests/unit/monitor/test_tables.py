@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import MemberStatus, PartitionStatus, Position, StreamStatus
+from schemas import MemberStatus, PartitionStatus
 from stream.monitor.api import views
 from stream.monitor.api.monitor_state import metrics_text
 from stream.monitor.api.source_views import RejectedQuery, list_rejected
@@ -24,7 +24,7 @@ from stream.processing.dead_letters import (
 )
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
-from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec
+from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec, status
 
 
 def lived() -> Installation:
@@ -134,23 +134,6 @@ def test_what_compaction_and_retention_leave_gives_the_same_figures(seed: int) -
         if kept:
             tables.add_record(record)
     assert draw_screen(tables, installation.now) == draw_screen(installation.tables, installation.now)
-
-
-def status(installation: Installation, stream: str, answered: int, tops: int, offset: int) -> StreamStatus:
-    entry = installation.tables.streams[stream]
-    row = views.stream_row(entry, installation.now)
-    return StreamStatus(
-        stream=stream,
-        source=row.source,
-        incarnation=entry.incarnation,
-        state="open",
-        answered=answered,
-        tops=tops,
-        tops_left=None,
-        spent=row.spent,
-        alpha=row.alpha,
-        position=Position(topic=installation.driver.topics.queries, partition=0, offset=offset),
-    )
 
 
 def test_digests_bring_answers_that_cost_nothing() -> None:
