@@ -154,7 +154,7 @@ class BackupFile:
 
 
 def is_backup(path: Path) -> bool:
-    """Whether a file is a backup of any version."""
+    """Return whether a file is a backup of any version."""
     with _open_file(path) as file:
         return file.read(64).startswith(b'{"format":"sotto-backup"')
 
@@ -228,9 +228,9 @@ async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
     """Write all committed records to a file, with constant memory.
 
     Raises:
-        BackupError: the ledger has no trail yet, or the trail is shorter than the ledger says.
+        BackupError: the ledger has no trail yet, or the trail ends before the head in the ledger.
     """
-    # Accept any number of partitions: a wrong number may be the reason for the backup.
+    # Any number of partitions is accepted, because a wrong number may be the reason for the backup.
     topics = (await read_topics(settings)).topics
     began = datetime.now(UTC).isoformat(timespec="seconds")
     heading = Heading(prefix=topics.prefix, partitions=topics.partitions, began=began, sotto=VERSION)

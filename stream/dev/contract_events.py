@@ -2,7 +2,8 @@
 
 The schemas differ from pydantic's in three points. Fields that the JSON leaves out if they have their
 default value are not required, and never null. The schemas of events that Sotto writes allow unknown
-fields and, in fields marked ``x-open``, unknown values. The schema of a query is a choice between its forms; each form is a separate object.
+fields and, in fields marked ``x-open``, unknown values. The schema of a query is a choice between its
+forms; each form is a separate object.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from schemas import (
 from schemas.queries import COMPANION_FIELDS, QUESTION_FIELDS
 
 CONTRACT_VERSION: Final = "0.3.0"
-"""Version of the contract: a new major number breaks readers or producers, a new minor number only adds."""
+"""Version of the contract. A new major number breaks readers or producers; a new minor number only adds to it."""
 
 Direction = Literal["input", "output", "internal"]
 """``input`` to Sotto, ``output`` from Sotto, or ``internal``."""
@@ -143,7 +144,7 @@ class EventKind:
     model: type[BaseModel]
     channel: str
     max_bytes: int | None
-    """None if the size is not limited."""
+    """The most bytes of the event's JSON; None if the size is not limited."""
 
     @property
     def name(self) -> str:
@@ -266,7 +267,7 @@ def standalone_schema(event: EventKind) -> Json:
 
 
 def mode_of(event: EventKind) -> Mode:
-    """Return the schema mode: ``validation`` for events to Sotto, ``serialization`` for its own."""
+    """Return the schema mode: ``validation`` for events to Sotto, ``serialization`` for events from Sotto."""
     return "validation" if find_channel(event.channel).direction == "input" else "serialization"
 
 
@@ -315,7 +316,7 @@ _FORM_CONDITIONS: Final[dict[str, Json]] = {
     },
     "people": {"allOf": [{"properties": {"people": _TRUE}}]},
 }
-"""Conditions for the fields that a query of a form gives together."""
+"""For each form of a query, the conditions on the fields that must be given together."""
 
 
 def _form_schema(query: Mapping[str, Any], field: str, *companions: str) -> Json:

@@ -230,7 +230,7 @@ def _message(event: EventKind) -> Json:
 
 
 def _binary(name: str, channel: str, summary: str, **more: Json) -> Json:
-    """Describe a message that is no JSON."""
+    """Describe a message that is not JSON."""
     message = {"name": name, "title": name, "summary": summary, "contentType": "application/octet-stream"}
     return {**message, **more, "payload": {}, "bindings": _key(find_channel(channel))}
 
@@ -350,7 +350,7 @@ def release_version(folder: Path) -> Path:
 
 
 def is_changed(folder: Path) -> bool:
-    """Whether the contract differs from its released version, ``_EXPLANATION_KEYS`` aside.
+    """Return whether the contract differs from its released version in more than ``_EXPLANATION_KEYS``.
 
     Raises:
         ContractError: the released document cannot be read.

@@ -63,7 +63,7 @@ async def restore_backup(
     Returns the number of sources, and the number of streams that were not closed and are lost.
 
     Args:
-        settings: of the new installation.
+        settings: the settings of the new installation.
         backup: the file.
         since: the operator's knowledge of grants after the backup, as in ``make_outputs``.
         noted: heads of the trail that the operator has noted; the backup must contain them.
@@ -200,11 +200,10 @@ HALTED_REASON: Final = "restored from a backup: grants since the backup are not 
 
 
 class RestoredLedger:
-    """The ledger of a backup, which adds records by which no budget is spent twice.
+    """The ledger of a backup; makes further records, so that no budget is spent twice.
 
-    Streams that were not closed may have answered after the backup. They are halted for ever and
-    count as wholly spent: their noise is never drawn for another question, and they are never
-    refunded.
+    Streams that were not closed may have answered after the backup. They are halted for ever and count as
+    wholly spent: their noise is never drawn for another question, and their grants are never refunded.
     """
 
     def __init__(self, topics: Topics, records: Iterable[LedgerRecord]) -> None:
@@ -230,7 +229,7 @@ class RestoredLedger:
 
     @property
     def head(self) -> TrailHead:
-        """The trail's head; after the first outputs, that of the restored trail."""
+        """The trail's head; after the first outputs, the head of the trail with the restoration's entries."""
         return self._trail.head or EMPTY_TRAIL_HEAD
 
     def make_outputs(
@@ -244,8 +243,8 @@ class RestoredLedger:
     ) -> Iterator[Outputs]:
         """Yield all changed records and a control event for each stream, in batches.
 
-        The first outputs have all entries of the trail. ``requests`` and ``charges`` are the next
-        offsets of these topics, which are 0 in new ones.
+        The first outputs have all new entries of the trail. ``requests`` and ``charges`` are the next
+        offsets of these topics, which are 0 in new topics.
 
         ``since`` is the operator's knowledge of the time after the backup:
 
@@ -295,7 +294,7 @@ def _batches(items: Iterable[Result]) -> Iterator[list[Result]]:
 
 
 class AcceptedRollback(NamedTuple):
-    """Numbers of sources, and of streams that count as wholly spent."""
+    """The number of sources, and the number of lost streams, which count as wholly spent."""
 
     sources: int
     lost: int
@@ -305,14 +304,14 @@ async def accept_rollback(settings: Settings, since: Since, reason: str) -> Acce
     """Continue from the topics as they are; the trail and each witness get the reason.
 
     Args:
-        settings: of the installation.
+        settings: the settings of the installation.
         since: the operator's statement about grants in the lost time, as in ``TrailRestored``.
         reason: the operator's reason.
 
     Raises:
         BackupError: no witness has a later anchor, the ledger does not follow from its trail, the
             budget service runs, or ``since`` contradicts an anchor.
-        WitnessError: a witness cannot be read or written; then nothing was changed in Kafka.
+        WitnessError: a witness cannot be read or written; in this case nothing was changed in Kafka.
     """
     witnesses = open_witnesses(settings.witnesses)
     if not witnesses:

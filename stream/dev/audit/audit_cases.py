@@ -21,7 +21,7 @@ class AuditError(RuntimeError):
 
 
 class AnswerContent(NamedTuple):
-    """The content of one answer: outcome, numbers in multiples of the resolution, and choice."""
+    """The content of one answer: the outcome, the numbers in multiples of the resolution, and the choice."""
 
     outcome: str
     numbers: tuple[int, ...] = ()
@@ -74,7 +74,8 @@ class Case:
             claimed ε is the sum over the streams.
         interruption: the fault in a run.
         resolution: numbers are rounded down to multiples of this; choose about the noise scale.
-        event: a predicate on transcripts that distinguishes the sides; if it is None, the auditor searches for one.
+        event: a set of transcripts, as a predicate, that distinguishes the sides; if it is None, the auditor
+            searches for such a set.
     """
 
     pair: str
@@ -110,7 +111,7 @@ class Case:
         return float(self.stream.get("delta", 0.0)) * self.streams
 
     def content_of(self, answer: Answer) -> AnswerContent:
-        """Return the content of an answer; AuditError for a rejection."""
+        """Return the content of an answer; raise AuditError for a rejection."""
         if answer.outcome == "rejected":
             raise AuditError(f"{self.kind}, {self.pair}: a query was rejected: {answer.reason}")
         single = (one for one in (answer.estimate, answer.typical_error) if one is not None)
@@ -177,7 +178,7 @@ def _events_of(who: str, *ats: str, **fields: Any) -> list[Mapping[str, Any]]:
 _EIGHT_OTHERS: Final = [_event(f"other {number}", "00:41", group="b") for number in range(8)]
 
 LAPLACE: Final = (
-    # At most two events of a person count, in any number of events and batches.
+    # At most two events of a person count, whatever the number of events and batches.
     Case(
         "one person with 9 events more",
         {"kind": "laplace"},
@@ -225,7 +226,7 @@ _BY_NOTE: Final = {**_PLAN, "delta": 0.001, "standing": {**_HOURLY, "by": ["note
 _NINE_OTHERS: Final = [_event(f"other {number}", "00:01", note="x") for number in range(9)]
 
 UNKNOWN_GROUPS: Final = (
-    # At most two events of a person count, whether they have one text or several.
+    # At most two events of a person count, whether the events have one text or several.
     Case(
         "one person with 9 events of a common text more",
         {"kind": "unknown_groups"},
@@ -275,7 +276,7 @@ RUNNING: Final = (
 _NOTES_SO_FAR: Final = {"kind": "running_count", "steps": 3}
 
 RUNNING_TEXTS: Final = (
-    # At most two events of a person count in all windows: of a common text, or of texts that only they have.
+    # At most two events of a person count in all windows, whether other people have the same texts or not.
     Case(
         "one person with 9 events of a common text more, in all windows",
         _NOTES_SO_FAR,
@@ -335,7 +336,7 @@ COUNTED_CASES: Final = (
         _RUNNING_PLAN,
         event=_all_raised,
     ),
-    # The first two answers use nodes of two levels, which both count the event: if both are raised, ε is lost.
+    # The first two answers use nodes of two levels. Both nodes count the event, so two raised answers lose ε.
     Case(
         "one event more; two levels",
         {"kind": "running_count", "steps": 3},

@@ -18,13 +18,13 @@ from stream.questions.question_forms import as_source, as_spec
 from stream.testing import Driver
 
 RUNS_AT_A_TIME = 2500
-"""Runs per data set in one installation, which bounds memory."""
+"""Most runs per data set in one installation; the limit bounds memory."""
 
 DELIVERIES = 4
 """Number of times that the queries of a redelivered run are processed."""
 
 SOURCE_EPSILON = 1000.0
-"""The ε of each source; enough sources for all runs are registered."""
+"""The ε of each source; as many sources are registered as all runs need."""
 
 SOURCE_DELTA = 0.25
 
@@ -172,8 +172,9 @@ LEAST_RUNS = 8
 class Finding:
     """The result of one case.
 
-    ``epsilon_at_least`` exceeds the true loss with a probability of at most the case's share of ``false_alarm``.
-    ``likely`` and ``unlikely`` are the numbers of runs with the event, of ``tested`` runs on each side.
+    ``epsilon_at_least`` exceeds the true loss with at most the case's share of the probability ``false_alarm``.
+    Of ``tested`` runs on each side, ``likely`` have the event on the side where it is more likely, and
+    ``unlikely`` on the other side.
     """
 
     mechanism: str
@@ -237,8 +238,8 @@ def _audit_case(case: Case, runs: int, seed: int, error_probability: float) -> F
 def judge(case: Case, samples: Samples, error_probability: float) -> tuple[TranscriptEvent, int, int, int, float]:
     """Return an event, its counts on both sides, the number of tested runs, and the bound on ε.
 
-    A known event is tested in both directions on all runs, each direction at half of ``error_probability``. Without
-    one, half of the runs select an event and its direction, and the other half test them.
+    A known event is tested in both directions on all runs, each direction at half of ``error_probability``. If no
+    event is known, half of the runs select an event and its direction, and the other half test them.
     """
     if case.event is not None:
         events, tested, each = (

@@ -49,7 +49,7 @@ def epsilon_at_least(
 
 
 MAX_LABEL_TRANSCRIPTS = 2
-"""Most transcripts in an event's label."""
+"""Most transcripts that an event's label lists."""
 
 Score = Callable[[Transcript], float]
 """An estimate of ln(P(transcript | D) / P(transcript | D′))."""
@@ -136,13 +136,13 @@ def _halves(samples: Samples) -> tuple[Samples, Samples]:
 
 
 def _by_transcript(samples: Samples) -> Score:
-    """Score by the frequency of the whole transcript; best for few, short transcripts."""
+    """Score by the frequency of the whole transcript; this is best if there are few and short transcripts."""
     ratio = _Ratio.estimate([list(transcripts) for transcripts in samples])
     return ratio.score_of
 
 
 def _by_counts(samples: Samples) -> Score:
-    """Score by counts of answers in any order; best for long transcripts of few different answers."""
+    """Score by the counts of answers in any order; this is best for long transcripts of few different answers."""
     ratio = _Ratio.estimate(
         [[_count_answers(transcript) for transcript in transcripts] for transcripts in samples]
     )
@@ -175,7 +175,7 @@ def _parts(transcript: Transcript) -> list[Hashable]:
 
 @dataclass(frozen=True)
 class _Ratio:
-    """Logarithms of the ratio of an item's frequencies on both sides; 0 for items not seen."""
+    """Logarithms of the ratio of an item's frequencies on both sides; 0 for unknown items."""
 
     logarithms: dict[Hashable, float]
 

@@ -37,12 +37,12 @@ def _above_threshold(cutoff: int = 1, *, monotone: bool = False) -> dict[str, An
 
 
 def _rising(value: float, length: int) -> tuple[Side, Side]:
-    """All values rise by one step: only ⊥s (``below``) distinguish the sides."""
+    """All values rise by one step, so that only ⊥s (``below``) distinguish the sides."""
     return _values_of_sides(*[(value, value + 1)] * length)
 
 
 def _crossing(value: float, lows: int, highs: int) -> tuple[Side, Side]:
-    """``lows`` values rise by one step, ``highs`` values fall by one: ⊥s, then ⊤s, distinguish the sides."""
+    """``lows`` values rise by one step and ``highs`` values fall by one, so that ⊥s and then ⊤s distinguish the sides."""
     return _values_of_sides(*[(value, value + 1)] * lows, *[(value + 1, value)] * highs)
 
 
@@ -70,7 +70,7 @@ def _bottom_and_then_none(transcript: Transcript) -> bool:
 
 
 def _above_in_all(transcript: Transcript) -> bool:
-    """Whether the sum of the numbers exceeds its true value on the higher side, where each is 1."""
+    """Whether the sum of the numbers exceeds its true value on the higher side, where each number is 1."""
     return sum(seen.numbers[0] for seen in transcript) > len(transcript)
 
 
@@ -158,7 +158,7 @@ _GROUPED: Final = {
 
 
 def _moved_row(queries: Sequence[Mapping[str, Any]], *, about: int = 50) -> tuple[Side, Side]:
-    """One row moves between groups: one error of the initial hypothesis grows and another shrinks.
+    """One row moves to another group, so that one error of the initial hypothesis grows and another shrinks.
 
     Two groups have ``about`` rows each, and the third group has none.
     """
@@ -183,7 +183,7 @@ def _changed_pair(query: Mapping[str, Any]) -> tuple[Side, Side]:
 
 
 def _far_from_estimate(query: Mapping[str, Any]) -> tuple[Side, Side]:
-    """One of 400 rows changes; the estimate, all cells equally frequent, is far from the rows.
+    """One of 400 rows changes; the estimate has equal counts in all cells and is far from the rows.
 
     The estimate of the query's count is exact, so it is not measured.
     """
@@ -241,7 +241,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             _visit_sides(_GROUPS, {"ann": "F"}, {"ann": "F", "ben": "FFFMMM"}),
             _PLAN,
         ),
-        # One more person changes the order of people, but must not change which rows of the others count.
+        # A further person changes the order of people, but must not change which rows of other people count.
         Case(
             "one person more; whose rows count",
             {"kind": "laplace"},
@@ -251,7 +251,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             ),
             _PLAN,
         ),
-        # All values are quantiles of the first 1,000 rows, and with one row more only the largest is.
+        # All values are quantiles of the first 1,000 rows; with one row more, only the largest value is a quantile.
         Case(
             "one row more; quantile",
             {"kind": "laplace"},
@@ -399,7 +399,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
 
 
 def cases_of(kinds: Sequence[str] = ()) -> tuple[Case, ...]:
-    """Return the cases of some mechanisms or all; AuditError for a kind without cases."""
+    """Return the cases of some mechanisms or of all; raise AuditError for a kind without cases."""
     for kind in kinds:
         if kind not in SHIPPED:
             raise AuditError(f"mechanism: there is no audit of '{kind}'; give one of {', '.join(sorted(SHIPPED))}")

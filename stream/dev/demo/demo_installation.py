@@ -47,7 +47,7 @@ BUDGET = 10.0
 STREAM_EPSILON = 0.25
 CUTOFF = 8
 BETA = 1e-7
-"""Bound on the probability that an error exceeds α; small, because the demo checks every answer."""
+"""Bound on the probability that an error exceeds α; it is small, because the demo checks every answer."""
 TABLE_STREAMS, FEED_STREAMS = 20, 20
 TABLE_THRESHOLD, FEED_THRESHOLD = 12_000.0, 50_000.0
 
@@ -279,9 +279,9 @@ def exact_counts() -> dict[WindowAirport, Truth]:
 
 
 LOCAL_SESSION = {"session_timeout_ms": 2000, "heartbeat_ms": 500}
-"""Settings of a local broker's groups: Kafka notices a killed worker after two seconds."""
+"""Settings with which Kafka notices a killed worker after two seconds, for groups on a local broker."""
 ANSWER_TIMEOUT = 60.0
-"""Most seconds to wait for a next answer, or for the budget service to close the streams."""
+"""Most seconds to wait for the next answer, or for the budget service to close the streams."""
 
 
 class DemoProgress(Protocol):
@@ -367,7 +367,7 @@ class DemoAnswers:
         self._progress.advance(self.published, len(self.answers), self._total)
 
     async def wait(self, count: int, *, or_exhausted: bool = False) -> None:
-        """Wait for ``count`` answers, or until none arrives for ``ANSWER_TIMEOUT`` seconds."""
+        """Wait for ``count`` answers, or until no answer arrives for ``ANSWER_TIMEOUT`` seconds."""
         seen, since = len(self.answers), time.monotonic()
         while len(self.answers) < count and not (
             or_exhausted and any(answer.tops_left == 0 for answer in self.answers)

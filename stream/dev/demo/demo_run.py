@@ -75,8 +75,8 @@ _BATCH_BYTES: Final = 128 * 1024
 async def measure_backlog(client: AsyncClient, settings: Settings) -> tuple[list[StreamSpec], float]:
     """Open streams and publish ``QUERIES`` questions; return the streams and the answers per second.
 
-    The rate is that from the first commit of answers to the last, by the offsets of the topic. These
-    count the markers of transactions too, a few in a hundred thousand.
+    The rate is measured from the first commit of answers to the last, by the offsets of the topic. Some of
+    the offsets, a few in a hundred thousand, are markers of transactions.
     """
     specs = [
         StreamSpec(
@@ -123,7 +123,7 @@ async def _publish_backlog(producer: Any, topic: str, partitions: int, specs: li
 
 
 async def _wait_for_answers(consumer: Any, answers: list[TopicPartition], before: int) -> float:
-    """Return the answers per second; 0 if not all come in time."""
+    """Return the answers per second; 0 if some answers do not come in time."""
     began = time.monotonic()
     first_count, first_time = 0, began
     while (now := time.monotonic()) - began < MOST_SECONDS:
@@ -251,7 +251,7 @@ LIVE_STREAM = "late-aircraft"
 DAY_MS = 24 * 3_600_000
 LIVE_PARTITIONS = 4
 WORST_SHOWN = 10
-"""Number of truly worst half-days in the report."""
+"""Number of half-days in the report that have the largest true counts."""
 
 
 def live_stream() -> StreamSpec:

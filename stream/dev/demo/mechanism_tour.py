@@ -1,4 +1,4 @@
-"""Opens a stream for each mechanism but ``running_count``, and checks its answers for the demo."""
+"""Opens a stream for each mechanism except ``running_count``, and checks its answers for the demo."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ TEXT_ATTRIBUTE, COUNTRY_COLUMN = "country", "native-country"
 """The attribute of private texts that the tour declares, and the table's column with the texts."""
 EPSILON, DELTA = 1.0, 1e-6
 BETA = 1e-6
-"""Bound on the probability that an error exceeds α; small, because every answer is checked."""
+"""Bound on the probability that an error exceeds α; it is small, because every answer is checked."""
 RESPONDENT_COUNT = 2000
 ILL_SHARE = 0.3
 """Share of respondents who are ill."""
@@ -186,7 +186,7 @@ def tour_sources() -> list[Source]:
 
 
 def tour_stops(seed: int) -> list[TourStop]:
-    """Return a stop for every mechanism but ``running_count``, which needs a live topic."""
+    """Return a stop for every mechanism except ``running_count``, which needs a live topic."""
     people = AdultColumns()
     return [
         *_sparse_vector_stops(people),

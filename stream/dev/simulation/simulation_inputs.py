@@ -2,8 +2,8 @@
 
 A simulation prints exact errors, from which exact counts follow, and its noise keys are not secret. So
 its table must be public. Sotto cannot know whether a table is public, but it refuses files that a
-deployment treats as private. This prevents mistakes only: copies of private files are not recognized;
-file permissions must protect them.
+deployment treats as private. This check only prevents mistakes: copies of private files are not
+recognized, and file permissions must protect them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REMEDY = "a simulation reveals exact counts; give --table a public file, or use
 def require_public(
     table: Path, source: TableSource, *, roots: Iterable[Path] = (), registered: Iterable[TableSource] = ()
 ) -> Path:
-    """Resolve the path of a table, and refuse a private one.
+    """Resolve the path of a table, and refuse a private table.
 
     Files of ``source`` and of ``registered`` sources, under any name, and files in the table ``roots``
     are private. The shipped Adult table is always public.
@@ -82,19 +82,19 @@ def _belongs_to(path: Path, place: str) -> bool:
 
 
 def require_shipped_table(source: TableSource) -> Path:
-    """Return the path of the source's file; SimulationError unless it is the shipped table."""
+    """Return the path of the source's file; raise SimulationError unless it is the shipped table."""
     if source.path is None or not is_shipped(Path(source.path)):
         raise SimulationError(f"source '{source.source}': its own table is private; {_REMEDY}")
     return Path(source.path)
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether a path is the Adult table of this package."""
+    """Return whether a path is the Adult table of this package."""
     return _is_same_file(path, ADULT_PATH)
 
 
 def _is_same_file(one: Path, other: Path) -> bool:
-    """Whether two paths are the same file; compares paths if a file is missing."""
+    """Return whether two paths are the same file; compare the paths if a file is missing."""
     try:
         if one.samefile(other):
             return True
@@ -182,7 +182,7 @@ def synthetic(source: TableSource, rows: int, seed: int) -> pl.DataFrame:
 
 
 def _synthetic_texts(declared: Text) -> tuple[str, ...]:
-    """Return made-up texts: the whole numbers from 1 that are short enough."""
+    """Return artificial texts: the whole numbers from 1 on that are short enough."""
     return tuple(str(number) for number in range(1, _MAX_TEXTS + 1) if len(str(number)) <= declared.max_length)
 
 
@@ -203,7 +203,7 @@ def _draw_column(name: str, domain: Domain, rows: int, seed: int) -> pl.Series:
 
 
 def _date_column(name: str, domain: Dates, codes: npt.NDArray[np.int64]) -> pl.Series:
-    """Return the beginning of each cell; for a part of a date, a day or hour of 2024 with it."""
+    """Return the beginning of each cell; if the cells are parts of dates, return days or hours of 2024."""
     if domain.part is None:
         starts = np.array([domain.calendar.start(place) for place in range(domain.size)], dtype=np.int64)
     elif domain.granularity == "month-of-year":

@@ -60,8 +60,8 @@ _LABELS = {
 class ErrorMeasurement:
     """The errors of one answer of the kind ``what``, and its promised ``alpha``, if any.
 
-    The error of ``above`` or ``below`` is how far the true number is on the wrong side of the threshold; the
-    error of a choice is the difference between its score and the best score.
+    The error of ``above`` or ``below`` is the distance of the true number from the threshold if it is on the
+    wrong side. The error of a choice is the difference between its score and the best score.
     """
 
     line: int
@@ -93,7 +93,7 @@ class ErrorSummary:
 def measure(
     line: int, query: Query, answer: Answer, spec: StreamSpec, calibration: Calibration, truths: Truths
 ) -> list[ErrorMeasurement]:
-    """Measure the errors of one answer; none if it is rejected or halted, or the true number undefined."""
+    """Measure the errors of one answer; return none if it is rejected or halted, or has no defined true number."""
     if answer.outcome in {"rejected", "halted"}:
         return []
     if query.candidates is not None:
@@ -122,7 +122,7 @@ def measure(
 
 
 def _measure_statistic(truths: Truths, query: Query, answer: Answer, line: int) -> ErrorMeasurement | None:
-    """Measure a quantile's error in ranks, a spread's error in values; None for other forms of questions."""
+    """Measure a quantile's error in ranks or a spread's error in values; None for other forms of questions."""
     form = next((name for name in STATISTICS if getattr(query, name) is not None), None)
     if form is None or not isinstance(truths, TableTruths):
         return None
@@ -135,7 +135,7 @@ def _measure_statistic(truths: Truths, query: Query, answer: Answer, line: int) 
         pairs = [(error, Fraction()) for error in true.rank_errors(published)]
     else:
         pairs = [(Fraction(one), truth) for one, truth in zip(published, true.numbers(), strict=False)]
-    # The α of an interquartile range bounds ranks: it cannot be compared with an error in value.
+    # The α of an interquartile range bounds ranks, so it cannot be compared with an error in value.
     return _make_measurement(line, what, pairs, None if form == "iqr" else answer.alpha) if pairs else None
 
 
@@ -283,7 +283,7 @@ class SimulationReport:
 
     @property
     def broken_runs(self) -> int:
-        """Number of runs with an error above α; β bounds their share."""
+        """Number of runs with an error above α; β bounds the probability of such a run."""
         return sum(run.broken > 0 for run in self.runs)
 
 

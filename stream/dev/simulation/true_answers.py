@@ -107,7 +107,7 @@ class TableTruths:
         return Fraction(self._table.people_count(self._parser.parse(where), min_rows))
 
     def _groups(self, query: Query, where: str) -> list[int]:
-        """Return the count of each group; of a question with ``top`` the largest groups' counts."""
+        """Return the count of each group; for a question with ``top``, only the largest groups' counts."""
         predicate, group_by = self._parser.parse(where), query.group_by or ()
         counted = self._table.people_group_counts if query.people else self._table.group_counts
         counts: list[int] = counted(group_by, predicate).ravel().tolist()
@@ -139,7 +139,7 @@ class TableTruths:
 
 
 class ValuesTruths:
-    """Exact answers about a source of values, which queries contain; clamped to the source's range."""
+    """Exact answers about the values in queries, which are clamped to the source's range."""
 
     def __init__(self, source: ValuesSource) -> None:
         low, high = clamping_range(source.grid, source.minimum, source.maximum)
@@ -197,7 +197,7 @@ class TrueStatistics:
         self._groups = counts.reshape(-1, values.size)
 
     def rank_errors(self, published: Sequence[float]) -> list[Fraction]:
-        """Return by how many rows the rank of each published quantile misses the wanted rank."""
+        """Return the distance of each published quantile's rank from the requested rank, in rows."""
         q = self._query.q
         given = q if isinstance(q, tuple) else (0.5 if q is None else q,)
         wanted = [(counts, Fraction(repr(part))) for counts in self._groups for part in given]
