@@ -127,7 +127,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/upgrade/test_mixed.py": "versions",
     "tests/upgrade/test_upgrade.py::test_services_go_on_where_the_earlier_version_stopped": "versions",
 }
-"""The suite of each test, by the longest path that its id begins with."""
+"""The suite of the tests below each path; the longest path with which a test's id begins decides."""
 
 FIRST: Final = (
     "tests/release/test_image.py",  # starts first: it waits for the network

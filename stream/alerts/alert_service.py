@@ -66,9 +66,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     stopping = asyncio.Event()
     install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin, seconds=STOP_SECONDS)
     metrics = AlertMetrics()
-    all_metrics = [
-        metrics.for_target(target.name) for target in file.targets
-    ]  # every metric of every target exists from the start
+    all_metrics = [metrics.for_target(one.name) for one in file.targets]  # also of targets without any delivery
     probes = Probes(metrics.registry, metrics.ready)
     probes.serve(settings.metrics_host, settings.metrics_port)
     heartbeat_task = asyncio.create_task(probes.beat())

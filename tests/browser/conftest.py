@@ -64,7 +64,7 @@ def keep_screenshot(screen: str) -> Callable[[str, bytes], None]:
 
 @pytest.fixture
 def complaints() -> list[str]:
-    """What went wrong in the pages of a test; whoever provokes something takes it out."""
+    """The errors in the pages of a test; a test that provokes an error removes it from the list."""
     return []
 
 

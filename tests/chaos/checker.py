@@ -215,7 +215,7 @@ def check_ledger(
 
 
 def _spent_by(grant: GrantRecord, source: Source) -> list[Amount]:
-    """What a stream's last answer may say is spent: a worker knows of some of the extensions, and the ledger of all."""
+    """Return the charges that a stream's last answer may state; its worker may know only some extensions that the ledger has."""
     return [
         to_amount(
             realised_cost(

@@ -28,7 +28,7 @@ from tests.chaos.loaded_installation import LoadedInstallation, open_installatio
 NODES = 3
 HEAP_MEGABYTES = 320
 TRANSACTION = 1
-"""The kind of coordinator that keeps a transactional id's state."""
+"""Kafka's code for the coordinator that keeps the state of a transactional id."""
 
 EVENTS_PER_FAULT = 500
 FAULTS_PER_ROUND = 4

@@ -28,7 +28,7 @@ from tests.chaos.periods import Periods
 from tests.chaos.windows import YESTERDAY, Visits, live_source, standing_specs, violations_of_windows
 
 PARTITIONS = 3
-"""Other than the installation's: a live topic is its owner's."""
+"""A live topic's partitions; deliberately not the installation's number, because the topic belongs to somebody else."""
 SECONDS = 180.0
 PAUSE = 0.2
 """Seconds between two bursts."""
@@ -37,9 +37,9 @@ BURST = 8
 
 
 class Pace(NamedTuple):
-    """How long a live topic's windows are, how many of them a running count has, and how many milliseconds marks go on at each burst.
+    """The windows of a live topic, the number of windows of a running count, and the speed of the topic's time.
 
-    Events are late by ``back`` milliseconds at most.
+    Each burst advances the marks by ``step`` milliseconds. Events are late by ``back`` milliseconds at most.
     """
 
     size: str = "4s"
@@ -50,11 +50,11 @@ class Pace(NamedTuple):
 
 
 SHORT: Final = Pace()
-"""Of a topic whose running count ends."""
+"""The pace of a topic whose running count ends within a round."""
 LONG: Final = Pace(horizon=60)
-"""Of a topic whose running count most rounds pass some windows of, and long ones all."""
+"""The pace of a topic whose running count has windows left after most rounds, and ends only in long rounds."""
 HOURS: Final = Pace("20m", "10m", horizon=4, step=180_000, back=1_500_000)
-"""Of a topic whose periods are hours: one passes in some four seconds, with six windows, of which a running count has four."""
+"""The pace of a topic whose periods are hours: a period lasts about four seconds and has six windows, four of them in a running count."""
 
 
 @dataclass
@@ -164,7 +164,7 @@ class Live:
         return [identifier for _, identifier in self._ids(logs, topics.queries)]
 
     async def violations(self, until: int) -> list[str]:
-        """What is wrong with the windows that are closed when the clock is at ``until``."""
+        """Return the violations in the windows that are closed when the clock is at ``until``."""
         topics, logs = self.client.topics, await self.logs()
         if self.source.has_periods:
             found = Periods(logs, topics, self.source).violations(PARTITIONS, until)
@@ -177,7 +177,7 @@ class Live:
         return found
 
     async def refunds(self) -> list[str]:
-        """What is wrong with what its periods, if it has any, got back, once all charges are in."""
+        """Return the violations in the refunds of its periods, if it has any; all charges must have reached the ledger."""
         return Periods(await self.logs(), self.client.topics, self.source).refunds()
 
     async def settled(self, until: int, seconds: float = SECONDS) -> None:

@@ -19,15 +19,15 @@ from stream.formatting import cells_of
 from stream.privacy.mechanisms.private_values import encode_text_counts
 
 SENSITIVE_STREAMS = 12
-"""Streams of plain sparse vectors, which a load has most of."""
+"""The number of streams of plain sparse vectors; a load has more of them than of all other kinds."""
 CUTOFF = 5
 EPSILON, LARGE_EPSILON = 1.0, 20.0
-"""Hypotheses need the larger one to be found wrong, on a table this small, by the questions of a test."""
+"""The ε of most streams, and the ε of streams with a hypothesis: on so small a table, a smaller ε would hide that a hypothesis is wrong."""
 THRESHOLD = 1000.0
 GREEDY = "counts"
-"""The stream that asks more than others, and more than it may where little work is taken on."""
+"""The stream that is asked most: more often than an installation with little outstanding work allows."""
 WORK_OUTSTANDING = 0.05
-"""Seconds of work that a partition takes on under this load: so few that streams are busy now and then."""
+"""Seconds of outstanding work that a partition allows: so few that some questions are refused as ``busy``."""
 
 _sources: TypeAdapter[Source] = TypeAdapter(Source)
 AGES, SEXES = range(8), ("F", "M")
@@ -62,9 +62,9 @@ MIXED: dict[str, tuple[str, dict[str, Any]]] = {
     "unknown": ("people", {"kind": "unknown_groups", "answers": 6}),
     "respondents": ("survey", {"kind": "randomized_response", "categories": ["well", "ill"]}),
 }
-"""One stream of every mechanism but the plain sparse vector: its source and its mechanism."""
+"""One stream of every mechanism except plain sparse vectors; each has its source and its mechanism."""
 PURE = ("laplace", "priced")
-"""Streams without δ: of these a question that says how accurate it must be is charged what that costs."""
+"""Streams without δ: a question with a wanted accuracy is charged only for that accuracy."""
 WANTED_ALPHAS = (25.0, 200.0, 1000.0)
 
 
@@ -88,9 +88,9 @@ def sources(table: Path, streams: int = SENSITIVE_STREAMS + len(MIXED)) -> list[
 
 
 EVERYBODY: dict[str, Any] = {"population": "everybody", "epsilon": 500.0, "delta": 0.1, "renews": "1h"}
-"""The population of the table and the survey."""
+"""The population to which the table and the survey belong."""
 ANALYST = "ada"
-"""Who asks for the streams of the survey, within an allotment."""
+"""The analyst who opens the streams of the survey within an allotment."""
 
 
 def shared(source: Source) -> Source:

@@ -41,10 +41,10 @@ RETIRE_DAYS = 5 / 86_400
 """Ended streams are retired after five seconds."""
 
 POLL_MS = 3_000
-"""A crippled client library leaves its group when nobody has fetched for so long, unless it is told otherwise."""
+"""A crippled client library leaves its group if nothing was fetched for so many milliseconds, unless its settings forbid it."""
 
 REPORTS: list[str] = []
-"""Injected faults and findings of every installation, printed at the end of a test run."""
+"""The injected faults and the findings of every installation; they are printed at the end of a test run."""
 
 
 class LoadedInstallation:
@@ -64,7 +64,7 @@ class LoadedInstallation:
         self.openings: list[OpenStream] = []
         self.live: Live | None = None
         self.windows: list[str] = []
-        """The ids of what was asked of a live topic's windows, once all is over."""
+        """The ids of the questions that a live topic's windows asked; empty until the test has ended."""
         self.work_outstanding = WORK_OUTSTANDING
         self._questions = Questions(specs(), seed=0)
         self._stack = stack
@@ -241,7 +241,7 @@ class LoadedInstallation:
         return findings
 
     async def _letters(self) -> list[str]:
-        """Whether each bomb has exactly one dead letter."""
+        """Return a violation for each bomb without exactly one dead letter."""
         topics = self.client.topics
         places = [(topics.rejected, number) for number in range(topics.partitions)]
         logs = {place: await committed(self.settings, *place) for place in places}

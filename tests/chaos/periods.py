@@ -27,7 +27,7 @@ from tests.chaos.windows import asked_between, events_of, violations_of_windows
 
 ROUNDING = 1e-9
 TO_COME = ("not asked", "not begun", "not answered", "not closed")
-"""What is found of a run that is not over, as far as nothing is wrong with it."""
+"""Parts of the findings that a correct run may have before it is over."""
 
 
 class Periods:
@@ -39,7 +39,7 @@ class Periods:
         self._source = source
         self._ended = ended
         self.accounts: dict[int, SourceRecord] = {}
-        """Under the moment that each period begins at."""
+        """The account of each period, by the moment at which the period begins."""
         self.grants: dict[str, GrantRecord] = {}
         latest = {one.key: read_ledger(one.value) for one in self._all(topics.ledger) if one.value is not None}
         for record in latest.values():
@@ -50,7 +50,7 @@ class Periods:
         self._models = [one.spec for one in self.grants.values() if one.spec.source == source.source]
 
     def violations(self, partitions: int, until: int) -> list[str]:
-        """What is wrong once the clock of all of the topic's partitions is at ``until``."""
+        """Return the violations that exist once the clock of all partitions of the topic is at ``until``."""
         return [
             *self._beginnings(until),
             *self._windows(partitions, until),
@@ -95,7 +95,7 @@ class Periods:
         return found
 
     def _begun(self) -> Counter[str]:
-        """How often the trail has it that an account was registered, or a stream opened, by its name."""
+        """Return how often each account was registered and each stream was opened according to the trail, by name."""
         check = TrailCheck()
         entries = [check.add_entry(one.value) for one in self._all(self._topics.trail)]
         return Counter(
@@ -168,7 +168,7 @@ class Periods:
                 yield start
 
     def _in_period(self, spec: StreamSpec, start: int) -> StreamSpec | None:
-        """What a model is opened as in a period; None if it begins later."""
+        """Return the specification with which a model's stream of a period is opened; None if the model begins later."""
         standing = _standing(spec)
         begins = moment_ms(standing.begins or "")
         if begins >= start + self._source.period_ms:
@@ -189,7 +189,7 @@ class Periods:
         return [one for one in self.grants.values() if one.spec.source == name]
 
     def _mine(self, topic: str) -> list[RecordLike]:
-        """What a topic has of the source's streams."""
+        """Return the records of the source's streams in a topic."""
         mine = {spec.stream.encode() for spec in self._models}
         return [one for one in self._all(topic) if (one.key or b"").partition(b"@")[0] in mine]
 

@@ -47,7 +47,7 @@ Logs = Mapping[tuple[str, int], Sequence[RecordLike]]
 
 
 def as_read(logs: Logs, topics: Topics) -> Logs:
-    """What a service takes in of these logs: batches that cannot be read are refused as queries, and passed over elsewhere."""
+    """Return the records that services process: unreadable batches are refused if they are queries, and otherwise skipped."""
     return {
         place: [one for one in records if place[0] == topics.queries or not isinstance(one.value, UnreadableValue)]
         for place, records in logs.items()
@@ -55,7 +55,7 @@ def as_read(logs: Logs, topics: Topics) -> Logs:
 
 
 Fingerprint = Callable[[Source, int], str | None]
-"""What a version of a source's data has: of a load that renews them without changing a row."""
+"""Returns the fingerprint of a version of a source's data; the load renews data without changing a row."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class _Extensible:
 
     @property
     def rank(self) -> int:
-        """How often it was extended, and its data renewed."""
+        """A number that grows whenever the stream is extended or its data are renewed."""
         return len(self.extensions) + self._latest
 
     def is_of(self, answer: Answer) -> bool:
@@ -321,7 +321,7 @@ def _extensible(control: Sequence[RecordLike], fingerprint: Fingerprint) -> dict
 
 
 def is_charged(answer: Answer) -> bool:
-    """Whether an answer used up one of its stream's charged answers."""
+    """Return whether an answer used up one of its stream's charged answers."""
     return answer.outcome == "above" or answer.basis == "noisy"
 
 

@@ -23,7 +23,7 @@ PARTITIONS = 2
 MINUTE = 60_000
 STEPS = 70
 UNTIL = BEGINS + (STEPS - 1) * 3 * MINUTE
-"""In the middle of the fourth hour, so that two periods are closed."""
+"""The last moment of the clock: in the middle of the fourth hour, so that two periods are closed."""
 FIRST = "@2026-01-01T00:00:00Z"
 
 

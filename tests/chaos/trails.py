@@ -81,7 +81,7 @@ def check_anchors(anchors: Iterable[Anchor], trail: Iterable[RecordLike]) -> lis
 
 
 def _is_of_period(entry: TrailRequest) -> bool:
-    """Whether an entry is one of those that a period begins with: its account and its streams, by one request."""
+    """Return whether an entry belongs to the request that begins a period: it registers the account and opens the streams."""
     return entry.outcome in {"registered", "opened"} and named_from(entry.source or "") is not None
 
 

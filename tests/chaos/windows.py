@@ -24,23 +24,23 @@ from tests.chaos.replay import read_control
 
 Logs = Mapping[tuple[str, int], Sequence[RecordLike]]
 Gaps = Sequence[tuple[int, int | None]]
-"""The stamps at which control told that a stream has ended, each with that at which it told of its extension."""
+"""Pairs of two stamps of control records: of a stream's end, and of the extension that followed, if any."""
 
 GROUPS = ("a", "b", "c")
 VALUES = 10
-"""How many values are declared, from 0 on."""
+"""The number of declared values; they begin at 0."""
 PEOPLE = 12
 LARGEST = 64 * 1024
-"""An event that is larger is not read."""
+"""Most bytes of an event that a feed reads."""
 BEGINS = 1_767_225_600_000
-"""2026-01-01T00:00:00Z: where a test sets the clock itself."""
+"""2026-01-01T00:00:00Z: the beginning in tests that set the clock themselves."""
 YESTERDAY = int(time.time()) // 86_400 * 86_400_000 - 86_400_000
-"""The start of yesterday: on a real clock, a stream that begins long ago has too many windows to ask."""
+"""The start of yesterday, for tests on a real clock: a stream that began long ago would ask too many windows."""
 FAR = 10**10
-"""Milliseconds: no window that was asked closes so long after all that are closed."""
+"""Milliseconds by which no asked window may close after the last closed window."""
 
 TOTAL = 6
-"""What counts of a person over a running count's whole horizon: less than most people send."""
+"""How many events of one person count over a running count's whole horizon: fewer than most people send."""
 
 
 def live_source(topic: str, clock: str, idle: str = "1s", **changed: str) -> EventsSource:
@@ -120,11 +120,11 @@ class Visits:
 
     @property
     def wrong(self) -> int:
-        """How many different events were wrong."""
+        """The number of different wrong events."""
         return len(self._wrong)
 
     def is_wrong(self, value: bytes, partition: int) -> bool:
-        """Whether an event was sent as one that must be set aside."""
+        """Return whether an event was sent as a wrong event, which feeds must set aside."""
         return (partition, value) in self._wrong
 
     def next(self, now: int, back: int) -> tuple[int, bytes, bytes]:
@@ -186,7 +186,7 @@ def violations_of_windows(
     events: Sequence[Sequence[Seen]] | None = None,
     gaps: Mapping[str, Gaps] | None = None,
 ) -> list[str]:
-    """What is wrong with the questions of standing streams, whose windows are closed if their clock is at ``until``.
+    """Return the violations in the questions of standing streams; ``until`` is the clock, which decides which windows are closed.
 
     ``source`` may be the account of a period, with the streams of that period; all of them have the same ``events``. ``gaps`` are
     those of each stream; without them control's log has them.
@@ -296,7 +296,7 @@ def _counted(
     events: Sequence[Seen],
     epochs: Sequence[Epoch],
 ) -> Iterator[tuple[int, int | bytes | None, int]]:
-    """What a partition adds to windows: beginning, cell or text, and by how much."""
+    """Yield what a partition adds to windows: the window's beginning, the cell or text, and the amount."""
     standing = spec.standing
     assert standing is not None
     size, every, late = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
@@ -399,7 +399,7 @@ def _epoch_at(epochs: Sequence[Epoch], start: int) -> Epoch | None:
 
 
 def _clock_before(logs: Logs, source: EventsSource, number: int, stamp: int) -> float:
-    """Where a partition's clock stands when its records have a stamp; by marks, before the first that has it or a later one."""
+    """Return a partition's clock just before its first record with this stamp or a later one; marks advance the clock."""
     if source.clock == "broker":
         return stamp
     clock = -1

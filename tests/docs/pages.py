@@ -15,7 +15,7 @@ from markdown_it.token import Token
 PROJECT = Path(__file__).parents[2]
 DOCS = PROJECT / "docs"
 PAGES = [PROJECT / "README.md", *sorted(DOCS.rglob("*.md"))]
-"""What people read first, and the site."""
+"""The README, and all pages of the site."""
 
 _COMMAND = re.compile(r"^(\$ )?(\w+=\S+ )*(\.venv/bin/)?sotto\b")
 _LONGEST_COMMAND = 40
@@ -50,12 +50,12 @@ class Page:
 
 
 def needs_installation(code: str) -> bool:
-    """Whether a piece of Python talks to an installation on Kafka."""
+    """Return whether a piece of Python connects to an installation on Kafka."""
     return re.search(r"\b(Async)?Client\(", code) is not None
 
 
 def needs_broker(code: str) -> bool:
-    """Whether a piece of Python writes to Kafka by a client that is not Sotto's."""
+    """Return whether a piece of Python writes to Kafka by a client that is not Sotto's."""
     return re.search(r"\bProducer\(|\bAIOKafkaProducer\(", code) is not None
 
 
@@ -97,7 +97,7 @@ def commands(text: str) -> Iterator[str]:
 
 
 def is_complete(command: str) -> bool:
-    """Whether all quotation marks are closed."""
+    """Return whether all quotation marks are closed."""
     try:
         shlex.split(command, comments=True)
     except ValueError:
@@ -106,7 +106,7 @@ def is_complete(command: str) -> bool:
 
 
 def matches(output: str, wanted: str) -> bool:
-    """Whether an output is as a page shows it; ``…`` there stands for anything."""
+    """Return whether an output equals the output on a page, where ``…`` stands for any text."""
     pattern = ".*".join(re.escape(part) for part in wanted.strip().split("…"))
     return re.fullmatch(pattern, output.strip()) is not None
 

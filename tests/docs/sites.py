@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.docs.pages import PROJECT
 
 SPHINX = "import gc, sys; from sphinx.cmd.build import main; gc.disable(); sys.exit(main(sys.argv[1:]))"
-"""Sphinx makes millions of nodes that live to its end: looking for garbage among them finds none."""
+"""Runs Sphinx without garbage collection: it makes millions of nodes that all live until the build ends."""
 
 
 def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ def read(path: Path = NOTEBOOK) -> Any:
 
 @pytest.fixture(scope="module")
 def told(built: Path) -> list[Any]:
-    """What all cells put out, one after the other, when the site was built."""
+    """The outputs of all cells, in order, from the build of the site."""
     notebook = read(built / "jupyter_execute" / NOTEBOOK.name)
     assert [cell.source for cell in notebook.cells] == [cell.source for cell in read().cells]
     return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]

@@ -30,7 +30,7 @@ WITH_CLIENT = [
 ]
 
 PATIENCE = 50
-"""Most repetitions of a command whose figures follow others."""
+"""Most repetitions of a command whose output changes until the ledger has followed the answers."""
 
 
 def follow(command: list[str], settings: Settings) -> subprocess.CompletedProcess[str]:

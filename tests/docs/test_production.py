@@ -32,7 +32,7 @@ case "$1 $2" in
   "apply -k") exec {kubectl} kustomize "$3" > /dev/null ;;
 esac
 """
-"""Without a cluster, objects are only built."""
+"""A replacement for kubectl that only builds the objects, because the tests have no cluster."""
 
 
 @pytest.fixture

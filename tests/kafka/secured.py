@@ -39,9 +39,9 @@ from stream.secret_files import write_secret
 from stream.settings import SECURITY_FIELDS, Settings, variable_of
 
 WRONG = "geheim-und-falsch"
-"""A password that is nobody's."""
+"""A password that no user has."""
 MATRIX = "matrix"
-"""An installation that runs no service, so that anything may be written to it."""
+"""The prefix of an installation without running services, so that tests may write anything to its topics."""
 BROKER, ADMINISTRATOR = "broker", "administrator"
 ADDRESS = "127.0.0.1"
 
@@ -275,7 +275,7 @@ class Raw:
 
 
 async def ends(admin: Settings, topics: Iterable[str], partitions: int) -> dict[TopicPartition, int]:
-    """Where each topic ends, uncommitted records and markers included."""
+    """Return each partition's end offset, including uncommitted records and markers."""
     async with reader(admin, isolation_level="read_uncommitted") as consumer:
         found: dict[TopicPartition, int] = await consumer.end_offsets(
             [TopicPartition(topic, number) for topic in topics for number in range(partitions)]

@@ -21,7 +21,7 @@ from tests.preloaded import command
 
 FEED = parse_source(source(neighbors="add-remove", epsilon=4.0))
 HIGH = 1e9
-"""So far above the threshold that no noise matters."""
+"""A value so far above the threshold that noise changes no decision."""
 WAIT = 120.0
 """Longest wait for a service that may just have been started, in seconds."""
 
@@ -46,7 +46,7 @@ class Site:
         }
         self.settings = Settings(**given | settings)
         self.services: list[Service] = []
-        """Those that run now."""
+        """The services that run now."""
         self._folder = folder
 
     def sotto(self, *arguments: str) -> subprocess.CompletedProcess[str]:

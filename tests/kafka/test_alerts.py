@@ -248,7 +248,7 @@ def alertmanager(tmp_path: Path) -> Iterator[str]:
 
 
 async def shown(session: ClientSession, address: str) -> dict[str, Any]:
-    """What Alertmanager says is firing, by the group."""
+    """Return the alerts that fire according to Alertmanager, by their group."""
     with contextlib.suppress(OSError):
         async with session.get(f"{address}/api/v2/alerts?active=true") as response:
             return {alert["labels"].get("group_origin", ""): alert for alert in await response.json()}

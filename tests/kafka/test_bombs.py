@@ -37,7 +37,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
         (piece for delta in range(3) for piece in bombs.long_record(delta, 1_300_000)), 3
     ),
 }
-"""The last one is within what a batch may unfold to, and each of its records too large for a dead letter."""
+"""Batches that a service must refuse. Only the last one is within the limit of a decompressed batch, but each of its records is too large for a dead letter."""
 GROWTH = 128
 """Megabytes by which a service may grow for one partition; see "Memory" in docs/operations.md."""
 

@@ -32,7 +32,7 @@ def share(settings: Settings) -> None:
 
 
 def go_on(settings: Settings) -> None:
-    """What another budget service finds: nothing is forgotten."""
+    """Check that a newly started budget service has forgotten nothing."""
     with Client(settings) as client:
         with pytest.raises(Refused, match=r"population 'patients' cannot pay: ε = 2 asked, ε = 1 left"):
             client.open({**WARD, "stream": "dear", "epsilon": 2.0})

@@ -66,7 +66,7 @@ async def test_feeds_and_workers_that_are_killed_in_the_middle_of_windows_ask_ea
 
 
 WINDOWS = 8
-"""Windows of two seconds, each with two batches of events."""
+"""The number of windows; each has two seconds and two batches of events."""
 
 
 def _batches() -> list[list[dict[str, Any]]]:

@@ -18,7 +18,7 @@ from tests.chaos.windows import YESTERDAY
 pytestmark = pytest.mark.kafka
 
 SESSION_MS = 60_000
-"""Whoever is killed keeps its partitions for so long: longer than any of these tests waits for them."""
+"""The session timeout: a killed process keeps its partitions for longer than any of these tests waits."""
 PATIENCE = 45.0
 
 

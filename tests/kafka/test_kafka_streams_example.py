@@ -31,7 +31,7 @@ pytestmark = [
 
 WARDS = ("ward-1", "ward-2", "ward-3")
 SHORT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Java's options for programs that end before a better compiler or collector repays itself."""
+"""Java's options for programs that are too short for the better compiler or garbage collector to pay off."""
 EACH = 40
 HIGH = (3, 30)
 """The readings of each ward that are far above the threshold: one before the kill, one after it."""

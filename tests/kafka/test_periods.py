@@ -31,7 +31,7 @@ SECONDS = 180.0
 
 
 async def questions(installation: LoadedInstallation, topic: str) -> list[dict[str, Any]]:
-    """What stands in all partitions of a topic."""
+    """Return the questions in all partitions of a topic."""
     found = []
     for number in range(installation.client.topics.partitions):
         found += [json.loads(one.value or b"") for one in await committed(installation.settings, topic, number)]
@@ -56,7 +56,7 @@ class Follower:
 
 
 async def trail_findings(installation: LoadedInstallation) -> list[str]:
-    """What the trail has against the ledger."""
+    """Return the findings of a comparison of the trail with the ledger."""
     check, topics = TrailCheck(), installation.client.topics
     for record in await committed(installation.settings, topics.trail, 0):
         check.add_entry(record.value)

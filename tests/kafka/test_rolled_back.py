@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
 REASON = "disk of broker 1 restored from last night"
 STARTS = 2
-"""How many times services are started on what was rolled back."""
+"""How many times services are started on topics that were rolled back."""
 
 
 class Disk:
@@ -91,7 +91,7 @@ async def until_logged(service: Service, words: str) -> None:
 
 
 def ready(port: int) -> str:
-    """What a service says at /readyz."""
+    """Return a service's response at /readyz."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as found:
             return str(found.read().decode())

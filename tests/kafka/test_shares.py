@@ -26,7 +26,7 @@ pytestmark = pytest.mark.kafka
 CELLS = {f"a{number}": 4 for number in range(10)}
 QUESTIONS = 1800
 PATIENCE = 300.0
-"""Seconds that a neighbour waits at most: what is taken on before it is a few seconds of work on a free core."""
+"""Most seconds that another stream's question waits; the questions accepted before it take a few seconds on a free core."""
 
 
 def _terms(chance: random.Random) -> list[dict[str, object]]:

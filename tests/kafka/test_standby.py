@@ -23,7 +23,7 @@ PATIENCE = 180.0
 
 
 def logged(service: Service, event: str) -> list[dict[str, Any]]:
-    """What a service has logged of one kind."""
+    """Return a service's log entries of one kind."""
     lines = [json.loads(line) for line in service.log.read_text().splitlines() if line.startswith("{")]
     return [line for line in lines if line.get("event") == event]
 

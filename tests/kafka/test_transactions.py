@@ -53,7 +53,7 @@ def batches(producer: TransactionalProducer, *values: bytes) -> list[Any]:
 
 
 async def committed(settings: Settings, *places: TopicPartition) -> list[list[bytes | None]]:
-    """What a reader of committed records finds in some partitions."""
+    """Return the records in some partitions that a reader of committed records sees."""
     async with reader(settings) as consumer:
         return [[r.value async for some in read_to_end(consumer, place, 100) for r in some] for place in places]
 

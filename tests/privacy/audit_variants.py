@@ -40,7 +40,7 @@ from stream.worker.hosted_streams import LifeCycle
 from stream.worker.worker_processor import QueryProcessor
 
 NO_NOISE = Fraction(200)
-"""The rate of noise that is 0 in all but e^-200 of all draws."""
+"""The rate of noise that is 0 in every draw except with probability e^-200."""
 
 
 class Surgery:

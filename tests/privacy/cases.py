@@ -39,7 +39,7 @@ def calibrations(
 
 
 def moves_of(calibration: SparseVectorCalibration, margins: tuple[int, ...]) -> list[list[Move]]:
-    """What one person may do to a query: one list per neighbouring relation that the calibration allows."""
+    """Return how one person may move a query: one list for each neighbouring relation that the calibration allows."""
     steps = calibration.sensitivity_steps
     if calibration.monotone:
         return [neighbours(margins, steps, "up"), neighbours(margins, steps, "down")]

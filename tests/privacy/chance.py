@@ -12,7 +12,7 @@ from scipy.stats import binom, chi2
 from tests.privacy.exact import Law
 
 FALSE_ALARM = 1e-6
-"""How often, at most, a check would fail for noise as it should be, over the choice of keys."""
+"""The largest probability, over all keys, that a check fails although the noise is correct."""
 
 LEAST_EXPECTED = 50.0
 """Fewest draws expected in a cell: with fewer, χ² is not accurate this far out in its tail."""
@@ -36,7 +36,7 @@ def fits(counts: Sequence[float], expected: Sequence[float]) -> bool:
 
 
 def follows(draws: npt.NDArray[np.int64], law: Law) -> bool:
-    """Whether draws look like independent ones of a law."""
+    """Return whether draws look like independent ones of a law."""
     assert draws.min() >= law.first
     assert draws.max() <= law.last
     counts = np.bincount(draws - law.first, minlength=len(law.weights))
@@ -45,18 +45,18 @@ def follows(draws: npt.NDArray[np.int64], law: Law) -> bool:
 
 
 def happens(successes: int, trials: int, probability: float) -> bool:
-    """Whether so many successes are likely enough, in both directions; an exact binomial test."""
+    """Return whether so many successes are likely enough, in both directions; an exact binomial test."""
     upper = binom.sf(successes - 1, trials, probability)
     lower = binom.cdf(successes, trials, probability)
     return bool(min(upper, lower) >= FALSE_ALARM / 2)
 
 
 def at_most(successes: int, trials: int, probability: float) -> bool:
-    """Whether so many successes are likely enough if each has at most this probability."""
+    """Return whether so many successes are likely enough if each has at most this probability."""
     return bool(binom.sf(successes - 1, trials, probability) >= FALSE_ALARM)
 
 
 def unrelated(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> bool:
-    """Whether two arrays of uniform words agree in half of their bits, as independent ones do."""
+    """Return whether two arrays of uniform words agree in half of their bits, as independent ones do."""
     differing = int(np.bitwise_count(one ^ other).sum())
     return happens(differing, 64 * one.size, 0.5)

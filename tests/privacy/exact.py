@@ -203,7 +203,7 @@ class Machine:
         return np.array([_scaled(weight, law.bits) for weight in chosen], dtype=object)
 
     def _at(self, law: Law, value: int, shown: int) -> int:
-        """How likely noise is ``value``, or beyond it where ``shown`` is an end of the list; a gap is never negative."""
+        """Return the weight of noise equal to ``value``, or beyond it if ``shown`` is an end of the released numbers."""
         least = law.at_least(value)
         if self.numbers == "fresh" and shown == self.released[0]:
             return (1 << law.bits) - law.at_least(value + 1)

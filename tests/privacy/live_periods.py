@@ -23,7 +23,7 @@ from tests.processing import process_records
 HOUR = 60 * MINUTE
 
 Asked = dict[tuple[str, int], tuple[int, ...]]
-"""What each window asks of each stream of a period, by that stream and the window's beginning: a number for each group."""
+"""The question of each window: a number for each group, by the stream of a period and the window's beginning."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class World:
 
     @cached_property
     def control(self) -> list[Record]:
-        """What control tells: of the models, and of the streams that the ledger opened in each period."""
+        """The control records of the models, and of the streams that the ledger opened in each period."""
         driver = Driver(bytes(32), partitions=1)
         driver.register(self.source)
         for name, form in self.forms.items():
@@ -58,7 +58,7 @@ class World:
     def asked(
         self, people: Mapping[str, Person], end: int, step: int = 3, counted: Counted | None = None
     ) -> Asked:
-        """What is asked when the clock of all partitions reaches an end, in minutes.
+        """Return the questions that windows have asked when the clock of all partitions reaches an end, in minutes.
 
         ``counted`` has partitions of earlier calls with other people and the same end and step.
         """
@@ -104,7 +104,7 @@ class World:
 
     @property
     def told(self) -> Mapping[str, Any]:
-        """What control tells, by stream."""
+        """The latest control record of each stream."""
         found = ((record, parse_definition(record)) for record in self.control)
         return {(record.key or b"").decode(): told for record, told in found if told is not None}
 
@@ -114,11 +114,11 @@ class MovedInPeriod:
     """The most that what one person did in one period moved, over all pairs that were tried: by model."""
 
     window: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Of one window, all groups together."""
+    """The largest move of one window, over all groups together."""
     period: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Of all windows of the period together."""
+    """The largest move of all windows of the period together."""
     elsewhere: set[str] = field(default_factory=set)
-    """Streams of other periods that were moved at all."""
+    """Streams of other periods whose numbers were moved."""
     same_questions: bool = True
 
     def compare(self, ours: Asked, theirs: Asked, period: int) -> None:
@@ -141,7 +141,7 @@ class MovedInPeriod:
 
 
 def in_period(person: Person, period: int, *, inside: bool = True) -> Person:
-    """What somebody did in a period, or what in all others, by the events' own time."""
+    """Return a person's events inside of a period, or outside of it, by the events' own times."""
     return tuple(one for one in person if ((one.comes - one.ago) * MINUTE // HOUR == period) is inside)
 
 

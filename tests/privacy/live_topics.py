@@ -29,7 +29,7 @@ from tests.unit.processors.feeds.topic import Known, as_of, ended, extended, tol
 MINUTE = 60_000
 PARTITIONS = 2
 MARKED = 32
-"""Up to this minute there are marks, and one in the end."""
+"""The minute up to which the topic has a mark in every minute; one more mark comes at the end."""
 TOPICS = Topics("t", 1)
 TEXTS = (b"a", b"b")
 """The groups as private texts."""
@@ -105,9 +105,9 @@ def written(people: Mapping[str, Person]) -> list[Record]:
 
 
 Counted = dict[tuple[int, tuple[Record, ...]], list[Any]]
-"""What feeds published, by partition and its events: one person changes one partition, and the others are counted once."""
+"""The output of feeds by partition and its events: a person changes one partition only, so each of the other partitions is counted once."""
 Schedule = Callable[[int, int], int]
-"""Up to which moment a feed has read control, by the number of a step and the last stamp in it less ``idle``, in milliseconds."""
+"""Returns the moment up to which a feed has read control, from a step's number and its last stamp less ``idle``; both moments are in milliseconds."""
 
 
 def punctual(step: int, due: int) -> int:
@@ -130,7 +130,7 @@ def asked(
     schedule: Schedule = punctual,
     counted: Counted | None = None,
 ) -> Numbers:
-    """What is asked, by the shipped feeds and merging, when the clock of all partitions reaches an end, in minutes.
+    """Return the questions of the shipped feeds and merging when the clock of all partitions reaches an end, in minutes.
 
     Feeds read control between steps. Marks come every other minute, whatever events do. ``counted`` has partitions of earlier calls
     with the same arguments but other people.

@@ -45,5 +45,5 @@ def _weight(law: Law, value: int) -> int:
 
 
 def cut_tail(draws: int, epsilon: float) -> Fraction:
-    """What the sampler's cut tail may add to δ."""
+    """Return the largest amount that the sampler's cut tail adds to δ."""
     return draws * Fraction(DELTA_PER_DRAW) * math.ceil(1.0 + math.exp(epsilon))

@@ -9,7 +9,7 @@ from stream.privacy.noise.samplers import DELTA_PER_DRAW
 
 
 def window(calibration: SparseVectorCalibration) -> tuple[int, ...]:
-    """Which numbers are told apart: around the margins asked for, or from the least gap on."""
+    """Return the numbers that are distinguished: those around the wanted margins, or those from the least gap on."""
     steps = calibration.sensitivity_steps
     if calibration.numbers == "gap":
         return tuple(range(2 * steps + 2))
@@ -17,6 +17,6 @@ def window(calibration: SparseVectorCalibration) -> tuple[int, ...]:
 
 
 def cut_tail(calibration: SparseVectorCalibration, queries: int) -> Fraction:
-    """What the sampler's cut tail may add to δ: a share for each draw, answers among them."""
+    """Return the largest amount that the sampler's cut tail adds to δ: a share for each draw, including the draws of answers."""
     rounds = calibration.cutoff if calibration.fresh_threshold else 1
     return Fraction(DELTA_PER_DRAW) * (queries + rounds + calibration.cutoff)

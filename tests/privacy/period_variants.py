@@ -29,12 +29,12 @@ def windows_asked_of_the_period_before(surgery: Surgery) -> None:
 
 
 def bound_over_all_periods(surgery: Surgery) -> None:
-    """What counted of a person in one period is taken from what may count in the next."""
+    """Events of a person that counted in one period reduce what may count in the next."""
     surgery.patch.setattr(CountingRule, "period_of", lambda *_: 0)
 
 
 def bound_for_each_window(surgery: Surgery) -> None:
-    """What counts of a person in a period is bounded window by window alone."""
+    """A person's events in a period are bounded in each window, but not over the whole period."""
     surgery.patch.setattr(CountingRule, "period_of", lambda rule, start: start // rule.interval_ms)
 
 

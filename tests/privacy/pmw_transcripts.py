@@ -111,7 +111,7 @@ def thresholds(rate: float) -> Integers:
 
 @cache
 def first_weights(rate: float) -> Floats:
-    """How likely each noise of the threshold is, up to a factor."""
+    """Return the weights of each noise of the threshold, which are its probabilities up to a factor."""
     return np.asarray(np.exp(-rate * thresholds(rate)))
 
 

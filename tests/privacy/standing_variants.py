@@ -33,7 +33,7 @@ def bound_for_each_batch(surgery: Surgery) -> None:
 
 
 def bound_after_the_filter_of_another_stream(surgery: Surgery) -> None:
-    """What is bounded are the events that another stream counts, which are those with an amount above 0; all others count."""
+    """The bound applies only to events with an amount above 0, which another stream counts; all other events count without bound."""
     bound = Form._bound
 
     def of_another(form: Form, window: Any, rows: Any, wanted: Any, step: Any) -> Any:
@@ -131,10 +131,10 @@ def ended_in_the_step_that_reads_of_it(surgery: Surgery) -> None:
 
 
 LATER: tuple[Variant, ...] = (counted_from_where_a_feed_hears_of_it, counted_from_when_control_told)
-"""Those that streams show which are opened in the middle."""
+"""The variants that only streams opened in the middle of a topic reveal."""
 
 EXTENDED: tuple[Variant, ...] = (the_latest_definition_alone, ended_in_the_step_that_reads_of_it)
-"""Those that streams show which end and are extended."""
+"""The variants that only streams that end and are extended reveal."""
 
 VARIANTS: tuple[Variant, ...] = (
     bound_for_each_batch,

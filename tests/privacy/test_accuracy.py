@@ -17,7 +17,7 @@ GRID = 1 / 64
 
 
 def failures(cutoff: int, queries: int, beta: float, *, stretch: float = 1.0, calibration: str = "best") -> int:
-    """How many streams err, with low values at T − stretch·α and, last, ``cutoff`` high ones at T + stretch·α."""
+    """Return how many streams err if their values are at T − stretch·α and the last ``cutoff`` values are at T + stretch·α."""
     threshold = 1000.0
     names = [f"stream-{number}" for number in range(STREAMS)]
     driver = Driver(KEY, partitions=1)

@@ -110,13 +110,13 @@ runs. Of the wrong bounds on a person's rows a hash without the person is missin
 chance hides what one key shows."""
 
 SHIPPED_RUNS = 300
-"""With so many runs each case that is shipped is audited."""
+"""The number of runs in which each shipped case is audited."""
 
 NAMES = [variant.__name__ for variant, *_ in BROKEN]
 OTHER_NAMES = [f"{variant.__name__}, {kind}" for variant, kind, *_ in OTHERS]
 POWER = 0.999
 UNFELT = 1e-9
-"""What is left out of a probability that is computed."""
+"""The probability of the tails that are left out of a computed probability."""
 
 
 def other(kind: str, pair: str) -> Case:
@@ -129,7 +129,7 @@ def audited(case: Case, runs: int) -> Finding:
 
 
 def power(case: Case, runs: int, likely: float, unlikely: float) -> float:
-    """How probably, at least, so many runs flag a case whose event has these probabilities on the two data sets."""
+    """Return a lower bound of the probability that so many runs flag a case whose event has these probabilities on the data sets."""
     tested, alpha = (runs // 2, FALSE_ALARM) if case.event is None else (runs, FALSE_ALARM / 2)
     ones, others = (
         np.arange(binom.ppf(UNFELT, tested, chance), binom.isf(UNFELT, tested, chance) + 1)

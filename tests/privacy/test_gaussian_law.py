@@ -33,11 +33,11 @@ from tests.privacy.exact import Law, law_of
 cumulative_probabilities = lru_cache(shipped)
 
 FALSE_ALARM = 1e-9
-"""How often the comparison with draws that are not ours, and not seeded, fails though nothing is wrong."""
+"""The probability that the comparison with another library's unseeded draws fails although nothing is wrong."""
 
 SINGLE = [Fraction(1, 50), Fraction(1, 3), Fraction(1), Fraction(7, 3), Fraction(30.25), Fraction(512)]
 JUST_ADDED = Fraction(LARGEST_TABLE_VARIANCE) + Fraction(1, 7)
-"""The least variance, but for a little, that takes two draws: the second is then as narrow as it ever is."""
+"""Hardly more than the least variance for which two draws are added; the second draw then has its narrowest law."""
 WIDE = [JUST_ADDED, Fraction(10**9) + Fraction(1, 3), Fraction(0.1 * 2**70), Fraction(LARGEST_VARIANCE)]
 
 

@@ -33,7 +33,7 @@ def delta_of(laws: Sequence[Sampler], moves: Sequence[int], epsilon: float) -> F
 
 
 def keeps(laws: Sequence[Sampler], moves: Sequence[int], epsilon: float, delta: float, share: float) -> bool:
-    """Whether δ is kept, and a ``share`` of it is used up, so that it is not kept by narrower noise."""
+    """Return whether the exact δ is within ``delta``, and at least ``share`` of it, so that the noise is not wider than necessary."""
     found = delta_of(laws, moves, epsilon)
     return share * delta <= found <= Fraction(delta) + cut_tail(len(laws), epsilon)
 

@@ -23,7 +23,7 @@ from tests.privacy.service import open_all
 
 STREAMS = 40
 SETTINGS = (("add-remove", 0.3, 0.0), ("replace", 0.1, 1e-6))
-"""Noise is wide, so that a whole step more covers little more."""
+"""Settings with wide noise, so that an interval that is one step wider covers little more."""
 ATTRIBUTES = ("age", "sex", "education-num", "race", "income>50K")
 EXACT = ("laplace", "laplace, feed", "histogram", "numeric_sparse", "lazy_histogram, equal weights")
 """Mechanisms whose intervals are as narrow as the noise allows."""

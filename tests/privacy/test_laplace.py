@@ -18,7 +18,7 @@ from tests.privacy.exact import law_of
 from tests.privacy.losses import excess
 
 FALSE_ALARM = 1e-9
-"""How often the comparison with draws that are not ours, and not seeded, fails though nothing is wrong."""
+"""The probability that the comparison with another library's unseeded draws fails although nothing is wrong."""
 
 
 @pytest.mark.parametrize(("epsilon", "sensitivity"), [(0.5, 1), (1.0, 3), (3.0, 2)])

@@ -28,7 +28,7 @@ ROWS = 27183
 """A private count."""
 
 MINUTE_GRID = 1e-9
-"""On so fine a grid noise is a number of some ten digits, which nothing else is by chance."""
+"""A grid so fine that noise is a number of about ten digits, which no other number equals by chance."""
 
 MALFORMED = [
     f'{{"id": "m1", "stream": "high", "value": "{PRIVATE}"}}',
@@ -118,7 +118,7 @@ def session() -> Session:
 
 
 def visible(driver: Driver, record: Record) -> bytes:
-    """What of a record is not private by its nature: all but a query's bytes, and a dead letter's, which are the same."""
+    """Return a record's bytes that must not be private: all except the values of queries and of dead letters, which repeat queries."""
     parts = [record.key or b"", *(name.encode() + b" " + value for name, value in record.headers)]
     if record.topic not in (driver.topics.queries, driver.topics.rejected):
         parts.append(record.value or b"")
@@ -233,7 +233,7 @@ def shown_by(error: BaseException) -> str:
 
 
 def refusal_of(driver: Driver, table: pl.DataFrame) -> str:
-    """What is said of a table, if it is refused."""
+    """Return the reason for which a table is refused, or an empty text."""
     try:
         driver.register(TABLE, table)
         driver.open(stream("people", 2, source="table", monotone=True))

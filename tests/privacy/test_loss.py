@@ -38,7 +38,7 @@ CASES = [
 
 
 def cut_tail(calibration: SparseVectorCalibration, queries: int) -> Fraction:
-    """What the sampler's cut tail may add to δ: a share for each draw."""
+    """Return the largest amount that the sampler's cut tail adds to δ: a share for each draw."""
     rounds = calibration.cutoff if calibration.fresh_threshold else 1
     return Fraction(DELTA_PER_DRAW) * (queries + rounds)
 

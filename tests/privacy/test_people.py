@@ -44,9 +44,9 @@ CONTRIBUTION = 2
 VALUES = 2
 OUTSIDE = 9
 ROWS = [own for size in range(1, 5) for own in combinations_with_replacement(range(VALUES), size)]
-"""What one person may have: up to four rows. One is also named in the file whose only row the domain's rule leaves out."""
+"""All sets of up to four rows that one person may have. One set includes a row that the domain's rule leaves out."""
 OTHERS = [(), *product(ROWS, ROWS[2::7]), *[((0, 0, 1, 1),) * number for number in (4, 5, 6)]]
-"""Nobody else, or some people."""
+"""The rows of the other people, or none."""
 
 Moves = dict[str, tuple[int, ...]]
 
@@ -94,7 +94,7 @@ def numbers(people: Sequence[tuple[int, ...]]) -> Moves:
 
 @cache
 def added() -> dict[str, frozenset[tuple[int, ...]]]:
-    """How far one person with all rows moves everything, over all small tables, who is added."""
+    """Return how far a person who is added with all rows moves each number, over all small tables."""
     return _added()
 
 
@@ -116,7 +116,7 @@ def moves() -> dict[str, frozenset[tuple[int, ...]]]:
 
 
 def replaced(name: str) -> frozenset[tuple[int, ...]]:
-    """How far another person in one's place moves it: one goes, and one comes."""
+    """Return how far replacing one person with another moves a number."""
     both = product(added()[name], repeat=2)
     return frozenset(tuple(a - b for a, b in zip(one, two, strict=True)) for one, two in both)
 

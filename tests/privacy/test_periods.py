@@ -76,7 +76,7 @@ def world(neighbors: str = "add-remove", contribution: int = M) -> World:
 
 
 def pairs(where: World, chosen: Iterable[Person]) -> Iterator[tuple[Asked, Asked, int]]:
-    """What is asked on two topics that differ in what one person did in a period, for all lives that have events there."""
+    """Yield the questions of pairs of topics that differ in one person's events of a period, for all histories with events in it."""
     known: dict[Any, Asked] = {}
     counted: Counted = {}
     replaced = where.source.neighbors == "replace"
@@ -95,7 +95,7 @@ def pairs(where: World, chosen: Iterable[Person]) -> Iterator[tuple[Asked, Asked
 
 
 def moved(where: World, chosen: Iterable[Person]) -> MovedInPeriod:
-    """What is moved at most."""
+    """Return the largest moves over all pairs."""
     found = MovedInPeriod()
     for one, other, period in pairs(where, chosen):
         found.compare(one, other, period)
@@ -179,7 +179,7 @@ def test_broken_ways_to_keep_periods_apart_are_found_broken(variant: Variant) ->
 
 
 def is_beyond(found: MovedInPeriod) -> bool:
-    """Whether something was moved that must not be, or further than is promised."""
+    """Return whether a number was moved that must not be moved, or further than promised."""
     further = any(found.window[name] > form.all for name, form in FORMS.items())
     further |= any(found.period[name] > TOTAL for name in RUNNING)
     return further or bool(found.elsewhere) or not found.same_questions

@@ -31,7 +31,7 @@ VALUES = 3
 CONTRIBUTION = 2
 BOUND = 4
 OWN = [own for size in range(4) for own in combinations_with_replacement(range(VALUES), size)]
-"""What one person may have: up to three rows, one more than count."""
+"""All sets of up to three rows that one person may have; two of them count."""
 OTHERS: list[list[tuple[int, ...]]] = [[], [(0, 1)], [(1, 1, 2), (2,)], [(0, 0, 1), (2,), (1, 2)]]
 
 Move = tuple[int, ...]
@@ -89,7 +89,7 @@ def hits_and_misses(table: PrivateTable) -> Move:
 
 @cache
 def added(numbers: Numbers, minimum: int = 0) -> frozenset[Move]:
-    """How far a person with all rows moves the numbers, over all small tables."""
+    """Return how far a person with all rows moves the numbers, over all small tables."""
     found = set()
     for others in OTHERS:
         before = numbers(loaded(others, minimum)) if others else None
@@ -102,7 +102,7 @@ def added(numbers: Numbers, minimum: int = 0) -> frozenset[Move]:
 
 
 def moves(numbers: Numbers, neighbors: str, minimum: int = 0) -> frozenset[Move]:
-    """How far one person moves the numbers: added, removed, or replaced by another."""
+    """Return how far one person moves the numbers: added, removed, or replaced by another."""
     seen = added(numbers, minimum)
     if neighbors == "add-remove":
         return seen | {tuple(-step for step in one) for one in seen}

@@ -129,7 +129,7 @@ class Memory:
 
 
 Drawn = list[tuple[int, Fraction]]
-"""Gaussian noise, with its variance."""
+"""Draws of Gaussian noise, each with its variance."""
 
 
 def log_likelihood(

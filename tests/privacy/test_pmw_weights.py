@@ -52,7 +52,7 @@ class Question:
 
 QUESTIONS = [Question(inside) for inside in ((1, 0, 0), (0, 1, 1), (0, 1, 0))]
 ADAPTIVE = (0, 1, 0, 2)
-"""Which question comes next, by the number of ⊤s that went up so far, shifted by the place: see ``asked``."""
+"""The places in ``QUESTIONS`` of the next question; ``asked`` adds the number of updates upwards so far."""
 
 
 def asked(steps: Sequence[tuple[bool, bool]]) -> Question:
@@ -132,7 +132,7 @@ class Instance:
 
 
 def number_excess(ours: Instance, theirs: Instance, path: Path, epsilon: Fraction, *, up: bool) -> Fraction:
-    """What part of P(number and direction) exceeds e^ε times its neighbour's: only the sampler's cut tail does."""
+    """Return by how much P(number and direction) exceeds e^ε times the neighbour's; only the sampler's cut tail can exceed it."""
     centre, estimate = asked(path.steps).count(ours.table), ours.estimate(path)
     factor = exponential_below(epsilon)
     values = range(centre + ours.numbers.first, centre + ours.numbers.last + 1)

@@ -56,7 +56,7 @@ Integers = npt.NDArray[np.int64]
 CELL, REST, ALL = question(1, 0, 0), question(0, 1, 1), question(1, 1, 1)
 NUMBER_ALPHA = 50.0
 ERRORS = (None, Fraction(20), Fraction(60), Fraction(45))
-"""Ordinary; measured alone for half a ⊤'s charge; tested with a higher threshold; measured alone for a quarter."""
+"""The wanted errors of questions: none; measured alone for half of a ⊤'s charge; tested with a higher threshold; measured alone for a quarter."""
 
 
 @dataclass(frozen=True)

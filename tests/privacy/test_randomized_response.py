@@ -24,7 +24,7 @@ sizes = st.integers(min_value=2, max_value=4096)
 
 
 def counted(law: ResponseLaw, own: int | None) -> list[int]:
-    """How many of the 2^128 uniform numbers lead to each category, from the answers at the ends of every stretch."""
+    """Return how many of the 2^128 uniform numbers lead to each category, from the answers at the ends of every stretch."""
     whole, k = 1 << RESPONSE_BITS, law.categories
     edges = [number * law.other_weight for number in range(k)] + [whole]
     if own is None:

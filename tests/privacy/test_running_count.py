@@ -28,10 +28,10 @@ from tests.privacy.losses import cut_tail, worst_delta
 from tests.unit.processors.running_counts import Person, Stream, asked, counts_of, worker_of
 
 Moves = Mapping[bytes, int]
-"""The exact number that the noise of each name is added to."""
+"""The exact number to which noise is added, by the name of that noise."""
 
 INFINITE = 10**6
-"""Stands for a move that no noise hides: the same noise on different numbers."""
+"""Stands for a move that no noise hides, because the same noise is added to different numbers."""
 
 
 def events_once(replaced: bool) -> Movement:
@@ -61,7 +61,7 @@ def lives(stream: Stream, total: int) -> list[Person]:
 
 
 def released(stream: Stream, people: Sequence[Person]) -> Moves:
-    """What the shipped worker adds noise to when all windows have asked, by the noise's own name."""
+    """Return the numbers to which the shipped worker adds noise once all windows have asked, by the name of the noise."""
     found: dict[bytes, int] = {}
     taken: list[bytes] = []
 
@@ -95,7 +95,7 @@ def all_released(stream: str, total: int) -> tuple[Moves, ...]:
 
 
 def moved(one: Moves, other: Moves) -> list[int]:
-    """How far the numbers that have noise are apart."""
+    """Return the differences of the numbers to which noise is added."""
     found = [one.get(name, 0) - other.get(name, 0) for name in one.keys() | other.keys()]
     return sorted((step for step in found if step), reverse=True)
 

@@ -32,7 +32,7 @@ ENUMERABLE = [
 WIDE = [Fraction(1, 10**3), Fraction(1.7e-9), Fraction(1, 10**14)]
 
 NEVER = 2**64 - 1
-"""A high word above every digit's probability, all of which are below 1/2."""
+"""A high word that is above the probability of every digit; all these probabilities are below 1/2."""
 
 
 def ideal_digit(rate: Fraction, digit: int) -> Decimal:

@@ -82,7 +82,7 @@ def noisy_max_chances(plan: AnswersCalibration) -> Chances:
 
 
 def exponential_bounds(plan: AnswersCalibration, scores: Scores) -> tuple[int, ...]:
-    """How many uniform numbers lead to the first candidates, for any number of them."""
+    """Return, for each number of first candidates, how many uniform numbers lead to one of them."""
     law = weights_for(selection_rate(plan))
     cumulated = [0, *accumulate(law.weight_at(max(scores) - score) for score in scores)]
     return tuple(-(-(bound << UNIFORM_BITS) // cumulated[-1]) for bound in cumulated)

@@ -24,7 +24,7 @@ SPECS: dict[str, tuple[str, dict[str, Any]]] = {
     "textbook, c=20": ("textbook", {"cutoff": 20, "calibration": "textbook", "epsilon": 20.0}),
     "rounds, c=40": ("one_sided_rounds", {"cutoff": 40, "delta": 0.3, "epsilon": 2.0}),
 }
-"""Streams, and the method that the planner must choose for them."""
+"""Specifications of streams, each with the method that the planner must choose."""
 
 
 def service(names: list[str], spec: dict[str, Any], *, partitions: int = 2) -> Driver:

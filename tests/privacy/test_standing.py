@@ -39,7 +39,7 @@ from tests.privacy.standing_variants import VARIANTS
 M = 2
 HIGH = 3
 VALUES = 6
-"""How many amounts are declared."""
+"""The number of declared amounts."""
 END = 60
 
 UNKNOWN = {"kind": "unknown_groups"}
@@ -70,7 +70,7 @@ LATER: Mapping[str, Form] = {
         }.items()
     },
 }
-"""Streams that are opened when a good deal has come, and whose windows began before; and one that was there."""
+"""Streams that are opened after many events, with windows that began earlier; the first stream is open from the start."""
 
 GAPS: Mapping[str, tuple[tuple[int, int | None], ...]] = {
     "events": ((9, 13),),
@@ -80,7 +80,7 @@ GAPS: Mapping[str, tuple[tuple[int, int | None], ...]] = {
     "hopping": ((13, 14),),
     "lateness": ((20, 20),),
 }
-"""The minutes at which control tells that a stream has ended, and that it is extended."""
+"""Pairs of minutes: when control tells that a stream has ended, and when it tells of the extension."""
 EXTENDED: Mapping[str, Form] = {
     name: replace(FORMS[name], gaps=tuple((end * MINUTE, again and again * MINUTE) for end, again in gaps))
     for name, gaps in GAPS.items()

@@ -31,7 +31,7 @@ Person = tuple[tuple[int, int], ...]
 Move = tuple[int, ...]
 
 RANGES = {"events": (0, 1), "people": (0, 1), "paid": (0, 2), "owed": (-2, 0), "balance": (-1, 2)}
-"""What is counted, with the range of the amounts."""
+"""The kinds of counts, each with the range of its amounts."""
 
 
 def window(number: int) -> dict[str, str]:
@@ -40,7 +40,7 @@ def window(number: int) -> dict[str, str]:
 
 
 def counted(person: Person, count: str) -> Move:
-    """What a person adds to each group's number: of the first events as many as count, of a count of people the first alone."""
+    """Return what a person adds to each group's number. Only the first events count; in a count of people, only the first one."""
     numbers = [0] * len(GROUPS)
     for group, amount in person[: 1 if count == "people" else CONTRIBUTION]:
         numbers[group] += amount if count in {"paid", "owed", "balance"} else 1
@@ -49,7 +49,7 @@ def counted(person: Person, count: str) -> Move:
 
 @cache
 def moves(count: str, neighbors: str) -> frozenset[Move]:
-    """How far one person, with all events, moves the numbers of all groups; the longest come with more than count."""
+    """Return how far one person's events move the numbers of all groups; some people have more events than count."""
     low, high = RANGES[count]
     events = list(product(range(len(GROUPS)), {low, 0, high}))
     added = {counted(person, count) for size in range(4) for person in product(events, repeat=size)}

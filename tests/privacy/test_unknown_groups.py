@@ -38,7 +38,7 @@ Released = Callable[[Law, int, int], Outcomes]
 
 BITS = 192
 SLACK = Fraction(1, 1 << 150)
-"""More than what rounding down takes from a divergence."""
+"""An upper bound of the error that rounding down adds to a divergence."""
 EPSILON, DELTA = 2.0, 1e-2
 
 

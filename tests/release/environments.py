@@ -31,7 +31,7 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        """Where its packages are."""
+        """The folder of its packages."""
         [found] = self.folder.glob("lib/python*/site-packages")
         return found
 

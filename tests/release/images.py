@@ -26,7 +26,7 @@ STOP_SECONDS = 30.0
 
 
 def missing() -> str | None:
-    """What is missing for building images on this machine."""
+    """Return what this machine lacks for building images; None if nothing."""
     if os.geteuid() != 0:
         return "building an image in a chroot takes root"
     if shutil.which("buildah") is None:

@@ -11,13 +11,13 @@ from pathlib import Path
 PYTHON = "python3-venv"
 OLDEST = (3, 11)
 UNREAD = ("/usr/share/doc/", "/usr/share/info/", "/usr/share/locale/", "/usr/share/man/")
-"""Nothing that runs reads these."""
+"""Folders of files that no running program reads."""
 USERS = Path("usr/share/base-passwd")
 FIELDS = ("binary:Package", "Package", "Essential", "Priority", "Pre-Depends", "Depends", "Provides", "Version")
 
 
 def lacking_for_base() -> str | None:
-    """What this machine lacks of a system with Python, as its packages have it."""
+    """Return what this machine lacks for a base system with Python from its packages; None if nothing."""
     if shutil.which("dpkg-query") is None:
         return "a base for the image is made of Debian's packages, and there are none here"
     version = next((one["Version"] for one in _packages() if one["Package"] == PYTHON), "")
@@ -48,7 +48,7 @@ def _program(name: str) -> str:
 
 
 def _packages() -> list[dict[str, str]]:
-    """What is installed, field by field."""
+    """Return the fields of each installed package."""
     form = "\t".join(f"${{{field}}}" for field in FIELDS) + "\n"
     told = subprocess.run(
         [_program("dpkg-query"), "--show", f"--showformat={form}"], capture_output=True, text=True, check=True
@@ -84,7 +84,7 @@ def _names(written: str) -> Iterator[list[str]]:
 
 
 def _places(packages: list[str]) -> Iterator[str]:
-    """Where the files of packages are, their folders among them, and what Python has compiled of them."""
+    """Yield the paths of the packages' files and folders, and of their compiled Python files."""
     told = subprocess.run(
         [_program("dpkg-query"), "--listfiles", *packages], capture_output=True, text=True, check=True
     )

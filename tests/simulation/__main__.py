@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from tests.simulation import live, periods, schedule
 
 WORLDS = {"queries": schedule.play, "live": live.play, "periods": periods.play}
-"""What is simulated: queries and budgets, feeds alone, or all services over a live topic with periods."""
+"""The simulated worlds: queries and budgets, feeds alone, or all services over a live topic with periods."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,10 +18,10 @@ from tests.simulation.clock import EPOCH, VirtualLoop
 from tests.simulation.logs import Log, Transaction
 
 MARKER_DELAYS = (0.01, 0.01, 0.05, 1.0)
-"""How long, in seconds, the marker of an ended transaction may be under way to one of its partitions."""
+"""The seconds that the marker of an ended transaction may take to reach one of its partitions."""
 
 AHEAD_MS = 3_600_000
-"""A record that is more than so many milliseconds ahead of the broker's clock is refused, as Kafka has it."""
+"""Most milliseconds that a record may be ahead of the broker's clock; like Kafka, the broker refuses later ones."""
 
 
 class FencedInstanceError(KafkaError):  # type: ignore[misc]  # aiokafka is not typed
@@ -61,7 +61,7 @@ class Group:
     rebalancing: bool = False
     began: float = 0.0
     displaced: set[str] = field(default_factory=set)
-    """Members whose place somebody has taken under their name."""
+    """Members whose place another process has taken under the same name."""
 
 
 class Broker:
@@ -252,7 +252,7 @@ class Broker:
         return joined
 
     def settled(self, group: Group, member: Member) -> bool:
-        """Whether the generation that a member asked for has begun; it begins when all have asked or are given up."""
+        """Return whether the generation that a member requested has begun; it begins when all members have requested it or were removed."""
         now = self.loop.time()
         if group.rebalancing:
             member.seen = now
@@ -268,7 +268,7 @@ class Broker:
         return not member.joining
 
     def heartbeat(self, group: Group, member: Member) -> bool:
-        """Whether a member's generation still stands."""
+        """Return whether a member's generation is still the current one."""
         self._expel(group)
         if group.members.get(member.name) is not member:
             raise UnknownMemberIdError

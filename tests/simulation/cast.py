@@ -21,13 +21,13 @@ from tests.simulation.clock import EPOCH
 PARTITIONS = 2
 PLAIN_STREAMS = 2
 CASTS = 4
-"""Into so many schedules are the mechanisms dealt out, for speed; plain sparse vectors are in each."""
+"""The number of schedules among which the mechanisms are divided, for speed; every schedule has plain sparse vectors."""
 LIMITS = Limits.of(0.006, 0.002)
-"""Room for some ten questions that cost work, and time for a few more in a second."""
+"""Limits that accept about ten questions that cost work at once, and a few more in each second."""
 EDGE = 5.0
 """Seconds into a schedule at which the budgets that renew begin a new period, in the middle of the load."""
 EVERYBODY = "everybody"
-"""The population of the table, which the survey joins."""
+"""The population of the table; the survey joins it later."""
 SETTINGS = Settings(
     prefix="sim",
     partitions=PARTITIONS,

@@ -18,13 +18,13 @@ from tests.simulation.faults import Process
 from tests.simulation.logs import Transaction
 
 RETRY = 0.02
-"""Seconds between a client's own tries."""
+"""Seconds between two tries of a client."""
 MAX_POLL_INTERVAL_MS = 300_000
 """aiokafka's own default."""
 
 
 def clients_of(process: Process, broker: Broker, chance: random.Random) -> Clients:
-    """What a process connects with."""
+    """Return the clients with which a process connects."""
     return Clients(
         consumer=lambda **options: SimulatedConsumer(process, broker, chance, options),
         producer=lambda **options: SimulatedProducer(process, broker, chance, options),
@@ -273,7 +273,7 @@ class SimulatedProducer:
         self._epoch = -1
         self._transaction: Transaction | None = None
         self.in_transaction = False
-        """Whether a transaction is in hand, though nothing of it may have reached the broker yet."""
+        """Whether a transaction has begun in the client, even if the broker knows nothing of it yet."""
 
     async def start(self) -> None:
         while True:

@@ -34,7 +34,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         super().__init__()
         self._virtual_now = 0.0
         self.thread_seconds = 0.001
-        """How long work for a thread takes."""
+        """Virtual seconds that a piece of work in a thread takes."""
         self._ready: deque[asyncio.Handle]
         self._stopping: bool
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []

@@ -23,7 +23,7 @@ STRIKES = (
     "suspended after a call",
     "network cut",
 )
-"""What may happen to any call of a process. One that is suspended misses its heartbeats and goes on as a zombie."""
+"""The faults that may happen to any call of a process. A suspended process misses its heartbeats and continues as a zombie."""
 
 
 class Faults:
@@ -36,7 +36,7 @@ class Faults:
         self.injected: Counter[str] = Counter()
 
     def strike(self) -> str | None:
-        """What happens to the call at hand, if anything."""
+        """Return the fault that happens to the current call, or None."""
         if self._left == 0 or self._chance.random() >= self._rate:
             return None
         self._left -= 1
@@ -64,7 +64,7 @@ class Process:
 
     @property
     def connected(self) -> bool:
-        """Whether the network lets it reach the broker."""
+        """Whether the network lets the process reach the broker."""
         return self._loop.time() >= self._cut_until
 
     def kill(self) -> None:

@@ -21,9 +21,9 @@ from tests.simulation.clock import EPOCH, VirtualLoop
 from tests.simulation.faults import Faults, Process
 
 LIVE_PARTITIONS = 3
-"""A live topic is its owner's: its partitions are others than the installation's."""
+"""A live topic's partitions; deliberately not the installation's number, because the topic belongs to somebody else."""
 MOST = 3
-"""So many feeds run at a time, but for those under the name of another."""
+"""Most feeds that run at a time, apart from feeds that use another feed's name."""
 
 
 @dataclass(eq=False)
@@ -67,7 +67,7 @@ class Feeds:
 
     @property
     def upsets(self) -> tuple[Callable[[random.Random], bool], ...]:
-        """What concerns feeds alone, and no other service."""
+        """The upsets that concern only feeds."""
         return (self.join, self.twin, self.leave)
 
     def start(self, instance: str = "") -> None:

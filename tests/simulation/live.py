@@ -27,15 +27,15 @@ from tests.simulation.feeds import LIVE_PARTITIONS, Feeds
 from tests.simulation.schedule import Report, played
 
 SECONDS = 24
-"""How long people send events."""
+"""Seconds in which people send events."""
 PATIENCE = 240.0
 DELAYING = (*(name for name in STRIKES if not name.startswith("killed")), "outage", "zombie")
-"""What may have a process read events before control."""
+"""Faults after which a process may read events before control."""
 BEGINS = int(EPOCH * 1000)
 TOPIC = "hospital.visits"
 SOURCE = live_source(TOPIC, "broker")
 LATER = "visits-sum"
-"""The stream that is opened in the middle."""
+"""The stream that is opened in the middle of the schedule."""
 
 
 class Extended(NamedTuple):
@@ -48,7 +48,7 @@ class Extended(NamedTuple):
 
 @cache
 def told() -> tuple[dict[str, Record], dict[str, Record]]:
-    """What control tells of each stream when it is opened, and when it is closed."""
+    """Return the control records of each stream's opening and of its closing."""
     driver = Driver(KEY, partitions=PARTITIONS)
     driver.register(SOURCE)
     topic = driver.topics.control
@@ -70,7 +70,7 @@ def told() -> tuple[dict[str, Record], dict[str, Record]]:
 
 @cache
 def extended() -> Mapping[str, Extended]:
-    """What control tells of each stream that can be extended."""
+    """Return the control records of each stream that can be extended."""
     found = {}
     for name, record in told()[0].items():
         definition = json.loads(record.value or b"")
@@ -108,11 +108,11 @@ class LiveWorld:
         self.visits = Visits(LIVE_PARTITIONS, seed)
         self.feeds = Feeds(loop, self.broker, topics, self.faults, self.branch())
         self.closed: dict[str, int] = {}
-        """When control closed a stream, or halted one for ever."""
+        """The moment at which control closed each stream, or halted it for good."""
         self.retired: set[str] = set()
         self.gaps: dict[str, list[tuple[int, int | None]]] = {}
         self.verified: set[str] = set()
-        """The extended streams whose windows were held against a plain count."""
+        """The extended streams whose windows were compared with a plain count."""
         self.unreadable = 0
         self.tell(*(record for name, record in told()[0].items() if name != LATER))
 
@@ -121,7 +121,7 @@ class LiveWorld:
         return random.Random(self.chance.getrandbits(64))
 
     def questions(self) -> int:
-        """How many were asked of windows."""
+        """Return the number of questions that windows asked."""
         places = ((self.topics.queries, number) for number in range(PARTITIONS))
         return sum(len(self.broker.committed(*place)) for place in places)
 
@@ -243,7 +243,7 @@ class LiveWorld:
         return found
 
     def violations(self, until: int) -> list[str]:
-        """What is wrong with the windows that are closed when the clock is at ``until``."""
+        """Return the violations in the windows that are closed when the clock is at ``until``."""
         logs = self.logs()
         open_ = [spec for spec in specs() if spec.stream not in self.closed and self._was_read_in_time(logs, spec)]
         self.verified = {name for name in self.gaps if any(spec.stream == name for spec in open_)}
@@ -265,7 +265,7 @@ class LiveWorld:
         return found + self._out_of_order(logs) + self._leftovers(logs)
 
     def _leftovers(self, logs: Logs) -> list[str]:
-        """What changelogs still have of retired streams."""
+        """Return the records of retired streams that changelogs still have."""
         kept = {
             (place, record.key or b""): record.value
             for place, log in logs.items()
@@ -279,9 +279,9 @@ class LiveWorld:
         ]
 
     def _was_read_in_time(self, logs: Logs, spec: StreamSpec) -> bool:
-        """Whether each partition read of a stream's end and extension within ``idle``: feeds promise nothing of others.
+        """Return whether each partition read of a stream's end and extension within ``idle``; otherwise feeds promise nothing.
 
-        A process that was cut off from its brokers may read events before it reads control again; any other reads in time.
+        Only a process that was cut off from its brokers may read too late: it may read events before it reads control again.
         """
         if not any(self.injected[name] for name in DELAYING):
             return True
@@ -305,9 +305,9 @@ class LiveWorld:
         return True
 
     def _out_of_order(self, logs: Logs) -> list[str]:
-        """Where a partition has told of a window before one that closes earlier, or with it and by name.
+        """Return the partitions that did not publish their windows in order of closing time and name.
 
-        Of a stream that is closed nothing is kept: a process that has not heard of it yet begins it afresh, for nobody.
+        Windows of closed streams are ignored: a process that does not know of the closing yet may begin such a stream again.
         """
         late = {LATER, *self.gaps} - self.verified
         standing = {spec.stream: spec.standing for spec in specs() if spec.standing and spec.stream not in late}
@@ -323,7 +323,7 @@ class LiveWorld:
         return [f"{place}: windows out of their order" for place, order in told.items() if order != sorted(order)]
 
     def wrong(self, logs: Logs) -> list[int]:
-        """How many events of each partition are wrong, or dated before every window: some of them were sent twice."""
+        """Return the number of events of each partition that are wrong or dated before every window; repetitions count too."""
         return [
             sum(
                 self.visits.is_wrong(record.value or b"", number) or _is_before_all(record)
@@ -348,7 +348,7 @@ class LiveWorld:
 
 
 def _is_before_all(record: RecordLike) -> bool:
-    """Whether an event is dated before the first window of all streams."""
+    """Return whether an event is dated before the first window of all streams."""
     return not isinstance(record.value, UnreadableValue) and json.loads(record.value or b"")["at"] < BEGINS
 
 

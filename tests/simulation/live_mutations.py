@@ -27,7 +27,7 @@ from tests.simulation.mutations import Mutation, no_fencing
 
 @contextmanager
 def partials_outside_of_the_transaction() -> Iterator[None]:
-    """What a partition has in a window is written before the position that it stands for."""
+    """A partition's counts of a window are written outside of the transaction, before the position up to which they count."""
     commit = Writer.commit
 
     async def apart(self: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:

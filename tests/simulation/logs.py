@@ -50,7 +50,7 @@ class Log:
     removed: list[Record] = field(default_factory=list)
     """The committed records that compaction has removed."""
     awaited: dict[Future[None], None] = field(default_factory=dict)
-    """Whoever waits for something to become readable here."""
+    """The futures of readers that wait for new readable records."""
 
     @property
     def stable(self) -> int:
@@ -80,7 +80,7 @@ class Log:
         self.end += 1
 
     def visible(self, entry: Entry) -> bool:
-        """Whether a committed reader sees an entry below the last stable offset."""
+        """Return whether a committed reader sees an entry below the last stable offset."""
         return entry.record is not None and (entry.transaction is None or self.ended[entry.transaction])
 
     def read(self, position: int, limit: int, *, committed: bool) -> tuple[list[Record], int]:

@@ -40,8 +40,8 @@ from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
 from tests.simulation.retirement_mutations import RETIREMENT
 
 SCHEDULES = 150
-"""How many schedules every run of the tests plays: each engine with one thing wrong is found within as many. What goes wrong in 3 of 100
-schedules is found in 99 of 100 runs of as many other seeds."""
+"""The number of schedules that every run of the tests plays. They reveal each engine with one thing wrong. An error that shows in 3 of 100
+schedules is found in 99 of 100 runs of so many schedules with other seeds."""
 
 Mutation = Callable[[], AbstractContextManager[Any]]
 
@@ -51,9 +51,9 @@ NOTHING_KNOWN: Mapping[str, int] = {}
 def found(
     mutation: Mutation, play: Callable[[int], Any], schedules: int, found_by: Mapping[str, int] = NOTHING_KNOWN
 ) -> bool:
-    """Whether one of so many schedules finds what is wrong; the first that does is printed.
+    """Return whether one of so many schedules reveals the mutation; the first such schedule is printed.
 
-    ``found_by`` has the schedules that have found some, which are tried first: others may by now, and then all are tried.
+    ``found_by`` has a schedule that once revealed each of some mutations. It is tried first; if it fails to, all schedules are tried.
     """
     first = found_by.get(mutation.__name__)
     with mutation():
@@ -573,4 +573,4 @@ MUTATIONS: tuple[Mutation, ...] = (
     membership_left_to_the_client_library,
     heads_anchored_before_their_commit,
 )
-"""Each a context in which the engine is broken."""
+"""Contexts in which one thing in the engine is broken."""

@@ -48,7 +48,7 @@ def asked_before_the_account_is_there() -> Iterator[None]:
 
 @contextmanager
 def requests_outside_of_the_transaction() -> Iterator[None]:
-    """What merging asks of the ledger is written behind the step that asks it, and a process takes it for written whatever becomes of that."""
+    """Merging writes its requests to the ledger after the step's transaction, and treats them as written even if the write fails."""
     begin, commit = MergePeriods.__init__, Writer.commit
     asked = WeakKeyDictionary[FeedDefinitions, tuple[dict[str, str], dict[str, set[str]]]]()
 
@@ -70,7 +70,7 @@ def requests_outside_of_the_transaction() -> Iterator[None]:
 
 @contextmanager
 def running_counts_stop_at_an_edge() -> Iterator[None]:
-    """How many windows a running count has had is not forgotten with its period."""
+    """A running count's number of windows goes on growing when its period ends, although it must start again."""
     with patch.object(merge_processor, "period_of", lambda *_: 0):
         yield
 

@@ -28,20 +28,20 @@ from tests.simulation.schedule import Report, played
 from tests.simulation.world import PATIENCE, Beginning, World
 
 SECONDS = 20
-"""How long people send events."""
+"""Seconds in which people send events."""
 MINUTE = 60_000
 HOUR = 60 * MINUTE
 BEGINS = moment_ms("2026-01-01T00:00:00Z")
 BACK = 25 * MINUTE
-"""So late may an event come, beyond the lateness of all streams and across the edges of periods."""
+"""Most milliseconds by which an event is late: more than every stream's lateness, and enough to fall into an earlier period."""
 HORIZON = 4
-"""Windows of the running count, of the six that a period has."""
+"""The windows of the running count; a period has six windows."""
 STRIDES = (0, 1, 5, 12)
-"""Minutes that the topic goes on at a time."""
+"""Minutes by which the topic's time may advance in one step."""
 TOPIC = "hospital.visits"
 SOURCE = live_source(TOPIC, "marks", unit="person-period", period="1h", ahead="7d")
 LATER = "visits-sum"
-"""The stream that is opened in the middle."""
+"""The stream that is opened in the middle of the schedule."""
 
 
 @cache
@@ -168,7 +168,7 @@ class PeriodWorld(World):
                     yield json.loads(record.value or b"")["id"]
 
     def _out_of_order(self) -> list[str]:
-        """Where a merging task has asked a window behind one that closes later, or with it and by name; but for the later model's."""
+        """Return the partitions whose windows were not asked in order of closing time and name; the later model is left out."""
         found: list[str] = []
         for number in range(PARTITIONS):
             asked: dict[int, list[tuple[int, str]]] = defaultdict(list)
@@ -186,7 +186,7 @@ class PeriodWorld(World):
         return found
 
     def _letters(self) -> list[str]:
-        """Whether each wrong event has one dead letter, beside those that are dated before every window."""
+        """Return a violation unless there are as many dead letters as wrong events; events dated before every window are left out."""
         letters = [
             dict(record.headers)
             for number in range(PARTITIONS)

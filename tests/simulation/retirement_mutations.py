@@ -99,4 +99,4 @@ RETIREMENT = (
     changelog_of_retired_streams_kept,
     a_late_opening_revives_a_retired_stream,
 )
-"""Each a context in which a service is broken."""
+"""Contexts in which one thing in a service is broken."""

@@ -23,7 +23,7 @@ from tests.simulation.events import load, trouble
 from tests.simulation.world import PATIENCE, World
 
 IDLE = 0.1
-"""So many of all schedules begin with minutes in which nothing happens."""
+"""The share of schedules that begin with minutes in which nothing happens."""
 JOINING = 10.0
 """Seconds after which the first services have their partitions."""
 
@@ -38,7 +38,7 @@ class Report:
     violations: list[str]
     figures: Counter[str]
     digest: str
-    """Of every record at its offset, committed or not."""
+    """The digest of every record at its offset, whether committed or not."""
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}: {dict(self.injected)}", *(f"  found: {one}" for one in self.violations)]

@@ -24,7 +24,7 @@ from tests.simulation.logs import Log, Transaction
 
 
 async def observe(settings: Settings, clients: Clients) -> dict[str, Any]:
-    """What transactions, fencing and offsets look like from outside."""
+    """Return what a client observes of transactions, fencing and offsets."""
     topics = Topics(settings.prefix, settings.partitions)
     place, source = TopicPartition(topics.state, 0), TopicPartition(topics.queries, 0)
     group = f"{settings.prefix}-observed"
@@ -84,7 +84,7 @@ def simulated() -> dict[str, Any]:
 
 @pytest.fixture
 def imitation() -> dict[str, Any]:
-    """What the broker in memory shows; run before a test's own loop."""
+    """The observations with the broker in memory; made before the test's own event loop runs."""
     return simulated()
 
 

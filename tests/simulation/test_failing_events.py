@@ -12,7 +12,7 @@ from tests.chaos.load import Questions
 from tests.simulation.world import World, perform
 
 MANY = 1000
-"""More failures than a schedule lasts."""
+"""More failures than a schedule has time for."""
 
 
 def _ask(world: World, questions: Questions, failures: int) -> bytes:

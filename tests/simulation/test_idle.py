@@ -22,9 +22,9 @@ from tests.simulation.world import Service, World, perform
 
 HOURS = 2
 LONG_BATCH = 665.0
-"""Virtual seconds."""
+"""Virtual seconds that the long batch takes."""
 MOMENT = 15.0
-"""Virtual seconds within which Kafka and a worker come to know of each other."""
+"""Virtual seconds within which a worker joins its group."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def _start_one_of_each(world: World) -> None:
 
 
 async def _spares_after_hours(world: World) -> list[str]:
-    """What is wrong once all who have had the partitions for hours are killed, and nobody starts them again."""
+    """Return the violations after all processes that had the partitions for hours were killed and not started again."""
     _start_one_of_each(world)
     world.start("worker")
     await asyncio.sleep(MOMENT)
@@ -91,7 +91,7 @@ def test_whoever_loses_its_group_says_so_and_ends_so_that_it_is_started_again() 
 
 
 async def _a_batch_of_many_minutes(world: World, *, another_joins: bool) -> tuple[list[str], list[str]]:
-    """What is wrong after a batch that takes longer than any interval, and what the worker lacked meanwhile."""
+    """Return the violations after a batch that takes longer than any interval, and what the worker lacked meanwhile."""
     world.start("budget")
     slow = world.start("worker")
     await asyncio.sleep(MOMENT)

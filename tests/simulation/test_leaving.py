@@ -28,7 +28,7 @@ from tests.simulation.world import World, perform
 SEEDS = range(5)
 EARLY_SEEDS = range(20)
 LONG_BATCH = 2.0
-"""Virtual seconds that a task has its batch in hand when it is told to stop."""
+"""Virtual seconds that a task still needs for its batch when it is told to stop."""
 SLOW_COMMIT = 3.0
 """Virtual seconds that a commit takes while a worker leaves."""
 
@@ -36,7 +36,7 @@ _stop_at_once = SimulatedConsumer.stop
 
 
 async def _leaves(world: World) -> bool:
-    """Whether a worker ends that is told to stop as soon as another one joins, and has taken nothing in between."""
+    """Return whether a worker ends if it is told to stop as soon as another worker joins, without taking questions in between."""
     leaving = world.start("worker")
     await asyncio.sleep(10.0)
     world.start("worker")
@@ -103,7 +103,7 @@ class _SlowCommits:
 
 
 def _cut_while_leaving() -> int:
-    """How many commits were cut off because a worker joined just when another had been told to stop."""
+    """Return how many commits were cut off because a worker joined just after another worker was told to stop."""
     commits = _SlowCommits()
 
     async def scene(world: World) -> bool:
@@ -134,7 +134,7 @@ def test_a_rebalance_while_a_worker_leaves_cuts_off_no_commit() -> None:
 
 
 async def _asked_too_early(world: World) -> list[str]:
-    """What is wrong if a worker must stop for a rebalance while the opening that its queries wait for is under way."""
+    """Return the violations after a worker had to stop for a rebalance before the opening for which its queries waited arrived."""
     world.start("budget")
     world.start("worker")
     await asyncio.sleep(10.0)

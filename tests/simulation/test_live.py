@@ -15,9 +15,9 @@ from tests.simulation.mutations import Mutation, found
 from tests.simulation.schedule import lazily, quiet
 
 SCHEDULES = 60
-"""Within so many schedules each mutation is found; none of them fails with feeds as they are."""
+"""The number of schedules within which each mutation is found; with unchanged feeds, no schedule fails."""
 FOUND_BY = {"silent_partitions_stand_still": 3, "no_fencing": 3, "the_latest_definition_alone": 2}
-"""The schedules that find some soonest."""
+"""For some mutations, the first schedule that finds them."""
 
 
 def test_in_every_schedule_each_window_is_asked_once_with_what_a_plain_count_finds() -> None:
@@ -59,7 +59,7 @@ def test_how_far_a_feed_is_behind_is_told_while_it_catches_up_and_once_it_has() 
 
 
 async def _catching_up(world: LiveWorld) -> tuple[list[int], dict[str, float]]:
-    """What was not read yet, look by look, and the figures when all was."""
+    """Return the number of unread events at each look, and the figures when all events were read."""
     for _ in range(3000):
         partition, key, value = world.visits.next(world.broker.timestamp, 1000)
         world.broker.append(TOPIC, partition, key, value)

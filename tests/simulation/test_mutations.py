@@ -29,7 +29,7 @@ FOUND_BY = {
     "a_late_opening_revives_a_retired_stream": 69,
     "heads_anchored_before_their_commit": 26,
 }
-"""The schedules that have found those that few do."""
+"""For mutations that few schedules find, a schedule that finds them."""
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)

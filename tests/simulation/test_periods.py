@@ -12,7 +12,7 @@ from tests.simulation.period_mutations import MUTATIONS
 from tests.simulation.periods import play
 
 SCHEDULES = 70
-"""Within so many schedules each mutation is found; none of them fails with feeds as they are."""
+"""The number of schedules within which each mutation is found; with unchanged services, no schedule fails."""
 FOUND_BY = {
     "requests_outside_of_the_transaction": 67,
     "periods_never_end": 18,
@@ -20,7 +20,7 @@ FOUND_BY = {
     "periods_end_early": 2,
     "asked_before_the_account_is_there": 1,
 }
-"""The schedules that have found those that few do."""
+"""For mutations that few schedules find, a schedule that finds them."""
 
 
 def test_in_every_schedule_each_period_begins_once_is_asked_what_a_plain_count_finds_and_ends_by_itself() -> None:

@@ -44,7 +44,7 @@ async def _outcomes_after_recreation(world: World, *, running: bool) -> dict[str
 
 
 async def _answers_after_growth(world: World, *, running: bool) -> tuple[Counter[str], set[str]]:
-    """How often each question of a new topic that grows past the old offsets at once is answered, and which were asked."""
+    """Return how often each question of a new topic is answered if it grows past the old offsets at once, and the asked questions."""
     questions = Questions(world.streams, seed=1)
     world.start("budget")
     worker = world.start("worker")

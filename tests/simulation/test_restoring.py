@@ -25,7 +25,7 @@ from tests.simulation.world import Service, World, perform
 STUCK = 0
 """The partition that does not get ready; the range assignor gives it to the first worker."""
 WHILE = 90.0
-"""Virtual seconds from one worker to the next: longer than a restore may stand still and be taken for well."""
+"""Virtual seconds between the starts of two workers: longer than a restore may stand still and count as healthy."""
 
 
 @contextmanager
@@ -80,7 +80,7 @@ Hitch = Callable[[], AbstractContextManager[None]]
 
 
 async def _workers_join(world: World, hitch: Hitch) -> list[str]:
-    """What is wrong while one partition does not get ready and workers join one after the other, and once it does."""
+    """Return the violations if workers join one by one while a partition does not get ready, and after it is ready."""
     world.broker.append(world.topics.state, STUCK, b"@nothing", None)
     world.start("budget")
     violations = []

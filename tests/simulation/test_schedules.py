@@ -16,7 +16,7 @@ from tests.simulation.schedule import play
 
 @pytest.fixture(scope="module")
 def injected() -> Counter[str]:
-    """What was injected in all schedules, each of which kept every promise."""
+    """The injected faults of all schedules; each schedule must keep every promise."""
     reports = [play(seed) for seed in range(SCHEDULES)]
     broken = [str(report) for report in reports if report.violations]
     assert not broken, "\n".join(broken)

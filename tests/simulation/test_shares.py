@@ -22,11 +22,11 @@ from tests.simulation.cast import LIMITS, PARTITIONS
 from tests.simulation.world import Service, World, perform
 
 PIECE = SECOND // 2000
-"""A few questions of these tests."""
+"""The work of a few questions of these tests."""
 BURST = 200
 PLAIN = ("stream-0", "stream-1")
 UNENDING = ("histogram", "lazy_histogram", "sparse_project", "pmw")
-"""Mechanisms that answer all of it."""
+"""Mechanisms that answer every question of the burst."""
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def _damage(world: World, damage: Damage, topic: str) -> None:
 
 
 def _forget_first_queries(world: World) -> None:
-    """What retention does."""
+    """Delete the first queries, as retention does."""
     for number in range(PARTITIONS):
         log = world.broker.logs[TopicPartition(world.topics.queries, number)]
         log.start = log.end - 1

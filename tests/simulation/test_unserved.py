@@ -20,7 +20,7 @@ MOMENT = 15.0
 
 
 async def _cancelled(world: World) -> list[str]:
-    """What is wrong after a client library has cancelled what a partition's task waits for."""
+    """Return the violations after a client library has cancelled the future for which a partition's task waits."""
     world.start("budget")
     worker = world.start("worker")
     await asyncio.sleep(MOMENT)
@@ -38,7 +38,7 @@ def test_a_worker_of_which_a_partitions_task_was_cancelled_is_started_again() ->
 
 
 async def _deaf(world: LiveWorld, at: float) -> bool:
-    """Whether a feed ends once something unforeseen has ended its following of control."""
+    """Return whether a feed ends after an unexpected error has ended its reading of control."""
     failing = asyncio.Event()
     follow = ControlFollower._follow
 
@@ -66,7 +66,7 @@ def test_a_feed_that_hears_of_no_stream_any_more_ends(at: float, capsys: pytest.
 
 
 async def _left(world: LiveWorld) -> tuple[str, str, set[str], list[str]]:
-    """What /readyz lacks while a live topic cannot be served, and once its streams are closed; and a stream opened later."""
+    """Return the reasons at /readyz while a live topic cannot be served and after its streams are closed, and a stream opened later."""
     world.feeds.start()
     (feed,) = world.feeds.running
     found = feed.service._find

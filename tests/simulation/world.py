@@ -53,13 +53,13 @@ PATIENCE = 240.0
 """Virtual seconds after the last fault within which everything must be answered."""
 
 WRONG_CLOCKS = 0.2
-"""So many of all processes have a clock that is ahead."""
+"""The share of processes whose clock is ahead."""
 
 READING_SECONDS = 4.0
 """Most virtual seconds for which the budget service reads a table."""
 
 ANCHORED: Final = (1, 8)
-"""Remainders by nine of the seeds whose worlds have a witness."""
+"""Worlds have a witness if their seed has one of these remainders modulo nine."""
 
 NO_COST: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -153,18 +153,18 @@ class World:
         self.installation = Installation(topics, KEY, tables(), begun.limits)
         self.asked: list[str] = []
         self.failures: Counter[bytes] = Counter()
-        """How many times workers still fail at an event, by its value."""
+        """How many more times workers fail at an event, by the event's value."""
         self.services: list[Service] = []
         self._names = 0
         self.streams = begun.streams
         self.unreadable: Counter[tuple[str, int, int]] = Counter()
-        """Dead letters that there must be of batches that nobody can read, by topic, partition and offset."""
+        """The dead letters that are expected for unreadable batches, by topic, partition and offset."""
         self.retire_after_ms = {3: 1_000, 6: 3_000}.get(seed % 7, 0)
         """Time after which ended streams are retired; 0 for never."""
         self.witness = MemoryWitness(random.Random(seed)) if seed % 9 in ANCHORED else None
         self._threads = VirtualThreads(loop, random.Random(seed))
         self.late_opening = False
-        """Whether an opening may stand behind an ending: compaction of control is over then (see docs/faults.md)."""
+        """Whether control may have an opening after the stream's ending; control is then not compacted any more (see docs/faults.md)."""
 
     def branch(self) -> random.Random:
         """A generator of its own, so that one part's draws do not shift another's."""
@@ -261,7 +261,7 @@ class World:
         self.unreadable[topic, partition, offset] += topic != self.topics.control
 
     def has_receipt(self, name: str) -> bool:
-        """Whether a request's receipt is committed."""
+        """Return whether a request's receipt is committed."""
         key = receipt_key(name)
         return any(record.key == key for record in self.broker.committed(self.topics.ledger, 0))
 
@@ -318,9 +318,9 @@ class World:
         return all(self._follows(number) for number in range(PARTITIONS)) and not self.silent()
 
     def _follows(self, number: int) -> bool:
-        """Whether a partition's owner lives, has taken in all queries and control events and has no commit under way.
+        """Return whether a partition's owner lives, has read all queries and control events, and has no commit under way.
 
-        One that has just got a partition back may still have what it had before: it is fenced once it answers.
+        An owner that has just got a partition back may still have its earlier state; it is fenced once it answers.
         """
         life = self._life(number)
         if life is None or life.writer._producer.in_transaction:
@@ -374,7 +374,7 @@ class World:
         return {answer.stream for answer in answers if says_exhausted(answer.reason)}
 
     def busy(self) -> int:
-        """How many questions were refused because too much was asked at once."""
+        """Return the number of questions that were refused as ``busy``."""
         answers = [
             one for number in range(PARTITIONS) for one in self.broker.committed(self.topics.answers, number)
         ]

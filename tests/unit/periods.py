@@ -73,7 +73,7 @@ def sources(driver: Driver) -> dict[str, SourceRecord]:
 
 
 def findings(driver: Driver) -> list[str]:
-    """What the trail has against the ledger."""
+    """Return the findings of a comparison of the trail with the ledger."""
     check = TrailCheck()
     for record in driver.records(driver.topics.trail):
         check.add_entry(record.value)
@@ -88,7 +88,7 @@ def played(driver: Driver, days: int = 4) -> Driver:
 
 
 def calls(work: Callable[[], Any]) -> int:
-    """How many functions are called: of what is done, what no other program on the machine changes."""
+    """Return how many functions are called: a measure of work that no other program on the machine changes."""
     counted = 0
 
     def count(_: Any, event: str, __: Any) -> None:

@@ -130,7 +130,7 @@ def test_an_unreachable_broker_is_one_clear_line() -> None:
 
 
 HOSTILE = "a\x1b[2J\x1b]0;title\x07\x9b31m\u202eb\n[red]c"
-"""What would clear a screen, name a window, colour, turn writing round, begin a line, and mark up."""
+"""A text that would clear the screen, rename the window, colour text, reverse the writing direction, begin a line, and be read as markup."""
 WRITTEN_OUT = "a\\x1b[2J\\x1b]0;title\\x07\\x9b31m\\u202eb\\n[red]c"
 
 

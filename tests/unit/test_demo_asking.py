@@ -12,7 +12,7 @@ from stream.dev.demo.mechanism_tour import CENSUS, ask_until_answered, tour_stop
 from stream.tables.demo_tables import adult_source
 
 OUTSTANDING = 0.3
-"""Seconds of work: fewer than the questions take together."""
+"""Seconds of outstanding work that are allowed: fewer than the questions need together."""
 
 
 def test_busy_questions_are_asked_again_until_all_are_answered() -> None:

@@ -23,7 +23,7 @@ from stream.processing.digest_table import DigestFileError, DigestTable
 from tests.unit.kafka.tasks import task_of_a_worker
 
 KEYS = [bytes(8), b"\xff" * 8, bytes(7) + b"\x01"]
-"""First halves of digests that many digests share."""
+"""First halves that many digests have in common."""
 
 
 def some_digest(chance: Random) -> bytes:

@@ -42,7 +42,7 @@ def new_driver(clock: str = "broker", *streams: dict[str, Any], partitions: int 
 
 
 def asked(driver: Driver) -> dict[tuple[str, str, str], Any]:
-    """What stands on queries: the number by stream, window and group."""
+    """Return the numbers on the topic of queries, by stream, window and group."""
     found: dict[tuple[str, str, str], Any] = {}
     for record in driver.records(driver.topics.queries):
         query = Query.model_validate_json(record.value or b"")

@@ -22,7 +22,7 @@ PARTITIONS = 3
 WINDOW = 2 * HOUR
 TOTAL = 3
 STEPS = 10
-"""Of the twelve windows of a day; what comes in the others does not count."""
+"""The windows of a day that count: the first ten of its twelve."""
 
 Events = list[dict[str, Any]]
 
@@ -57,7 +57,7 @@ def events(days: int, seed: int) -> Events:
 
 
 def counted(coming: Iterable[Mapping[str, Any]], begins: int, *, people: bool) -> dict[int, Counter[int]]:
-    """What counts in each window, group by group, event by event in the order of coming; a person's are in one partition."""
+    """Return the counts of each window and group, event by event in order of arrival; a person's events are in one partition."""
     bound = 1 if people else FLIGHTS["contribution"]
     found: dict[int, Counter[int]] = defaultdict(Counter)
     visits: Counter[tuple[str, int]] = Counter()
@@ -97,7 +97,7 @@ def wanted(
 
 
 def values(driver: Driver) -> dict[tuple[str, str], list[int]]:
-    """What was asked, each question once."""
+    """Return the values of all questions, each question once."""
     records = driver.records(driver.topics.queries)
     found = [json.loads(record.value or b"") for record in records]
     assert len({(one["stream"], one["id"]) for one in found}) == len(found)

@@ -35,7 +35,7 @@ def queries(driver: Driver) -> list[Query]:
 
 
 def asked(driver: Driver) -> dict[tuple[str, str], int | float | None]:
-    """What was asked of each stream, by the question's id; each once."""
+    """Return the value of each stream's questions by the question's id, each once."""
     found = queries(driver)
     assert len({(one.stream, one.id) for one in found}) == len(found)
     return {(one.stream, one.id): one.value for one in found}

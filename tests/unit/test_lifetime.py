@@ -25,11 +25,11 @@ KEEPS_ENDED: Final = {
     "budget service: at most 4,096 names": ("NameDigests._last_block",),
     "all: digests of names until a file is written": ("DigestTable._recent",),
 }
-"""The collections that hold ended streams: all that grows with history."""
+"""The collections that hold ended streams; nothing else may grow with history."""
 LEAST_GROWTH: Final = 0.02
-"""Items for each stream from which a collection counts as growing."""
+"""Least number of items for each stream with which a collection counts as growing."""
 OPEN: Final = 100
-"""Streams that are open, and as many that have ended but are not retired yet."""
+"""The number of open streams, and also of streams that have ended but are not retired yet."""
 RETIRE_SECONDS: Final = Settings().retire_days * 86_400
 STREAMS: Final = 200_000
 MAX_TRACED_BYTES: Final = 1_000

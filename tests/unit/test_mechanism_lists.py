@@ -18,7 +18,7 @@ from tests.unit.processors.refreshes import GOING_ON, KEEPING
 PROJECT = Path(__file__).parents[2]
 ON_LIVE_TOPICS_ALONE = {"running_count"}
 NOT_REFRESHED = {"randomized_response", "unknown_groups"}
-"""Mechanisms without a table, or of a table with texts, whose refreshes have tests of their own."""
+"""Mechanisms that need no table, or a table with texts; other tests cover their refreshes."""
 
 
 def keys_in_script(script: str, constant: str) -> set[str]:

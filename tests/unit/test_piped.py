@@ -54,7 +54,7 @@ def test_a_terminal_has_lines_broken_between_words(monkeypatch: pytest.MonkeyPat
 
 
 def said(monkeypatch: pytest.MonkeyPatch, *, soft_wrap: bool = False) -> str:
-    """What a terminal is sent."""
+    """Return the output that a terminal receives."""
     terminal = Terminal()
     monkeypatch.setattr(output, "console", type(output.console)(file=terminal))
     output.say(REASON, soft_wrap=soft_wrap)

@@ -31,7 +31,7 @@ SOURCE = flights(total=8)
 
 
 def planned(folder: Path, spec: dict[str, Any], *options: str, source: dict[str, Any] = SOURCE) -> Any:
-    """What the command prints."""
+    """Return the command's output."""
     declared, wanted = folder / "source.json", folder / "stream.json"
     declared.write_text(json.dumps(source))
     wanted.write_text(json.dumps(spec))

@@ -15,7 +15,7 @@ from stream.processing.protocol import Record
 
 @pytest.fixture
 def exporter() -> Iterator[InMemorySpanExporter]:
-    """What this process traces while the test lasts."""
+    """The spans that this process makes during the test."""
     kept = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(kept))

@@ -44,7 +44,7 @@ class Recording:
         return store
 
     def installation(self) -> Installation:
-        """What a replay needs."""
+        """Return the installation that a replay needs."""
         return Installation(self.topics, self.key, self.tables(), limits=self.limits)
 
     def records(self, name: str) -> Iterator[Record]:
@@ -54,7 +54,7 @@ class Recording:
                 yield from records  # type: ignore[misc]  # they were made as records
 
     def latest(self, name: str) -> dict[str, Any]:
-        """What compaction leaves of a topic, read as plain JSON and by nothing of ours."""
+        """Return the records that compaction leaves in a topic, read as plain JSON without Sotto's code."""
         return {(one.key or b"").decode(): json.loads(one.value or b"null") for one in self.records(name)}
 
     def specs(self) -> list[StreamSpec]:

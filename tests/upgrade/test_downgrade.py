@@ -108,7 +108,7 @@ def test_services_say_why_they_refuse_and_answer_and_grant_nothing() -> None:
 
 
 def asked_of(recording: Recording, control: list[Record], *followed: Record) -> dict[str, Answer]:
-    """What the streams of one partition answer after a restore from these control events, and others that came since."""
+    """Return the answers of a partition's streams after a restore from these control events and later ones."""
     worker = recording.installation().processor(0)
     worker.restore(one for one in control if one.partition == 0)
     worker.restore(one for one in recording.records("state") if one.partition == 0)

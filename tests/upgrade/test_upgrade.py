@@ -57,7 +57,7 @@ def test_state_is_restored_as_the_changelog_has_it(recording: Recording) -> None
 
 
 def _as_far_as(known: Any, now: Any) -> Any:
-    """What is said now in fields that were known then: later versions add some, with defaults."""
+    """Return a document without the fields that later versions added with defaults."""
     if isinstance(known, dict) and isinstance(now, dict):
         return {field: _as_far_as(value, now[field]) for field, value in known.items()}
     return now

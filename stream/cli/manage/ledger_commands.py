@@ -49,6 +49,7 @@ class WitnessChecks:
         self._digests: dict[int, str | None] = {
             anchor.head.entries: None for found in anchors.values() for anchor in found
         }
+        """The trail's digest after each number of entries that an anchor names; None until it is read."""
         self._entries = 0
         self._times: dict[str, dict[int, str | None]] = {}
         """For each file and number of entries, the time of the stamp; None if the stamp is invalid."""
@@ -171,9 +172,8 @@ def trail(
 ) -> None:
     """Show or export requests, decisions and events of streams."""
     given = {"source": source, "stream": stream, "analyst": analyst}
-    batches = _matching_entries(
-        {name: value for name, value in given.items() if value is not None}, latest_first=export is None
-    )
+    filters = {name: value for name, value in given.items() if value is not None}
+    batches = _matching_entries(filters, latest_first=export is None)
     if export is not None:
         count = write_trail(export, batches)
         typer.echo(f"{format_count(count, 'entry', 'entries')} in {export}")
@@ -313,7 +313,7 @@ def _parse_head(text: str) -> TrailHead:
 def _matching_entries(
     filters: Mapping[str, str], *, latest_first: bool
 ) -> Generator[list[tuple[TrailRecord, bytes]], None, None]:
-    """Yield batches of entries with the fields ``filters``; raise Unknown if the source does not exist."""
+    """Yield batches of the entries whose fields equal ``filters``; raise Unknown if the source does not exist."""
     found = False
     for values in _batches(read_latest_first if latest_first else read_topic):
         entries = [(trail_codec.decode(value), value) for value in values]

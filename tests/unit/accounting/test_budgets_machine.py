@@ -89,7 +89,7 @@ class Known:
         return spent.minimum_with(self.cost(accountant))
 
     def counts(self, budget: str, accountant: str) -> tuple[Fraction, ...]:
-        """What of it a budget counts: its cost, or what it has spent once it is closed, less what is behind an edge."""
+        """Return what a budget counts for the stream: its cost, or its charges once it is closed, less the charges of earlier periods."""
         held = self.spent(accountant) if self.state == "closed" else self.cost(accountant)
         figures = as_fractions(held)
         if (edge := self.seen.get(budget)) is None:
@@ -169,7 +169,7 @@ class BudgetsMachine(RuleBasedStateMachine):
         return [(None, total_budget(owner.budget.terms)), *parts]
 
     def within(self, owner: Account | PopulationAccount, analyst: str | None) -> bool:
-        """Whether every ceiling of an analyst's grants holds."""
+        """Return whether the grants are within every limit of the owner, and of the analyst's allotment if there is one."""
         for members, total in self.ceilings(owner, analyst):
             counted, most = self.sums(owner, members), as_fractions(total)
             if owner.budget.terms.accountant == "zcdp":

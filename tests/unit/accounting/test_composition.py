@@ -84,7 +84,7 @@ LEAST = math.ulp(0.0)
 
 
 def keeps_to(found: float, between: tuple[Fraction, Fraction]) -> bool:
-    """Whether a δ is not below the exact one, and above it by less than a part in 10^12 and its own last digit."""
+    """Return whether a δ is at least the exact one, and larger by less than a part in 10^12 plus its own last digit."""
     low, high = between
     assert high <= low * (1 + Fraction(1, 10**20)), "the reference itself is too wide"
     most = float(low * (1 + Fraction(1, 10**12))) if low > Fraction(LEAST) else LEAST

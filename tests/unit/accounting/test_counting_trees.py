@@ -16,7 +16,7 @@ def trees(steps: int) -> list[CountingTree]:
 
 
 def windows_in_nodes(tree: CountingTree) -> Counter[int]:
-    """How many different nodes each window is in, over all answers."""
+    """Return how many different nodes each window is in, over all answers."""
     nodes = {node for windows in range(1, tree.steps + 1) for node in tree.nodes(windows)}
     return Counter(window for node in nodes for window in range(node.start, node.end))
 

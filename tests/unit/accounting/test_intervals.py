@@ -27,7 +27,7 @@ from stream.privacy.mechanisms.private_values import published_interval
 from stream.privacy.noise.samplers import Gaussian, Symmetric, gaussian, sampler
 
 MOST = 0.96
-"""An interval is wider than necessary if it covers more, unless one step less covers too little."""
+"""An interval that covers more is too wide, unless an interval that is one step narrower covers too little."""
 
 _REACH = 20_000
 

@@ -28,7 +28,7 @@ from tests.builders import parse_spec
 FINE = SourceFacts(sensitivity_steps=1024, grid=1.0 / 1024)
 TABLE = SourceFacts(universe=256, rows=10_000)
 SLACK = 1.003
-"""How far a search for the best split may be from the best."""
+"""The largest ratio of a found split's result to the best one."""
 
 Fields = dict[str, Any]
 ABOVE: Fields = {"kind": "above_threshold", "cutoff": 5}

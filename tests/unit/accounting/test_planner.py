@@ -21,7 +21,7 @@ from tests.builders import parse_spec
 
 FINE = 1024
 SEARCH_TOLERANCE = 1.003
-"""Twice what the search and the tie rule may each leave on the table, and a little more."""
+"""A little more than twice the loss that the search and the tie rule may each cause."""
 
 
 def planned(
@@ -178,7 +178,7 @@ BEND_BETWEEN_NODES = {
     "monotone": True,
     "steps": 2**20,
 }
-"""Where the rarer of both failures changes in the middle of a block of the finer cutting."""
+"""A problem in which the rarer of the two failures changes in the middle of a block of the finer division."""
 
 
 @given(problem=problems)

@@ -52,7 +52,7 @@ class AlertmanagerSetup:
             self.alertmanager.add_answer(one, "flights", self.now, known=known)
 
     async def sent(self) -> list[dict[str, Any]]:
-        """What is sent now."""
+        """Send the due alerts, and return them as the receiver got them."""
         before = len(self.receiver.requests)
         await self.alertmanager.send()
         return [alert for request in self.receiver.requests[before:] for alert in request.json]

@@ -15,7 +15,7 @@ from stream.kafka.client.client_patches import BrokerClient
 
 _PRODUCER: Final = struct.Struct(">qhii")
 _PRODUCER_AT: Final = 43
-"""Where id, epoch, first sequence and number of records are in a record batch."""
+"""The position in a record batch at which the producer's id, epoch, first sequence and number of records begin."""
 
 
 class Broker:
@@ -26,7 +26,7 @@ class Broker:
         self.most_bytes = 2000
         self.producers = 0
         self.taken: list[tuple[str, int]] = []
-        """The topic of each batch that was taken, and how many records it has."""
+        """The topic and the number of records of each batch that was accepted."""
         self._next: dict[tuple[str, int], int] = {}
 
         def known(client: Any, topic: str) -> set[int]:

@@ -13,7 +13,7 @@ CALLS = sorted(name for name in dir(AsyncClient) if not name.startswith("_"))
 
 
 def parameters(kind: type[Any], name: str) -> list[tuple[str, Any, Any]]:
-    """What a call takes, with its defaults; ``self`` left out."""
+    """Return the parameters of a call with their defaults, without ``self``."""
     found = inspect.signature(getattr(kind, name)).parameters.values()
     return [(one.name, one.kind, one.default) for one in found if one.name != "self"]
 

@@ -37,7 +37,7 @@ answers: Codec[Answer] = Codec(Answer, limit=1 << 20)
 
 
 def published(*events: tuple[bytes, Headers], driver: Driver | None = None) -> list[Record]:
-    """What one driver writes to the topic of answers for these queries."""
+    """Return the records that a driver writes to the topic of answers for these queries."""
     driver = driver or installation(spec("ward"))
     before = len(driver.records(driver.topics.answers))
     for value, headers in events:

@@ -24,7 +24,7 @@ def reader(
     seconds: float = 60.0,
     reveals_causes: bool = False,
 ) -> GuardedReader:
-    """What reads tables below these folders, within a test's limits."""
+    """Return a reader of the tables below these folders, with limits that suit a test."""
     return GuardedReader(ReadingLimits(roots, table, reading, seconds, reveals_causes))
 
 

@@ -103,7 +103,7 @@ class Database:
         )
 
     def address(self, table: str) -> str:
-        """Where one of its tables lies."""
+        """Return the address of one of the server's tables."""
         return f"postgresql://127.0.0.1:{self.port}/clinic/public/{table}"
 
 

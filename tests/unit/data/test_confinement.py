@@ -58,7 +58,7 @@ LENGTHS = {"cut one short"} if reading_process.landlock_version() < 3 else set()
 NETWORK = {"connect"} if reading_process.landlock_version() < 4 else set()
 OTHERS = {"signal another"} if reading_process.landlock_version() < 6 else set()
 UNHELD = {"change a mode", "set times", "connect by a path", "send a datagram"}
-"""What Landlock has no word for, or is not asked about."""
+"""Actions that Landlock cannot forbid, or is not told to forbid."""
 
 
 @pytest.fixture

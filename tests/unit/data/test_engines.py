@@ -59,7 +59,7 @@ COLUMNS: dict[str, list[Any]] = {
     "who": [None, "", " ", "ann", "Ann", " ann ", "1", "1.0", "01", "bob"],
 }
 TYPES = {"whole": pl.Int64, "money": pl.Float64, "bin": pl.Float64, "day": pl.Date}
-"""Column types; others are texts, and ``hour`` is an instant."""
+"""Types of columns; all other columns are texts, except ``hour``, which is an instant."""
 
 cells = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in COLUMNS.items()})
 tables = st.lists(cells, max_size=30)

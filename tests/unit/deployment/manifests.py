@@ -39,7 +39,7 @@ def settings_of(folder: Path) -> dict[str, str]:
 
 
 def files() -> list[Manifest]:
-    """What the base consists of, put together by hand."""
+    """Return the manifests of the base without ``kubectl``: its files, and the generated ConfigMap."""
     (kustomization,) = read(BASE / "kustomization.yaml")
     generated = {
         "apiVersion": "v1",
@@ -51,7 +51,7 @@ def files() -> list[Manifest]:
 
 
 def built(folder: Path) -> list[Manifest]:
-    """What ``kubectl`` would apply."""
+    """Return the manifests that ``kubectl`` or ``kustomize`` builds from a folder."""
     if kubectl := shutil.which("kubectl"):
         command = [kubectl, "kustomize", str(folder)]
     elif kustomize := shutil.which("kustomize"):

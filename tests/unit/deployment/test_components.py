@@ -40,7 +40,7 @@ class Component:
     name: str
     role: AclRole
     manifests: list[Manifest]
-    """The base, and what the component adds to it."""
+    """The manifests of the base with those that the component adds."""
 
     @property
     def workload(self) -> Manifest:

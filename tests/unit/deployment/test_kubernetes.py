@@ -238,7 +238,7 @@ def test_the_monitor_is_probed_where_it_answers(
 
 
 def grants_memory() -> int:
-    """What the scaling page says of a grant, for as many as the manual says that there is room for."""
+    """Return the bytes for the largest number of grants in docs/production.md, with the size of a grant in docs/scaling.md."""
     (each,) = re.findall(
         r"at\s+most (\d+\.\d) kB while the ledger is read", (PROJECT / "docs" / "scaling.md").read_text()
     )

@@ -16,7 +16,7 @@ PLACE = TopicPartition("queries", 0)
 
 
 def read(data: bytes, *, position: int = 0) -> tuple[list[Any], int]:
-    """What aiokafka's own fetcher gives of what was fetched, and the position to go on from."""
+    """Return the records that aiokafka's own fetcher reads from fetched bytes, and the next position."""
     records = fetcher.PartitionRecords(
         PLACE, fetcher.MemoryRecords(data), [], position, None, None, True, fetcher.READ_COMMITTED
     )

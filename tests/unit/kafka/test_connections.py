@@ -26,11 +26,11 @@ from stream.kafka.client.client_patches import BrokerClient, BrokerConnection
 
 PROJECT = Path(__file__).parents[3]
 AT_ONCE = struct.pack("ii", 1, 0)
-"""For SO_LINGER: a connection is reset when it is closed."""
+"""The value of SO_LINGER with which closing a connection resets it."""
 
 
 async def sent_over_a_cut_connection() -> list[type[BaseException]]:
-    """What becomes of requests that are sent before and after the other end resets the connection."""
+    """Return the errors of requests that are sent before and after the other end resets the connection."""
     accepted: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
     async with await asyncio.start_server(lambda _, writer: accepted.put(writer), "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]

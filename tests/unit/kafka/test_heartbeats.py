@@ -24,7 +24,7 @@ class Producer:
     """Keeps what is sent; fails as often as it is told to."""
 
     client = SimpleNamespace(_get_conn=None, bootstrap=None)
-    """Where aiokafka's has its connections."""
+    """A replacement for the attribute in which aiokafka's producer has its connections."""
     failures = 0
     sent: list[tuple[str, bytes, bytes | None]]
 

@@ -43,7 +43,7 @@ class SlowProcessor:
 
 
 async def heartbeats_during_a_batch(*, heavy: bool) -> int:
-    """How often others get their turn while one event is answered."""
+    """Return how often a task that waits for the event loop gets its turn while one event is answered."""
     answering = BatchLoop(0, equipment_of_a_worker(), asyncio.Event(), TaskStep(), PartitionHealth())
     processor = cast(Processor, SlowProcessor(heavy=heavy))
     offsets = GroupOffsets()

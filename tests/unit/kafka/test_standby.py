@@ -33,7 +33,7 @@ class Metadata:
 
 
 def assigned(members: Collection[str], partitions: int) -> dict[str, set[int]]:
-    """What the group's assignor gives to each member."""
+    """Return the partitions that the group's assignor gives to each member."""
     metadata = {name: RangePartitionAssignor.metadata({"queries"}) for name in members}
     given_out = RangePartitionAssignor.assign(Metadata(partitions), metadata)
     return {

@@ -28,7 +28,7 @@ class Kafka:
         self.second = second
         self.asked: list[tuple[int, int, Any]] = []
         self.told: dict[str, deque[Any]] = {}
-        """What is said next to a kind of request: an error code, or an error that is raised; success where nothing is left."""
+        """The next replies to each kind of request: error codes, or errors to raise; when none is left, requests succeed."""
         self.leaders = {ANSWERS: 1, STATE: 1}
         self.coordinators: deque[int] = deque()
         self.moved: deque[dict[TopicPartition, int]] = deque()

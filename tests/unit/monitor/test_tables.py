@@ -48,7 +48,7 @@ def lived() -> Installation:
 
 
 past = cache(lived)
-"""The same, for tests that only look."""
+"""The same installation, made once for tests that do not change it."""
 
 
 def draw_screen(tables: MonitorTables, now: float) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def restarted_from(control: Iterable[Record], topics: Topics, outputs: Sequence[
 
 
 def changelog(topics: Topics, outputs: Sequence[Outputs]) -> list[Record]:
-    """What outputs put into the workers' changelog, compacted."""
+    """Return the compacted records that outputs write to the workers' changelog."""
     latest: dict[bytes, Record] = {}
     for number, (key, value, _) in enumerate(m for one in outputs for m in written(one, topics.state)):
         latest[key] = Record(topics.state, 0, number, 0, key, value)

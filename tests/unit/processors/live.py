@@ -43,7 +43,7 @@ def standing(name: str = "late", mechanism: dict[str, Any] | None = None, **chan
 
 
 def question(stream: str, number: int, **fields: Any) -> dict[str, Any]:
-    """What a window asks: the first has number 0, and the others follow upon each other."""
+    """Return the question of a window; the first window has number 0, and each next window a number larger by 1."""
     return {"id": f"{number}", "stream": stream, "window": window(number), "group": GROUP, **fields}
 
 

@@ -42,14 +42,14 @@ SOURCE: EventsSource = parse_source(
     )
 )
 BEGINS, EVERY = 1_000_000_000_000, 3_600_000
-"""The beginning is in the middle of a window: the first that counts is the next."""
+"""The stream's beginning and the distance of windows; it begins in the middle of a window, so the next window is the first that counts."""
 FIRST = -(-BEGINS // EVERY) * EVERY
 
 TWICE = Movement(each=2, together=2, spread=1, numbers=2)
-"""A person counts twice."""
+"""Limits by which two events of a person count."""
 
 Person = Sequence[tuple[int, int]]
-"""The windows and groups, by place, that a person's events lie in."""
+"""The window and the group of each event of a person, by their places."""
 
 
 @cache
@@ -70,7 +70,7 @@ class Stream:
     delta: float = 0.0
     moved: Movement = TWICE
     changed: Mapping[str, Any] = field(default_factory=dict)
-    """What of its calibration is otherwise."""
+    """Fields that replace those of the stream's calibration."""
 
     @property
     def spec(self) -> StreamSpec:
@@ -105,7 +105,7 @@ class Stream:
         return Record(TOPICS.control, 0, 0, 0, key, opened.model_dump_json().encode())
 
     def questions(self, counts: Sequence[Sequence[int]]) -> Iterator[bytes]:
-        """What is asked of each window in turn, from the counts of each window's groups."""
+        """Yield the question of each window in order, from the counts of each window's groups."""
         tree = tree_of(self.calibration)
         sums: list[list[int]] = [[] for _ in self.groups]
         for window, counted in enumerate(counts):
@@ -124,7 +124,7 @@ class Stream:
 
 
 def counts_of(stream: Stream, people: Iterable[Person]) -> list[list[int]]:
-    """How many events each window and group has."""
+    """Return how many events each window and group has."""
     counts = [[0] * len(stream.groups) for _ in range(stream.steps)]
     for person in people:
         for window, group in person:

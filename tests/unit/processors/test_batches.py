@@ -59,7 +59,7 @@ def answers_of(outputs: list[Outputs]) -> list[Answer]:
 
 
 def last_charges(outputs: list[Outputs]) -> dict[str, tuple[str, int, Amount]]:
-    """What the ledger knows of each stream in the end."""
+    """Return what the ledger knows of each stream at the end."""
     charges = [charge for one in outputs for charge in charges_in(one, DRIVER.topics)]
     return {charge.stream: (charge.state, charge.tops, charge.spent) for charge in charges}
 

@@ -29,7 +29,7 @@ CHARGED = [
 ]
 ONCE = [kind for kind in KINDS if kind not in CHARGED and kind.mechanism["kind"] != "unknown_groups"]
 FEW = {"cutoff": 1, "answers": 2, "updates": 1}
-"""So few charged answers that the questions of a kind use them up."""
+"""So few charged answers that the questions of one kind exhaust the stream."""
 
 
 def asked(driver: Driver, questions: Sequence[dict[str, Any]], prefix: str) -> list[Answer]:

@@ -12,7 +12,7 @@ from tests.builders import installation, source, stream
 from tests.unit.processors.mechanisms import AGES, KINDS, SEXES, SOURCES, TOWNS, Kind, ask, driver_with
 
 WITHOUT = {"above_threshold", "noisy_max", "exponential", "randomized_response", "sparse_project"}
-"""Mechanisms without numbers, or with numbers whose error has no law."""
+"""Mechanisms that publish no numbers, or numbers whose error has no known law."""
 
 
 def driver_of(spec: dict[str, Any]) -> Driver:

@@ -24,7 +24,7 @@ TOPICS = Topics(partitions=1)
 
 
 def records(name: str) -> list[Record]:
-    """What the version before wrote to a topic."""
+    """Return the records that the previous version wrote to a topic."""
     topic = getattr(TOPICS, name)
     return [
         Record(topic, 0, offset, 0, key.encode(), value.encode(), ())

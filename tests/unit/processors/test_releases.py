@@ -27,7 +27,7 @@ ROWS: dict[str, list[Any]] = {
     "ward": [row % 2 for row in range(300)],
 }
 HUGE: dict[str, Any] = {f"a{number}": 1 << 20 for number in range(4)}
-"""Attributes of 2^80 cells."""
+"""Attributes that have 2^80 cells together."""
 
 MECHANISMS: dict[str, dict[str, Any]] = {
     "histogram": {"kind": "histogram"},

@@ -93,7 +93,7 @@ def test_streams_of_equal_terms_share_one_object() -> None:
 
 
 def leaves(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where the values of a JSON document are, those that hold others too."""
+    """Return the paths of all values in a JSON document, including those of objects and arrays."""
     inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     return [path] * bool(path) + [place for name, value in inner for place in leaves(value, (*path, name))]
 

@@ -33,7 +33,7 @@ CELLS = {f"a{number}": 4 for number in range(10)}
 DEFAULT = Limits.of(Settings().work_outstanding, Settings().work_rate)
 STREAMS = ("greedy", "quiet", "third")
 TIGHT = Limits.of(0.004, 0.002)
-"""Room for a handful of small questions, and time for one or two more in a second."""
+"""Limits that accept a few small questions at once, and one or two more in each second."""
 
 
 def taken(shares: Shares, slot: int, work: int, timestamp: int) -> bool:

@@ -18,7 +18,7 @@ from tests.builders import KEY, parse_source, source, stream
 from tests.unit.processors.live import flights, standing
 
 MS = 1_500_000_000_000
-"""A time in milliseconds: as far from 0 as an attribute of few values may well be."""
+"""A time in milliseconds: an example of an attribute with few values that are far from 0."""
 
 NO_NOISE = (
     "its noise would not fit 52 binary digits; ask of an attribute with a smaller range, nearer to 0, or open a stream "

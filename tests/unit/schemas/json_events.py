@@ -143,7 +143,7 @@ queries = st.one_of(valid_queries.map(lambda query: json.dumps(query).encode()),
 
 
 def repeats_a_name(data: bytes) -> bool:
-    """Whether any object in a JSON text gives a name twice."""
+    """Return whether any object in a JSON text gives a name twice."""
     repeated = False
 
     def look(pairs: list[tuple[str, object]]) -> None:

@@ -38,7 +38,7 @@ def message_of(codec: Codec[Any], data: bytes) -> str:
 
 
 secrets = st.integers(2 * 10**7, 10**8 - 1).map(str)
-"""Digits of a private value, too many to stand in any message by chance."""
+"""The digits of a private value; they are so many that no message has them by chance."""
 
 BROKEN_AROUND_A_SECRET = [
     '{"id":"a","stream":"s","value":"SECRET"}',

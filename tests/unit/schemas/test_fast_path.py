@@ -23,7 +23,7 @@ codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
 
 def fast(data: bytes) -> Reading | None:
-    """What the fast path reads; the rule about value and where is the only one that no struct can state."""
+    """Return what the fast path reads. The check of ``value`` and ``where`` is separate, because no struct can state it."""
     try:
         query = require_unique_fields(data, decode_in_full_form(data))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Rejection):
@@ -34,7 +34,7 @@ def fast(data: bytes) -> Reading | None:
 
 
 def careful(data: bytes) -> Reading | None:
-    """What the model reads of it; number texts that are too large or long for its parser are replaced beforehand."""
+    """Return what the model reads; numbers too large or too long for its parser are replaced beforehand."""
     try:
         query = codec.decode(replace_extreme_numbers(data))
     except MalformedEventError:

@@ -38,12 +38,12 @@ TOPICS: dict[str, Codec[Any]] = {
 
 
 WRONG = b'"surplus": true'
-"""What the load's malformed queries contain."""
+"""The text that all malformed queries of the load contain."""
 
 
 @cache
 def events(topic: str) -> list[bytes]:
-    """What an installation with every mechanism has written to a topic."""
+    """Return the events that an installation with every mechanism wrote to a topic."""
     driver = asked_installation()
     if topic == "status":
         spent, position = {"epsilon": 1.0, "delta": 0.0}, {"topic": "sotto.queries", "partition": 0, "offset": 7}

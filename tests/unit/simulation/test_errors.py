@@ -93,7 +93,7 @@ spec = partial(parse_spec, source="people", epsilon=2.0, expected_queries=10)
 
 
 def numbers(answer: Answer) -> list[Fraction]:
-    """What an answer publishes."""
+    """Return the numbers that an answer publishes."""
     return [Fraction(one) for one in answer.estimates or (answer.estimate,) if one is not None]
 
 

@@ -18,7 +18,7 @@ from tests.unit.witnesses.anchors import heads, trail
 
 
 def finding(entries: Sequence[bytes], anchored: TrailHead, ledger: TrailHead, start: int = 0) -> str | None:
-    """What a budget service finds that reads the trail from the entry ``start`` on."""
+    """Return the finding of a budget service that reads the trail from the entry ``start`` on."""
     check = AnchoredTrail(anchored, ledger)
     for value in entries[start:]:
         check.add_entry(value)
@@ -26,7 +26,7 @@ def finding(entries: Sequence[bytes], anchored: TrailHead, ledger: TrailHead, st
 
 
 def verified(entries: Sequence[bytes], anchored: TrailHead) -> list[str]:
-    """What ``sotto ledger verify`` finds."""
+    """Return the findings of ``sotto ledger verify``."""
     checks = WitnessChecks({"file:///w": [Anchor(installation="s", written=0, head=anchored)]})
     check = TrailCheck()
     try:

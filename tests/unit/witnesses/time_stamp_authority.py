@@ -43,7 +43,7 @@ class TimeStampAuthority:
         self.stamps = 0
         self.is_down = False
         self.replay: bytes | None = None
-        """An earlier answer to give again."""
+        """An earlier reply that the authority sends again; None to make a new one."""
         self.latest = b""
         folder.mkdir()
         key = rsa.generate_private_key(65537, 2048)

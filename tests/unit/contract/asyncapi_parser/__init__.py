@@ -22,13 +22,13 @@ _PARSE_SECONDS = 60.0
 
 
 def missing() -> str | None:
-    """What the parser needs and this machine lacks, if anything."""
+    """Return what the parser needs and this machine lacks; None if nothing."""
     lacking = [name for name in ("node", "npm") if shutil.which(name) is None]
     return f"{' and '.join(lacking)} not found; install Node.js 18 or later" if lacking else None
 
 
 def parse(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """What the parser says of each document."""
+    """Return the parser's result for each document."""
     result = subprocess.run(
         [_program("node"), str(_installed() / "parse.js"), *map(str, paths)],
         capture_output=True,

@@ -24,7 +24,7 @@ from tests.unit.data.events.readers import SOURCE, reader, written
 
 
 def row(value: bytes) -> Any:
-    """What is read of one event: its flaw, or its columns."""
+    """Return the result of reading one event: its flaw, or its columns."""
     events = reader().read([value])
     if events.flaws:
         return events.flaws[0]

@@ -76,7 +76,7 @@ class Bench:
 
     @property
     def kept(self) -> dict[bytes, bytes]:
-        """What the changelog holds."""
+        """The content of the changelog."""
         latest = {key or b"": value for key, value, _ in self.logs[TOPICS.merges]}
         return {key: value for key, value in latest.items() if value is not None}
 

@@ -19,7 +19,7 @@ _partials: Codec[Partial] = Codec(Partial, limit=MAX_EVENT_BYTES)
 
 
 def partial(stream: str, number: int, start: int, counts: dict[int, int], partitions: int) -> Message:
-    """What a partition of the topic has in one window."""
+    """Return the message with a partition's counts of one window."""
     event = Partial(
         source=SOURCE.source,
         stream=stream,

@@ -37,7 +37,7 @@ def event_of(record: Arrived) -> dict[str, Any] | None:
 
 
 def clocks(about: EventsSource, records: Sequence[Arrived], ends: dict[int, int]) -> list[int]:
-    """Where the clock stands at each record and behind the last one; ``ends`` is what the feed's clock tells before a record."""
+    """Return the topic's clock at each record and after the last one; ``ends`` has the feed's own time before some of the records."""
     now, found = -1, []
     for place in range(len(records) + 1):
         if about.clock == "broker":

@@ -182,9 +182,9 @@ def merged(
     steps: int | None = None,
     restored: bool = False,
 ) -> list[Any]:
-    """What merging asks, if each of two partitions publishes its counts of some windows.
+    """Return the questions that merging asks if each of two partitions publishes its counts of some windows.
 
-    With ``steps`` it is a running count; with ``restored`` another process merges each partial.
+    With ``steps``, the stream is a running count; with ``restored``, another process merges each partial.
     """
     spec = streams.spec_of("s", ("place",))
     mechanism: Any = UnknownGroups(kind="unknown_groups", answers=9)

@@ -22,7 +22,7 @@ ORDER = sorted(
     ((FIRST + number * EVERY, name) for number in range(12) for name in "abc"),
     key=lambda one: (one[0] + EVERY + LATE.get(one[1], 0), one[1]),
 )
-"""The windows of one period and their streams, as they close."""
+"""The windows of one period with their streams, in the order in which they close."""
 
 
 def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:

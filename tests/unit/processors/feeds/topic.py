@@ -86,7 +86,7 @@ class Known(FeedDefinitions):
         self.version += 1
 
     def find_told(self, told: StandingDefinition) -> StandingDefinition | None:
-        """What a test has told of the same stream."""
+        """Return the definition of the same stream that a test has told."""
         return self._all.get(told.spec.stream)
 
     def streams_of(self, source: str) -> tuple[StandingDefinition, ...]:
@@ -102,7 +102,7 @@ def told(
     mechanism: Mapping[str, Any] | None = None,
     **standing: Any,
 ) -> StandingDefinition:
-    """What control tells of a stream."""
+    """Return the control record of a stream."""
     spec = parse_stream(
         stream(
             name,
@@ -198,7 +198,7 @@ def drain(processor: FeedProcessor, kafka: Kafka) -> None:
 
 
 def as_of(known: StandingDefinition, moment: int) -> StandingDefinition | None:
-    """What control has told of a stream up to a moment; None if nothing."""
+    """Return the definition of a stream as control had told it at a moment; None if it had told nothing."""
     heard = [one for one in known.epochs if one.begins is not None and one.begins <= moment]
     if not heard:
         return None
