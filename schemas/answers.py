@@ -1,6 +1,6 @@
 """Answers, status records, and dead letters.
 
-The value of a dead letter is the refused event, cut if it is long; `RejectedHeaders` are its headers.
+The value of a dead letter is the refused event, which is cut if it is long; its headers are `RejectedHeaders`.
 """
 
 from __future__ import annotations
@@ -38,44 +38,44 @@ Outcome = Literal["above", "below", "answer", "halted", "rejected"]
 
 
 INDEPENDENCE: Final = "independence"
-"""Basis of an estimated number if two of its attributes were never measured together, or one was never measured."""
+"""The basis of an estimate if two of its attributes were never measured together, or if one was never measured."""
 
 TOO_MANY_TEXTS: Final = "too-many-texts"
-"""Basis of an answer about a window whose different texts, by a noisy test, exceed the limit."""
+"""The basis of an answer about a window that has, by a noisy test, more different texts than the limit."""
 
 
 class Answer(Event):
     """The one answer to one query. Fields that are null are left out of the JSON.
 
-    * ``index`` numbers the stream's answered queries from 0; null for ``halted`` and ``rejected``.
-    * ``estimate`` is the requested number, ``estimates`` several numbers in the requested order (cells
-      in row-major order), ``choice`` a category or a candidate's name.
+    * ``index`` numbers the stream's answered queries from 0; it is null for ``halted`` and ``rejected``.
+    * ``estimate`` is the requested number. ``estimates`` are several numbers in the requested order, for cells in
+      row-major order. ``choice`` is a category or a candidate's name.
     * ``keys`` are the texts that an ``unknown_groups`` stream releases, one for each of the
       ``estimates``, the largest estimate first. If the stream releases no counts, ``estimates`` is
       null and the texts are sorted. ``keys`` is empty with the ``basis`` ``too-many-texts``: the
       window has too many different texts.
     * ``choices`` are the values of several quantiles of dates or ordered categories, in the requested
       order; a single value is the ``choice``. ``choice_intervals`` are their 95 % confidence intervals.
-    * ``alpha`` bounds the errors of all numbers of the stream together, with probability 1 − β;
-      ``basis`` is its justification; ``independence`` says that two attributes of an estimate were
-      never measured together, or one was never measured.
-    * ``typical_error`` is the mean error, in the unit of the numbers, of estimates like this one:
-      over the same number of attributes, and with the same share of their cells added up. It is a
-      noisy mean over the expected questions and no bound for this number. It is null for measured
-      numbers, which have an interval.
-    * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``, ``intervals`` has
-      one for each of the ``estimates``: each holds for one number by itself. They are null if the
-      number's noise has no known law, and for a question with ``top``, because it selects numbers.
-    * ``top_groups`` has the group of each of the ``estimates``, for a question with ``top``. An
-      ``unknown_groups`` stream by a text and declared attributes has them in place of ``keys``.
-    * ``spent`` is the stream's privacy loss so far, ``tops_left`` the number of charged answers (⊤s,
-      updates, noisy answers) that the grant still pays for, null if one charge pays for all answers.
-      Both are null for ``rejected``, because the query never reaches its stream.
-    * ``price`` is the ε charged for a question with an ``alpha``, 0 if the answer was already known;
-      for a question ``rejected`` for its price, the ε it would have cost; null for Gaussian noise,
-      which has no ε per answer.
-    * ``version`` is the version of the data, null for the first. ``window`` and ``group`` belong to
-      answers of a standing stream.
+    * ``alpha`` bounds the errors of all numbers of the stream together, with probability 1 − β.
+    * ``basis`` says from what the answer was computed. ``independence`` says that two attributes of an
+      estimate were never measured together, or that one was never measured.
+    * ``typical_error`` is the mean error, in the unit of the numbers, of similar estimates: over the
+      same number of attributes, with the same share of their cells added up. It is a noisy mean over
+      the expected questions, and no bound for this number. Measured numbers have an interval, and
+      their ``typical_error`` is null.
+    * ``interval`` is the 95 % confidence interval ``[low, high]`` of ``estimate``; ``intervals`` has an
+      interval for each of the ``estimates``. Each interval is about one number alone. They are null if the
+      law of the number's noise is unknown, and for a question with ``top``, because it selects numbers.
+    * ``top_groups`` has the group of each of the ``estimates`` of a question with ``top``. A stream of
+      ``unknown_groups`` that groups by a text and declared attributes has ``top_groups`` in place of ``keys``.
+    * ``spent`` is the privacy loss of the stream up to this answer. ``tops_left`` is the number of charged
+      answers (⊤s, updates, noisy answers) for which the rest of the grant pays; it is null if one charge pays
+      for all answers. Both are null for ``rejected``, because the query never reaches its stream.
+    * ``price`` is the ε charged for a question with an ``alpha``, and 0 if the answer was already known.
+      For a question ``rejected`` for its price, it is the ε that the answer would have cost. It is null for
+      Gaussian noise, which has no ε per answer.
+    * ``version`` is the version of the data; it is null for the first version. ``window`` and ``group`` belong
+      to answers of a standing stream.
 
     Examples:
         >>> answer = client.ask("counts", where="age >= 65")
@@ -111,10 +111,10 @@ class Answer(Event):
 
 
 class StreamStatus(SparingEvent):
-    """A stream's totals at ``position``, its last answered query; the latest record wins.
+    """A stream's totals at ``position``, its last answered query; the latest record is valid.
 
-    ``refused`` says why the worker cannot answer now although the stream has not ended: the table
-    differs, or the noise key is missing.
+    ``refused`` says why the worker cannot answer although the stream has not ended: its table differs
+    from the registered data, or its noise key is missing.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus"})
@@ -134,11 +134,11 @@ class StreamStatus(SparingEvent):
 
 
 class PartitionStatus(Event):
-    """Restore progress of a service on one input partition; the latest record wins.
+    """The progress of a service's restore of one input partition; the latest record is valid.
 
-    Written during a restore and once when the partition is ready, under the key
-    ``@role|partition``, which no stream's name can equal. ``records`` counts the records read, of
-    at most ``total`` offsets, in the ``seconds`` since the restore began.
+    It is written during a restore, and when the partition is ready, under the key ``@role|partition``,
+    which no stream's name can equal. In the ``seconds`` since the restore began, ``records`` records were
+    read, of at most ``total`` offsets.
     """
 
     role: Literal["worker", "budget", "feed"]
@@ -151,11 +151,11 @@ class PartitionStatus(Event):
 
 
 class MemberStatus(Event):
-    """A running service process; the latest record wins.
+    """The heartbeat of a running service process; the latest record is valid.
 
-    Written every ten seconds under the key ``@member|NAME``, which no stream's name can equal, and
-    deleted when the process leaves; the record of a killed process stays. ``started`` is in seconds
-    since 1970, ``memory`` in bytes.
+    It is written every ten seconds under the key ``@member|NAME``, which no stream's name can equal, and
+    deleted when the process leaves; the record of a killed process stays. ``started`` is in seconds since
+    1970, and ``memory`` in bytes.
     """
 
     role: Literal["worker", "budget", "feed"]
@@ -166,19 +166,19 @@ class MemberStatus(Event):
 
 
 HEADER_PREFIX = "__connect.errors."
-"""Kafka Connect's prefix, so that its tools can read our dead letters."""
+"""The prefix of Kafka Connect's headers, so that its tools can read Sotto's dead letters."""
 
 OPTIONAL_FACTS: Final = ("last_offset", "codec", "length", "digest", "key_length", "header_count")
-"""Facts of dead letters that contain only a part of the refused event."""
+"""Facts that only dead letters with a part of the refused event have."""
 
 
 class RejectedHeaders(Event):
-    """Reason and origin of a dead letter; no header contains a private value.
+    """The reason and the origin of a dead letter; no header contains a private value.
 
-    ``code`` is one of a fixed list of words; ``message`` names the field and the remedy. If the
-    value was cut, ``length`` and ``digest`` (BLAKE3) belong to the whole value; ``key_length`` and
-    ``header_count`` are set if key or headers were cut. ``last_offset`` and ``codec`` are set if a
-    batch that begins at ``offset`` was refused unread.
+    ``code`` is a word of a fixed list; ``message`` names the field and the remedy. If the value was cut,
+    ``length`` and ``digest`` (BLAKE3) are those of the whole value. ``key_length`` and ``header_count`` are
+    set if the key or the headers were cut. ``last_offset`` and ``codec`` are set if a whole batch, which
+    begins at ``offset``, was refused without being read.
     """
 
     topic: str
@@ -194,13 +194,13 @@ class RejectedHeaders(Event):
     header_count: int | None = None
 
     def to_kafka(self) -> list[tuple[str, bytes]]:
-        """Return the facts as Kafka headers in Kafka Connect's naming, without absent facts."""
+        """Return the facts that are set as Kafka headers, with Kafka Connect's names."""
         facts = ((header, getattr(self, fact)) for header, fact in _FACT_BY_HEADER.items())
         return [(header, str(fact).encode()) for header, fact in facts if fact is not None]
 
     @classmethod
     def from_kafka(cls, headers: Sequence[tuple[str, bytes | None]]) -> Self:
-        """Read the facts from a dead letter's headers, where they follow the event's headers.
+        """Read the facts from the headers of a dead letter, in which they follow the event's own headers.
 
         Raises:
             ValueError: a fact is missing or wrong.

@@ -1,7 +1,7 @@
 """Base types of the contract, and limits on JSON texts.
 
-Events are immutable; texts are bounded and numbers finite. JSON with a repeated field is refused: readers silently
-take one of the two, some the first, some the last.
+Events are immutable; their texts are bounded and their numbers finite. JSON with a repeated field is refused, because
+some readers silently take the first of the two values, and others the last.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, StringC
 from pydantic_core import CoreSchema
 
 KIND_ERROR = "kind_unknown"
-"""The type of the error that lists kinds."""
+"""The type of pydantic's error about an unknown ``kind``."""
 
 MAX_EVENT_BYTES = 16 * 1024
-"""Largest query event in bytes; anything larger is refused unread."""
+"""Largest query event in bytes; a larger event is refused without being read."""
 
 MAX_DEFINITION_BYTES = 512 * 1024
-"""Largest request in bytes; table domains make these longer than queries."""
+"""Largest request in bytes; requests are longer than queries because they declare the domains of tables."""
 
 MAX_RECORD_BYTES = 4 * MAX_DEFINITION_BYTES
 """Largest control or ledger event in bytes; each contains a whole definition."""
@@ -33,7 +33,7 @@ MAX_ANSWER_BYTES = 512 * 1024
 """Largest answer in bytes."""
 
 MAX_MAGNITUDE = 1e15
-"""Largest absolute value of a public number; doubles below it still resolve 1/8."""
+"""Largest absolute value of a public number; doubles up to it still resolve steps of 1/8."""
 
 
 _MESSAGE_BY_PATTERN: Final[dict[str, str]] = {}
@@ -48,12 +48,12 @@ def text_matching(
 
 
 def message_of_pattern(pattern: str) -> str | None:
-    """Return the error message of a pattern, or None if it has none."""
+    """Return the error message of a pattern; None if ``text_matching`` has not declared it."""
     return _MESSAGE_BY_PATTERN.get(pattern)
 
 
 class OneOf:
-    """Marks a union of forms without a discriminator; ``message`` is its error message."""
+    """Marks a union that no field discriminates; its error has the message ``message``."""
 
     def __init__(self, message: str) -> None:
         self._message = message
@@ -66,7 +66,7 @@ class OneOf:
 
 
 class ByKind:
-    """Marks a union discriminated by ``kind``; the error message lists all kinds."""
+    """Marks a union that the field ``kind`` discriminates; its error message lists all kinds."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         schema = handler(source)
@@ -94,7 +94,7 @@ class Event(BaseModel):
         allow_inf_nan=False,
         ser_json_inf_nan="null",
         hide_input_in_errors=True,
-        defer_build=True,  # a command that asks one question needs few of the models
+        defer_build=True,  # models are built on first use, because a short command needs few of them
     )
 
 
@@ -118,19 +118,19 @@ Identifier = Annotated[
         max_length=128,
     ),
 ]
-"""Name of a source or stream: a Kafka key, part of a file name and a log field."""
+"""Name of a source or stream; it is also a Kafka key, a part of file names and a log field."""
 
 EventId = Annotated[str, StringConstraints(min_length=1, max_length=128)]
-"""The client's id for a query or a request; opaque, repeated in the answer."""
+"""The client's id of a query or a request, of any form; the answer repeats it."""
 
 Reason = Annotated[str, StringConstraints(max_length=1024)]
-"""Why something was refused, halted or closed; never contains private data."""
+"""The reason why something was refused, halted or closed; it never contains private data."""
 
 Number = Annotated[float, Field(ge=-MAX_MAGNITUDE, le=MAX_MAGNITUDE)]
 """A finite number within the contract's range."""
 
 PrivateNumber = float
-"""A private number of any size, clamped because a refusal would reveal that it is large."""
+"""A private number of any size; it is clamped, because a refusal would reveal that it is large."""
 
 Epsilon = Annotated[float, Field(ge=1e-6, le=1000.0)]
 """A privacy-loss parameter ε, from 10⁻⁶ to 1000."""
@@ -139,7 +139,7 @@ Delta = Annotated[float, Field(ge=0.0, lt=0.5)]
 """A failure probability δ of the privacy guarantee."""
 
 Probability = Annotated[float, Field(ge=1e-15, le=1.0 - 1e-9)]
-"""A probability between 0 and 1, excluding values that doubles round to 0 or 1."""
+"""A probability between 0 and 1 that is not too close to either."""
 
 Count = Annotated[int, Field(ge=0, le=2**62)]
 """A non-negative integer."""
@@ -157,7 +157,7 @@ Analysts = Annotated[tuple[Identifier, ...], Field(max_length=1000, strict=False
 """Names of analysts with a right to open streams."""
 
 Surplus = Annotated[int, Field(ge=-(2**62), le=2**62)]
-"""Cost of charged answers beyond ordinary charges, in 2⁻²⁰ of one; may be negative."""
+"""The cost of charged answers beyond ordinary charges, in units of 2⁻²⁰ of an ordinary charge; may be negative."""
 
 Incarnation = Annotated[str, text_matching(r"^[0-9a-f]{32}$", "give 32 hexadecimal digits, letters in lower case")]
 """128 random bits in hexadecimal that distinguish streams opened under the same name."""
@@ -165,12 +165,12 @@ Incarnation = Annotated[str, text_matching(r"^[0-9a-f]{32}$", "give 32 hexadecim
 _DIGEST: Final = text_matching(r"^[0-9a-f]{64}$", "give 64 hexadecimal digits, letters in lower case")
 
 Fingerprint = Annotated[str, _DIGEST]
-"""Keyed digest of a table's rows and schema; reveals nothing without the key."""
+"""Keyed digest of a table's rows and schema; it reveals nothing without the key."""
 
 FIRST_VERSION = 1
 
 Version = Annotated[int, Field(ge=FIRST_VERSION, le=2**31)]
-"""Version of a source's data: 1 when registered, one more after each refresh."""
+"""Version of a source's data: 1 for the registered data, and one more after each refresh."""
 
 Digest = Annotated[str, _DIGEST]
 
@@ -181,9 +181,10 @@ KeyId = Annotated[str, text_matching(r"^[0-9a-f]{16}$", "give 16 hexadecimal dig
 class Amount(SparingEvent):
     """A quantity of privacy budget.
 
-    ``rho`` is set under zero-concentrated differential privacy: ``rho`` and ``epsilon`` add up over
-    streams, the budget bounds one of them, and ``delta`` is 0. Streams with Gaussian noise have no
-    ``epsilon``: with them only ``rho`` is bounded, and ``epsilon`` and ``delta`` follow from it.
+    ``rho`` is set under zero-concentrated differential privacy. Then ``delta`` is 0, and ``rho`` and
+    ``epsilon`` both add up over streams; the budget bounds one of the two sums. Streams with Gaussian noise
+    have no ``epsilon``. With such a stream only the sum of ``rho`` is bounded, and ``epsilon`` and ``delta``
+    follow from it.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -203,7 +204,7 @@ class Position(Event):
 
 
 def require_delta(budget: Any) -> Any:
-    """Refuse a budget under zCDP without a δ; a validator of the whole model."""
+    """Refuse a budget with the accountant ``zcdp`` and without a δ; a pydantic validator."""
     if budget.accountant == "zcdp" and budget.delta <= 0.0:
         raise ValueError("delta must be above 0 with accountant 'zcdp'; give one, or use accountant 'pure'")
     return budget
@@ -227,9 +228,9 @@ _decoder = json.JSONDecoder(object_pairs_hook=_require_unique, parse_int=str, pa
 
 
 def repeats_a_field(data: bytes | str) -> bool:
-    """Return True if an object in this valid JSON text repeats a name."""
+    """Return whether an object in this valid JSON text has a name twice."""
     text, raw = (data, data.encode()) if isinstance(data, str) else (data.decode(), data)
-    # Texts that msgspec cannot decode and encode again (very long numbers) are checked name by name.
+    # A text that msgspec cannot decode and encode, as with very long numbers, is checked name by name below.
     with suppress(msgspec.MsgspecError, OverflowError, RecursionError):
         if not may_repeat_a_field(raw, msgspec.json.decode(raw)):
             return False
@@ -243,26 +244,26 @@ def repeats_a_field(data: bytes | str) -> bool:
 def may_repeat_a_field(data: bytes, event: Any) -> bool:
     """Test quickly for repeated names; False means that no name is repeated.
 
-    ``event`` is the decoded text: plain objects, or a struct that leaves out defaults. Encoding it
-    gives each name once, and no name that ``data`` lacks. A name takes two unescaped quotation marks,
-    so both texts have equally many only if ``data`` has each name once. Escaped marks are subtracted
-    in the encoded event only, so a text with escaped marks may be reported without a repeat.
+    ``event`` is the decoded text: plain objects, or a struct that leaves out defaults. When it is encoded
+    again, the result has each name once, and no name that ``data`` lacks. A name takes two unescaped
+    quotation marks, so ``data`` has more marks than the result if it repeats a name. Escaped marks are
+    subtracted only for the result, so True may be returned for a text with escaped marks and no repeat.
     """
     again = _encode(event)
     return data.count(b'"') != again.count(b'"') - again.count(b'\\"')
 
 
 MAX_NAMES: Final = 8192
-"""Most fields, and most objects and lists, in a text; a definition has at most 5,400."""
+"""Most fields in a text, and most objects and lists together; a definition has at most 5,400."""
 
 MAX_NESTING: Final = 64
 
 MAX_FAULTS: Final = 1000
 """Most faults that are described one by one."""
 
-# Possessive, with an optional closing quote: an unterminated string is scanned only once.
+# The pattern is possessive, and its closing quote optional, so that an unterminated string is scanned only once.
 STRING: Final = rb'"(?:[^"\\]|\\.)*+"?'
-"""Pattern of a JSON string, for re.DOTALL."""
+"""Pattern of a JSON string, to be compiled with re.DOTALL."""
 
 _string: Final = re.compile(STRING, re.DOTALL)
 _BRACKETS: Final = b"{}[]"

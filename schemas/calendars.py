@@ -1,7 +1,7 @@
 """Calendar cells: days, weeks, months and hours between two dates, and parts of dates.
 
-Dates are days since 1970, times are microseconds since 1970 in UTC. The local day of a time follows
-from its zone, so that a day has 23 or 25 hours if clocks are changed.
+Dates are numbers of days since 1970; times are microseconds since 1970 in UTC. The day of a time is the local day of
+the zone, so a day on which clocks change has 23 or 25 hours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
 HOUR_US: Final = 3_600_000_000
 FIRST_YEAR: Final = 1900
 LAST_YEAR: Final = 2199
-"""First and last year of timestamps: the offsets of zones are known for them."""
+"""First and last year of timestamps, between which the offsets of zones are known."""
 
 _EPOCH: Final = date(1970, 1, 1)
 _EPOCH_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -66,7 +66,7 @@ def format_day(day: int) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def start_of_day(day: int, zone: str) -> int:
-    """Return the first instant of a local day; if the clock skips midnight, the end of the gap."""
+    """Return the first instant of a local day; this is the end of the gap if the clock skips midnight."""
     local = datetime.combine(_EPOCH + timedelta(days=day), datetime.min.time(), tzinfo=find_zone(zone))
     return (local.astimezone(UTC) - _EPOCH_START) // _MICROSECOND
 
@@ -78,7 +78,7 @@ def local_time(instant: int, zone: str) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Consecutive cells of one granularity from the day ``first`` to the day ``last``.
+    """Consecutive calendar cells of one granularity, from the day ``first`` to the day ``last``.
 
     ``zone`` is the time zone of instants, or None if values are dates.
     """
@@ -97,7 +97,7 @@ class Calendar:
         return self._cell_of_day(self.last) + 1
 
     def misfit(self) -> str | None:
-        """Return why ``first`` or ``last`` is not the end of a cell; None if both are."""
+        """Return why ``first`` does not begin a cell, or ``last`` does not end one; None if both do."""
         if self.granularity == "hour":
             return None
         for name, end, day in (("minimum", "first", self.first), ("maximum", "last", self.last)):
@@ -110,14 +110,14 @@ class Calendar:
         return None
 
     def start(self, cell: int) -> int:
-        """Return where a cell begins: a day or, with a zone, an instant."""
+        """Return the day with which a cell begins or, with a zone, the instant."""
         if self.granularity == "hour":
             return start_of_day(self.first, self.zone or "UTC") + cell * HOUR_US
         day = self._first_day(cell)
         return day if self.zone is None else start_of_day(day, self.zone)
 
     def end(self) -> int:
-        """Return where the last cell ends."""
+        """Return the day or instant after the last cell."""
         return self.last + 1 if self.zone is None else start_of_day(self.last + 1, self.zone)
 
     def cell_at(self, at: int) -> int:
@@ -129,7 +129,7 @@ class Calendar:
         return self._cell_of_day(at)
 
     def label(self, cell: int) -> str:
-        """Write a cell as in literals: 2024-03-31, 2024-W13, 2024-03, 2024-Q1, 2024 or 2024-03-31T03Z."""
+        """Write a cell as literals do: 2024-03-31, 2024-W13, 2024-03, 2024-Q1, 2024 or 2024-03-31T03Z."""
         if self.granularity == "hour":
             return self._hour_label(cell)
         day = _EPOCH + timedelta(days=self._first_day(cell))
@@ -153,7 +153,7 @@ class Calendar:
         return f"{local:%Y-%m-%dT%H}{':' if minutes else ''}{minutes}{offset}"
 
     def _cell_of_day(self, day: int) -> int:
-        """Return the cell of a day, also outside the range."""
+        """Return the number of the cell of a day, also of a day outside the range."""
         if self.granularity == "day":
             return day - self.first
         if self.granularity == "week":
@@ -162,7 +162,7 @@ class Calendar:
         return _month_number(day) // months - _month_number(self.first) // months
 
     def _first_day(self, cell: int) -> int:
-        """Return the first day of a cell, also outside the range."""
+        """Return the first day of a cell, also of a cell outside the range."""
         if self.granularity == "day":
             return self.first + cell
         if self.granularity == "week":
@@ -198,7 +198,7 @@ def cell_label(granularity: str, day: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LiteralPeriod:
-    """The period of a literal, from ``start`` up to ``end``; a single time if ``end`` is None."""
+    """The period for which a literal stands, from ``start`` up to ``end``; an instant if ``end`` is None."""
 
     start: int
     end: int | None
@@ -207,24 +207,24 @@ class LiteralPeriod:
 def parse_period(text: str, zone: str | None) -> LiteralPeriod:
     """Parse the literal of a year, quarter, month, week, day, hour or time.
 
-    Without a zone the result is in days; else in instants, and the zone applies if the text has no
-    offset. ValueError if the text is not a literal, has a time but no zone is given, or has a time that
-    the clock skips or repeats.
+    Without a zone the period is in days. With a zone it is in instants, and the zone applies to a text without an offset.
+    ValueError if the text is not a literal, if it has a time and no zone is given, or if the clock skips or repeats its
+    time.
     """
     found = _PERIOD_LITERAL.fullmatch(text)
     if found is None or (found["hour"] is not None and zone is None):
         raise ValueError
     if found["hour"] is None or zone is None:
-        first, last = _days_of(found)
+        first, last = _parse_days(found)
         if zone is None:
             return LiteralPeriod(first, last)
         return LiteralPeriod(start_of_day(first, zone), start_of_day(last, zone))
-    instant = _instant(found, zone)
+    instant = _parse_instant(found, zone)
     return LiteralPeriod(instant, None if found["minute"] is not None else instant + HOUR_US)
 
 
-def _days_of(found: re.Match[str]) -> tuple[int, int]:
-    """Return the first day of a literal, and the day after its last."""
+def _parse_days(found: re.Match[str]) -> tuple[int, int]:
+    """Return the first day of a literal, and the day after its last day."""
     year, week, day = (int(found[name] or 0) for name in ("year", "week", "day"))
     if week:
         monday = (date.fromisocalendar(year, week, 1) - _EPOCH).days
@@ -243,8 +243,8 @@ def _days_of(found: re.Match[str]) -> tuple[int, int]:
     return (ends[0] - _EPOCH).days, (ends[1] - _EPOCH).days
 
 
-def _instant(found: re.Match[str], zone: str) -> int:
-    """Return the instant of a literal with a time; without an offset, it is a local time of the zone."""
+def _parse_instant(found: re.Match[str], zone: str) -> int:
+    """Return the instant of a literal with a time, which is local in the zone if it has no offset."""
     year, month, day, hour, minute, second = (
         int(found[name] or 0) for name in ("year", "month", "day", "hour", "minute", "second")
     )

@@ -1,10 +1,13 @@
 """Calibrations: noise scales and limits of an opened stream, from public parameters only.
 
-``sensitivity_steps``, ``shift`` and noise are in steps of ``grid``; ``alpha`` and ``grid`` are in
-the query's unit. ``alpha`` holds with probability 1 − ``beta`` for all ``expected_queries`` answers
-together; see docs/mechanisms.md, "What α bounds". ``cutoff`` is the number of charged answers in
-the grant, 0 if one charge pays for all. ``rounding`` is the largest change of a value
-by rounding, and a part of α. ``vacuous`` is true if a constant answer would also keep to α, given the public rows.
+Fields that several calibrations have:
+
+- ``sensitivity_steps``, ``shift`` and noise are in steps of ``grid``; ``alpha`` and ``grid`` are in the query's unit.
+- ``alpha`` holds with probability 1 − ``beta`` for all ``expected_queries`` answers together (docs/mechanisms.md, "What
+  α bounds").
+- ``cutoff`` is the number of charged answers in the grant; it is 0 if one charge pays for all answers.
+- ``rounding`` is the largest change of a value by rounding; it is a part of α.
+- ``vacuous`` is true if a constant answer would also keep to α, given the public number of rows.
 """
 
 from __future__ import annotations
@@ -32,16 +35,16 @@ class _Calibration(SparingEvent):
 
 
 Method = Literal["textbook", "two_sided", "two_sided_shifted", "one_sided", "one_sided_rounds"]
-"""Noise layout of a sparse vector; see the proof note of AboveThreshold."""
+"""The noise of a sparse vector; see the proof note of AboveThreshold."""
 
 
 class SparseVectorCalibration(_Calibration):
     """Calibration of above_threshold and numeric_sparse.
 
-    With ``fresh_threshold``, the threshold noise is drawn again after every ⊤, and
-    ``epsilon_threshold``, ``epsilon_query`` and ``epsilon_answer`` belong to one round of cutoff 1.
-    Otherwise they belong to the whole stream, and query and answer noise are wider by the cutoff.
-    ``answer_alpha`` bounds the error of the numbers on ⊤s.
+    With ``fresh_threshold``, the noise of the threshold is drawn again after every ⊤, and
+    ``epsilon_threshold``, ``epsilon_query`` and ``epsilon_answer`` are the parts of ε of one round with the
+    cutoff 1. Otherwise they are those of the whole stream, and the noise of queries and answers is wider by
+    the factor ``cutoff``. ``answer_alpha`` bounds the error of the numbers on ⊤s.
     """
 
     kind: Literal["sparse_vector"] = "sparse_vector"
@@ -62,10 +65,10 @@ class AnswersCalibration(_Calibration):
     """Calibration of mechanisms that charge each answer: laplace, noisy_max, exponential.
 
     Each of ``cutoff`` answers is ``epsilon_answer``-DP; together they are (``epsilon``,
-    ``delta``)-DP by ``method``: simple addition (``basic``) or optimal composition. ``gaussian``
-    has no ``epsilon_answer``: numbers that one person moves by Δ in the ℓ₂ norm, at most ``moved``
-    in one answer, have noise of deviation Δ·``deviation``. The α of a Laplace query is ``alpha`` in
-    proportion to its sensitivity.
+    ``delta``)-DP by ``method``: simple addition (``basic``) or optimal composition. ``gaussian`` noise has
+    no ``epsilon_answer``: if one person moves the numbers of an answer, at most ``moved`` of them, by Δ in
+    the ℓ₂ norm, their noise has the deviation Δ·``deviation``. The α of a Laplace query is ``alpha`` times
+    its sensitivity.
     """
 
     kind: Literal["answers"] = "answers"
@@ -79,11 +82,11 @@ class AnswersCalibration(_Calibration):
 class ReleaseCalibration(_Calibration):
     """Calibration of histogram, lazy_histogram, sparse_project and randomized_response.
 
-    They are charged once. One person affects all ``parts`` of the release (the
-    rows of a projection, or a person's events); each part is ``epsilon_part``-DP. ``gaussian`` has no
-    ``epsilon_part``: each number's noise has this ``deviation``, and one person moves ``moved``
-    numbers by 1 each or, with ``contribution`` rows, all by one number. With ``noise_only``,
-    ``alpha`` bounds only the noise; each answer has the bound of its whole error.
+    They are charged once. One person affects all ``parts`` of the release (the rows of a projection, or a
+    person's events); each part is ``epsilon_part``-DP. ``gaussian`` noise has no ``epsilon_part``: the noise
+    of each number has the deviation ``deviation``, and one person moves ``moved`` numbers by 1 each or, with
+    ``contribution`` rows, one number by all of them. With ``noise_only``, ``alpha`` bounds only the noise,
+    and each answer has the bound of its whole error.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"contribution"})
@@ -101,11 +104,11 @@ class ReleaseCalibration(_Calibration):
 class HypothesisCalibration(_Calibration):
     """Calibration of multiplicative weights: pmw and sparse_pmw.
 
-    ``sparse_vector`` calibrates the ⊤/⊥ decisions and the numbers, over errors in counts; its
+    ``sparse_vector`` calibrates the ⊤/⊥ decisions, which are about errors in counts, and the numbers; its
     cutoff is the number of updates. An error above ``threshold`` steps requests an update.
-    ``learning_rate`` is η. ``epsilon_rows`` pays for the noisy number of rows, 0 if public.
-    ``places`` is the number of cells of a sparse hypothesis at first; null for pmw and for earlier
-    streams.
+    ``learning_rate`` is η. ``epsilon_rows`` pays for the noisy number of rows; it is 0 if the number is public.
+    ``places`` is the initial number of cells of a sparse hypothesis; it is null for pmw and for streams of
+    earlier versions.
     """
 
     kind: Literal["hypothesis"] = "hypothesis"
@@ -121,26 +124,27 @@ class HypothesisCalibration(_Calibration):
 class EstimateCalibration(_Calibration):
     """Calibration of answers from the maximum-entropy estimate: pmw.
 
-    ``sparse_vector`` calibrates the ⊤/⊥ decisions. Its ``epsilon_answer`` pays for the measurements
-    on all ⊤s: of each ⊤'s part, ``epsilon_number`` pays for a published single number, if any, and
-    the rest for the marginal. The first answer measures ``starts`` marginals of ``warm_start``
-    attributes each, for ``epsilon_start`` apiece. An error above ``threshold`` steps requests a ⊤.
-    One person moves the cells of a marginal by ``marginal_sensitivity`` together.
+    ``sparse_vector`` calibrates the ⊤/⊥ decisions. Its ``epsilon_answer`` pays for the measurements on all
+    ⊤s. Of the part of one ⊤, ``epsilon_number`` pays for a published single number, if there is one, and the
+    rest for the marginal. The first answer measures ``starts`` marginals of ``warm_start`` attributes each;
+    each marginal costs ``epsilon_start``. An error above ``threshold`` steps requests a ⊤. One person moves
+    the cells of a marginal by ``marginal_sensitivity`` together.
 
-    With the warm start ``workload`` these are single attributes. Then up to ``rounds`` sets of the
-    workload are chosen, for ``epsilon_choices`` together, and measured, for ``epsilon_chosen``
-    together or with the precision of one marginal of ``deviation_chosen``. Their number is the root
-    of the number of rows divided by ``rounds_rows``, but at least ``least_rounds``.
+    With the warm start ``workload``, the first answer measures the marginals of single attributes. Then up to
+    ``rounds`` sets of the workload are chosen, for ``epsilon_choices`` together, and measured, for
+    ``epsilon_chosen`` together or with the precision of one marginal of the deviation ``deviation_chosen``.
+    The number of chosen sets is the root of the number of rows divided by ``rounds_rows``, and at least
+    ``least_rounds``.
 
-    ``epsilon_typical`` pays for the typical errors of estimates after the warm start, 0 if they are
-    not published. With ``marks_guesses`` answers whose attributes were not measured together are
-    marked, as they always are after the warm start ``workload``.
+    ``epsilon_typical`` pays for the typical errors of estimates after the warm start; it is 0 if they are not
+    published. With ``marks_guesses``, answers whose attributes were not measured together are marked. After
+    the warm start ``workload`` they always are.
 
-    ``gaussian`` noise has no ε per measurement. A cell's noise has ``deviation_start`` at the start
-    and ``deviation_answer`` on a ⊤ without a number; a number that one person moves by W has
-    W·``deviation_number``, and the marginal beside it loses that much precision. ``estimate`` is
-    the version of the fit, fixed for an open stream. With a ``contribution``, every ε and width
-    here belongs to one row, and one person has that many rows.
+    ``gaussian`` noise has no ε per measurement. The noise of a cell has the deviation ``deviation_start`` at
+    the start, and ``deviation_answer`` on a ⊤ without a number. The noise of a number that one person moves
+    by W has the deviation W·``deviation_number``, and the marginal beside it loses that much precision.
+    ``estimate`` is the version of the fit, which is fixed for an open stream. With a ``contribution``, every ε
+    and width is that of one row, and one person has ``contribution`` rows.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -186,17 +190,17 @@ class EstimateCalibration(_Calibration):
 class RunningCountCalibration(_Calibration):
     """Calibration of the node sums that make up running counts: running_count.
 
-    Sums of windows are the nodes of a ``tree`` over ``steps`` windows: each window is in at most
-    ``levels`` nodes, and an answer adds up at most ``nodes``. The noise is Laplace of scale
-    ``levels`` · ``sensitivity_steps`` / ε or, with ``gaussian``, has this ``deviation``. Over all
-    windows and ``groups``, one person moves at most ``moved`` nodes of a level, by
-    ``sensitivity_steps`` together, and by that over √``spread`` in the ℓ₂ norm. ``alpha`` applies
-    to the answers with the most nodes; ``cutoff`` and ``expected_queries`` are the number of
-    answers, one per window and group.
+    Sums of windows are the nodes of a ``tree`` over ``steps`` windows: each window is in at most ``levels``
+    nodes, and an answer adds up at most ``nodes`` nodes. The noise is Laplace with the scale
+    ``levels`` · ``sensitivity_steps`` / ε or, with ``gaussian``, Gaussian with the deviation ``deviation``.
+    Over all windows and ``groups``, one person moves at most ``moved`` nodes of a level, by
+    ``sensitivity_steps`` together, and by ``sensitivity_steps`` / √``spread`` in the ℓ₂ norm. ``alpha`` is
+    that of the answers with the most nodes. ``cutoff`` and ``expected_queries`` are both the number of
+    answers, one for each window and group.
 
-    With private texts as groups, ``epsilon_size`` of ε is for the test of the texts' size, as in
-    ``UnknownGroupsCalibration`` but for the texts of all windows so far. A text is released from the
-    first window on in which its noisy count is at least ``threshold``.
+    With private texts as groups, ``epsilon_size`` of ε pays for the test of the texts' size. The test is that
+    of ``UnknownGroupsCalibration``, but over the texts of all windows up to the present one. A text is
+    released from the first window on in which its noisy count is at least ``threshold``.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -227,12 +231,12 @@ class UnknownGroupsCalibration(_Calibration):
     noise of scale ``sensitivity_steps`` / ``epsilon_answer``, and a text is released if its noisy
     count is at least ``threshold``. One person has at most ``contribution`` rows.
 
-    ``selection`` releases no counts. A text of n people is released with the largest probability
-    that keeps each of the ``sensitivity_steps`` texts that one person moves to its part of ε and δ;
-    from ``threshold`` people on it is certain.
+    With ``selection`` no counts are released. One person moves ``sensitivity_steps`` texts, and each of them
+    has an equal part of ε and δ. A text of n people is released with the largest probability that keeps to
+    its part; a text of ``threshold`` or more people is always released.
 
-    On live topics the texts of a window have at most ``most_bytes``, each of them at most
-    ``text_bytes``; a window whose noisy size exceeds ``size_threshold`` releases no text.
+    On live topics the texts of a window have at most ``most_bytes`` bytes together, and each text at most
+    ``text_bytes``. A window whose noisy size exceeds ``size_threshold`` releases no text.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"text_bytes", "most_bytes", "size_threshold"})

@@ -1,7 +1,7 @@
 """Charges, partials, and the records of changelogs.
 
-Charges and the workers' changelog have mechanism state without private or secret data. Partials and
-the changelogs of feeds and merging are private.
+Charges and the workers' changelog have the state of mechanisms, and no private or secret data. Partials and the
+changelogs of feeds and merging are private.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ StreamState = Literal["open", "exhausted", "halted", "closed"]
 
 
 class Charge(SparingEvent):
-    """A stream's totals so far; no answer follows a ``state`` other than ``open``."""
+    """A stream's running totals; no answer follows a ``state`` other than ``open``."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus"})
 
@@ -46,12 +46,12 @@ class Charge(SparingEvent):
 
 
 class Checkpoint(SparingEvent):
-    """The state that a restore needs beside the stream's definition.
+    """The state of a stream that a restore needs beside the stream's definition.
 
-    Noise is computed again, never stored. ``offset`` is the last query that the stream answered, −1
-    before the first. ``due`` is the value of the partition's ``served`` at which all requested work
-    of the stream is done. ``turn`` belongs to the last answered question of a standing stream: the
-    start of its window times the number of groups, plus the group's index, plus 1.
+    Noise is never stored, but computed again. ``offset`` is that of the last query that the stream answered,
+    and −1 before the first. ``due`` is the value of the partition's ``served`` at which all requested work of
+    the stream is done. ``turn`` identifies the last answered question of a standing stream: it is the start
+    of the window times the number of groups, plus the group's index, plus 1.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus", "turn"})
@@ -68,9 +68,10 @@ class Checkpoint(SparingEvent):
 
 
 class HypothesisUpdate(Event):
-    """One update of a stream's public hypothesis, which is rebuilt in order of ``number`` from 0.
+    """One update of a stream's public hypothesis, which is rebuilt from its updates in order.
 
-    The question (``terms`` or ``cells``) moves the hypothesis ``times`` steps, ``up`` or down.
+    ``number`` counts the updates from 0. The question (``terms`` or ``cells``) moves the hypothesis by
+    ``times`` steps, ``up`` or down.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -86,11 +87,11 @@ class HypothesisUpdate(Event):
 class Measurement(Event):
     """The measurement of one charged answer: a marginal, and the question if it has numbers.
 
-    A ⊤ uses its part of ε. A question with an ``alpha`` uses ``share`` 2⁻²⁰ths of a ⊤'s ε, all of
-    it for its numbers if there are no attributes. The noise of a ``sum`` covers all values of the
-    attribute or, with ``within``, those that its predicate admits. The noisy counts are a function
-    of this record, the table and the noise key, and are computed again; the estimate is a function
-    of all measurements in order of their ``number`` from 0.
+    A ⊤ uses its part of ε. A question with an ``alpha`` uses ``share`` · 2⁻²⁰ of the ε of a ⊤; without
+    attributes, all of it is used for its numbers. The noise of a ``sum`` is for all values of the attribute
+    or, with ``within``, for the values that its predicate admits. The noisy counts are a function of this
+    record, the table and the noise key, and are computed again. The estimate is a function of all
+    measurements, in the order of their ``number`` from 0.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -106,10 +107,10 @@ class Measurement(Event):
 
 
 class ReleasedTexts(Event):
-    """One answer of a running count of texts: the texts that it was the first to release.
+    """The texts that one answer of a running count of texts released for the first time.
 
-    Records are read in order of ``number`` from 0. After the answer that is the ``last``, the stream
-    releases nothing: all texts so far are too large, by a noisy test.
+    Records are read in order of their ``number`` from 0. After the answer with ``last``, the stream releases
+    nothing more, because by a noisy test all texts together are too large.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -121,11 +122,10 @@ class ReleasedTexts(Event):
 
 
 class Progress(Event):
-    """How far a partition's input has been answered: the next offset to read.
+    """The position up to which a partition's input has been answered: the next offset to read.
 
-    ``clock`` is the latest timestamp, in milliseconds, of the questions that cost work; ``served``
-    is the work, in nanoseconds, that a stream with continuously pending questions would have
-    received by then.
+    ``clock`` is the latest timestamp, in milliseconds, of the questions that cost work. ``served`` is the
+    work, in nanoseconds, that a stream whose questions always wait would have received up to then.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -136,7 +136,7 @@ class Progress(Event):
 
 
 class FirstWindow(Event):
-    """Start of the earliest window of all streams with the same ``since``, or without ``since``."""
+    """The start of the earliest window of all streams with this ``since``, or of all without ``since``."""
 
     wire_omits_defaults: ClassVar[bool] = True
 
@@ -145,11 +145,11 @@ class FirstWindow(Event):
 
 
 class FeedProgress(Event):
-    """How far a partition of a live topic has been counted: the next offset to read.
+    """The position up to which a partition of a live topic has been counted: the next offset to read.
 
-    ``clock`` is the partition's clock in milliseconds since 1970, −1 before its first event;
-    ``stamped`` is the latest stamp of a mark. ``piece`` and ``tally`` are the next free numbers.
-    ``first_windows`` covers the streams that have begun, ended ones included.
+    ``clock`` is the partition's clock in milliseconds since 1970, and −1 before its first event. ``stamped``
+    is the latest stamp of a mark. ``piece`` and ``tally`` are the next free numbers of pieces and tallies.
+    ``first_windows`` are those of all streams that have begun, including ended streams.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -164,14 +164,18 @@ class FeedProgress(Event):
 
 
 class FeedStream(Event):
-    """Progress of a partition in an epoch of a standing stream.
+    """The progress of a partition in an epoch of a standing stream.
 
-    An epoch lasts from an opening, or an extension after an end, to the next end; ``epoch`` is the
-    number of extensions when it began. It counts from ``offset``. ``next`` is the start of the next
-    window to report, ``last`` that of the epoch's last window, once known. The tally with
-    number ``tally`` counts the epoch's windows. Windows up to ``until`` are counted by the stream's
-    own tally ``own``, because shared tallies include events that the stream must not count. A tally
-    counts events with a stamp from ``since`` (``own_since``) on, or after such a mark; null: all.
+    An epoch lasts from an opening, or from an extension after an end, to the next end. ``epoch`` is the number
+    of extensions at its beginning.
+
+    - The epoch counts events from ``offset`` on.
+    - ``next`` is the start of the next window to report; ``last`` is the start of the epoch's last window, or
+      null while that is unknown.
+    - The tally with the number ``tally`` counts the windows of the epoch. The windows up to ``until`` are counted
+      by a separate tally ``own``, because the shared tally includes events that the stream must not count.
+    - A tally counts the events with a stamp from ``since`` on (``own_since`` for ``own``), or after a mark with
+      such a stamp; if it is null, it counts all events.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -190,10 +194,10 @@ class FeedStream(Event):
 
 
 class Partial(Event):
-    """Counts of one partition of a live topic in one closed window of a standing stream.
+    """The counts of one partition of a live topic in one closed window of a standing stream.
 
-    ``cells`` are the row-major indexes of the stream's groups with a nonzero count; 0 without
-    groups. The counts of unknown groups are in ``texts``, as in ``Query``.
+    ``cells`` are the row-major indexes of the groups with a nonzero count; without groups, the index is 0.
+    The counts of unknown groups are in ``texts``, in the form that ``Query`` has.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -210,11 +214,10 @@ class Partial(Event):
 
 
 class MergedStream(Event):
-    """Progress of merging in a standing stream.
+    """The progress of merging in a standing stream.
 
-    ``reached`` is the start of the last window that was asked or skipped, −1 before the first. A
-    running count has ``windows`` windows in its sums, and asks no further question if windows are
-    ``lost``.
+    ``reached`` is the start of the last window that was asked or skipped, and −1 before the first. The sums
+    of a running count have ``windows`` windows. If windows are ``lost``, it asks no further question.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -227,14 +230,14 @@ class MergedStream(Event):
 
 
 class TextTotals(Event):
-    """The counts of a running count's texts in all windows so far, as in ``Query``."""
+    """The counts of a running count's texts in all windows up to now, in the form that ``Query`` has."""
 
     incarnation: Incarnation
     texts: str
 
 
 class NodeSums(Event):
-    """The sums so far over one node of a running count, one per group."""
+    """The sums of one node of a running count up to now, one for each group."""
 
     incarnation: Incarnation
     sums: tuple[int, ...]

@@ -31,8 +31,8 @@ MAX_DOMAIN_SIZE = 1 << 20
 class Categories(SparingEvent):
     """A closed list of category names; if ``ordered``, from the least to the greatest.
 
-    A row with any other value takes the category ``other``, or is left out of the table without
-    ``other``. Both rules look at one row at a time, so they keep the neighboring relation.
+    A row with any other value gets the category ``other``; if that is not declared, the row is left out of
+    the table. Both rules depend on the row alone, so tables that were neighbors stay neighbors.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"ordered"})
@@ -61,7 +61,7 @@ class Categories(SparingEvent):
 class Integers(Event):
     """Whole numbers from ``minimum`` to ``maximum``, both included.
 
-    A value outside is clamped to the nearer end, or its row is left out (``reject``).
+    A value out of range is clamped to the nearer end, or its row is left out (``reject``).
     """
 
     kind: Literal["integers"] = "integers"
@@ -84,7 +84,7 @@ class Integers(Event):
 
     @property
     def in_steps(self) -> Integers:
-        """The range in whole numbers of ``unit``: itself."""
+        """The range in whole numbers of ``unit``, which is this range itself."""
         return self
 
     @property
@@ -96,14 +96,14 @@ class Integers(Event):
 _ONE: Final = Fraction(1)
 
 MAX_STEPS_FROM_ZERO = 1 << 40
-"""Most steps from 0 to either end of a decimal range; doubles resolve a small part of each."""
+"""Most steps from 0 to either end of a decimal range; doubles then resolve a small part of a step."""
 
 
 class Decimals(Event):
     """Decimal numbers from ``minimum`` to ``maximum`` in steps of ``step``, as amounts with cents.
 
-    A value between two steps becomes the nearer step; halfway, the step farther from 0. Then a value
-    outside is clamped to the nearer end, or its row is left out (``reject``).
+    A value between two steps becomes the nearer step; halfway, it becomes the step farther from 0. A value out of
+    range is then clamped to the nearer end, or its row is left out (``reject``).
     """
 
     kind: Literal["decimal"] = "decimal"
@@ -141,7 +141,7 @@ class Decimals(Event):
 
     @property
     def in_steps(self) -> Integers:
-        """The range in whole numbers of ``unit``; sums are computed in them."""
+        """The range in whole numbers of ``unit``, in which sums are computed."""
         return _in_steps(self.minimum, self.maximum, self.step, self.outside)
 
     @property
@@ -150,7 +150,7 @@ class Decimals(Event):
         return _exact(self.step)
 
     def format_steps(self, steps: int) -> str:
-        """Write a number of steps as a decimal, with the digits of the step."""
+        """Write a number of steps as a decimal, with as many digits after the point as the step."""
         return f"{decimal_of(steps * self.unit):.{_decimal_places(self.step)}f}"
 
     def values(self) -> tuple[float, ...]:
@@ -173,13 +173,13 @@ def _in_steps(minimum: float, maximum: float, step: float, outside: Literal["cla
 
 
 def _decimal_places(step: float) -> int:
-    """Return the number of a step's digits after the point."""
+    """Return the number of digits after the point of a step."""
     exponent = Decimal(repr(float(step))).normalize().as_tuple().exponent
     return max(0, -exponent) if isinstance(exponent, int) else 0
 
 
 def decimal_of(value: Fraction) -> Decimal:
-    """Convert a fraction that is a finite decimal to this decimal."""
+    """Convert a fraction to the equal decimal, which must be finite."""
     places, denominator = 0, value.denominator
     while denominator > 1 and 10**places % denominator:
         places += 1
@@ -196,10 +196,10 @@ Numeric = Integers | Decimals
 
 
 class Bins(Event):
-    """Real numbers, known only by the half-open bin ``[edges[i], edges[i+1])``.
+    """Real numbers, of which only the half-open bin ``[edges[i], edges[i+1])`` is kept.
 
-    The last bin includes its upper edge. Predicates compare with edges only. A value outside is put
-    into the nearer end bin, or its row is left out (``reject``).
+    The last bin includes its upper edge. Predicates compare with edges only. A value out of range is put into
+    the first or the last bin, or its row is left out (``reject``).
     """
 
     kind: Literal["bins"] = "bins"
@@ -220,14 +220,14 @@ class Bins(Event):
 
 
 class Dates(SparingEvent):
-    """Dates or times, known only by the day, week, month, quarter, year or hour that they lie in.
+    """Dates or times, of which only the day, week, month, quarter, year or hour is kept.
 
-    * ``minimum`` and ``maximum`` are the first and the last day, both included. A value outside is put into
-      the nearer end cell, or its row is left out (``reject``).
-    * ``weekday`` (Monday is 1), ``month-of-year`` and ``hour-of-day`` are parts of a date, compared with whole
-      numbers; they have no range.
-    * ``zone`` is the time zone of a ``timestamp``, by its IANA name; UTC if it is left out. Days begin there,
-      and times without an offset are its local times.
+    * ``minimum`` and ``maximum`` are the first and the last day, both included. A value out of range is put into
+      the first or the last cell, or its row is left out (``reject``).
+    * The granularities ``weekday`` (Monday is 1), ``month-of-year`` and ``hour-of-day`` are parts of a date. They
+      have no range, and predicates compare them with whole numbers.
+    * ``zone`` is the time zone of a ``timestamp``, by its IANA name; UTC if it is left out. Days are local days of
+      the zone, and times without an offset are its local times.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"minimum", "maximum", "zone"})
@@ -290,12 +290,12 @@ class Dates(SparingEvent):
 
     @property
     def part(self) -> Integers | None:
-        """The whole numbers of a part of a date; None for other granularities."""
+        """The whole numbers of a repeating part of dates, such as the hour; None for other granularities."""
         return _PARTS.get(self.granularity)
 
     @property
     def calendar(self) -> Calendar:
-        """The cells between minimum and maximum; ValueError for a part of a date."""
+        """The calendar cells from minimum to maximum; ValueError for a part of a date."""
         if self.minimum is None or self.maximum is None:
             raise ValueError(f"a {self.granularity} has no range")
         return Calendar(self.granularity, parse_day(self.minimum), parse_day(self.maximum), self.timezone)
@@ -315,7 +315,7 @@ _PARTS: Final = {
 
 
 def _from_shorthand(value: Any) -> Any:
-    """Expand ``85`` to the integers 0..84 and ``["F", "M"]`` to categories."""
+    """Expand ``85`` to the integers from 0 to 84, and ``["F", "M"]`` to categories."""
     if isinstance(value, int) and not isinstance(value, bool):
         return {"kind": "integers", "minimum": 0, "maximum": value - 1, "outside": "clamp"}
     if isinstance(value, list | tuple):

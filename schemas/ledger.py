@@ -1,9 +1,8 @@
 """The ledger and its audit trail.
 
-The ledger (budgets, grants and refunds) is a compacted topic with a key per record. The trail has
-each request, decision and automatic event exactly once, as a chain: each entry has its number and
-the digest of the previous entry's bytes. It is never compacted, and contains only facts that are in
-the ledger too.
+The ledger (budgets, grants and refunds) is a compacted topic; each record has its own key. The audit trail has each
+request, decision and automatic event exactly once. It is a chain: each entry has a number and the digest of the previous
+entry's bytes. It is never compacted, and has only facts that were in the ledger too.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ BEFORE_THE_FIRST = "0" * 64
 """The ``previous`` digest of the first entry."""
 
 Word = Annotated[str, text_matching(r"^[a-z_]{1,64}$", "give 1 to 64 small letters and _")]
-"""A word of an extensible list."""
+"""A word of a list to which later versions may add words."""
 
 
 class TrailHead(Event):
-    """The end of a trail: number of entries, last digest and the ledger's clock."""
+    """The end of a trail: its number of entries, the digest of the last entry, and the ledger's clock."""
 
     entries: Count
     digest: Digest
@@ -55,7 +54,7 @@ class TrailHead(Event):
 
 
 class Totals(Event):
-    """Amounts that an account has granted, spent, refunded and left."""
+    """The granted, spent, refunded and remaining amounts of an account."""
 
     granted: Amount
     spent: Amount
@@ -64,9 +63,9 @@ class Totals(Event):
 
 
 class TrailEntry(SparingEvent):
-    """Fields of every entry: ``number`` from 0, previous digest and ledger time in ms.
+    """The fields of every entry: ``number`` from 0, previous digest and ledger time in ms.
 
-    The clock is the latest Kafka timestamp that the budget service has processed; it never goes
+    The ledger's clock is the latest Kafka timestamp that the budget service has processed; it never goes
     backwards.
     """
 
@@ -76,7 +75,10 @@ class TrailEntry(SparingEvent):
 
 
 class TrailBeginning(TrailEntry):
-    """The first entry: the size of the ledger when the trail began. One ``standing`` entry per source follows."""
+    """The first entry: the size of the ledger when the trail began.
+
+    A ``standing`` entry for each source follows.
+    """
 
     kind: Literal["beginning"] = "beginning"
     sources: Count
@@ -84,7 +86,7 @@ class TrailBeginning(TrailEntry):
 
 
 class TrailStanding(TrailEntry):
-    """A source at the start of the trail; ``digest`` covers its streams' identities by name."""
+    """A source at the start of the trail; ``digest`` is that of its streams' names and identities."""
 
     kind: Literal["standing"] = "standing"
     source: Identifier
@@ -96,10 +98,10 @@ class TrailStanding(TrailEntry):
 class TrailRequest(TrailEntry):
     """A request and its decision. A repeated request without effect has no entry.
 
-    ``request`` and ``digest`` are the same as in the receipt; ``by`` is the requester. ``epsilon`` and
-    ``delta`` are the requested amount: a source's budget, a stream's price, or the part of a budget
-    that an ``allotment`` gives to ``analysts``. ``granted`` is the amount taken, and ``totals`` are
-    the source's totals afterwards. ``stream_digest`` is the digest of an opened stream's definition.
+    ``request`` and ``digest`` are the same as in the receipt; ``by`` is the requester. ``epsilon`` and ``delta``
+    are the requested amount: a source's budget, a stream's price, or the part of a budget that an ``allotment``
+    gives to ``analysts``. ``granted`` is the amount that was taken from the budget, and ``totals`` are the source's
+    totals afterwards. ``stream_digest`` is the digest of an opened stream's definition.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -136,8 +138,8 @@ class TrailRequest(TrailEntry):
 class TrailEvent(TrailEntry):
     """An automatic event: a stream is ``exhausted``, ``halted`` by its worker, or ``closed``.
 
-    A budget that begins a new period is ``renewed``. ``spent`` and ``refunded`` are amounts of the
-    stream; ``totals`` are the source's totals afterwards.
+    When a budget begins a new period, the event is ``renewed``. ``spent`` and ``refunded`` are amounts of the stream;
+    ``totals`` are the source's totals afterwards.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -156,7 +158,7 @@ class TrailEvent(TrailEntry):
 
 
 class TrailPoint(TrailEntry):
-    """An account's totals: at most one entry per minute, and only after spending."""
+    """The totals of an account: at most one entry each minute, and only after charges."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"source", "population"})
 
@@ -172,11 +174,12 @@ Since = Literal["nothing", "halt", "accept_loss"]
 class TrailRestored(TrailEntry):
     """The ledger was restored from a backup: everything after the previous entry is lost.
 
-    ``since`` is the operator's statement about the lost time: ``nothing`` was granted, all sources
-    must ``halt``, or they continue although lost grants are unknown (``accept_loss``). The ``lost``
-    streams were open, and count as wholly spent. ``backup`` is the digest of the backup's file. If
-    the topics themselves were rolled back, the operator's ``reason`` for accepting it is set, and
-    ``backup`` is the digest of the previous entry.
+    - ``since`` is the operator's statement about the lost time: ``nothing`` was granted, all sources must ``halt``, or
+      they continue although lost grants are unknown (``accept_loss``).
+    - The ``lost`` streams were open; their grants count as spent in full.
+    - ``backup`` is the digest of the backup's file.
+    - If the topics themselves were rolled back, ``reason`` is the operator's reason for accepting this, and ``backup``
+      is the digest of the previous entry.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"reason"})
@@ -199,10 +202,9 @@ TrailRecord = Annotated[
 class SourceRecord(SparingEvent):
     """A source with its totals: ``granted`` less ``refunded`` counts against the budget.
 
-    If the budget renews, the totals cover all periods, and ``period`` and ``left`` are about the current one.
-    ``version`` is the version of the data with this ``fingerprint``. ``noted`` is the ledger's
-    time, in milliseconds, of the last totals in the trail; ``unnoted`` is true if something was
-    spent since.
+    If the budget renews, the totals cover all periods, and ``period`` and ``left`` are about the current period.
+    ``version`` is the version of the data with this ``fingerprint``. ``noted`` is the ledger's time, in milliseconds,
+    of the last totals in the trail; ``unnoted`` is true if something was spent after that.
 
     Examples:
         >>> record = client.budget("people")
@@ -230,7 +232,7 @@ class SourceRecord(SparingEvent):
 
 
 class PopulationRecord(SparingEvent):
-    """A population with the totals of all its sources; ``halted`` stops further grants.
+    """A population with the totals of all its sources; if ``halted``, it gets no further grants.
 
     Examples:
         >>> receipt = client.register_population({"population": "residents", "epsilon": 8.0})
@@ -256,7 +258,7 @@ class PopulationRecord(SparingEvent):
 class AllotmentRecord(SparingEvent):
     """A part of a budget, its analysts and the totals of the streams that they opened.
 
-    Grants are limited by ``left`` here and of the budget itself.
+    A grant must fit into ``left`` of the allotment and of the budget itself.
 
     Examples:
         >>> receipt = client.allot("team", 1.0, source="people", analysts=["ana", "ben"])
@@ -284,10 +286,9 @@ class AllotmentRecord(SparingEvent):
 class GrantRecord(SparingEvent):
     """A stream's grant: its cost with all extensions, its known spending and its refund.
 
-    ``ending`` is the requested end; an ``exhausted`` stream ended without a request. ``analyst``
-    asked for the grant. The standings are set if the budget of the source or its population renews.
-    A ``lost`` grant was restored from a backup that lacks some of its answers: it counts as wholly
-    spent, without a refund.
+    ``ending`` is the requested end; an ``exhausted`` stream ended without a request. ``analyst`` is the analyst who
+    requested the grant. The standings are set if the budget of the source or its population renews. A ``lost`` grant
+    was restored from a backup that may lack some of its answers; it counts as spent in full, and has no refund.
 
     Examples:
         >>> grant = client.grant("people", "counts")
@@ -321,10 +322,9 @@ class GrantRecord(SparingEvent):
 
 
 class ComparedMechanism(SparingEvent):
-    """A mechanism that ``auto`` compared; ``why`` says how it spends ε, or why it does not apply.
+    """A mechanism that ``auto`` compared; ``why`` says how it spends ε, or why it cannot be used.
 
-    ``error`` is the expected error of a count of the workload, in rows; null if the mechanism does
-    not apply.
+    ``error`` is the expected error of a count of the workload, in rows; it is null if the mechanism cannot be used.
     """
 
     kind: Word
@@ -333,20 +333,21 @@ class ComparedMechanism(SparingEvent):
 
 
 class Receipt(SparingEvent):
-    """The decision on one request, identified by id and digest.
+    """The decision on one request, which its id and digest identify.
 
     * ``asked`` and ``left`` are set if a budget refused the request.
-    * ``closing``: the stream ends when its worker has reported its last totals. ``state`` is the state of a
-      stream when the request to end it was processed, otherwise null; if it is ``closed``, nothing changes.
-    * An extended stream is ``opened`` for ``answers`` more charged answers; ``granted`` was taken from its
-      source for them.
-    * A new population, a source that joins one, and an allotment are ``registered``. ``population`` names
-      the population of the request; ``source`` repeats the name if the request has no source.
+    * With the outcome ``closing``, the stream ends when its worker has reported its last totals.
+    * ``state`` is set for a request to end a stream: it is the stream's state when the request was processed. If it
+      is ``closed``, the request changes nothing.
+    * An extended stream is ``opened`` for ``answers`` more charged answers; ``granted`` was taken from its source
+      for them.
+    * A new population, a source that joins a population, and an allotment are ``registered``. ``population`` names
+      the population of the request; ``source`` repeats this name if the request has no source.
     * A refreshed source is ``registered`` with the data of ``version``.
-    * ``meaning`` explains a renewing budget's promise, and which grants before a join it leaves out.
-    * ``begins`` is the time from which a standing stream's windows are asked, ``windows`` the number of
-      windows for which its α holds.
-    * ``compared`` lists the mechanisms that ``auto`` compared; the first is that of the stream.
+    * ``meaning`` explains the promise of a renewing budget, and which grants before a join it leaves out.
+    * ``begins`` is the time from which a standing stream's windows are asked; ``windows`` is the number of windows
+      for which its α holds.
+    * ``compared`` lists the mechanisms that ``auto`` compared; the first is the stream's mechanism.
 
     Examples:
         >>> receipt = client.close("people", "counts")
@@ -380,9 +381,9 @@ class Receipt(SparingEvent):
 
 
 class LedgerProgress(SparingEvent):
-    """Progress of the ledger: next offsets of requests and charges, and the trail's head.
+    """The progress of the ledger: next offsets of requests and charges, and the trail's head.
 
-    Earlier versions wrote no ``trail``.
+    Records of earlier versions have no ``trail``.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"trail"})
@@ -398,7 +399,7 @@ Units = Annotated[str, text_matching(r"^[0-9]{1,80}$", "give a whole number of u
 
 
 class ExactCost(SparingEvent):
-    """An exact amount: 10⁻¹² of ε (``loss``) and of ``rho``, 10⁻³⁰ of ``delta``.
+    """An exact amount: ``loss`` (ε) and ``rho`` in units of 10⁻¹², ``delta`` in units of 10⁻³⁰.
 
     ``unbounded`` counts streams with Gaussian noise.
     """
@@ -412,7 +413,7 @@ class ExactCost(SparingEvent):
 
 
 class RetiredClaim(SparingEvent):
-    """Sums of retired grants against one budget; ``counted`` is that of its ``period``."""
+    """Sums of retired grants against one budget; ``counted`` is the sum of its ``period``."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"period"})
 
@@ -425,10 +426,10 @@ class RetiredClaim(SparingEvent):
 
 
 class RetiredTotals(SparingEvent):
-    """The sums of a source's retired streams, for each ``analyst`` who opened some.
+    """The sums of a source's retired streams that one ``analyst`` opened, or no analyst.
 
-    ``own`` counts against the source and ``shared`` against its population. A source without a
-    population has the sums by each accountant in ``joining``, to count them if it joins one.
+    ``own`` counts against the source, and ``shared`` against its population. A source without a population has
+    ``joining``, the sums by each accountant, which will count against a population that it joins.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"analyst", "shared", "joining"})
@@ -443,7 +444,7 @@ class RetiredTotals(SparingEvent):
 
 
 class RetiredNames(Event):
-    """Block ``number`` of the digests of retired names: 16 bytes each, in hexadecimal digits."""
+    """A block of digests of retired names; each digest is 16 bytes in hexadecimal digits."""
 
     kind: Literal["retired_names"] = "retired_names"
     number: Count

@@ -1,4 +1,4 @@
-"""Mechanisms: the algorithms that a stream can run, one model per kind."""
+"""Mechanisms: the algorithms that a stream can run, with one model for each kind."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MAX_SPARSITY = 256
 MAX_HORIZON = 1 << 20
 
 MAX_KEYS = 4096
-"""Most texts in one answer of unknown groups."""
+"""Most texts in one answer of ``unknown_groups``."""
 
 MAX_KEY_BYTES = 448 * 1024
-"""Most bytes of the texts in one answer of unknown groups with their numbers, as JSON."""
+"""Most bytes, as JSON, of the texts in one answer of ``unknown_groups`` with their numbers."""
 
 Cutoff = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
 Gap = Annotated[float, Field(ge=1e-6, le=1.0)]
@@ -43,9 +43,9 @@ Sums = Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)]
 
 
 class _CountsOrPeople(SparingEvent):
-    """Mechanisms that ask counts and sums with one sensitivity, or only counts of people.
+    """Mechanisms that answer counts and sums with one sensitivity, or only counts of ``people``.
 
-    One person moves a count of ``people`` by 1 with any number of rows, and the noise fits that.
+    One person moves a count of people by 1, with any number of rows; the noise fits that.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"people"})
@@ -60,10 +60,10 @@ class _CountsOrPeople(SparingEvent):
 class AboveThreshold(_CountsOrPeople):
     """Answers ⊤ or ⊥ to each query against ``threshold``, up to ``cutoff`` times ⊤.
 
-    ``monotone`` promises that between neighboring data sets all query values move in the same
-    direction (true of counts under add-remove), which about halves the noise. ``sums`` lists the
-    attributes whose sums may be asked beside counts; the noise fits the largest of them. With
-    ``people``, the stream answers only counts of people, and its noise fits those.
+    ``monotone`` promises that the values of all queries move in the same direction between neighboring data
+    sets, as counts do under add-remove; this about halves the noise. ``sums`` lists the attributes whose sums
+    may be asked beside counts; the noise fits the sum with the largest sensitivity. With ``people``, the stream
+    answers only counts of people, and its noise fits these.
     """
 
     kind: Literal["above_threshold"]
@@ -77,9 +77,9 @@ class AboveThreshold(_CountsOrPeople):
 class NumericSparse(_CountsOrPeople):
     """AboveThreshold with a noisy value for each ⊤.
 
-    ``numbers`` is the source of the value: ``fresh`` noise, for which a third part of ε is
-    planned, or the ``gap`` between the noisy value and the noisy threshold, which is free. The mean
-    error of a ``gap`` is not 0.
+    ``numbers`` says how the value is computed: with ``fresh`` noise, for which a third part of ε is planned,
+    or as the ``gap`` between the noisy value and the noisy threshold, which costs nothing. The mean error of a
+    ``gap`` is not 0.
     """
 
     kind: Literal["numeric_sparse"]
@@ -92,9 +92,9 @@ class NumericSparse(_CountsOrPeople):
 
 
 class Laplace(Event):
-    """A noisy value for each of ``answers`` queries; noise fits the query's sensitivity.
+    """A noisy value for each of ``answers`` queries; the noise fits the query's sensitivity.
 
-    A query may ask a vector: up to ``dimensions`` values in the query, or the counts of a table's
+    A query may ask for several numbers: up to ``dimensions`` values that it carries, or the counts of a table's
     groups.
     """
 
@@ -104,9 +104,9 @@ class Laplace(Event):
 
 
 class RandomizedResponse(Event):
-    """Randomizes one person's category per event.
+    """Randomizes one person's category in each event.
 
-    The stream's ε protects a person with up to ``contributions`` events; each event gets its part.
+    The stream's ε protects a person with up to ``contributions`` events; each event has an equal part of it.
     """
 
     kind: Literal["randomized_response"]
@@ -158,24 +158,24 @@ class Exponential(_CountsOrPeople):
 class Pmw(SparingEvent):
     """Answers from an estimate of the table that fits all measurements so far.
 
-    If the estimate is too inaccurate, a ⊤ measures a marginal: the noisy counts of all cells of the
-    question's attributes. ``attributes`` may have any number and size; those of one question have
-    at most 2²⁰ cells.
+    If the estimate is too inaccurate, a ⊤ measures a marginal: the noisy counts of all cells of the question's
+    attributes. There may be any number of ``attributes`` of any size; those of one question have at most 2²⁰
+    cells together.
 
-    * ``warm_start``: measurements with the first answer: the marginals of all single attributes (1), of all
-      pairs (2), none (0), of single attributes and of the sets of the ``workload`` whose estimates are
-      worst (``workload``), or the planner's choice (``auto``).
-    * ``workload``: the expected questions: all ``pairs`` of attributes, or a list of sets of attributes.
-    * ``updates``: number of ⊤s paid for, by default a small number that may run out.
-    * ``beyond``: after the last update the stream answers from the estimate at no cost, without an error
-      bound (``unpromised``), or ends (``end``).
-    * ``gap``: error of the estimate, as a share of ``rows``, that should cause a ⊤.
-    * ``typical_error``: publish the typical error of estimates with the answers, for a small part of ε; by
-      default if the warm start chooses from a workload.
+    * ``warm_start`` says what the first answer measures: nothing (0), the marginals of all single attributes (1)
+      or of all pairs (2), the marginals of single attributes and of the sets of the ``workload`` with the worst
+      estimates (``workload``), or the planner's choice (``auto``).
+    * ``workload`` has the expected questions: all ``pairs`` of attributes, or a list of sets of attributes.
+    * ``updates`` is the number of ⊤s for which the grant pays; the default is a small number that may run out.
+    * ``beyond`` says what follows the last update: answers from the estimate, which cost nothing and have no
+      error bound (``unpromised``), or the end of the stream (``end``).
+    * ``gap`` is the error of the estimate, as a share of ``rows``, that should cause a ⊤.
+    * ``typical_error`` publishes the typical error of estimates with the answers, for a small part of ε. By
+      default it is published if the warm start chooses from a workload.
 
-    With ``worst_case``, the ⊤s provably last for every table of at most ``rows`` rows and every
-    client, by multiplicative weights over all cells of the attributes, at most 2²⁰; either ``gap``
-    or ``updates`` may then be given.
+    With ``worst_case``, the ⊤s provably suffice for every table of at most ``rows`` rows and for all questions.
+    The stream then uses multiplicative weights over all cells of the attributes, at most 2²⁰ cells, and either
+    ``gap`` or ``updates`` may be given.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"workload", "typical_error"})
@@ -223,13 +223,12 @@ class Pmw(SparingEvent):
 
 
 class SparsePmw(Event):
-    """Multiplicative weights for queries of at most ``sparsity`` cells of any universe.
+    """Multiplicative weights for queries of at most ``sparsity`` cells; the number of possible cells is unlimited.
 
-    ``updates`` is the number of ⊤s paid for, ``gap`` the error of the hypothesis, as a share of the
-    rows, that causes one. Missing values are planned so that the updates provably last for every
-    table; with both given they may run out, and α holds while they last. ``rows`` is the public
-    number of rows, required if neighbors add or remove a row, because the true number is then
-    private.
+    ``updates`` is the number of ⊤s for which the grant pays. ``gap`` is the error of the hypothesis, as a share of
+    the rows, that causes a ⊤. If one of them is missing, it is planned so that the updates provably suffice for
+    every table. If both are given, the updates may run out, and α holds until then. ``rows`` is the public number
+    of rows; it is required if neighbors add or remove a row, because the true number is then private.
     """
 
     kind: Literal["sparse_pmw"]
@@ -253,7 +252,7 @@ class SparseProject(Event):
 
 
 class LazyHistogram(Event):
-    """A noisy histogram over any universe; only the requested cells are computed."""
+    """A noisy histogram over any number of cells; only the requested cells are computed."""
 
     kind: Literal["lazy_histogram"]
     attributes: Attributes
@@ -263,9 +262,9 @@ class LazyHistogram(Event):
 class UnknownGroups(SparingEvent):
     """Noisy counts of the texts of a column that enough rows have, for each of ``answers`` questions.
 
-    Which texts are released is private and costs δ: a text is released if its noisy count reaches
-    the threshold of the plan. Without ``counts``, answers name the texts alone: the whole budget
-    decides which texts are released, by the number of people who have them.
+    The set of released texts depends on private data, which costs δ: a text is released if its noisy count reaches
+    the threshold of the plan. Without ``counts``, answers only name texts, and the whole grant is used to decide, by
+    the number of people who have a text, whether it is released.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"counts"})
@@ -276,10 +275,9 @@ class UnknownGroups(SparingEvent):
 
 
 class RunningCount(Event):
-    """Noisy running totals after each of ``steps`` windows of a standing stream, per group.
+    """Noisy running totals of each group after each of ``steps`` windows of a standing stream.
 
-    The first answer is charged for the whole horizon. The source's ``total`` bounds a person's
-    events.
+    The first answer is charged for all ``steps`` windows. The source's ``total`` bounds the events of a person.
     """
 
     kind: Literal["running_count"]
@@ -309,10 +307,10 @@ Mechanism = Annotated[
 class Auto(SparingEvent):
     """The budget service chooses the mechanism for a table when it opens the stream.
 
-    It takes the one of ``laplace``, ``histogram`` and ``pmw`` with the least expected error of a
-    count in the ``workload``, by public facts alone. A ``laplace`` stream pays for all
-    ``expected_queries``. Without ``attributes``, all attributes of the table may be asked for.
-    ``rows`` is a public estimate of the number of rows, on which nothing but the choice depends.
+    It chooses among ``laplace``, ``histogram`` and ``pmw``, by public facts alone: the mechanism with the least
+    expected error of a count of the ``workload``. A ``laplace`` stream pays for all ``expected_queries``. Without
+    ``attributes``, questions may have all attributes of the table. ``rows`` is a public estimate of the number of
+    rows; only the choice depends on it.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"attributes", "workload", "rows"})
@@ -324,4 +322,4 @@ class Auto(SparingEvent):
 
 
 RequestedMechanism = Annotated[Mechanism | Auto, Field(discriminator="kind"), ByKind()]
-"""The mechanism of a stream to open; the opened stream has a chosen one in place of ``auto``."""
+"""The mechanism of a stream to open; the opened stream has the chosen mechanism in place of ``auto``."""

@@ -22,19 +22,19 @@ from schemas.windows import Window
 from schemas.wire import Codec
 
 Group = dict[AttributeName, str | int | float]
-"""One group of a standing stream: a value per attribute, for bins as in ``[0, 10)``."""
+"""One group of a standing stream: the value of each attribute; a bin is written as ``[0, 10)``."""
 
 MAX_PREDICATE_LENGTH = 2048
 """Longest predicate in characters."""
 
 MAX_CANDIDATES = 256
-"""Most candidates, cells or terms in one query, and most sums in one of a running count."""
+"""Most candidates, cells or terms in one query, and most sums in one query of a running count."""
 
 MAX_VALUES = 1664
-"""Most values in one query: so many counts of a quantile's values fit an event."""
+"""Most values in one query; the counts of this number of values of a quantile fit into an event."""
 
 MAX_VALUE_COUNT = 99_999_999
-"""Largest count of a quantile's value in a window; a larger count is lowered to it."""
+"""Largest count of one value of a quantile in a window; a larger count is lowered to it."""
 
 MAX_BOUND = 2**31 - 1
 """Largest ``bound`` of a person's sum, and largest ``min_rows``."""
@@ -54,7 +54,7 @@ Percentage = Annotated[
 ]
 """A part of a stream's grant."""
 MaxPrice = Annotated[Annotated[float, Field(ge=0.0, le=1000.0)] | Percentage, OneOf(_PRICE_MESSAGE)]
-"""Most that an answer may cost: an ε, or a part of the stream's first grant."""
+"""The most that an answer may cost: an ε, or a part of the grant with which the stream was opened."""
 WantedAlpha = Annotated[float, Field(gt=0.0, le=MAX_MAGNITUDE)]
 
 
@@ -69,7 +69,7 @@ Quantiles = Annotated[
 class Candidate(Event):
     """One of several choices, with a score: a trusted ``value``, or a count or sum.
 
-    With ``people``, the score counts people with a row that satisfies ``where``, not rows.
+    With ``people``, the score is the number of people who have a row that satisfies ``where``.
     """
 
     name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -89,7 +89,7 @@ class Term(Event):
 
 
 class Cell(Event):
-    """One element of a universe, by its attribute values, with its weight in the query."""
+    """One cell, as the values of its attributes, with its weight in the query."""
 
     wire_omits_defaults: ClassVar[bool] = True
 
@@ -100,36 +100,35 @@ class Cell(Event):
 class Query(Event):
     """One question to one stream, in exactly one form that the stream's mechanism accepts.
 
-    * ``value``, ``values``: trusted numbers, of any size; ``category``: one person's category, any string.
-    * ``where``: number of rows that satisfy the predicate; with ``fraction`` their share of all rows; with
-      ``sum`` or ``mean`` of an attribute over those rows (over all rows without ``where``).
-    * ``quantile`` of an ordered attribute over the rows of ``where``: the value below which a share
-      ``q`` of them lies (0.5, the median, if omitted), or a list for a list ``q``; ``iqr``: the distance
-      between its quartiles; ``variance``, ``stddev``: its population variance and standard deviation. With
-      ``group_by``, one number for each cell. ``alpha`` of a quantile is in rows of rank.
-    * ``people``: number of people with a row that satisfies ``where``, or with any row. Without a person
-      column, each row is one person.
-    * ``people`` with ``min_rows``: number of people with at least ``min_rows`` such rows; with ``group_by``:
-      number of people in each cell, by their counted rows.
-    * ``person_sum`` with ``bound``: sum over people of each person's sum of the attribute, which is
-      clamped to the range from ``-bound`` to ``bound``.
-    * ``group_by``: counts of the cells of these attributes, over the rows of ``where``; with ``top`` only the
-      ``top`` largest noisy counts, in decreasing order.
-    * ``rate``: share of the rows of ``where`` that satisfy this predicate; with ``group_by``, the share in each cell.
-    * ``terms``: a weighted sum of predicates; ``cells``: a weighted sum of single cells.
-    * ``candidates``: named scores to choose from.
-    * ``texts``: counts of the texts of a window, from a feed: base64 of MessagePack, a map from each text's
-      bytes to its count, or null if the texts exceed the plan's limit.
+    * ``value`` or ``values``: trusted numbers of any size.
+    * ``category``: one person's category, which may be any string.
+    * ``where``: the number of rows that satisfy the predicate. With ``fraction``, their share of all rows.
+    * ``sum`` or ``mean``: the sum or mean of this attribute over the rows of ``where``, or without it over all rows.
+    * ``quantile``: the value of this ordered attribute below which a share ``q`` of the rows of ``where`` lies. The
+      default of ``q`` is 0.5, the median; a list ``q`` asks for several values. ``alpha`` is in rows of rank.
+    * ``iqr``, ``variance`` or ``stddev``: the distance of this attribute's quartiles, its population variance, or
+      its standard deviation, over the rows of ``where``.
+    * ``people``: the number of people with a row that satisfies ``where`` or, without it, with any row. With
+      ``min_rows``, the number of people with at least ``min_rows`` such rows. With ``group_by``, the number of
+      people in each cell, by their counted rows. Without a person column, each row is one person.
+    * ``person_sum``: the total of all people's sums of this attribute, each clamped to the range from ``-bound`` to
+      ``bound``.
+    * ``group_by``: the counts of the cells of these attributes, over the rows of ``where``. With ``top``, only the
+      ``top`` largest noisy counts, in decreasing order. With a statistic or ``rate``, one number for each cell.
+    * ``rate``: the share of the rows of ``where`` that satisfy this predicate.
+    * ``terms``: a weighted sum of predicates. ``cells``: a weighted sum of single cells.
+    * ``candidates``: named scores, of which one is chosen.
+    * ``texts``: the counts of the texts of a window, from a feed. They are base64 of MessagePack, a map from each
+      text's bytes to its count, or null if the texts exceed the plan's limit.
 
-    Private fields (the trusted numbers, the category) never cause a refusal. Numbers are read as
-    exact decimals: a value is rounded to its feed's grid in exact arithmetic. ``threshold`` is
-    public and replaces the stream's threshold for this query.
+    Private fields (the trusted numbers and the category) never cause a refusal. Numbers are read as exact decimals,
+    and a value is rounded to its feed's grid in exact arithmetic. ``threshold`` is public and replaces the stream's
+    threshold for this query.
 
-    ``alpha`` is the public requested error, in the question's unit; the query is charged the least
-    ε that keeps to it. It is accepted by streams of laplace over tables and of pmw with an estimate,
-    for ``where``, ``terms``, ``sum`` and ``group_by``, and for ``fraction`` if the number of rows
-    is public. These streams also accept ``max_price``: a question that may cost more is rejected
-    without a charge, and the answer contains its price. ``max_price`` 0 is a dry run.
+    ``alpha`` is the requested error in the question's unit, and is public; the query is charged the least ε that keeps
+    to it. Streams of laplace over tables, and of pmw with an estimate, accept it for ``where``, ``terms``, ``sum`` and
+    ``group_by``, and for ``fraction`` if the number of rows is public. They also accept ``max_price``: a question
+    that may cost more is rejected without a charge, and the answer has its price. ``max_price`` 0 is a dry run.
 
     Examples:
         >>> query = Query(id="q-1", stream="counts", where="age >= 65")
@@ -206,7 +205,7 @@ Form = Literal[
 
 
 class QueryLike(Protocol):
-    """A query, or its struct on the fast path."""
+    """The fields that a query and its msgspec struct share."""
 
     @property
     def where(self) -> str | None: ...  # noqa: D102
@@ -240,11 +239,11 @@ QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
     ("candidates", "candidates", False),
     ("texts", "texts", False),
 )
-"""For each field of a question: the question's form, and whether ``where`` may be given too."""
+"""The fields that ask a question, each with the question's form, and whether ``where`` may be given too."""
 
 
 STATISTICS: Final = ("quantile", "iqr", "variance", "stddev")
-"""Forms about one ordered attribute; ``group_by`` asks for one number in each cell."""
+"""Forms about one ordered attribute; with ``group_by`` they ask for one number for each cell."""
 
 COMPANION_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "where": ("people", "min_rows"),
@@ -255,7 +254,7 @@ COMPANION_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "person_sum": ("bound",),
     "group_by": ("people", "top"),
 }
-"""Further fields that may be given with the field of a question."""
+"""For some fields that ask a question, the further fields that may be given with them."""
 
 
 def form_of(query: QueryLike) -> Form:
@@ -297,7 +296,7 @@ def form_of(query: QueryLike) -> Form:
 
 
 def _require_companions(query: Any, field: str) -> None:
-    """Refuse fields that belong to another question than ``field``, and a missing ``bound``."""
+    """Refuse further fields that do not belong to the question ``field``, and a missing ``bound``."""
     allowed = COMPANION_FIELDS.get(field, ())
     if query.min_rows is not None and not (query.people and "min_rows" in allowed):
         raise ValueError("min_rows: counts people; add people, without group_by, or remove it")
@@ -320,7 +319,7 @@ def _check_quantiles(query: Any) -> None:
 
 
 def _asks_by_where_alone(query: Any) -> bool:
-    """Recognize the most common form quickly: a predicate and no other question field."""
+    """Recognize the most common form quickly: ``where`` without another field that asks a question."""
     return (
         query.where is not None
         and query.value is None

@@ -1,4 +1,4 @@
-"""Requests of operators to the budget service, each idempotent by its ``request`` id."""
+"""Requests of operators to the budget service; a request that is repeated with its id has no further effect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from schemas.wire import Codec
 
 
 class _Request(SparingEvent):
-    """``by`` names the requester for the trail; the monitor fills it in for its users."""
+    """The fields of every request; ``by`` names the requester in the trail, and the monitor sets it for its users."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"by"})
 
@@ -48,7 +48,7 @@ class RegisterPopulation(_Request):
 
 
 class JoinPopulation(_Request):
-    """Add a source to a population for good; refused if its grants exceed that budget."""
+    """Add a source to a population for good; this is refused if its grants exceed the population's budget."""
 
     kind: Literal["join"] = "join"
     request: EventId
@@ -59,9 +59,8 @@ class JoinPopulation(_Request):
 class Allot(_Request):
     """Give analysts a part of a source's or a population's budget, or change that part.
 
-    ``analysts`` share it as a team; without them it belongs to the analyst of the same name.
-    Allotments may add up to more than the budget, which bounds them all. ``delta`` defaults to the
-    budget's.
+    ``analysts`` share the allotment as a team; without them it belongs to the analyst with its name. Allotments may add up
+    to more than the budget, which bounds all grants together. The default of ``delta`` is the δ of the budget.
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"source", "population", "analysts", "delta"}
@@ -83,10 +82,10 @@ class Allot(_Request):
 
 
 class OpenStream(_Request):
-    """Reserve a stream's cost from its source and open it; ``analyst`` is charged for it.
+    """Reserve a stream's cost in the budget of its source, and open the stream; ``analyst`` pays for it.
 
-    With ``informative``, the stream is refused if its promise is not informative: if public facts
-    show that its error may exceed a third of the rows or of the range, or the threshold.
+    With ``informative``, the stream is refused if its promise is not informative: public facts show that its error may
+    exceed a third of the rows or of the range, or the threshold.
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"analyst", "informative"}
@@ -101,9 +100,9 @@ class OpenStream(_Request):
 class ExtendStream(_Request):
     """Grant a stream further charged answers for ``epsilon``, at its original price.
 
-    Only the cost of whole answers is taken. With ``delta``, a stream whose charges are independent
-    composes its answers optimally, which gives more answers for a large ``epsilon``. The analyst
-    who opened the stream is charged; ``analyst``, if set, must be the same.
+    Only the cost of whole answers is taken from the budget. With ``delta``, the answers of a stream with independent charges
+    are composed optimally, which gives more answers for a large ``epsilon``. The analyst who opened the stream pays;
+    ``analyst``, if set, must be the same.
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"analyst"}
@@ -140,8 +139,8 @@ class HaltStream(_Request):
 class RefreshSource(_Request):
     """Read a table source's current data as its next version, even if no row has changed.
 
-    Streams with independent noise per question continue on the new version. Streams that keep a
-    release, a hypothesis or an estimate are closed; with ``close``, all streams are closed.
+    Streams with independent noise for each question continue on the new version. Streams that keep a release, a
+    hypothesis or an estimate are closed. With ``close``, all streams are closed.
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"close"}
@@ -153,10 +152,9 @@ class RefreshSource(_Request):
 
 
 class BeginPeriod(_Request):
-    """Begin the account of a period of a ``person-period`` source and open its streams.
+    """Begin the account of a period of a ``person-period`` source, and open the streams of the period.
 
-    The feeds send it before they ask the first window of the period. It does not change a begun
-    period.
+    The feeds send it before they ask the first window of the period. It does not change a period that has begun.
     """
 
     kind: Literal["begin_period"] = "begin_period"
@@ -193,7 +191,7 @@ Request = Annotated[
 
 
 def subject_of(request: Request) -> tuple[str, str | None]:
-    """Return the request's source or population (its Kafka key) and stream."""
+    """Return the source or population of a request, which is its Kafka key, and its stream."""
     match request:
         case RegisterSource():
             return request.source.source, None

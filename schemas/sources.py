@@ -1,4 +1,4 @@
-"""Sources and populations: data with a privacy budget, and people in several sources who share one."""
+"""Sources and populations: data with a privacy budget, and people in several sources with a common budget."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ MAX_TEXTS = 1 << 20
 
 
 class Text(Event):
-    """Text whose values are private, of at most ``max_length`` bytes of UTF-8.
+    """An attribute whose values are private texts of at most ``max_length`` bytes of UTF-8.
 
-    Texts are compared byte by byte: nothing is stripped, folded or normalized. A row whose text is
-    missing, empty or longer belongs to no group; it counts in all other questions.
+    Texts are compared byte by byte: nothing is stripped, folded or normalized. A row whose text is missing, empty
+    or longer belongs to no group; it counts in all other questions.
     """
 
     kind: Literal["text"]
@@ -73,7 +73,7 @@ def _separate_texts(given: Any) -> Any:
 
 
 class _Source(SparingEvent):
-    """``population`` names the people in the data; ``renews`` is the budget's period."""
+    """The fields of every source; ``population`` names the people in it, ``renews`` is the budget's period."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"population", "renews"})
 
@@ -91,10 +91,10 @@ class _Source(SparingEvent):
 class ValuesSource(_Source):
     """A trusted feed: each query event carries its private value.
 
-    ``sensitivity`` bounds how far one person moves any value; values are rounded to multiples of
-    ``grid`` before noise is added, and clamped to ``minimum`` … ``maximum``. A missing limit is
-    ∓10¹⁵, or 2⁵⁰ steps of the grid if that is less. A range of more steps is refused; without a
-    range, so is a grid whose 2⁵⁰ steps do not reach 10⁹.
+    ``sensitivity`` is the most by which one person moves any value. Before noise is added, values are clamped to the
+    range from ``minimum`` to ``maximum`` and rounded to multiples of ``grid``. A missing limit is ∓10¹⁵ or, if that
+    is nearer to 0, ∓2⁵⁰ steps of the grid. A range of more than 2⁵⁰ steps is refused. Without a range, a grid whose
+    2⁵⁰ steps do not reach 10⁹ is refused too.
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {"minimum", "maximum"}
@@ -115,8 +115,8 @@ class ValuesSource(_Source):
 class RecordsSource(_Source):
     """A feed of people's records: each query event carries one person's category.
 
-    One person sends at most ``contributions`` events to any one stream. Under local privacy there
-    is no table, so neighbors differ by replacing the records that one person sends.
+    One person sends at most ``contributions`` events to any one stream. Each record is randomized by itself (local
+    privacy), and neighbors differ in the records that one person sends.
     """
 
     kind: Literal["records"]
@@ -127,19 +127,18 @@ class RecordsSource(_Source):
 class TableSource(_Source):
     """A table with declared attribute domains; queries count the rows or people of a predicate.
 
-    Each row is one person, unless ``person`` names the column with the person's id. Then at most
-    ``contribution`` rows of each person count, chosen by a keyed hash of the person's rows; rows
-    without an id are left out. The unit of privacy is a person with all rows, and neighbors differ
-    in one person.
+    Each row is one person, unless ``person`` names the column with the person's id. Then at most ``contribution``
+    rows of each person count, chosen by a keyed hash of the person's rows; rows without an id are left out. The unit
+    of privacy is a person with all rows, and neighbors differ in one person.
 
-    ``columns`` names the column of an attribute that has another name; several attributes may share one.
-    ``path`` is a file, a folder with ``/`` at its end, a pattern, or an address (s3://, or a server's as
-    postgresql://). Instead of it, a ``view`` makes the rows from several tables.
+    ``columns`` has the column of each attribute whose column has another name; several attributes may have the same
+    column. ``path`` is a file, a folder with ``/`` at its end, a pattern, or an address (of a store, as s3://, or of
+    a server, as postgresql://). Instead of a path, a ``view`` makes the rows from several tables.
 
-    ``texts`` are columns with private values, which only ``unknown_groups`` groups by. A definition
-    may list them in ``attributes``, as ``{"kind": "text"}``.
+    ``texts`` are attributes with private values, by which only ``unknown_groups`` groups. A definition may list them
+    in ``attributes``, as ``{"kind": "text"}``.
 
-    ``engine`` counts the rows: ``memory``, columns in the worker's memory, or ``duckdb``, a database on the
+    ``engine`` says where the rows are counted: in the worker's ``memory``, or in a ``duckdb`` database on the
     worker's disk. Both give the same numbers.
     """
 
@@ -243,18 +242,18 @@ FieldPath = Annotated[
 class EventsSource(_Source):
     """A live topic: a Kafka topic of people's JSON events, counted in windows.
 
-    * ``person`` and ``time`` are paths of the person's id, which is also the record key, and of the event's
-      time: ISO 8601 with a zone, or milliseconds since 1970.
-    * ``attributes`` may be used by predicates, groups and sums; ``texts`` have private values, which only
-      ``unknown_groups`` groups by. ``fields`` maps both to paths that differ from their names.
+    * ``person`` is the path of the person's id, which is also the key of the record. ``time`` is the path of the
+      event's time: ISO 8601 with a zone, or milliseconds since 1970.
+    * Predicates, groups and sums may use ``attributes``. ``texts`` have private values, by which only
+      ``unknown_groups`` groups. ``fields`` has the path of each of these whose path differs from its name.
     * At most ``contribution`` events of each person count in one window of one stream, the earliest first.
-      ``total`` bounds a person's events in all windows of a ``running_count`` stream, or of one period.
-    * The ``unit`` of privacy is all events of a ``person``, or those in one ``period``. Each period has a
-      budget: an account, which names its source (``period_of``) and its start (``starts``), and which Sotto
-      opens automatically.
-    * Windows close by the ``clock``: the broker's timestamps, or marks in the topic, for replayed events. An
-      event's time never moves the clock. Events more than ``ahead`` of the clock are refused. A silent
-      partition follows the feed's clock with a delay of ``idle``.
+      ``total`` bounds a person's events in all windows of a ``running_count`` stream, or of one period of it.
+    * The ``unit`` of privacy is all events of a ``person``, or a person's events in one ``period``. Each period has
+      a separate budget: Sotto opens an account of it, which names its source (``period_of``) and its start
+      (``starts``).
+    * The ``clock`` closes windows. It is the broker's timestamps or, for replayed events, marks in the topic. An
+      event's time never moves the clock. Events more than ``ahead`` of the clock are refused. A silent partition
+      follows the feed's clock with a delay of ``idle``.
     """
 
     wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {
@@ -342,7 +341,7 @@ class EventsSource(_Source):
 HOUR_MS = 3_600_000
 
 MAX_PARENT_NAME = 96
-"""Longest name of a source or stream with periods; the period's start is appended."""
+"""Longest name of a source or stream with periods; each period's name has the period's start after it."""
 
 
 def named_at(name: str, start: int) -> str:
@@ -354,9 +353,9 @@ _PERIOD_NAME: Final = re.compile(r"(.+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3
 
 
 def named_from(name: str) -> tuple[str, str] | None:
-    """Split the name of a period's source or stream into parent name and start; None for others.
+    """Split the name of a period's source or stream into parent name and start; None for other names.
 
-    These names are reserved: Sotto opens periods automatically.
+    Such names are reserved, because Sotto opens periods automatically.
     """
     found = _PERIOD_NAME.fullmatch(name) if name.endswith("Z") else None
     return None if found is None else (found[1], found[2])
@@ -371,7 +370,7 @@ def registered_as(name: str) -> str:
 Source = Annotated[
     ValuesSource | RecordsSource | TableSource | EventsSource, Field(discriminator="kind"), ByKind()
 ]
-"""Data with a budget: values in queries, people's records, a table, or a live topic."""
+"""A source: values in queries, people's records, a table, or a live topic."""
 
 
 class Population(SparingEvent):
@@ -392,10 +391,10 @@ class Population(SparingEvent):
 
 
 class Period(Event):
-    """The current period of a renewing budget, by the ledger's clock; the first is number 1.
+    """The current period of a renewing budget, by the ledger's clock; the first period has the number 1.
 
-    ``counted`` is the amount that counts against the budget in this period: its grants, and the
-    unspent rest of streams that were open when it began. ``meaning`` explains the budget's promise.
+    ``counted`` is the amount that counts against the budget in this period: the grants of this period, and the unspent
+    rest of streams that were open when it began. ``meaning`` explains the budget's promise.
     """
 
     number: Count
@@ -416,10 +415,10 @@ class EdgeTotals(Event):
 
 
 class Standing(Event):
-    """Position of a grant in a renewing budget: the ``period`` of its last change.
+    """The place of a grant in a renewing budget: the ``period`` of its last change.
 
-    ``totals`` are the stream's totals when that period began; null if the grant was opened, or
-    joined the budget with its source, in that period.
+    ``totals`` are the stream's totals at the beginning of that period. They are null if the grant was opened in that
+    period, or joined the budget in it with its source.
     """
 
     period: Count

@@ -1,4 +1,4 @@
-"""Streams: runs of one mechanism over one source, and their control events."""
+"""Streams: sequences of questions to one mechanism about one source, and their control events."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MAX_GROUPS = 10_000
 
 
 class SumOf(Event):
-    """The sum of an integer attribute, clamped per event to the declared range."""
+    """The sum of an integer attribute; the value of each event is clamped to the declared range."""
 
     sum: AttributeName
 
@@ -48,13 +48,14 @@ class SumOf(Event):
 class StandingQuery(SparingEvent):
     """The question that a standing stream asks of each window of its source.
 
-    ``count`` selects the number of events that satisfy ``where``, the number of people, or the sum
-    of an attribute. With ``quantile``, the question is instead the value of this ordered attribute
-    below which a share ``q`` of these events lies (0.5, the median, if omitted; a list for several).
-    With ``by``, each cell of these attributes gets a question, also without events; with ``top``, only
-    the largest numbers of a histogram's cells are published. A window is asked when the source's
-    clock is ``lateness`` past the window's end; later events do not count. The first window starts at
-    or after ``begins``, by default the opening of the stream.
+    - ``count`` asks for the number of events that satisfy ``where``, for the number of their people, or for the sum of
+      an attribute over them.
+    - ``quantile``, in place of ``count``, asks for the value of this ordered attribute below which a share ``q`` of these
+      events lies. The default of ``q`` is 0.5, the median; a list asks for several values.
+    - With ``by``, each cell of these attributes gets a question, also if it has no events. With ``top``, only the largest
+      numbers of a histogram's cells are published.
+    - A window is asked when the source's clock is ``lateness`` past the end of the window; later events do not count.
+    - The first window starts at or after ``begins``, by default the opening of the stream.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -95,7 +96,7 @@ class StandingQuery(SparingEvent):
 class OpeningSpec(SparingEvent):
     """An operator's specification of a stream to open, whose mechanism may be ``auto``.
 
-    A stream on a live topic is ``standing``: Sotto asks its questions, one per window and group.
+    A stream on a live topic is ``standing``: Sotto asks its questions, one for each window and group.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"standing"})
@@ -120,9 +121,8 @@ class StreamSpec(OpeningSpec):
 class StreamIdentity(Event):
     """The unique identity of a stream's opening; the budget service makes it, and it never changes.
 
-    ``digest`` covers the whole definition at the opening (spec, calibration, source, fingerprint);
-    all noise is bound to it. ``key_id`` names the noise key from which the stream's noise is
-    derived.
+    ``digest`` is that of the whole definition at the opening (spec, calibration, source, fingerprint); all noise
+    depends on it. ``key_id`` names the noise key from which the stream's noise is derived.
     """
 
     incarnation: Incarnation
@@ -133,10 +133,9 @@ class StreamIdentity(Event):
 class Extension(SparingEvent):
     """Further charged answers of an open stream, each at the stream's original price.
 
-    The ``answers`` take at most ``epsilon`` if their costs are added up; otherwise they are
-    together (``epsilon``, ``delta``)-DP by optimal composition. ``request`` is the digest of the
-    request, which never extends a stream twice. ``resumes`` says that a standing stream was
-    exhausted and is asked again.
+    If the costs of the ``answers`` are added up, their sum is at most ``epsilon``; otherwise the answers together are
+    (``epsilon``, ``delta``)-DP by optimal composition. ``request`` is the digest of the request, which never extends a
+    stream twice. ``resumes`` says that a standing stream was exhausted and is asked again.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"resumes"})
@@ -149,7 +148,7 @@ class Extension(SparingEvent):
 
 
 Extensions = tuple[Extension, ...]
-"""All extensions of a stream in the order of their grants; append-only."""
+"""All extensions of a stream in the order of their grants; later extensions are only appended."""
 
 
 class _Definition(SparingEvent):
@@ -178,14 +177,14 @@ class StreamHalted(_Definition):
 
 
 class StreamClosed(_Definition):
-    """The stream has ended; its worker reports the final charge, and then the rest is refunded."""
+    """The stream has ended; its worker reports the final charge, after which the rest is refunded."""
 
     kind: Literal["closed"] = "closed"
     reason: Reason
 
 
 Control = Annotated[StreamOpened | StreamHalted | StreamClosed, Field(discriminator="kind"), ByKind()]
-"""A stream's definition and its permission to answer."""
+"""A stream's definition, and whether the stream may answer."""
 
 
 Digests = Annotated[str, text_matching(r"^([0-9a-f]{32})*$", "give 32 hexadecimal digits for each name")]
@@ -203,10 +202,10 @@ class RetiredAnswer(SparingEvent):
 
 
 class RetiredStreams(Event):
-    """Streams that were retired together, in place of their definitions; none of them opens again.
+    """Streams that were retired together; this record replaces their definitions, and none of them opens again.
 
-    The stream with the n-th of the ``names`` gives the answer with the index that is the n-th of
-    ``answer_of``. The key is `@retired|` with the first digest.
+    The n-th item of ``answer_of`` is the index of the answer that the stream with the n-th of the ``names`` gives. The
+    key is `@retired|` with the first digest.
     """
 
     names: Digests

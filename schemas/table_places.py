@@ -21,7 +21,7 @@ WILDCARDS: Final = frozenset("*")
 
 
 class _ServerForm(NamedTuple):
-    """The form of a table's address on a kind of server, and its default port, if an address may have one."""
+    """The form of a table's address on a kind of server; ``port`` is its default, None if addresses have no port."""
 
     host: str
     parts: str
@@ -57,8 +57,8 @@ _version = re.compile(r"[0-9]{1,19}", re.ASCII)
 class Address:
     """A place in an object store (bucket, key) or on a server (database, schema, table).
 
-    ``is_folder`` is true if the address ends in ``/``. Parts are case-sensitive. ``version`` is the number of
-    a version that the server keeps; None for the newest one.
+    ``is_folder`` is true if the address ends in ``/``. Parts are case-sensitive. ``version`` is the number of a version
+    that the server keeps; None for the newest version.
     """
 
     scheme: Scheme
@@ -140,12 +140,12 @@ class Address:
 
     @property
     def fixed_parts(self) -> tuple[str, ...]:
-        """The parts before the first wildcard; every match lies below them."""
+        """The parts before the first wildcard; all matches of the address lie below them."""
         index = next((at for at, name in enumerate(self.parts) if WILDCARDS & set(name)), len(self.parts))
         return self.parts[:index]
 
     def is_below(self, root: Address) -> bool:
-        """Return True if the address, with all matches of its wildcards, lies below ``root``."""
+        """Return whether the address lies below ``root``, with all matches of its wildcards."""
         return (self.scheme, self.host, self.port) == (root.scheme, root.host, root.port) and self.fixed_parts[
             : len(root.parts)
         ] == root.parts
@@ -196,8 +196,8 @@ def _place_of(path: str) -> str:
 class ViewTable(SparingEvent):
     """One table of a view: rows of people or, with a ``key``, a public lookup table.
 
-    ``columns`` has the kinds of the columns that expressions use. A cell that is not of its column's kind is
-    NULL, as is an empty text. A column that the view only selects needs no kind.
+    ``columns`` has the kinds of the columns that expressions use. A cell that is not of its column's kind is NULL, and so
+    is an empty text. A column that the view only selects needs no kind.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"columns", "person", "key"})
@@ -223,7 +223,7 @@ class ViewTable(SparingEvent):
 
 
 class View(SparingEvent):
-    """A SELECT of one row of people's data at a time, joined to lookup tables and to rows of the same person."""
+    """A SELECT over a table of people, which may join lookup tables, and other tables' rows of the same person."""
 
     select: Annotated[str, StringConstraints(min_length=1, max_length=MAX_VIEW_LENGTH)]
     tables: Annotated[dict[ViewTableName, ViewTable], Field(min_length=1, max_length=MAX_VIEW_TABLES)]
@@ -241,7 +241,7 @@ class View(SparingEvent):
         return self
 
     def require_person(self, person: str | None) -> None:
-        """Raise ValueError unless the tables of people fit a source with or without a person column."""
+        """Raise ValueError unless the tables of people fit the source's person column, or its lack of one."""
         people = [table for table in self.tables.values() if not table.key]
         if person is None and any(table.person is not None for table in people):
             raise ValueError("person: a table of the view has persons; name the view's column with the person")

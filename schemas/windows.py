@@ -1,6 +1,6 @@
-"""Windows of time, counted by standing streams: half-open intervals.
+"""Windows: half-open intervals of time, in which standing streams count events.
 
-All times are whole milliseconds since 1970 in UTC; windows are aligned to that time.
+All times are whole milliseconds since 1970 in UTC; the start of a window is a multiple of ``every`` since then.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def span_ms(text: str) -> int:
     """Parse a duration, as ``90s``, ``15m``, ``250ms`` or ISO 8601, into milliseconds.
 
     Raises:
-        ValueError: it is not a duration, or longer than ten years.
+        ValueError: the text is not a duration, or the duration is longer than ten years.
     """
     if (short := _SHORT_SPAN.fullmatch(text)) is not None:
         span = int(short[1]) * _UNITS_MS[short[2]]
@@ -54,7 +54,7 @@ def moment_ms(text: str) -> int:
     """Parse a time in ISO 8601 with a zone into milliseconds since 1970.
 
     Raises:
-        ValueError: it is not a time, has no zone, is finer than a millisecond, or before 1970.
+        ValueError: the text is not a time, or it has no zone, is finer than a millisecond, or is before 1970.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -70,7 +70,7 @@ def moment_ms(text: str) -> int:
 
 @lru_cache(maxsize=1024)
 def format_moment(milliseconds: int) -> str:
-    """Format a time in ISO 8601 and UTC, without needless digits."""
+    """Format a time in ISO 8601 and UTC; milliseconds are left out if they are 0."""
     moment = _EPOCH + timedelta(milliseconds=milliseconds)
     precision = "milliseconds" if milliseconds % 1000 else "seconds"
     return moment.isoformat(timespec=precision).replace("+00:00", "Z")
@@ -89,13 +89,14 @@ Span = Annotated[str, StringConstraints(min_length=2, max_length=32), AfterValid
 """A duration, as in ``90s``, ``15m``, ``1h``, ``2d``, or ISO 8601 as in ``PT15M``."""
 
 Moment = Annotated[str, StringConstraints(max_length=40), AfterValidator(_normalize_moment)]
-"""A time in ISO 8601 with a zone; stored in UTC."""
+"""A time in ISO 8601 with a zone, which is stored in UTC."""
 
 
 class Windows(SparingEvent):
-    """Windows of length ``size``, one starting every ``every``; they overlap if that is shorter.
+    """Windows of the length ``size``, whose starts have the distance ``every``.
 
-    ``every`` defaults to ``size``. The k-th window is [k·every, k·every + size) since 1970 in UTC.
+    They overlap if ``every`` is shorter than ``size``; the default of ``every`` is ``size``. The k-th window is
+    [k·every, k·every + size) since 1970 in UTC.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"every"})
@@ -143,17 +144,17 @@ class Window(Event):
 
 
 MARK_HEADER: Final = "sotto-mark"
-"""Header of a watermark record in a live topic; the record contains no private data."""
+"""The header of a watermark's record in a live topic; such a record has no private data."""
 
 END_MS: Final = 253_402_300_800_000
-"""The year 10000, which ISO 8601 cannot express."""
+"""The beginning of the year 10000, which ISO 8601 cannot express."""
 NO_MOMENT: Final = -1
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def moment_of(value: Any) -> int:
-    """Convert an ISO 8601 time or milliseconds to milliseconds since 1970, truncating.
+    """Convert an ISO 8601 time or a number of milliseconds to whole milliseconds since 1970, truncated.
 
     Returns −1 for any other value, and for times outside the years 1970 to 9999.
     """

@@ -1,8 +1,8 @@
 """Builds fast msgspec structs of the models, decodes events, and describes faults in events.
 
-The models are the single definition. Hot events (queries in, answers and checkpoints out) use
-structs built from the models' fields and constraints; an event that a struct refuses is read again by
-its model, whose error names the field. A property test keeps both equal.
+The models are the only definition. For frequent events (queries, answers and checkpoints) structs are built from the
+models' fields and constraints. An event that a struct refuses is read again by its model, whose error names the field. A
+property test compares both.
 """
 
 from __future__ import annotations
@@ -45,35 +45,35 @@ _LIMITS: Final[dict[type, str]] = {
 
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of msgspec for unreadable bytes; invalid UTF-8 and deep nesting have separate types."""
+"""The errors that msgspec raises for unreadable bytes, for invalid UTF-8 and for deep nesting."""
 
 MAX_DESCRIPTION: Final = 500
 
 MAX_DIGITS: Final = 400
-"""Most digits of a JSON integer; longer ones become infinite floats."""
+"""Most digits of a JSON integer; longer integers become infinite floats."""
 
 MAX_DESCRIBED_FAULTS: Final = 3
-"""Most faults described for one event; for more, only their number is given."""
+"""Most faults that are described for one event; of further faults only the number is given."""
 
 
 class MalformedEventError(ValueError):
     """Bytes that are not a valid event.
 
-    The message may be published: it contains words of the contract, positions and remedies, but
-    neither values nor unknown field names of the event.
+    The message may be published: it has words of the contract, positions and remedies, but neither values nor unknown
+    field names of the event.
     """
 
 
-def _limits(metadata: tuple[Any, ...] | list[Any]) -> dict[str, Any]:
+def _read_limits(metadata: tuple[Any, ...] | list[Any]) -> dict[str, Any]:
     limits: dict[str, Any] = {}
     for item in metadata:
         if isinstance(item, FieldInfo):
-            limits |= _limits(item.metadata)
+            limits |= _read_limits(item.metadata)
         elif isinstance(item, StringConstraints):
             given = {"min_length": item.min_length, "max_length": item.max_length, "pattern": item.pattern}
             limits |= {name: value for name, value in given.items() if value is not None}
             if item.pattern is not None:
-                # Python's $ also matches before a last line end; that of pydantic's engine does not.
+                # Python's $ also matches before a newline at the end; the $ of pydantic's engine does not.
                 limits["pattern"] = str(item.pattern).removesuffix("$") + r"\Z"
         elif (name := _LIMITS.get(type(item))) is not None:
             limits[name] = getattr(item, name)
@@ -81,7 +81,7 @@ def _limits(metadata: tuple[Any, ...] | list[Any]) -> dict[str, Any]:
 
 
 def _constrained_type(kind: Any, metadata: tuple[Any, ...] | list[Any]) -> Any:
-    limits = _limits(metadata)
+    limits = _read_limits(metadata)
     return Annotated[kind, msgspec.Meta(**limits)] if limits else kind
 
 
@@ -109,9 +109,9 @@ def _struct_type(annotation: Any, metadata: tuple[Any, ...] | list[Any] = ()) ->
 
 @cache
 def struct(model: type[BaseModel], *, only: frozenset[str] | None = None) -> type[msgspec.Struct]:
-    """Build the struct of a model with its fields, constraints and defaults.
+    """Build the struct of a model, with its fields, constraints and defaults.
 
-    With ``only``, the struct has only these fields and refuses the others.
+    With ``only``, the struct has only these fields, and refuses events with other fields.
     """
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     for name, info in model.model_fields.items():
@@ -138,7 +138,7 @@ class Codec(Generic[ModelType]):
     def __init__(self, model: Any, *, limit: int) -> None:
         self._model = model
         self._limit = limit
-        # Records contain a definition and more: a larger limit of bytes allows more field names.
+        # A larger limit of bytes allows more field names, because records have a definition and more.
         self._max_names = MAX_NAMES * max(1, limit // MAX_DEFINITION_BYTES)
         self._omit_defaults: bool = getattr(model, "wire_omits_defaults", False)
 
@@ -147,7 +147,7 @@ class Codec(Generic[ModelType]):
         return TypeAdapter(self._model)
 
     def decode(self, data: bytes | None) -> ModelType:
-        """Decode and validate one event; raises MalformedEventError."""
+        """Decode and validate one event; MalformedEventError if it is invalid."""
         if data is None:
             raise MalformedEventError("event: has no value; send a JSON object")
         if len(data) > self._limit:
@@ -160,7 +160,7 @@ class Codec(Generic[ModelType]):
         return event
 
     def decode_trusted(self, data: bytes) -> ModelType:
-        """Decode an event that Sotto wrote, without the check for repeated fields."""
+        """Decode an event that Sotto wrote; repeated fields are not checked."""
         try:
             return self._adapter.validate_json(data)
         except ValidationError as error:
@@ -176,9 +176,9 @@ class Codec(Generic[ModelType]):
 def describe(error: ValidationError, name: Callable[[str], str] = str, given: Any = None) -> str:
     """Describe which fields are wrong and why, without quoting any value.
 
-    ``name`` translates the name of an outermost field into that of an option or a variable.
-    ``given`` is the validated input: with it, fields are named as they appear there, without
-    the kinds that pydantic inserts for members of unions.
+    ``name`` translates the name of an outermost field into the name of an option or a variable. ``given`` is the validated
+    input. If it is given, fields are named as in it; otherwise also by the kinds that pydantic inserts for members of
+    unions.
     """
     written = FaultLocator(given) if given is not None else None
 
@@ -190,16 +190,16 @@ def describe(error: ValidationError, name: Callable[[str], str] = str, given: An
 
 
 def read_json(text: str) -> Any:
-    """Read JSON as Python does, but integers too long for Python as infinite floats.
+    """Read JSON as Python does, except that integers too long for Python become infinite floats.
 
     Raises:
-        ValueError: it is not JSON.
+        ValueError: the text is not JSON.
     """
     return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= MAX_DIGITS else float(digits))
 
 
 def parse_or_none(document: bytes | str) -> Any:
-    """Decode a JSON document; None if it is not JSON."""
+    """Decode a JSON document; None if the text is not JSON."""
     try:
         return from_json(document)
     except ValueError:
@@ -209,12 +209,12 @@ def parse_or_none(document: bytes | str) -> Any:
 def describe_faults(
     error: ValidationError, place_of: Callable[[ErrorDetails], list[str]], *, whole: str = "event"
 ) -> str:
-    """Describe faults by the fields that ``place_of`` names; ``whole`` is the place of other faults."""
+    """Describe faults with the fields that ``place_of`` names; ``whole`` is the place of faults without a field."""
     parts = []
     if error.error_count() > MAX_FAULTS:
         return f"{whole or 'document'}: {error.error_count()} fields are wrong; compare it with the contract"
     faults = error.errors(include_input=False, include_url=False)
-    # Pydantic counts only valid items, so a list with invalid ones may be reported as too short, too.
+    # Pydantic counts only valid items, so it may also report a list with invalid items as too short.
     lists_with_faults = {fault["loc"][:end] for fault in faults for end in range(len(fault["loc"]))}
     faults = [fault for fault in faults if fault["type"] != "too_short" or fault["loc"] not in lists_with_faults]
     for detail in faults[:MAX_DESCRIBED_FAULTS]:
@@ -250,19 +250,19 @@ _MESSAGE_TEMPLATES: Final = {
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), _NOT_AN_OBJECT),
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), _NOT_AN_INTEGER),
 }
-"""Messages for pydantic's types of faults; the limits come from the contract."""
+"""Messages for pydantic's types of faults; their limits are filled in from the contract."""
 
 _MISSING_FIELD_MESSAGES: Final = {
     "neighbors": "is missing; give 'add-remove' (recommended: how many people there are stays private) or 'replace' (their number is public)"
 }
 
 _EQUIVALENT_FIELDS: Final = {"cutoff": "answers", "answers": "cutoff"}
-"""Two names of the number of charged answers; each mechanism has one of them."""
+"""The two names of the number of charged answers; each mechanism has one of them."""
 
 
 def explain_fault(detail: ErrorDetails) -> str:
     """Return why a field is wrong and what to give, without quoting its value."""
-    # Pydantic prefixes the messages of the contract's validators.
+    # Pydantic puts "Value error, " before the messages of the contract's validators.
     return _message_of_fault(detail).removeprefix("Value error, ")[:200]
 
 
@@ -288,10 +288,10 @@ def _format_limit(limit: object) -> str:
 
 
 class FaultLocator:
-    """Names a fault's position by the input's fields; ``public`` hides unknown names.
+    """Names the position of a fault by the fields of the input; with ``public``, unknown names are hidden.
 
-    Pydantic's location also has the kinds of union members. A step that the input does not have is such
-    a kind and is left out, except the last step of a missing field.
+    Pydantic's location also has the kinds of union members. A step that is not in the input is such a kind, and is
+    left out, unless it is the last step of a missing field.
     """
 
     def __init__(self, given: Any, *, public: bool = False) -> None:
@@ -299,7 +299,7 @@ class FaultLocator:
         self._public = public
 
     def __call__(self, detail: ErrorDetails) -> list[str]:
-        """Return the field names from the outermost to the fault; a hidden name becomes a number."""
+        """Return the names of the fields from the outermost to the wrong field; a hidden name becomes a number."""
         at, words = self._given, []
         for left, step in enumerate(detail["loc"], 1 - len(detail["loc"])):
             inside = isinstance(at, Mapping) and step in at
