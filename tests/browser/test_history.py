@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import csv
 import json
+import re
 from typing import Any
 
 import pytest
@@ -68,6 +69,7 @@ async def test_history_says_the_question_that_the_page_asked(open_page: OpenPage
         card = page.get_by_role("region", name="Answers", exact=True)
         rows = card.locator("tbody tr")
         await expect(rows.first).to_contain_text("how many rows in each group of sex")
+        await expect(rows.first.locator("td").nth(2)).to_contain_text(re.compile(r"sex F: .*; sex M: "))
         saved: dict[str, str] = {}
         for button, name in (("Save as CSV", "answers.csv"), ("Save as JSON lines", "answers.jsonl")):
             async with page.expect_download() as saving:
@@ -105,6 +107,27 @@ async def test_history_tells_prices_from_answers_and_ranks_from_rows(open_page: 
         await expect(priced.nth(2)).to_have_text("Price asked: ε 40")
         await expect(unknown.nth(4)).not_to_contain_text("rows of rank")
         await expect(card.locator("th").nth(4)).to_have_text("± (α; of a quantile in rows of rank)")
+
+
+async def test_history_shows_the_digits_of_a_quantile(open_page: OpenPage) -> None:
+    """The error bound of a quantile is in rows: it says nothing about the digits of a value below 1."""
+    scene = Scene()
+    share = {"kind": "decimal", "minimum": 0, "maximum": 1, "step": 0.01}
+    scene.driver.register({**PEOPLE, "attributes": {"share": share}}, {"share": ["0.37"] * 20_000})
+    spec = {
+        "stream": "counts",
+        "source": "people",
+        "epsilon": 0.02,
+        "mechanism": {"kind": "laplace", "answers": 2},
+    }
+    scene.driver.open(spec, acknowledge=True)
+    found = scene.driver.ask("counts", quantile="share")
+    assert (found.alpha or 0.0) > 1000.0
+    scene.flow()
+    async with scene.served() as address:
+        page = await open_page(address, "streams/counts", OPERATOR)
+        card = page.get_by_role("region", name="Answers", exact=True)
+        await expect(card.locator("tbody tr td").nth(2)).to_contain_text(f"{found.estimate:.2g}")
 
 
 async def test_history_marks_numbers_that_are_not_informative(open_page: OpenPage) -> None:

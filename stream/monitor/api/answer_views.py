@@ -22,9 +22,11 @@ from stream.monitor.state.monitor_tables import MonitorTables
 from stream.questions import Result
 from stream.questions.alert_states import format_time
 from stream.questions.result_text import alpha_unit, quote_formula
+from stream.questions.results import Group
 
 READ_SECONDS: Final = 20.0
 """Seconds after which a page that Kafka has not delivered is given up."""
+_NAMED_GROUPS: Final = 256
 
 
 class AnswerQuery(Parameters):
@@ -46,6 +48,9 @@ class AnswerRow(ApiModel):
     answer: Answer
     question: Annotated[
         Query | None, Field(description="The question, if it was asked through this monitor since its start.")
+    ]
+    groups: Annotated[
+        list[Group], Field(description="The groups of the numbers, if they are known and at most 256.")
     ]
     uninformative: Annotated[
         list[int],
@@ -132,6 +137,7 @@ async def list_answers(
                 )
             ),
             question=question,
+            groups=list(answer.groups or ()) if len(answer.estimates or ()) <= _NAMED_GROUPS else [],
             uninformative=list(answer.uninformative),
             cost=_charge(one, older[place + 1 :]),
         )

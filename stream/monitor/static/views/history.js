@@ -186,19 +186,22 @@ function hidden(marked) {
   return count ? ` (${count} not informative)` : "";
 }
 
-function answerText({ answer, uninformative }) {
+/** Format a number with as many digits as its interval: the error bound of a quantile has another unit. */
+const numberText = (value, ends, alpha) => estimate(value, ends && ends[1] > ends[0] ? (ends[1] - ends[0]) / 2 : ends ? null : alpha);
+
+function answerText({ answer, groups, uninformative }) {
   const marked = new Set(uninformative);
   const mark = (place) => (marked.has(place) ? " (not informative)" : "");
-  const { outcome, estimate: value, estimates, choice, choices, keys, top_groups: tops, alpha, reason } = answer;
+  const { outcome, estimate: value, estimates, choice, choices, keys, top_groups: tops, alpha, interval: ends, intervals, reason } = answer;
   const priced = pricedAmount(answer);
   if (priced !== null) {
     return `Price asked: ${priced}`;
   }
-  const names = keys ?? tops?.map(pairs) ?? null;
+  const names = keys ?? tops?.map(pairs) ?? (groups.length ? groups.map(pairs) : null);
   if (estimates) {
-    return few(estimates.map((one, index) => `${names ? `${names[index]}: ` : ""}${estimate(one, alpha)}${mark(index)}`)) + hidden(marked);
+    return few(estimates.map((one, index) => `${names ? `${names[index]}: ` : ""}${numberText(one, intervals?.[index], alpha)}${mark(index)}`)) + hidden(marked);
   }
-  const text = typeof value === "number" ? estimate(value, alpha) : (choice ?? (choices ? few(choices) : names ? few(names) : ""));
+  const text = typeof value === "number" ? numberText(value, ends, alpha) : (choice ?? (choices ? few(choices) : names ? few(names) : ""));
   const told = outcome === "answer" && text ? "" : OUTCOMES[outcome];
   return [told, text, reason].filter(Boolean).join(": ") + mark(0);
 }
