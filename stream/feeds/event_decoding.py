@@ -111,7 +111,7 @@ class _Branch:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether some field is read both as a value and as an object with fields."""
+        """True if some field is read both as a value and as an object with fields."""
         return bool(self.kinds and self.branches) or any(one.is_mixed for one in self.branches.values())
 
     def struct(self, name: str) -> type[msgspec.Struct]:

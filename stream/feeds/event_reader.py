@@ -151,7 +151,7 @@ class EventReader:
             return None
 
     def _has_no_repeats(self, values: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> bool:
-        """Return whether counting names in the whole batch shows that no event repeats a field.
+        """Return True if counting names in the whole batch shows that no event repeats a field.
 
         If every field has a value in every event, each event has each name at least once. So if a name's
         total equals the number of events, each event has it exactly once.
@@ -232,7 +232,7 @@ def _size_flaw(value: bytes | None) -> Flaw | None:
 
 
 def _may_nest(values: Sequence[bytes], longest: int) -> bool:
-    """Return whether more than ``MAX_DEPTH`` brackets open within the longest event's length."""
+    """Return True if more than ``MAX_DEPTH`` brackets open within the longest event's length."""
     letters = np.frombuffer(b"\n".join(values), dtype=np.uint8)
     places = np.flatnonzero((letters == ord("{")) | (letters == ord("[")))
     return len(places) > MAX_DEPTH and int((places[MAX_DEPTH:] - places[:-MAX_DEPTH]).min()) < longest

@@ -1,4 +1,4 @@
-"""Admits queries: decodes them, finds their streams, reads private numbers, rejects invalid queries.
+"""Admits queries: decodes them, finds their streams, reads private numbers, and rejects invalid queries.
 
 A ``place`` is the index of a record in its batch; a ``slot`` is the number of a stream in its
 partition.
@@ -38,7 +38,7 @@ class _UndefinedStreamRejection(Rejection):
 
 
 class QueryForm(NamedTuple):
-    """The struct that holds the queries of one sort of stream, and its decoder."""
+    """The struct for the queries of one sort of stream, and its decoder."""
 
     kind: Any
     decode: Callable[[bytes], Any]
@@ -54,7 +54,7 @@ PLAIN_FORM: Final = _make_form(struct(Query, only=_PLAIN_FIELDS))
 """The form of a query with a value and no other fields."""
 _WINDOW_FORM: Final = _make_form(struct(Query, only=_PLAIN_FIELDS | {"window", "group"}))
 QUERY_FORMS: Final = (_FULL_FORM, PLAIN_FORM, _FULL_FORM, _WINDOW_FORM)
-"""Query forms by a stream's sort, a combination of ``PLAIN_SORT`` and ``STANDING_SORT``."""
+"""Query forms, indexed by the stream's sort: a combination of ``PLAIN_SORT`` and ``STANDING_SORT``."""
 
 
 _REPEATED_FIELD = Rejection("malformed", REPEATED_FIELD)
@@ -79,10 +79,10 @@ def decode_in_full_form(value: bytes) -> Any:
 
 
 def require_unique_fields(value: bytes, query: Any) -> Any:
-    """Return the query, decoded in full form; Rejection if its JSON repeats a field."""
+    """Return a query, decoded in full form; Rejection if its JSON repeats a field."""
     if query.__class__ is not _FULL_FORM.kind:
         query = decode_in_full_form(value)
-    # The cheap check counts no fields that are written with their defaults; only candidates have such.
+    # The cheap check does not count fields that are written with their defaults; only candidates may have them.
     unsure = query.candidates is not None or may_repeat_a_field(value, query)
     if unsure and repeats_a_field(value):
         raise _REPEATED_FIELD.with_traceback(None)
@@ -90,13 +90,13 @@ def require_unique_fields(value: bytes, query: Any) -> Any:
 
 
 def _has_readable_size(value: bytes) -> bool:
-    """Return whether an event is within the limit, which the texts of a window may exceed."""
+    """Return True if an event is within the size limit, which an event with texts of a window may exceed."""
     size = len(value)
     return size <= MAX_EVENT_BYTES or (size <= MAX_EVENT_BYTES + MAX_ENCODED and b'"texts":"' in value)
 
 
 def _within_limit(query: Any, value: bytes) -> Any:
-    """Return the query; Rejection if it is over the limit without its window's texts."""
+    """Return the query; Rejection if it exceeds the size limit even without its window's texts."""
     if len(value) > MAX_EVENT_BYTES and len(value) > MAX_EVENT_BYTES + len(getattr(query, "texts", None) or ""):
         raise rejection_of_malformed(value)
     return query
@@ -115,7 +115,7 @@ def rejection_of_malformed(value: bytes | None) -> Rejection:
 
 
 def _count_plain_quotes(row: Row) -> int:
-    """Count the quotation marks of a plain query without repeated fields or escapes."""
+    """Count the quotation marks that a plain query has without repeated fields and escapes."""
     window_and_group = row[7]
     return (10 if row[4] is None else 12) + (
         0 if window_and_group is None else count_quotes(window_and_group.group)
@@ -144,16 +144,16 @@ def reject_repeated_fields(rows: list[Row], rejected: list[tuple[int, Rejection]
 
 
 _COUNTING_KINDS: Final = frozenset({"laplace", "above_threshold", "numeric_sparse", "noisy_max", "exponential"})
-"""The mechanisms whose questions are counts and sums of tables, one or a few each."""
+"""The mechanisms whose questions each need one or a few counts and sums of a table."""
 
 
 @dataclass(frozen=True)
 class QueryBatch(Batch):
     """Decoded records, assigned to streams.
 
-    ``rows`` are the questions to plain streams. ``unresolved`` has place, slot and query of each other
-    question that was not rejected. ``retired`` has place and query of each question to a retired
-    stream, and the fields of its answer. ``shares`` are the fair shares after this batch.
+    ``rows`` has the questions to plain streams. ``unresolved`` has place, slot and query of each other
+    question that was not rejected. ``retired`` has place and query of each question to a retired stream, and
+    the fields of its answer. ``shares`` has the fair shares after this batch.
     """
 
     rejected: list[tuple[int, Rejection]] = field(kw_only=True)
@@ -165,7 +165,7 @@ class QueryBatch(Batch):
 
 @dataclass(frozen=True, slots=True)
 class AdmittedBatch:
-    """Admitted questions: ``rows`` for column families, ``questions`` for others; and rejections."""
+    """Admitted questions (``rows`` for column families, ``questions`` for others) and rejections."""
 
     rejected: list[tuple[int, Rejection]]
     questions: Sequence[AdmittedQuestion]
@@ -175,7 +175,7 @@ class AdmittedBatch:
 class Admission:
     """Reads the queries of one partition and resolves them to private numbers.
 
-    Admission changes no state: the processor sets ``shares`` to those of the batch that it answers.
+    Admission changes no state: the processor stores the ``shares`` of a batch when it answers the batch.
     """
 
     def __init__(self, topics: Topics, context: Context, families: Families, shares: Shares) -> None:
@@ -186,7 +186,7 @@ class Admission:
         self._workload = Workload(context)
 
     def read(self, records: Sequence[RecordLike], budget: float = math.inf) -> QueryBatch:
-        """Read records up to the one with which their work reaches ``budget``."""
+        """Read records until their work reaches ``budget``."""
         rows: list[Row] = []
         unresolved: list[tuple[int, int, Any]] = []
         retired: list[tuple[int, Any, HaltedAnswer]] = []
@@ -265,9 +265,9 @@ class Admission:
         return require_unique_fields(value, query), answer
 
     def _admit_work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
-        """Return a question's work in its batch, and add its work to its stream's share; Rejection beyond the limit."""
+        """Return a question's work in its batch, and add its work to its stream's share; Rejection above the limit."""
         work = self._workload.estimate(slot, query)
-        # A feed sends the question of a window only once, so it must not be refused as busy.
+        # A feed asks about a window only once, so its question must not be refused as busy.
         if not self._context.streams.sorts[slot] & STANDING_SORT:
             shares.admit(slot, work.share, timestamp)
         return work.batch
@@ -330,9 +330,9 @@ class Admission:
         return AdmittedBatch(rejected, questions, batch.rows.merge(QuestionRows.from_rows(resolved)))
 
     def _resolve(self, slot: int, query: Any) -> Any:
-        """Let the stream's family read a question's private numbers; nothing else reads them.
+        """Make the stream's family read a question's private numbers; no other code reads them.
 
-        No table is read for a refused or ended stream: the table may be wrong, or already released.
+        No table is read for a refused or ended stream, because the table may be wrong or released.
         """
         streams = self._context.streams
         if not streams.sorts[slot] & STANDING_SORT and (query.window is not None or query.group is not None):
@@ -360,7 +360,7 @@ class Admission:
 
 
 def _record_values(records: Sequence[RecordLike]) -> Spans:
-    """Return the records' values, empty if a value is missing or unreadable."""
+    """Return the values of records; a missing or unreadable value is empty."""
     if isinstance(records, RecordColumns):
         return records.values
     return spans_of([value if (value := one.value).__class__ is bytes else b"" for one in records])

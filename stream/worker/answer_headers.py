@@ -16,13 +16,13 @@ from stream.processing.protocol import Headers, Message, RecordLike
 CLOUD_EVENTS_VERSION: Final = b"1.0"
 CONTENT_TYPE: Final = b"application/json"
 ANSWER_TYPE: Final = b"io.sotto.answer.v1"
-"""CloudEvents type of answers; the version rises with incompatible changes of the format."""
+"""CloudEvents type of answers; its version rises with each incompatible change of the format."""
 
 MAX_TRACEPARENT = 128
-"""Longest ``traceparent`` that is copied, in bytes; version 00 has 55."""
+"""Longest ``traceparent`` that is copied, in bytes; one of version 00 has 55 bytes."""
 
 MAX_TRACESTATE = 512
-"""Longest ``tracestate`` that is copied, in bytes; the recommendation requires 512."""
+"""Longest ``tracestate`` that is copied, in bytes; the recommendation requires at least 512."""
 
 MAX_TRACESTATE_MEMBERS = 32
 
@@ -51,9 +51,9 @@ def with_answer_headers(
 def answer_headers(topic: str, record: RecordLike, stream: bytes) -> Headers:
     """Return the headers of an answer on ``topic``; none if the query requests none.
 
-    A query with ``ce_specversion`` 1.0 gets a CloudEvent whose id is the query's position. A
-    well-formed ``traceparent`` is copied, together with a well-formed ``tracestate``; a repeated
-    header counts as malformed.
+    If a query has ``ce_specversion`` 1.0, its answer is a CloudEvent whose id is the query's position. A
+    well-formed ``traceparent`` is copied, together with a well-formed ``tracestate``. A repeated header
+    counts as malformed.
     """
     query_headers = _relevant_headers(record.headers)
     return (*_cloud_event(topic, record, stream, query_headers), *_trace_context(query_headers))

@@ -1,4 +1,4 @@
-"""Publishes replies and verdicts as answers, and writes checkpoints, updates and charges."""
+"""Publishes replies and verdicts of families as answers; writes checkpoints, updates and charges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stream.worker.stream_columns import group_equal_rows
 from stream.worker.stream_records import HaltedAnswer
 
 _CostFields = tuple[str, Any, int | None, int | None]
-"""Fields that a stream's answers share until its next charge: name, spent, answers left, version."""
+"""Fields that are the same in a stream's answers until its next charge: name, spent, answers left, version."""
 
 
 class ReplyPublisher:
@@ -41,7 +41,7 @@ class ReplyPublisher:
         answers: list[Message | None],
         outputs: Outputs,
     ) -> None:
-        """Answer questions of one family; a stream that cannot answer gets ``halted``."""
+        """Answer questions of one family; if a stream cannot answer, its answer is ``halted``."""
         streams, columns = self._streams, self._streams.columns
         answering = {slot: streams.life.can_answer(slot) for slot in {one.slot for one in questions}}
         replies = iter(family.answer([one for one in questions if answering[one.slot]]))
@@ -64,10 +64,10 @@ class ReplyPublisher:
     def _encode_reply(
         self, one: AdmittedQuestion, reply: Reply, costs: dict[int, _CostFields], charged: dict[int, None]
     ) -> Message:
-        """Count and encode a reply; ``costs`` caches each stream's fields until its next charge."""
+        """Count and encode a reply; ``costs`` caches fields of each stream's answers until its next charge."""
         streams, columns, slot = self._streams, self._streams.columns, one.slot
         if reply.refusal is not None:
-            # The question is valid, so it has no dead letter.
+            # The question is valid, so no dead letter is written.
             return self._encoded(one, "rejected", reason=reply.refusal.reason, price=reply.price)
         index = int(columns.answered[slot])
         columns.answered[slot], columns.last_offset[slot] = index + 1, one.offset
@@ -135,13 +135,13 @@ _MAX_CACHED_TEXTS: Final = 4096
 
 
 class ColumnPublisher:
-    """Publishes a sparse vector family's verdicts on all questions of a batch at once."""
+    """Publishes the verdicts of the sparse vector's family on all questions of a batch at once."""
 
     def __init__(self, streams: HostedStreams, encoder: OutputEncoder) -> None:
         self._streams = streams
         self._encoder = encoder
         self._encoded: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
-        """An answer's text before and after its index, by outcome, ⊤s published, ⊤s left and terms."""
+        """Texts of answers before and after the index, by outcome, published ⊤s, ⊤s left and terms."""
 
     def publish(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> MessageColumns:
         """Return the answers in order, and write the streams' new figures to ``outputs``."""
@@ -156,8 +156,8 @@ class ColumnPublisher:
         index = known.answered[stream_of] + np.where(verdicts.answering[stream_of], decisions.position, 0)
         left = known.cutoff[stream_of] - tops
         halted = decisions.outcomes == HALTED
-        # Answers with equal figures differ only in id, stream, index, window and group, so they share
-        # their other text. _unshared_rows numbers the answers that share none.
+        # Answers with equal figures differ only in id, stream, index, window and group, so the rest of their
+        # text is encoded once. _unshared_rows gives other answers different numbers.
         figures = (decisions.outcomes, tops, left, known.terms_of[stream_of])
         first, group = group_equal_rows(len(rows.slots), [*figures, self._unshared_rows(rows, verdicts, halted)])
         distinct: Iterator[Any] = zip(
@@ -189,10 +189,10 @@ class ColumnPublisher:
         return MessageColumns(names, values if order is None else values.gather(order))
 
     def _unshared_rows(self, rows: QuestionRows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
-        """Return a number per row: 0 if its text depends on its figures alone.
+        """Return a number for each row: 0 if its text depends on its figures alone.
 
-        Rows whose texts also depend on the stream (halted, extended) or on a published number have
-        another number for each stream or row.
+        If the text also depends on the stream (halted, extended) or on a published number, each stream or
+        row has a different number.
         """
         apart = np.where(halted, rows.slots + 1, 0)
         if extensions := self._streams.extensions:
@@ -204,7 +204,7 @@ class ColumnPublisher:
         return apart
 
     def _answer_text(self, figures: tuple[int, ...], number: PublishedNumber | None) -> tuple[bytes, bytes]:
-        """Return an answer's text before and after its index; the second is empty without index."""
+        """Return an answer's text before and after its index; the second text is empty if it has no index."""
         shared_key, (code, tops, left, terms_of, slot, index) = figures[:4], figures
         terms, extensions = self._streams.terms[terms_of], self._streams.extensions.get(slot, ())
         is_plain = code != HALTED and number is None and not extensions
@@ -243,7 +243,7 @@ class ColumnPublisher:
         stream_of = stream_of[given]
         answered = np.bincount(stream_of, minlength=len(slots))
         last = before.last_offset.copy()
-        # Offsets ascend, so the last assignment of a stream wins.
+        # Offsets ascend, so the last assignment is each stream's largest offset.
         last[stream_of] = rows.offsets[given]
         shown = np.where(verdicts.answering, before.tops_left - decisions.tops_left, 0)
         some = answered > 0
@@ -271,7 +271,7 @@ class ColumnPublisher:
 
 
 def _answer_ends(rows: QuestionRows) -> Spans | None:
-    """Encode the window and group that end each answer; None if no row has any."""
+    """Encode window and group, the last fields of an answer; None if no row has a window."""
     if not rows.windows_and_groups:
         return None
     windows_and_groups = [rows.windows_and_groups.get(place) for place in rows.places.tolist()]

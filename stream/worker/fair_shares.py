@@ -1,9 +1,8 @@
 """Estimates the work of questions, and divides a partition's work fairly among its streams.
 
-Estimates use public facts alone: a question's text, the declared attributes, the mechanism, and
-the number of rows if it is public. They ignore caches and assume that every question corrects a
-hypothesis. So an estimate is near the worst case, and a worker that reads the log again computes the
-same one.
+Estimates use public facts alone: a question's text, the declared attributes, the mechanism, and the number
+of rows if it is public. They ignore caches and assume that every question corrects a hypothesis. So an
+estimate is near the worst case, and a worker that reads the queries again computes the same estimate.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from stream.processing.dead_letters import BUSY, Rejection
 from stream.worker.families.family import TERMS_KEPT, Context, TableReleasedError
 
 SECOND: Final = 1_000_000_000
-"""Units of work per second: nanoseconds of one core of the machine in docs/performance.md."""
+"""One second of work. The unit is a nanosecond of one core of the machine in docs/performance.md."""
 
 PRIVATE_ROWS: Final = 1 << 20
 """Assumed number of rows of a table whose number is private, so that no refusal reveals it."""
@@ -49,15 +48,16 @@ PRIVATE_ROWS: Final = 1 << 20
 STORED_ROWS: Final = 1 << 26
 """Assumed number of rows that a question scans in a table of an engine, unless a smaller number is public.
 
-Such tables are larger than others. A hundred counts of two attributes fit into a stream's share, which one scan serves.
+Such tables are larger than tables in memory. With this number, a hundred counts over two attributes (computed
+by one scan) fit into a stream's share.
 """
 
 QUESTION_WORK: Final = 60_000
 """Work per question: to resolve it, draw noise, encode the answer and write a checkpoint."""
 LISTED_WORK: Final = 40_000
-"""Work per listed value, cell or candidate, and per requested number."""
+"""Work for each value, cell or candidate that a question lists, and for each number that it requests."""
 CHARACTER_WORK: Final = 6_000
-"""Work per character of a predicate: parsing and normalization."""
+"""Work per character of a predicate, to parse and normalize it."""
 SCAN_WORK: Final = 0.25
 """Work per row, for each literal of a comparison and each binary digit of a sum."""
 GROUPING_WORK: Final = 3.0
@@ -67,19 +67,19 @@ COMPARISON_WORK: Final = 0.5
 TERM_WORK: Final = 1.0
 """Work per cell, for each weighted predicate (JSON field ``terms``)."""
 CORRECTION_WORK: Final = 20.0
-"""Work per cell of a hypothesis: a correction, and the next question's marginal."""
+"""Work per cell of a hypothesis, to correct it and to compute the next question's marginal."""
 SMALL_FIT_WORK: Final = 2_500
-"""Work per cell of a small estimate: the steps of its fit."""
+"""Work per cell of a small estimate, for the steps of its fit."""
 LARGE_FIT_WORK: Final = 700
-"""Work per cell of a large estimate, for every 5 attributes; its fit takes fewer steps."""
+"""Work per cell of a large estimate, for every 5 attributes; a large estimate's fit takes fewer steps."""
 MARGINAL_WORK: Final = 200
-"""Work per cell of a marginal: noise, counts and their sums."""
+"""Work per cell of a marginal, for noise, counts and their sums."""
 SPARSE_CELL_WORK: Final = 1_000
 """Work per cell of a sparse hypothesis."""
 RELEASE_WORK: Final = 4.0
-"""Work per cell of a release that a sum adds."""
+"""Work per cell of a release that a question adds up."""
 TEXT_WORK: Final = 4_000
-"""Work per text and sum of a running count, for as many texts as there may be."""
+"""Work per text and sum of a running count, for the largest possible number of texts."""
 PROJECTION_WORK: Final = 15.0
 """Work per row of a projection, for each cell."""
 
@@ -87,46 +87,46 @@ PRICING_WORK: Final = 1_500_000
 """Work to choose the noise distribution and the price of a question with a requested error."""
 
 _QUESTIONS_PER_FIT: Final = 10
-"""Assumed number of questions that one small fit serves; a large fit serves one."""
+"""Assumed number of questions between two small fits; a large fit is assumed for each question."""
 
 _LARGE_FIT_ATTRIBUTES: Final = 5
 """Number of attributes that ``LARGE_FIT_WORK`` includes; a fit visits each cell once per attribute."""
 
 _MIN_CACHED_ESTIMATES: Final = 1 << 13
-"""Least number of cached estimates of work, by text and by text without its numbers."""
+"""Least number of cached estimates of work, both by text and by text without its numbers."""
 _MAX_CACHED_CHARACTERS: Final = 512
 """Longer predicates are not cached."""
 
 _number = re.compile(r"[0-9]+")
 
 _MAX_COMPARED_LITERALS: Final = 8
-"""A longer list of literals takes one lookup, which costs about as much as 8 comparisons."""
+"""A list of more literals is checked by one lookup, which costs about as much as 8 comparisons."""
 
 
 class Work(NamedTuple):
     """The work of one question."""
 
     share: int
-    """Counts against the share of the question's stream."""
+    """The work that counts against the share of the question's stream."""
 
     batch: int
-    """Counts against the batch: the questions of one batch share the scans of an engine's table."""
+    """The work that counts against the batch, whose questions share the scans of an engine's table."""
 
 
 @dataclass(frozen=True)
 class _TableFacts:
-    """Facts of a table that all questions on the same terms share."""
+    """Facts of a table, the same for all questions to streams with the same terms."""
 
     rows: int
     scanned_rows: int
-    """Rows that a question scans if it is alone; with others, as many as ``rows``."""
+    """Number of rows that a question alone in its batch scans; with others, each scans ``rows``."""
 
     attribute_sizes: Sequence[tuple[str, int]]
     universe: int
 
     @cached_property
     def names_have_digits(self) -> bool:
-        """Whether an attribute's name has a digit in it."""
+        """True if the name of any attribute has a digit."""
         return any(_number.search(name) for name, _ in self.attribute_sizes)
 
 
@@ -171,7 +171,7 @@ class Workload:
     def _cached_fit_work(
         self, number: int, calibration: EstimateCalibration, query: Any, texts: Sequence[str], facts: _TableFacts
     ) -> float:
-        """Estimate the work of an estimate's question; texts that differ in numbers share an entry."""
+        """Estimate the work of a question to an estimate; texts that differ only in numbers share an entry."""
         statistic = _statistic_attribute(query)
         named = (query.sum, query.mean, statistic, *(query.group_by or ()))
         fields = tuple(name for name in named if name is not None)
@@ -196,7 +196,7 @@ class Workload:
         try:
             rows = self._context.public_rows(slot)
         except (Rejection, TableReleasedError):
-            # This worker lacks the table, or the stream has ended: it will not answer.
+            # This worker does not have the table, or the stream has ended, so the question will not be answered.
             return _TableFacts(*_assumed_rows(source, None), named, universe)
         found = _TableFacts(*_assumed_rows(source, rows), named, universe)
         self._facts.put(number, found)
@@ -204,7 +204,7 @@ class Workload:
 
 
 def _assumed_rows(source: TableSource, public_rows: int | None) -> tuple[int, int]:
-    """Return the assumed number of rows, and the one of a scan for one question alone."""
+    """Return the assumed number of rows, and the number that one question alone scans."""
     if source.engine == "memory":
         rows = PRIVATE_ROWS if public_rows is None else public_rows
         return rows, rows
@@ -219,7 +219,7 @@ def _count_listed(query: Any) -> int:
 
 
 def _list_predicates(query: Any) -> list[str]:
-    """List the predicates of a question, without overlong ones, which are never parsed."""
+    """List the predicates of a question, except those too long to be parsed."""
     texts = [text for text in (query.where, query.rate) if text is not None]
     if query.terms is not None or query.candidates is not None:
         parts = (*(query.terms or ()), *(query.candidates or ()))
@@ -234,19 +234,19 @@ def _count_comparisons(text: str) -> int:
 
 
 def _row_work(source: TableSource, query: Any, texts: Sequence[str]) -> float:
-    """Estimate the work per row of counting, summing or grouping."""
+    """Estimate the work per row, to count, sum or group the rows."""
     work = 0.0
     for text in texts:
         leaves = _count_comparisons(text)
         work += SCAN_WORK * min(2 * (leaves + text.count(",")), _MAX_COMPARED_LITERALS * leaves)
-    # People with a matching row are looked up row by row.
+    # For each matching row, its person is looked up.
     work += GROUPING_WORK * [query.people, *(one.people for one in query.candidates or ())].count(True)
     if query.person_sum is not None:
         # A person's sum is added up row by row.
         work += 2 * GROUPING_WORK
     sums = [query.sum, query.mean, *(one.sum for one in query.candidates or ())]
     work += SCAN_WORK * sum(_binary_digits(source.attributes, name) for name in sums if name is not None)
-    # A rate counts twice: hits and all rows.
+    # A rate needs two counts: of its hits and of all rows.
     times = 1 if query.rate is None else 2
     grouped = len(query.group_by or ()) + (_statistic_attribute(query) is not None)
     return work + (times * GROUPING_WORK * (1 + grouped) if grouped else 0.0)
@@ -275,10 +275,10 @@ def _fit_work(
     folded = " ".join([*texts, *(name.replace('"', '""') for name in fields)]).casefold()
     named = [size for name, size in facts.attribute_sizes if name in folded]
     cells = min(facts.universe, math.prod(named), MAX_UNIVERSE)
-    # A question with a requested error may be measured alone, so that the next needs a new fit.
+    # A question with a requested error may be measured alone, so that the next question needs a new fit.
     served = 1 if alone else _QUESTIONS_PER_FIT
     if facts.universe <= MAX_CELLS_OF_ONE_ESTIMATE:
-        # All questions share one estimate of all cells, fitted at first and after each ⊤ (charge).
+        # All questions share one estimate of all cells, which is fitted at first and after each charge.
         fits = (calibration.cutoff + 1) / max(calibration.expected_queries, calibration.cutoff + 1)
         work = SMALL_FIT_WORK * facts.universe * (1.0 if alone else fits)
     elif cells <= MAX_CELLS_OF_ONE_ESTIMATE:
@@ -307,7 +307,7 @@ def _cell_work(mechanism: Mechanism, cutoff: int, query: Any, texts: Sequence[st
 
 
 def _evaluation_work(texts: Sequence[str], facts: _TableFacts, term_work: float) -> float:
-    """Estimate the evaluation of predicates on all cells of the attributes that they may name."""
+    """Estimate the work to evaluate predicates on all cells of the attributes that they may name."""
     folded = " ".join(texts).casefold()
     cells = min(facts.universe, math.prod(size for name, size in facts.attribute_sizes if name in folded))
     return cells * sum(term_work + COMPARISON_WORK * _count_comparisons(text) for text in texts)
@@ -321,7 +321,7 @@ class Limits(NamedTuple):
 
     outstanding: int
     rate: int
-    """Work per millisecond of the partition's clock."""
+    """Work that is served per millisecond of the partition's clock."""
 
     @classmethod
     def of(cls, outstanding: float, rate: float) -> Self:
@@ -335,9 +335,9 @@ NO_LIMITS: Final = Limits(0, 1)
 class Shares:
     """The outstanding work of the streams of one partition, served in equal shares.
 
-    ``served`` is a virtual time: the work served so far to a stream that was always busy. ``due``
-    has, for each busy stream, the value of ``served`` at which its outstanding work will be done.
-    ``served`` and each entry of ``due`` never decrease. ``queue`` orders streams by ``due``.
+    ``served`` is a virtual time: the work that a stream would have been served so far if it had always been
+    busy. ``due`` has, for each busy stream, the value of ``served`` at which its outstanding work will be
+    done. ``served`` and each entry of ``due`` never decrease. ``queue`` orders streams by ``due``.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -385,7 +385,7 @@ class Shares:
         heapq.heappush(self.queue, (due + work, slot))
 
     def _serve_until(self, timestamp: int) -> None:
-        """Serve the streams up to a time; an earlier time has no effect."""
+        """Serve the streams up to a time; a time before the last one has no effect."""
         work = (timestamp - self.clock) * self._limits.rate
         if work <= 0:
             return

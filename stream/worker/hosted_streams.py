@@ -1,8 +1,8 @@
 """The streams of one partition, with their definitions, totals and states.
 
-A million idle streams must fit in one worker, and a batch over thousands of streams uses
-whole-array operations. Hence each total is a numpy column, in which a stream's *slot* is its index,
-and streams of equal terms share one ``StreamTerms``.
+A million idle streams must fit in one worker, and a batch over thousands of streams needs operations on
+whole arrays. So each total is a numpy column, in which a stream's *slot* is its index, and streams with
+equal terms share one ``StreamTerms``.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def answering_mask(figures: StreamColumns) -> npt.NDArray[np.bool_]:
 class LifeCycle:
     """The states of a partition's streams, by slot.
 
-    ``reasons`` says why a stream has ended or is refused, and ``turns`` has the ``turn`` (see
-    ``WindowAndGroup``) of a standing stream's last answer.
+    ``reasons`` has the reasons why streams have ended or are refused. ``turns`` has the ``turn`` (see
+    ``WindowAndGroup``) of each standing stream's last answer.
     """
 
     def __init__(self, columns: StreamColumns) -> None:
@@ -64,7 +64,7 @@ class LifeCycle:
         columns.surplus[slots] = 0
 
     def resume(self, checkpoints: Sequence[tuple[int, Any, int]]) -> None:
-        """Restore totals; each entry is a slot, its checkpoint and the checkpoint's time in ms."""
+        """Restore totals; an entry has a slot, its checkpoint, and the checkpoint's time in ms."""
         if not checkpoints:
             return
         columns = self._columns
@@ -92,11 +92,11 @@ class LifeCycle:
         columns.state[slots[reopened]] = OPEN
 
     def can_answer(self, slot: int) -> bool:
-        """Return whether a stream answers on this worker."""
+        """Return True if a stream answers on this worker."""
         return bool(self._columns.state[slot] == OPEN) and not self._columns.refused[slot]
 
     def end(self, slot: int, state: int, reason: str) -> bool:
-        """End a stream; return False if its present state must not change to ``state``."""
+        """End a stream; return False if its current state must not change to ``state``."""
         if not may_become(STATES[self._columns.state[slot]], STATES[state]):
             return False
         self._columns.state[slot] = state
@@ -105,27 +105,27 @@ class LifeCycle:
         return True
 
     def refuse(self, slot: int, reason: str) -> None:
-        """Refuse a stream on this worker. No checkpoint records it: another worker may answer."""
+        """Refuse a stream on this worker; no checkpoint records it, because another worker may answer."""
         self._columns.refused[slot] = True
         self._columns.changed[slot] = True
         self.reasons[slot] = reason
 
 
 CONTROL_UNREAD: Final = "this worker cannot read the stream's control event; upgrade it"
-"""Reason for refusing a stream whose latest control event a later release of Sotto wrote."""
+"""Reason for refusing a stream whose latest control event comes from a later version of Sotto."""
 
 MIN_RELEASED: Final = 64
-"""Fewest released slots that are freed together."""
+"""Least number of released slots that are freed together."""
 
 PLAIN_SORT: Final = 1
 STANDING_SORT: Final = 2
 
 
 class HostedStreams:
-    """A partition's streams, by slot: ``columns`` has totals, ``noise`` keys, ``life`` states.
+    """A partition's streams, by slot: ``columns`` has their totals, ``noise`` their keys, ``life`` their states.
 
-    - ``names`` and ``texts``: the stream's name by slot, as text and as bytes.
-    - ``kinds``: the name of the stream's family.
+    - ``names`` and ``texts``: the names of streams by slot, as text and as bytes.
+    - ``kinds``: the names of the streams' families.
     - ``sorts``: ``PLAIN_SORT`` (a sparse vector over values in queries), ``STANDING_SORT``, both, or 0.
     - ``extensions``: the extensions of each extended stream.
     - ``unreadable_streams``: names of streams without a slot, whose control events cannot be read.
@@ -159,7 +159,7 @@ class HostedStreams:
 
     @property
     def all_are_plain(self) -> bool:
-        """Whether every stream is a sparse vector over values in queries; cached between openings."""
+        """True if every stream is a sparse vector over values in queries; cached between openings."""
         if self._all_are_plain[0] != self._start_count:
             self._all_are_plain = self._start_count, bool(self.columns.is_plain[: len(self)].all())
         return self._all_are_plain[1]
@@ -171,8 +171,8 @@ class HostedStreams:
     def host(self, definitions: Sequence[StreamDefinition]) -> list[int]:
         """Add or update streams and return their slots; a new incarnation starts from zero.
 
-        A stream takes the incarnation of its last definition. Of the definitions of this incarnation, it
-        takes the one with the most extensions, since extensions are never withdrawn.
+        The incarnation is that of the stream's last definition. Among the definitions of this incarnation, the
+        one with the most extensions counts, because extensions are never withdrawn.
         """
         slots: list[int] = []
         new: dict[int, StreamDefinition] = {}
@@ -216,7 +216,7 @@ class HostedStreams:
         self.life.reopen_exhausted(np.array([slot], dtype=np.intp))
 
     def _renew_terms(self, slot: int, definition: StreamDefinition) -> None:
-        """Switch a stream to a later version of its table, and end its refusal."""
+        """Switch a stream to a later version of its table; it is no longer refused."""
         columns, version = self.columns, self.terms[definition.terms].version
         if version > self.terms_at(slot).version:
             self._start_count += 1
@@ -258,7 +258,7 @@ class HostedStreams:
         return slot
 
     def _store_names(self, slots: Sequence[int]) -> None:
-        """Store the names of slots that have got one, as bytes."""
+        """Store the names of new streams as bytes."""
         columns, known = self.columns, len(self.texts.texts)
         columns.grow(len(self))
         for slot in slots:
@@ -270,11 +270,11 @@ class HostedStreams:
 
     @property
     def has_released_slots(self) -> bool:
-        """Whether the names of released slots may still be found among the ``texts``."""
+        """True if ``texts`` may still have the names of released slots."""
         return bool(self._released)
 
     def release(self, slot: int) -> None:
-        """Remove a retired stream; its slot has no stream, and its start number is 0."""
+        """Remove a retired stream; its slot then has no stream, and the start number 0."""
         columns, life = self.columns, self.life
         del self.slots[self.names[slot]]
         self.names[slot] = self.incarnations[slot] = self.kinds[slot] = ""
@@ -286,14 +286,14 @@ class HostedStreams:
         self._released.append(slot)
 
     def sweep(self) -> frozenset[int]:
-        """If many slots are released, free them and what only they used; return the released terms.
+        """If many slots are released, free them and the terms that only they used; return these terms.
 
-        Terms are numbered in the order of ``terms``.
+        The result has the indices of the terms in ``terms``.
         """
         if len(self._released) < max(MIN_RELEASED, len(self.slots) // 4):
             return frozenset()
         for slot in self._released:
-            self.names[slot] = f'"{slot}'  # no query has a name with a quotation mark
+            self.names[slot] = f'"{slot}'  # no query can name it, because names have no quotation marks
         self._free_slots += self._released
         self._released = []
         self.texts = SlotNames()
@@ -309,7 +309,7 @@ class HostedStreams:
         return np.flatnonzero(self.columns.start_number[: len(self)])
 
     def names_of(self, figures: StreamColumns) -> Spans:
-        """Return the names of the streams of these figures."""
+        """Return the names of the streams that these figures are about."""
         return Spans(self.texts.texts.spans.data, figures.name_at, figures.name_size)
 
     def barrier_of_round(self, slot: int, tops: int) -> int:
@@ -319,9 +319,8 @@ class HostedStreams:
     def mark_uncertain_status(self, recent: int) -> None:
         """Mark streams whose latest status record may be missing or wrong after a restart.
 
-        These are the streams whose checkpoint was written in the last ``recent`` milliseconds or at an
-        unknown time, and the open streams that the previous worker may have refused for their table
-        or noise key.
+        These streams have a checkpoint from the last ``recent`` milliseconds or from an unknown time, or
+        they are open and the previous worker may have refused them because of their table or noise key.
         """
         columns, hosted = self.columns, slice(len(self))
         answered, written_at = columns.last_offset[hosted] >= 0, columns.written_at[hosted]
@@ -346,7 +345,7 @@ class HostedStreams:
         return reasons
 
     def answers_left(self, slot: int) -> int:
-        """Return how many ordinary charged answers the rest of a stream's grant pays for."""
+        """Return the number of ordinary charged answers for which the rest of a stream's grant pays."""
         columns = self.columns
         return ordinary_charges_left(
             int(columns.cutoff[slot]), int(columns.tops[slot]), int(columns.surplus[slot])
@@ -377,7 +376,7 @@ class HostedStreams:
         return self.terms_at(slot).spent(*figures, self.extensions.get(slot, ()))
 
     def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str, int]]:
-        """Return what checkpoints have of every stream, to compare a restored state with a live one."""
+        """Return the figures of every stream that checkpoints have, to compare a restored with a live state."""
         columns = self.columns
         return {
             name: (

@@ -1,4 +1,4 @@
-"""Encodes the output of a batch: checkpoints, charges, status and dead letters."""
+"""Encodes the output of a batch: checkpoints, updates, charges, status records and dead letters."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class OutputEncoder:
         return spans_of([b',"surplus":%d' % one if one else b"" for one in known.tolist()]), which
 
     def _encode_turns(self, slots: npt.NDArray[np.intp]) -> Part:
-        """Encode the fields ``turn`` (of the last answer's window and group) of standing streams."""
+        """Encode the fields ``turn`` of standing streams; see ``WindowAndGroup``."""
         if not (turns := self._streams.life.turns):
             return b""
         said = [b',"turn":%d' % turns[slot] if slot in turns else b"" for slot in slots.tolist()]
@@ -89,7 +89,7 @@ class OutputEncoder:
         return _encode_reasons([reasons.get(slot) for slot in slots.tolist()])
 
     def delete_records(self, outputs: Outputs, keys: Sequence[bytes]) -> None:
-        """Delete records of retired streams: those with these keys in the changelog, and their status."""
+        """Delete the changelog records with these keys, and the status records of their retired streams."""
         outputs.extend(self._topics.state, self._partition, [(key, None, ()) for key in keys])
         names = [key for key in keys if not key.startswith(UPDATE_PREFIX)]
         outputs.extend(self._topics.status, self._partition, [(name, None, ()) for name in names])
@@ -100,7 +100,7 @@ class OutputEncoder:
         outputs.add(self._topics.state, self._partition, (key, encode_update(update), ()))
 
     def write_progress(self, outputs: Outputs, progress: Any, topic_ids: Mapping[str, str]) -> None:
-        """Write the offset up to which this partition's queries are answered."""
+        """Write the progress record, with the offset up to which this partition's queries are answered."""
         outputs.add(
             self._topics.state, self._partition, (PROGRESS_KEY, encode(progress), topic_id_headers(topic_ids))
         )
@@ -209,7 +209,8 @@ class OutputEncoder:
     def write_rejection(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> Message | None:
         """Write a dead letter, and return the answer if the event has an id and a stream.
 
-        A question refused as busy is valid and its client can send it again, so it has no dead letter.
+        A question that is refused as busy is valid, and its client can send it again. So it has no dead
+        letter.
         """
         if rejection.code == BUSY:
             outputs.busy += 1

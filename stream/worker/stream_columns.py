@@ -22,11 +22,11 @@ _INITIAL_CAPACITY: Final = 64
 
 
 class FigureArrays:
-    """Zero-initialized arrays of equal length, one per annotation of a subclass.
+    """Arrays of equal length, one for each annotation of a subclass, initially zero.
 
     The entries of a slot are adjacent in memory, so that they share cache lines. The arrays named in
-    ``SEPARATE_ARRAYS`` are stored separately: they are rarely read, or scanned as a whole. ``grow``
-    replaces all arrays, so callers must not keep them.
+    ``SEPARATE_ARRAYS`` are stored separately, because they are rarely read, or are scanned as a whole.
+    ``grow`` replaces all arrays, so callers must not keep references to them.
     """
 
     SEPARATE_ARRAYS: ClassVar[frozenset[str]] = frozenset()
@@ -65,7 +65,7 @@ class FigureArrays:
             getattr(self, name)[slot] = 0
 
     def gather(self, slots: npt.NDArray[np.intp]) -> Self:
-        """Gather the entries of some slots, without ``SEPARATE_ARRAYS`` and arrays of bytes."""
+        """Gather the entries of some slots, except ``SEPARATE_ARRAYS`` and arrays of bytes."""
         found = object.__new__(type(self))
         arrays = self._layout.gather(self.rows, self._figures, np.ascontiguousarray(slots, dtype=np.int64))
         for name, array in zip(self._figures, arrays, strict=True):
@@ -75,7 +75,7 @@ class FigureArrays:
     def write_figures(
         self, slots: npt.NDArray[np.intp], picked: Self, figures: Mapping[str, npt.NDArray[Any]]
     ) -> Self:
-        """Write figures of distinct slots, and return ``picked`` with these figures."""
+        """Write figures of distinct slots; return ``picked`` (their gathered entries) with these figures."""
         self._layout.scatter(self.rows, figures, np.ascontiguousarray(slots, dtype=np.int64))
         found = object.__new__(type(self))
         found.__dict__.update(picked.__dict__)
@@ -96,8 +96,10 @@ class StreamColumns(FigureArrays):
     - ``cutoff``: number of ordinary charged answers that the grant pays for.
     - ``tops``: number of charged answers so far; ``surplus``: their cost beyond one ordinary charge
       each, in parts of a charge (0 for sparse vectors).
-    - ``threshold``: of a sparse vector; ``is_plain``: a sparse vector over values in queries.
-    - ``start_number``: changes whenever the stream starts from new terms; 0 for a released slot.
+    - ``threshold``: the threshold of a sparse vector; ``is_plain``: True for a sparse vector over values in
+      queries.
+    - ``start_number``: a number that changes whenever the stream starts from new terms; 0 for a released
+      slot.
     - ``name_at``, ``name_size``: position of the name among all names.
     """
 
@@ -130,7 +132,7 @@ class StreamColumns(FigureArrays):
 
 @cache
 def _entry_types(kind: type[FigureArrays]) -> dict[str, np.dtype[Any]]:
-    """Return each annotated array's entry type; cached, since this takes longer than the arrays."""
+    """Return the entry type of each annotated array; cached, because this is slower than making the arrays."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: _entry_type(array) for name, array in hints.items() if name != "SEPARATE_ARRAYS"}
 
@@ -138,7 +140,7 @@ def _entry_types(kind: type[FigureArrays]) -> dict[str, np.dtype[Any]]:
 def _entry_type(annotation: Any) -> np.dtype[Any]:
     """Return the entry type of ``npt.NDArray[...]``; ``Annotated`` gives the entry's length.
 
-    The innermost type is the entry's: the nesting of the outer types differs by numpy's release.
+    The entry's type is the innermost type; the nesting of the outer types differs between versions of numpy.
     """
     kind, *width = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     while parts := get_args(kind):
@@ -184,8 +186,8 @@ _DIGEST_BYTES: Final = 32
 class StreamKeys:
     """Each stream's noise key, incarnation and digest, by slot.
 
-    ``missing_keys`` has, by slot, the id of the key that a stream needs and this worker lacks; such a
-    stream never draws.
+    ``missing_keys`` has, by slot, the id of the key that a stream needs but this worker does not have. No
+    noise is drawn for such a stream.
     """
 
     def __init__(self, key: NoiseKey, columns: StreamColumns) -> None:
@@ -218,7 +220,7 @@ class StreamKeys:
                 self.missing_keys[slot] = one.key_id
 
     def remove_stream(self, slot: int) -> None:
-        """Forget what only some streams have."""
+        """Forget the entries of a stream that are not in columns."""
         self.missing_keys.pop(slot, None)
         self._version_suffixes.pop(slot, None)
 
@@ -229,13 +231,14 @@ class StreamKeys:
     def set_version(self, slot: int, version: int) -> None:
         """Derive the noise of a stream's questions for another version of its table.
 
-        A question whose first answer was not committed may be answered again from other data. It must
-        not get the same noise: the two answers together would reveal how the data differ.
+        A question whose first answer was not committed may be answered again from other data. The second
+        answer must have other noise, because two answers with the same noise would reveal how the data
+        differ.
         """
         self._version_suffixes[slot] = version.to_bytes(8, "big") if version > FIRST_VERSION else b""
 
     def subkey(self, slot: int, role: DrawRole) -> bytes:
-        """Return a stream's subkey for one role; the threshold's is the same in all versions."""
+        """Return a stream's subkey for one role; the threshold's subkey is the same in all versions."""
         version = b"" if role is DrawRole.THRESHOLD else self._version_suffixes.get(slot, b"")
         return stream_subkey(
             self._keys[self._key_of[slot]],

@@ -39,10 +39,10 @@ from stream.worker.stream_records import UPDATE_PREFIX, DefinitionReader, Stream
 
 
 class StreamControl:
-    """Adds and ends a partition's streams as control events say, and keeps their tables in memory.
+    """Adds and ends a partition's streams according to control events, and keeps their tables in memory.
 
-    ``runs_in_thread`` makes the engine answer in a thread. It becomes true with the first stream
-    that reads a table or is not a sparse vector: one question to such a stream may take a second.
+    If ``runs_in_thread`` is True, the engine answers in a thread. It becomes True with the first stream that
+    reads a table or is not a sparse vector, because one question to such a stream may take a second.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class StreamControl:
         """``forget_slot`` is called before a retired stream's slot is released."""
         self.runs_in_thread = False
         self.stale_keys: dict[bytes, None] = {}
-        """Keys of the changelog's records of retired streams, which must be deleted."""
+        """Keys of changelog records of retired streams, which must be deleted."""
         self._streams = streams
         self._tables = tables
         self._changelog = changelog
@@ -62,13 +62,14 @@ class StreamControl:
         self._checkpoints_without_definition: Mapping[str, str] = {}
 
     def set_checkpoints_without_definition(self, checkpoints: Mapping[str, str]) -> None:
-        """Set the incarnation, by stream, of each restored checkpoint without a control event."""
+        """Set the incarnations, by stream, of restored checkpoints whose stream has no control event."""
         self._checkpoints_without_definition = checkpoints
 
     def apply_events(self, records: Sequence[RecordLike]) -> list[int]:
         """Apply control events in order and return the slots of their streams.
 
-        Digests of retired streams come first: definitions are deleted after the digests are written.
+        Digests of retired streams are applied first, because definitions are deleted only after the digests
+        are written.
         """
         slots: list[int] = []
         readable: list[StreamDefinition] = []
@@ -85,7 +86,7 @@ class StreamControl:
                 continue
             slots += self._add_streams(readable)
             readable = []
-            # A later release of Sotto wrote this event, perhaps to halt the stream: it must not answer.
+            # A later version of Sotto wrote this event, perhaps to halt the stream, so the stream must not answer.
             name = _name_of(record)
             if (known := self._streams.slots.get(name)) is not None:
                 self._streams.life.refuse(known, CONTROL_UNREAD)
@@ -94,16 +95,16 @@ class StreamControl:
         return slots + self._add_streams(readable)
 
     def drop_retired(self, slots: Iterable[int], *, restoring: bool = False) -> list[int]:
-        """Drop the retired streams among those of some slots, and return the other slots.
+        """Drop the retired ones of these slots' streams, and return the other slots.
 
-        A definition without its deletion is dropped too: compaction may remove the deletion first for
-        a slow reader, and another client may repeat a definition.
+        A retired stream is dropped even if its definition is not deleted: a slow reader may miss the
+        deletion because of compaction, or another client may repeat a definition.
         """
         streams, slots, left = self._streams, list(slots), []
         retired = streams.retired.select(streams.names[slot] for slot in slots)
         for slot in slots:
             if (name := streams.names[slot]) not in streams.slots:
-                continue  # the slot was named twice and is released
+                continue  # the slot is in ``slots`` twice, and is already released
             if name not in retired:
                 left.append(slot)
                 continue
@@ -128,18 +129,18 @@ class StreamControl:
         return keys
 
     def slots_of_deleted(self, records: Iterable[RecordLike]) -> list[int]:
-        """Return the slots of the streams whose definitions these records delete."""
+        """Return the slots of streams whose definitions these records delete."""
         names = [_name_of(record) for record in records if record.value is None]
         self._streams.unreadable_streams.difference_update(names)
         return [slot for name in names if (slot := self._streams.slots.get(name)) is not None]
 
     def _add_streams(self, definitions: Sequence[StreamDefinition]) -> list[int]:
-        """Add streams; TableMissedError if the restore could not apply the checkpoint of one.
+        """Add streams; TableMissedError if the restore could not apply the checkpoint of one of them.
 
-        Suppose that a stream's newest control event was written after the restore had read the
-        topic, and that compaction had removed the older ones. Then the restore saw a checkpoint but
-        no control event. If the stream started again from zero, it would answer beyond its cutoff;
-        the error causes another restore.
+        Suppose that a stream's newest control event was written after the restore had read the topic, and
+        that compaction had removed the older events. Then the restore has seen a checkpoint but no control
+        event. If the stream started again from zero, it would answer beyond its cutoff. So the error causes
+        another restore.
         """
         if self._checkpoints_without_definition and (
             missed := [
@@ -164,27 +165,26 @@ class StreamControl:
         return slots
 
     def _is_current(self, slot: int, definition: StreamDefinition) -> bool:
-        """Return whether the stream was neither extended nor refreshed after this event."""
+        """Return True if the stream was neither extended nor refreshed after this event."""
         streams = self._streams
         known = len(streams.extensions.get(slot, ())) + streams.terms_at(slot).version
         return definition.incarnation == streams.incarnations[slot] and definition.rank >= known
 
     @property
     def answers_are_repeatable(self) -> bool:
-        """Whether restored streams would give the same answers to the same queries again.
+        """True if restored streams would give the same answers to the same queries again.
 
-        The log does not record between which questions a stream was extended or its table
-        refreshed. So a question that was answered ``halted`` before an extension could now get a
-        number.
+        Kafka does not record between which questions a stream was extended or its table refreshed. So a
+        question that was answered ``halted`` before an extension could now be answered with a number.
         """
         streams, state = self._streams, self._streams.columns.state
         changed = streams.extensions.keys() | streams.noise.refreshed_slots
         return not any(state[slot] == OPEN for slot in changed - self._pending_ends.keys())
 
     def refuse_unanswerable_streams(self, slots: npt.NDArray[np.intp]) -> None:
-        """Refuse streams whose noise key or table this worker lacks, and streams that are models.
+        """Refuse streams whose noise key or table this worker does not have, and streams that are models.
 
-        A model gets no questions: each period has a separate stream.
+        A model is not asked, because each period has its own stream (docs/live.md, "A period at a time").
         """
         streams = self._streams
         missing_keys = streams.noise.missing_keys
@@ -206,7 +206,7 @@ class StreamControl:
                 for slot in slots[terms_of == index].tolist():
                     if slot not in missing_keys:
                         streams.life.refuse(slot, f"table: {error}")
-        # Only a refreshed or ended stream can make a table unnecessary.
+        # A table becomes unnecessary only if a stream was refreshed or has ended.
         renewed = any(streams.terms[index].version > FIRST_VERSION for index in indices)
         if renewed or not answering_mask(streams.columns.gather(slots)).all():
             self._release_tables()
@@ -222,7 +222,7 @@ class StreamControl:
         self._tables_in_use = {index: table for index, table in self._tables_in_use.items() if needed[index]}
 
     def end_streams(self) -> npt.NDArray[np.intp]:
-        """End the streams that control has ended, and return their slots.
+        """End the streams that control events have ended, and return their slots.
 
         A stream whose period is over first answers all questions of the period.
         """
@@ -253,9 +253,9 @@ def _name_of(record: RecordLike) -> str:
 
 MAX_COLLECTED_DEFINITIONS = 10_000
 MAX_COLLECTED_CHECKPOINTS = 50_000
-"""Most records (of different keys) that a restore collects before it applies them: bounds memory."""
+"""Most records (of different keys) that a restore collects before it applies them, to bound memory."""
 
-# An incarnation is only compared with its stream's, so its form is not checked.
+# An incarnation is only compared with the incarnation of its stream, so its form is not checked.
 _WireCheckpoint = msgspec.defstruct(
     "Checkpoint",
     [("incarnation", str)],
@@ -272,8 +272,8 @@ _decode_progress: Any = msgspec.json.Decoder(struct(Progress)).decode
 class WorkerRestore:
     """Restores a partition's streams from their control events and the worker's changelog.
 
-    The changelog has checkpoints of totals, and the updates of estimates. ``progress`` is its
-    progress record, or None, and ``topic_ids`` come from the headers of that record.
+    The changelog has checkpoints of totals, and updates. ``progress`` is the progress record, or None.
+    ``topic_ids`` comes from the headers of this record.
     """
 
     def __init__(self, control_topic: str, control: StreamControl, streams: HostedStreams) -> None:
@@ -301,9 +301,10 @@ class WorkerRestore:
             self._apply_checkpoints()
 
     def end(self, families: Families) -> None:
-        """Apply the other records, refuse unanswerable streams, and restore updates of estimates.
+        """Apply the remaining records, refuse unanswerable streams, and restore updates.
 
-        Records of retired streams are marked for deletion: a worker may have stopped before that.
+        Records of retired streams are marked for deletion, because an earlier worker may have stopped before
+        it deleted them.
         """
         self._apply_definitions()
         self._checkpoints = {**self._checkpoints_without_definition, **self._checkpoints}
@@ -335,7 +336,7 @@ class WorkerRestore:
         self._control.drop_retired(self._control.slots_of_deleted(records), restoring=True)
 
     def _apply_checkpoints(self) -> None:
-        """Apply the collected checkpoints; keep those whose stream has no definition yet."""
+        """Apply the collected checkpoints; keep those of streams without a definition for later."""
         records, self._checkpoints = self._checkpoints, {}
         progress = records.pop(PROGRESS_KEY, None)
         if progress is not None and progress.value is not None:
@@ -369,7 +370,7 @@ class WorkerRestore:
             self._streams.columns.written_at[slot] = 0
 
     def _restore_updates(self, families: Families, updates: UpdateLog) -> None:
-        """Restore each stream's updates; refuse a stream if one is missing."""
+        """Restore each stream's updates; refuse a stream if an update is missing."""
         streams, terms = self._streams, self._streams.terms
         learning = [index for index in range(len(terms)) if terms[index].has_updates]
         slots = streams.hosted_slots()

@@ -1,11 +1,11 @@
-"""Decodes the records of which a partition may have hundreds of thousands.
+"""Decodes the kinds of records of which a partition may have hundreds of thousands.
 
 The records are stream definitions, updates (one for each charged answer of a stream with an estimate or
 with released texts), and retired streams.
 
-A definition is a kilobyte, and thousands of streams share all of it but name, identity and
-threshold. Each distinct shared part is validated once by the pydantic model; definitions with an
-equal shared part skip this validation.
+A definition is about a kilobyte. In thousands of streams it may be the same except for name, identity and
+threshold. The pydantic model validates each different shared part once; further definitions with the same
+shared part skip this validation.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from stream.processing.protocol import RecordLike, decode_changelog_record
 from stream.worker.stream_terms import TermsTable, WireAmount
 
 _UNSHARED_FIELDS = frozenset({"threshold"})
-"""Fields of a mechanism that streams of equal terms do not share."""
+"""Fields of a mechanism that may differ between streams with equal terms."""
 _INCARNATION_LENGTH, _DIGEST_LENGTH = 32, 64
 
 
@@ -67,7 +67,7 @@ def _tagged_struct(model: type[BaseModel]) -> type[msgspec.Struct]:
 _MECHANISMS = tuple(_tagged_struct(model) for model in get_args(get_args(Mechanism)[0]))
 
 # Names and identities are plain str here, because ``_are_well_formed`` checks all of them at once. The
-# source's name needs no check: it belongs to the shared part, which the model has validated.
+# source's name is not checked, because it belongs to the shared part, which the model has validated.
 _WireSpec = msgspec.defstruct(
     "Spec",
     [("stream", str), ("source", str), ("mechanism", Union[_MECHANISMS])],  # noqa: UP007  (built at run time)
@@ -111,8 +111,8 @@ _shared_of_mechanism = {
 class StreamDefinition(msgspec.Struct, frozen=True, gc=False):
     """A control event: a stream, its identity, its terms, and whether it may answer.
 
-    ``terms`` is an index in ``TermsTable``; ``threshold`` is 0 unless the stream is a sparse
-    vector; ``reason`` is None in an opening.
+    ``terms`` is an index in ``TermsTable``. ``threshold`` is 0 unless the stream is a sparse vector.
+    ``reason`` is None if the event opens the stream.
     """
 
     stream: str
@@ -128,7 +128,7 @@ class StreamDefinition(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def rank(self) -> int:
-        """Order of the events of one incarnation; it grows with each extension and refresh."""
+        """The event's place among the events of its incarnation; it grows with each extension and refresh."""
         return len(self.extensions) + self.version
 
 
@@ -140,14 +140,14 @@ class DefinitionReader:
         self._terms_by_shared_part: dict[Any, tuple[int, int]] = {}
 
     def read(self, values: Sequence[bytes]) -> list[StreamDefinition | None]:
-        """Return each event's definition; None if this release of Sotto cannot read the event."""
+        """Return each event's definition; None if this version of Sotto cannot read the event."""
         definitions = [self._read_value(value) for value in values]
         if _are_well_formed([one for one in definitions if one is not None]):
             return definitions
         return [self._validate(value) for value in values]
 
     def forget(self, terms: AbstractSet[int]) -> None:
-        """Forget the shared parts with these terms, which are released."""
+        """Forget the shared parts with these terms, which no stream uses any more."""
         known = self._terms_by_shared_part
         self._terms_by_shared_part = {part: one for part, one in known.items() if one[0] not in terms}
 
@@ -163,7 +163,7 @@ class DefinitionReader:
             or len(value) > MAX_RECORD_BYTES
             or wire.extensions is not msgspec.UNSET
             or (wire.kind == "opened") is not (wire.reason is msgspec.UNSET)
-            # A field given twice adds quotation marks, so the number differs from the validated event's.
+            # A repeated field adds quotation marks, so their number differs from that of the validated event.
             or value.count(b'"') != quotes_without_reason + _count_quotes_of_reason(wire)
         ):
             return self._validate(value)
@@ -183,7 +183,9 @@ class DefinitionReader:
         if definition.extensions:
             return _build_definition(wire, terms, definition.extensions)
         if isinstance(definition.source, EventsSource) and definition.source.period_of is not None:
-            return _build_definition(wire, terms)  # not kept: no stream of a later period has this shared part
+            return _build_definition(
+                wire, terms
+            )  # not remembered, because streams of later periods have other shared parts
         self._terms_by_shared_part[_shared_part(wire)] = (terms, value.count(b'"') - _count_quotes_of_reason(wire))
         return _build_definition(wire, terms)
 
@@ -236,7 +238,7 @@ def _are_well_formed(definitions: Sequence[StreamDefinition]) -> bool:
 
 
 def _are_hexadecimal(texts: Sequence[str], length: int) -> bool:
-    """Return whether all texts are ``length`` lower-case hexadecimal digits."""
+    """Return True if all texts are ``length`` lower-case hexadecimal digits."""
     joined = "".join(texts)
     try:
         return set(map(len, texts)) <= {length} and bytes.fromhex(joined).hex() == joined
@@ -266,7 +268,7 @@ def encode_update(update: Update) -> bytes:
 
 
 def decode_update(value: bytes) -> Any:
-    """Decode a record by its fields: each kind requires or allows fields that the others refuse."""
+    """Decode a record; its fields determine its kind, because no record fits two kinds."""
     *others, last = _DECODERS
     for decode in others:
         try:
@@ -282,13 +284,13 @@ def _stream_and_number(key: bytes) -> tuple[str, int]:
 
 
 class UpdateLog:
-    """The updates found in a changelog, by stream and number."""
+    """The updates in a changelog, by stream and number."""
 
     def __init__(self) -> None:
         self._updates: dict[tuple[str, int], tuple[str, bytes]] = {}
 
     def add(self, record: RecordLike) -> None:
-        """Add one record; LaterVersionError if this release of Sotto cannot read it."""
+        """Add one record; LaterVersionError if this version of Sotto cannot read it."""
         update = decode_changelog_record(record, decode_update)
         self._updates[_stream_and_number(record.key or b"")] = update.incarnation, record.value or b""
 
@@ -297,7 +299,7 @@ class UpdateLog:
         self._updates.pop(_stream_and_number(key), None)
 
     def keys_of(self, is_chosen: Callable[[str], bool]) -> list[bytes]:
-        """Return the keys of the records of some streams."""
+        """Return the keys of all records of the streams for which ``is_chosen`` is True."""
         chosen = {stream for stream in {stream for stream, _ in self._updates} if is_chosen(stream)}
         return [update_key(stream, number) for stream, number in self._updates if stream in chosen]
 
@@ -309,10 +311,10 @@ class UpdateLog:
 
 _decode_retired: Any = msgspec.json.Decoder(struct(RetiredStreams)).decode
 _Row: Final = Struct("<dddqI")
-"""The spent ε, δ and ρ (NaN: none), the charged answers left (-1: none), and the reason's number."""
+"""Spent ε, δ and ρ (NaN for None), the charged answers left (-1 for None), and the number of the reason."""
 
 MAX_REASON_BYTES: Final = 1 << 20
-"""Most bytes of different reasons; answers of later streams have ``OTHER_REASON``."""
+"""Most bytes of different reasons; if there are more, further streams have ``OTHER_REASON``."""
 _REASON_OBJECT_BYTES: Final = 200
 OTHER_REASON: Final = "the stream has ended; the audit trail has the reason"
 
@@ -326,7 +328,7 @@ class HaltedAnswer(NamedTuple):
 
 
 class RetiredStreamTable:
-    """The retired streams, in rows of 52 bytes, beside the texts of different reasons."""
+    """The retired streams of a partition, in rows of 52 bytes, and the texts of different reasons."""
 
     def __init__(self) -> None:
         self._rows = DigestTable(_Row.size)
@@ -338,11 +340,11 @@ class RetiredStreamTable:
         return len(self._rows)
 
     def has(self, stream: str) -> bool:
-        """Return whether a stream is retired."""
+        """Return True if a stream is retired."""
         return bool(self._rows) and self._rows.find(name_digest("stream", stream)) is not None
 
     def select(self, streams: Iterable[str]) -> set[str]:
-        """Return those of the streams that are retired."""
+        """Return the streams that are retired."""
         return find_retired(self._rows, streams)
 
     def find(self, stream: str) -> HaltedAnswer | None:
@@ -355,7 +357,7 @@ class RetiredStreamTable:
         return HaltedAnswer(self._reasons[reason], spent, None if left < 0 else left)
 
     def add_record(self, value: bytes) -> None:
-        """Add the streams of a control record; ignore one that this release of Sotto cannot read."""
+        """Add the streams of a control record; ignore a record that this version of Sotto cannot read."""
         try:
             record = _decode_retired(value)
             digests = split_digests(record.names)

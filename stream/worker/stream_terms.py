@@ -48,7 +48,8 @@ from stream.processing.dead_letters import Rejection, replace_nan_and_infinity
 class WindowAndGroup(NamedTuple):
     """The window and the group (None without groups) of a standing stream's question.
 
-    ``turn`` grows with each question of a stream: by window, then by group in row-major order.
+    ``turn`` grows with each question of a stream: questions are ordered by window, then by group in row-major
+    order.
     """
 
     window: Any
@@ -91,7 +92,7 @@ _decode_window_fields = msgspec.json.Decoder(_WindowFields).decode
 
 
 def window_and_group_of(query: Any, groups: QuestionGroups) -> WindowAndGroup:
-    """Return a query's window and group; Rejection without a window or for an unknown group."""
+    """Return a query's window and group; Rejection if the window is missing or the group unknown."""
     if query.window is None:
         raise _NO_WINDOW.with_traceback(None)
     try:
@@ -102,7 +103,7 @@ def window_and_group_of(query: Any, groups: QuestionGroups) -> WindowAndGroup:
 
 
 def window_and_group_of_event(value: bytes | None) -> tuple[Any, Any]:
-    """Return window and group of a possibly malformed event; (None, None) if unreadable."""
+    """Return window and group of an event that may be malformed; (None, None) if they are unreadable."""
     if value is None or b'"window"' not in value:
         return None, None
     try:
@@ -113,7 +114,7 @@ def window_and_group_of_event(value: bytes | None) -> tuple[Any, Any]:
 
 
 def count_quotes(group: Mapping[str, Any] | None) -> int:
-    """Count the quotation marks of a window and a group in a query's JSON without escapes."""
+    """Count the quotation marks that a window and a group have in a query's JSON without escapes."""
     return 10 if group is None else 12 + 2 * len(group) + 2 * sum(isinstance(one, str) for one in group.values())
 
 
@@ -131,9 +132,9 @@ HYPOTHESIS: Final = "hypothesis"
 
 @dataclass(eq=False)
 class StreamTerms:
-    """The terms that streams of equal mechanism, source, calibration and standing query share.
+    """The terms of streams with equal mechanism, source, calibration and standing query.
 
-    A sparse vector's mechanism is stored without its threshold, which differs by stream.
+    The mechanism of a sparse vector is stored without its threshold, which differs by stream.
     """
 
     source: Source
@@ -148,22 +149,22 @@ class StreamTerms:
 
     @property
     def shown_version(self) -> int | None:
-        """The data version that answers show: None for the first."""
+        """The data version that answers show: None for the first version."""
         return None if self.version == FIRST_VERSION else self.version
 
     @property
     def is_sparse_vector(self) -> bool:
-        """Whether the mechanism compares numbers with a threshold."""
+        """True if the mechanism compares numbers with a threshold."""
         return isinstance(self.mechanism, AboveThreshold | NumericSparse)
 
     @property
     def trusts_values(self) -> bool:
-        """Whether questions carry the private numbers, from a producer or a feed."""
+        """True if questions carry the private numbers, from a producer or a feed."""
         return self.source.kind in {"values", "events"}
 
     @property
     def is_plain(self) -> bool:
-        """Whether the stream is a sparse vector over values in queries, answered without a table."""
+        """True if the stream is a sparse vector over values in queries, answered without a table."""
         return self.is_sparse_vector and self.trusts_values
 
     @property
@@ -179,17 +180,17 @@ class StreamTerms:
 
     @property
     def has_updates(self) -> bool:
-        """Whether each charged answer writes an update to the changelog."""
+        """True if each charged answer writes an update to the changelog."""
         return self.calibration.kind in {"hypothesis", "estimate"} or self.family == RUNNING_TEXTS
 
     @property
     def ends_at_cutoff(self) -> bool:
-        """Whether the stream ends with its last charged answer."""
+        """True if the stream ends with its last charged answer."""
         return getattr(self.mechanism, "beyond", "end") == "end"
 
     @property
     def sparse_vector(self) -> SparseVectorCalibration:
-        """The calibration of the comparisons; a hypothesis or estimate has it inside its own."""
+        """The calibration of the comparisons; it is a part of the calibration of a hypothesis or estimate."""
         inner = self.calibration
         if inner.kind in {"hypothesis", "estimate"}:
             inner = inner.sparse_vector
@@ -211,17 +212,17 @@ class StreamTerms:
 
     @cached_property
     def value_grid(self) -> Grid:
-        """The grid of the numbers to compare; those of a table are whole steps already."""
+        """The grid of the numbers to compare; numbers of a table are whole steps already."""
         return Grid.for_table(1.0) if isinstance(self.source, TableSource) else self.grid
 
     @cached_property
     def steps_in_one(self) -> Fraction:
-        """The number of the grid's steps in 1."""
+        """The number of grid steps in 1."""
         return 1 / exact_decimal(self.calibration.grid)
 
     @cached_property
     def groups(self) -> QuestionGroups:
-        """The groups of a standing stream's questions; a single one if a question covers all groups."""
+        """The groups of a standing stream's questions; one entry if a question covers all groups."""
         if self.standing is None or not isinstance(self.source, EventsSource):
             raise TypeError(f"a stream over {self.source.kind} is not a standing stream")
         together = isinstance(self.mechanism, Histogram) or groups_by_text(self.source, self.standing)
@@ -274,7 +275,7 @@ class TermsTable:
         self._source_by_period_name: dict[str, EventsSource] = {}
 
     def index_of(self, definition: Control) -> int:
-        """Return the index of a definition's terms; new terms are added."""
+        """Return the index of a definition's terms, which are added if they are new."""
         mechanism = definition.spec.mechanism
         if isinstance(mechanism, AboveThreshold | NumericSparse):
             mechanism = mechanism.model_copy(update={"threshold": 0.0})
@@ -291,9 +292,9 @@ class TermsTable:
         return index
 
     def release_others(self, in_use: Iterable[int]) -> frozenset[int]:
-        """Release all terms but those in use and the first ones, and return their indices.
+        """Release all terms except the first ones and those in use; return the released indices.
 
-        Indices are never used again: they stand for the first terms from then on.
+        A released index is never used again; the list then has the first terms at this index.
         """
         released = frozenset(self._index.values()) - {0, *in_use}
         self._index = {key: index for key, index in self._index.items() if index not in released}

@@ -28,7 +28,7 @@ from stream.worker.output_encoding import OutputEncoder
 from stream.worker.stream_control import StreamControl, WorkerRestore
 
 MAX_BATCH_WORK = 3 * SECOND // 20
-"""Most work per batch, so that a batch commits early and the service can stop in time."""
+"""Most work per batch, so that a batch is committed early and the service can stop in time."""
 
 STATUS_SECONDS = 2.0
 """Seconds between two status records of one stream."""
@@ -70,20 +70,20 @@ class QueryProcessor:
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """The id of the queries topic that the progress belongs to."""
+        """The id of the queries topic to which the progress belongs."""
         return self._restore.topic_ids
 
     def restart_input(self, topic: str) -> None:
-        """Change nothing: a stream halts when a query has an offset that it has already answered."""
+        """Change nothing, because a stream halts if a query has an offset that it has already answered."""
 
     @property
     def runs_in_thread(self) -> bool:
-        """Whether questions may take long: true unless all streams are sparse vectors over values that queries contain."""
+        """True if questions may take long: unless all streams are sparse vectors over values in queries."""
         return self._control.runs_in_thread
 
     @property
     def answers_are_repeatable(self) -> bool:
-        """Whether control events and queries alone would give the same answers again."""
+        """True if control events and queries alone would give the same answers again."""
         return self._control.answers_are_repeatable
 
     def restore(self, records: Iterable[RecordLike]) -> None:
@@ -101,7 +101,7 @@ class QueryProcessor:
         return {self._topics.queries: progress.offset}
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """Apply control events: an ended stream writes its last totals once; a retired one is dropped."""
+        """Apply control events; write the last totals of each ended stream once, and drop retired streams."""
         slots = self._control.apply_events(records)
         slots = self._control.drop_retired([*slots, *self._control.slots_of_deleted(records)])
         self._control.refuse_unanswerable_streams(np.array(slots, dtype=np.intp))
@@ -112,9 +112,9 @@ class QueryProcessor:
         return self.streams.refusals()
 
     def prepare(self, records: Sequence[RecordLike]) -> QueryBatch:
-        """Decode the records of one step: all of them, or in a thread as many as ``MAX_BATCH_WORK``.
+        """Decode the records of one step: all records or, in a thread, up to ``MAX_BATCH_WORK``.
 
-        ``needs_tables`` is true if a query names a stream that no control event has defined yet.
+        ``needs_tables`` is True if a query names a stream that no control event has defined yet.
         """
         return self._admission.read(records, MAX_BATCH_WORK if self.runs_in_thread else math.inf)
 
@@ -154,7 +154,7 @@ class QueryProcessor:
         answers: list[Message | None],
         in_columns: Sequence[Message],
     ) -> Sequence[Message]:
-        """Return all answers in the order of their records, with headers; in columns if possible."""
+        """Return all answers with headers, in the order of their records; in columns if possible."""
         if not answers and isinstance(records, RecordColumns):
             return in_columns
         answers = answers or [None] * len(records)
@@ -219,7 +219,7 @@ class QueryProcessor:
     def _halt_replayed(
         self, rows: QuestionRows, streams: QuestionStreams, questions: Sequence[AdmittedQuestion]
     ) -> npt.NDArray[np.intp]:
-        """Halt streams with a query at an offset that they have answered: the topic was recreated."""
+        """Halt streams that have already answered a query at the same offset: the topic was recreated."""
         replayed = rows.slots[rows.offsets <= streams.columns.last_offset[streams.stream_of]]
         if questions:
             last_offset = self.streams.columns.last_offset
@@ -234,7 +234,7 @@ class QueryProcessor:
         )
 
     def _halt_asked_again(self, rows: QuestionRows, questions: Sequence[AdmittedQuestion]) -> npt.NDArray[np.intp]:
-        """Halt standing streams whose windows are asked again: the merging feed lost its state.
+        """Halt standing streams that are asked about a window again: the merging feed lost its state.
 
         Later questions may be wrong too, such as the sums of a running count.
         """
@@ -264,6 +264,6 @@ class QueryProcessor:
         )
 
     def _halt_streams(self, slots: Sequence[int], reason: Callable[[int], str]) -> npt.NDArray[np.intp]:
-        """Halt streams, and return the slots of those whose state has changed."""
+        """Halt streams, and return the slots of streams whose state has changed."""
         end = self.streams.life.end
         return np.array([slot for slot in slots if end(slot, HALTED, reason(slot))], dtype=np.intp)

@@ -1,4 +1,4 @@
-"""Families of mechanisms: each module admits and answers the questions of some kinds of mechanism.
+"""Families of mechanisms: each module admits and answers the questions to some kinds of mechanism.
 
 Start with `family` (the protocol) or `sparse_vector_family`.
 """
@@ -30,7 +30,7 @@ from stream.worker.families.window_families import (
 from stream.worker.stream_terms import HYPOTHESIS, RUNNING_TEXTS, STANDING_HISTOGRAM, WINDOW_QUANTILES
 
 IN_COLUMNS: Final = frozenset({"above_threshold", "numeric_sparse"})
-"""Kinds of mechanism whose questions are decided in batches of columns, not one by one."""
+"""Kinds of mechanism whose questions are decided as columns, a whole batch at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Families that keep no release and no estimate: laplace, selection and randomized response.
 
-Laplace adds noise scaled to each answer's sensitivity, Gaussian if the calibration has the method
-``gaussian``. Laplace and selection (noisy maximum, exponential) charge each answer; randomized
+Laplace adds noise that is scaled to each answer's sensitivity; the noise is Gaussian if the calibration has
+the method ``gaussian``. Laplace and selection (noisy maximum, exponential) charge each answer; randomized
 response is charged once.
 """
 
@@ -79,7 +79,7 @@ class LaplaceFamily(Family):
         try:
             if query.alpha is not None:
                 question = self._questions.add_price(slot, question, query.alpha)
-            # The noise of a priced question is never too wide; its sampler is built only if the grant pays for it.
+            # The noise of a priced question is never too wide, and its sampler is made only if the grant pays.
             if question.price is None:
                 self._laws(slot, question)
         except NoiseScaleError:
@@ -88,7 +88,7 @@ class LaplaceFamily(Family):
         return question if most is None else replace(question, max_parts=most)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions that the grant pays for; noise of equal laws is drawn at once."""
+        """Answer the questions for which grants pay; noise with equal laws is drawn together."""
         replies: list[Reply | None] = [None] * len(questions)
         left: dict[int, int] = {}
         by_laws: dict[tuple[Symmetric, ...], list[int]] = {}
@@ -186,7 +186,7 @@ def _intervals(
 
 
 def _error_bound(calibration: AnswersCalibration, question: LaplaceQuestion) -> float:
-    """Return the error bound of the numbers, at most the requested error in spite of rounding."""
+    """Return the error bound of the numbers; rounding must not raise it above the requested error."""
     if question.alpha is None or question.price is None:
         width, values = question.widths[0], len(question.widths)
         return alpha_for(calibration, width, values, question.moved) / question.parts
@@ -208,14 +208,14 @@ def _rates_of_groups(
 
 @dataclass(frozen=True, slots=True)
 class _ScoredCandidates:
-    """Candidates' names and private scores; a score that a producer sent is its nearest double."""
+    """The names and private scores of candidates; scores that a producer sent are rounded to doubles."""
 
     names: tuple[str, ...]
     scores: tuple[float, ...]
 
 
 class _SelectionFamily(PaidFamily):
-    """Base of the noisy maximum and the exponential mechanism, which differ only in ``_choose``."""
+    """Base of noisy maximum and exponential mechanism, which differ only in ``_choose``."""
 
     kind: Literal["noisy_max", "exponential"]
 
@@ -323,7 +323,7 @@ class RandomizedResponseFamily(Family):
         self._category_indices: RecentCache[int, dict[str, int]] = RecentCache(TERMS_KEPT)
 
     def admit(self, slot: int, query: Any) -> int | None:
-        """Return the category's index; None for an unknown category, which is answered too."""
+        """Return the index of the event's category; None for an unknown category, which is answered too."""
         require_form(query, "category")
         return self._categories(slot).get(query.category)
 

@@ -1,8 +1,8 @@
 """Streams that answer from an estimate of the table, fitted to all measurements.
 
-Noise is derived from (number of ⊤s so far, question), not from an event; docs/proofs/pmw.md proves
-that this is sound. The changelog has the attributes and questions of measurements, not their
-counts: a restore derives the noise again and repeats the fit.
+Noise is derived from the number of ⊤s so far and the question, not from an event; docs/proofs/pmw.md proves
+that this is sound. The changelog has the attributes and questions of measurements, but not their counts: a
+restore derives the noise again and repeats the fit.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ from stream.worker.families.family import (
 from stream.worker.families.statistics import keep_largest_groups, read_statistic, statistic_form, statistic_reply
 
 ESTIMATE_CACHE_BYTES: Final = 256 << 20
-"""Most bytes of cached noisy counts and estimates per partition; evicted ones are recomputed."""
+"""Most bytes of cached noisy counts and estimates per partition; others are computed again."""
 EXACT_COUNT_CACHE_BYTES: Final = 128 << 20
 """Most bytes of cached exact counts per partition, with their cumulative sums."""
 QUESTION_CACHE_BYTES: Final = 64 << 20
 """Most bytes of cached resolved questions per partition."""
 _STATE_BYTES: Final = 16 << 10
-"""Bytes of a stream's state beside its estimator's measurements and caches."""
+"""Bytes of a stream's state without the measurements and caches of its estimator."""
 
 _FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups", "rate", *STATISTICS)
 _TYPICAL_FORMS: Final = ("count", "fraction", "groups")
@@ -137,7 +137,7 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             query.alpha is None
             or current.estimator.comparison_suffices(known.question, _requested_error(current, known, query.alpha))
         ):
-            # If the question is ⊤, its numbers are published, and their noise would be too wide.
+            # If the question is ⊤, its number would be published with noise that is too wide.
             raise wide_noise_rejection(form, "updates")
         return _AdmittedEstimateQuestion(known, query.alpha, max_price_parts(self._calibration(slot), query))
 
@@ -210,7 +210,8 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             sizes,
             calibration,
             rows,
-            # No method: a cycle would keep a closed partition's memory and files until a full garbage collection.
+            # A function and not a method: a reference cycle would keep a closed partition's memory and files until a
+            # full garbage collection.
             partial(_exact_counts, self._context, self._exact_count_cache, slot, reader),
             _KeyedMeasurements(self._context, slot),
             _StreamCache(self._estimate_cache, incarnation),
@@ -285,7 +286,7 @@ class _KeyedMeasurements:
         return int(law.draw(words, low)[0])
 
     def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
-        """Draw the noise of a question's numbers that are measured without a marginal, at ``share`` parts."""
+        """Draw the noise of the numbers of a question that is measured alone, for ``share`` parts."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
         place = _SEPARATE_PREFIX + share.to_bytes(_NUMBER_BYTES, "big") + tops.to_bytes(_NUMBER_BYTES, "big") + key
         words, low = block_words(subkey, place, count, law.words)
@@ -307,20 +308,20 @@ class _KeyedMeasurements:
         return np.concatenate(parts)
 
     def choice_noise(self, number: int, count: int, law: Sampler) -> Integers:
-        """Draw the noise of the scores in a round of the opening."""
+        """Draw the noise of the scores in a round of the warm start."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.CHOICE)
         words, low = block_words(subkey, _START_PREFIX + number.to_bytes(_NUMBER_BYTES, "big"), count, law.words)
         return law.draw(words, low)
 
     def typical_error_noise(self, order: int, law: Symmetric) -> int:
-        """Draw the noise of an order's typical error."""
+        """Draw the noise of the typical error of estimates about ``order`` attributes."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.TYPICAL)
         words, low = cell_words(subkey, [_START_PREFIX + order.to_bytes(_NUMBER_BYTES, "big")], law.words)
         return int(law.draw(words, low)[0])
 
 
 def _cache_key(query: Any) -> tuple[Any, ...]:
-    """Return the fields that determine a question of one form, without its requested error."""
+    """Return the fields that determine the question of a form, without its requested error."""
     terms = None if query.terms is None else tuple((term.where, term.weight) for term in query.terms)
     statistic = (query.quantile, query.q, query.iqr, query.variance, query.stddev)
     return (query.where, terms, query.sum, query.mean, query.group_by, query.rate, query.top, statistic)
@@ -344,7 +345,7 @@ def _reply(
     charged = step.kind in _CHARGED_KINDS
     question = read.question
     if isinstance(question, ShareQuestion) and len(step.numbers) == 1:
-        # A ⊤ published the count alone.
+        # The ⊤ has published only the count.
         question = question.counted
     if read.statistic is not None and isinstance(question, Ranks | Spreads):
         reach = None if step.reach is None else max(step.reach)
@@ -381,7 +382,7 @@ def _reply(
 
 
 def _typical_error(current: _EstimateState, read: ReadQuestion, step: EstimateAnswer) -> float | None:
-    """Return the typical error of an estimated count, share, or counts of groups."""
+    """Return the typical error of an estimated count, share or count of a group."""
     question = read.question.counted if isinstance(read.question, ShareQuestion) else read.question
     if step.typical is None or read.form not in _TYPICAL_FORMS or not question.full_weights:
         return None
@@ -404,7 +405,7 @@ def _intervals(
 ) -> tuple[Interval, ...] | None:
     """Return the confidence intervals of measured numbers, within their public limits.
 
-    Each contains the published number; the ends of counts are whole rows.
+    Each interval contains the published number; the ends of a count's interval are whole rows.
     """
     if step.intervals is None:
         return None
@@ -436,7 +437,7 @@ def _rates_of_groups(
     grouped: bool,
     **fields: Any,
 ) -> Reply:
-    """Return the rates of all groups; without a bound on the counts the answer has no ``alpha``."""
+    """Return the rates of all groups; if the counts have no error bound, the answer has no ``alpha``."""
     groups = len(numbers) // 2
     ends: Sequence[Interval | None] = intervals or [None] * groups
     pairs = zip(numbers[:groups], numbers[groups:], ends, strict=True)
@@ -446,7 +447,7 @@ def _rates_of_groups(
 
 
 def _add_price(calibration: EstimateCalibration, reply: Reply, step: EstimateAnswer, alpha: float) -> Reply:
-    """Add the price and the error bound, which is at most the requested error in spite of rounding."""
+    """Add the price and the error bound; rounding must not raise the bound above the requested error."""
     kept = alpha if reply.alpha is None else min(reply.alpha, alpha)
     return replace(reply, alpha=kept, parts=step.charged_parts, price=shown_price(calibration, step.charged_parts))
 
@@ -469,7 +470,7 @@ def _price_refusal(
 def _measurement_record(
     current: _EstimateState, read: ReadQuestion, step: EstimateAnswer, number: int
 ) -> Measurement:
-    """Return the changelog record of a measurement: its marginal, and the question if it was measured."""
+    """Return the changelog record of a measurement: its marginal, and the question if its numbers were measured."""
     alone = step.kind == "priced"
     own = alone or step.has_number
     return Measurement(
@@ -501,7 +502,7 @@ def _apply_measurement(current: _EstimateState, update: Any) -> None:
 
 
 def _mean_interval(question: MeanQuestion, step: EstimateAnswer) -> Interval | None:
-    """Return a measured mean's confidence interval: all r with |sum − r·rows| within the noise."""
+    """Return a measured mean's confidence interval: all r for which |sum − r·rows| is within the noise."""
     if step.intervals is None:
         return None
     (low, high), count, most = step.intervals[0], step.numbers[1] / question.rows.unit, float(question.range)

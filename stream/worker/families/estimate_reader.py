@@ -1,4 +1,4 @@
-"""Resolves questions of streams with an estimate to sums over cells of the named attributes."""
+"""Resolves questions to streams with an estimate, to sums over cells of the named attributes."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ from stream.worker.families.tensors import (
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Values that all boxes on the same attributes share.
+    """Values that are the same for all boxes on the same attributes.
 
-    ``order`` has, for each axis, the index of its name in the predicate. ``key`` is the canonical text
-    with ``%d`` for the ends of ranges.
+    ``order`` has, for each axis, the index of its name in the predicate. ``key`` is the canonical text of the
+    predicate with ``%d`` in place of the ends of ranges.
     """
 
     axes: tuple[int, ...]
@@ -78,7 +78,7 @@ _KEPT_FRAMES: Final = 256
 class BoxReader:
     """Reads predicates that are boxes: one range per attribute.
 
-    ``sizes`` are those of the stream's attributes, in their order.
+    ``sizes`` has the sizes of the stream's attributes, in their order.
     """
 
     source: TableSource
@@ -89,7 +89,7 @@ class BoxReader:
         self._frames: RecentCache[tuple[str, ...], _Frame] = RecentCache(_KEPT_FRAMES)
 
     def parse_box(self, where: str) -> Box | None:
-        """Return the question that counts a box; None if the predicate is not recognised as one."""
+        """Return the question for the count of a box; None if the predicate is not recognised as a box."""
         ranges = self.tables.ranges(self.source, where)
         if not ranges:
             return None
@@ -103,7 +103,7 @@ class BoxReader:
         return Box(frame.axes, key.encode(), low, high, frame.shape)
 
     def _frame(self, names: tuple[str, ...]) -> _Frame | None:
-        """Build a frame; None if the stream lacks an attribute or there are too many cells."""
+        """Build a frame; None if an attribute is not the stream's, or if there are too many cells."""
         sizes = {name: (axis, size) for axis, (name, size) in enumerate(self.sizes.items()) if name in names}
         shape = tuple(size for _, size in sizes.values())
         if len(sizes) < len(names) or math.prod(shape) > MAX_UNIVERSE or not is_cheap_to_cumulate(shape):
@@ -126,9 +126,9 @@ _ALLOWED_CORNERS = 4096
 class ReadQuestion:
     """A resolved question, with the fields that the changelog records if its numbers are published.
 
-    ``unit`` is the step of a summed attribute, by which numbers and errors are multiplied. ``last``
-    caches the estimator's last answer with its reply. ``number_fits`` is False if
-    a ⊤ would publish a number whose noise is too wide.
+    Numbers and errors are multiplied by ``unit``, the step of a summed attribute. ``last`` caches the
+    estimator's last answer with its reply. ``number_fits`` is False if a ⊤ would publish a number whose
+    noise is too wide.
     """
 
     question: ResolvedQuestion
@@ -150,7 +150,7 @@ class ReadQuestion:
 
 
 class QuestionReader:
-    """Reads the questions of one stream, and checks the weight that each cell gets."""
+    """Reads the questions to one stream, and checks the weights that they give to cells."""
 
     def __init__(
         self, source: TableSource, tables: TableStore, attributes: Sequence[str], *, rows_are_public: bool = True
@@ -209,8 +209,8 @@ class QuestionReader:
     def resolve_total(self, attribute: str, terms: Sequence[Term], *, narrow: bool = True) -> LinearQuestion:
         """Resolve the sum of an attribute over the rows of a term, or over all rows.
 
-        If ``narrow``, the noise is scaled to the values that the predicate admits; otherwise to all
-        values of the attribute, as earlier releases of Sotto recorded it.
+        If ``narrow`` is True, the noise is scaled to the values that the predicate admits. Otherwise it is
+        scaled to all values of the attribute, as in changelogs of earlier versions of Sotto.
         """
         domain = self._summable_domain(attribute, "sum")
         predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
@@ -218,7 +218,7 @@ class QuestionReader:
         above, counted = _value_corners(predicate, sizes, attribute), _count_corners(predicate, sizes)
         minimum = domain.minimum
         left = restrict_domain(domain, attribute, predicate) if narrow else domain
-        # A sum with other noise needs another key: equal keys draw equal random words.
+        # A sum with another noise scale needs another key, because equal keys draw equal random words.
         name = "sum" if left == domain else "sum within"
         return LinearQuestion(
             axes=self._axes(sizes),
@@ -274,7 +274,7 @@ class QuestionReader:
         )
 
     def _share(self, counted: SingleNumber, where: str) -> ShareQuestion:
-        """Resolve the share of a predicate's rows among a private number of rows."""
+        """Resolve the share of the rows that a predicate selects, if the number of rows is private."""
         predicate = self._predicate(where, "where")
         sizes = self._sizes_of_groups((), attributes_of(predicate), "where")
         everyone = np.ones(tuple(sizes.values()), dtype=np.bool_)
@@ -288,7 +288,7 @@ class QuestionReader:
         )
 
     def _rates(self, query: Any) -> Rates:
-        """Resolve the share of a predicate's rows, in each group if the question has groups."""
+        """Resolve the rate of the rows that a predicate selects, in each group if the question has groups."""
         where = self._predicate("TRUE" if query.where is None else query.where, "where")
         hit = self._predicate(query.rate, "rate")
         group_by = tuple(query.group_by or ())
@@ -303,7 +303,7 @@ class QuestionReader:
         )
 
     def _sizes_of_groups(self, group_by: Sequence[str], others: frozenset[str], field: str) -> dict[str, int]:
-        """Return the sizes of the grouped and the other attributes, or raise Rejection."""
+        """Return the sizes of the grouped attributes and of ``others``, or raise Rejection."""
         if len(set(group_by)) != len(group_by):
             raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
         for name in group_by:
@@ -344,7 +344,7 @@ class QuestionReader:
         return tuple(self._axis[name] for name in sizes)
 
     def _sizes_of_named(self, named: frozenset[str] | set[str], field: str) -> dict[str, int]:
-        """Return the sizes of the named attributes; if none is named, of the smallest attribute."""
+        """Return the sizes of the named attributes; if none is named, the size of the smallest attribute."""
         sizes = {name: size for name, size in self.sizes.items() if name in named}
         if math.prod(sizes.values()) > MAX_UNIVERSE:
             raise Rejection(
@@ -392,7 +392,7 @@ def _count_corners(predicate: Predicate, sizes: dict[str, int]) -> Weighting:
 
 
 def _value_corners(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Weighting:
-    """Give each cell that satisfies a predicate its code (from 0) of an attribute as weight."""
+    """Give each cell that satisfies a predicate the code (from 0) of its value of an attribute as weight."""
     if (factors := _factors(predicate, sizes)) is not None:
         factors[attribute] = factors[attribute] * np.arange(sizes[attribute], dtype=np.int64)
     if (found := _corners_of_products([factors], sizes)) is not None:
@@ -403,7 +403,7 @@ def _value_corners(predicate: Predicate, sizes: dict[str, int], attribute: str) 
 def _corners_of_products(
     products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]
 ) -> list[Weighting] | None:
-    """Convert products of one factor per axis to corners; None if impossible or too large."""
+    """Convert products of one factor per axis to corners; None if they are no products or too large."""
     if not is_cheap_to_cumulate(tuple(sizes.values())):
         return None
     factors = [list(product.values()) for product in products if product is not None]
@@ -414,7 +414,7 @@ def _corners_of_products(
 
 
 def _cell_values(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> Integers:
-    """Return the attribute's value in each cell that satisfies a predicate, 0 in other cells."""
+    """Return the attribute's value in each cell that satisfies a predicate, and 0 in other cells."""
     along = [size if name == attribute else 1 for name, size in sizes.items()]
     values = np.arange(minimum, minimum + sizes[attribute], dtype=np.int64).reshape(along)
     return np.where(cell_mask(predicate, sizes), values, 0)
@@ -427,7 +427,7 @@ def _extent_of_weights(weights: WeightedPredicates, sizes: dict[str, int]) -> tu
 
 
 def _extent_of_predicate(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
-    """Count the cells of a predicate; the second value is True if they are a range on every axis."""
+    """Count the cells of a predicate; return also True if they are a range on every axis."""
     if (factors := _factors(predicate, sizes)) is None:
         return extent_of(cell_mask(predicate, sizes))
     each = [extent_of(factor) for factor in factors.values()]

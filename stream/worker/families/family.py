@@ -60,7 +60,7 @@ from stream.worker.stream_terms import WindowAndGroup
 class AdmittedQuestion:
     """An admitted question: its place in the batch, its stream's slot, and its ``content``.
 
-    ``content`` is what ``Family.admit`` returned. ``window_and_group`` is the window and group of a standing
+    ``content`` is the result of ``Family.admit``. ``window_and_group`` is the window and group of a standing
     stream's question.
     """
 
@@ -75,12 +75,12 @@ class AdmittedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a question as it is published; if ``charged``, it costs ``parts`` of a charge.
+    """The answer to a question as it is published; if ``charged``, it costs ``parts`` of an ordinary charge.
 
-    ``interval`` and ``intervals`` are the confidence intervals of ``estimate`` and ``estimates``,
-    ``choice_intervals`` those of ``choice`` or ``choices``. ``price`` is the ε shown for a question
-    with an alpha. ``update`` is the changelog record of a change of the stream's state. With
-    ``refusal`` the question is refused and no state changes.
+    ``interval`` and ``intervals`` are the confidence intervals of ``estimate`` and ``estimates``, and
+    ``choice_intervals`` those of ``choice`` or ``choices``. ``price`` is the displayed ε of a question with
+    an alpha. ``update`` is the changelog record of a change of the stream's state. If there is a
+    ``refusal``, the question is refused and no state changes.
     """
 
     charged: bool
@@ -106,9 +106,10 @@ class Reply:
 def share_interval(
     calibration: HypothesisCalibration | EstimateCalibration, rows: int, count: Interval
 ) -> Interval:
-    """Return the confidence interval of a share, given that of its count in rows.
+    """Return the confidence interval of a share from the interval of its count in rows.
 
-    If the number of rows n̂ is noisy, the two errors share the interval's failure probability.
+    If the number of rows n̂ is noisy, the failure probability of the interval is divided between the two
+    errors.
     """
     low, high = count
     if calibration.epsilon_rows > 0.0:
@@ -122,15 +123,15 @@ def share_interval(
 def share_alpha(
     calibration: HypothesisCalibration | EstimateCalibration, rows: int, number: float, alpha: float
 ) -> float:
-    """Return the error bound of a share, given that of its ``number`` of rows."""
+    """Return the error bound of a share from the error bound of its ``number`` of rows."""
     return (alpha + part_of_rows(number + alpha, rows, rows_reach(calibration))) / rows
 
 
 def part_of_rows(most: float, rows: int, reach: float) -> float:
     """Bound the error p·(n̂ − n) of a share p of noisy rows, in rows, if at most ``most`` rows are in it.
 
-    a/n̂ − f/n = ((a − f) − p·(n̂ − n)) / n̂ with p = f/n: the smaller a share, the less the noise of the
-    number of rows matters.
+    Let a be the noisy count, f and n the true count and number of rows, and p = f/n. Then
+    a/n̂ − f/n = ((a − f) − p·(n̂ − n)) / n̂, so the smaller the share p, the less the noise of n̂ matters.
     """
     share = min(1.0, max(0.0, most) / (rows - reach)) if rows > reach else 1.0
     return share * reach
@@ -160,9 +161,9 @@ class NoisyRate(NamedTuple):
 
 
 def build_rates_reply(rates: Sequence[NoisyRate], *, grouped: bool, **fields: Any) -> Reply:
-    """Build the answer to a question of rates; its ``alpha`` is that of the worst rate.
+    """Build the answer to a question about rates; its ``alpha`` is the largest error bound of a rate.
 
-    Each interval is widened to contain its rate.
+    Each interval is widened so that it contains its rate.
     """
     found = [rate_interval(one.hits, one.misses, one.reach) for one in rates]
     alpha = max(error for _, error in found)
@@ -183,7 +184,7 @@ class TableReleasedError(Exception):
 
 
 class Family(ABC):
-    """One kind of mechanism, for all streams of a partition that run it."""
+    """Answers the questions to all streams of a partition with one kind of mechanism."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -191,17 +192,17 @@ class Family(ABC):
 
     @abstractmethod
     def admit(self, slot: int, query: Any) -> Any:
-        """Resolve a query (model or decoded struct) without a change of state, or raise Rejection."""
+        """Resolve a query (model or decoded struct) without changing state, or raise Rejection."""
 
     @abstractmethod
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions of open streams in order; None if a stream's grant is used up.
+        """Answer questions to open streams in order; the answer is None if a stream's grant is used up.
 
         ``HostedStreams.answers_left`` is the number of charged answers left at the start of the batch.
         """
 
     def restore_updates(self, slot: int, updates: Sequence[bytes]) -> None:
-        """Restore a stream from its updates (changelog records); most families write none."""
+        """Restore a stream from its updates (changelog records); most families have no updates."""
         del slot, updates
 
     def forget_stream(self, slot: int) -> None:
@@ -210,10 +211,10 @@ class Family(ABC):
 
 
 class PaidFamily(Family):
-    """A family that charges each answer; it defines ``_replies``, or ``_reply`` to a single question."""
+    """A family that charges each answer; subclasses define ``_reply`` or, for several questions, ``_replies``."""
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer the questions that their stream's grant pays for; None for the others."""
+        """Answer the questions for which their streams' grants pay; the other answers are None."""
         return answer_by_stream(questions, self._answer_affordable)
 
     def _answer_affordable(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
@@ -221,7 +222,7 @@ class PaidFamily(Family):
         return [*(self._replies(slot, paid) if paid else ()), *[None] * (len(asked) - len(paid))]
 
     def _replies(self, slot: int, paid: Sequence[AdmittedQuestion]) -> list[Reply]:
-        """Answer questions of one stream, of which there is at least one."""
+        """Answer questions to one stream; there is at least one question."""
         del slot
         return [self._reply(one) for one in paid]
 
@@ -233,7 +234,7 @@ State = TypeVar("State")
 
 
 STATE_CACHE_BYTES: Final = 128 << 20
-"""Most bytes of streams' states that a family caches; an evicted state is built again from updates."""
+"""Most bytes of streams' states that a family caches; other states are built again from their updates."""
 
 
 class RestorableFamily(Family, Generic[State]):
@@ -282,7 +283,7 @@ class RestorableFamily(Family, Generic[State]):
         return state
 
     def _keep_state(self, slot: int, state: State, updates: Iterable[Update]) -> None:
-        """Keep a state that has answered questions, and the updates that it has made."""
+        """Keep a state after it has answered questions, and the updates that it has made."""
         self._updates_of(slot).extend(map(encode_update, updates))
         self._states.put((slot, self._streams.incarnations[slot]), state)
 
@@ -295,7 +296,7 @@ class RestorableFamily(Family, Generic[State]):
 
 
 TERMS_KEPT: Final = 1 << 10
-"""Most terms for which a family caches what depends on the terms alone, beside as many older ones."""
+"""Number of recent terms in each cache of values by terms; at most as many older terms may be kept."""
 
 Kind = TypeVar("Kind")
 Result = TypeVar("Result")
@@ -371,7 +372,7 @@ class Context:
         return source
 
     def table(self, slot: int) -> CountedTable:
-        """Return a stream's private table; TableReleasedError if the stream ended and it is released."""
+        """Return a stream's private table; TableReleasedError if the stream has ended and the table is released."""
         terms, source = self.streams.terms_at(slot), self.source_table(slot)
         if (known := self.tables.table_in_memory(source, terms.fingerprint)) is not None:
             return known
@@ -388,13 +389,13 @@ class Context:
         return _reject_value_errors(field, lambda: self.tables.predicate(self.source_table(slot), text))
 
     def count(self, slot: int, where: str | None, field: str = "where") -> int:
-        """Return the true count of a predicate: private."""
+        """Return the private true count of a predicate."""
         return _reject_value_errors(field, lambda: self.table(slot).count(self.predicate(slot, where, field)))
 
     def count_together(self, questions: Iterable[tuple[int, Any]]) -> None:
-        """Let each table of an engine compute the counts and sums of several questions at once.
+        """Make each table of an engine compute the counts and sums of several questions at once.
 
-        ``questions`` has slot and query of each. A question that is refused adds nothing.
+        ``questions`` has the slot and the query of each question. A question that is refused adds nothing.
         """
         wanted: dict[CountedTable, tuple[set[Predicate], set[tuple[str, Predicate]]]] = {}
         for slot, query in questions:
@@ -411,7 +412,7 @@ class Context:
             table.count_together(sorted(counts, key=repr), sorted(sums, key=repr))
 
     def people(self, slot: int, where: str | None, field: str = "where", min_rows: int | None = None) -> int:
-        """Return the true number of people with ``min_rows`` rows that satisfy a predicate: private."""
+        """Return the private true number of people with ``min_rows`` rows that satisfy a predicate."""
         if min_rows is not None and self.source_table(slot).person is None:
             raise Rejection(
                 "malformed",
@@ -421,7 +422,7 @@ class Context:
         return _reject_value_errors(field, lambda: self.table(slot).people_count(predicate, min_rows or 1))
 
     def total(self, slot: int, attribute: str, where: str | None, *, centre: int = 0, field: str = "sum") -> int:
-        """Return the true sum of an attribute minus ``centre`` per row: private."""
+        """Return the private true sum of an attribute minus ``centre`` for each row."""
         return _reject_value_errors(
             field, lambda: self.table(slot).total(attribute, self.predicate(slot, where), centre)
         )
@@ -434,7 +435,7 @@ class Context:
         return float(number if steps == 1 else number * steps)
 
     def require_row_counts(self, slot: int, field: str) -> None:
-        """Refuse counts and sums of rows on a stream that was planned for people alone."""
+        """Refuse counts and sums of rows on a stream whose noise is planned for counts of people only."""
         if getattr(self.streams.terms_at(slot).mechanism, "people", False):
             raise Rejection(
                 "malformed",
@@ -467,16 +468,16 @@ class Context:
         return domain
 
     def count_limit(self, slot: int) -> float | None:
-        """Return the number of rows, the limit of counts; None if it is private."""
+        """Return the number of rows, which limits counts; None if it is private."""
         rows = self.public_rows(slot)
         return None if rows is None else float(rows)
 
     def public_rows(self, slot: int) -> int | None:
-        """Return the table's number of rows if it is public: if neighbors have the same number.
+        """Return the table's number of rows if it is public, because neighbors have the same number.
 
-        If one row of each person counts, the number is that of people and of rows without a name. It is
-        private (None) if several rows of a person count. How many rows are outside the domains is
-        always private.
+        If one row of each person counts, the result is the number of people plus the number of rows without
+        a person. If several rows of a person count, the number of rows is private, and the result None. The
+        number of rows outside the domains is always private.
         """
         source = self.source_table(slot)
         return self.table(slot).public_size if rows_are_public(source) else None
@@ -486,7 +487,7 @@ _OTHER_FORMS: Final = ("people", "group_by", "person_sum", *STATISTICS)
 
 
 def _list_measures(query: Any) -> Iterator[tuple[tuple[str | None, ...], str | None]]:
-    """Yield the conditions of each count of a question, with the attribute whose sum it needs."""
+    """Yield the conditions of each count or sum of a question, with the summed attribute or None."""
     for part in (query, *(getattr(query, "candidates", None) or ())):
         if any(getattr(part, form, None) for form in _OTHER_FORMS):
             continue
@@ -511,7 +512,7 @@ def _reject_value_errors(field: str, read: Callable[[], Result]) -> Result:
 
 
 def describe_attribute(attribute: str, attributes: Container[str]) -> str:
-    """Describe an attribute in a refusal: refusals are public, so only a declared one is named."""
+    """Describe an attribute in a refusal; only declared attributes are named, because refusals are public."""
     return f"attribute {described(attribute)}" if attribute in attributes else "what is named"
 
 
@@ -521,7 +522,7 @@ def list_declared(names: Collection[str]) -> str:
 
 
 def suggest_name(attribute: str, names: Collection[str]) -> str:
-    """Suggest the declared name that differs only in case, as the end of a refusal; else empty."""
+    """Return the end of a refusal: a declared name that differs only in case, or an empty text."""
     found = None if attribute in names else find_name_in_other_case(attribute, names)
     return "" if found is None else f"; did you mean {described(found)}?"
 
@@ -554,15 +555,13 @@ def require_form(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
 
 
 def alpha_rejection(form: str) -> Rejection:
-    """Build the refusal of an alpha for a quotient: its error depends on private numbers."""
+    """Build the refusal of an alpha for a quotient, whose error depends on private numbers."""
     asked = "a mean's error depends on how many rows it is over; ask for the sum and the count"
     if form == "rate":
         asked = "a rate's error depends on how many rows it is over; ask for both counts"
     if form == "fraction":
-        asked = (
-            "a share's error depends on the number of rows, which is private; ask for the count, and that of TRUE"
-        )
-    return Rejection("malformed", f"alpha: {asked}, each with an alpha of its own")
+        asked = "a share's error depends on the number of rows, which is private; ask for the count, and the count of TRUE"
+    return Rejection("malformed", f"alpha: {asked}, each with its own alpha")
 
 
 def wide_noise_rejection(field: str, charged: str) -> Rejection:
@@ -571,7 +570,7 @@ def wide_noise_rejection(field: str, charged: str) -> Rejection:
 
 
 def price_refusal(calibration: Calibration, parts: int, left: int, *, alpha: bool) -> Reply:
-    """Build the refusal of a question whose price is above the rest of the grant (both public)."""
+    """Build the refusal of a question whose price exceeds the rest of the grant; both are public."""
     price = epsilon_of(calibration, parts)
     remedy = "with a larger alpha" if alpha else "with an alpha that costs less"
     text = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {displayed_epsilon_left(calibration, left):.6g} is left"
@@ -588,13 +587,13 @@ def max_price_parts(calibration: Calibration, query: Any) -> int | None:
     if limit and not isinstance(limit, str) and has_gaussian_charges(calibration):
         raise Rejection(
             "malformed",
-            "max_price: an answer with Gaussian noise has no ε of its own; give a percentage, such as '10%'",
+            "max_price: an answer with Gaussian noise has no separate ε; give a percentage, such as '10%'",
         )
     return parts_within(calibration, limit)
 
 
 def max_price_refusal(calibration: Calibration, parts: int, most: int, *, at_most: bool) -> Reply:
-    """Build the refusal of a question that may cost more than its ``max_price`` (both public)."""
+    """Build the refusal of a question that may cost more than its ``max_price``; both are public."""
     price = shown_price(calibration, parts)
     if price is None:
         whole = calibration.cutoff * PARTS_PER_CHARGE
@@ -613,7 +612,7 @@ def max_price_refusal(calibration: Calibration, parts: int, most: int, *, at_mos
 
 
 def read_text_counts(query: Any) -> tuple[TextGroups, bool]:
-    """Return the private counts of a window's texts, and whether they are too large and missing."""
+    """Return the private counts of a window's texts, and True if they are missing because they are too large."""
     require_form(query, "texts")
     try:
         found = decode_text_counts(query.texts)

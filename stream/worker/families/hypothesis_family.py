@@ -1,8 +1,8 @@
 """Private multiplicative weights: answers from a public hypothesis, corrected by noisy answers.
 
-Noise is derived from (number of updates so far, question), not from an event, so that a repeated
-question has the same answer for free until the next update. docs/proofs/pmw-weights.md proves that
-this is sound.
+Noise is derived from the number of updates so far and the question, not from an event. So a repeated
+question has the same answer for free until the next update. docs/proofs/pmw-weights.md proves that this is
+sound.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from stream.worker.families.family import (
 from stream.worker.families.tensors import CellSpace, TensorSpace, WeightCache
 
 HYPOTHESIS_CACHE_BYTES: Final = 256 << 20
-"""Most bytes of cached hypotheses per partition; an evicted one is rebuilt from its updates."""
+"""Most bytes of cached hypotheses per partition; other hypotheses are built again from their updates."""
 
 _NUMBER_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """An admitted question, with its terms or cells as the changelog records them."""
+    """An admitted question, with its terms or cells in the form of changelog records."""
 
     question: Any
     terms: tuple[Term, ...]
@@ -88,7 +88,7 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
         return _Content(self._state(slot).space.parse_question(terms or cells), terms, cells, form == "fraction")
 
     def _answer_stream(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer the questions of one stream; None after the cutoff, if the stream ends there."""
+        """Answer the questions to one stream; the answer is None after the cutoff if the stream ends there."""
         contents: list[_Content] = [one.content for one in asked]
         current = self._state(slot)
         before = len(current.updates)
@@ -145,7 +145,7 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
 
     def _build_state(self, slot: int, updates: Sequence[Any]) -> _HypothesisState:
         calibration = self._calibration(slot)
-        # If no ε is planned for the number of rows, it is public.
+        # If the plan has no ε for the number of rows, this number is public.
         rows = self._context.noisy_rows(slot, calibration) if calibration.epsilon_rows else calibration.rows
         return _HypothesisState(self._space(slot, calibration), rows, list(updates))
 
@@ -191,7 +191,7 @@ class _KeyedNoise:
 
 
 def correction_rule(calibration: HypothesisCalibration, rows: int) -> TensorCorrection | SparseCorrection:
-    """Return the rule for the strength of corrections, which is constant for the textbook method."""
+    """Return the rule for the strength of corrections; the textbook's strength is constant."""
     if calibration.method == "textbook":
         return TensorCorrection()
     gap = calibration.learning_rate / 4.0 * calibration.rows

@@ -1,4 +1,4 @@
-"""Resolves the questions of laplace streams to private integers and their sensitivity."""
+"""Resolves the questions to laplace streams, to private integers and their sensitivity."""
 
 from __future__ import annotations
 
@@ -41,20 +41,19 @@ from stream.worker.families.statistics import TopGroups, parse_top
 class LaplaceQuestion:
     """A resolved question.
 
-    - ``numbers``: private integers. ``widths``: the ℓ1 sensitivity in steps to which the noise of
-      each is scaled. ``moved``: how many of the numbers one person changes.
-    - ``trusted``: values that a producer sent, as the nearest doubles. They are rounded to steps as
-      if computed from the decimals in the event, which are read only near a tie.
-    - ``shape`` ``number`` or ``vector``: the answer is each number divided by ``parts``: the number
-      of steps in 1 for a sum, the public number of rows for a fraction, otherwise 1.
-    - ``quotient``: the answer is the quotient of two numbers plus ``centre``, divided by ``parts``, the
-      number of steps in 1.
-    - ``rates``: the answer is each group's share of hits. ``numbers`` has the hits of all groups before
-      the misses; ``single`` is True for a question without groups.
-    - ``low`` and ``high``: public limits of the true answer; None if there is none.
-    - ``top``: how many of the largest numbers are published, or None for all.
-    - ``alpha``: requested error; ``price``: its price. ``max_parts``: the question's ``max_price``, in
-      parts of an ordinary charge (``PARTS_PER_CHARGE``), another unit than ``parts``.
+    - ``numbers``: private integers. ``widths``: for each number, the ℓ₁ sensitivity in steps to which its
+      noise is scaled. ``moved``: how many of the numbers one person changes.
+    - ``trusted``: values that a producer sent, as the nearest doubles. The decimals in the event determine
+      the rounding to steps, but they are read only near a tie.
+    - ``shape``: the form of the answer. With ``number`` or ``vector``, the answer is each number divided by
+      ``parts``: the number of steps in 1 for a sum, the public number of rows for a share, otherwise 1.
+      With ``quotient``, it is the quotient of two numbers plus ``centre``, divided by ``parts``, the number
+      of steps in 1. With ``rates``, it is each group's share of hits: ``numbers`` has the hits of all groups,
+      then the misses; ``single`` is True for a question without groups.
+    - ``low`` and ``high``: public limits of the true answer; None if there is no limit.
+    - ``top``: how many of the largest numbers are published; None for all.
+    - ``alpha``: the requested error; ``price``: its price. ``max_parts``: the question's ``max_price`` in
+      parts of an ordinary charge (``PARTS_PER_CHARGE``), not in the unit of ``parts``.
     """
 
     numbers: tuple[int, ...]
@@ -157,12 +156,12 @@ class LaplaceQuestions:
         return LaplaceQuestion((total,), (self._sum_width(slot, domain),), "number", parts, low=low, high=high)
 
     def _summed_domain(self, slot: int, attribute: str, where: str | None, field: str) -> Integers:
-        """Return the attribute's domain in steps, restricted to the values that satisfy the predicate."""
+        """Return the attribute's domain in steps, restricted to values that satisfy the predicate."""
         domain = self._context.numeric(slot, attribute, field).in_steps
         return restrict_domain(domain, attribute, self._context.predicate(slot, where))
 
     def _steps_in_one(self, slot: int, attribute: str, field: str) -> int | Fraction:
-        """Return how many steps of an attribute make 1."""
+        """Return the number of an attribute's steps in 1."""
         unit = self._context.numeric(slot, attribute, field).unit
         return 1 if unit == 1 else 1 / unit
 
@@ -201,7 +200,7 @@ class LaplaceQuestions:
         return self._resolve_shares(slot, (*hit_cells, *misses), single=False)
 
     def _resolve_shares(self, slot: int, numbers: tuple[int, ...], *, single: bool) -> LaplaceQuestion:
-        """Return the question of hits and misses: counts of disjoint cells, each with the whole ε."""
+        """Return the question about hits and misses: counts of disjoint cells, each with the whole ε."""
         source = self._context.source_table(slot)
         widths = (groups_sensitivity(source),) * len(numbers)
         return LaplaceQuestion(numbers, widths, "rates", moved=_max_changed_cells(source), single=single)
@@ -218,7 +217,7 @@ class LaplaceQuestions:
                 f"person_sum: the attribute's declared range is beyond ±{MAX_BOUND}; declare a smaller one, or ask for the sum",
             )
         total = context.table(slot).person_total(attribute, context.predicate(slot, query.where), bound)
-        # An attribute of zeros alone has sensitivity 0, but noise needs a scale.
+        # If an attribute has only the value 0, its sensitivity is 0, but noise needs a scale.
         width = max(1, person_sensitivity(context.source_table(slot), domain, bound))
         low, high = (0.0 if domain.minimum >= 0 else None), (0.0 if domain.maximum <= 0 else None)
         return LaplaceQuestion((total,), (width,), "number", parts, low=low, high=high)
@@ -278,8 +277,8 @@ def _limits(source: Source, standing: StandingQuery | None) -> tuple[float | Non
 
 
 def _max_changed_cells(source: TableSource) -> int:
-    """Return the number of counts changed by the person who moves them most in ℓ₂ norm.
+    """Return how many counts a person changes in the case with the largest ℓ₂ norm of the change.
 
-    All rows of this person are in one cell, and if they are replaced, the new ones in one other.
+    All rows of the person are then in one cell; if they are replaced, the new rows are in one other cell.
     """
     return 2 if source.neighbors == "replace" else 1

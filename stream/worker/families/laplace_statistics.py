@@ -57,17 +57,17 @@ Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 MOST_WORDS: Final = 1 << 22
-"""Most random words of one answer."""
+"""Maximum number of random words for one answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaplaceStatistic:
     """A question with the noise of its answer, and later with its private counts.
 
-    ``draws`` are the laws of the drawn quantiles, empty if all values are counted. ``cells`` is the
-    noise of counts, and ``sums`` that of a variance's numbers. ``alpha`` bounds the rank error of
-    quantiles. ``max_parts`` is the question's ``max_price``, in parts of an ordinary charge. ``counts``
-    has a row for each group and a column for each code.
+    ``draws`` has the laws of the drawn quantiles; it is empty if all values are counted. ``cells`` is the law
+    of the noise of counts, and ``sums`` has the laws of the noise of a variance's numbers. ``alpha`` bounds
+    the rank error of quantiles. ``max_parts`` is the question's ``max_price``, in parts of an ordinary
+    charge. ``counts`` has a row for each group and a column for each code.
     """
 
     statistic: Statistic
@@ -96,7 +96,7 @@ class LaplaceStatistics:
         self._context = context
 
     def admit(self, slot: int, query: Any) -> LaplaceStatistic | None:
-        """Resolve a question; None if it is of another form."""
+        """Resolve a question; None if it is not about a quantile or variance."""
         if (form := statistic_form(query)) is None:
             return None
         require_form(query, form, takes_alpha=True)
@@ -120,7 +120,7 @@ class LaplaceStatistics:
         return replace(found, counts=self._counts(slot, statistic), max_parts=max_parts)
 
     def reply(self, one: AdmittedQuestion) -> Reply:
-        """Answer a question that the grant pays for."""
+        """Answer a question for which the grant pays."""
         question: LaplaceStatistic = one.content
         words = AnswerWords(*self._context.answer_words([one], question.words))
         if question.statistic.is_squared:
@@ -139,11 +139,11 @@ class LaplaceStatistics:
         return counts.reshape(statistic.groups, statistic.values.size)[:, statistic.first : statistic.end]
 
     def _plan_noise(self, slot: int, statistic: Statistic) -> LaplaceStatistic:
-        """Plan the noise of an answer, from public facts."""
+        """Plan the noise of an answer from public facts."""
         calibration, source = self._calibration(slot), self._context.source_table(slot)
         if not statistic.is_squared:
             return plan_quantiles(statistic, calibration, source)
-        # A person's rows may be in several groups, and each group has its own numbers.
+        # A person's rows may be in several groups, each of which has its own numbers.
         touched = min(groups_sensitivity(source), statistic.groups)
         if calibration.method == "gaussian" and calibration.moved < NUMBERS_PER_VARIANCE * touched:
             raise Rejection(
@@ -151,7 +151,7 @@ class LaplaceStatistics:
                 f"{statistic.form}: the Gaussian noise of this stream is planned for {calibration.moved} numbers in one answer, and a person "
                 f"changes more; open a stream with delta 0, or with dimensions {NUMBERS_PER_VARIANCE * touched}",
             )
-        # All numbers share ε; one person changes each by at most its width, or twice this if replaced.
+        # ε is divided among all numbers. One person changes each by at most its width, or twice if replaced.
         each = NUMBERS_PER_VARIANCE * source.contribution * (2 if source.neighbors == "replace" else 1)
         sums = tuple(
             answer_law(calibration, each * width, NUMBERS_PER_VARIANCE)
@@ -184,7 +184,7 @@ class LaplaceStatistics:
 def plan_quantiles(
     statistic: Statistic, calibration: AnswersCalibration, source: TableSource | EventsSource
 ) -> LaplaceStatistic:
-    """Plan the noise of an answer about quantiles, from public facts.
+    """Plan the noise of an answer about quantiles from public facts.
 
     Raises:
         NoiseScaleError: the noise is too wide.
@@ -224,7 +224,7 @@ def draw_quantiles(question: LaplaceStatistic, words: AnswerWords) -> Reply:
 def _locate_quantiles(
     statistic: Statistic, edges: Integers, noisy: Integers, law: Symmetric, codes: tuple[int, ...]
 ) -> list[LocatedQuantile]:
-    """Locate each quantile in noisy counts of ranges: its code, and the lowest and highest possible."""
+    """Locate each quantile in noisy counts of ranges: its code, and the lowest and highest possible code."""
     left = np.arange(len(edges), dtype=np.int64)
     below = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(noisy)])
     found = []
@@ -249,7 +249,7 @@ class AnswerWords:
         return int.from_bytes(self._high[start : self._next].astype(">u8").tobytes(), "big")
 
     def draws(self, law: Symmetric, count: int, reserved: int) -> Integers:
-        """Draw noise ``count`` times, and skip the words of ``reserved`` draws."""
+        """Draw noise ``count`` times from the words of ``reserved`` draws; the other words stay unused."""
         start, width = self._next, law.words
         self._next += reserved * width
         high = self._high[start : start + count * width].reshape(count, width)

@@ -75,7 +75,7 @@ from stream.worker.families.statistics import (
 from stream.worker.families.tensors import AttributeCells
 
 RELEASE_CACHE_BYTES: Final = 128 << 20
-"""Most bytes of cached releases per partition; evicted releases are recomputed."""
+"""Most bytes of cached releases per partition; other releases are computed again."""
 
 BASIS: Final = "release"
 
@@ -98,7 +98,7 @@ class _ReleaseFamily(Family):
     def _resolve_cells(
         self, slot: int, query: Any, kind: type[LazyHistogram | SparseProject]
     ) -> tuple[CountedTable, CellQuestion]:
-        """Resolve a question to at most ``sparsity`` single cells."""
+        """Resolve a question to at most ``mechanism.sparsity`` single cells."""
         require_form(query, "cells")
         mechanism = self._context.mechanism(slot, kind)
         question = self._cells(slot, mechanism.attributes).parse_question(query.cells, mechanism.sparsity)
@@ -124,7 +124,7 @@ class _ReleaseFamily(Family):
         raise NotImplementedError
 
     def _interval(self, slot: int, question: CellQuestion, estimate: float) -> Interval:
-        """Return the confidence interval of a weighted sum of cells, cut to its public limits."""
+        """Return the confidence interval of a weighted sum of cells, within its public limits."""
         half = weighted_half_width(release_law(self._calibration(slot)), question.steps) / WEIGHT_STEPS
         most = self._context.count_limit(slot)
         ends = (max(0.0, estimate - half), max(0.0, estimate + half))
@@ -141,10 +141,10 @@ class _ReleaseFamily(Family):
 
 @dataclass(frozen=True, slots=True)
 class _CellSums:
-    """A question for sums of the cells in ``mask`` by the ``axes`` of its groups, over ``rows``.
+    """A question about sums of the cells in ``mask``: one sum for each group of the ``axes``.
 
-    With ``hits``, it asks for the share of each sum that is in the cells of ``hits``; with ``top``,
-    only for the largest sums.
+    The sums are divided by ``rows``. With ``hits``, the question is about the share of each sum that is in
+    the cells of ``hits``. With ``top``, it is only about the largest sums.
     """
 
     mask: npt.NDArray[np.bool_]
@@ -156,9 +156,9 @@ class _CellSums:
 
 @dataclass(frozen=True, slots=True)
 class _CellStatistic:
-    """A question for a statistic of the cells in ``mask``.
+    """A question about a statistic of the cells in ``mask``.
 
-    ``axes`` are those of its groups and its attribute.
+    ``axes`` has the axes of the question's groups and attribute.
     """
 
     asked: Statistic
@@ -192,7 +192,7 @@ class HistogramFamily(_ReleaseFamily):
             return table, _CellSums(mask, axes, top=parse_top(self._context.source_table(slot), query))
         rows = self._context.public_rows(slot) if form == "fraction" else 1
         if rows is None:
-            # The number of rows is private, so the share is computed as a rate over all cells.
+            # The number of rows is private, so the share is computed as a rate among all cells.
             return table, _CellSums(np.ones_like(mask), (), hits=mask)
         return table, _CellSums(mask, (), max(1, rows))
 
@@ -361,7 +361,7 @@ class SparseProjectFamily(_ReleaseFamily):
         return self._resolve_cells(slot, query, SparseProject)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer with inner products; the error bound follows from the noisy projection."""
+        """Answer questions by inner products; the error bound follows from the noisy projection."""
         return [self._reply(one) for one in questions]
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
@@ -381,7 +381,7 @@ class SparseProjectFamily(_ReleaseFamily):
         )
 
     def _compute_release(self, slot: int, table: CountedTable) -> Integers:
-        """Compute the noisy projection: the exact one plus noise."""
+        """Compute the exact projection and add noise."""
         mechanism = self._context.mechanism(slot, SparseProject)
         seed, exact = (
             matrix_seed(self._streams.incarnations[slot]),

@@ -34,7 +34,7 @@ from stream.worker.stream_terms import StreamTerms, WindowAndGroup
 Indices = npt.NDArray[np.intp]
 
 Row = tuple[int, str, int, float, float | None, int, bytes, WindowAndGroup | None]
-"""A single question: one entry of each column of ``QuestionRows``."""
+"""A single question: one entry for each column of ``QuestionRows``."""
 
 _NO_WINDOWS: Final[Mapping[int, WindowAndGroup]] = MappingProxyType({})
 
@@ -125,8 +125,8 @@ class QuestionRows(NamedTuple):
 class PublishedNumber(NamedTuple):
     """The number that is published with a ⊤.
 
-    ``interval`` is None if the number is a gap, the noisy distance from the threshold: its noise decided
-    that the outcome is ⊤, so it is not centered on zero.
+    ``interval`` is None if the number is a gap (the noisy distance from the threshold). The noise of a gap
+    also decided that the outcome is ⊤, so it is not centered on zero.
     """
 
     estimate: float
@@ -171,22 +171,22 @@ class ColumnFamily(Protocol):
     """A family that decides a whole batch at once."""
 
     def admit(self, slot: int, query: Any) -> float:
-        """Return the question's private number without a change of state, or raise Rejection.
+        """Return the question's private number without changing state, or raise Rejection.
 
-        Sparse vectors over values that queries contain do not need it.
+        The method is not called for sparse vectors over values in queries.
         """
 
     def decide(self, rows: QuestionRows, streams: QuestionStreams) -> Verdicts:
-        """Decide questions in order, without a change of the streams' state."""
+        """Decide questions in order without changing the streams' state."""
 
 
 class RoundValues(FigureArrays):
     """Values that each sparse vector needs in its current round, derived from its definition.
 
-    ``threshold`` is T in steps, and ``barrier`` is the threshold's noise ρ plus the shift s. With
-    ``redraws_threshold``, ρ is drawn again after each ⊤. A slot's values are derived again if the
-    stream's ``start_number`` changes (it started from new terms) or, with ``redraws_threshold``, if
-    its ``tops`` change.
+    ``threshold`` is T in steps, and ``barrier`` is the threshold's noise ρ plus the shift s. If
+    ``redraws_threshold`` is True, ρ is drawn again after each ⊤. A slot's values are derived again if the
+    stream's ``start_number`` changes (because it started from new terms) or, with ``redraws_threshold``, if
+    its number of ⊤s (``tops``) changes.
     """
 
     SEPARATE_ARRAYS = frozenset({"redraws_threshold"})
@@ -206,7 +206,7 @@ class RoundValues(FigureArrays):
     def gather_current(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Self:
         """Return the values of some streams for their current rounds.
 
-        Values are derived at a stream's first query, so that idle streams do not slow a restore.
+        The values are derived at a stream's first query, so that idle streams do not slow down a restore.
         """
         self.grow(len(self._streams))
         found = self.gather(slots)
@@ -225,7 +225,7 @@ class RoundValues(FigureArrays):
         return self.redraws_threshold[slots] if self._any_redraws else None
 
     def _derive(self, slots: npt.NDArray[np.intp], index: int) -> None:
-        """Derive the values of streams of equal terms at once."""
+        """Derive the values of streams with equal terms at once."""
         terms, columns, noise = self._streams.terms[index], self._streams.columns, self._streams.noise
         self.query_key[slots] = noise.subkeys(slots, DrawRole.QUERY)
         tops = columns.tops[slots]
@@ -251,7 +251,7 @@ class _Batch(NamedTuple):
 
 
 class _ComparedBatch(NamedTuple):
-    """For each question, in steps: its number f, its threshold T, and f − T + ν with noise ν."""
+    """For each question, in steps: its number f, its threshold T, and f − T + ν with the noise ν."""
 
     values: Integers
     thresholds: Integers
@@ -308,7 +308,7 @@ class SparseVectorFamily:
         return [(terms[index], np.flatnonzero(terms_of == index)) for index in np.unique(terms_of).tolist()]
 
     def _compare(self, batch: _Batch, thresholds: Integers) -> _ComparedBatch:
-        """Return each number minus its threshold (the question's, or else the stream's) plus noise."""
+        """Return each number minus its threshold (the question's or else the stream's), plus noise."""
         values, question_thresholds = batch.rows.values, batch.rows.thresholds
         steps = np.empty(len(values), dtype=np.int64)
         for terms, members in batch.by_terms:
@@ -377,7 +377,7 @@ class SparseVectorFamily:
 
 
 def _public_limits(terms: StreamTerms) -> tuple[float | None, float | None]:
-    """Return the public limits of a stream's numbers; None where there is none."""
+    """Return the public limits of a stream's numbers; None if there is no limit."""
     source = terms.source
     if isinstance(source, ValuesSource):
         return source.minimum, source.maximum
@@ -387,7 +387,7 @@ def _public_limits(terms: StreamTerms) -> tuple[float | None, float | None]:
 
 
 def _exact_number_reader(terms: StreamTerms, rows: QuestionRows, members: Indices) -> Callable[[int], Decimal]:
-    """Return a function from a question's index to its exact number, from the event or the table."""
+    """Return a function that reads the exact number of a question (given by index) from event or table."""
     if terms.trusts_values:
         return lambda place: value_of(rows.payloads[int(members[place])])
     return lambda place: shortest_decimal(float(rows.values[members[place]]))

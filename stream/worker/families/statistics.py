@@ -1,9 +1,8 @@
-"""Resolves questions for statistics (quantiles, variances, largest groups) and computes their answers.
+"""Resolves questions about statistics (quantiles, variances, largest groups) and computes their answers.
 
-The families differ in what they release: `laplace_statistics` draws values, `release_family` and
-`estimate_family` compute statistics from noisy or estimated counts: quantiles from cumulative
-counts, variances from three sums. Statistics and the largest groups of published numbers are
-post-processing, which the sparse vector's decision on these numbers covers (docs/proofs/quantiles.md).
+`laplace_statistics` draws values. `release_family` and `estimate_family` compute statistics from noisy or
+estimated counts: quantiles from cumulative counts, variances from three sums. Statistics and largest groups
+that are computed from published numbers are post-processing (docs/proofs/quantiles.md).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _SQUARED_FORMS: Final = ("variance", "stddev")
 
 
 class StatisticNumber(NamedTuple):
-    """A published number with its confidence interval, or without one."""
+    """A published number, with its confidence interval if it has one."""
 
     estimate: float
     low: float | None = None
@@ -48,8 +47,8 @@ class StatisticNumber(NamedTuple):
 class Statistic:
     """A resolved question about an ordered attribute.
 
-    - ``parts``: the quantiles to find (0.5 is the median), empty for variances.
-    - ``is_list``: whether the answer is a list.
+    - ``parts``: the quantiles to find (0.5 is the median); empty for variances.
+    - ``is_list``: True if the answer is a list.
     - ``first`` and ``end``: the half-open range of the attribute's codes that the predicate allows.
     - ``shape``: the sizes of the grouped attributes.
     """
@@ -67,12 +66,12 @@ class Statistic:
 
     @property
     def size(self) -> int:
-        """Number of codes that a row may have."""
+        """Number of codes in the range."""
         return self.end - self.first
 
     @property
     def groups(self) -> int:
-        """Number of groups; 1 without a grouping."""
+        """Number of groups; 1 if the question has no groups."""
         return math.prod(self.shape)
 
     @property
@@ -82,7 +81,7 @@ class Statistic:
 
     @property
     def failure(self) -> float:
-        """Probability with which a given side of a quantile's interval is wrong."""
+        """Probability with which one side of a quantile's interval may be wrong."""
         return MISS_PROBABILITY / (2.0 * len(_QUARTILES) if self.form == "iqr" else 2.0)
 
     def numbers_of_quantiles(self, quantiles: Sequence[LocatedQuantile]) -> list[StatisticNumber]:
@@ -119,7 +118,7 @@ class Statistic:
         return max(found.estimate - cast("float", ends.low), cast("float", ends.high) - found.estimate, 0.0)
 
     def reply(self, found: Sequence[StatisticNumber], *, charged: bool, basis: str, alpha: float | None) -> Reply:
-        """Return the answer: one number, or a list of them in the requested order."""
+        """Return the answer: one number, or a list of numbers in the requested order."""
         if self.form == "quantile" and self.values.text is not None:
             return _texts_reply(self.values.text, found, self.is_list, charged=charged, basis=basis, alpha=alpha)
         intervals = tuple((one.low, one.high) for one in found if one.low is not None and one.high is not None)
@@ -141,7 +140,7 @@ def _texts_reply(
     basis: str,
     alpha: float | None,
 ) -> Reply:
-    """Return quantiles of dates or categories as texts, with the ends of their intervals."""
+    """Return the answer with quantiles of dates or categories, and the ends of their intervals, as texts."""
     choices = tuple(text(int(one.estimate)) for one in found)
     ends = tuple(
         (text(int(one.low)), text(int(one.high))) for one in found if one.low is not None and one.high is not None
@@ -159,7 +158,7 @@ def statistic_form(query: Any) -> StatisticForm | None:
 
 
 def window_statistic(source: EventsSource, standing: StandingQuery, *, together: bool) -> Statistic:
-    """Return the question of a window about quantiles; ``together``: one question covers all groups."""
+    """Return a window's question about quantiles; with ``together``, one question covers all groups."""
     from stream.tables.predicates import parse  # noqa: PLC0415  (the SQL parser is slow to import)
 
     attribute = standing.quantile
@@ -230,10 +229,10 @@ def _parse_quantiles(form: StatisticForm, q: Any) -> tuple[tuple[Fraction, ...],
 def statistic_reply(
     statistic: Statistic, question: Ranks | Spreads, numbers: Sequence[int], max_error: float | None, beta: float
 ) -> Reply:
-    """Return the answer; each of ``numbers`` is wrong by at most ``max_error`` rows (None: unknown).
+    """Return the answer from ``numbers``, each of which is wrong by at most ``max_error`` (None: unknown).
 
-    All bounds hold together with probability 1 − ``beta``. So they give confidence intervals, unless
-    ``beta`` is larger than the probability with which an interval may miss.
+    All bounds hold together with probability 1 − ``beta``. So confidence intervals follow from them, unless
+    ``beta`` exceeds the probability with which an interval may miss the true number.
     """
     if isinstance(question, Spreads):
         found, alpha = _variances(statistic, question, numbers, max_error or 0.0)
@@ -249,8 +248,8 @@ def _quantiles(
 ) -> tuple[list[StatisticNumber], float]:
     rows = np.array(numbers, dtype=np.float64).reshape(statistic.groups, statistic.values.size) / WEIGHT_STEPS
     edges = np.arange(statistic.size + 1, dtype=np.int64)
-    # For the quantile q, P − q·N (P rows at or below a value, N in all) has the error of one count plus
-    # q times that of another.
+    # For the quantile q, let P rows be at or below a value, and N rows in all. Then P − q·N has the error of
+    # one count plus q times the error of another.
     bounds = [(1.0 + float(part)) * max_error for part in statistic.parts]
     found: list[StatisticNumber] = []
     for cumulated in rows[:, statistic.first : statistic.end]:
@@ -283,14 +282,14 @@ def _variances(
 
 @dataclass(frozen=True, slots=True)
 class TopGroups:
-    """How many groups are published, and the attributes by which they are grouped."""
+    """The number of groups to publish, and the attributes by which they are grouped."""
 
     count: int
     attributes: tuple[tuple[str, Domain], ...]
 
 
 def parse_top(source: TableSource, query: Any) -> TopGroups | None:
-    """Return a grouped query's ``top``; None without one, or if it groups by undeclared attributes."""
+    """Return a grouped query's ``top``; None if it has none, or if it groups by undeclared attributes."""
     if query.top is None or not set(query.group_by) <= source.attributes.keys():
         return None
     top = TopGroups(query.top, tuple((name, source.attributes[name]) for name in query.group_by))
@@ -306,10 +305,11 @@ def parse_top(source: TableSource, query: Any) -> TopGroups | None:
 
 
 def keep_largest_groups(reply: Reply, top: TopGroups) -> Reply:
-    """Keep the largest of a reply's numbers, with the names of their groups; equals in row-major order.
+    """Keep the largest numbers of a reply, with the names of their groups.
 
-    The error bound holds for all numbers at once, so also for the chosen ones. A confidence interval
-    holds for one number fixed in advance, so chosen numbers have none.
+    Groups with equal numbers are in row-major order. The error bound holds for all numbers at once, and so
+    also for the chosen numbers. A confidence interval holds for a number that is fixed in advance, so chosen
+    numbers have no interval.
     """
     numbers = reply.estimates or ()
     indices = sorted(range(len(numbers)), key=lambda index: (-numbers[index], index))[: top.count]

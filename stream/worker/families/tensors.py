@@ -1,6 +1,6 @@
-"""Questions as weights of cells: over a tensor for ``pmw``, of single cells for ``sparse_pmw``.
+"""Questions as weights of cells: of all cells of a tensor for ``pmw``, of single cells for ``sparse_pmw``.
 
-The cost of single cells does not depend on the number of all cells.
+The work for single cells does not depend on the number of all cells.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from stream.tables.expressions import Predicate, attributes_of, evaluate
 from stream.tables.store import TableStore
 
 WEIGHT_CACHE_BYTES: Final = 64 << 20
-"""Most bytes of cached weights of questions per partition; evicted weights are recomputed."""
+"""Most bytes of cached weights of questions per partition; other weights are computed again."""
 
 CellWeights = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedPredicates:
-    """A weighted sum of distinct predicates in canonical order; weights are in 1/1024 and not 0."""
+    """A weighted sum of distinct predicates in canonical order; weights are in 1/1024, and none is 0."""
 
     parts: tuple[tuple[Predicate, int], ...]
 
@@ -50,7 +50,7 @@ class WeightedPredicates:
 
     @property
     def key(self) -> bytes:
-        """Canonical bytes, equal for equal weights."""
+        """Canonical bytes, which are the same for equal weighted sums."""
         return json.dumps([[canonical_text(predicate), weight] for predicate, weight in self.parts]).encode()
 
     def cell_weights(self, sizes: Mapping[str, int]) -> CellWeights:
@@ -84,7 +84,7 @@ class WeightCache(BoundedCache[tuple[tuple[str, ...], WeightedPredicates], CellW
 
 @dataclass(frozen=True, eq=False)
 class HypothesisQuestion:
-    """A question that a hypothesis over a tensor answers; ``sizes`` has all attributes of the tensor."""
+    """A question to a hypothesis over a tensor; ``sizes`` has all attributes of the tensor."""
 
     sizes: Mapping[str, int]
     weights: WeightedPredicates
@@ -103,12 +103,12 @@ class HypothesisQuestion:
 
     @cached_property
     def key(self) -> bytes:
-        """Canonical bytes, equal for equivalent questions."""
+        """Canonical bytes, which are the same for equivalent questions."""
         return self.weights.key
 
     def steps(self) -> CellWeights:
-        """Return the question's weight of each cell over ``own_sizes`` in 1/1024, in row-major order."""
-        # The key needs no sizes, because a predicate contains the sizes of its attributes.
+        """Return the weight of each cell of the attributes in ``own_sizes``, in 1/1024 and row-major order."""
+        # The cache key needs no sizes, because a predicate contains the sizes of its attributes.
         key = (tuple(self.own_sizes), self.weights)
         cached = self.weight_cache.get(key)
         if cached is None:
@@ -180,7 +180,7 @@ def parse_predicate_on(
 
 
 def canonical_text(predicate: Predicate) -> str:
-    """Return a text that is equal for predicates with equal normal forms."""
+    """Return a text that is the same for all predicates with the same normal form."""
     return evaluate(
         predicate,
         lambda holds: "1" if holds else "0",
@@ -206,7 +206,7 @@ def require_unit_weights(question: WeightedPredicates, sizes: Mapping[str, int])
 
 
 class AttributeCells:
-    """The cells of some attributes of a table source, in the attributes' order."""
+    """The cells of some attributes of a table source, in row-major order of the attributes."""
 
     def __init__(self, source: TableSource, attributes: Sequence[str]) -> None:
         self.attributes = tuple(attributes)
@@ -228,7 +228,7 @@ class AttributeCells:
         return math.prod(self.shape)
 
     def parse_question(self, cells: Sequence[Any], max_cells: int) -> CellQuestion:
-        """Resolve the cells of a query; leave out cells of weight 0; Rejection if a cell is invalid."""
+        """Resolve the cells of a query, without cells of weight 0; Rejection if a cell is invalid."""
         if len(cells) > max_cells:
             raise Rejection(
                 "malformed",
@@ -253,7 +253,7 @@ class AttributeCells:
 class CellSpace:
     """The cells of a ``sparse_pmw`` stream.
 
-    The uniform hypothesis spreads the rows over ``places`` cells, or over all if there are fewer.
+    The uniform hypothesis spreads the rows over ``places`` cells, or over all cells if there are fewer.
     """
 
     def __init__(

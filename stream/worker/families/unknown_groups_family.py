@@ -1,6 +1,7 @@
-"""The family of unknown_groups: texts of a column that enough rows or people have, mostly with noisy counts.
+"""The family of unknown_groups: releases texts that enough rows or people have.
 
-On a live topic, a window's question has the counts of its texts.
+The texts are released with noisy counts, unless the mechanism's ``counts`` is False. On a live topic, the
+question about a window has the counts of the window's texts.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from stream.worker.families.family import (
 
 @dataclass(frozen=True, slots=True)
 class _GroupNames:
-    """Turns the name of a released group into its values: a text, and those of ``declared`` attributes."""
+    """Converts the name of a released group to its values: a text, and values of ``declared`` attributes."""
 
     text: str
     order: tuple[str, ...]
@@ -75,8 +76,8 @@ class _GroupNames:
 class _TextQuestion:
     """The private groups of a question with their counts, and the names of the groups.
 
-    ``top`` is the largest number of groups to publish, or None. ``is_too_large`` says
-    that a window's texts exceed the limit, and are missing.
+    ``top`` is the largest number of groups to publish, or None. ``is_too_large`` is True if a window's texts
+    are missing because they exceed the limit.
     """
 
     groups: TextGroups
@@ -89,7 +90,7 @@ class UnknownGroupsFamily(PaidFamily):
     """Streams of kind ``unknown_groups``."""
 
     def admit(self, slot: int, query: Any) -> _TextQuestion:
-        """Resolve a question to the private counts of the groups of a column's or a window's texts."""
+        """Resolve a question to the private counts of groups by a text of a column or of a window."""
         if self._context.trusts_values(slot):
             return self._window_question(query)
         form = require_form(query, "groups", "people_groups")
@@ -137,7 +138,7 @@ class UnknownGroupsFamily(PaidFamily):
 
 
 def _reply_with_counts(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: bytes) -> Reply:
-    """Release the groups whose noisy count reaches the threshold, with these counts."""
+    """Release the groups whose noisy counts reach the threshold, with these counts."""
     private_names = asked.groups.private_names()
     noise = cell_noise(count_law(calibration), key, private_names)
     groups = release_groups(private_names, asked.groups.private_counts, noise, calibration.threshold)
@@ -185,9 +186,9 @@ def _name_groups(names: _GroupNames, released: Sequence[bytes]) -> dict[str, Any
 
 
 def _exceeds_limit(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: bytes) -> bool:
-    """Return whether the noisy size of a window's texts exceeds the limit.
+    """Return True if the noisy size of a window's texts exceeds the limit.
 
-    The noise has the name of the empty text, which no window has.
+    The noise is drawn under the name of the empty text, which no window contains.
     """
     noise = int(cell_noise(size_law(calibration), key, [b""])[0])
     return asked.is_too_large or is_too_large(calibration, window_text_size(asked.groups.private_texts), noise)

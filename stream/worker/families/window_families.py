@@ -1,16 +1,15 @@
 """Families of standing streams: running counts, histograms and quantiles of windows.
 
-A running count's question carries the exact sums of its nodes (sums over windows, see
-`counting_trees`). The noise of a node depends only on its group and windows. So a node has the same
-noisy sum in all answers, although none is stored.
+The question of a running count has the exact sums of its nodes (sums of windows, see
+`stream.privacy.planning.release_plans`). The noise of a node depends only on its group and windows. So a node
+has the same noisy sum in all answers, although no sum is stored.
 
-If its groups are private texts, one question has the counts of all texts so far, and a text's noise
-depends on the text and its node alone. A text stays released once it has reached the threshold: updates
-say which answer was the first to have it (docs/proofs/unknown-groups.md).
+If the groups are private texts, one question has the counts of all texts so far. The noise of a text's node
+depends only on the text and the node. A text that has reached the threshold stays released: updates record
+the first answer that has it (docs/proofs/unknown-groups.md).
 
-A quantile's question carries the count of each value that the stream's predicate allows: of one
-group of a window, or of all groups one after the other. The answer is drawn as on tables
-(docs/proofs/quantiles.md).
+The question of a quantile has the count of each value that the stream's predicate allows, for one group of a
+window or for all groups one after the other. The answer is drawn as on tables (docs/proofs/quantiles.md).
 """
 
 from __future__ import annotations
@@ -75,14 +74,14 @@ from stream.worker.families.laplace_statistics import AnswerWords, LaplaceStatis
 from stream.worker.families.statistics import TopGroups, keep_largest_groups, window_statistic
 
 _LIMIT_NAME: Final = b"limit"
-"""Name of the noise of a running count's limit; those of windows have 8 bytes."""
+"""Name under which the noise of a running count's size limit is drawn; names of windows have 8 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Horizon:
-    """A running count's tree and windows: start of the ``first``, ``step`` and ``size`` in ms.
+    """A running count's tree and windows: start of the ``first``, ``step`` and ``size``, in ms.
 
-    ``lower_limit`` is the public lower limit of the counts, None if there is none.
+    ``lower_limit`` is the public lower limit of the counts; None if there is no limit.
     """
 
     calibration: RunningCountCalibration
@@ -93,7 +92,7 @@ class _Horizon:
     lower_limit: float | None
 
     def number_of(self, window: Window | None) -> int:
-        """Return the number (from 1) of a question's window; Rejection if it is not the stream's."""
+        """Return the number (from 1) of a question's window; Rejection if it is not a window of the stream."""
         if window is None:
             raise Rejection(
                 "malformed",
@@ -118,7 +117,7 @@ class _Horizon:
 
 
 class _Horizons:
-    """The running counts' windows; streams with equal terms share them."""
+    """The windows of running counts, one object for all streams with equal terms."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -147,7 +146,7 @@ class _Horizons:
 
 @dataclass(frozen=True, slots=True)
 class _NodeQuestion:
-    """A group's index, the nodes of its windows so far, and their exact sums as doubles."""
+    """A group's index, the nodes for its windows so far, and their exact sums as doubles."""
 
     group: int
     nodes: tuple[Node, ...]
@@ -162,7 +161,7 @@ class RunningCountFamily(PaidFamily):
         self._horizons = _Horizons(context)
 
     def admit(self, slot: int, query: Any) -> _NodeQuestion:
-        """Resolve a question: its window and group, which are public, determine its nodes."""
+        """Resolve a question; its public window and group determine its nodes."""
         require_form(query, "values")
         horizon = self._horizons.of_slot(slot)
         group = self._streams.terms_at(slot).groups.index_of(query.group)
@@ -201,9 +200,9 @@ class RunningCountFamily(PaidFamily):
 
 
 class _RunningTexts(NamedTuple):
-    """The counts so far of a running count's texts after ``number`` windows.
+    """The counts of a running count's texts after ``number`` windows.
 
-    ``is_too_large`` says that the texts exceed the limit, and are missing.
+    ``is_too_large`` is True if the texts are missing because they exceed the limit.
     """
 
     number: int
@@ -214,8 +213,7 @@ class _RunningTexts(NamedTuple):
 class RunningTextsFamily(RestorableFamily[RunningRelease]):
     """Streams of kind ``running_count`` over private texts.
 
-    The noise of a text's node depends on the text and the node alone. A released text stays
-    released: updates, which are public, say which answer was the first to have it.
+    A released text stays released: updates, which are public, record the first answer that has it.
     """
 
     def __init__(self, context: Context) -> None:
@@ -223,7 +221,7 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
         self._horizons = _Horizons(context)
 
     def admit(self, slot: int, query: Any) -> _RunningTexts:
-        """Resolve a question: its window is public, the counts of its texts are private."""
+        """Resolve a question; its window is public, and the counts of its texts are private."""
         groups, is_too_large = read_text_counts(query)
         return _RunningTexts(self._horizons.of_slot(slot).number_of(query.window), groups, is_too_large)
 
@@ -277,7 +275,7 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
         )
 
     def _are_too_large(self, slot: int, calibration: RunningCountCalibration, asked: _RunningTexts) -> bool:
-        """Test the noisy size of all texts so far; the noise of the limit is the same in each window."""
+        """Test whether the noisy size of all texts so far exceeds the limit, whose noise is drawn once."""
         names = [_LIMIT_NAME, asked.number.to_bytes(8, "big")]
         subkey = self._streams.noise.subkey(slot, DrawRole.KEYS)
         limit_noise, noise = cell_noise(running_size_law(calibration), subkey, names).tolist()
@@ -327,13 +325,13 @@ class StandingHistogramFamily(PaidFamily):
         return replies
 
     def _top(self, slot: int, count: int) -> TopGroups:
-        """Return how many groups of a window are published, and their attributes."""
+        """Return the number of groups of a window to publish, and their attributes."""
         attributes = self._context.source(slot, EventsSource).attributes
         names = self._context.mechanism(slot, Histogram).attributes
         return TopGroups(count, tuple((name, attributes[name]) for name in names))
 
     def _groups(self, slot: int) -> int:
-        """Return the number of groups of a window: the cells of the mechanism's attributes."""
+        """Return the number of groups of a window: the number of cells of the mechanism's attributes."""
         attributes = self._context.source(slot, EventsSource).attributes
         return math.prod(attributes[name].size for name in self._context.mechanism(slot, Histogram).attributes)
 
@@ -367,7 +365,7 @@ class WindowQuantilesFamily(PaidFamily):
         return draw_quantiles(replace(question, counts=counts), words)
 
     def _question(self, slot: int) -> LaplaceStatistic:
-        """Return the question of a stream's windows, without counts."""
+        """Return the question about a stream's windows, without counts."""
         number = int(self._streams.columns.terms_of[slot])
         if (known := self._questions.get(number)) is None:
             terms, source = self._streams.terms_at(slot), self._context.source(slot, EventsSource)
