@@ -38,9 +38,8 @@ Path = tuple[str, ...]
 class Decoder:
     """Decodes the fields at some paths of an event; a missing field is None.
 
-    ``decode_quickly`` decodes valid events to structs. ``decode_slowly`` decodes other events, or returns their
-    flaw.
-    Each event is decoded independently of the others.
+    ``decode_quickly`` decodes valid events to structs. ``decode_slowly`` decodes one other event, or returns
+    its flaw. Each event is decoded independently of the others.
     """
 
     def __init__(self, paths: Sequence[Path], kinds: Sequence[Any]) -> None:
@@ -111,7 +110,7 @@ class _Branch:
 
     @property
     def is_mixed(self) -> bool:
-        """True if some field is read both as a value and as an object with fields."""
+        """True if a field is read both as a value and as an object with further fields."""
         return bool(self.kinds and self.branches) or any(one.is_mixed for one in self.branches.values())
 
     def struct(self, name: str) -> type[msgspec.Struct]:
@@ -164,14 +163,14 @@ def _repeats_field(event: Any, branch: _Branch) -> bool:
 DIGEST_BYTES: Final = 16
 
 Digests = npt.NDArray[np.uint64]
-"""Two words per person; the second is odd, so that no digest is 0."""
+"""Two 64-bit words for each person; the second word is odd, so that no digest is 0."""
 
 _MULTIPLIER: Final = np.uint32(0x5BD1E995)
 _SEED: Final = np.uint32(0x9747B28C)
 
 
 def digests_and_homes(names: Sequence[bytes], partitions: int) -> tuple[Digests, npt.NDArray[np.int64]]:
-    """Return each name's digest, and the partition to which Kafka's default partitioner sends it."""
+    """Return the digest of each name, and its partition by Kafka's default partitioner."""
     if (found := digests(names if isinstance(names, Spans) else spans_of(names), partitions)) is None:
         return digests_of(names), partitions_of(names, partitions)
     found[0][:, 1] |= np.uint64(1)
@@ -215,10 +214,10 @@ _NO_CODE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The valid events of a batch in order, and the flaws of the others.
+    """The valid events of a batch in order, and the flaws of the other events.
 
-    ``places`` are the events' indices in the batch; ``homes`` are the partitions of their people's names.
-    The codes of a text attribute are places in its list in ``texts``, or ``NO_TEXT``.
+    ``places`` has the events' indices in the batch, and ``homes`` the partitions of their people's names. The
+    code of a text attribute is an index in the attribute's list in ``texts``, or ``NO_TEXT``.
     """
 
     places: npt.NDArray[np.int64]
@@ -230,7 +229,7 @@ class Events:
     texts: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
     def merged(self, others: Events, places: npt.NDArray[np.int64]) -> Events:
-        """Merge with other events of the batch; ``places`` maps their indices to those in the batch."""
+        """Merge with other events of the batch; ``places`` has the batch index of each of these events."""
         both = np.concatenate([self.places, places[others.places]])
         order = np.argsort(both)
         theirs = dict(others.codes)
@@ -268,7 +267,7 @@ class PlainReader:
                 self._names[name].extend([value.encode(errors="replace") for value in domain.values])
 
     def read(self, texts: Spans) -> Events | None:
-        """Read the plain events; None without the kernel, or if a path is a prefix of another."""
+        """Read the plain events; None if there is no kernel, or if one path is a prefix of another."""
         if self._fields is None or (values := self._fields.scan(texts, MAX_BYTES)) is None:
             return None
         columns = self._fields.columns
@@ -287,7 +286,7 @@ class PlainReader:
         return Events(rows, people, homes, times[rows], found, {}, listed)
 
     def _codes(self, name: str, values: Values, column: int) -> Codes:
-        """Return each value's code; clear ``read`` for rows without one, so that ``Decoder`` reads them."""
+        """Return each value's code; clear ``read`` for rows without a code, so that ``Decoder`` reads them."""
         domain = self._domains[name]
         if isinstance(domain, Categories):
             other = _NO_CODE if domain.other is None else domain.values.index(domain.other)
@@ -297,7 +296,7 @@ class PlainReader:
         numbers = values.read_numbers(column)
         numbers[~values.read] = np.nan
         if isinstance(domain, Decimals):
-            # A number that may be halfway between two steps is left to Decoder, which reads its text.
+            # Decoder reads a number that may be halfway between two steps, because it uses the number's text.
             numbers[near_tie_mask(domain, numbers)] = np.nan
             codes, known = decimal_codes(domain, numbers)
         else:
@@ -308,7 +307,7 @@ class PlainReader:
     def _date_codes(self, domain: Dates, values: Values, column: int) -> Codes:
         rows = np.flatnonzero(values.read)
         found: Codes = np.zeros(len(values.read), dtype=np.int64)
-        # The digits of a JSON number are not a date, so such a row is left to Decoder, which refuses it.
+        # The digits of a JSON number are no date, so Decoder reads the row, and refuses it.
         texts = text_series([text.decode("ascii") for text in values.texts(column, rows)])
         found[rows], values.read[rows] = date_codes("", domain, texts)
         return found

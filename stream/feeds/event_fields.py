@@ -1,4 +1,4 @@
-"""Converts fields of events, and describes flaws; messages never quote undeclared text."""
+"""Converts the fields of events, and describes their flaws; messages never quote undeclared text."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stream.tables.date_codes import date_codes, text_series
 from stream.tables.encoding import Mask, bin_codes, decimal_codes, integer_codes
 
 MAX_BYTES: Final = 64 * 1024
-"""Largest event; larger ones are refused unread."""
+"""Largest event, in bytes; a larger event is refused without being read."""
 MAX_DEPTH: Final = 64
-"""Deepest nesting of objects and lists; a fixed limit, so that it does not depend on the stack."""
+"""Deepest nesting of objects and lists; the limit is fixed so that it does not depend on the stack."""
 MAX_PERSON_BYTES: Final = 256
-"""Longest name of a person."""
+"""Longest name of a person, in bytes."""
 
 
 class Flaw(NamedTuple):
@@ -64,22 +64,22 @@ BEFORE: Final = Flaw(
 
 SECONDS_FROM: Final = 10**8
 SECONDS_TO: Final = 10**10
-"""Numbers in this range are the years 1973 to 2286 in seconds, or days 2 to 116 of 1970 in ms."""
+"""A number in this range is a time from 1973 to 2286 in seconds, or a time on days 2 to 116 of 1970 in ms."""
 _UNITS: Final = (
     (SECONDS_FROM, SECONDS_TO, SECONDS),
     (10**14, 10**16, MICROSECONDS),
     (10**17, 10**19, NANOSECONDS),
 )
-"""Ranges of the years 1973 to 2286 in another unit. In ms, the last two would lie after the year 5000."""
+"""The years 1973 to 2286 in units other than ms; in ms, the last two ranges would be after the year 5000."""
 
 
 def unit_flaw(number: float) -> Flaw | None:
-    """Return the flaw of a time in another unit than milliseconds, or None."""
+    """Return the flaw of a time that is probably in another unit than milliseconds, or None."""
     return next((flaw for low, high, flaw in _UNITS if low <= number < high), None)
 
 
 def time_flaw(time: int, *, is_ahead: bool) -> Flaw:
-    """Return the flaw of a time ahead of the clock or before every window: perhaps its unit."""
+    """Return the flaw of a time ahead of the clock or before every window; the unit may be the reason."""
     unit = unit_flaw(time)
     if is_ahead:
         return MICROSECONDS if unit is MICROSECONDS else AHEAD
@@ -118,14 +118,14 @@ Moments = npt.NDArray[np.int64]
 
 _ZERO: Final = ord("0")
 _LENGTH_IN_SECONDS: Final = 20
-"""Length of ``2013-01-01T05:00:00Z``, the commonest form; ``_LENGTH_IN_MILLISECONDS`` has milliseconds."""
+"""Length of ``2013-01-01T05:00:00Z``, the most common form; ``_LENGTH_IN_MILLISECONDS`` is with milliseconds."""
 _LENGTH_IN_MILLISECONDS: Final = 24
 _SIGNS: Final = {4: "-", 7: "-", 10: "T", 13: ":", 16: ":"}
 _DIGITS: Final = tuple(place for place in range(19) if place not in _SIGNS)
 
 
 def moments_of(values: Sequence[Any]) -> Moments:
-    """Return the time of each value; if all values have one form, convert them as an array."""
+    """Return the time of each value; if all values have the same form, convert them as an array."""
     kinds = set(map(type, values))
     if kinds == {int}:
         try:
@@ -140,10 +140,10 @@ def moments_of(values: Sequence[Any]) -> Moments:
 
 
 def precedes_all_windows(times: Moments, first: Moments, clocks: Moments) -> npt.NDArray[np.bool_]:
-    """Return a mask of the events to refuse: those before the ``first`` window of every stream.
+    """Return a mask of the events to refuse, because they are before the ``first`` window of every stream.
 
-    While the clock is also before that window, such events are history: they count nowhere, but are not
-    refused. A clock below 0 has not started. Times that are probably in seconds are always refused.
+    While the clock is also before that window, such events are history: they count in no window, but are
+    not refused. A clock below 0 has not started. Times that are probably in seconds are always refused.
     """
     is_history = (clocks >= 0) & (clocks < first)
     has_seconds = (times >= SECONDS_FROM) & (times < SECONDS_TO)
@@ -151,7 +151,7 @@ def precedes_all_windows(times: Moments, first: Moments, clocks: Moments) -> npt
 
 
 def _parse_equal_forms(texts: Sequence[str]) -> Moments | None:
-    """Parse texts that all have one plain form in UTC; None if a text has another form."""
+    """Parse texts that all have the same plain form in UTC; None if a text has another form."""
     width = len(texts[0])
     if width not in {_LENGTH_IN_SECONDS, _LENGTH_IN_MILLISECONDS} or set(map(len, texts)) != {width}:
         return None
@@ -216,7 +216,7 @@ class FieldCodes:
             self._domain = domain
 
     def codes(self, values: Sequence[Any]) -> tuple[Codes, Mask]:
-        """Return each value's code, and a mask of the values that have one."""
+        """Return each value's code, and a mask of the values that have a code."""
         kinds = set(map(type, values))
         if self._domain is None:
             texts = values if kinds <= _TEXT else [text_of(value) for value in values]
@@ -246,12 +246,12 @@ def _numbers(values: Sequence[Any], kinds: set[type]) -> npt.NDArray[np.float64]
 
 
 def _exact_decimal_text(value: Any) -> str:
-    """Return a number's exact decimal; a double stands for its shortest decimal."""
+    """Return the exact decimal of a number; for a double, its shortest decimal."""
     return value.strip() if isinstance(value, str) else repr(int(value) if isinstance(value, bool) else value)
 
 
 def text_of(value: Any) -> str | None:
-    """Convert a value to the text of a category; None if it has none."""
+    """Convert a value to the text of a category; None if it has no such text."""
     match value:
         case str():
             return value
@@ -270,19 +270,19 @@ NO_TEXT: Final = -1
 
 
 def text_codes(texts: Iterable[bytes], max_length: int) -> tuple[Codes, list[bytes]]:
-    """Return each text's place in a list of the different texts, or ``NO_TEXT``, and this list."""
+    """Return each text's index in a list of the different texts, or ``NO_TEXT``; and this list."""
     known: dict[bytes, int] = {}
     codes = [known.setdefault(text, len(known)) if 0 < len(text) <= max_length else NO_TEXT for text in texts]
     return np.array(codes, dtype=np.int64), list(known)
 
 
 def private_text_of(value: Any) -> bytes:
-    """Convert a value to private text: a number to its usual spelling, others than texts to none."""
+    """Convert a value to private text: numbers in their usual spelling; other values become empty."""
     return (text_of(value) or "").encode(errors="replace")
 
 
 def number_of(value: Any) -> float:
-    """Convert a value to the nearest double, infinite if too large, NaN if not a number."""
+    """Convert a value to the nearest double: infinite if it is too large, NaN if it is no number."""
     match value:
         case float():
             return value

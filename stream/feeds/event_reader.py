@@ -1,7 +1,7 @@
 """Reads batches of events as columns of people, times and attribute codes.
 
-Each event is read independently of the others in its batch and of the batch boundaries. Writers
-check events with the same rules (``EventCheck``) before they write them to a live topic.
+Each event is read independently of the other events in its batch, and of the limits of the batch. Writers
+check events by the same rules (``EventCheck``) before they write them to a live topic.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class EventReader:
         return kept, [[column[place] for place in kept] for column in columns]
 
     def _decode_all(self, values: Sequence[bytes | None]) -> Sequence[Any] | None:
-        """Decode all events quickly; None if any needs the slow decoder."""
+        """Decode all events quickly; None if an event needs the slow decoder."""
         quick = self._decoder.decode_quickly
         if quick is None or None in values:
             return None
@@ -151,10 +151,10 @@ class EventReader:
             return None
 
     def _has_no_repeats(self, values: Sequence[bytes], columns: Sequence[Sequence[Any]]) -> bool:
-        """Return True if counting names in the whole batch shows that no event repeats a field.
+        """Return True if counting names in the whole batch proves that no event repeats a field.
 
-        If every field has a value in every event, each event has each name at least once. So if a name's
-        total equals the number of events, each event has it exactly once.
+        If every field has a value in every event, each event has each name at least once. So if a name
+        occurs as often as there are events, each event has it exactly once.
         """
         joined = b"\n".join(values)
         return (
@@ -183,7 +183,7 @@ class EventReader:
 
 
 def _names(people: Sequence[Any]) -> list[bytes]:
-    """Return people's names as bytes, empty if invalid."""
+    """Return people's names as bytes; an invalid name is empty."""
     if set(map(type, people)) == {str} and all(map(str.strip, people)):
         try:
             names = list(map(str.encode, people))
@@ -196,7 +196,7 @@ def _names(people: Sequence[Any]) -> list[bytes]:
 
 
 def _name(person: Any) -> bytes:
-    """Return a person's name as bytes, empty if invalid."""
+    """Return a person's name as bytes; an invalid name is empty."""
     if isinstance(person, int) and not isinstance(person, bool):
         if abs(person).bit_length() > 8 * MAX_PERSON_BYTES:
             return b""
@@ -216,12 +216,12 @@ def _constant_flaw(flaw: Flaw, row: int) -> Flaw:
 
 
 def _time_flaw(value: Any) -> Flaw:
-    """Return the flaw of an invalid time: its unit, if it is probably a number in another unit."""
+    """Return the flaw of an invalid time; if it is probably a number in another unit, the flaw says so."""
     return (None if isinstance(value, bool) else unit_flaw(number_of(value))) or NO_TIME
 
 
 def _size_flaw(value: bytes | None) -> Flaw | None:
-    """Return the flaw of an event that is missing, too large or too deep, or None."""
+    """Return the flaw of an event that is missing, too large or nested too deeply, or None."""
     if value is None:
         return EMPTY
     if len(value) > MAX_BYTES:
@@ -232,14 +232,14 @@ def _size_flaw(value: bytes | None) -> Flaw | None:
 
 
 def _may_nest(values: Sequence[bytes], longest: int) -> bool:
-    """Return True if more than ``MAX_DEPTH`` brackets open within the longest event's length."""
+    """Return True if more than ``MAX_DEPTH`` brackets open within the length of the longest event."""
     letters = np.frombuffer(b"\n".join(values), dtype=np.uint8)
     places = np.flatnonzero((letters == ord("{")) | (letters == ord("[")))
     return len(places) > MAX_DEPTH and int((places[MAX_DEPTH:] - places[:-MAX_DEPTH]).min()) < longest
 
 
 def _as_list(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:
-    """List the values; in ``Spans`` a negative size means None."""
+    """Return the values as a list; in ``Spans`` a negative size means None."""
     if not isinstance(values, Spans):
         return values
     return [None if size < 0 else text for text, size in zip(values, values.size.tolist(), strict=True)]
@@ -248,8 +248,8 @@ def _as_list(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:
 class EventCheck:
     """Checks events against their source, the first windows of its streams, and the clock.
 
-    A feed may still refuse an event that passes these checks: its clock may differ, or a new stream may
-    begin later.
+    A feed may still refuse an event that passes these checks, because its clock differs or a new stream
+    begins later.
     """
 
     def __init__(self, source: EventsSource, grants: Iterable[GrantRecord]) -> None:
@@ -260,10 +260,10 @@ class EventCheck:
     def check(
         self, events: Sequence[bytes], now: int | None, *, in_order: bool = False
     ) -> tuple[list[int], dict[int, Flaw]]:
-        """Return each event's time (``NO_MOMENT`` if refused), and the flaws by position.
+        """Return each event's time (``NO_MOMENT`` if it is refused), and the flaws by index.
 
-        ``now`` is the time of the broker's clock in Unix milliseconds. With ``in_order``, the clock
-        is at each event's own time, because marks will be written between the events.
+        ``now`` is the time of the broker's clock in Unix milliseconds. With ``in_order``, the
+        partition's clock is at each event's own time, because watermarks will be written between the events.
         """
         read = self._reader.read(events)
         times, first = read.times, np.full(len(read.times), self._first, dtype=np.int64)

@@ -37,8 +37,7 @@ class Rejection(Exception):  # noqa: N818  (a refused event is not a program err
     Code and message are published. They quote nothing of the event except field names of the contract,
     declared names and positions.
 
-    Raise a constant only ``with_traceback(None)``; otherwise it keeps the frames of all earlier raises in
-    memory.
+    Raise a constant only ``with_traceback(None)``; otherwise it keeps the frames of all earlier raises.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -128,8 +127,7 @@ MALFORMED_BATCH = Rejection("unreadable", "batch: the rest of its records is mal
 class UnreadableBatch:
     """Facts about a batch that could not be read in whole or in part.
 
-    ``first`` and ``last`` are offsets; ``length`` and ``digest`` (BLAKE3) cover the batch's bytes
-    in Kafka.
+    ``first`` and ``last`` are offsets; ``length`` and ``digest`` (BLAKE3) are of the batch's bytes in Kafka.
     """
 
     first: int
@@ -270,9 +268,9 @@ def read_dead_letter(record: RecordLike) -> DeadLetter:
     try:
         facts = RejectedHeaders.from_kafka(record.headers)
     except ValueError:
-        place = f"{record.topic}, partition {record.partition}, offset {record.offset}"
         raise SottoError(
-            f"{place}: not a dead letter of Sotto; find out which other program writes to this topic"
+            f"{record.topic}, partition {record.partition}, offset {record.offset}: not a dead letter of Sotto; find out "
+            "which other program writes to this topic"
         ) from None
     return DeadLetter(
         topic=facts.topic,
@@ -385,8 +383,7 @@ def refused_share(partitions: list[PartitionRefusals]) -> RefusedShare | None:
 class TopicRefusals:
     """The refused events of one live topic, known from its dead letters.
 
-    Dead letters do not say how many later events were accepted. So the latest events of a partition are the
-    events up to its latest refused event.
+    Dead letters do not tell of accepted events, so a partition's latest events end with its latest refused one.
     """
 
     def __init__(self) -> None:

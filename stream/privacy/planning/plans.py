@@ -285,18 +285,10 @@ def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -
     )
 
 
-def epsilon_of(calibration: Calibration, parts: int) -> float:
-    """Return the ε of ``parts`` for display, rounded up."""
-    units = math.ceil(losses(calibration).loss_per_answer * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS)
-    return units / EPSILON_UNITS
-
-
-def displayed_epsilon_left(calibration: Calibration, parts: int) -> float:
-    """Return the ε of the remaining ``parts`` for display, rounded down."""
-    return (
-        math.floor(losses(calibration).loss_per_answer * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS)
-        / EPSILON_UNITS
-    )
+def epsilon_of(calibration: Calibration, parts: int, rounded: Callable[[Fraction], int] = math.ceil) -> float:
+    """Return the ε of ``parts`` for display, rounded up, or as the function ``rounded`` does."""
+    loss = losses(calibration).loss_per_answer * Fraction(parts, PARTS_PER_CHARGE)
+    return rounded(loss * EPSILON_UNITS) / EPSILON_UNITS
 
 
 def shown_price(calibration: Calibration, parts: int) -> float | None:

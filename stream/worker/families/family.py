@@ -6,6 +6,7 @@ them in order. The processor keeps positions, indices, charges, cutoffs and chec
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -37,7 +38,6 @@ from stream.privacy.noise.keyed_noise import DrawRole, event_words, round_words
 from stream.privacy.noise.samplers import LowWords, Sampler, Words, sampler
 from stream.privacy.planning.hypothesis_plans import rows_rate, rows_reach
 from stream.privacy.planning.plans import (
-    displayed_epsilon_left,
     epsilon_of,
     has_gaussian_charges,
     parts_within,
@@ -573,7 +573,7 @@ def price_refusal(calibration: Calibration, parts: int, left: int, *, alpha: boo
     """Build the refusal of a question whose price exceeds the rest of the grant; both are public."""
     price = epsilon_of(calibration, parts)
     remedy = "with a larger alpha" if alpha else "with an alpha that costs less"
-    text = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {displayed_epsilon_left(calibration, left):.6g} is left"
+    text = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {epsilon_of(calibration, left, math.floor):.6g} is left"
     return Reply(
         charged=False, price=price, refusal=Rejection(PRICE, f"{text}; ask {remedy}, or open another stream")
     )
@@ -599,7 +599,7 @@ def max_price_refusal(calibration: Calibration, parts: int, most: int, *, at_mos
         whole = calibration.cutoff * PARTS_PER_CHARGE
         cost, limit = f"{100 * parts / whole:.6g}% of the grant", f"{100 * most / whole:.6g}%"
     else:
-        cost, limit = f"ε = {price:.6g}", f"{displayed_epsilon_left(calibration, most):.6g}"
+        cost, limit = f"ε = {price:.6g}", f"{epsilon_of(calibration, most, math.floor):.6g}"
     verb = "may cost up to" if at_most else "costs"
     return Reply(
         charged=False,

@@ -26,7 +26,6 @@ from stream.privacy.planning.answer_plans import alpha_for, plan_calibrations
 from stream.privacy.planning.plans import (
     answer_price,
     choose_calibration,
-    displayed_epsilon_left,
     epsilon_of,
     estimate_price,
     noise_rate,
@@ -165,7 +164,7 @@ def test_what_is_shown_of_a_price_is_rounded_up_and_of_what_is_left_down() -> No
     calibration = answers(3)
     each = losses(calibration).loss_per_answer
     for parts in (1, PARTS_PER_CHARGE // 3, PARTS_PER_CHARGE + 1):
-        assert displayed_epsilon_left(calibration, parts) <= each * Fraction(parts, PARTS_PER_CHARGE)
+        assert epsilon_of(calibration, parts, math.floor) <= each * Fraction(parts, PARTS_PER_CHARGE)
         assert math.ceil(each * Fraction(parts, PARTS_PER_CHARGE) * EPSILON_UNITS) / EPSILON_UNITS == epsilon_of(
             calibration, parts
         )
