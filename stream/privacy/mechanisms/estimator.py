@@ -61,7 +61,7 @@ _FIRST_BLOCK: Final = 32
 _FREE_ANSWER_CACHE_BYTES: Final = 32 << 20
 """Maximum size of cached free answers, in bytes; other free answers are computed again."""
 _MAX_CACHED_BOUNDS: Final = 1 << 12
-"""Number of recent error bounds in each cache; at most as many older bounds may be kept."""
+"""Each cache keeps this number of recent error bounds, and up to the same number of older ones."""
 _BYTES_PER_BOUND: Final = 512
 _REFUSALS: Final = ("refused", "limited")
 
@@ -108,7 +108,7 @@ class _FreeAnswer:
     compared since the last ⊤, with the result ⊥.
     """
 
-    step: EstimateAnswer
+    answer: EstimateAnswer
     compared: bool
     below: bool = False
 
@@ -219,18 +219,20 @@ class Estimator:
         self._complete_opening()
         self._opening_charged = opening_charged or not self._has_workload
         alone = sorted({*requested_errors, *limits})
-        steps: list[EstimateAnswer] = []
+        answers: list[EstimateAnswer] = []
         size = _FIRST_BLOCK
-        while len(steps) < len(questions) and (self.parts_left > 0 or beyond):
-            start = len(steps)
-            self._opening_charged = self._opening_charged or any(step.kind not in _REFUSALS for step in steps)
+        while len(answers) < len(questions) and (self.parts_left > 0 or beyond):
+            start = len(answers)
+            self._opening_charged = self._opening_charged or any(
+                answer.kind not in _REFUSALS for answer in answers
+            )
             if start in limits:
                 parts, tested = self._largest_charge(questions[start], requested_errors.get(start))
                 if limits[start] < parts <= self.parts_left:
-                    steps.append(EstimateAnswer("limited", (), None, charged_parts=parts, has_marginal=tested))
+                    answers.append(EstimateAnswer("limited", (), None, charged_parts=parts, has_marginal=tested))
                     continue
             if start in requested_errors:
-                steps.append(self._answer_within(questions[start], requested_errors[start]))
+                answers.append(self._answer_within(questions[start], requested_errors[start]))
                 continue
             place = bisect_right(alone, start)
             asked = questions[start : min(start + size, *alone[place : place + 1], len(questions))]
@@ -240,17 +242,17 @@ class Estimator:
                 self._first_above(block, free_answers) if self.parts_left >= PARTS_PER_CHARGE else len(block)
             )
             unpaid = EstimateAnswer("refused", (), None, charged_parts=PARTS_PER_CHARGE)
-            steps += [
+            answers += [
                 unpaid
-                if free_answer.step.kind == "unpromised" and not beyond
-                else self._add_share_interval(one, free_answer.step)
+                if free_answer.answer.kind == "unpromised" and not beyond
+                else self._add_share_interval(one, free_answer.answer)
                 for one, free_answer in zip(asked, free_answers[:first_top], strict=False)
             ]
             size *= 2
             if first_top < len(block):
-                steps.append(self._measure(block[first_top]))
+                answers.append(self._measure(block[first_top]))
                 size = _FIRST_BLOCK
-        return steps
+        return answers
 
     def _answer_within(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer:
         """Answer within ``alpha``: by an earlier measurement, by a comparison, or by a new measurement."""
@@ -262,7 +264,7 @@ class Estimator:
             cells = None if numbered else self._cells_on(index, question.axes)
             centres = self._measured.noisy_numbers(index) if cells is None else question.compute_numbers(cells)
             noise = self._noise(question, index, numbered=numbered)
-            estimate = self._answers_without_top([question])[0].step.numbers
+            estimate = self._answers_without_top([question])[0].answer.numbers
             return self._clamp_estimate(question, estimate, centres, reach, noise, limit)
         if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
             slack = limit / question.width - Fraction(self._promise)
@@ -287,7 +289,7 @@ class Estimator:
 
     def _compare_with_threshold(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
         """Compare with the threshold plus ``slack`` steps, by which the promised error grows too."""
-        estimate = self._answers_without_top([question])[0].step.numbers
+        estimate = self._answers_without_top([question])[0].answer.numbers
         threshold = self.calibration.threshold + slack
         key = question.key + threshold.to_bytes(_THRESHOLD_BYTES, "big") if slack else question.key
         error = int(self._errors([question], [estimate])[0]) + int(self.draws.query_noise(self.tops, [key])[0])
@@ -350,23 +352,23 @@ class Estimator:
             return question
         return question.counted if self._is_settled(question.counted) else question
 
-    def _add_share_interval(self, question: ResolvedQuestion, step: EstimateAnswer) -> EstimateAnswer:
+    def _add_share_interval(self, question: ResolvedQuestion, answer: EstimateAnswer) -> EstimateAnswer:
         """Add the interval of a share if a marginal settles only the count of its hits.
 
         The interval is not added if it follows more accurately from the noisy number of rows than from the
         misses in the marginal's other cells.
         """
-        if not isinstance(question, ShareQuestion) or step.kind != "settled" or step.rates is not None:
-            return step
+        if not isinstance(question, ShareQuestion) or answer.kind != "settled" or answer.rates is not None:
+            return answer
         _, index, numbered = self._nearest(question.counted)
         if index is None or numbered:
-            return step
+            return answer
         law, more = self._measured.listed[index].law, self._more_cells(question, index)
         rows_law = sampler("two_sided", rows_rate(self.calibration))
         if question.summed_cells * more * variance_of(law) > variance_of(rows_law):
-            return step
+            return answer
         cells = question.compute_numbers(self._cells_on(index, question.axes))
-        return replace(step, rates=question.compute_rate_intervals(cells, law, more))
+        return replace(answer, rates=question.compute_rate_intervals(cells, law, more))
 
     def _is_settled(self, question: ResolvedQuestion) -> bool:
         reach, index, _ = self._nearest(question)
@@ -389,8 +391,8 @@ class Estimator:
             settled_answers = self._settled_answers(axes, group, estimates)
             promise = self._promise if self.parts_left >= PARTS_PER_CHARGE else None
             for question, numbers, settled in zip(group, estimates, settled_answers, strict=True):
-                step = settled or self._estimate(axes, numbers, promise)
-                found = free_answers[question.key] = _FreeAnswer(step, compared=step.kind == "below")
+                answer = settled or self._estimate(axes, numbers, promise)
+                found = free_answers[question.key] = _FreeAnswer(answer, compared=answer.kind == "below")
                 size = 2 * ENTRY_BYTES + len(question.key) + BYTES_PER_NUMBER * len(numbers)
                 self._free_answers.put(question.key, found, size)
         return [free_answers[question.key] for question in questions]
@@ -577,7 +579,7 @@ class Estimator:
         if not asked:
             return len(questions)
         compared = [questions[place] for place in asked]
-        errors = self._errors(compared, [free_answers[place].step.numbers for place in asked])
+        errors = self._errors(compared, [free_answers[place].answer.numbers for place in asked])
         noise = self.draws.query_noise(self.tops, [question.key for question in compared])
         above = errors + noise >= self.calibration.threshold + self.draws.barrier(self.tops)
         first = int(np.argmax(above)) if above.any() else len(asked)

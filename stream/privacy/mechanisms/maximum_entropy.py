@@ -41,7 +41,7 @@ _WEIGHT_BITS: Final = 32
 _RELAXATION: Final = 0.5
 _LARGEST_STEP: Final = 2.0
 _LEAST_SHARE: Final = 0.5
-"""In p₀, each value of an axis has at least as many rows as this many standard deviations."""
+"""Least number of rows of each value of an axis in p₀, in standard deviations of its noise."""
 _MOST_STEPS, _LEAST_STEPS = 80, 30
 _CELL_STEPS: Final = 1 << 21
 """A fit takes about this number of steps divided by the number of cells, but 30 to 80 steps."""

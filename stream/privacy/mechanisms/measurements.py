@@ -162,7 +162,7 @@ class CoveringMarginal:
 
 
 _MAX_CACHED_SETS: Final = 1 << 13
-"""Number of recent sets of attributes in each cache; at most as many older sets may be kept."""
+"""Each cache keeps this number of recent sets of attributes, and up to the same number of older ones."""
 _BYTES_PER_INDEX: Final = 256
 _BYTES_PER_MEASUREMENT: Final = 2048
 

@@ -8,7 +8,7 @@ docs/proofs/unknown-groups.md.
 Sums over the cells of a *tensor* (one axis for each attribute) are exact: true counts, noisy counts, and an
 estimate's shares are integers. A weighting gives each cell a weight. It is stored as its differences along
 all axes, its *corners*: a weighting that is 1 in a box and 0 outside has 2ⁿ corners for n axes, and its sum
-needs only as many entries of the cumulative sums. If cumulative sums or corners need much more memory than
+needs only 2ⁿ entries of the cumulative sums. If cumulative sums or corners need much more memory than
 the tensor, the weights of the cells are stored instead. 64-bit sums may overflow on the way, and are exact
 if the result fits 63 bits.
 """

@@ -18,10 +18,10 @@ results, with the same bits on every machine.
 
 *Typical errors* of estimates (docs/proofs/pmw.md): the root distance of a set A of attributes is
 ‖D_A − F_A‖₁/√|A|, with the table's counts D_A, the estimate's F_A and the number |A| of cells. Let R be
-the mean root distance of sets with as many attributes. An estimate that sums the share f of all cells
+the mean root distance of sets with the same number of attributes. An estimate that sums the share f of all cells
 typically errs by R·√(f·(1 − f)); for a single cell this is about the mean error of a cell. If a measured
 marginal contains the set, R follows from the marginal's noise. Otherwise R is a noisy mean over all
-expected sets with as many attributes, after the warm start. One person moves each ‖D_A − F_A‖₁ by at most
+expected sets with the same number of attributes, after the warm start. One person moves each ‖D_A − F_A‖₁ by at most
 the sensitivity, and so also the weighted mean of these distances.
 """
 

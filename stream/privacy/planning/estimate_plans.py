@@ -416,7 +416,7 @@ class ErrorBounds:
         """Bound the error of all sums of ``summed`` cells of one marginal.
 
         If ``ranges`` is True, the cells form a range of each attribute, which allows a smaller bound. A
-        marginal that costs as much as ``charges`` ⊤s has the part of β of as many ⊤s.
+        marginal that costs as much as ``charges`` ⊤s has the parts of β of this number of ⊤s.
         """
         if summed == 0:
             return 0.0

@@ -152,7 +152,7 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
         asked: list[_AdmittedEstimateQuestion] = [one.content for one in questions]
         current.estimator.extend(int(self._streams.columns.cutoff[slot]))
         number, left = current.estimator.tops, current.estimator.parts_left
-        steps = current.estimator.answer(
+        answers = current.estimator.answer(
             [read.question for read, _, _ in asked],
             beyond=not self._streams.terms_at(slot).ends_at_cutoff,
             requested_errors={
@@ -166,27 +166,27 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
         replies: list[Reply | None] = [None] * len(questions)
         updates: list[Measurement] = []
         calibration = self._calibration(slot)
-        for place, ((read, alpha, most), step) in enumerate(zip(asked, steps, strict=False)):
-            if step.kind == "limited":
+        for place, ((read, alpha, most), answer) in enumerate(zip(asked, answers, strict=False)):
+            if answer.kind == "limited":
                 replies[place] = max_price_refusal(
-                    calibration, step.charged_parts, most or 0, at_most=step.has_marginal
+                    calibration, answer.charged_parts, most or 0, at_most=answer.has_marginal
                 )
                 continue
-            if step.kind == "refused":
-                replies[place] = _price_refusal(calibration, step, left, alpha)
+            if answer.kind == "refused":
+                replies[place] = _price_refusal(calibration, answer, left, alpha)
                 continue
             update = None
-            if step.kind in _CHARGED_KINDS:
-                update = _measurement_record(current, read, step, number)
+            if answer.kind in _CHARGED_KINDS:
+                update = _measurement_record(current, read, answer, number)
                 updates.append(update)
-                number, left = number + 1, left - step.charged_parts
-            elif (known := read.last) is not None and known[0] is step:
+                number, left = number + 1, left - answer.charged_parts
+            elif (known := read.last) is not None and known[0] is answer:
                 replies[place] = known[1]
                 continue
-            reply = _reply(calibration, current, read, step, update)
+            reply = _reply(calibration, current, read, answer, update)
             if alpha is None:
-                read.last = (step, reply)
-            replies[place] = reply if alpha is None else _add_price(calibration, reply, step, alpha)
+                read.last = (answer, reply)
+            replies[place] = reply if alpha is None else _add_price(calibration, reply, answer, alpha)
         self._keep_state(slot, current, updates)
         return replies
 
@@ -336,24 +336,24 @@ def _reply(
     calibration: EstimateCalibration,
     current: _EstimateState,
     read: ReadQuestion,
-    step: EstimateAnswer,
+    answer: EstimateAnswer,
     update: Measurement | None,
 ) -> Reply:
-    basis = _BASIS_OF_KIND[step.kind]
-    if not step.is_covered and (calibration.marks_guesses or calibration.warm_start == "workload"):
+    basis = _BASIS_OF_KIND[answer.kind]
+    if not answer.is_covered and (calibration.marks_guesses or calibration.warm_start == "workload"):
         basis = INDEPENDENCE
-    charged = step.kind in _CHARGED_KINDS
+    charged = answer.kind in _CHARGED_KINDS
     question = read.question
-    if isinstance(question, ShareQuestion) and len(step.numbers) == 1:
+    if isinstance(question, ShareQuestion) and len(answer.numbers) == 1:
         # The ⊤ has published only the count.
         question = question.counted
     if read.statistic is not None and isinstance(question, Ranks | Spreads):
-        reach = None if step.reach is None else max(step.reach)
-        reply = statistic_reply(read.statistic, question, step.numbers, reach, calibration.beta)
+        reach = None if answer.reach is None else max(answer.reach)
+        reply = statistic_reply(read.statistic, question, answer.numbers, reach, calibration.beta)
         return replace(reply, charged=charged, basis=basis, update=update)
     if isinstance(question, MeanQuestion):
-        estimate, alpha = _mean_and_error(question, step)
-        interval = _mean_interval(question, step)
+        estimate, alpha = _mean_and_error(question, answer)
+        interval = _mean_interval(question, answer)
         return Reply(
             charged=charged,
             estimate=_in_unit(read, estimate),
@@ -363,13 +363,13 @@ def _reply(
             interval=None if interval is None else _ends_in_unit(read, interval),
         )
     scale = question.width / question.unit
-    alpha = None if step.reach is None else _in_unit(read, max(step.reach) * scale)
-    numbers = tuple(_in_unit(read, number / question.unit) for number in step.numbers)
-    typical = _typical_error(current, read, step)
+    alpha = None if answer.reach is None else _in_unit(read, max(answer.reach) * scale)
+    numbers = tuple(_in_unit(read, number / question.unit) for number in answer.numbers)
+    typical = _typical_error(current, read, answer)
     fields: dict[str, Any] = {"charged": charged, "basis": basis, "update": update, "typical_error": typical}
     if isinstance(question, Rates):
-        return _rates_of_groups(numbers, alpha, step.rates, read.grouped, **fields)
-    intervals = _intervals(calibration, current, read, step)
+        return _rates_of_groups(numbers, alpha, answer.rates, read.grouped, **fields)
+    intervals = _intervals(calibration, current, read, answer)
     if isinstance(question, CellGroups):
         reply = Reply(estimates=numbers, alpha=alpha, intervals=intervals, **fields)
         return reply if read.top is None else keep_largest_groups(reply, read.top)
@@ -381,13 +381,13 @@ def _reply(
     return Reply(estimate=estimate, alpha=alpha, interval=interval, **fields)
 
 
-def _typical_error(current: _EstimateState, read: ReadQuestion, step: EstimateAnswer) -> float | None:
+def _typical_error(current: _EstimateState, read: ReadQuestion, answer: EstimateAnswer) -> float | None:
     """Return the typical error of an estimated count, share or count of a group."""
     question = read.question.counted if isinstance(read.question, ShareQuestion) else read.question
-    if step.typical is None or read.form not in _TYPICAL_FORMS or not question.full_weights:
+    if answer.typical is None or read.form not in _TYPICAL_FORMS or not question.full_weights:
         return None
     cells = math.prod(current.estimator.sizes[axis] for axis in question.axes)
-    found = error_of_sums(step.typical, question.summed_cells, cells)
+    found = error_of_sums(answer.typical, question.summed_cells, cells)
     return (found / current.rows if read.form == "fraction" else found) or None
 
 
@@ -401,24 +401,24 @@ def _ends_in_unit(read: ReadQuestion, interval: Interval) -> Interval:
 
 
 def _intervals(
-    calibration: EstimateCalibration, current: _EstimateState, read: ReadQuestion, step: EstimateAnswer
+    calibration: EstimateCalibration, current: _EstimateState, read: ReadQuestion, answer: EstimateAnswer
 ) -> tuple[Interval, ...] | None:
     """Return the confidence intervals of measured numbers, within their public limits.
 
     Each interval contains the published number; the ends of a count's interval are whole rows.
     """
-    if step.intervals is None:
+    if answer.intervals is None:
         return None
     unit = read.question.unit
-    if read.form == "fraction" and calibration.epsilon_rows > 0.0 and step.noise is not None:
-        [(low, high)], [number] = step.intervals, step.numbers
+    if read.form == "fraction" and calibration.epsilon_rows > 0.0 and answer.noise is not None:
+        [(low, high)], [number] = answer.intervals, answer.numbers
         rows = NoisyNumber(current.rows, sampler("two_sided", rows_rate(calibration)))
-        [(first, last)] = step.rates or (share_bounds_of_rows((low + high) / 2, step.noise, rows, unit),)
+        [(first, last)] = answer.rates or (share_bounds_of_rows((low + high) / 2, answer.noise, rows, unit),)
         share = number / unit / current.rows
         return ((min(first, share), max(last, share)),)
     intervals = [
         (min(low, number) / unit, max(high, number) / unit)
-        for (low, high), number in zip(step.intervals, step.numbers, strict=True)
+        for (low, high), number in zip(answer.intervals, answer.numbers, strict=True)
     ]
     if read.form == "fraction":
         return tuple(share_interval(calibration, current.rows, one) for one in intervals)
@@ -446,17 +446,19 @@ def _rates_of_groups(
     return reply if reach is not None else replace(reply, alpha=None)
 
 
-def _add_price(calibration: EstimateCalibration, reply: Reply, step: EstimateAnswer, alpha: float) -> Reply:
+def _add_price(calibration: EstimateCalibration, reply: Reply, answer: EstimateAnswer, alpha: float) -> Reply:
     """Add the price and the error bound; rounding must not raise the bound above the requested error."""
     kept = alpha if reply.alpha is None else min(reply.alpha, alpha)
-    return replace(reply, alpha=kept, parts=step.charged_parts, price=shown_price(calibration, step.charged_parts))
+    return replace(
+        reply, alpha=kept, parts=answer.charged_parts, price=shown_price(calibration, answer.charged_parts)
+    )
 
 
 def _price_refusal(
-    calibration: EstimateCalibration, step: EstimateAnswer, left: int, alpha: float | None
+    calibration: EstimateCalibration, answer: EstimateAnswer, left: int, alpha: float | None
 ) -> Reply:
-    if step.charged_parts:
-        return price_refusal(calibration, step.charged_parts, left, alpha=alpha is not None)
+    if answer.charged_parts:
+        return price_refusal(calibration, answer.charged_parts, left, alpha=alpha is not None)
     return Reply(
         charged=False,
         refusal=Rejection(
@@ -468,21 +470,21 @@ def _price_refusal(
 
 
 def _measurement_record(
-    current: _EstimateState, read: ReadQuestion, step: EstimateAnswer, number: int
+    current: _EstimateState, read: ReadQuestion, answer: EstimateAnswer, number: int
 ) -> Measurement:
     """Return the changelog record of a measurement: its marginal, and the question if its numbers were measured."""
-    alone = step.kind == "priced"
-    own = alone or step.has_number
+    alone = answer.kind == "priced"
+    own = alone or answer.has_number
     return Measurement(
         incarnation=current.incarnation,
         number=number,
         attributes=tuple(current.reader.attributes[axis] for axis in read.question.axes)
-        if step.has_marginal
+        if answer.has_marginal
         else (),
         terms=read.terms if own else (),
         sum=read.sum if own else None,
         group_by=read.group_by if alone else (),
-        share=step.charged_parts if alone else None,
+        share=answer.charged_parts if alone else None,
         within=own and read.sum is not None,
     )
 
@@ -501,28 +503,28 @@ def _apply_measurement(current: _EstimateState, update: Any) -> None:
     current.estimator.add_measurement(question, axes, update.share)
 
 
-def _mean_interval(question: MeanQuestion, step: EstimateAnswer) -> Interval | None:
+def _mean_interval(question: MeanQuestion, answer: EstimateAnswer) -> Interval | None:
     """Return a measured mean's confidence interval: all r for which |sum − r·rows| is within the noise."""
-    if step.intervals is None:
+    if answer.intervals is None:
         return None
-    (low, high), count, most = step.intervals[0], step.numbers[1] / question.rows.unit, float(question.range)
+    (low, high), count, most = answer.intervals[0], answer.numbers[1] / question.rows.unit, float(question.range)
     ends = (low / count, high / count) if count > 0.0 else (0.0, most)
     first, last = clip_interval(ends, 0.0, most)
     return question.minimum + first, question.minimum + last
 
 
-def _mean_and_error(question: MeanQuestion, step: EstimateAnswer) -> tuple[float, float | None]:
+def _mean_and_error(question: MeanQuestion, answer: EstimateAnswer) -> tuple[float, float | None]:
     """Return a mean and its error bound from the sum and the count."""
     bounds = (0.0, float(question.range))
-    total, count = step.numbers[0], step.numbers[1] / question.rows.unit
-    if step.kind == "above" and step.reach is not None:
-        reach = step.reach[0]
+    total, count = answer.numbers[0], answer.numbers[1] / question.rows.unit
+    if answer.kind == "above" and answer.reach is not None:
+        reach = answer.reach[0]
         estimate, alpha = ratio_interval((float(total), reach * max(1, question.range)), (count, reach), bounds)
         return question.minimum + estimate, alpha
-    estimate = question.mean(step.numbers)
-    if step.reach is None:
+    estimate = question.mean(answer.numbers)
+    if answer.reach is None:
         return estimate, None
     above = estimate - question.minimum
     worst = max(above, question.range - above)
-    sure = count - step.reach[0]
-    return estimate, min(worst, question.range * step.reach[0] / sure) if sure > 0.0 else worst
+    sure = count - answer.reach[0]
+    return estimate, min(worst, question.range * answer.reach[0] / sure) if sure > 0.0 else worst

@@ -296,7 +296,7 @@ class RestorableFamily(Family, Generic[State]):
 
 
 TERMS_KEPT: Final = 1 << 10
-"""Number of recent terms in each cache of values by terms; at most as many older terms may be kept."""
+"""Each cache of values by terms keeps this number of recent terms, and up to the same number of older ones."""
 
 Kind = TypeVar("Kind")
 Result = TypeVar("Result")
