@@ -372,8 +372,8 @@ def test_a_mean_takes_none_and_says_what_to_ask(kind: str) -> None:
     answer = only(made, {"mean": "age", "alpha": 3.0})
     assert answer.outcome == "rejected"
     assert answer.reason == (
-        "malformed: alpha: a mean's error depends on how many rows it is over; ask for the sum and the count, each with an "
-        "alpha of its own"
+        "malformed: alpha: a mean's error depends on how many rows it is over; ask for the sum and the count, each with its "
+        "own alpha"
     )
 
 
