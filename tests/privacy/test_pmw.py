@@ -160,7 +160,7 @@ def log_likelihood(
         one = adaptive(transcript.tops[:place], seen)
         [free_answer] = estimator._answers_without_top([one])
         if free_answer.compared:
-            lacking = plan.threshold - int(estimator._errors([one], [free_answer.answer.numbers])[0])
+            lacking = plan.threshold - int(estimator._compute_errors([one], [free_answer.answer.numbers])[0])
             weights = weights * chances(rho_rate, rate, lacking, top=top)
         elif top:
             return -math.inf

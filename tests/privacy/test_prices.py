@@ -170,7 +170,7 @@ def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
         shown = [sum(cells) for cells in transcript.cells[: estimator.tops]]
         one, alpha = adaptive(place, estimator.tops, shown)
         [free_answer] = estimator._answers_without_top([one])
-        error = int(estimator._errors([one], [free_answer.answer.numbers])[0])
+        error = int(estimator._compute_errors([one], [free_answer.answer.numbers])[0])
         forced.top = top
         found = estimator.answer([one], beyond=False, requested_errors={} if alpha is None else {0: alpha})
         if not found:

@@ -76,7 +76,7 @@ def half_width(law: Symmetric, terms: int = 1, miss: float = MISS_PROBABILITY) -
 
 
 def _laplace_sum_half_width(rate: float, terms: int, miss: float) -> int:
-    terms = terms if terms <= _EXACT_TERMS else _rounded_up(terms)
+    terms = terms if terms <= _EXACT_TERMS else _round_up_terms(terms)
     deviation = math.sqrt(2.0 * terms) / rate
     if terms <= _EXACT_TERMS or (terms <= _MOST_EXACT_TERMS and deviation > _TRANSFORM_DEVIATION):
         return sum_reach(rate, terms, 1, miss)
@@ -158,7 +158,7 @@ def clip_interval(interval: tuple[float, float], low: float | None, high: float 
     return first, last
 
 
-def _rounded_up(terms: int) -> int:
+def _round_up_terms(terms: int) -> int:
     """Round up to six significant binary digits."""
     unit = 1 << max(0, terms.bit_length() - _SIGNIFICANT_BITS)
     return -(-terms // unit) * unit

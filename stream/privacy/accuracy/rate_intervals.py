@@ -86,18 +86,18 @@ def rate_bounds_of_sums(hits: float, misses: float, law: Symmetric, draws: tuple
         return 0.0, 1.0
     first, second = (NoiseSum(law, one) for one in draws)
     # |(1 − p)X − pY| ≤ max(|X|, |Y|)
-    widest = max(_half_of_miss(first), _half_of_miss(second))
+    widest = max(_half_width_at_half_miss(first), _half_width_at_half_miss(second))
     return _possible_shares(hits, hits + misses, widest, first, second, of_misses=True)
 
 
 def share_bounds_of_rows(hits: float, noise: NoiseSum, rows: NoisyNumber, unit: int) -> tuple[float, float]:
     """Return the 95 % confidence interval of hits / rows; a row has ``unit`` of the units of ``hits``."""
     second = NoiseSum(rows.law, 1, unit)
-    widest = _half_of_miss(noise) + _half_of_miss(second)
+    widest = _half_width_at_half_miss(noise) + _half_width_at_half_miss(second)
     return _possible_shares(hits, rows.number * unit, widest, noise, second, of_misses=False)
 
 
-def _half_of_miss(noise: NoiseSum) -> float:
+def _half_width_at_half_miss(noise: NoiseSum) -> float:
     return half_width(noise.law, noise.draws, MISS_PROBABILITY / 2) * noise.step
 
 

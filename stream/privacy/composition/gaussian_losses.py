@@ -89,7 +89,7 @@ def _bound_delta(
     # Both terms are nearly equal if noise is wide.
     digits = _DIGITS + max(0, -math.floor(math.log10(spread)))
     with localcontext(Context(prec=digits, Emax=MAX_EMAX, Emin=MIN_EMIN)):
-        c, v, e = _decimal(half), _decimal(spread), _decimal(epsilon)
+        c, v, e = _to_decimal(half), _to_decimal(spread), _to_decimal(epsilon)
         root = v.sqrt()
         nearer, further = (c + e - v) / root, (c + e) / root
         if farther > _MAX_TAIL_DEVIATIONS:
@@ -170,17 +170,17 @@ def _upper_tail(z: Decimal) -> Decimal:
         return 1 - _upper_tail(-z)
     density = (-z * z / 2).exp() / TWO_PI.sqrt()
     if z < 1:
-        return Decimal("0.5") - density * _series(z)
+        return Decimal("0.5") - density * _odd_series(z)
     digits = getcontext().prec
     terms = math.ceil((digits * math.log(10.0) / float(z)) ** 2 / 8.0) + _DIGITS
     near = Decimal(10) ** (5 - digits)
     # Convergents alternate around the limit, so that two neighbors bound the error.
-    while abs(_mills(z, terms) - (further := _mills(z, terms + 1))) > near * further:
+    while abs(_mills_convergent(z, terms) - (further := _mills_convergent(z, terms + 1))) > near * further:
         terms *= 2
     return density * further
 
 
-def _series(z: Decimal) -> Decimal:
+def _odd_series(z: Decimal) -> Decimal:
     """Return z + z³/3 + z⁵/15 + …, for z below 1."""
     term = total = z
     odd = 1
@@ -191,7 +191,7 @@ def _series(z: Decimal) -> Decimal:
     return total
 
 
-def _mills(z: Decimal, terms: int) -> Decimal:
+def _mills_convergent(z: Decimal, terms: int) -> Decimal:
     """Return a convergent of (1 − Φ(z))/φ(z) = 1/(z + 1/(z + 2/(z + 3/(z + …)))) (Laplace)."""
     value = z
     for number in range(terms, 0, -1):
@@ -199,7 +199,7 @@ def _mills(z: Decimal, terms: int) -> Decimal:
     return 1 / value
 
 
-def _decimal(value: Fraction) -> Decimal:
+def _to_decimal(value: Fraction) -> Decimal:
     return Decimal(value.numerator) / Decimal(value.denominator)
 
 
@@ -233,9 +233,9 @@ def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
     def exact(order_minus_one: Decimal) -> Decimal:
         return (exact_epsilon + _log_terms(order_minus_one, exact_log) / order_minus_one) / (1 + order_minus_one)
 
-    log_delta = _log(delta)
+    log_delta = _log_of_fraction(delta)
     with localcontext(prec=_ORDER_DIGITS):
-        exact_epsilon, exact_log = _decimal(epsilon), _decimal(delta).ln()
+        exact_epsilon, exact_log = _to_decimal(epsilon), _to_decimal(delta).ln()
         rho = _maximize(rough, exact) - _SLACK
         return Fraction(max(rho, Decimal(0)).quantize(Decimal("1e-30"), rounding=ROUND_FLOOR))
 
@@ -258,9 +258,9 @@ def least_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
 
     if rho == 0:
         return Fraction(0)
-    log_delta = _log(delta)
+    log_delta = _log_of_fraction(delta)
     with localcontext(prec=_ORDER_DIGITS):
-        exact_rho, exact_log = _decimal(rho), _decimal(delta).ln()
+        exact_rho, exact_log = _to_decimal(rho), _to_decimal(delta).ln()
         epsilon = _SLACK - _maximize(rough, exact)
         return Fraction(max(epsilon, Decimal(0)).quantize(Decimal("1e-30"), rounding=ROUND_CEILING))
 
@@ -303,5 +303,5 @@ def _log_terms(order_minus_one: Decimal, log_delta: Decimal) -> Decimal:
     return log_delta + log_order_minus_one + order * (order.ln() - log_order_minus_one)
 
 
-def _log(value: Fraction) -> float:
+def _log_of_fraction(value: Fraction) -> float:
     return math.log(value.numerator) - math.log(value.denominator)

@@ -45,7 +45,7 @@ def optimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> float:
     with localcontext(Context(prec=digits + _LOG_SIZE_DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN)):
         start = min(last, math.floor(rounds / (1.0 + math.exp(min(epsilon_round, 700.0)))))
         gap = excess - 2 * round_loss * start
-        weight = _weight(rounds, start, Decimal(epsilon_round))
+        weight = _binomial_weight(rounds, start, Decimal(epsilon_round))
         kept = (-Decimal(gap.numerator) / Decimal(gap.denominator)).exp()
         growth = Decimal(epsilon_round).exp()
     with localcontext(Context(prec=digits, Emax=MAX_EMAX, Emin=MIN_EMIN)):
@@ -78,7 +78,7 @@ def _add_terms(
     return total
 
 
-def _weight(rounds: int, l: int, epsilon_round: Decimal) -> Decimal:  # noqa: E741
+def _binomial_weight(rounds: int, l: int, epsilon_round: Decimal) -> Decimal:  # noqa: E741
     """Return C(c, l) p^l (1−p)^{c−l} with c = ``rounds`` and p = 1/(1 + e^ε0)."""
     log = _log_factorial(rounds) - _log_factorial(l) - _log_factorial(rounds - l)
     log += (rounds - l) * epsilon_round - rounds * (1 + epsilon_round.exp()).ln()

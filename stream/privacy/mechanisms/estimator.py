@@ -165,14 +165,14 @@ class Estimator:
         ``question`` is given if its own numbers were measured too. ``share`` is given if the question was
         measured alone, for this many parts. If ``axes`` are empty, no marginal was measured.
         """
-        self._complete_opening()
+        self._complete_warm_start()
         self._measured.add(self.tops, axes, question, share)
         self.tops += 1
         self.parts_left -= PARTS_PER_CHARGE if share is None else share
         for cache in (self._free_answers, self._reaches, self._provenance):
             cache.clear()
 
-    def _complete_opening(self) -> None:
+    def _complete_warm_start(self) -> None:
         """Measure the marginals of the warm start, and prepare typical errors with its estimates.
 
         The choice of marginals depends on private data; it is charged with the first answer.
@@ -185,7 +185,7 @@ class Estimator:
         if self.calibration.epsilon_typical > 0.0:
             opening = self._measured.copy()
             self._typical = TypicalErrors(
-                opening, self.expected, self.rows, lambda axes: self._shares(axes, opening)
+                opening, self.expected, self.rows, lambda axes: self._estimated_shares(axes, opening)
             )
 
     def extend(self, cutoff: int) -> None:
@@ -216,7 +216,7 @@ class Estimator:
         no refusal depends on the choices of the warm start.
         """
         requested_errors, limits = requested_errors or {}, limits or {}
-        self._complete_opening()
+        self._complete_warm_start()
         self._opening_charged = opening_charged or not self._has_workload
         alone = sorted({*requested_errors, *limits})
         answers: list[EstimateAnswer] = []
@@ -236,10 +236,10 @@ class Estimator:
                 continue
             place = bisect_right(alone, start)
             asked = questions[start : min(start + size, *alone[place : place + 1], len(questions))]
-            block = [self._published(question) for question in asked]
+            block = [self._choose_published(question) for question in asked]
             free_answers = self._answers_without_top(block)
             first_top = (
-                self._first_above(block, free_answers) if self.parts_left >= PARTS_PER_CHARGE else len(block)
+                self._find_first_top(block, free_answers) if self.parts_left >= PARTS_PER_CHARGE else len(block)
             )
             unpaid = EstimateAnswer("refused", (), None, charged_parts=PARTS_PER_CHARGE)
             answers += [
@@ -256,12 +256,12 @@ class Estimator:
 
     def _answer_within(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer:
         """Answer within ``alpha``: by an earlier measurement, by a comparison, or by a new measurement."""
-        if not self._opening_charged and (refused := self._refused_in_advance(question, alpha)) is not None:
+        if not self._opening_charged and (refused := self._refuse_in_advance(question, alpha)) is not None:
             return refused
-        reach, index, numbered = self._nearest(question)
+        reach, index, numbered = self._find_best_measurement(question)
         limit = alpha * question.unit
         if index is not None and reach <= limit:
-            cells = None if numbered else self._cells_on(index, question.axes)
+            cells = None if numbered else self._noisy_cells_on(index, question.axes)
             centres = self._measured.noisy_numbers(index) if cells is None else question.compute_numbers(cells)
             noise = self._noise(question, index, numbered=numbered)
             estimate = self._answers_without_top([question])[0].answer.numbers
@@ -292,10 +292,12 @@ class Estimator:
         estimate = self._answers_without_top([question])[0].answer.numbers
         threshold = self.calibration.threshold + slack
         key = question.key + threshold.to_bytes(_THRESHOLD_BYTES, "big") if slack else question.key
-        error = int(self._errors([question], [estimate])[0]) + int(self.draws.query_noise(self.tops, [key])[0])
+        error = int(self._compute_errors([question], [estimate])[0]) + int(
+            self.draws.query_noise(self.tops, [key])[0]
+        )
         if error >= threshold + self.draws.barrier(self.tops):
             return self._measure(question)
-        return self._estimate(question.axes, estimate, self._promise + slack / WEIGHT_STEPS)
+        return self._answer_from_estimate(question.axes, estimate, self._promise + slack / WEIGHT_STEPS)
 
     # The methods from here on read public values only; noisy counts are public.
 
@@ -309,22 +311,23 @@ class Estimator:
         try:
             number_law(self.calibration, question.width)
         except NoiseScaleError:
-            return not self._on_top(question)[0]
+            return not self._bound_on_top(question)[0]
         return True
 
     def comparison_suffices(self, question: ResolvedQuestion, alpha: Fraction) -> bool:
         """Return True if the answer after a comparison is within ``alpha``, both on ⊥ and on ⊤."""
         rows = alpha * question.unit / question.width
-        return rows >= max(self._promise, self._on_top(question)[1])
+        return rows >= max(self._promise, self._bound_on_top(question)[1])
 
     def _largest_charge(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
         """Return the most parts that a question may cost, and True if a comparison decides on the charge."""
         if alpha is None:
             compared = (
-                not self._opening_charged or self._answers_without_top([self._published(question)])[0].compared
+                not self._opening_charged
+                or self._answers_without_top([self._choose_published(question)])[0].compared
             )
             return (PARTS_PER_CHARGE, True) if compared else (0, False)
-        reach, index, _ = self._nearest(question)
+        reach, index, _ = self._find_best_measurement(question)
         if self._opening_charged and index is not None and reach <= alpha * question.unit:
             return 0, False
         if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
@@ -333,7 +336,7 @@ class Estimator:
             return 0, False
         return price_alone(self.calibration, question, alpha)[0].parts, False
 
-    def _refused_in_advance(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer | None:
+    def _refuse_in_advance(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer | None:
         """Return the refusal of a question whose price, if no measurement settles it, exceeds the grant's rest."""
         if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
             return None
@@ -346,7 +349,7 @@ class Estimator:
             else None
         )
 
-    def _published(self, question: ResolvedQuestion) -> ResolvedQuestion:
+    def _choose_published(self, question: ResolvedQuestion) -> ResolvedQuestion:
         """Return the count of a share's hits if measurements settle this count but not the share."""
         if not isinstance(question, ShareQuestion) or self._is_settled(question):
             return question
@@ -360,18 +363,18 @@ class Estimator:
         """
         if not isinstance(question, ShareQuestion) or answer.kind != "settled" or answer.rates is not None:
             return answer
-        _, index, numbered = self._nearest(question.counted)
+        _, index, numbered = self._find_best_measurement(question.counted)
         if index is None or numbered:
             return answer
-        law, more = self._measured.listed[index].law, self._more_cells(question, index)
+        law, more = self._measured.listed[index].law, self._count_cells_per_cell(question, index)
         rows_law = sampler("two_sided", rows_rate(self.calibration))
         if question.summed_cells * more * variance_of(law) > variance_of(rows_law):
             return answer
-        cells = question.compute_numbers(self._cells_on(index, question.axes))
+        cells = question.compute_numbers(self._noisy_cells_on(index, question.axes))
         return replace(answer, rates=question.compute_rate_intervals(cells, law, more))
 
     def _is_settled(self, question: ResolvedQuestion) -> bool:
-        reach, index, _ = self._nearest(question)
+        reach, index, _ = self._find_best_measurement(question)
         return index is not None and reach <= self._promise * question.width
 
     def _answers_without_top(self, questions: Sequence[ResolvedQuestion]) -> list[_FreeAnswer]:
@@ -384,20 +387,20 @@ class Estimator:
             else:
                 by_axes.setdefault(question.axes, {})[question.key] = question
         for axes, new_questions in by_axes.items():
-            shares, group = self._shares(axes), list(new_questions.values())
+            shares, group = self._estimated_shares(axes), list(new_questions.values())
             estimates = [
                 scale_and_round(masses, shares.total, self.rows) for masses in _numbers_of_questions(group, shares)
             ]
-            settled_answers = self._settled_answers(axes, group, estimates)
+            settled_answers = self._settle_questions(axes, group, estimates)
             promise = self._promise if self.parts_left >= PARTS_PER_CHARGE else None
             for question, numbers, settled in zip(group, estimates, settled_answers, strict=True):
-                answer = settled or self._estimate(axes, numbers, promise)
+                answer = settled or self._answer_from_estimate(axes, numbers, promise)
                 found = free_answers[question.key] = _FreeAnswer(answer, compared=answer.kind == "below")
                 size = 2 * ENTRY_BYTES + len(question.key) + BYTES_PER_NUMBER * len(numbers)
                 self._free_answers.put(question.key, found, size)
         return [free_answers[question.key] for question in questions]
 
-    def _estimate(self, axes: Axes, numbers: Numbers, reach: float | None) -> EstimateAnswer:
+    def _answer_from_estimate(self, axes: Axes, numbers: Numbers, reach: float | None) -> EstimateAnswer:
         """Return an answer with the estimate's numbers; ``reach`` is their error bound, or None."""
         if (known := self._provenance.get(axes)) is None:
             typical = None if self._typical is None else self._typical.error_scale(axes, self._measured)
@@ -408,16 +411,16 @@ class Estimator:
         kind: Literal["below", "unpromised"] = "unpromised" if reach is None else "below"
         return EstimateAnswer(kind, numbers, reaches, is_covered=together, typical=typical)
 
-    def _shares(self, axes: Axes, measured: Measurements | None = None) -> TensorCells:
+    def _estimated_shares(self, axes: Axes, measured: Measurements | None = None) -> TensorCells:
         """Return the estimated shares on ``axes``, from ``measured`` or by default from all measurements."""
         measured, frame = measured or self._measured, axes
         if self._uses_one_estimate:
             frame = tuple(range(len(self.sizes)))
         elif self._has_workload:
             frame = measured.connect_axes(axes)
-        return self._shares_in(frame, axes, measured)
+        return self._fitted_shares(frame, axes, measured)
 
-    def _shares_in(self, frame: Axes, axes: Axes, measured: Measurements) -> TensorCells:
+    def _fitted_shares(self, frame: Axes, axes: Axes, measured: Measurements) -> TensorCells:
         """Return the shares on ``axes`` of the estimate that is fitted on ``frame``."""
         used = measured.indices_for_fit(frame)
         key = ("shares", axes, frame, used)
@@ -427,12 +430,12 @@ class Estimator:
                 tensor = fit_distribution([self.sizes[axis] for axis in frame], marginals, self.rows)
             else:
                 others = tuple(place for place, axis in enumerate(frame) if axis not in axes)
-                tensor = self._shares_in(frame, frame, measured).tensor.sum(axis=others)
+                tensor = self._fitted_shares(frame, frame, measured).tensor.sum(axis=others)
             cached = TensorCells(tensor)
             self.memory.put(key, cached)
         return cached  # type: ignore[no-any-return]
 
-    def _settled_answers(
+    def _settle_questions(
         self, axes: Axes, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]
     ) -> list[EstimateAnswer | None]:
         """Return the answers of settled questions, and None for other questions.
@@ -443,7 +446,7 @@ class Estimator:
         answers: list[EstimateAnswer | None] = [None] * len(questions)
         by_source: dict[int, list[tuple[int, float | Fraction]]] = {}
         for place, question in enumerate(questions):
-            reach, index, numbered = self._nearest(question)
+            reach, index, numbered = self._find_best_measurement(question)
             if index is None or reach > self._promise * question.width:
                 continue
             if numbered:
@@ -455,19 +458,19 @@ class Estimator:
                 by_source.setdefault(index, []).append((place, reach))
         for index, members in by_source.items():
             centres_by_question = _numbers_of_questions(
-                [questions[place] for place, _ in members], self._cells_on(index, axes)
+                [questions[place] for place, _ in members], self._noisy_cells_on(index, axes)
             )
             for (place, reach), centres in zip(members, centres_by_question, strict=True):
                 question = questions[place]
                 noise = self._noise(question, index, numbered=False)
                 answer = self._clamp_estimate(question, estimates[place], centres, reach, noise)
                 if isinstance(question, Rates):
-                    law, more = self._measured.listed[index].law, self._more_cells(question, index)
+                    law, more = self._measured.listed[index].law, self._count_cells_per_cell(question, index)
                     answer = replace(answer, rates=question.compute_rate_intervals(centres, law, more))
                 answers[place] = answer
         return answers
 
-    def _nearest(self, question: ResolvedQuestion) -> tuple[float | Fraction, int | None, bool]:
+    def _find_best_measurement(self, question: ResolvedQuestion) -> tuple[float | Fraction, int | None, bool]:
         """Return the error bound and the index of the most accurate measurement of a question.
 
         The index is None if no measurement contains the question. The third value is True if the question's
@@ -534,25 +537,27 @@ class Estimator:
         """
         one = self._measured.listed[index]
         if not numbered:
-            return NoiseSum(one.law, question.summed_cells * self._more_cells(question, index), question.width)
+            return NoiseSum(
+                one.law, question.summed_cells * self._count_cells_per_cell(question, index), question.width
+            )
         if one.share is None:
             return NoiseSum(number_law(self.calibration, question.width), 1)
         # A marginal that was measured alone has one cell for each number.
         return NoiseSum(one.law, 1, question.width if one.axes else 1)
 
-    def _more_cells(self, question: ResolvedQuestion, index: int) -> int:
+    def _count_cells_per_cell(self, question: ResolvedQuestion, index: int) -> int:
         """Return the number of measured cells in each cell of a question."""
         measured = self._measured.listed[index].axes
         return math.prod(self.sizes[axis] for axis in measured if axis not in question.axes)
 
-    def _cells_on(self, index: int, axes: Axes) -> TensorCells:
+    def _noisy_cells_on(self, index: int, axes: Axes) -> TensorCells:
         key = ("on", index, axes)
         if (cached := self.memory.get(key)) is None:
             cached = TensorCells(self._measured.noisy_counts_on(index, axes))
             self.memory.put(key, cached)
         return cached  # type: ignore[no-any-return]
 
-    def _on_top(self, question: ResolvedQuestion) -> tuple[bool, float]:
+    def _bound_on_top(self, question: ResolvedQuestion) -> tuple[bool, float]:
         """Return True if a ⊤ publishes a number, and the error bound on ⊤ in units of the sensitivity."""
         key = (question.summed_cells, question.count, question.full_weights)
         if (bound := self._on_tops.get(key)) is None:
@@ -566,7 +571,7 @@ class Estimator:
 
     # The methods from here on read private values, which are published only with noise.
 
-    def _first_above(self, questions: Sequence[ResolvedQuestion], free_answers: Sequence[_FreeAnswer]) -> int:
+    def _find_first_top(self, questions: Sequence[ResolvedQuestion], free_answers: Sequence[_FreeAnswer]) -> int:
         """Return the index of the first ⊤, or the number of questions if there is none.
 
         A question that was ⊥ after the same number of ⊤s is ⊥ again, because error and noise are equal.
@@ -579,7 +584,7 @@ class Estimator:
         if not asked:
             return len(questions)
         compared = [questions[place] for place in asked]
-        errors = self._errors(compared, [free_answers[place].answer.numbers for place in asked])
+        errors = self._compute_errors(compared, [free_answers[place].answer.numbers for place in asked])
         noise = self.draws.query_noise(self.tops, [question.key for question in compared])
         above = errors + noise >= self.calibration.threshold + self.draws.barrier(self.tops)
         first = int(np.argmax(above)) if above.any() else len(asked)
@@ -587,7 +592,7 @@ class Estimator:
             free_answers[place].below = True
         return asked[first] if first < len(asked) else len(questions)
 
-    def _errors(self, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]) -> IntegerArray:
+    def _compute_errors(self, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]) -> IntegerArray:
         """Return the errors of the estimates, in steps; private."""
         errors = np.zeros(len(questions), dtype=np.int64)
         by_axes: dict[Axes, list[int]] = {}
@@ -607,7 +612,7 @@ class Estimator:
         """Measure on a ⊤; answer with sums of the marginal if they are accurate enough, else with a number."""
         if isinstance(question, ShareQuestion):
             question = question.counted
-        numbered, bound = self._on_top(question)
+        numbered, bound = self._bound_on_top(question)
         noise = rates = None
         self.add_measurement(question if numbered else None, question.axes)
         index = len(self._measured.listed) - 1

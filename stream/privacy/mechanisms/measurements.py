@@ -53,7 +53,9 @@ def price_alone(
     The second value is True if the price is for a measurement of the marginal of the question's attributes.
     """
     steps = alpha * question.unit
-    numbers = estimate_price(calibration, _width(calibration, question), question.count, math.floor(steps))
+    numbers = estimate_price(
+        calibration, _total_sensitivity(calibration, question), question.count, math.floor(steps)
+    )
     if not question.full_weights or question.summed_cells != 1:
         return numbers, False
     # Each number is one cell. Under add-remove a whole marginal costs as much as one of its cells.
@@ -66,14 +68,14 @@ def separate_measurement(
     calibration: EstimateCalibration, question: ResolvedQuestion, share: int, *, marginal: bool
 ) -> SeparateMeasurement:
     """Return noise and error bound of a question measured alone with ``share`` parts of a charge's ε."""
-    width = calibration.marginal_sensitivity if marginal else _width(calibration, question)
+    width = calibration.marginal_sensitivity if marginal else _total_sensitivity(calibration, question)
     rate = noise_rate(calibration, share, width)
     reach = two_sided_reach(float(rate), question.count, numbers_failure(calibration, share / PARTS_PER_CHARGE))
     law = sampler("two_sided", rate)
     return SeparateMeasurement(law, Fraction(reach) if marginal else Fraction(reach, question.width))
 
 
-def _width(calibration: EstimateCalibration, question: ResolvedQuestion) -> int:
+def _total_sensitivity(calibration: EstimateCalibration, question: ResolvedQuestion) -> int:
     """Return the ℓ₁ sensitivity of all numbers of a question together."""
     return question.width * (calibration.marginal_sensitivity if isinstance(question, CellGroups) else 1)
 
@@ -367,7 +369,7 @@ def connect_axes(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, mos
             (neighbors.get(left, set()) & neighbors.get(right, set())) - frame,
             key=lambda axis: (sizes[axis], axis),
         )
-        for chain in [[axis] for axis in common_neighbors] or [_chain(neighbors, left, right)]:
+        for chain in [[axis] for axis in common_neighbors] or [_find_shortest_chain(neighbors, left, right)]:
             more = math.prod(sizes[axis] for axis in set(chain) - frame)
             if cells * more <= most:
                 frame.update(chain)
@@ -375,7 +377,7 @@ def connect_axes(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, mos
     return tuple(sorted(frame))
 
 
-def _chain(neighbors: dict[int, set[int]], left: int, right: int) -> list[int]:
+def _find_shortest_chain(neighbors: dict[int, set[int]], left: int, right: int) -> list[int]:
     """Return the attributes between ``left`` and ``right`` on the shortest chain of measurements."""
     previous: dict[int, int] = {left: left}
     reached = [left]

@@ -152,17 +152,19 @@ def _plan_all_and_grouped(kind: str, goal: PlanGoal) -> list[Choice]:
 
 def _plan_mechanism(kind: str, goal: PlanGoal) -> Choice:
     try:
-        spec = _spec(kind, goal)
+        spec = _build_spec(kind, goal)
         needed = None if goal.alpha is None else _needed_epsilon_or_none(spec, goal, goal.alpha)
         if goal.epsilon is None and needed is not None:
             spec = spec.model_copy(update={"epsilon": needed})
         calibration = choose_calibration(spec, goal.facts)
     except PlanError as error:
-        return _refusal(kind, str(error))
+        return _build_refusal(kind, str(error))
     except ValidationError as error:
-        return _refusal(kind, describe(error))
+        return _build_refusal(kind, describe(error))
     if isinstance(calibration, ReleaseCalibration) and calibration.noise_only:
-        return _refusal(kind, "its error depends on the table, because the number of rows is private; give --rows")
+        return _build_refusal(
+            kind, "its error depends on the table, because the number of rows is private; give --rows"
+        )
     alpha = form_alpha(calibration, spec.mechanism, goal)
     worthless = is_vacuous(
         spec, calibration.model_copy(update={"alpha": as_count_error(alpha, goal)}), goal.facts.rows
@@ -172,11 +174,11 @@ def _plan_mechanism(kind: str, goal: PlanGoal) -> Choice:
     )
 
 
-def _refusal(kind: str, why: str) -> Choice:
+def _build_refusal(kind: str, why: str) -> Choice:
     return Choice(kind, None, None, None, None, vacuous=False, why=why)
 
 
-def _spec(kind: str, goal: PlanGoal) -> StreamSpec:
+def _build_spec(kind: str, goal: PlanGoal) -> StreamSpec:
     if goal.form not in _FORMS_OF_MECHANISM[kind]:
         raise PlanError(_ABILITY_OF_MECHANISM[kind])
     if kind == "pmw" and goal.form in _FORMS_WITHOUT_WORST_CASE and goal.fields.get("worst_case"):

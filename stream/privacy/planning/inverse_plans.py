@@ -72,7 +72,7 @@ def needed_epsilon(
     require_alpha(alpha)
 
     def error_at(epsilon: float) -> float:
-        return _error(spec.model_copy(update={"epsilon": epsilon}), facts, measure)
+        return _error_or_infinity(spec.model_copy(update={"epsilon": epsilon}), facts, measure)
 
     boundary = _find_boundary(error_at, alpha, spec.epsilon, (LEAST_EPSILON, LARGEST_EPSILON), integral=False)
     if boundary is None:
@@ -97,7 +97,7 @@ def largest_cutoff(spec: StreamSpec, facts: SourceFacts, alpha: float) -> int:
     require_alpha(alpha)
 
     def error_at(cutoff: float) -> float:
-        return _error(_with_cutoff(spec, int(cutoff)), facts)
+        return _error_or_infinity(_with_cutoff(spec, int(cutoff)), facts)
 
     boundary = _find_boundary(error_at, alpha, 1, (1, MAX_ANSWERS), integral=True, rising=True)
     if boundary is None:
@@ -123,8 +123,8 @@ def needed_rows(spec: StreamSpec, facts: SourceFacts, alpha_fraction: float) -> 
 
     def error_at(rows: float) -> float:
         if isinstance(spec.mechanism, RandomizedResponse):
-            return _error(spec.model_copy(update={"expected_queries": int(rows)}), facts)
-        return _error(spec, replace(facts, rows=int(rows))) / rows
+            return _error_or_infinity(spec.model_copy(update={"expected_queries": int(rows)}), facts)
+        return _error_or_infinity(spec, replace(facts, rows=int(rows))) / rows
 
     boundary = _find_boundary(error_at, alpha_fraction, _FIRST_ROWS, (1, LARGEST_ROWS), integral=True)
     if boundary is None:
@@ -142,7 +142,7 @@ def require_alpha(alpha: float) -> None:
         raise PlanError(f"alpha: must be a positive finite number, not {alpha:g}")
 
 
-def _error(
+def _error_or_infinity(
     spec: StreamSpec, facts: SourceFacts, measure: Callable[[Calibration], float] = promised_alpha
 ) -> float:
     try:

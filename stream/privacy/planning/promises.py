@@ -106,7 +106,7 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
     mechanism, over = spec.mechanism, _over_first(calibration.expected_queries, "answer")
     match mechanism:
         case AboveThreshold() | NumericSparse():
-            decided = _promise(
+            decided = _build_promise(
                 calibration,
                 "each 'above' and 'below' is right about values further than ",
                 " from the threshold",
@@ -120,7 +120,7 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
                 if lean > 0.0
                 else ""
             )
-            number = _promise(
+            number = _build_promise(
                 calibration,
                 "each number beside an 'above' is within ±",
                 "",
@@ -135,28 +135,32 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
                 if isinstance(calibration, AnswersCalibration)
                 else ""
             )
-            return (_promise(calibration, "each quantile's rank is within ±", " rows", over),)
+            return (_build_promise(calibration, "each quantile's rank is within ±", " rows", over),)
         case Laplace(dimensions=dimensions):
             several = f", of up to {dimensions:,} in an answer," if dimensions > 1 else ""
             table = "on a table: each count; numbers with a larger sensitivity carry their own alpha"
             remark = "" if spec.standing is not None else table
             return (
-                _promise(calibration, f"each number{several} is within ±", "", _over_charged(calibration), remark),
+                _build_promise(
+                    calibration, f"each number{several} is within ±", "", _over_charged(calibration), remark
+                ),
             )
         case NoisyMax() | Exponential():
             before = f"each choice among up to {MAX_CANDIDATES} candidates is at most "
             remark = "fewer candidates carry a smaller alpha"
-            return (_promise(calibration, before, " below the best", _over_charged(calibration), remark),)
+            return (_build_promise(calibration, before, " below the best", _over_charged(calibration), remark),)
         case RandomizedResponse():
             over = _over_first(calibration.expected_queries, "event")
-            return (_promise(calibration, "each category's estimated share is within ±", "", over),)
+            return (_build_promise(calibration, "each category's estimated share is within ±", "", over),)
         case Histogram() if isinstance(calibration, AnswersCalibration):
             over = _over_first(promised_answers(calibration), "window")
-            return (_promise(calibration, "each number of a window is within ±", "", over),)
+            return (_build_promise(calibration, "each number of a window is within ±", "", over),)
         case Histogram():
             remark = "sums of cells carry their own alpha"
             return (
-                _promise(calibration, "each cell is within ±", "", "over all cells, however often asked", remark),
+                _build_promise(
+                    calibration, "each cell is within ±", "", "over all cells, however often asked", remark
+                ),
             )
         case LazyHistogram(sparsity=sparsity) | SparseProject(sparsity=sparsity):
             worst = "for the worst table, all of its rows in one cell; each answer carries its own, which is smaller for others"
@@ -164,8 +168,8 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             cells = f"answer about up to {sparsity:,} cells" if sparsity > 1 else "answer about a cell"
             if isinstance(calibration, ReleaseCalibration) and calibration.noise_only:
                 remark = "each answer carries its whole error, which depends on the table"
-                return (_promise(calibration, f"the noise in each {cells} is within ±", "", over, remark),)
-            return (_promise(calibration, f"each {cells} is within ±", "", over, whole),)
+                return (_build_promise(calibration, f"the noise in each {cells} is within ±", "", over, remark),)
+            return (_build_promise(calibration, f"each {cells} is within ±", "", over, whole),)
         case RunningCount(steps=steps):
             groups = calibration.groups if isinstance(calibration, RunningCountCalibration) else 1
             over = f"over all {steps:,} windows" if steps > 1 else "over the one window"
@@ -173,23 +177,25 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             remark = "an answer made of fewer sums carries a smaller alpha"
             if isinstance(calibration, RunningCountCalibration) and calibration.threshold is not None:
                 over, remark = f"{over} and all texts", describe_running_release(calibration)
-            return (_promise(calibration, "each number so far is within ±", "", over, remark),)
+            return (_build_promise(calibration, "each number so far is within ±", "", over, remark),)
         case UnknownGroups(counts=False):
             remark = describe_release(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
-            certain = _promise(calibration, "a text is released for certain from ", " people on", over, remark)
+            certain = _build_promise(
+                calibration, "a text is released for certain from ", " people on", over, remark
+            )
             return (replace(certain, probability=1.0),)
         case UnknownGroups():
             remark = describe_release(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
-            return (_promise(calibration, "the count of each text is within ±", "", over, remark),)
+            return (_build_promise(calibration, "the count of each text is within ±", "", over, remark),)
         case Pmw() if isinstance(calibration, EstimateCalibration):
             after = "" if mechanism.beyond == "end" else ", and later answers without one"
             remark = f"while its measurements last{after}; sums, means, shares and groups carry their own"
             remark += f"; {_for_few_rows(calibration)}"
-            return (_promise(calibration, "each count is within ±", "", "over all answers", remark),)
+            return (_build_promise(calibration, "each count is within ±", "", "over all answers", remark),)
         case Pmw(updates=updates, gap=gap, rows=rows) | SparsePmw(updates=updates, gap=gap, rows=rows):
             remarks = [f"for a table of at most {rows:,} rows"] if rows else []
             remarks += ["while its updates last"] if updates and gap else []
-            return (_promise(calibration, "each count is within ±", "", over, ", ".join(remarks)),)
+            return (_build_promise(calibration, "each count is within ±", "", over, ", ".join(remarks)),)
         case _:
             assert_never(mechanism)
 
@@ -257,7 +263,7 @@ def least_vacuous_alpha(spec: StreamSpec, rows: int | None) -> float | None:
     return 0.5 * rows
 
 
-def _promise(
+def _build_promise(
     calibration: Calibration, before: str, after: str, over: str, remark: str = "", alpha: float | None = None
 ) -> Promise:
     return Promise(
@@ -303,17 +309,17 @@ def describe_uninformative(
     The error is compared with a public number of rows, a declared range, a threshold or an ``expected``
     answer. If none of these is known, the result is None.
     """
-    error, what = _error(spec.mechanism, calibration)
-    beyond = _exceeded(spec, error, calibration.alpha, facts, source)
+    error, what = _describe_error(spec.mechanism, calibration)
+    beyond = _find_exceeded_figure(spec, error, calibration.alpha, facts, source)
     if beyond is None and expected is not None and error > abs(expected):
         beyond = f"the expected answer {expected:g}"
     if beyond is None:
         return None
     shown = format_error_bound(error, grouped=True)
-    return f"{NOT_INFORMATIVE}: an answer may err by {shown} ({what}), which is more than {beyond}; {_remedy(spec.mechanism)}"
+    return f"{NOT_INFORMATIVE}: an answer may err by {shown} ({what}), which is more than {beyond}; {_describe_remedy(spec.mechanism)}"
 
 
-def _error(mechanism: Mechanism, calibration: Calibration) -> tuple[float, str]:
+def _describe_error(mechanism: Mechanism, calibration: Calibration) -> tuple[float, str]:
     """Return the error of one number, and a description of this error."""
     if isinstance(mechanism, Laplace) and isinstance(calibration, AnswersCalibration):
         law = answer_law(calibration, calibration.sensitivity_steps, 1)
@@ -323,7 +329,7 @@ def _error(mechanism: Mechanism, calibration: Calibration) -> tuple[float, str]:
     return calibration.alpha, "its alpha"
 
 
-def _exceeded(
+def _find_exceeded_figure(
     spec: StreamSpec, error: float, alpha: float, facts: SourceFacts, source: Source | None
 ) -> str | None:
     """Describe the public figure that the error exceeds; None if it exceeds none."""
@@ -342,7 +348,7 @@ def _exceeded(
     return f"a third of the {facts.rows:,} rows" if error > LARGEST_SHARE * facts.rows else None
 
 
-def _remedy(mechanism: Mechanism) -> str:
+def _describe_remedy(mechanism: Mechanism) -> str:
     """Return the text of the remedy: how to lower the error of a mechanism."""
     match mechanism:
         case AboveThreshold() | NumericSparse():

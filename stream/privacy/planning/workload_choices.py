@@ -89,9 +89,9 @@ def compare_mechanisms(
     sizes = facts.sizes
     sets = _countable_sets(workload, names, sizes)
     choices = []
-    for mechanism in _offered(facts.sizes, names, sets, figures, workload):
+    for mechanism in _list_mechanisms(facts.sizes, names, sets, figures, workload):
         try:
-            chosen = choose_calibration(_spec(mechanism, figures, facts), facts)
+            chosen = choose_calibration(_build_spec(mechanism, figures, facts), facts)
         except PlanError as problem:
             choices.append(WorkloadChoice(mechanism["kind"], mechanism, None, str(problem)))
             continue
@@ -105,7 +105,7 @@ def mean_count(facts: SourceFacts, names: Sequence[str] = (), workload: Workload
     if facts.rows is None:
         return None
     sets = _countable_sets(workload, names, facts.sizes)
-    return facts.rows * len(sets) / sum(_cells(axes, facts.sizes) for axes in sets)
+    return facts.rows * len(sets) / sum(_count_cells(axes, facts.sizes) for axes in sets)
 
 
 def is_informative(error: float, mean: float) -> bool:
@@ -124,7 +124,7 @@ def _countable_sets(workload: Workload, names: Sequence[str], sizes: Sequence[in
                 f"mechanism.workload: {min(unknown)!r} is not among the attributes; name only attributes of the stream"
             )
         sets = [tuple(sorted({list(names).index(name) for name in one})) for one in workload]
-    countable = tuple(axes for axes in sets if _cells(axes, sizes) <= MAX_CATEGORIES)
+    countable = tuple(axes for axes in sets if _count_cells(axes, sizes) <= MAX_CATEGORIES)
     if not countable:
         what = "no two attributes have" if isinstance(workload, str) else "no set has"
         raise PlanError(
@@ -133,12 +133,12 @@ def _countable_sets(workload: Workload, names: Sequence[str], sizes: Sequence[in
     return countable
 
 
-def _offered(
+def _list_mechanisms(
     sizes: Sequence[int], names: Sequence[str], sets: Sequence[Axes], figures: StreamFigures, workload: Workload
 ) -> list[dict[str, Any]]:
     """Return the compared mechanisms as JSON objects."""
     attributes = {"attributes": list(names)}
-    largest = max(_cells(axes, sizes) for axes in sets)
+    largest = max(_count_cells(axes, sizes) for axes in sets)
     pmw: dict[str, Any] = {"kind": "pmw", **attributes}
     if not isinstance(workload, str):
         together = [[names[axis] for axis in axes] for axes in dict.fromkeys(sets) if len(axes) > 1]
@@ -152,7 +152,7 @@ def _offered(
     ]
 
 
-def _spec(mechanism: dict[str, Any], figures: StreamFigures, facts: SourceFacts) -> StreamSpec:
+def _build_spec(mechanism: dict[str, Any], figures: StreamFigures, facts: SourceFacts) -> StreamSpec:
     """Return the specification of a compared mechanism; PlanError if it exceeds a limit."""
     universe = math.prod(facts.sizes)
     if mechanism["kind"] == "histogram" and universe > MAX_UNIVERSE:
@@ -176,7 +176,7 @@ def _expected_error(
 ) -> tuple[float | None, str]:
     """Return the expected error of a cell, and how ε is spent."""
     sizes = facts.sizes
-    cells = [_cells(axes, sizes) for axes in sets]
+    cells = [_count_cells(axes, sizes) for axes in sets]
     factor_of_estimates = _estimate_factor(sets)
     match calibration:
         case AnswersCalibration():
@@ -216,5 +216,5 @@ def _estimate_factor(sets: Sequence[Axes]) -> float:
     return next((factor for most, factor in _ESTIMATE_FACTORS if count <= most), _LEAST_ESTIMATE_FACTOR)
 
 
-def _cells(axes: Axes, sizes: Sequence[int]) -> int:
+def _count_cells(axes: Axes, sizes: Sequence[int]) -> int:
     return math.prod(sizes[axis] for axis in axes)

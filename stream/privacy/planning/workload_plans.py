@@ -99,16 +99,16 @@ def workload_axes(mechanism: Pmw, sizes: Sequence[int]) -> tuple[Axes, ...]:
 
 def can_select(sets: Sequence[Axes], sizes: Sequence[int]) -> bool:
     """Return True if there are more than two sets, and not too many sets or cells."""
-    return 2 < len(sets) <= MOST_SETS and _cells(sets, sizes) <= MOST_CELLS
+    return 2 < len(sets) <= MOST_SETS and _count_cells(sets, sizes) <= MOST_CELLS
 
 
-def _cells(sets: Sequence[Axes], sizes: Sequence[int]) -> int:
+def _count_cells(sets: Sequence[Axes], sizes: Sequence[int]) -> int:
     return sum(math.prod(sizes[axis] for axis in axes) for axes in sets)
 
 
 def plan_workload(sets: Sequence[Axes], sizes: Sequence[int], epsilon: float) -> WorkloadStart:
     """Divide the ε of a warm start for these sets; raise PlanError if the sets exceed a limit."""
-    cells = _cells(sets, sizes)
+    cells = _count_cells(sets, sizes)
     if len(sets) > MOST_SETS or cells > MOST_CELLS:
         raise PlanError(
             f"mechanism.workload: {len(sets):,} sets with {cells:,} cells; list at most {MOST_SETS} with {MOST_CELLS:,} cells, "
@@ -175,14 +175,14 @@ def expected_sets(mechanism: Pmw, sizes: Sequence[int]) -> ExpectedSets:
     if not isinstance(mechanism.workload, str):
         place = {name: axis for axis, name in enumerate(mechanism.attributes)}
         given = tuple(tuple(sorted(place[name] for name in names)) for names in mechanism.workload)
-    few = _thinned(range(len(sizes)), _MAX_TYPICAL_ATTRIBUTES)
+    few = _thin_out(range(len(sizes)), _MAX_TYPICAL_ATTRIBUTES)
     found: dict[int, tuple[Axes, ...]] = {}
     for order, most in _MAX_TYPICAL_SETS.items():
         named = [axes for axes in given if len(axes) == order]
         sets = named or list(combinations(few, order))
         small = [axes for axes in sets if math.prod(sizes[axis] for axis in axes) <= _MAX_TYPICAL_CELLS]
         if small:
-            found[order] = tuple(_thinned(small, most))
+            found[order] = tuple(_thin_out(small, most))
     return found
 
 
@@ -209,7 +209,7 @@ def set_weights(sets: Sequence[Axes], sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.isqrt(TYPICAL_UNIT**2 // math.prod(sizes[axis] for axis in axes)) for axes in sets)
 
 
-def _thinned(places: Sequence[_Item], most: int) -> list[_Item]:
+def _thin_out(places: Sequence[_Item], most: int) -> list[_Item]:
     """Return at most ``most`` of the items, evenly spaced."""
     if len(places) <= most:
         return list(places)

@@ -356,15 +356,15 @@ def _reply(
         interval = _mean_interval(question, answer)
         return Reply(
             charged=charged,
-            estimate=_in_unit(read, estimate),
+            estimate=_convert_to_unit(read, estimate),
             basis=basis,
-            alpha=None if alpha is None else _in_unit(read, alpha),
+            alpha=None if alpha is None else _convert_to_unit(read, alpha),
             update=update,
-            interval=None if interval is None else _ends_in_unit(read, interval),
+            interval=None if interval is None else _convert_interval_to_unit(read, interval),
         )
     scale = question.width / question.unit
-    alpha = None if answer.reach is None else _in_unit(read, max(answer.reach) * scale)
-    numbers = tuple(_in_unit(read, number / question.unit) for number in answer.numbers)
+    alpha = None if answer.reach is None else _convert_to_unit(read, max(answer.reach) * scale)
+    numbers = tuple(_convert_to_unit(read, number / question.unit) for number in answer.numbers)
     typical = _typical_error(current, read, answer)
     fields: dict[str, Any] = {"charged": charged, "basis": basis, "update": update, "typical_error": typical}
     if isinstance(question, Rates):
@@ -391,13 +391,13 @@ def _typical_error(current: _EstimateState, read: ReadQuestion, answer: Estimate
     return (found / current.rows if read.form == "fraction" else found) or None
 
 
-def _in_unit(read: ReadQuestion, steps: float) -> float:
+def _convert_to_unit(read: ReadQuestion, steps: float) -> float:
     """Convert a number of steps to the summed attribute's unit."""
     return steps if read.unit == 1 else steps / float(1 / read.unit)
 
 
-def _ends_in_unit(read: ReadQuestion, interval: Interval) -> Interval:
-    return _in_unit(read, interval[0]), _in_unit(read, interval[1])
+def _convert_interval_to_unit(read: ReadQuestion, interval: Interval) -> Interval:
+    return _convert_to_unit(read, interval[0]), _convert_to_unit(read, interval[1])
 
 
 def _intervals(
@@ -423,7 +423,7 @@ def _intervals(
     if read.form == "fraction":
         return tuple(share_interval(calibration, current.rows, one) for one in intervals)
     if read.form not in {"count", "groups"}:
-        return tuple(_ends_in_unit(read, one) for one in intervals)
+        return tuple(_convert_interval_to_unit(read, one) for one in intervals)
     most = None if calibration.epsilon_rows > 0.0 else float(current.rows)
     return tuple(
         clip_interval((float(math.floor(low)), float(math.ceil(high))), 0.0, most) for low, high in intervals

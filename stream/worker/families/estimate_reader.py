@@ -95,14 +95,14 @@ class BoxReader:
             return None
         names, _, lows, highs = zip(*ranges, strict=True)
         if (frame := self._frames.get(names)) is None:
-            if (frame := self._frame(names)) is None:
+            if (frame := self._build_frame(names)) is None:
                 return None
             self._frames.put(names, frame)
         key = frame.key % tuple(chain.from_iterable(zip(lows, highs, strict=True)))
         low, high = [lows[place] for place in frame.order], [highs[place] for place in frame.order]
         return Box(frame.axes, key.encode(), low, high, frame.shape)
 
-    def _frame(self, names: tuple[str, ...]) -> _Frame | None:
+    def _build_frame(self, names: tuple[str, ...]) -> _Frame | None:
         """Build a frame; None if an attribute is not the stream's, or if there are too many cells."""
         sizes = {name: (axis, size) for axis, (name, size) in enumerate(self.sizes.items()) if name in names}
         shape = tuple(size for _, size in sizes.values())
@@ -171,15 +171,15 @@ class QuestionReader:
             case "count" | "fraction":
                 counted = self._boxes.parse_box(query.where) or self.resolve_linear((Term(where=query.where),))
                 share = form == "fraction" and not self._rows_are_public
-                question = self._share(counted, query.where) if share else counted
+                question = self._resolve_share(counted, query.where) if share else counted
                 return ReadQuestion(question, form, ((query.where, 1.0),))
             case "terms":
                 texts = tuple((term.where, term.weight) for term in query.terms)
                 return ReadQuestion(self.resolve_linear(query.terms), form, texts)
             case "mean":
-                return ReadQuestion(self._mean(query.mean, query.where), form, unit=self._unit(query.mean))
+                return ReadQuestion(self._resolve_mean(query.mean, query.where), form, unit=self._unit(query.mean))
             case "rate":
-                return ReadQuestion(self._rates(query), form, grouped=query.group_by is not None)
+                return ReadQuestion(self._resolve_rates(query), form, grouped=query.group_by is not None)
             case _:
                 texts = ((query.where, 1.0),) if query.where is not None else ()
                 where = [Term(where=text) for text, _ in texts]
@@ -231,7 +231,7 @@ class QuestionReader:
             full_weights=False,
         )
 
-    def _mean(self, attribute: str, where: str | None) -> MeanQuestion:
+    def _resolve_mean(self, attribute: str, where: str | None) -> MeanQuestion:
         declared_range = self._summable_domain(attribute, "mean")
         predicate = self._predicate("TRUE" if where is None else where, "where")
         domain = restrict_domain(declared_range, attribute, predicate)
@@ -273,7 +273,7 @@ class QuestionReader:
             grouped=tuple(names.index(name) for name in group_by),
         )
 
-    def _share(self, counted: SingleNumber, where: str) -> ShareQuestion:
+    def _resolve_share(self, counted: SingleNumber, where: str) -> ShareQuestion:
         """Resolve the share of the rows that a predicate selects, if the number of rows is private."""
         predicate = self._predicate(where, "where")
         sizes = self._sizes_of_groups((), attributes_of(predicate), "where")
@@ -287,7 +287,7 @@ class QuestionReader:
             counted=counted,
         )
 
-    def _rates(self, query: Any) -> Rates:
+    def _resolve_rates(self, query: Any) -> Rates:
         """Resolve the rate of the rows that a predicate selects, in each group if the question has groups."""
         where = self._predicate("TRUE" if query.where is None else query.where, "where")
         hit = self._predicate(query.rate, "rate")
@@ -378,7 +378,7 @@ class QuestionReader:
 
 
 def _weight_corners(weights: WeightedPredicates, sizes: dict[str, int]) -> Weighting:
-    products = [_factors(predicate, sizes) for predicate, _ in weights.parts]
+    products = [_factor_predicate(predicate, sizes) for predicate, _ in weights.parts]
     if (found := _corners_of_products(products, sizes)) is not None:
         return combine_weightings([(weight, one) for one, (_, weight) in zip(found, weights.parts, strict=True)])
     return cheapest_weighting(weights.cell_weights(sizes).astype(np.int64).reshape(tuple(sizes.values())))
@@ -386,14 +386,14 @@ def _weight_corners(weights: WeightedPredicates, sizes: dict[str, int]) -> Weigh
 
 def _count_corners(predicate: Predicate, sizes: dict[str, int]) -> Weighting:
     """Give each cell that satisfies a predicate the weight 1."""
-    if (found := _corners_of_products([_factors(predicate, sizes)], sizes)) is not None:
+    if (found := _corners_of_products([_factor_predicate(predicate, sizes)], sizes)) is not None:
         return found[0]
     return cheapest_weighting(cell_mask(predicate, sizes).astype(np.int64))
 
 
 def _value_corners(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Weighting:
     """Give each cell that satisfies a predicate the code (from 0) of its value of an attribute as weight."""
-    if (factors := _factors(predicate, sizes)) is not None:
+    if (factors := _factor_predicate(predicate, sizes)) is not None:
         factors[attribute] = factors[attribute] * np.arange(sizes[attribute], dtype=np.int64)
     if (found := _corners_of_products([factors], sizes)) is not None:
         return found[0]
@@ -428,13 +428,13 @@ def _extent_of_weights(weights: WeightedPredicates, sizes: dict[str, int]) -> tu
 
 def _extent_of_predicate(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
     """Count the cells of a predicate; return also True if they are a range on every axis."""
-    if (factors := _factors(predicate, sizes)) is None:
+    if (factors := _factor_predicate(predicate, sizes)) is None:
         return extent_of(cell_mask(predicate, sizes))
     each = [extent_of(factor) for factor in factors.values()]
     return math.prod(count for count, _ in each), all(ranges for _, ranges in each)
 
 
-def _factors(predicate: Predicate, sizes: dict[str, int]) -> dict[str, Integers] | None:
+def _factor_predicate(predicate: Predicate, sizes: dict[str, int]) -> dict[str, Integers] | None:
     """Factor a predicate into weights per attribute; None if it is not a product."""
     leaves = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
     found = {name: np.ones(size, dtype=np.int64) for name, size in sizes.items()}

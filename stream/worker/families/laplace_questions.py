@@ -134,7 +134,7 @@ class LaplaceQuestions:
         calibration = self._calibration(slot)
         width = len(values) * calibration.sensitivity_steps
         shape: Literal["number", "vector"] = "number" if form == "value" else "vector"
-        low, high = _limits(terms.source, terms.standing)
+        low, high = _sent_value_limits(terms.source, terms.standing)
         return LaplaceQuestion(
             (), (width,) * len(values), shape, low=low, high=high, trusted=values, moved=len(values)
         )
@@ -269,7 +269,7 @@ class LaplaceQuestions:
         return tuple(counts.ravel().tolist())
 
 
-def _limits(source: Source, standing: StandingQuery | None) -> tuple[float | None, float | None]:
+def _sent_value_limits(source: Source, standing: StandingQuery | None) -> tuple[float | None, float | None]:
     """Return the public limits of the numbers that a producer or a feed sends."""
     if isinstance(source, ValuesSource):
         return source.minimum, source.maximum

@@ -123,7 +123,7 @@ class _Horizons:
         self._context = context
         self._known: RecentCache[int, _Horizon] = RecentCache(TERMS_KEPT)
 
-    def of_slot(self, slot: int) -> _Horizon:
+    def horizon_of(self, slot: int) -> _Horizon:
         """Return the windows of a stream's running count."""
         number = int(self._context.streams.columns.terms_of[slot])
         if (known := self._known.get(number)) is None:
@@ -163,7 +163,7 @@ class RunningCountFamily(PaidFamily):
     def admit(self, slot: int, query: Any) -> _NodeQuestion:
         """Resolve a question; its public window and group determine its nodes."""
         require_form(query, "values")
-        horizon = self._horizons.of_slot(slot)
+        horizon = self._horizons.horizon_of(slot)
         group = self._streams.terms_at(slot).groups.index_of(query.group)
         windows = horizon.number_of(query.window)
         nodes = horizon.tree.nodes(windows)
@@ -176,7 +176,7 @@ class RunningCountFamily(PaidFamily):
         return _NodeQuestion(group, nodes, query.values)
 
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply]:
-        horizon = self._horizons.of_slot(slot)
+        horizon = self._horizons.horizon_of(slot)
         subkey = self._streams.noise.subkey(slot, DrawRole.NODES)
         names = [node_name(one.content.group, node) for one in asked for node in one.content.nodes]
         noise = iter(cell_noise(node_law(horizon.calibration), subkey, names).tolist())
@@ -223,7 +223,7 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
     def admit(self, slot: int, query: Any) -> _RunningTexts:
         """Resolve a question; its window is public, and the counts of its texts are private."""
         groups, is_too_large = read_text_counts(query)
-        return _RunningTexts(self._horizons.of_slot(slot).number_of(query.window), groups, is_too_large)
+        return _RunningTexts(self._horizons.horizon_of(slot).number_of(query.window), groups, is_too_large)
 
     def _build_state(self, slot: int, updates: Sequence[Any]) -> RunningRelease:
         del slot
@@ -250,7 +250,7 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
         return ENTRY_BYTES * (4 + len(state.texts)) + state.size
 
     def _reply(self, slot: int, state: RunningRelease, asked: _RunningTexts, number: int) -> Reply:
-        horizon = self._horizons.of_slot(slot)
+        horizon = self._horizons.horizon_of(slot)
         calibration, incarnation = horizon.calibration, self._streams.incarnations[slot]
         if state.ended or self._are_too_large(slot, calibration, asked):
             update = ReleasedTexts(incarnation=incarnation, number=number, texts=(), last=not state.ended)
