@@ -95,7 +95,7 @@ class StreamControl:
         return slots + self._add_streams(readable)
 
     def drop_retired(self, slots: Iterable[int], *, restoring: bool = False) -> list[int]:
-        """Drop the retired ones of these slots' streams, and return the other slots.
+        """Drop the streams in these slots that are retired, and return the other slots.
 
         A retired stream is dropped even if its definition is not deleted: a slow reader may miss the
         deletion because of compaction, or another client may repeat a definition.
@@ -372,9 +372,9 @@ class WorkerRestore:
     def _restore_updates(self, families: Families, updates: UpdateLog) -> None:
         """Restore each stream's updates; refuse a stream if an update is missing."""
         streams, terms = self._streams, self._streams.terms
-        learning = [index for index in range(len(terms)) if terms[index].has_updates]
+        terms_with_updates = [index for index in range(len(terms)) if terms[index].has_updates]
         slots = streams.hosted_slots()
-        for slot in slots[np.isin(streams.columns.terms_of[slots], learning)].tolist():
+        for slot in slots[np.isin(streams.columns.terms_of[slots], terms_with_updates)].tolist():
             count = int(streams.columns.tops[slot])
             found = updates.first_updates(streams.names[slot], streams.incarnations[slot], count)
             if found is None:

@@ -219,7 +219,7 @@ class Grant:
 
     @property
     def digest(self) -> str:
-        """The digest of the identity."""
+        """The digest of the stream's whole definition at its opening."""
         return self.opening[_INCARNATION_BYTES:_IDENTITY_BYTES].hex()
 
     @property

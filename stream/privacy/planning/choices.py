@@ -236,9 +236,9 @@ def _describe_spending(calibration: Calibration, mechanism: Mechanism, goal: Pla
     match mechanism:
         case RunningCount():
             most = calibration.nodes if isinstance(calibration, RunningCountCalibration) else 1
-            return f"charged once; the number so far adds up {_with_plural(most, 'noisy sum')} at most{gaussian}"
+            return f"charged once; the number so far is the sum of at most {_with_plural(most, 'noisy number')}{gaussian}"
         case Laplace() if goal.form == "running":
-            return f"{charged}, and the number so far adds up all of their noise{gaussian}"
+            return f"{charged}, and the number so far has the noise of all of them{gaussian}"
         case Laplace():
             return f"{charged}{gaussian}"
         case Histogram() if goal.form == "cells" or (
@@ -248,7 +248,7 @@ def _describe_spending(calibration: Calibration, mechanism: Mechanism, goal: Pla
         case Histogram():
             cells = listed_groups(goal).cells_per_group if goal.form == "groups" else goal.facts.universe
             what = "group" if goal.form == "groups" else "count"
-            added = f"a {what} adds up the noise of up to {cells:,} cells{gaussian}"
+            added = f"a {what} has the noise of up to {cells:,} cells{gaussian}"
             return f"charged once; {added}; for questions fixed beforehand"
         case AboveThreshold():
             return f"charged for {_with_plural(goal.cutoff, 'above')}, not for questions; no numbers"
@@ -266,15 +266,15 @@ def _describe_spending(calibration: Calibration, mechanism: Mechanism, goal: Pla
         case LazyHistogram():
             return f"charged once; only the cells asked for have noise{gaussian}"
         case SparseProject():
-            return "charged once; the projection errs beside its noise"
+            return "charged once; the projection has an error in addition to its noise"
         case UnknownGroups(counts=False):
             return f"{charged}, with a part of δ; all of ε decides which texts are released, and none has a count"
         case UnknownGroups():
             return f"{charged}, with a part of δ for the texts that few rows have"
         case NoisyMax():
-            return f"{charged}; the least noise for a choice"
+            return f"{charged}; this choice has the least noise"
         case Exponential():
-            return f"{charged}; an exact law, at a larger error"
+            return f"{charged}; drawn from an exact distribution, with a larger error"
         case RandomizedResponse():
             return "each person's category has noise before it is stored"
         case _:

@@ -108,7 +108,7 @@ class PlanGoal:
         return self.form == "fraction" and self.facts.rows_public and self.facts.rows is not None
 
     def restrict_to_groups(self) -> PlanGoal | None:
-        """Return the goal restricted to the grouped attributes; None if it has no others."""
+        """Return the goal with the grouped attributes alone; None if no attributes, or all, are grouped."""
         if self.form != "groups" or not 0 < len(self.group_by) < len(self.facts.sizes):
             return None
         sizes = tuple(self.facts.sizes[axis] for axis in self.group_by)

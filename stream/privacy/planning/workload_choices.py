@@ -184,13 +184,13 @@ def _expected_error(
             law = answer_law(calibration, facts.groups_steps, moved)
             return mean_noise(
                 law
-            ), f"one charged answer for each of {calibration.cutoff:,} questions; answers nothing else"
+            ), f"one charged answer for each of {calibration.cutoff:,} questions; answers no further ones"
         case ReleaseCalibration():
             universe, each = math.prod(sizes), variance_of(release_law(calibration))
             spread = sum(count * math.sqrt(2.0 / math.pi * each * universe / count) for count in cells)
             return spread / sum(
                 cells
-            ), f"all {universe:,} cells once; a count adds up the noise of its cells; answers no sums and means"
+            ), f"measures all {universe:,} cells once; a count has the noise of its cells; no sums and means"
         case EstimateCalibration(warm_start="workload"):
             several = sum(1 for axes in sets if len(axes) > 1)
             rounds = count_rounds(calibration, facts.rows or MAX_UNIVERSE**2, several)
@@ -199,7 +199,7 @@ def _expected_error(
             errors = [single if len(axes) == 1 else chosen for axes in sets]
             spread = sum(count * error for count, error in zip(cells, errors, strict=True))
             word = "pairs" if {len(axes) for axes in sets} == {2} else "sets"
-            why = f"measures {rounds} of {several} {word}; the others are computed from the measured ones"
+            why = f"measures {rounds} of {several} {word}; other {word} are computed from these"
             return spread / sum(cells), why
         case EstimateCalibration(warm_start=2) if max(map(len, sets)) <= 2:
             return factor_of_estimates * mean_noise(
