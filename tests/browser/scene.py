@@ -290,7 +290,7 @@ class Scene(Installation):
         self.flow()
 
     def with_streams(self, count: int) -> None:
-        """So many open streams on one source, told apart by name and by what they have used."""
+        """Open so many streams on one source; they differ in their names and their charges."""
         self.driver.register(values("crowd", 1000.0))
         self.driver.open(above("model", "crowd", 0.001, 10), acknowledge=True)
         self.flow()

@@ -147,7 +147,7 @@ def _counts(grant: GrantRecord, standing: Standing | None, accountant: str, peri
 
 
 def _check_periods(history: Iterable[LedgerRecord]) -> list[str]:
-    """Of each budget, periods of one length follow each other without end, and no record goes back to an earlier one."""
+    """Check that the periods of each budget have one length, follow each other without gaps, and never go back."""
     periods: dict[str, list[tuple[Period, str]]] = defaultdict(list)
     for one in history:
         match one:

@@ -255,7 +255,7 @@ def _check_source(source: SourceRecord, latest: Iterable[LedgerRecord]) -> list[
 
 
 def check_letters(logs: Logs, topics: Topics, wanted: Mapping[tuple[str, int, int], int]) -> list[str]:
-    """Of each batch that cannot be read there are as many dead letters as ``wanted`` says, and none of any other."""
+    """Check that each unreadable batch has the number of dead letters in ``wanted``, and other batches have none."""
     found: Counter[tuple[str, int, int]] = Counter()
     for (topic, _), records in logs.items():
         for record in records if topic == topics.rejected else ():
@@ -298,7 +298,7 @@ def check_grants(control: Iterable[Control], grants: Mapping[str, GrantRecord], 
 
 
 def check_receipts(ledger: Iterable[LedgerRecord]) -> list[str]:
-    """Whoever asks again is told the same."""
+    """Check that all receipts of a repeated request are the same."""
     first: dict[tuple[str, str], Receipt] = {}
     return [
         f"request {one.request} has two receipts: {first[one.request, one.digest].outcome} and {one.outcome}"

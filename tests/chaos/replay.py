@@ -60,7 +60,7 @@ Fingerprint = Callable[[Source, int], str | None]
 
 @dataclass(frozen=True)
 class Installation:
-    """What a replay needs beside the logs: the workers' key, tables and limits.
+    """The workers' key, tables and limits, which a replay needs in addition to the logs.
 
     Without ``same_version``, an earlier version gave some answers: with other reasons, and without intervals.
     """
@@ -168,7 +168,7 @@ def _are_alike(one: bytes, other: bytes, same_version: bool) -> bool:
 def differences(
     what: str, one: QueryProcessor, other: QueryProcessor, streams: Iterable[str], *, shares: bool = True
 ) -> list[str]:
-    """How the states of two processors differ in some streams: by their figures, and by what they would write next.
+    """Return the differences between the states of two processors in some streams: their figures, and what they would write next.
 
     Without ``shares``, their outstanding work may differ. Both are useless afterwards.
     """

@@ -38,7 +38,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Page:
-    """What of one page can be checked."""
+    """The parts of a page that can be checked."""
 
     blocks: tuple[Block, ...]
     inline: tuple[str, ...]

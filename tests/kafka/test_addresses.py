@@ -32,7 +32,7 @@ MORE_AGES = [*AGES, 33]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a table lies: ``root`` is what services may read, ``put`` makes the table anew, ``secret`` is what lets one in."""
+    """The place of a table: services may read ``root``, ``put`` replaces the table, and ``secret`` gives access to it."""
 
     root: str
     address: str
@@ -73,7 +73,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def settings(settings: Settings, place: Place) -> Settings:
-    """Those of an installation whose services may read the place and nothing else."""
+    """Return settings with which services may read this place and no other."""
     return settings.model_copy(update={"table_roots": place.root})
 
 

@@ -37,7 +37,7 @@ BOMBS: dict[str, Callable[[], bytes]] = {
         (piece for delta in range(3) for piece in bombs.long_record(delta, 1_300_000)), 3
     ),
 }
-"""Batches that a service must refuse. Only the last one is within the limit of a decompressed batch, but each of its records is too large for a dead letter."""
+"""Batches that a service must refuse. The last one is small enough when decompressed, but its records are too large for dead letters."""
 GROWTH = 128
 """Megabytes by which a service may grow for one partition; see "Memory" in docs/operations.md."""
 
@@ -175,7 +175,7 @@ async def test_thousands_of_bad_header_names_cost_their_own_events_and_no_time(
 async def test_all_partitions_at_once_stay_within_what_a_worker_may_take(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
-    """Under batches that just pass: each unfolds to what it may, or has as many headers as it may."""
+    """The batches are just within the limits: of their decompressed size, or of their number of headers."""
     full = bombs.large_values(4)
     headers = [(b"n%d" % number, b"v") for number in range(64)]
     headed = bombs.batch(

@@ -45,7 +45,7 @@ async def left(client: AsyncClient) -> float:
 
 @dataclass(frozen=True)
 class Kept:
-    """What is left of an installation: a file, the source's budget as the file has it, and two heads that were noted down."""
+    """The remains of an installation: a backup, the source's budget in the backup, and two heads that were noted."""
 
     backup: Path
     source: SourceRecord

@@ -72,7 +72,7 @@ def ask_by_librdkafka(
 
 
 def read_by_librdkafka(settings: Settings, topic: str, count: int) -> list[Message]:
-    """So many committed records, and what else comes within a moment after the last."""
+    """Return ``count`` committed records, and any records that follow within two seconds."""
     consumer = Consumer(
         {
             "bootstrap.servers": settings.bootstrap,

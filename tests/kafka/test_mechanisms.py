@@ -22,7 +22,7 @@ async def test_every_mechanism_keeps_its_promise(client: AsyncClient, start: Sta
 async def test_releases_and_hypotheses_answer_the_same_after_a_kill(
     client: AsyncClient, start: StartService
 ) -> None:
-    """What is derived again (a release, a hypothesis from its updates) is what it was: same question, same answer."""
+    """Releases and hypotheses are derived again from the key and the updates, so the same question has the same answer."""
     start("budget")
     worker = start("worker")
     for source in tour_sources():

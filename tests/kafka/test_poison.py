@@ -21,7 +21,7 @@ pytestmark = pytest.mark.kafka
 async def test_an_event_whose_header_name_is_no_text_is_refused_alone(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
-    """Those behind it in its producer's batch are answered."""
+    """The events after it in its producer's batch are answered."""
     start("budget")
     start("worker")
     await client.register(FEED)

@@ -240,7 +240,7 @@ async def test_clients_are_told_that_they_may_not_rather_than_left_waiting(insta
 
 
 async def test_people_s_events_go_to_a_live_topic_only_from_whom_it_is_granted(installation: Installation) -> None:
-    """Whoever sends events writes one live topic, and reads in the ledger how its events are declared."""
+    """A sender of events may write one live topic, and reads the declaration of its events in the ledger."""
     door, tills = "ops.door", "ops.tills"
     async with admin_client(installation.admin) as admin:
         await admin.create_topics([NewTopic(topic, 1, 1) for topic in (door, tills)])

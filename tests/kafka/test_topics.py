@@ -200,7 +200,7 @@ async def test_create_refuses_names_of_another_installation(made: dict[str, Any]
 
 
 async def test_services_refuse_names_of_another_installation(made: dict[str, Any]) -> None:
-    """Where both are there already, the inner one's services do not start, and the outer one's feeds leave its ledger alone."""
+    """If both installations exist already, the inner one's services do not start, and the outer one's feeds do not write to its ledger."""
     outer = settings_of(made)
     inner = outer.model_copy(update={"prefix": f"{outer.prefix}.feed"})
     topic = f"live-{outer.prefix}"

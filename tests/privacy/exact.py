@@ -122,7 +122,7 @@ def _gaussian_law(gaussian: Gaussian) -> Law:
 
 
 class Outcome(NamedTuple):
-    """What is seen of one query; ``value`` is a number released with it."""
+    """The published outcome of one query; ``value`` is a number released with it."""
 
     above: bool
     value: int | None = None
@@ -325,7 +325,7 @@ def worst_delta(outcomes: Outcomes, moves: Sequence[Move], loss: Callable[[Trans
 
 
 class WorstCase(NamedTuple):
-    """Where the loss is largest; the margins are those of the two neighbours."""
+    """The transcript with the largest loss, with the margins of both neighbours."""
 
     loss: float
     transcript: Transcript

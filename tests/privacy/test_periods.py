@@ -1,4 +1,4 @@
-"""What one person does in one period moves the numbers of that period's account alone, and no further than is promised.
+"""A person's events in one period move only the numbers of that period's account, and no further than promised.
 
 Small topics with periods of an hour are enumerated: each person's events lie in several of them, and those of one are added, taken away or
 replaced. docs/proofs/standing-streams.md has the proof of what is checked here.

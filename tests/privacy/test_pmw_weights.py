@@ -35,7 +35,7 @@ RATE = 0.8
 
 @dataclass(frozen=True)
 class Question:
-    """Which cells are counted; a row weighs one step."""
+    """A question: the counted cells; each row weighs one step."""
 
     inside: tuple[int, ...]
 
@@ -89,7 +89,7 @@ def vector(
 
 @dataclass(frozen=True)
 class Path:
-    """Whether each answer was ⊤, and if so whether it was above the hypothesis's: what all else depends on."""
+    """For each answer, whether it was ⊤, and whether it was above the hypothesis's; everything else depends on these."""
 
     steps: tuple[tuple[bool, bool], ...] = ()
 

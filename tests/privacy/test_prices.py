@@ -337,7 +337,7 @@ def asked_of_a_table() -> list[Asked]:
 
 @lru_cache(maxsize=1)
 def failures() -> dict[str, tuple[int, int, float]]:
-    """Of each mechanism: streams with an answer beyond its alpha, streams, and the largest error as a share of alpha."""
+    """Return for each mechanism: the streams with an answer beyond its alpha, all streams, and the largest error divided by alpha."""
     driver = Driver(bytes(range(9, 41)), partitions=1)
     driver.register(adult_source(1000.0, 0.0))
     attributes = ["age", "sex", "education-num", "race", "income>50K"]

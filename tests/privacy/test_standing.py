@@ -149,7 +149,7 @@ def test_a_person_more_moves_no_number_further_than_promised(clock: str) -> None
 def test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_others_count(
     clock: str, step: int, schedule: Schedule
 ) -> None:
-    """Where a step begins hangs on how many events came: who has more of them moves what a step brings."""
+    """The beginning of a step depends on the number of events, so a person with more events moves the content of steps."""
     found = moved(about(clock=clock, idle="2m"), LATER, step=step, schedule=schedule)
     assert found.same_questions
     for name, form in LATER.items():

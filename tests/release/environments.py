@@ -17,7 +17,7 @@ PROJECT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Distributions:
-    """What ``make dist`` makes."""
+    """The files that ``make dist`` makes."""
 
     wheel: Path
     source: Path

@@ -56,7 +56,7 @@ class Builder:
 
     @cached_property
     def _driver(self) -> str:
-        """How layers lie upon each other: mounted so where the system can, copied whole where it cannot."""
+        """Return the storage driver: overlay mounts if the system supports them, otherwise full copies of the layers."""
         tried = ["buildah", "--storage-driver", "overlay", *self._places, "info"]
         return "overlay" if subprocess.run(tried, capture_output=True, check=False).returncode == 0 else "vfs"
 

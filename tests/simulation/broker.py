@@ -30,7 +30,7 @@ class FencedInstanceError(KafkaError):  # type: ignore[misc]  # aiokafka is not 
 
 @dataclass(slots=True)
 class _Identity:
-    """What the coordinator knows of one transactional id."""
+    """The coordinator's state of one transactional id."""
 
     epoch: int = 0
     current: Transaction | None = None
@@ -276,7 +276,7 @@ class Broker:
         return not group.rebalancing and member.generation == group.generation
 
     def listed(self, name: str) -> frozenset[str]:
-        """Who is in a group, as its coordinator says."""
+        """Return the members of a group, as its coordinator lists them."""
         group = self.group(name)
         self._expel(group)
         return frozenset(group.members)

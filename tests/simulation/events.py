@@ -211,7 +211,7 @@ def _kill(world: World, chance: random.Random) -> bool:
 
 
 def _kill_budget_services(world: World) -> None:
-    """Whoever answers a request that is sent again has restored what it was told."""
+    """Kill the budget services, so that a service that answers a repeated request must have restored its state."""
     for service in [one for one in world.services if one.role == "budget"]:
         service.process.kill()
     world.injected["request sent again after a kill"] += 1

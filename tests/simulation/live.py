@@ -39,7 +39,7 @@ LATER = "visits-sum"
 
 
 class Extended(NamedTuple):
-    """What control tells of a stream when it has run dry, when it is extended then, and when it is closed after that."""
+    """The control records of an exhausted stream, of its later extension, and of its later closing."""
 
     dry: Record
     resumed: Record

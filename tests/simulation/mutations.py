@@ -198,7 +198,7 @@ def warm_copies_read_uncommitted() -> Iterator[None]:
 
 @contextmanager
 def warm_copies_taken_as_they_are() -> Iterator[None]:
-    """Whoever inherits a warm copy does not read what was committed after the copy's last look."""
+    """A worker that takes over a warm copy does not read the records committed after the copy's last update."""
     whole = restore.read_to_end
 
     async def nothing_more(
@@ -366,7 +366,7 @@ def updates_not_written() -> Iterator[None]:
 
 @contextmanager
 def shares_forgotten() -> Iterator[None]:
-    """Who takes a partition over takes nothing to be outstanding."""
+    """A worker that takes over a partition treats none of its work as outstanding."""
     with patch.object(Shares, "resume", lambda *_: None):
         yield
 
@@ -444,7 +444,7 @@ def partitions_taken_while_leaving() -> Iterator[None]:
 
 @contextmanager
 def tasks_out_of_view_while_they_stop() -> Iterator[None]:
-    """Who is told to stop is taken for one that has: nobody else waits for it."""
+    """A task that is told to stop is treated as stopped, so nothing waits for its end."""
     park = Engine.park
 
     async def hidden(self: Engine, partitions: Iterable[int]) -> None:
@@ -470,7 +470,7 @@ def restores_that_an_order_to_stop_does_not_end() -> Iterator[None]:
 
 @contextmanager
 def refused_while_stopping() -> Iterator[None]:
-    """Who is told to stop while a control event is under way refuses the queries that wait for it."""
+    """A task that is told to stop while a control event is under way refuses the queries that wait for the event."""
     follow = BatchLoop._follow_to_end
 
     async def hasty(self: BatchLoop, life: Any) -> None:
@@ -510,7 +510,7 @@ def refused_times_written_again() -> Iterator[None]:
 
 @contextmanager
 def membership_left_to_the_client_library() -> Iterator[None]:
-    """Who has nothing to fetch, or is at work for long, leaves the group unseen; nobody asks whether it is a member."""
+    """A process that fetches nothing or works for long leaves its group unnoticed, because nothing checks its membership."""
 
     async def trust(self: Membership) -> None:
         self.joined = True

@@ -30,7 +30,7 @@ JOINING = 10.0
 
 @dataclass(frozen=True)
 class Report:
-    """What one schedule injected, and what was found."""
+    """The faults that one schedule injected, and its findings."""
 
     seed: int
     world: str
@@ -80,7 +80,7 @@ def play(seed: int) -> Report:
 
 
 class Simulated(Protocol):
-    """What every world has."""
+    """The interface of all worlds."""
 
     broker: Broker
     injected: Counter[str]

@@ -16,7 +16,7 @@ from tests.simulation.world import World, perform
 
 
 async def _outcomes_after_recreation(world: World, *, running: bool) -> dict[str, str]:
-    """How each stream answers the first question of the new topic."""
+    """Return each stream's outcome for the first question of the new topic."""
     questions = Questions(world.streams, seed=1)
     world.start("budget")
     worker = world.start("worker")

@@ -92,7 +92,7 @@ def test_installation_set_back_grants_and_answers_nothing(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_installation_without_witness_answers_again(seed: int) -> None:
-    """So the test above can fail: nothing else notices."""
+    """Without a witness nothing notices the rollback, so the test above can fail."""
 
     async def scene(world: World) -> None:
         world.witness = None

@@ -170,7 +170,7 @@ def test_noise_and_cost_are_a_periods_own() -> None:
 
 
 def test_once_a_partition_has_told_a_window_twice_no_period_to_come_is_asked() -> None:
-    """What it counted of people is lost with what it told, of the periods that are open as well."""
+    """The partition's counts of people are lost with its windows, including those of open periods."""
     driver = ready()
     driver.publish("flights", events(2, seed=5))
     driver.advance("flights", DAYS[1])

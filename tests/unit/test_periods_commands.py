@@ -1,4 +1,4 @@
-"""How commands list sources and streams with periods: a line each, all of them on request."""
+"""Commands list a source or stream with periods in one line, and all its periods on request."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ ROW = ["s" * 90, REASON, "ε 1.0"]
 
 
 class Terminal(io.StringIO):
-    """What says that it is a terminal."""
+    """An output that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True

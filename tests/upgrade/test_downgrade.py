@@ -136,7 +136,7 @@ def asked_of(recording: Recording, control: list[Record], *followed: Record) -> 
 
 
 def test_a_stream_whose_control_event_is_a_later_versions_is_not_answered_and_says_why() -> None:
-    """Whether the worker knows the stream from an earlier event, or finds this one alone."""
+    """This holds whether the worker knows the stream from an earlier event or finds only this event."""
     recording = recordings()[ONE]
     stream = next(
         name

@@ -1,4 +1,4 @@
-"""Which mechanisms pay for a number of charged answers."""
+"""The mechanisms that pay for a number of charged answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of noise before any is drawn is what its sampler says."""
+"""The description of noise before any noise is drawn agrees with its sampler."""
 
 from __future__ import annotations
 

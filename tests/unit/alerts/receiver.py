@@ -19,7 +19,7 @@ OTHER_SECRET = "whsec_" + base64.b64encode(bytes(32)).decode()
 
 @dataclass
 class Request:
-    """What came, and in which headers."""
+    """A received request."""
 
     path: str
     headers: dict[str, str]

@@ -243,7 +243,7 @@ def _forged(lines: list[bytes], change: Callable[[list[Any]], list[Any] | None])
 def test_a_whole_file_with_a_forged_ledger_or_trail_proves_wrong(
     change: Callable[[list[Any]], list[Any] | None], told: str, tmp_path: Path
 ) -> None:
-    """Whoever writes a file can give it its digest; the ledger in it must still follow from the trail."""
+    """A forger can give a file a correct digest, but its ledger must still follow from its trail."""
     path, forged = tmp_path / "backup", tmp_path / "forged"
     backup = backed_up(installation(), path)
     checked = check_backup(backup)

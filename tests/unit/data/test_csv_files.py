@@ -147,7 +147,7 @@ def test_files_of_different_types_are_read_alike(tmp_path: Path, kind: type[pl.D
 
 
 def test_one_stray_quote_in_a_hundred_rows_hides_none(tmp_path: Path) -> None:
-    """Of rows of which one in a hundred holds an inch mark, all are read once the marks are quoted, and none before."""
+    """If one row in a hundred has an inch mark, no row is read until the marks are quoted, and then all rows are read."""
     path = tmp_path / "people.csv"
     rows = [f"{number % 90},F,{number}" for number in range(2000)]
     marked = [row + '"' if number % 100 == 0 else row for number, row in enumerate(rows)]

@@ -162,7 +162,7 @@ def test_equal_rows_of_a_person_are_told_apart() -> None:
 @pytest.mark.parametrize("kind", ["memory", "csv", "parquet"])
 @pytest.mark.parametrize("nobody", [None, "", "  "])
 def test_public_size_counts_rows_without_a_name(nobody: str | None, kind: str, tmp_path: Path) -> None:
-    """Where neighbours replace a person, a row that loses its name leaves the public number of people as it was."""
+    """If neighbours replace a person, a row that loses its name does not change the public number of people."""
     sizes, fingerprints = [], []
     for last in ("dee", nobody):
         cells = pl.DataFrame(frame([("ann", 1, "a"), ("ben", 2, "b"), ("ben", 3, "b"), (last, 1, "a")]))

@@ -267,7 +267,7 @@ def test_callers_learn_causes_only_where_the_deployment_says_so(tmp_path: Path) 
 
 
 def test_file_of_a_folder_is_named_but_not_to_callers(tmp_path: Path) -> None:
-    """Which file of a folder lacks a column, or is malformed, stands in the service's log and in errors without a service."""
+    """The service's log names the file that lacks a column or is malformed; so do errors without a service."""
     for day, text in {"1": "age,sex\n1,F\n", "2": "sex\nF\n", "3": "age,sex\n3,F\n"}.items():
         (tmp_path / day).mkdir()
         (tmp_path / day / "people.csv").write_text(text)

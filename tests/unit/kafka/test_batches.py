@@ -318,7 +318,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def test_reading_bombs_takes_no_more_memory_than_the_bound(tmp_path: Any) -> None:
-    """What was told of the size of its space is what the process takes, in kilobytes, with all kinds of bombs."""
+    """The process's largest memory, in kilobytes, stays within the bound for all kinds of bombs."""
     names = []
     block = (128 * 1024 << 3 | 2).to_bytes(3, "little") + b"a"
     frame = bytes.fromhex("28b52ffd0088") + block * 4000 + bytes.fromhex("010000")

@@ -1,4 +1,4 @@
-"""Which settings of a topic lose what must be kept, and what is said of topics that differ."""
+"""Settings of topics that would lose records, and the messages about topics that differ from the layout."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Clock:
 
 
 class Task:
-    """What supervision looks at of a partition's task."""
+    """The part of a partition's task that supervision uses."""
 
     def __init__(self, partition: int, name: StepName, since: float, failing_since: float | None = None) -> None:
         self.partition = partition
@@ -60,7 +60,7 @@ class Task:
 
 
 class Member:
-    """What supervision looks at of a membership."""
+    """The part of a membership that supervision uses."""
 
     joined = True
     absence = ""

@@ -1,4 +1,4 @@
-"""Where nobody says where Kafka is, a local broker's owner-only file in the working folder or above it does."""
+"""Without settings of a broker, commands use a local broker's owner-only file in the working folder or a folder above it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an input is read on from, and which offsets the group shows."""
+"""The offset from which an input is read on, and the offsets that the group shows."""
 
 from __future__ import annotations
 

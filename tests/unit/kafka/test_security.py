@@ -1,4 +1,4 @@
-"""How Kafka is reached: settings that fit together, errors that name the setting, and no secret shown by any of it."""
+"""Settings for Kafka: they must fit together, their errors name the setting, and nothing shows a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which partitions a worker keeps warm copies of."""
+"""The partitions of which a worker keeps warm copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_copies_are_of_other_workers_partitions_and_as_many_as_may_be(
 
 
 class Metadata:
-    """Of a cluster with one topic."""
+    """The metadata of a cluster with one topic."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = set(range(partitions))

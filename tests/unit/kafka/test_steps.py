@@ -48,7 +48,7 @@ def test_partition_health_keeps_failures_of_no_record_through_commits() -> None:
 
 
 def test_partition_health_shows_a_refused_input_at_once() -> None:
-    """What an operator must mend is shown at the first failure and until the partition recovers."""
+    """An error that an operator must correct is shown from the first failure until the partition recovers."""
     health = PartitionHealth()
     health.record_failure(1.0, "live: stamp the topic", is_input_refused=True)
     assert health.stop_reason == "live: stamp the topic"

@@ -105,7 +105,7 @@ async def test_compare_counts_what_is_refused() -> None:
 
 
 async def test_confirm_raises_once_the_topic_is_another() -> None:
-    """What was fetched before the question is confirmed, and nothing after the topic was created again."""
+    """Records fetched before the check are confirmed; after the topic was created again, no record is."""
     broker = Broker("a")
     ids = ids_of(broker)
     await ids.compare(cast(Processor, State()), SOURCE, 0)

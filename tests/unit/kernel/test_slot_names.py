@@ -20,7 +20,7 @@ def slots_of(names: SlotNames, *asked: str) -> list[int | None]:
 
 
 def test_replaced_names_are_found_in_their_slots() -> None:
-    """Whether the table had the earlier name or not, and beyond the size that it had for as many names."""
+    """This holds whether the table had the earlier name or not, and also after more replacements than the table has places."""
     names = SlotNames()
     names.extend([b"s%d" % slot for slot in range(100)])
     names.replace(7, b"early")

@@ -1,4 +1,4 @@
-"""How far a live topic's feed is, from what is public."""
+"""The progress of a live topic's feed, computed from public records."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ async def test_the_headers_alone_are_answered_without_a_body_and_the_connection_
 
 
 class Log:
-    """What the server notes as a fault."""
+    """A log that keeps the server's errors."""
 
     def __init__(self) -> None:
         self.errors: list[dict[str, Any]] = []

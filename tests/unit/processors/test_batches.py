@@ -1,4 +1,4 @@
-"""How events are batched, and which other streams share the batch, changes no answer."""
+"""Neither the division of events into batches nor the other streams in a batch change an answer."""
 
 from __future__ import annotations
 

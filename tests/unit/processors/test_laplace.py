@@ -254,7 +254,7 @@ def test_noise_too_wide_for_the_sampler_is_refused_before_anything_is_charged() 
 
 
 def many(source: str = "people") -> dict[str, Any]:
-    """So many answers with δ > 0 that Gaussian noise errs less."""
+    """Return a stream with δ > 0 and so many answers that Gaussian noise errs less than Laplace noise."""
     return {**laplace(source, answers=400, dimensions=3), "delta": 1e-3}
 
 

@@ -1,4 +1,4 @@
-"""Of a refused event nothing reaches a public topic but its id and stream, declared names, words of the contract and positions."""
+"""Only a refused event's id, stream and positions, declared names and words of the contract reach a public topic."""
 
 from __future__ import annotations
 

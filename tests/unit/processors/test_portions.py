@@ -1,4 +1,4 @@
-"""How many requests one step handles: those that share a plan together, few that may take long."""
+"""The number of requests in a step: requests that share a plan are handled together, and few of those that may take long."""
 
 from __future__ import annotations
 

@@ -518,7 +518,7 @@ def test_redelivery_and_restore_give_the_same_bytes_with_any_mix_of_questions(ki
 
 
 def test_the_same_question_with_another_error_has_other_noise() -> None:
-    """What is published at two errors may be compared: were the noise one draw, scaled, the truth would follow."""
+    """An observer can compare two published numbers: if their noise were one scaled draw, the true number would follow."""
     noise = []
     for alpha in (100.0, 50.0):
         made = driver(pmw())

@@ -46,7 +46,7 @@ def asked(driver: Driver, **question: Any) -> Answer:
 
 
 def visits(far: int = MS, *, alike: bool) -> dict[str, list[int]]:
-    """Of two tables the one has an error that an estimate from single attributes shows, and the other not."""
+    """Return one of two tables: an estimate from single attributes shows the error of only one of them."""
     rows = range(4000)
     columns = {f"x{axis}": [row >> axis & 1 for row in rows] for axis in range(6)}
     if alike:

@@ -66,7 +66,7 @@ def test_honest_trail_is_never_refused(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_trail_cut_off_before_its_anchor_is_found(data: st.DataObject) -> None:
-    """Whether the ledger was set back too or not."""
+    """It is found whether the ledger was rolled back too or not."""
     anchored = data.draw(st.integers(1, LENGTH))
     left = data.draw(st.integers(0, anchored - 1))
     ledger = data.draw(st.sampled_from([left, anchored, LENGTH]))

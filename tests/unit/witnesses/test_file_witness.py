@@ -42,7 +42,7 @@ def test_file_keeps_anchors_of_each_installation(path: Path) -> None:
 
 
 def test_line_cut_off_by_a_crash_is_passed_over(path: Path) -> None:
-    """What comes next begins a line of its own, and nothing is overwritten: the file may be append-only."""
+    """The next anchor begins a new line, and nothing is overwritten, because the file may be append-only."""
     witness = FileWitness(path)
     witness.write(anchor(1))
     cut = anchor(2).encode()[:30]

@@ -83,7 +83,7 @@ def found_by(
 
 
 class _Bounds:
-    """How often each person was counted, in each window and in all."""
+    """The number of times that each person was counted, in each window and in all windows together."""
 
     def __init__(self, most: int, total: int | None) -> None:
         self._most, self._total = most, total

@@ -26,7 +26,7 @@ def test_committed_counts_match_reference(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_events_before_all_windows_are_refused_and_move_no_count(seed: int) -> None:
-    """Which events are refused as dated before every window depends on the event, its stamp and the streams, and changes no count.
+    """The refusal of events dated before every window depends only on the event, its stamp and the streams, and changes no count.
 
     It is the same wherever batches are cut, whatever crashes, and whenever a feed reads of a stream before the stream counts.
     """

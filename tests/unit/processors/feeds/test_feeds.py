@@ -587,7 +587,7 @@ def test_feed_that_was_away_tells_of_the_windows_of_all_epochs(clock: str) -> No
 
 
 def test_epochs_of_a_stream_are_known_from_compacted_control() -> None:
-    """Which extensions followed an end stands in the latest event alone; stamps are the broker's on the first event of each."""
+    """The latest event alone tells which extensions followed an end; stamps are the broker's on the first event of each epoch."""
     spec = streams.spec_of("late")
     events = [
         streams.told(spec),

@@ -135,7 +135,7 @@ def home(who: Any, partitions: int) -> int:
 
 @dataclass
 class Kafka:
-    """What has been committed: the changelog by key, and all other records in order."""
+    """The committed records: the changelog's by key, and all others in order."""
 
     changelog: str
     state: dict[bytes, bytes] = field(default_factory=dict)
