@@ -1,7 +1,7 @@
-"""A longer run of both: schedules of the simulation, then rounds of real faults on a real broker.
+"""Runs schedules of the simulation, and then rounds of real faults on a real broker, for a longer time than the tests do.
 
-``make chaos ARGS='--minutes 30 --seed 7'``, with ``--nodes 3`` on a cluster whose brokers are what fails; a violation ends
-the run with the seed that repeats it.
+``make chaos ARGS='--minutes 30 --seed 7'`` starts such a run. With ``--nodes 3``, the brokers of a cluster fail. A violation ends
+the run, and shows the seed that repeats it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.simulation.__main__ import main as simulate
 
 
 def main() -> int:
-    """Exit status 1 at the first violation."""
+    """Return exit status 1 at the first violation."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1000, help="the first seed of both")
     parser.add_argument("--schedules", type=int, default=5000, help="simulated schedules")

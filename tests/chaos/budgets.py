@@ -32,9 +32,9 @@ ROUNDING: Final = 1e-9
 
 
 def check_budgets(history: Iterable[LedgerRecord], latest: Iterable[LedgerRecord]) -> list[str]:
-    """Grants count in full against sources, populations and allotments at once; periods follow one another, and none twice.
+    """Check that grants count in full for sources, populations and allotments, and that each period follows the last one.
 
-    ``history`` is all that was committed and is still there, in order; ``latest`` is the last record of each key.
+    ``history`` has all committed records that are not compacted, in order; ``latest`` has the last record of each key.
     """
     records = list(latest)
     grants = [one for one in records if isinstance(one, GrantRecord)]
@@ -118,7 +118,7 @@ def _cost(grant: GrantRecord, accountant: str, extensions: int | None = None) ->
 
 
 def _counts(grant: GrantRecord, standing: Standing | None, accountant: str, period: Period | None) -> float:
-    """ε that a grant counts for: what it may cost, or has cost; in a later period than its own less what is behind it."""
+    """Return the ε for which a grant counts: its cost, or its charges if it is closed, less the charges of earlier periods."""
     figures = (grant.answered, grant.tops, grant.surplus, grant.extensions)
     spent = realised_cost(grant.calibration, accountant, *figures).loss / EPSILON_UNITS
     held = min(spent, _cost(grant, accountant)) if grant.state == "closed" else _cost(grant, accountant)

@@ -1,4 +1,4 @@
-"""Rounds of real faults in an order that a seed decides, for as long as one likes."""
+"""Rounds of real faults, in an order that a seed decides, for a given time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVENTS_PER_FAULT = 400
 
 @dataclass
 class Round:
-    """One installation in the middle of its faults: worker 0 is behind the proxy."""
+    """One installation under faults; its worker 0 connects through the proxy."""
 
     installation: LoadedInstallation
     proxy: Proxy
@@ -37,11 +37,11 @@ class Round:
     feeds: list[Service] = field(default_factory=list)
 
     def replace(self, number: int) -> None:
-        """Start a worker in the place of one that has gone."""
+        """Start a worker in place of one that has ended."""
         self.workers[number] = self.installation.start("worker", settings=self.behind if number == 0 else None)
 
     def supervise(self) -> None:
-        """Start again what has ended by itself, as a service does that has lost its group."""
+        """Restart services that have ended by themselves, as services do that have lost their group."""
         for number, worker in enumerate(self.workers):
             if worker.exit_status is not None:
                 self.replace(number)
@@ -199,7 +199,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 async def campaign(folder: Path, seed: int, seconds: float, say: Callable[[str], None]) -> None:
-    """Round after round until the time is over; AssertionError at the first violation."""
+    """Run rounds until the time is over; raise AssertionError at the first violation."""
     broker, ports, behind, port = proxied_broker(folder / "broker")
     await asyncio.to_thread(broker.start, ports.clients)
     deadline = time.monotonic() + seconds

@@ -63,7 +63,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything committed, and every violation found."""
+    """All committed records, and all violations in them."""
 
     answers: list[Answer]
     sources: dict[str, SourceRecord]
@@ -72,7 +72,7 @@ class Findings:
 
 
 async def committed(settings: Settings, topic: str, partition: int) -> list[RecordLike]:
-    """All committed records of a partition."""
+    """Return all committed records of a partition."""
     consumer = reader(settings)
     await consumer.start()
     try:
@@ -99,7 +99,7 @@ async def check(
 def examine(installation: Installation, logs: Logs, asked: Iterable[str], removed: Logs | None = None) -> Findings:
     """Check answers against the ids asked, the ledger against budgets, and a full replay against the answers.
 
-    An id stands in ``asked`` once for each event that carried it. ``removed`` has what compaction has removed from control.
+    ``asked`` has an id once for each event with this id. ``removed`` has the records that compaction has removed from control.
     """
     removed = removed or {}
     topics = installation.topics
@@ -114,7 +114,7 @@ def examine(installation: Installation, logs: Logs, asked: Iterable[str], remove
     latest = {record.key: record.value for record in ledger}
     entries = {key: read_ledger(value) for key, value in latest.items() if value is not None}
     sources = {one.source.source: one for _, one in written if isinstance(one, SourceRecord)}
-    # Compaction may have removed the grants of retired streams, or not.
+    # The grants of retired streams may be compacted away, or still be there.
     grants = {one.spec.stream: one for _, one in written if isinstance(one, GrantRecord)}
     retired = NameDigests()
     for one in entries.values():
@@ -146,9 +146,9 @@ def examine(installation: Installation, logs: Logs, asked: Iterable[str], remove
 
 
 def check_answers(answers: Iterable[Answer], asked: Iterable[str], extended: Collection[str] = ()) -> list[str]:
-    """Each event is answered once, indices have no gap, and nothing is answered after a halt.
+    """Check that each event is answered once, that indices have no gap, and that nothing is answered after a halt.
 
-    A stream that was ``extended`` may go on after it had run dry.
+    An ``extended`` stream may answer again after it was exhausted.
     """
     violations = []
     answers = list(answers)
@@ -187,7 +187,7 @@ def check_ledger(
     grants: Mapping[str, GrantRecord],
     latest: Collection[LedgerRecord],
 ) -> list[str]:
-    """Spent ≤ granted ≤ budget, charged answers ≤ cutoff, and the ledger's figures are those that consumers saw."""
+    """Check that spent ≤ granted ≤ budget, that charged answers ≤ cutoff, and that the ledger has the figures that consumers saw."""
     violations = []
     answers = list(answers)
     tops = Counter(answer.stream for answer in answers if is_charged(answer))
@@ -270,7 +270,7 @@ def check_letters(logs: Logs, topics: Topics, wanted: Mapping[tuple[str, int, in
 
 
 def check_charges(charges: Iterable[Charge], grants: Mapping[str, GrantRecord], retired: NameDigests) -> list[str]:
-    """No charge exceeds its grant, and none comes for a stream that was never granted."""
+    """Check that no charge exceeds its grant or belongs to a stream that was never granted."""
     violations = []
     for charge in charges:
         grant = grants.get(charge.stream)
@@ -284,7 +284,7 @@ def check_charges(charges: Iterable[Charge], grants: Mapping[str, GrantRecord], 
 
 
 def check_grants(control: Iterable[Control], grants: Mapping[str, GrantRecord], retired: NameDigests) -> list[str]:
-    """The workers were told of each grant, and of one opening only."""
+    """Check that control has exactly one opening of each grant."""
     told: dict[str, set[str]] = defaultdict(set)
     for definition in control:
         told[definition.spec.stream].add(definition.identity.incarnation)
@@ -308,7 +308,7 @@ def check_receipts(ledger: Iterable[LedgerRecord]) -> list[str]:
 
 
 def check_extensions(ledger: Iterable[LedgerRecord], grants: Mapping[str, GrantRecord]) -> list[str]:
-    """Each extension has one receipt, for as many answers, and the grant costs what these say beside its opening."""
+    """Check that each extension has one receipt for its answers, and that the grant's cost is that of its opening and extensions."""
     added: dict[str, list[int]] = defaultdict(list)
     granted: dict[str, float] = defaultdict(float)
     receipts = {(one.request, one.digest): one for one in ledger if isinstance(one, Receipt)}

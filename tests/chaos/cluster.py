@@ -38,24 +38,24 @@ Found = TypeVar("Found")
 
 @dataclass
 class Brokers:
-    """The cluster of an installation under load; its replicas are in sync again after each fault."""
+    """The cluster of an installation under load; after each fault, it waits until all replicas are in sync."""
 
     cluster: LocalCluster
     installation: LoadedInstallation
     generator: random.Random
 
     async def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition."""
+        """Return the node that leads a partition."""
         found: int = (await self._partitions([topic]))[topic][partition]["leader"]
         return found
 
     async def coordinator(self, partition: int, group: str | None = None) -> int:
-        """The node that coordinates a partition's transactions; ``group`` is that of workers by default."""
+        """Return the node that coordinates a partition's transactions; the default of ``group`` is the workers' group."""
         identifier = f"{group or worker_group(self.installation.settings)}-{partition}"
         return await self._admin(lambda admin: admin.find_coordinator(identifier, TRANSACTION))
 
     async def controller(self) -> int:
-        """The node that is the active controller."""
+        """Return the node that is the active controller."""
         async with asyncio.timeout(60):
             while True:
                 running = {one for one in range(1, NODES + 1) if self.cluster.node(one).status() is not None}
@@ -66,7 +66,7 @@ class Brokers:
                 await asyncio.sleep(0.1)
 
     def _elected(self, node: int) -> int | None:
-        """The controller of which a node knows."""
+        """Return the controller that a node knows; None if it knows none."""
         state = self.cluster.node(node).folder / "data/__cluster_metadata-0/quorum-state"
         try:
             return int(json.loads(state.read_text())["leaderId"])
@@ -173,7 +173,7 @@ async def rolling_restart(brokers: Brokers) -> None:
 
 
 async def disk_lost(brokers: Brokers) -> None:
-    """A node comes back with an empty disk."""
+    """Restart a node with an empty disk."""
     await brokers.restart(brokers.generator.randrange(NODES) + 1, erased=True)
 
 
@@ -217,7 +217,7 @@ async def three_brokers(cluster: LocalCluster, prefix: str, folder: Path, seed: 
 
 
 async def cluster_campaign(folder: Path, seed: int, seconds: float, say: Callable[[str], None]) -> None:
-    """Round after round of broker faults until the time is over; AssertionError at the first violation."""
+    """Run rounds of broker faults until the time is over; raise AssertionError at the first violation."""
     cluster = LocalCluster(folder / "cluster", NODES, heap_megabytes=HEAP_MEGABYTES)
     await asyncio.to_thread(cluster.start)
     deadline = time.monotonic() + seconds

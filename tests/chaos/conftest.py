@@ -15,7 +15,7 @@ def _start_preloaded(preloaded: None) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what one process of several found to the one that reports."""
+    """Give the reports of this process to the process that prints them."""
     output: dict[str, list[str]] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["faults"] = REPORTS
@@ -23,12 +23,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take it."""
+    """Collect the reports of a process that has ended."""
     REPORTS.extend(getattr(node, "workeroutput", {}).get("faults", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was injected and found."""
+    """Print the injected faults and the findings."""
     if REPORTS:
         terminalreporter.section("faults injected, and what was found")
         for line in REPORTS:

@@ -1,4 +1,4 @@
-"""A live topic and the people who send to it, beside whatever else happens; its windows are held against a plain count."""
+"""A live topic to which people send events during faults; its windows are compared with a plain count."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ HOURS: Final = Pace("20m", "10m", horizon=4, step=180_000, back=1_500_000)
 
 @dataclass
 class Live:
-    """A live topic, its writer, and the streams that ask of it."""
+    """A live topic, its writer, and its standing streams."""
 
     settings: Settings
     client: AsyncClient
@@ -76,7 +76,7 @@ class Live:
     _going: asyncio.Task[None] | None = None
 
     async def send(self, now: int, back: int, count: int) -> None:
-        """Have people send events of about a time, one in thirty of them twice."""
+        """Send people's events of about a time; one in thirty is sent twice."""
         for _ in range(count):
             partition, key, value = self.visits.next(now, back)
             again = random.Random(value).random() < 1 / 30
@@ -87,14 +87,14 @@ class Live:
         await self.producer.flush()
 
     async def mark(self, moment: int) -> None:
-        """Move the clock of a source that has marks."""
+        """Write a mark to each partition."""
         headers = [("sotto-mark", format_moment(moment).encode())]
         for number in range(PARTITIONS):
             await self.producer.send(self.source.topic, b"", partition=number, headers=headers)
         await self.producer.flush()
 
     async def step(self) -> None:
-        """A burst of events, and a moment later."""
+        """Send a burst of events; with clock ``marks``, write a mark and advance the time too."""
         if self.source.clock == "broker":
             await self.send(int(time.time() * 1000), self.pace.back, BURST)
         else:
@@ -103,17 +103,17 @@ class Live:
             self.now += self.pace.step
 
     def begin(self) -> None:
-        """Have people send events through whatever happens, until told to cease; what is lost on the way was never there."""
+        """Start to send events; they are sent during all faults until ``cease``, and events that get lost do not count."""
         self._going = asyncio.create_task(self._go_on())
 
     async def cease(self) -> None:
-        """Nobody sends anything any more."""
+        """Stop sending events."""
         self._over.set()
         if self._going is not None:
             await self._going
 
     async def close(self) -> None:
-        """Cease, and let go of the broker."""
+        """Stop sending events, and close the producer."""
         await self.cease()
         await self.producer.stop()
 
@@ -124,13 +124,13 @@ class Live:
             await asyncio.sleep(PAUSE)
 
     async def reached(self, moment: int, seconds: float = SECONDS) -> None:
-        """Wait until the marks are at a moment."""
+        """Wait until the marks have reached a moment."""
         async with asyncio.timeout(seconds):
             while self.now < moment:
                 await asyncio.sleep(PAUSE)
 
     async def finished(self, seconds: float) -> None:
-        """Cease, and wait until all windows that are closed are asked and answered as they should be."""
+        """Stop sending events, and wait until all closed windows are asked and answered correctly."""
         await self.cease()
         if self.source.clock == "broker":
             await self.settled(int(time.time() * 1000), seconds)
@@ -139,9 +139,9 @@ class Live:
             await self.settled(self.now, seconds)
 
     async def logs(self) -> dict[tuple[str, int], list[RecordLike]]:
-        """All that is committed in the topics that matter.
+        """Return all committed records of the topics that the checks need.
 
-        Of what was asked everything is in what is read later, and of what is in the ledger all control that it led to.
+        Answers are read before the queries that they answer, and the ledger before the control events that follow from it.
         """
         topics = self.client.topics
         wide = [
@@ -159,7 +159,7 @@ class Live:
         return {place: await committed(self.settings, *place) for place in (*wide, *serial, *granted, *live)}
 
     async def asked(self) -> list[str]:
-        """The ids of all that was asked of windows, each as often as it was."""
+        """Return the ids of all questions that windows asked, each as often as it was asked."""
         logs, topics = await self.logs(), self.client.topics
         return [identifier for _, identifier in self._ids(logs, topics.queries)]
 
@@ -181,7 +181,7 @@ class Live:
         return Periods(await self.logs(), self.client.topics, self.source).refunds()
 
     async def settled(self, until: int, seconds: float = SECONDS) -> None:
-        """All windows that are closed then are asked and answered, as they should be."""
+        """Wait until all windows that are closed at ``until`` are asked and answered correctly."""
         found: list[str] = []
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -193,7 +193,7 @@ class Live:
         raise AssertionError("\n".join([*found, *logs]))
 
     def _ids(self, logs: dict[tuple[str, int], list[RecordLike]], topic: str) -> list[tuple[str, str]]:
-        """Stream and id of what a topic has of windows, be they of streams of periods."""
+        """Return the stream and id of the questions or answers of windows in a topic, including those of periods' streams."""
         mine = {spec.stream.encode() for spec in self.specs}
         return [
             ((one.key or b"").decode(), json.loads(one.value or b"")["id"])
@@ -216,16 +216,16 @@ async def live_topic(
     replicas: int = 1,
     seed: int = 1,
 ) -> Live:
-    """A topic with its source and streams; a budget service must be running. Its producer is for the caller to stop.
+    """Create a topic with its source and streams, while a budget service runs; the caller must close it.
 
-    With a ``period`` its streams are models, and the first mark is there before any event.
+    With a ``period``, its streams are models, and the first mark is written before any event.
     """
     topic = f"{settings.prefix}-visits"
     async with admin_client(settings) as admin:
         stamp = {"message.timestamp.type": "LogAppendTime" if stamped else "CreateTime"}
         configuration = {**stamp, **durability(replicas)}
         await admin.create_topics([NewTopic(topic, PARTITIONS, replicas, topic_configs=configuration)])
-    # Brokers of a cluster that have lost one show nothing new before they have given it up; one broker has nobody to wait for.
+    # After the loss of a node, a cluster shows no new records until it has removed the node; a single broker never waits.
     declared = {} if period is None else {"unit": "person-period", "period": period, "ahead": "7d"}
     source = live_source(topic, clock, "1s" if replicas == 1 else "15s", **declared)
     specs = standing_specs(pace.size, pace.every, begins, pace.horizon)

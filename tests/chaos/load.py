@@ -1,4 +1,4 @@
-"""A load of all mechanisms that every fault is injected under, and how to see when it is answered."""
+"""A load of questions to all mechanisms, during which faults are injected, and functions that wait for its answers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ WANTED_ALPHAS = (25.0, 200.0, 1000.0)
 
 
 def sources(table: Path, streams: int = SENSITIVE_STREAMS + len(MIXED)) -> list[Source]:
-    """A feed, a table and a survey, each with just enough for so many streams."""
+    """Return a feed, a table and a survey, each with just enough budget for so many streams."""
     budget = {"epsilon": streams * EPSILON + 2 * LARGE_EPSILON}
     people = {
         "path": str(table),
@@ -94,7 +94,7 @@ ANALYST = "ada"
 
 
 def shared(source: Source) -> Source:
-    """The source as one of that population; the survey's own budget renews as well."""
+    """Return the source as a member of ``EVERYBODY``; the survey's own budget renews too."""
     if source.source == "feed":
         return source
     renews = {"renews": "1h"} if source.source == "survey" else {}
@@ -108,7 +108,7 @@ def write_table(path: Path) -> None:
 
 
 def specs(plain: int = SENSITIVE_STREAMS) -> list[StreamSpec]:
-    """Plain sparse vectors, and one stream of every other mechanism."""
+    """Return streams of plain sparse vectors, and one stream of every other mechanism."""
     plans = {
         f"stream-{number}": ("feed", {"kind": "above_threshold", "threshold": THRESHOLD, "cutoff": CUTOFF})
         for number in range(plain)
@@ -130,7 +130,7 @@ def specs(plain: int = SENSITIVE_STREAMS) -> list[StreamSpec]:
 
 
 def question(kind: str, chance: random.Random, *, on_table: bool) -> dict[str, Any]:
-    """Something that a stream of this kind takes."""
+    """Return a question that a stream of this kind accepts."""
     low = chance.randint(0, 6)
     where = {"where": f"age BETWEEN {low} AND {chance.randint(low, 7)}"}
     match kind:
@@ -159,23 +159,23 @@ def question(kind: str, chance: random.Random, *, on_table: bool) -> dict[str, A
 
 
 def _wanted(asked: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    """The question, now and then with an error that it must keep to."""
+    """Return the question, sometimes with a wanted accuracy."""
     return {**asked, "alpha": chance.choice(WANTED_ALPHAS)} if chance.random() < 0.4 else asked
 
 
 def event(identifier: str, stream: str, asked: dict[str, Any]) -> bytes:
-    """A query event."""
+    """Return a query event."""
     return json.dumps({"id": identifier, "stream": stream, **asked}).encode()
 
 
 @lru_cache(maxsize=1024)
 def probe(stream: str, kind: str, *, on_table: bool) -> bytes:
-    """One more event for a stream, the same at every call."""
+    """Return an event for a stream; it is the same at every call."""
     return event("probe", stream, question(kind, random.Random(stream), on_table=on_table))
 
 
 def standing_probe(stream: str, kind: str, source: EventsSource, standing: StandingQuery) -> bytes:
-    """The same for a standing stream: its first window, of its first group."""
+    """Return a ``probe`` for a standing stream: the question of its first window and first group."""
     start = standing.window.first_from(moment_ms(standing.begins or ""))
     window = {"start": format_moment(start), "end": format_moment(start + standing.window.size_ms)}
     asked: dict[str, Any] = {"window": window}
@@ -193,7 +193,7 @@ def standing_probe(stream: str, kind: str, source: EventsSource, standing: Stand
 
 
 class Questions:
-    """Events for some streams, by turns and at random, as a seed has it."""
+    """Events for some streams, in turn and at random, which a seed decides."""
 
     def __init__(self, streams: list[StreamSpec], seed: int) -> None:
         self._streams = streams
@@ -201,7 +201,7 @@ class Questions:
         self._count = 0
 
     def next(self, stream: StreamSpec | None = None) -> tuple[str, str, bytes]:
-        """Id, stream and event; one in fifty is malformed, and still has an id and a stream."""
+        """Return the next id, stream and event; one event in fifty is malformed, but has an id and a stream."""
         spec = stream or self._streams[self._count % len(self._streams)]
         identifier = f"q{self._count}"
         self._count += 1
@@ -212,7 +212,7 @@ class Questions:
 
 
 async def open_streams(client: AsyncClient, table: Path) -> list[OpenStream]:
-    """Register the sources and open all streams; gives the requests that opened them."""
+    """Register the sources, open all streams, and return the requests that opened them."""
     write_table(table)
     await client.register_population(EVERYBODY)
     for source in sources(table):
@@ -230,7 +230,7 @@ async def open_streams(client: AsyncClient, table: Path) -> list[OpenStream]:
 
 
 async def answered(client: AsyncClient, count: int, seconds: float) -> int:
-    """Wait until so many answers are committed, those to windows aside, and give how many there are."""
+    """Wait until at least ``count`` answers are committed, apart from those to windows, and return their number."""
     seen: list[Answer] = []
 
     async def read() -> None:

@@ -48,7 +48,7 @@ REPORTS: list[str] = []
 
 
 class LoadedInstallation:
-    """One installation: its services, its load and its journal."""
+    """An installation with its services, its load, and a journal of the injected faults."""
 
     def __init__(
         self, settings: Settings, client: AsyncClient, key: NoiseKey, folder: Path, stack: AsyncExitStack
@@ -74,7 +74,7 @@ class LoadedInstallation:
         key.save(folder / "noise.key")
 
     def start(self, role: RoleName, *, settings: Settings | None = None, log: Path | None = None) -> Service:
-        """Start a service; it is stopped in the end."""
+        """Start a service; it is stopped at the end of the test."""
         self._started += 1
         path = log or self.folder / f"{role}-{self._started}.log"
         own = (settings or self.settings).model_copy(
@@ -98,12 +98,12 @@ class LoadedInstallation:
                 await asyncio.sleep(0.02)
 
     def assigned(self, service: Service) -> list[list[int]]:
-        """The partitions that a service was given, at each rebalance."""
+        """Return the partitions that a service was assigned, at each rebalance."""
         lines = (json.loads(line) for line in service.log.read_text().splitlines() if line.startswith("{"))
         return [line["partitions"] for line in lines if line["event"] == "assigned"]
 
     async def open(self) -> None:
-        """Register the sources and open a stream of every mechanism, and some more."""
+        """Register the sources, and open the streams of the load."""
         self.openings = await open_streams(self.client, self.folder / "people.csv")
 
     async def people(self, clock: str, replicas: int = 1, seed: int = 1, *, period: str | None = None) -> Live:
@@ -126,7 +126,7 @@ class LoadedInstallation:
         return live
 
     async def extend(self, *streams: str) -> None:
-        """Extend streams by what an opening costs, and send the requests again, whatever becomes of the services meanwhile."""
+        """Extend streams at the cost of an opening, and repeat the requests in case services fail in the meantime."""
         source = {spec.stream: spec.source for spec in specs()}
         number = self.injected["stream extended"]
         requests = [
@@ -139,7 +139,7 @@ class LoadedInstallation:
         self.injected["stream extended"] += len(streams)
 
     async def refresh(self) -> None:
-        """Renew the table, without a change to its rows, and send the request again."""
+        """Renew the table without changing its rows, and repeat the request."""
         request = RefreshSource(request=f"refresh {self.injected['table renewed']}", source="people")
         for _ in range(2):
             [receipt] = await self.client.requests([request], 180)
@@ -167,23 +167,23 @@ class LoadedInstallation:
             self.injected[f"batch of {len(built)} bytes with {count} too large"] += 1
 
     async def answered(self, missing: int = 0, seconds: float = 180.0) -> None:
-        """Wait until all but so many are answered."""
+        """Wait until all questions except ``missing`` ones are answered."""
         wanted = len(self.asked) - missing
         found = await answered(self.client, wanted, seconds)
         assert found >= wanted, f"{found} of {wanted} answered within {seconds:.0f} s"
 
     async def expire_offsets(self) -> None:
-        """Make the broker forget how far the workers are; they must not be running."""
+        """Make the broker forget the workers' committed offsets; no worker may run."""
         admin = AIOKafkaAdminClient(bootstrap_servers=self.settings.bootstrap)
         await admin.start()
         try:
             async with asyncio.timeout(120):
                 while True:
                     response = await admin._send_request(DeleteGroupsRequest([worker_group(self.settings)]))
-                    # Where workers are killed again before they have joined, nothing is left to forget.
+                    # If the workers are killed again before they have joined, there is no group to delete.
                     if {for_code(code) for _, code in response.results} <= {NoError, GroupIdNotFound}:
                         break
-                    await asyncio.sleep(0.5)  # The session of a worker that was killed must end first.
+                    await asyncio.sleep(0.5)  # the session of a killed worker must end first
         finally:
             await admin.close()
         self.injected["committed offsets expired"] += 1
@@ -199,7 +199,7 @@ class LoadedInstallation:
             await admin.close()
 
     async def repeat_openings(self, streams: list[str]) -> None:
-        """Write the openings of streams to the control topic once more, by somebody else than the budget service."""
+        """Repeat the openings of streams on the control topic, from another producer than the budget service's."""
         topic = self.client.topics.control
         async with AIOKafkaProducer(bootstrap_servers=self.settings.bootstrap) as producer:
             for number in range(self.client.topics.partitions):
@@ -210,13 +210,13 @@ class LoadedInstallation:
                         self.injected["control event repeated out of order"] += 1
 
     async def verified(self, *, same_version: bool = True) -> Findings:
-        """Everything is answered; no violation is found once the charges under way have reached the ledger.
+        """Wait until everything is answered and all charges have reached the ledger; then require that there is no violation.
 
-        Services of several versions (not ``same_version``) give other words for the same reasons.
+        Without ``same_version``, services of several versions have answered, which word the same reasons differently.
         """
         if self.live is not None:
             await self.live.finished(WINDOWS_SETTLING)
-            # By the broker's clock windows go on closing: without feeds no more is asked while everything is read.
+            # With the broker's clock, windows go on closing. Without feeds, they ask no questions while the topics are read.
             for service in self._services:
                 if service.role == "feed" and service.exit_status is None:
                     await asyncio.to_thread(service.stop)

@@ -9,7 +9,7 @@ Log = dict[tuple[str, int], list[Record]]
 
 
 def logs_of(driver: Driver, *live: str) -> Log:
-    """Every record of an installation that a check of a run reads, and of these topics beside."""
+    """Return all records of an installation that the checks of a run read, and those of the topics ``live``."""
     topics = driver.topics
     checked = (
         topics.queries,

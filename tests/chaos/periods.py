@@ -31,7 +31,7 @@ TO_COME = ("not asked", "not begun", "not answered", "not closed")
 
 
 class Periods:
-    """The periods of one source; ``ended`` are the models that somebody closes, whose last questions hang on when."""
+    """The periods of one source; ``ended`` has the models that are closed, whose last questions depend on the time of the closing."""
 
     def __init__(self, logs: Logs, topics: Topics, source: EventsSource, ended: Collection[str] = ()) -> None:
         self._logs = logs
@@ -59,7 +59,7 @@ class Periods:
         ]
 
     def refunds(self) -> list[str]:
-        """Each period got back what its closed streams have not spent, once all charges are in."""
+        """Check that each period got back the unspent budget of its closed streams; all charges must have reached the ledger."""
         found = []
         for start, account in self.accounts.items():
             mine = [one for one in self._of(start) if one.state == "closed"]
@@ -71,7 +71,7 @@ class Periods:
         return found
 
     def _beginnings(self, until: int) -> list[str]:
-        """A period begins when a window of it is to be asked, and not before; once, and with every model that is open."""
+        """Check that a period begins once, with all open models, and not before one of its windows is to be asked."""
         name, accounts = self._source.source, self.accounts
         needed = {start for spec in self._lasting() for start in self._due(spec, until)}
         may = {start for spec in self._models for start in self._due(spec, until)}
@@ -105,18 +105,18 @@ class Periods:
         )
 
     def _windows(self, partitions: int, until: int) -> list[str]:
-        """The windows of each period are asked of its streams alone, each once, with what a plain count finds."""
+        """Check that each period's windows ask only the period's streams, each window once, with the numbers of a plain count."""
         found, events = [], events_of(self._logs, self._source, partitions)
         for start, account in self.accounts.items():
             there = [one.spec for one in self._of(start) if not self._is_ended(one.spec.stream)]
             if isinstance(account.source, EventsSource):
                 place = (self._logs, self._topics, account.source)
-                # The streams of a period are closed once all of it is asked: that is no end within it.
+                # A period's streams are closed after all of its windows are asked, so the closing ends no window early.
                 found += violations_of_windows(*place, there, partitions, until, events, gaps={})
         return found
 
     def _answers(self) -> list[str]:
-        """Nobody asks a model. What a period's stream is asked, it is asked once, and answers once; all of it, before it is closed."""
+        """Check that no model is asked, and that a period's stream gets and answers each question once, before it is closed."""
         asked = Counter(
             ((one.key or b"").decode(), json.loads(one.value or b"")["id"])
             for one in self._mine(self._topics.queries)
@@ -138,7 +138,7 @@ class Periods:
         return answer.outcome in {"rejected", "halted"} and not self._is_ended(answer.stream)
 
     def _endings(self, until: int) -> list[str]:
-        """A period's stream is closed when all windows of the next have been asked, and not before; one that has used up all is over."""
+        """Check that a period's stream is closed when all windows of the next period are asked, and not before, unless it is exhausted."""
         found = []
         for start in self.accounts:
             for grant in self._of(start):
@@ -156,7 +156,7 @@ class Periods:
         return found
 
     def _due(self, spec: StreamSpec, until: int) -> Iterator[int]:
-        """The periods of which a model has a window that is to be asked by then."""
+        """Yield the periods in which a model has a window that must be asked by ``until``."""
         standing, length = _standing(spec), self._source.period_ms
         begins = moment_ms(standing.begins or "")
         for start in range(begins - begins % length, until, length):
@@ -184,7 +184,7 @@ class Periods:
         return stream.partition("@")[0] in self._ended
 
     def _of(self, start: int) -> list[GrantRecord]:
-        """The streams of a period."""
+        """Return the grants of a period's streams."""
         name = named_at(self._source.source, start)
         return [one for one in self.grants.values() if one.spec.source == name]
 

@@ -15,9 +15,9 @@ _CHUNK = 1 << 16
 
 
 def proxied_broker(folder: Path) -> tuple[LocalBroker, Ports, int, int]:
-    """A broker with a second listener: clients of that one are told to connect to the proxy's port.
+    """Return a broker with a second listener, which tells its clients to connect to the proxy's port.
 
-    Gives the broker, its ports, the second listener's port and the proxy's.
+    The results are the broker, its ports, the second listener's port and the proxy's port.
     """
     ports = choose_ports(free_port())
     behind, proxy = free_port(), free_port()
@@ -31,10 +31,10 @@ def proxied_broker(folder: Path) -> tuple[LocalBroker, Ports, int, int]:
 
 
 class Proxy:
-    """Forwards connections, until told otherwise.
+    """Forwards connections, until a method makes it fail.
 
-    ``reset`` closes what is open and whatever comes; ``silent`` swallows all bytes of both directions, as a network
-    does that drops packets.
+    ``reset`` closes open and new connections. ``silence`` drops the bytes of both directions, like a network that loses
+    packets.
     """
 
     def __init__(self, port: int, target: int) -> None:
@@ -61,11 +61,11 @@ class Proxy:
         self._drop()
 
     def silence(self) -> None:
-        """Let nothing through any more, without a word."""
+        """Forward nothing more, but keep connections open."""
         self._state = "silent"
 
     def heal(self) -> None:
-        """Forward again. What was swallowed is lost, so the connections that lack it are closed."""
+        """Forward again; close the connections that have lost bytes."""
         if self._state == "silent":
             self._drop()
         self._state = "open"

@@ -1,4 +1,4 @@
-"""The log answered all over again, and states compared."""
+"""Answers the whole log of queries again, and compares the answers and the states."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Fingerprint = Callable[[Source, int], str | None]
 class Installation:
     """The workers' key, tables and limits, which a replay needs in addition to the logs.
 
-    Without ``same_version``, an earlier version gave some answers: with other reasons, and without intervals.
+    Without ``same_version``, an earlier version gave some of the answers, with other reasons and without intervals.
     """
 
     topics: Topics
@@ -72,15 +72,15 @@ class Installation:
     same_version: bool = True
 
     def fingerprint(self, source: Source, version: int) -> str | None:
-        """The fingerprint of a version of a source's data."""
+        """Return the fingerprint of a version of a source's data."""
         return self.tables.fingerprint(source, version) if isinstance(source, TableSource) else None
 
     def processor(self, partition: int) -> QueryProcessor:
-        """A worker's processor that knows nothing yet."""
+        """Return a worker's processor without any state."""
         return QueryProcessor(self.topics, partition, self.key, self.tables, self.limits)
 
     def restored(self, logs: Logs, partition: int) -> QueryProcessor:
-        """A processor restored from the control events and the changelog."""
+        """Return a processor that is restored from the control events and the changelog."""
         processor = self.processor(partition)
         processor.restore(logs.get((self.topics.control, partition), ()))
         processor.restore(logs.get((self.topics.state, partition), ()))
@@ -89,7 +89,7 @@ class Installation:
 
 
 def definitions_in(control: Iterable[RecordLike]) -> list[RecordLike]:
-    """The control events that define streams: neither digests of retired streams nor deletions."""
+    """Return the control events that define streams, without deletions and digests of retired streams."""
     return [
         record
         for record in control
@@ -104,15 +104,15 @@ def check_replay(
     retired: NameDigests,
     removed: Sequence[RecordLike] = (),
 ) -> list[str]:
-    """Answer a partition's whole log again with the same key: the same bytes must come out, and the same state.
+    """Answer a partition's whole log again with the same key; the answers' bytes and the state must be the same.
 
-    Exhaustion comes out of the replay itself. When a request to halt or close took effect is not in the log of queries:
-    from the first answer that says so on, the stream must have answered nothing else. Nor is when an extension did: the
-    first answer that has more charged answers left than before tells it, and the ledger how many they may be. Nor is when the
-    data were renewed: answers tell their version.
+    The replay finds by itself when a stream is exhausted. The log of queries does not tell when a worker applied a request
+    to halt or close: from the first answer that tells of it, all later answers must do so. It does not tell when a worker
+    applied an extension either: the first answer with more charged answers left shows it, and the ledger has their number.
+    Answers show the version of renewed data.
 
-    The replay never retires a stream. Its control events are with those that compaction has ``removed``. A retired stream's
-    questions add no work, so if the partition limits work, either side may refuse another stream's question as busy.
+    The replay never retires a stream, so it also needs the control events that compaction has ``removed``. A retired stream's
+    questions add no work, so if the partition limits work, either side may refuse another stream's question as ``busy``.
     """
     topics = installation.topics
     place = (topics.control, partition)
@@ -170,7 +170,7 @@ def differences(
 ) -> list[str]:
     """Return the differences between the states of two processors in some streams: their figures, and what they would write next.
 
-    Without ``shares``, their outstanding work may differ. Both are useless afterwards.
+    Without ``shares``, their outstanding work may differ. Neither processor can be used afterwards.
     """
     streams = list(streams)
     figures, others = one.streams.figures(), other.streams.figures()
@@ -201,12 +201,12 @@ def differences(
 
 
 def _ordered(outputs: Outputs) -> dict[tuple[str, int], list[Message]]:
-    """Messages to compacted topics come in the order in which streams became known, which compaction changes."""
+    """Return the messages by partition. Those to compacted topics are sorted, because compaction changes the order of streams."""
     return {(topic, number): sorted(messages, key=itemgetter(0)) for topic, number, messages in outputs}
 
 
 def _ended(logs: Logs, topics: Topics) -> set[str]:
-    """The streams that were halted or closed on request: those that ran dry by themselves do so in a replay too."""
+    """Return the streams that were halted or closed on request; exhausted streams end in a replay too."""
     grants = {
         record.key: read_ledger(record.value)
         for (topic, _), records in logs.items()
@@ -228,11 +228,10 @@ def _is_exhausted(reason: str | None) -> bool:
 def news_taken(
     logs: Logs, topics: Topics, partition: int, fingerprint: Fingerprint
 ) -> tuple[dict[int, list[Record]], list[str]]:
-    """Before which queries, by their number, workers had taken in which extensions and versions of their data.
+    """Return the extensions and data versions that a worker applied before each query, by the query's number, and violations.
 
-    Also answers that no grant pays for, and those of a version that is no later one.
-
-    What no answer shows stands behind the last query.
+    Violations are answers that no grant pays for, and answers of an earlier version than the last one. Extensions and versions
+    that no answer shows come after the last query.
     """
     streams = _extensible(logs.get((topics.control, partition), ()), fingerprint)
     queries = logs.get((topics.queries, partition), ())
@@ -256,7 +255,7 @@ def news_taken(
 
 
 class _Extensible:
-    """A stream, how many charged answers it has left, and how many of its extensions its answers have shown."""
+    """A stream, its number of charged answers left, and the number of its extensions that its answers have shown."""
 
     def __init__(self, record: RecordLike, fingerprint: Fingerprint) -> None:
         definition = read_control(record.value or b"")
@@ -277,13 +276,13 @@ class _Extensible:
         return len(self.extensions) + self._latest
 
     def is_of(self, answer: Answer) -> bool:
-        """Take in which version of its data the next answer is about: whether it can be."""
+        """Note the data version of the next answer; return whether that version is possible."""
         before, self._version = self._version, answer.version or 1
         self._moved |= self._version > before
         return before <= self._version <= self._latest
 
     def shows(self, answer: Answer) -> bool:
-        """Take in the next answer: whether what it has left can be; ``news`` is the definition that it follows from, if another."""
+        """Note the charged answers left after the next answer; return whether they are possible. A newly shown definition becomes ``news``."""
         if is_charged(answer):
             self._left -= (
                 PARTS_PER_CHARGE
@@ -302,7 +301,7 @@ class _Extensible:
         return added == 0
 
     def as_granted(self) -> Record:
-        """Its definition with all its extensions, and the latest version of its data."""
+        """Return its definition with all its extensions and the latest version of its data."""
         return self._as_of(len(self.extensions), self._latest)
 
     def _as_of(self, extensions: int, version: int) -> Record:
@@ -310,7 +309,7 @@ class _Extensible:
 
 
 def _extensible(control: Sequence[RecordLike], fingerprint: Fingerprint) -> dict[str, _Extensible]:
-    """The streams of a partition, each by the control event that tells of the most."""
+    """Return the streams of a partition, each with the control event that has the most extensions and versions."""
     found: dict[str, _Extensible] = {}
     for record in control:
         stream = _Extensible(record, fingerprint)
@@ -353,9 +352,9 @@ def _replay(
 
 
 def _extended(record: RecordLike, count: int, version: int, fingerprint: Fingerprint) -> Record:
-    """A control event as it was at the stream's opening, or after so many extensions and with a version of its data.
+    """Return a stream's control event as it was after ``count`` extensions and with a version of its data.
 
-    Compaction may have removed it since.
+    It is derived from a later event, because compaction may have removed it.
     """
     value = _as_opened(record.value or b"", count, version, fingerprint)
     return Record(record.topic, record.partition, record.offset, 0, record.key, value)

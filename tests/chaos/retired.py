@@ -15,10 +15,10 @@ _codec: Codec[RetiredStreams] = Codec(RetiredStreams, limit=MAX_RECORD_BYTES)
 
 
 def check_retired(logs: Logs, topics: Topics, retired: NameDigests, *, same_version: bool = True) -> list[str]:
-    """Control has a retired stream's digest before its deletion, and questions get the answer that it says.
+    """Check that control has a retired stream's digest before its deletion, and that later questions get the digest's answer.
 
-    Halted answers may differ before the worker has ended the stream, but not after the first that is as control says.
-    Without ``same_version``, workers of an earlier version have given some answers, with reasons in other words.
+    Answers of a halted stream may differ until the worker has ended it; after the first answer as in control, all must be equal.
+    Without ``same_version``, workers of an earlier version gave some of the answers, and worded reasons differently.
     """
     violations: list[str] = []
     for partition in range(topics.partitions):

@@ -1,4 +1,4 @@
-"""A checker that cannot fail proves nothing: it finds each violation that is seeded into a log without any."""
+"""The checker finds each violation that is put into a log without violations, so it can fail."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from tests.chaos.replay import Installation
 
 @cache
 def _written() -> tuple[Driver, list[str]]:
-    """An installation with every mechanism, of which one stream was halted, some ran dry, and some were extended then.
+    """Return an installation with every mechanism; one stream was halted, some were exhausted, and some of these extended.
 
-    Table and survey share a population, the survey's budget renews on the way, and an analyst has a part of it.
+    The table and the survey share a population. The survey's budget renews in the middle, and an analyst has an allotment of it.
     """
     driver = Driver(KEY, partitions=2)
     driver.register_population(EVERYBODY)
@@ -110,7 +110,7 @@ def test_answers_of_two_versions_are_replayed_and_none_goes_back_to_an_earlier_o
 def _last(
     logs: Log, topic: str, fits: Callable[[dict[str, Any]], bool]
 ) -> tuple[list[Record], int, dict[str, Any]]:
-    """The log, place and content of the last record of a topic that fits."""
+    """Return the log, place and content of a topic's last record that fits."""
     for (name, _), records in logs.items():
         if name.endswith(topic):
             for place in reversed(range(len(records))):
@@ -121,7 +121,7 @@ def _last(
 
 
 def _overtake(logs: Log) -> None:
-    """Let the last request come first: the trail has the others before it."""
+    """Move the last request to the front, although the trail has other requests before it."""
     [requests] = [records for (name, _), records in logs.items() if name.endswith(".requests")]
     requests.insert(0, requests.pop())
 
@@ -160,14 +160,14 @@ def _amount(epsilon: float) -> dict[str, Any]:
 
 
 def _reopen(logs: Log) -> None:
-    """As if the halt of a stream had been lost on the way to its worker."""
+    """Reopen a halted stream, as if its worker had not got the halt."""
     _remove(logs, ".control", lambda one: one["spec"]["stream"] == "stream-1" and one["kind"] == "halted")
     for records in [records for (topic, _), records in logs.items() if topic.endswith(".state")]:
         records[:] = [one for one in records if not (one.key == b"stream-1" and b'"halted"' in (one.value or b""))]
 
 
 def _granted_unasked(logs: Log) -> None:
-    """As if somebody had written a grant of another stream into the ledger."""
+    """Add a grant of another stream, as if somebody had written to the ledger."""
     records, place, content = _last(logs, ".ledger", lambda one: one["kind"] == "grant")
     grant = {**content, "spec": {**content["spec"], "stream": "unasked"}}
     key = f"grant|{content['spec']['source']}|unasked".encode()

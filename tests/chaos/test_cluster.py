@@ -1,4 +1,4 @@
-"""Three brokers of which any one is killed, restarted or loses its disk: every event answered once, nothing spent twice."""
+"""One of three brokers is killed, restarted or loses its disk; still, every event is answered once and nothing is spent twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spares that have waited for longer than a client library lets them, and batches that take longer."""
+"""Spares that wait, and batches that take, longer than the client library's limit between two fetches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IDLE_SECONDS = 4 * POLL_MS / 1000
 
 
 async def started(installation: LoadedInstallation, role: RoleName) -> tuple[Service, str]:
-    """A service that has had its turn in the group, and the address of its probes."""
+    """Start a service, wait until it has joined its group, and return it with the address of its probes."""
     port = free_port()
     service = installation.start(role, settings=installation.settings.model_copy(update={"metrics_port": port}))
     await installation.logged(service, "assigned")
@@ -41,7 +41,7 @@ async def started(installation: LoadedInstallation, role: RoleName) -> tuple[Ser
 
 
 async def with_a_spare(installation: LoadedInstallation, role: RoleName) -> tuple[list[Service], list[str]]:
-    """The services of a role that have had partitions, to be killed, and the addresses of all, with one spare at last."""
+    """Start services until one is a spare; return the services with partitions, and the addresses of all services."""
     services = [await started(installation, role)]
     while len(services) < 6:
         services.append(await started(installation, role))
@@ -52,7 +52,7 @@ async def with_a_spare(installation: LoadedInstallation, role: RoleName) -> tupl
 
 @pytest.fixture
 async def narrow(bootstrap: str) -> Settings:
-    """One partition: whoever has it has all, and nobody fetches while it is worked on."""
+    """Create topics with one partition, so that its owner fetches nothing while it works."""
     settings = Settings(bootstrap=bootstrap, prefix=f"idle-{uuid.uuid4().hex[:8]}", partitions=1)
     await create_topics(settings)
     return settings
@@ -122,7 +122,7 @@ async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
             assert (await ask("slow")).outcome == "below"
             assert batches
             assert (await ask("last")).outcome == "below"
-            # It has kept its partition all the while.
+            # The worker has kept its partition during the whole batch.
             assert engine.metrics.failures._value.get() == 0
             assert engine._partitions[0]._session is life
             async with asyncio.timeout(120):

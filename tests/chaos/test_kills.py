@@ -1,4 +1,4 @@
-"""Services that are killed, suspended or told to stop: every event answered once, nothing spent twice or forgotten."""
+"""Services are killed, suspended or told to stop; still, every event is answered once, and nothing is spent twice or forgotten."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def test_workers_killed_and_a_zombie_woken_after_its_session_lose_and_doub
         await installation.answered(missing=1000)
         workers.pop(fault % 2).kill()
         installation.injected["SIGKILL worker"] += 1
-        # Some have run dry by now, and nobody answers for them at the moment.
+        # Some streams are exhausted by now, and no worker answers at the moment.
         await installation.extend("laplace", "noisy-max", "numeric", "stream-0")
         workers.append(installation.start("worker"))
     zombie = workers[0]
@@ -81,12 +81,12 @@ async def test_told_to_stop_a_worker_hands_over_fast_and_a_storm_of_rebalances_h
 async def test_a_budget_service_killed_between_reserve_and_grant_grants_each_once(
     installation: LoadedInstallation,
 ) -> None:
-    """And control events that come twice and out of order open nothing again."""
+    """Control events that are repeated out of order open no stream again either."""
     budget = installation.start("budget")
     worker = installation.start("worker")
     await installation.open()
     template, killed = specs()[1], "SIGKILL budget service between reserve and grant"
-    # How often one is fast enough to see it hangs on what else the machine does.
+    # The number of attempts until the suspension comes in time depends on the machine's other work.
     for attempt in range(300):
         spec = template.model_copy(update={"stream": f"more-{attempt}", "epsilon": 0.01})
         if await _suspended_while_granting(installation, budget, OpenStream(request=spec.stream, stream=spec)):
@@ -122,7 +122,7 @@ async def test_a_budget_service_killed_between_reserve_and_grant_grants_each_onc
 async def test_whoever_is_killed_in_the_middle_of_windows_each_is_asked_and_answered_once(
     installation: LoadedInstallation, clock: str
 ) -> None:
-    """Beside a load of queries, with feeds that join, leave and wake up as zombies."""
+    """Queries are asked meanwhile, and feeds join, leave and continue as zombies."""
     budget, worker = installation.start("budget"), installation.start("worker")
     feeds = [installation.start("feed"), installation.start("feed")]
     await installation.open()
@@ -161,7 +161,7 @@ async def test_whoever_is_killed_in_the_middle_of_windows_each_is_asked_and_answ
 async def test_whoever_is_killed_at_a_periods_edge_each_begins_once_and_is_asked_answered_and_closed_once(
     installation: LoadedInstallation,
 ) -> None:
-    """Periods begin while the budget service is gone, and end while a worker is behind by one; feeds are killed and wake up as zombies."""
+    """Periods begin without a budget service, and end while a worker is one period behind; feeds are killed or continue as zombies."""
     budget, worker = installation.start("budget"), installation.start("worker")
     feeds = [installation.start("feed"), installation.start("feed")]
     live = await installation.people("marks", period="1h")
@@ -198,14 +198,14 @@ async def test_whoever_is_killed_at_a_periods_edge_each_begins_once_and_is_asked
 
 
 def _edge(moment: int) -> int:
-    """The next edge of an hour."""
+    """Return the next full hour after a moment."""
     return moment - moment % HOUR_MS + HOUR_MS
 
 
 async def _suspended_while_granting(
     installation: LoadedInstallation, budget: Service, request: OpenStream
 ) -> bool:
-    """Stop the budget service in its tracks as soon as it writes to the ledger; whether that is not committed yet."""
+    """Suspend the budget service as soon as it writes to the ledger; return whether its transaction is not committed yet."""
     topics = installation.client.topics
     place = TopicPartition(topics.ledger, 0)
     committed, written = (

@@ -1,4 +1,4 @@
-"""The way to the broker fails, and the broker itself."""
+"""The network to the broker fails, or the broker itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
 @dataclass(frozen=True)
 class Cluster:
-    """A broker of its own, with a listener behind a proxy."""
+    """A separate broker with a listener behind a proxy."""
 
     broker: LocalBroker
     port: int

@@ -29,7 +29,7 @@ FIRST = "@2026-01-01T00:00:00Z"
 
 @cache
 def _written() -> tuple[Driver, EventsSource]:
-    """A live topic of hours, with a stream of each kind."""
+    """Return a live topic with periods of an hour, and a stream of each kind."""
     driver = Driver(KEY, partitions=PARTITIONS)
     source = live_source("visits", "marks", unit="person-period", period="1h", ahead="7d")
     driver.register(source)

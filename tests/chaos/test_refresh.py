@@ -20,7 +20,7 @@ async def test_a_table_renewed_while_workers_die_is_answered_once_and_of_version
     worker.kill()
     installation.injected["SIGKILL worker"] += 1
     await installation.refresh()
-    # Most have run dry by now.
+    # Most streams are exhausted by now.
     await installation.extend("laplace", "noisy-max", "counts")
     worker = installation.start("worker")
     await installation.ask(300)

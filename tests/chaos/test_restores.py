@@ -28,7 +28,7 @@ async def test_a_compacted_changelog_restores_all_though_offsets_expired_and_wor
     await installation.expire_offsets()
     for delay in (0.0, 0.02, 0.05):
         restoring = installation.start("worker")
-        # From the assignment on it fences and restores; it waits for the session of the one before.
+        # After its assignment, which comes when its predecessor's session has ended, the worker fences and restores.
         await installation.logged(restoring, "assigned")
         await asyncio.sleep(delay)
         restoring.kill()
@@ -40,7 +40,7 @@ async def test_a_compacted_changelog_restores_all_though_offsets_expired_and_wor
 
 
 async def _compacted(installation: LoadedInstallation) -> None:
-    """Wait until checkpoints have been removed from under the control records at the tail."""
+    """Wait until compaction has removed checkpoints before the control records at the end of the changelog."""
     topic = installation.client.topics.state
     most = 0
     async with asyncio.timeout(120):

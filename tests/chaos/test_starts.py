@@ -1,4 +1,4 @@
-"""Services that start while Kafka, or a part of it, is not there: they wait, say so, and are ready when the rest is."""
+"""Services that start without Kafka, or without a part of it, wait, report this, and become ready when it is complete."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_services_that_start_before_kafka_wait_for_it(key: NoiseKey, tmp_p
             await installation.ask(200)
             await installation.answered()
             assert [service.exit_status for service in services] == [None, None]
-            # A member is looked for every two seconds, so that the first answers may come before the worker calls itself ready.
+            # The worker checks its membership every two seconds, so the first answers may come before it reports ready.
             async with asyncio.timeout(120):
                 while (await asyncio.to_thread(probe, f"http://{HOST}:{metrics}/readyz"))[0] != 200:
                     await asyncio.sleep(0.2)
@@ -73,7 +73,7 @@ async def test_services_told_to_stop_while_they_wait_for_kafka_do_so(key: NoiseK
 async def test_services_start_while_a_broker_of_several_is_down(
     settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
-    """It is named in the bootstrap list and by Kafka itself, and half of all random choices fall on it."""
+    """The bootstrap list and Kafka's metadata name the broker that is down, and half of all random choices select it."""
     dead = free_port()
     some = settings.model_copy(update={"bootstrap": f"{HOST}:{dead},{settings.bootstrap}"})
     async with open_installation(settings, key, tmp_path) as installation:
@@ -91,7 +91,7 @@ async def test_services_start_while_a_broker_of_several_is_down(
 
 
 async def test_alerts_outlast_an_outage_longer_than_their_sessions(key: NoiseKey, tmp_path: Path) -> None:
-    """Twenty targets join again after the broker was away for two session time-outs, while fetches paused after errors."""
+    """Twenty targets join their groups again after the broker was away for two session timeouts and fetches had paused."""
     ports = choose_ports(free_port())
     broker = LocalBroker(tmp_path / "broker")
     names = [f"target-{number}" for number in range(20)]

@@ -26,7 +26,7 @@ SECONDS = 40
 
 @cache
 def _written() -> tuple[Driver, EventsSource, list[StreamSpec]]:
-    """A live topic with a stream of each kind, beyond the horizon of the running count."""
+    """Return a live topic with a stream of each kind, with more windows than the running count's horizon."""
     driver = Driver(KEY, partitions=PARTITIONS)
     source = live_source("visits", "marks")
     driver.register(source)
@@ -124,7 +124,7 @@ def test_probe_of_a_standing_stream_is_accepted(spec: StreamSpec) -> None:
 
 
 def test_plain_count_follows_ends_and_extensions() -> None:
-    """A stream that runs dry and is extended is asked the windows, with the counts, that a plain count of its epochs has."""
+    """An exhausted and extended stream is asked the windows and counts of a plain count of its epochs."""
     driver = Driver(KEY, partitions=PARTITIONS)
     driver.wait(BEGINS / 1000)
     source = live_source("visits", "broker", idle="0s")

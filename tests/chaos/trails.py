@@ -33,9 +33,9 @@ def check_trail(
     ledger: Sequence[LedgerRecord],
     latest: Collection[LedgerRecord],
 ) -> list[str]:
-    """The chain is unbroken and ends at the ledger's head; requests have one entry each, with what their receipts say.
+    """Check that the chain is unbroken and ends at the ledger's head, and that each request has one entry, equal to its receipt.
 
-    No request waits in the end.
+    No request may still wait.
     """
     check, entries = TrailCheck(), []
     try:
@@ -51,7 +51,7 @@ def check_trail(
     violations += _check_order(requests, decided)
     noted = Counter((one.request, one.digest) for one in decided)
     violations += [f"trail: request {one[0]} has {times} entries" for one, times in noted.items() if times != 1]
-    # What was asked before the trail began is in the ledger alone.
+    # Only the ledger has the requests from before the beginning of the trail.
     begun = isinstance(entries[0], TrailBeginning) and not entries[0].sources
     asked = {(one.request, request_digest(one)) for one in requests} if begun else set()
     violations += [f"trail: request {one[0]} has no entry" for one in asked - noted.keys()]
@@ -67,7 +67,7 @@ def check_trail(
 
 
 def check_anchors(anchors: Iterable[Anchor], trail: Iterable[RecordLike]) -> list[str]:
-    """Something is anchored, and each anchored head is the trail's at its place."""
+    """Check that there are anchors, and that each anchored head is the trail's head after as many entries."""
     heads = {number: entry_digest(record.value or b"") for number, record in enumerate(trail, 1)}
     anchored = [one.head for one in anchors]
     return [
@@ -86,7 +86,7 @@ def _is_of_period(entry: TrailRequest) -> bool:
 
 
 def _check_order(requests: Iterable[Request], decided: Iterable[TrailRequest]) -> list[str]:
-    """Requests about one source or population are decided in the order in which they came first."""
+    """Check that requests about one source or population are decided in the order of their first arrival."""
     place: dict[tuple[str, str], tuple[str, int]] = {}
     for number, one in enumerate(requests):
         place.setdefault((one.request, request_digest(one)), (subject_of(one)[0], number))

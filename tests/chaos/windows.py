@@ -1,4 +1,4 @@
-"""People's events for a live topic, and what must stand on queries because of them, computed event by event."""
+"""People's events for a live topic, and the questions that must follow from them, computed event by event."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TOTAL = 6
 
 
 def live_source(topic: str, clock: str, idle: str = "1s", **changed: str) -> EventsSource:
-    """A live topic whose people's events are bounded; declared otherwise as ``changed`` says."""
+    """Return a live topic that bounds people's events; ``changed`` replaces fields of its declaration."""
     declared: dict[str, Any] = {
         "kind": "events",
         "source": "visits",
@@ -69,7 +69,7 @@ def live_source(topic: str, clock: str, idle: str = "1s", **changed: str) -> Eve
 
 
 def standing_specs(size: str, every: str, begins: int, horizon: int = 10) -> list[StreamSpec]:
-    """A stream of each kind that standing streams have; the running count goes on for ``horizon`` windows."""
+    """Return a standing stream of each kind; the running count has ``horizon`` windows."""
     hopping = {"window": {"size": size, "every": every}, "begins": format_moment(begins)}
     plain = {"window": {"size": every}, "begins": format_moment(begins)}
     sparse = {"kind": "above_threshold", "threshold": 3.0, "cutoff": 500}
@@ -106,12 +106,12 @@ def standing_specs(size: str, every: str, begins: int, horizon: int = 10) -> lis
 
 
 def note_of(value: int) -> str | None:
-    """The note of an event with this value; one of them has none, and that of another is too long."""
+    """Return the note of an event with this value; one value has no note, and another value has one that is too long."""
     return None if value == 11 else "too long a note" if value == 10 else f"note {value % 5}"
 
 
 class Visits:
-    """Events as people send them, some late, some wrong, for a topic of so many partitions."""
+    """People's events for a topic of so many partitions; some events are late, and some are wrong."""
 
     def __init__(self, partitions: int, seed: int) -> None:
         self._partitions = partitions
@@ -128,7 +128,7 @@ class Visits:
         return (partition, value) in self._wrong
 
     def next(self, now: int, back: int) -> tuple[int, bytes, bytes]:
-        """Partition, key and value of an event of about ``now``, at most ``back`` ms before it, in milliseconds."""
+        """Return partition, key and value of an event at most ``back`` milliseconds before ``now``."""
         partition, key, value, wrong = self._made(now, back)
         if wrong:
             self._wrong.add((partition, value))
@@ -163,7 +163,7 @@ class Visits:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An event that may count, where it lies in its partition, where the clock stands at it, and its stamp or that of the marks before it."""
+    """An event that may count, with its offset, the clock at it, and its timestamp or that of the last mark before it."""
 
     offset: int
     event: dict[str, Any]
@@ -172,7 +172,7 @@ class Seen:
 
 
 def events_of(logs: Logs, source: EventsSource, partitions: int) -> list[list[Seen]]:
-    """The events of each partition that may count."""
+    """Return the events of each partition that may count."""
     return [list(_events(logs, source, number, partitions)) for number in range(partitions)]
 
 
@@ -188,8 +188,8 @@ def violations_of_windows(
 ) -> list[str]:
     """Return the violations in the questions of standing streams; ``until`` is the clock, which decides which windows are closed.
 
-    ``source`` may be the account of a period, with the streams of that period; all of them have the same ``events``. ``gaps`` are
-    those of each stream; without them control's log has them.
+    ``source`` may be the account of a period, with that period's streams; the ``events`` of all periods are the same. ``gaps`` has
+    each stream's gaps; without it, they are read from control's log.
     """
     found: list[str] = []
     if events is None:
@@ -231,9 +231,9 @@ def _wanted(
     least: int,
     epochs: Sequence[Sequence[Epoch]],
 ) -> Iterator[tuple[str, Any, int]]:
-    """The questions of a stream in their order, by id, with their numbers and when their window closes.
+    """Yield the questions of a stream in order: their ids, their numbers and the closing times of their windows.
 
-    Windows that lie in an epoch of the stream in all partitions; all whose windows are closed by a moment, and then as many as make up ``least``.
+    The windows lie in an epoch of the stream in all partitions. All windows closed at ``until`` are included, and at least ``least`` ones.
     """
     standing = spec.standing
     assert standing is not None
@@ -272,9 +272,9 @@ def _wanted(
 
 
 def asked_between(source: EventsSource, spec: StreamSpec) -> tuple[int, float]:
-    """The first window that is asked, and before which moment all begin that are: each lies in a period's stream's period.
+    """Return the first asked window, and the moment before which all asked windows begin.
 
-    A running count has a horizon, in each period anew.
+    The stream of a period is asked only windows in the period. A running count has its whole horizon in each period.
     """
     standing = spec.standing
     assert standing is not None
@@ -334,7 +334,7 @@ def _counted(
 
 
 def _events(logs: Logs, source: EventsSource, number: int, partitions: int) -> Iterator[Seen]:
-    """The events of a partition that may count, and where the clock stands at each."""
+    """Yield the events of a partition that may count, each with the clock at it."""
     clock = stamp = -1
     ahead = span_ms(source.ahead)
     for record in logs.get((source.topic, number), ()):
@@ -353,7 +353,7 @@ def _events(logs: Logs, source: EventsSource, number: int, partitions: int) -> I
 
 
 def gaps_of(logs: Logs, topics: Topics, stream: str) -> Gaps:
-    """The ends and extensions of a stream that control's log has, if nothing of it was compacted away."""
+    """Return the ends and extensions of a stream in control's log, which must not be compacted."""
     key = stream.encode()
     found: list[tuple[int, int | None]] = []
     for record in logs.get((topics.control, partition_of(key, topics.partitions)), ()):
@@ -369,7 +369,7 @@ def gaps_of(logs: Logs, topics: Topics, stream: str) -> Gaps:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """From which window up to which a stream is asked in a partition; events count from ``since`` on, if it has resumed."""
+    """The first and last window that a partition counts for a stream's epoch; after an extension, events count from ``since`` on."""
 
     first: float
     last: float
@@ -377,7 +377,7 @@ class Epoch:
 
 
 def _epochs(logs: Logs, source: EventsSource, spec: StreamSpec, gaps: Gaps, number: int) -> list[Epoch]:
-    """The epochs of a stream in a partition."""
+    """Return the epochs of a stream in a partition."""
     standing = spec.standing
     assert standing is not None
     open_ms = standing.window.size_ms + span_ms(standing.lateness)
@@ -413,14 +413,14 @@ def _clock_before(logs: Logs, source: EventsSource, number: int, stamp: int) -> 
 
 
 def _control(logs: Logs, topics: Topics, spec: StreamSpec) -> list[bytes]:
-    """All that the budget service told workers of a stream."""
+    """Return all control events of a stream."""
     key = spec.stream.encode()
     log = logs.get((topics.control, partition_of(key, topics.partitions)), ())
     return [one.value for one in log if one.key == key and one.value]
 
 
 def _tree(logs: Logs, topics: Topics, spec: StreamSpec) -> CountingTree | None:
-    """Over which sums a running count is asked, as it was granted; None of other streams."""
+    """Return the counting tree of a running count according to its grant; None for other streams."""
     if not isinstance(spec.mechanism, RunningCount):
         return None
     calibration = read_control(_control(logs, topics, spec)[0]).calibration
@@ -429,9 +429,9 @@ def _tree(logs: Logs, topics: Topics, spec: StreamSpec) -> CountingTree | None:
 
 
 def _effect(logs: Logs, topics: Topics, source: EventsSource, stream: str, number: int) -> tuple[int, int]:
-    """From which offset and which stamp on a partition counts for a stream, or for the model of a period's.
+    """Return the offset and the timestamp from which a partition counts for a stream, or for the model of a period's stream.
 
-    Its changelog has both; the stamp is ``idle`` behind that of a control event which told of the stream.
+    Its changelog has both; the timestamp is ``idle`` after that of a control event of the stream.
     """
     state, model = source.period_of or source.source, stream.partition("@")[0]
     key = f"stream|{model}".encode()
@@ -452,7 +452,7 @@ def _effect(logs: Logs, topics: Topics, source: EventsSource, stream: str, numbe
 
 @lru_cache(maxsize=4096)
 def _home(person: str, partitions: int) -> int:
-    """The partition of a person."""
+    """Return the partition of a person."""
     return int(murmur2(person.encode()) & 0x7FFFFFFF) % partitions
 
 

@@ -1,7 +1,7 @@
-"""Weaknesses of a client library and of a machine, for services that have this folder on their path.
+"""Gives services that have this folder on their path a client library or a machine with weaknesses.
 
-``CRIPPLED_POLL_MS``: consumers leave their group once nobody has fetched for so long, unless they are told otherwise.
-``CRIPPLED_DEAD_PORT``: half of the brokers that Kafka names are down; nobody listens at this port.
+``CRIPPLED_POLL_MS``: consumers leave their group if nothing was fetched for so many milliseconds, unless their settings forbid it.
+``CRIPPLED_DEAD_PORT``: half of the brokers in Kafka's metadata are down; nothing listens at this port.
 ``CRIPPLED_CLOCK_AHEAD``: the machine's clock is so many seconds ahead.
 """
 
