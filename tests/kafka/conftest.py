@@ -25,6 +25,6 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
 
 @pytest.fixture(scope="package")
 def matrix(kafka: SecuredKafka) -> SecuredKafka:
-    """With topics, users and access lists, but without services: anything may be written to it."""
+    """A broker with topics, users and access lists but without services, so tests may write anything to it."""
     kafka.install(MATRIX)
     return kafka

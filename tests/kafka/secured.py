@@ -1,4 +1,4 @@
-"""A broker with TLS, SCRAM and access control lists, and requests that no client of ours would send."""
+"""A broker with TLS, SCRAM and access control lists, and requests that Sotto's clients never send."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ADDRESS = "127.0.0.1"
 
 
 class Authority:
-    """A certificate authority that lives for one test run."""
+    """A certificate authority for one test run."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder
@@ -57,7 +57,7 @@ class Authority:
         self.file.write_bytes(self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=0)))
 
     def issue(self, name: str) -> tuple[Path, Path]:
-        """The files of a certificate and of its key, for this machine's address."""
+        """Return the files of a certificate for this machine's address, and of its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(ADDRESS))])
@@ -92,7 +92,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> str:
 def _access_control(
     ports: Ports, clients: int, administration: int, certificate: Path, authority: Path
 ) -> dict[str, str]:
-    """Properties of a broker with TLS, SCRAM and access control lists.
+    """Return the properties of a broker with TLS, SCRAM and access control lists.
 
     Users with a password take CLIENTS, administrators and the broker itself ADMINISTRATION. The
     listener without TLS only serves the check that the broker is up: its principal has no rights.
@@ -117,7 +117,7 @@ def _access_control(
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(authority),
         "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
-        # Unsigned tokens, which Kafka takes in tests: what is under test is our side of the exchange.
+        # Kafka accepts unsigned tokens in tests; only the client's side of the exchange is tested.
         "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
         "listener.name.clients.scram-sha-256.sasl.jaas.config": scram,
         "listener.name.clients.scram-sha-512.sasl.jaas.config": scram,
@@ -129,7 +129,7 @@ def _access_control(
 
 @dataclass
 class SecuredKafka:
-    """A broker that refuses everybody but administrators and whom they let in."""
+    """A broker that refuses everybody except administrators and the users to whom they give access."""
 
     folder: Path
     broker: LocalBroker
@@ -140,7 +140,7 @@ class SecuredKafka:
 
     @classmethod
     def start(cls, folder: Path) -> Self:
-        """Start it, with an administrator who has a certificate; the caller stops ``broker``."""
+        """Start a broker, with an administrator who has a certificate; the caller must stop ``broker``."""
         authority = Authority(folder)
         certificate, key = authority.issue(BROKER)
         both = folder / "broker.pem"
@@ -163,11 +163,11 @@ class SecuredKafka:
         return cls(folder, broker, authority, f"{HOST}:{clients}", admin)
 
     def administrator(self, prefix: str) -> Settings:
-        """The administrator's settings for an installation."""
+        """Return the administrator's settings for an installation."""
         return self.admin.model_copy(update={"prefix": prefix})
 
     def add_users(self, names: Iterable[str]) -> None:
-        """Make SCRAM users with passwords of their own, in files."""
+        """Create SCRAM users, each with a separate password in a file."""
         made = {name: secrets.token_hex(16) for name in names}
         administration = AdminClient(
             {
@@ -192,7 +192,7 @@ class SecuredKafka:
         self.passwords |= made
 
     def user(self, name: str, prefix: str, **others: Any) -> Settings:
-        """A user's settings for an installation."""
+        """Return a user's settings for an installation."""
         return Settings.of_local_broker(
             self.clients,
             prefix=prefix,
@@ -204,7 +204,7 @@ class SecuredKafka:
         )
 
     def install(self, prefix: str, partitions: int = 2) -> None:
-        """Make topics, users and access lists as an administrator would."""
+        """Create topics, users and access lists, as an administrator does."""
         admin = self.administrator(prefix).model_copy(update={"partitions": partitions})
         self.add_users(default_principal(role, admin).removeprefix("User:") for role in AclRole)
         asyncio.run(_install(admin))
@@ -212,7 +212,7 @@ class SecuredKafka:
             asyncio.run(in_force(self.role(role, prefix), role))
 
     def role(self, role: AclRole, prefix: str) -> Settings:
-        """The settings of a role's usual principal."""
+        """Return the settings of a role's default principal."""
         return self.user(f"{prefix}-{role}", prefix)
 
 
@@ -223,7 +223,7 @@ async def _install(admin: Settings) -> None:
 
 
 async def in_force(settings: Settings, role: AclRole) -> None:
-    """Return once the broker knows the user and what it may do: it learns of both after it has said that they are made."""
+    """Wait until the broker knows a new user and its access; this takes longer than the request that creates them."""
     async with asyncio.timeout(120):
         while True:
             try:
@@ -235,19 +235,19 @@ async def in_force(settings: Settings, role: AclRole) -> None:
 
 
 def topics_of(prefix: str) -> dict[str, str]:
-    """An installation's topics by what they are for."""
+    """Return an installation's topics by their purpose."""
     names = (wanted.name for wanted in layout(Topics(prefix)))
     return {name.removeprefix(f"{prefix}."): name for name in names}
 
 
 def variables(settings: Settings) -> dict[str, str]:
-    """The environment that gives these settings to a command."""
+    """Return the environment variables that give these settings to a command."""
     given = {variable_of(name): str(getattr(settings, name)) for name in ("bootstrap", "prefix", *SECURITY_FIELDS)}
     return given | {variable_of("sasl_password"): settings.sasl_password.get_secret_value()}
 
 
 class Raw:
-    """One principal's connection, on which requests are sent without asking first whether they are allowed."""
+    """A principal's connection that sends requests without a check of whether they are allowed."""
 
     def __init__(self, settings: Settings) -> None:
         self._client = AIOKafkaClient(**connection_options(settings))
@@ -260,7 +260,7 @@ class Raw:
         await self._client.close()
 
     async def write(self, topic: str, partition: int, key: bytes, value: bytes) -> str:
-        """Send one record, and give the name of the error that the broker answers with."""
+        """Send one record, and return the name of the error in the broker's response."""
         batch = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
         batch.append(0, int(time.time() * 1000), key, value, [])
         request = ProduceRequest(None, -1, 10_000, [(topic, [(partition, bytes(batch.build()))])])
@@ -268,7 +268,7 @@ class Raw:
         return str(for_code(response.topics[0][1][0][1]).__name__)
 
     async def read(self, topic: str, partition: int) -> str:
-        """Fetch from the beginning, and give the name of the error that the broker answers with."""
+        """Fetch from the beginning, and return the name of the error in the broker's response."""
         request = FetchRequest(0, 0, 1 << 20, 0, [(topic, [(partition, 0, 1 << 20)])])
         response = await self._client.send(self._client.get_random_node(), request)
         return str(for_code(response.topics[0][1][0][1]).__name__)
@@ -284,7 +284,7 @@ async def ends(admin: Settings, topics: Iterable[str], partitions: int) -> dict[
 
 
 async def fence(settings: Settings, transactional_id: str) -> None:
-    """Take a transactional id, as whoever wants to cut its owner off would."""
+    """Take over a transactional id, as an attacker does who wants to fence its owner."""
     producer = AIOKafkaProducer(**connection_options(settings), transactional_id=transactional_id)
     try:
         await producer.start()
@@ -293,7 +293,7 @@ async def fence(settings: Settings, transactional_id: str) -> None:
 
 
 async def writable(settings: Settings) -> set[str]:
-    """To which topics a principal may write, found out by writing."""
+    """Return the topics to which a principal may write; the function tries to write to each topic."""
     async with Raw(settings) as raw:
         return {
             name

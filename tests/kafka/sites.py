@@ -1,4 +1,4 @@
-"""An installation on a broker of its own: its commands, and its services while they run."""
+"""An installation on a separate broker, with its commands and its running services."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class Site:
         return result.stderr
 
     def head(self) -> str:
-        """The trail's head, as somebody would note it down."""
+        """Return the trail's head, as a person notes it."""
         return str(json.loads(self.done("ledger", "verify", "--json"))["head"])
 
     @asynccontextmanager
     async def at_work(self, budget_metrics_port: int = 0) -> AsyncIterator[AsyncClient]:
-        """A client of an installation whose services run meanwhile."""
+        """Yield a client of the installation, while its services run."""
         with ExitStack() as stack:
             for role in ("budget", "worker"):
                 log = self._folder / f"{role}-{uuid.uuid4().hex[:6]}.log"

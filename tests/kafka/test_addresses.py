@@ -1,4 +1,4 @@
-"""Tables at addresses, with services on a real broker: an S3 store and PostgreSQL, with credentials that nobody else sees."""
+"""Services on a real broker read tables from an S3 store and from PostgreSQL, and reveal their credentials to nobody."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_question_is_answered_from_the_table_at_an_address_and_not_from_
         assert answer.alpha is not None
         assert answer.alpha < 5
         assert abs((answer.estimate or 0.0) - wanted) <= answer.alpha + 1
-    # A worker that starts again reads other rows there, and does not answer from them.
+    # A restarted worker finds other rows at the address, and does not answer from them.
     place.put(MORE_AGES)
     services[1].kill()
     services.append(start("worker"))

@@ -1,4 +1,4 @@
-"""Alerts from a real broker to real receivers: each at least once under one key, in order, through kills and restarts."""
+"""Alerts from a real broker reach real receivers at least once, with one key each and in order, despite kills and restarts."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ class AlertsInstallation:
         }
 
     async def joined(self, service: Service, targets: int = 1) -> None:
-        """Wait until a target's group has its position: what is answered from now on is delivered."""
+        """Wait until the targets' groups have their positions, so that all later answers are delivered."""
         async with asyncio.timeout(PATIENCE):
             while service.log.read_text().count("group joined") < targets:
                 assert service.exit_status is None, service.log.read_text()
                 await asyncio.sleep(0.05)
 
     async def ask(self, stream: str, *values: float) -> list[Answer]:
-        """Ask one question after another, as merging does for windows."""
+        """Ask one question after another, as merging does."""
         questions = [{"stream": stream, "value": value} for value in values]
         return list(await self.client.ask_many(questions, timeout=PATIENCE))
 
@@ -149,7 +149,7 @@ async def test_each_alert_is_delivered_in_order_through_kills_and_failures(
     installation: AlertsInstallation,
 ) -> None:
     async with Receiver() as receiver:
-        # Of three requests one fails, one hangs until the sender gives up, one is taken.
+        # Of three requests, one fails, one hangs until the sender gives up, and one is accepted.
         receiver.behave = lambda number: [web.Response(), web.Response(status=500), None][number % 3]
         service = installation.start(installation.webhook(receiver))
         await installation.joined(service)
@@ -177,7 +177,7 @@ async def test_each_alert_is_delivered_in_order_through_kills_and_failures(
             bodies.setdefault(request.key, set()).add(request.body)
             assert request.is_signed_with(SECRET)
         assert all(len(found) == 1 for found in bodies.values())
-        # What was taken and committed does not come again.
+        # Accepted and committed alerts are not repeated.
         await asyncio.sleep(1.5)
         service.stop()
         taken = len(receiver.requests)
@@ -221,7 +221,7 @@ async def test_windows_and_groups_are_told(installation: AlertsInstallation) -> 
 
 @pytest.fixture
 def alertmanager(tmp_path: Path) -> Iterator[str]:
-    """A real Alertmanager."""
+    """Run a real Alertmanager, and yield its address."""
     binary = shutil.which("alertmanager") or shutil.which("prometheus-alertmanager")
     if binary is None:
         pytest.skip("no Alertmanager here; Debian has it as prometheus-alertmanager")
@@ -292,13 +292,13 @@ async def test_alertmanager_shows_what_fires_until_it_has_ended(
         assert found["JFK"]["startsAt"] == "2013-01-01T07:00:00.000Z"
         assert found["EWR"]["annotations"]["window"] == "2013-01-01 06:00–07:00"
         assert found["EWR"]["generatorURL"] == "https://sotto.example.org/#/streams/late"
-        # It is sent again and again, so that it does not end by itself.
+        # The alert is repeated, so that it does not end by itself.
         ends = found["JFK"]["endsAt"]
         await until_shown(session, alertmanager, lambda found: found["JFK"]["endsAt"] > ends)
-        # A window that is not above ends it.
+        # A window that is not above the threshold ends the alert.
         await answers.write(7, "JFK")
         await until_shown(session, alertmanager, lambda found: set(found) == {"JFK"})
-        # Whoever begins anew finds what is firing, and what has ended meanwhile.
+        # A restarted service finds the firing alerts, and those that have ended in the meantime.
         os.kill(service.pid, signal.SIGKILL)
         await answers.write(8, "JFK", "LGA")
         service = installation.start(target)
@@ -325,7 +325,7 @@ async def test_watching_shows_alerts_and_ends_as_they_come(installation: AlertsI
     watching = asyncio.create_task(watch())
     try:
         async with asyncio.timeout(PATIENCE):
-            while not found:  # it begins with what is answered once it listens
+            while not found:  # the watch begins with the answers that come after it has connected
                 await installation.ask("late", HIGH)
                 await asyncio.sleep(0.2)
             await installation.ask("early", HIGH)
@@ -431,7 +431,7 @@ async def test_the_service_says_how_it_is_doing(installation: AlertsInstallation
         async with asyncio.timeout(PATIENCE):
             while True:
                 async with session.get(f"http://127.0.0.1:{port}/readyz") as response:
-                    if response.status == 200:  # a target that is down is no reason to be started again
+                    if response.status == 200:  # the service stays ready although a target is down
                         break
                 await asyncio.sleep(0.1)
             figure = 'sotto_alerts_failures_total{reason="status",target="oncall"}'

@@ -1,4 +1,4 @@
-"""Brokers that make topics for whoever asks for them, which is Kafka's default: nothing of ours has any made that way."""
+"""By default, Kafka's brokers create any topic that a client asks for; Sotto never causes this."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.kafka
 
 @pytest.fixture(scope="module")
 def obliging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a broker that makes every topic that is asked for."""
+    """The address of a broker that creates every topic for which a client asks."""
     broker = LocalBroker(tmp_path_factory.mktemp("obliging"), properties={"auto.create.topics.enable": "true"})
     yield broker.start(timeout=180).bootstrap
     broker.kill()
@@ -40,7 +40,7 @@ def obliging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def settings(obliging: str) -> Settings:
-    """An installation of which there is no topic."""
+    """The settings of an installation without topics."""
     return Settings(bootstrap=obliging, prefix=f"test-{uuid.uuid4().hex[:8]}")
 
 
@@ -51,14 +51,14 @@ def key_file(tmp_path: Path) -> Path:
 
 
 async def made(settings: Settings) -> set[str]:
-    """The installation's topics that are there."""
+    """Return the existing topics of the installation."""
     async with admin_client(settings) as admin:
         return {name for name in await admin.list_topics() if name.startswith(f"{settings.prefix}.")}
 
 
 @asynccontextmanager
 async def others_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
-    """A client as somebody else's program has it."""
+    """Yield a client of aiokafka without Sotto's changes."""
     client = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
     await client.start()
     try:
@@ -68,7 +68,7 @@ async def others_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient
 
 
 async def make_by_asking(settings: Settings) -> None:
-    """Have the broker make every topic, as somebody else's client does by asking for them."""
+    """Let the broker create every topic, because another program's client asks for it."""
     names = {one.name for one in layout(Topics(settings.prefix))}
     async with others_client(settings) as other, asyncio.timeout(60):
         while not names <= await made(settings):
@@ -182,7 +182,7 @@ async def write(settings: Settings, topic: str) -> None:
 async def test_a_client_of_a_topic_that_is_gone_does_not_have_it_made_anew(
     settings: Settings, use: Callable[[Settings, str], Awaitable[None]]
 ) -> None:
-    """A topic that somebody deletes while services run would come back with the brokers' own configuration."""
+    """Otherwise a topic that is deleted while services run would come back with the brokers' default configuration."""
     topic = Topics(settings.prefix).ledger
     with suppress(KafkaError, TimeoutError):
         async with asyncio.timeout(3):

@@ -1,4 +1,4 @@
-"""Batches that hold far more than they weigh, on a real broker: refused at once, and nobody else waits or goes under."""
+"""A real broker has batches that decompress to far more bytes: services refuse them at once, and keep answering."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ GROWTH = 128
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    """Long time-outs: a broker that decompresses on a busy machine must not cost a worker its session."""
+    """Long timeouts, so that workers keep their session while the broker decompresses on a busy machine."""
     return settings.model_copy(update={"session_timeout_ms": 30_000, "transaction_timeout_ms": 60_000})
 
 
 def highest(service: Service) -> float:
-    """The most memory that a service has taken so far, in megabytes."""
+    """Return the largest memory of a service so far, in megabytes."""
     lines = Path(f"/proc/{service.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
@@ -203,7 +203,7 @@ async def test_all_partitions_at_once_stay_within_what_a_worker_may_take(
 async def test_a_service_says_at_its_start_that_brokers_unfold_what_is_sent(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
-    """Then they do so in their own memory: a batch of kilobytes ends a broker before it is too large for the topic."""
+    """Brokers that recompress batches do so in memory: a batch of some kilobytes can crash a broker."""
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
     await admin.start()
     try:

@@ -1,4 +1,4 @@
-"""The local broker is a real Kafka that starts, stops, dies and comes back as told."""
+"""The local broker is a real Kafka that can be started, stopped, killed and restarted."""
 
 import os
 import shutil
@@ -307,7 +307,7 @@ def test_what_java_remembers_of_a_start_fits_and_brokers_are_started_with_it() -
     cache = record_start_cache()
     command = server_command(fetch_jars(), heap_megabytes=256, java_options=["-XX:AOTMode=on"])
     assert f"-XX:AOTCache={cache}" in command
-    # With that mode Java refuses to run unless all that it remembers is of use to it.
+    # In this mode, Java refuses to run unless its startup cache fits completely.
     subprocess.run([*command[:-1], "--version"], check=True, capture_output=True)
 
 

@@ -1,4 +1,4 @@
-"""``sotto broker start --nodes 3``: three brokers that are started, found, used and stopped as one."""
+"""``sotto broker start --nodes 3`` starts three brokers, which are found, used and stopped like one broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OF_BROKERS = {"SOTTO_CACHE", "SOTTO_BROKER_JAVA_OPTIONS"}
 
 
 def sotto(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder, with no word of where Kafka is."""
+    """Run the command in a folder, without a setting for Kafka's address."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith("SOTTO_") or name in OF_BROKERS
     }
@@ -59,7 +59,7 @@ async def test_three_brokers_are_started_found_and_stopped_as_one(folder: Path) 
     assert (less.returncode, less.stdout) == (1, "all topics exist\n")
     assert ": sotto.queries has replication=3, not 2; " in less.stderr
 
-    # One node is gone: the others are told, and serve.
+    # Without one node, the status shows it, and the other nodes work.
     cluster = LocalCluster(folder / BROKER, detached=True)
     gone = read_state(cluster.node(2).folder)
     assert gone is not None

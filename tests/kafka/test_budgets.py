@@ -1,4 +1,4 @@
-"""Populations, allotments and a budget that renews on a real installation, across a budget service that is killed."""
+"""Populations, allotments and a renewing budget work in a real installation, even after the budget service is killed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WARD = stream("ward", mechanism={"cutoff": 100})
 
 
 def share(settings: Settings) -> None:
-    """Two sources over the same people, and an analyst with a part of what they have."""
+    """Register two sources of one population, and an analyst with an allotment of its budget."""
     with Client(settings) as client:
         receipt = client.register_population({"population": "patients", "epsilon": 3.0, "renews": "30d"})
         assert "privacy is per period, not for ever" in (receipt.meaning or "")
@@ -43,7 +43,7 @@ def go_on(settings: Settings) -> None:
         assert (people.granted.epsilon, people.left.epsilon, people.sources, people.streams) == (3.0, 0.0, 2, 3)
         assert people.period is not None
         assert people.period.number == 1
-        # The brokers' stamp of the registration, and thirty days.
+        # The period begins at the broker's timestamp of the registration, and has thirty days.
         assert people.period.ends - people.period.starts == 30 * 24 * 3_600_000
         assert people.period.starts > 1_600_000_000_000
         [allotment] = client.list_allotments(population="patients")

@@ -1,4 +1,4 @@
-"""Both clients on a real installation: the same calls, results with labels, and errors of one family."""
+"""Both clients have the same calls, results with labels, and errors of one class in a real installation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ COUNTS: dict[str, Any] = {
 
 
 def use(settings: Settings) -> None:
-    """Everything that the client does, as a program that knows nothing of asyncio does it."""
+    """Use all calls of the client in a program without asyncio."""
     with Client(settings) as client:
         client.register(FEED)
         client.register(adult_source(epsilon=4.0).model_copy(update={"source": "adult"}))
@@ -85,7 +85,7 @@ def use(settings: Settings) -> None:
         each.close()
         client.halt("feed", "ward", reason="enough")
         while client.ask("ward", value=-1e9, outcomes=True).outcome != "halted":
-            continue  # the worker has not heard of it
+            continue  # the worker may not know the stream yet
         with pytest.raises(Halted, match="enough"):
             client.ask("ward", value=-1e9)
 
@@ -93,7 +93,7 @@ def use(settings: Settings) -> None:
 async def test_ledger_view_sees_each_confirmed_opening(
     client: AsyncClient, settings: Settings, start: StartService
 ) -> None:
-    """A client that has read the ledger sees what another one opened, and pages of all streams."""
+    """A client that has read the ledger sees the streams that another client opens later, and pages of all streams."""
     start("budget")
     await client.register(FEED)
     assert await client.list_streams("feed") == []
@@ -138,7 +138,7 @@ async def test_many_questions_are_iterated_over_as_their_answers_come(
 async def test_client_reads_only_the_partitions_of_its_own_streams(
     client: AsyncClient, start: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A partition is read from its first question on, and left when its last question is long answered."""
+    """The client reads a partition from its first question on, and stops some time after the answer to its last question."""
     start("budget")
     start("worker")
     await client.register(FEED)
@@ -169,7 +169,7 @@ async def test_client_reads_only_the_partitions_of_its_own_streams(
 async def test_client_without_pending_question_stops_reading_others(
     client: AsyncClient, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Answers to others end the reading of a partition only after its last question has ended."""
+    """While a question of the client waits, answers to other clients do not end its reading of the partition."""
     monkeypatch.setattr("stream.client.answer_reader.IDLE_PARTITION_SECONDS", 300.0)
     number = partition_of(b"ward", client.topics.partitions)
     waiting = asyncio.create_task(client.ask("ward", value=1.0, id="awaited", timeout=30))
@@ -298,7 +298,7 @@ def outcomes(results: Iterable[Result]) -> list[tuple[str, dict[str, Any] | None
 
 
 def tell(settings: Settings, topic: str, silent: str) -> list[Result]:
-    """Publish two hours of events, and take the answers."""
+    """Publish two hours of events, and return the answers."""
     with Client(settings) as client:
         client.register({**VISITS, "topic": topic, "clock": "marks"})
         client.register({**VISITS, "source": "stamped", "topic": silent})
@@ -358,7 +358,7 @@ async def test_people_s_events_and_marks_are_published_as_they_are_to_the_driver
 
 
 def _dead_letters(settings: Settings) -> list[DeadLetter]:
-    """All dead letters, as the client that is not asynchronous gives them."""
+    """Return all dead letters, read with the blocking client."""
     with Client(settings) as client:
         return list(client.dead_letters())
 
@@ -377,7 +377,7 @@ async def test_events_for_a_topic_that_is_not_there_are_refused_in_words(
 
 @contextmanager
 def no_open_connection() -> Iterator[None]:
-    """Fails if the block leaves a connection open."""
+    """Fail if the block leaves a connection open."""
     gc.collect()
     with warnings.catch_warnings(record=True) as leaks:
         warnings.simplefilter("always", ResourceWarning)

@@ -1,4 +1,4 @@
-"""A service whose clock is hours ahead answers and charges all the same, on topics of either kind."""
+"""A service whose clock is hours ahead still answers and charges, with broker timestamps and with writers' timestamps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AHEAD = 7_200
 
 
 async def let_writers_stamp(settings: Settings) -> None:
-    """Bring all topics to how they were made before the broker gave records their time."""
+    """Configure all topics as earlier versions made them, with writers' timestamps."""
     topics = Topics(settings.prefix, settings.partitions)
     async with admin_client(settings) as admin:
         for one in layout(topics):
@@ -45,7 +45,7 @@ async def test_a_clock_two_hours_ahead_stops_nothing(
         await installation.open()
         await installation.ask(500)
         await installation.answered()
-        # The changelog that they have written is inherited by one whose clock is right.
+        # A worker with a correct clock inherits the changelog that they wrote.
         services[1].kill()
         installation.start("worker")
         await installation.ask(500)

@@ -83,7 +83,7 @@ def test_the_live_demo_asks_a_year_of_windows_once_and_finds_the_worst(bootstrap
     assert report["departures"] == 336_776
     assert report["late"] > report["left_out"] > 0
     alerts = [one["aircraft"] for one in report["windows"] if one["alert"]]
-    # What is promised is α = 38; that all alerts lie below half of the worst is less likely by far than that it fails.
+    # The promised α is 38. That all alerts lie below half of the worst value is far less likely than a failure of this promise.
     assert max(alerts) > 70
 
 

@@ -1,4 +1,4 @@
-"""The contract on a real Kafka, as producers, consumers and operators see it."""
+"""The contract holds on a real Kafka for producers, consumers and operators."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_expired_group_offsets_answer_nothing_again(
     key: NoiseKey,
     start: StartService,
 ) -> None:
-    """The changelog knows how far the partition is answered when the group's offsets are gone."""
+    """Without the group's offsets, the changelog tells which queries of the partition are answered."""
     start("budget")
     first = start("worker")
     await client.register(FEED)
@@ -276,7 +276,7 @@ async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
 
 
 async def _until_refused_for(client: AsyncClient, reason: str | None) -> None:
-    """Wait for what is shown of the stream to say why its worker does not answer, or that it does."""
+    """Wait until the stream's view shows this reason for missing answers; None means that its worker answers."""
     async with asyncio.timeout(120):
         while (shown := await client.digests(["ward"])).get("ward") is None or shown["ward"][0].refused != reason:
             await asyncio.sleep(0.1)

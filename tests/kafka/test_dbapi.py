@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kafka
 async def test_pandas_reads_a_statement_over_kafka(
     settings: Settings, client: AsyncClient, start: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The URL has the address and the options, and the connection ends with its engine."""
+    """The URL has the address and the options; the connection is closed with its engine."""
     path = tmp_path / "people.csv"
     path.write_text("age,sex\n" + "30,F\n" * 300 + "40,M\n" * 100)
     start("budget")

@@ -1,4 +1,4 @@
-"""A disaster drill: an installation is backed up, goes on, and is lost with its broker; the backup comes back elsewhere."""
+"""A disaster drill: an installation is backed up, continues, and is lost with its broker; the backup is restored elsewhere."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
 
 def witness(folder: Path) -> str:
-    """A witness on a disk that is not lost."""
+    """Return the address of a witness on a disk that is not lost."""
     folder.chmod(0o700)
     return f"file://{folder}/anchors.jsonl"
 
 
 @contextmanager
 def doomed(folder: Path, prefix: str) -> Iterator[Site]:
-    """A site whose broker is lost in the end."""
+    """Yield a site whose broker is lost at the end."""
     broker = LocalBroker(folder / "old")
     try:
         yield Site(broker.start(timeout=180).bootstrap, prefix, folder, witnesses=witness(folder))
@@ -54,7 +54,7 @@ class Kept:
 
 
 async def lost(old: Site, folder: Path) -> Kept:
-    """An installation at work that is backed up and goes on: what it did after that, nobody will know of."""
+    """Run an installation, back it up, and let it continue; the backup lacks its later work."""
     backup, exported = folder / "ledger.backup", folder / "trail.jsonl"
     await create_topics(old.settings)
     async with old.at_work() as client:
@@ -81,16 +81,16 @@ async def lost(old: Site, folder: Path) -> Kept:
 
 
 async def back_and_halted(new: Site, kept: Kept) -> None:
-    """It comes back with its sources halted; nothing is granted or answered, and nothing goes back to a budget."""
+    """Restore the backup with halted sources: nothing is granted, answered or refunded."""
     backup = str(kept.backup)
     assert "follows from it" in new.done("ledger", "verify", backup, "--head", kept.head)
     assert "topics are missing" in new.refused("ledger", "import", backup, "--since", "halt")
     new.done("topics", "create", "--partitions", "2")
     assert "Missing option '--since'" in new.sotto("ledger", "import", backup).stderr
-    # Whoever noted the head down knows that something is missing.
+    # The noted head shows that requests are missing.
     told = new.refused("ledger", "import", backup, "--since", "nothing", "--head", kept.later)
     assert "there were requests since the backup" in told
-    assert told == new.refused("ledger", "import", backup, "--since", "nothing")  # the witness knows it too
+    assert told == new.refused("ledger", "import", backup, "--since", "nothing")  # the witness shows it too
     assert "2 streams were not closed" in new.done("ledger", "import", backup, "--since", "halt")
     assert "not empty" in new.refused("ledger", "import", backup, "--since", "halt")
     new.done("ledger", "verify", "--head", kept.head)
@@ -107,7 +107,7 @@ async def back_and_halted(new: Site, kept: Kept) -> None:
             assert result.outcome == "halted"
         with pytest.raises(Refused, match="is halted"):
             await client.open(spec("more"))
-        # A request that was granted before is told so again, and grants nothing.
+        # A repeated request that was granted before gets its receipt again, and grants nothing.
         assert (await client.request(opening("ward"), WAIT)).outcome == "opened"
         for stream in ("ward", "idle"):
             await client.close("feed", stream)
@@ -117,7 +117,7 @@ async def back_and_halted(new: Site, kept: Kept) -> None:
 
 
 async def back_and_going_on(new: Site, kept: Kept) -> None:
-    """The operator says that sources are to go on: with what the backup knows to be left, and new streams alone."""
+    """Restore the backup with continuing sources: they have the budget left in the backup, and only new streams answer."""
     new.done("ledger", "import", str(kept.backup), "--since", "accept-loss")
     async with new.at_work() as client:
         assert await left(client) == kept.source.left.epsilon

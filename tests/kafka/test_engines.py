@@ -1,4 +1,4 @@
-"""A table in DuckDB on real Kafka: every mechanism answers as from memory, byte for byte."""
+"""On real Kafka, every mechanism answers from a table in DuckDB with the same bytes as from memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OF_PEOPLE = [
 
 
 class MemoryTables(TableStore):
-    """Has the tables in memory of the sources that services count in DuckDB."""
+    """Loads tables into memory, although the services count them in DuckDB."""
 
     def __init__(self, key: NoiseKey) -> None:
         super().__init__()
@@ -110,12 +110,12 @@ async def test_duckdb_answers_every_mechanism_with_the_bytes_of_memory(
     memory = Installation(topics, key, MemoryTables(key))
     for partition in range(topics.partitions):
         violations = check_replay(memory, logs, partition, NameDigests())
-        # Its last check asks further questions of the streams of the chaos suite.
+        # Its last check asks the streams of the chaos suite further questions.
         assert [one for one in violations if "would answer differently" not in one] == []
 
 
 def streams_of_other_partitions(stream: str, partitions: int) -> tuple[str, str]:
-    """Two names whose partitions differ from each other and from the stream's."""
+    """Return two names whose partitions differ from each other and from the stream's partition."""
     found = {partition_of(stream.encode(), partitions): stream}
     for number in count():
         name = f"{stream}-{number}"
@@ -129,7 +129,7 @@ def streams_of_other_partitions(stream: str, partitions: int) -> tuple[str, str]
 async def test_slow_or_failing_statement_holds_up_its_own_streams(
     settings: Settings, client: AsyncClient, key: NoiseKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failure is retried, other sources answer meanwhile, and a service stops without waiting for a time-out."""
+    """A failed statement is retried while other sources answer, and a service stops without waiting for a timeout."""
     path = tmp_path / "people.parquet"
     PEOPLE.write_parquet(path)
     services = [

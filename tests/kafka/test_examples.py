@@ -1,4 +1,4 @@
-"""The examples on a real installation."""
+"""The examples work with a real installation."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_the_service_and_the_report_ask_and_say_what_went_wrong(
     assert (empty.status_code, unfit.status_code, nobody.status_code) == (422, 422, 404)
     assert empty.json()["detail"].startswith("where: ")
     assert "'alarm' is one of above_threshold" in unfit.json()["detail"]
-    assert (await client.ask("alarm", where="sex = 'F'")).tops_left == 0  # its one charged answer was left
+    assert (await client.ask("alarm", where="sex = 'F'")).tops_left == 0  # its only charged answer is left
 
     program = PROJECT / "examples" / "nightly_report" / "report.py"
     environment = {**os.environ, "SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}

@@ -1,4 +1,4 @@
-"""Several feeds share a live topic: whichever is killed, each closed window is asked once."""
+"""Several feeds share a live topic; whichever feed is killed, each closed window is asked once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_who_inherits_from_a_feed_that_was_killed_goes_on_from_its_warm_co
         await people(topic, range(4))
         await topic.settled(YESTERDAY + 3000)
         feeds.append(installation.start("feed"))
-        # Both have partitions of the topic and of merging, and copies of what the other has.
+        # Both feeds have partitions of the topic and of merging, and standby copies of the other's partitions.
         copies = installation.settings.partitions + PARTITIONS
         await until(
             "warm copies of all", lambda: sum(len(logged(feed.log, "standby ready")) for feed in feeds) >= copies
@@ -79,7 +79,7 @@ async def test_feeds_under_one_parent_share_a_live_topic_and_come_back_when_they
     topic = await live_topic(installation.settings, installation.client, "marks", begins=YESTERDAY)
     log = tmp_path / "feeds.log"
     told = {variable_of(name): str(getattr(installation.settings, name)) for name in ("bootstrap", "prefix")}
-    # A name that is kept is worth a session: the partitions of whoever is killed come back with it.
+    # Because a restarted feed has the same name, it gets its partitions back within its session timeout.
     told[variable_of("session_timeout_ms")] = "60000"
     command = [sys.executable, "-m", "stream.cli", "serve", "feed", "--json-logs", "--processes", "2"]
     with log.open("wb") as output:

@@ -1,4 +1,4 @@
-"""Live topics on a real broker: whatever is killed, each closed window is asked once, and bad events stop nobody."""
+"""On a real broker, each closed window of a live topic is asked once despite kills, and bad events stop no service."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ WINDOWS = 8
 
 
 def _batches() -> list[list[dict[str, Any]]]:
-    """For each second, events of 31 people; each note of one person is unlike all others."""
+    """Return the events of 31 people for each second; each note of one person differs from all other notes."""
     chance = random.Random(3)
 
     def event(person: str, second: int, note: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _batches() -> list[list[dict[str, Any]]]:
 
 
 def _specs() -> list[StreamSpec]:
-    """Streams of medians and of texts with so much epsilon that noise changes no answer: each incarnation has its own."""
+    """Return streams of medians and of texts with so large an ε that noise, which differs between incarnations, changes no answer."""
     plans = {"visits-typical": (400.0, 3 * WINDOWS), "visits-notes": (96.0, WINDOWS)}
     specs = {spec.stream: spec for spec in standing_specs("2s", "2s", YESTERDAY)}
     return [
@@ -105,7 +105,7 @@ def _specs() -> list[StreamSpec]:
 
 
 def _driver_of(installation: LoadedInstallation, source: EventsSource) -> tuple[Driver, list[Answer]]:
-    """A Driver with the same streams and events, and its answers."""
+    """Return a Driver with the same streams and events, and its answers."""
     driver = Driver(installation.key, partitions=installation.client.topics.partitions)
     driver.register(source)
     for spec in _specs():
@@ -161,14 +161,14 @@ async def test_texts_and_medians_of_windows_are_the_drivers_through_kills(
 
 
 async def _values(installation: LoadedInstallation, topic: str) -> list[bytes]:
-    """The values of all committed records of a topic of the installation."""
+    """Return the values of all committed records in a topic of the installation."""
     partitions = range(installation.client.topics.partitions)
     logs = [await committed(installation.settings, topic, number) for number in partitions]
     return [record.value or b"" for log in logs for record in log]
 
 
 def _shown(answers: list[Answer]) -> list[tuple[Any, ...]]:
-    """Streams, ids, outcomes, windows, keys and medians of answers, in order."""
+    """Return streams, ids, outcomes, windows, keys and medians of answers, in order."""
     return sorted((one.stream, one.id, one.outcome, str(one.window), one.keys, one.estimate) for one in answers)
 
 
@@ -182,11 +182,11 @@ async def test_windows_close_by_the_brokers_clock_where_people_are_silent_too(
     try:
         await topic.send(int(time.time() * 1000), 3000, 60)
         await topic.settled(begins + 8000)
-        # What cannot be read has the broker's stamp all the same, and a header need not have a value.
+        # Unreadable events have the broker's timestamp too, and a header may have no value.
         for built in (bombs.large_value(9), bombs.large_value(400), bombs.tiny_records(MAX_BATCH_RECORDS + 1)):
             await bombs.send(installation.settings.bootstrap, topic.source.topic, 0, built)
         await topic.producer.send_and_wait(topic.source.topic, b"{", partition=0, headers=[("name", None)])
-        # Nobody has sent anything for a while, and then somebody does.
+        # After a pause, a person sends an event.
         await topic.send(int(time.time() * 1000), 3000, 60)
         await topic.settled(int(time.time() * 1000) - 1000)
     finally:
@@ -212,7 +212,7 @@ async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(
         await topic.mark(YESTERDAY)
         for key, value in bad:
             await topic.producer.send_and_wait(topic.source.topic, value, key=key, partition=0)
-        # Of these a person is at home in one partition.
+        # Each of these events is in its person's partition in one case only.
         for number in range(PARTITIONS):
             await topic.producer.send_and_wait(topic.source.topic, json.dumps(right).encode(), partition=number)
         await topic.send(YESTERDAY + 1000, 1000, 50)
@@ -233,7 +233,7 @@ async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(
 
 
 def _started(installation: LoadedInstallation, port: int) -> Service:
-    """The feed, which tells at this port how it is, beside the other services."""
+    """Start all services, and return the feed, whose probes are at ``port``."""
     installation.start("budget")
     installation.start("worker")
     return installation.start("feed", settings=installation.settings.model_copy(update={"metrics_port": port}))
@@ -291,7 +291,7 @@ async def test_a_source_without_a_topic_is_told_and_served_once_it_is_there(
 
 
 async def _ready(port: int, lack: str) -> None:
-    """Wait until /readyz tells of something that is lacking, or of nothing."""
+    """Wait until /readyz shows this reason; an empty one means that the feed is ready."""
     text = ""
     for _ in range(int(SECONDS / 0.2)):
         text = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/readyz")

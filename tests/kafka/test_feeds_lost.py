@@ -1,4 +1,4 @@
-"""Live topics whose changelogs are lost with the committed offsets: no window is answered twice, and no sum told otherwise."""
+"""After the loss of a live topic's changelogs and committed offsets, no window is answered twice, and no sum differs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUNNING = {"visits-so-far", "notes-so-far"}
 async def test_what_was_asked_is_not_answered_again_where_changelog_and_offsets_are_lost(
     installation: LoadedInstallation, lost: str
 ) -> None:
-    """Merging would ask all windows again, and counting tell of them again: of people whose totals are forgotten."""
+    """Otherwise merging would ask all windows again, and counting would publish them again with forgotten totals of people."""
     for role in ("budget", "worker"):
         installation.start(role)
     feed = installation.start("feed")
@@ -89,7 +89,7 @@ def told(answer: Answer) -> tuple[str, str, str, object]:
 
 
 async def answers_in(installation: LoadedInstallation) -> list[Answer]:
-    """All answers, by partition and in order."""
+    """Return all answers, by partition and in order."""
     topics = installation.client.topics
     return [
         Answer.model_validate_json(record.value or b"", strict=False)
@@ -99,7 +99,7 @@ async def answers_in(installation: LoadedInstallation) -> list[Answer]:
 
 
 async def until(installation: LoadedInstallation, streams: set[str], *, halted: bool) -> list[Answer]:
-    """Wait until streams have said that they are halted, or have answered a window that was not asked before; then all is answered."""
+    """Wait until these streams are halted, or have answered a new window, and until all questions are answered."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         answers = await answers_in(installation)
@@ -116,7 +116,7 @@ async def until(installation: LoadedInstallation, streams: set[str], *, halted: 
 
 
 async def lose(settings: Settings, topic: str, group: str) -> None:
-    """Delete a topic and a group's offsets; the topic is there again, empty, unless its service makes it."""
+    """Delete a topic and a group's offsets, and create the topic again, unless its service creates it."""
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
     await admin.start()
     try:
@@ -124,7 +124,7 @@ async def lose(settings: Settings, topic: str, group: str) -> None:
             response = await admin._send_request(DeleteGroupsRequest([group]))
             if [code for _, code in response.results] == [0]:
                 break
-            await asyncio.sleep(1.0)  # its last member may not have been let go yet
+            await asyncio.sleep(1.0)  # the broker may not have removed its last member yet
         else:
             pytest.fail(f"{group} was not deleted: {response}")
         await admin.delete_topics([topic])

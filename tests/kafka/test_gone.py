@@ -1,4 +1,4 @@
-"""Topics that are gone: whoever reads and writes them asks for them now and then, not as fast as it can, and goes on once they are back."""
+"""Readers and writers of deleted topics ask for them now and then, not in a tight loop, and continue once they are back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_topic_that_is_gone_is_asked_for_now_and_then(
         waiting = await writing.send(topic, b"meanwhile", partition=0)
         monkeypatch.setattr(AIOKafkaConnection, "send", counted)
         await asyncio.sleep(SECONDS)
-        # Two clients, each with what may come at once; and the producer's own tries.
+        # Each of two clients may send some requests at once, and the producer retries too.
         assert 2 <= sent <= 2 * (SECONDS + 2) * (MAX_METADATA_REQUESTS + MAX_EMPTY_FETCHES)
         await create_topics(settings)
         with suppress(KafkaError):

@@ -1,4 +1,4 @@
-"""A process that is killed and comes back under its name has its partitions at once, and two of one name lose nothing."""
+"""A killed process that restarts with its name has its partitions at once; two processes with one name lose nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def start(installation: LoadedInstallation, role: RoleName, name: str) -> Servic
 
 
 async def until_owned(installation: LoadedInstallation, service: Service, count: int) -> set[int]:
-    """Wait until a service was given so many partitions."""
+    """Wait until a service owns so many partitions, and return them."""
     async with asyncio.timeout(PATIENCE):
         while not (given := installation.assigned(service)) or len(given[-1]) != count:
             assert service.exit_status is None, service.log.read_text()
@@ -43,7 +43,7 @@ async def until_owned(installation: LoadedInstallation, service: Service, count:
 
 
 async def two_workers(installation: LoadedInstallation) -> tuple[Service, Service]:
-    """Two named workers that share the partitions."""
+    """Start two named workers that share the partitions."""
     installation.start("budget")
     first = start(installation, "worker", "one")
     everything = installation.settings.partitions

@@ -1,4 +1,4 @@
-"""Producers and consumers that are not ours: librdkafka and the JVM client get their answers, each once."""
+"""librdkafka and the JVM client can produce queries and consume their answers, each once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ answers: Codec[Answer] = Codec(Answer, limit=1 << 20)
 
 @pytest.fixture
 async def wards(client: AsyncClient, start: StartService) -> AsyncClient:
-    """An installation with a dozen open streams, spread over its partitions."""
+    """An installation with a dozen open streams in different partitions."""
     start("budget")
     start("worker")
     await client.register(FEED)
@@ -116,7 +116,7 @@ async def test_queries_of_librdkafka_with_murmur2_are_all_answered_once(
 async def test_queries_of_librdkafka_s_own_partitioner_are_answered_or_told_of_the_right_one(
     settings: Settings, wards: AsyncClient
 ) -> None:
-    """By default librdkafka partitions by CRC32: which streams come home is luck, and nothing is lost."""
+    """By default, librdkafka partitions by CRC32: queries in a wrong partition are refused with the right one, and none is lost."""
     asked = questions(120)
     await asyncio.to_thread(ask_by_librdkafka, settings, wards.topics.queries, asked)
     found = decoded(await asyncio.to_thread(read_by_librdkafka, settings, wards.topics.answers, len(asked)))
@@ -183,7 +183,7 @@ async def test_the_python_client_hands_trace_context_on(settings: Settings, ward
 
 
 async def abort(settings: Settings, topic: str, partition: int) -> None:
-    """Write what no reader of committed records may see."""
+    """Write a record in a transaction, and abort it."""
     producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, transactional_id="somebody")
     async with producer:
         await producer.begin_transaction()
@@ -198,7 +198,7 @@ def produce_by_jvm(settings: Settings, topic: str, lines: Sequence[str], *proper
 
 
 def consume_by_jvm(settings: Settings, topic: str) -> list[str]:
-    """Every committed record, until none has come for a while."""
+    """Return all committed records, until none has come for a while."""
     options = [
         "--topic",
         topic,
@@ -236,7 +236,7 @@ def run_jvm(tool: str, settings: Settings, *options: str, given: str = "") -> st
 
 @cache
 def tools() -> str:
-    """Kafka's console programs alone: what they need of what they depend on comes with the broker."""
+    """Return the class path of Kafka's console programs; the local broker has most of their dependencies."""
     with system_certificates():
         repository = maven_context(fetch_jars().parent / "maven")
         programs = repository.project("org.apache.kafka", "kafka-tools").at_version(KAFKA_VERSION)

@@ -1,4 +1,4 @@
-"""The Kafka Streams example asks each reading once, though it is killed, and its alarms are the answers above."""
+"""The Kafka Streams example asks about each reading once, even if it is killed; its alarms are the answers ``above``."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def running(classpath: str, folder: Path, *arguments: str) -> Iterator[subproces
 
 
 async def committed(settings: Settings, topic: str, partitions: int) -> list[tuple[str, str]]:
-    """The committed records of a topic as texts."""
+    """Return the committed records of a topic as texts."""
     consumer = reader(settings)
     await consumer.start()
     try:

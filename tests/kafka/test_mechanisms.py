@@ -1,4 +1,4 @@
-"""A stream of every mechanism on real Kafka: each keeps its promise, also across a worker's death."""
+"""On real Kafka, a stream of every mechanism keeps its promise, even after a worker is killed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_releases_and_hypotheses_answer_the_same_after_a_kill(
     released = [(one, other) for one, other in zip(before, after, strict=True) if one.tops_left is None]
     assert len(released) >= 9
     assert all((one.estimate, one.spent) == (other.estimate, other.spent) for one, other in released)
-    # The hypotheses may have learnt more, yet what they knew is kept: no answer has less spent behind it.
+    # Hypotheses may have been updated again, but no update is lost: no later answer shows less spent.
     for one, other in zip(before, after, strict=True):
         assert one.spent is not None
         assert other.spent is not None

@@ -1,4 +1,4 @@
-"""The monitor on real Kafka: it shows what is committed, changes what its operator says, and holds up nobody."""
+"""On real Kafka, the monitor shows committed records, carries out its operator's requests, and delays no service."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ START_SECONDS = 180
 
 
 class Web:
-    """The monitor's API as people and programs use it."""
+    """A client of the monitor's API."""
 
     def __init__(self, session: ClientSession, settings: Settings, tokens: dict[str, str]) -> None:
         self._session = session
@@ -91,13 +91,13 @@ class Web:
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> dict[str, str]:
-    """A token for each role, in the file of names that ``own`` speaks of."""
+    """A token for each role; ``own`` names their file."""
     return make_names(tmp_path)
 
 
 @pytest.fixture
 def own(settings: Settings, tmp_path: Path, tokens: dict[str, str]) -> Settings:
-    """The installation's settings with those of its monitor."""
+    """The installation's settings, with those of its monitor."""
     assert tokens
     port = free_port()
     return settings.model_copy(
@@ -123,14 +123,14 @@ async def web(own: Settings, tokens: dict[str, str]) -> AsyncIterator[Web]:
 
 
 def figures(page: dict[str, Any]) -> list[dict[str, Any]]:
-    """Everything but what depends on when one looks: digests come up to two seconds after the answers."""
+    """Return a page's figures without those that depend on the time; digests come up to two seconds after the answers."""
     return [{name: row[name] for name in row.keys() - {"rates", "dry_in", "updated"}} for row in page["items"]]
 
 
 async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
     client: AsyncClient, start: StartService, start_monitor: Callable[[], Service], web: Web, own: Settings
 ) -> None:
-    """The monitor itself is in no consumer group."""
+    """The monitor itself joins no consumer group."""
     start("budget")
     start("worker")
     monitor = start_monitor()
@@ -338,7 +338,7 @@ def _answered(view: dict[str, Any]) -> int:
 async def test_monitor_reads_the_trail_from_its_end_and_then_the_rest(
     client: AsyncClient, start: StartService, own: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is up to date before the earlier entries are read, then follows new ones, and has all at last."""
+    """The monitor is up to date before it has read the earlier entries; it follows new ones, and finally has all."""
     monkeypatch.setattr(topic_readers, "MAX_HELD_ENTRIES", 2)
     monkeypatch.setattr(topic_readers, "PACE_WINDOWS", (0,))
     start("budget")

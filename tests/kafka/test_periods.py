@@ -1,4 +1,4 @@
-"""Periods on a real broker: whatever is killed, each begins once, has its own windows asked once, and is closed by itself."""
+"""On a real broker, despite kills, each period begins once, its windows are asked once, and it is closed automatically."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def questions(installation: LoadedInstallation, topic: str) -> list[dict[s
 
 
 class Follower:
-    """Takes in all that is told of a stream, by the name that it was opened under."""
+    """Follows the answers and ends of a stream, by the name under which it was opened."""
 
     def __init__(self, installation: LoadedInstallation, stream: str) -> None:
         self.told: list[tuple[str, str]] = []
@@ -50,7 +50,7 @@ class Follower:
             self.told.append((notice.stream, notice.ended or (notice.answer.id if notice.answer else "")))
 
     def stop(self) -> list[tuple[str, str]]:
-        """End it and give what was told."""
+        """Stop following, and return the answers and ends."""
         self._task.cancel()
         return sorted(self.told)
 
@@ -132,7 +132,7 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(
     answers = await questions(installation, topics.answers)
     assert sorted((one["stream"], one["id"]) for one in answers) == sorted(wanted)
     assert not [one for one in answers if one["outcome"] in {"rejected", "halted"}]
-    # One who follows the stream by its own name is told of all periods, and of no period's end.
+    # A reader that follows the model by its name gets the answers of all periods, and no period's end.
     assert follower.stop() == sorted(wanted)
     assert ended == {named_at("counts", YESTERDAY + hour * HOUR) for hour in range(HOURS - 1)}
     assert grants.keys() == {"counts", *(named_at("counts", YESTERDAY + hour * HOUR) for hour in range(HOURS))}

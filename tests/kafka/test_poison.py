@@ -79,7 +79,7 @@ async def test_a_header_without_a_value_stops_nobody(
 async def test_an_offset_beyond_its_batch_is_refused_and_moves_no_position(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
-    """A position beyond the topic's end would seem to have gone back at the next question, and halt streams for good."""
+    """Otherwise the next question would lie before the worker's position, and the worker would halt streams for good."""
     start("budget")
     worker = start("worker")
     await client.register(FEED)

@@ -1,4 +1,4 @@
-"""Several workers under one parent: they share the partitions, one that is killed comes back, none is left behind."""
+"""Several workers under one parent share the partitions; a killed worker is restarted, and none outlives the parent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE = 180.0
 
 
 class Parent:
-    """``sotto serve worker --processes N``, and what it and its children have logged."""
+    """``sotto serve worker --processes N``, with the log of this process and its children."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
@@ -106,7 +106,7 @@ async def test_a_killed_worker_is_started_again_and_an_order_to_stop_reaches_all
             assert started[2]["process"] == next(one["process"] for one in started if one["pid"] == min(pids))
             await installation.ask(400)
             await installation.answered()
-            # One that is told to stop before has nothing to leave, and ends without a word.
+            # A worker that is told to stop before it has joined has nothing to leave, and logs nothing.
             await workers.until("joined", 3)
             workers.process.terminate()
             assert await workers.ended() == 0

@@ -1,4 +1,4 @@
-"""Topics that are deleted and created again while services read them: nothing is passed over in silence."""
+"""Topics are deleted and created again while services read them; no service ignores this."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PEOPLE = 40
 
 
 async def recreate(settings: Settings, topic: str, partitions: int) -> None:
-    """Delete a topic and create it again, as soon as the broker takes it."""
+    """Delete a topic, and create it again as soon as the broker allows it."""
     async with admin_client(settings) as admin:
         await admin.delete_topics([topic])
         async with asyncio.timeout(SECONDS):
@@ -44,7 +44,7 @@ async def recreate(settings: Settings, topic: str, partitions: int) -> None:
 
 
 async def send_people(producer: AIOKafkaProducer, topic: str, partitions: int, moment: int) -> None:
-    """Send an event of each person about a moment, and a mark that closes the windows before it."""
+    """Send an event of each person with a time near ``moment``, and a mark that closes earlier windows."""
     for number in range(PEOPLE):
         person = f"person-{number}"
         event = {"who": {"id": person}, "at": moment, "group": "a", "value": 9}
@@ -58,7 +58,7 @@ async def send_people(producer: AIOKafkaProducer, topic: str, partitions: int, m
 
 
 async def counts_of(installation: LoadedInstallation, stream: str) -> dict[str, list[int]]:
-    """The counts that were asked of each window of a stream."""
+    """Return the counts in the questions of each window of a stream."""
     topics = installation.client.topics
     home = partition_of(stream.encode(), topics.partitions)
     asked = [json.loads(one.value or b"") for one in await committed(installation.settings, topics.queries, home)]
@@ -69,7 +69,7 @@ async def counts_of(installation: LoadedInstallation, stream: str) -> dict[str, 
 async def test_feeds_refuse_a_live_topic_that_was_created_again(
     installation: LoadedInstallation, partitions: int, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
-    """Two feeds stop with the reason, though the new topic has grown past the old offsets, and tell of no window from it."""
+    """Two feeds refuse the topic with the reason, although it has grown past the old offsets, and publish no window from it."""
     ports = [unused_tcp_port_factory(), unused_tcp_port_factory()]
     installation.start("budget")
     installation.start("worker")
@@ -101,7 +101,7 @@ async def test_feeds_refuse_a_live_topic_that_was_created_again(
 
 
 async def refused(ports: list[int], reason: str) -> None:
-    """Wait until a feed says at /readyz that it does not go on, and why, and counts it among its figures."""
+    """Wait until one feed shows the reason at /readyz and the failing partitions in its metrics."""
     said: list[str] = []
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
@@ -125,7 +125,7 @@ def get(address: str) -> str:
 
 
 async def test_a_topic_that_was_created_again_has_another_id(settings: Settings, client: AsyncClient) -> None:
-    """The id is that which Kafka's tools show, stays as it is, and is another after the topic was created again."""
+    """The id is the one that Kafka's tools show; it changes only when the topic is created again."""
     place = TopicPartition(client.topics.queries, 0)
     async with reader(settings) as consumer:
         consumer.assign([place])
@@ -141,7 +141,7 @@ async def test_a_topic_that_was_created_again_has_another_id(settings: Settings,
 
 
 async def id_of(consumer: Consumer, place: TopicPartition) -> str | None:
-    """The id of a topic, None while the broker that is asked knows none of its name."""
+    """Return the id of a topic; None while the asked broker knows no such topic."""
     try:
         return await consumer.topic_id(place)
     except UnknownTopicOrPartitionError:

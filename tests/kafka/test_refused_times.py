@@ -1,4 +1,4 @@
-"""A time that a broker refuses ends a service, which says which setting it is: it would be refused again."""
+"""If a broker refuses a time in the settings, the service ends and names the setting, because a retry would fail too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rollback drill: a broker's whole disk goes back to an earlier backup, topics and offsets together."""
+"""A rollback drill: a broker's whole disk is restored from an earlier backup, with topics and offsets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STARTS = 2
 
 
 class Disk:
-    """A broker and its disk, which can be copied and put back while the broker is stopped."""
+    """A broker with its disk, which can be copied and restored while the broker is stopped."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._copy = folder / "broker", folder / "copy"
@@ -78,7 +78,7 @@ def site(disk: Disk, tmp_path: Path) -> Site:
 
 
 async def answers(site: Site) -> int:
-    """The end of all answers, which grows with anything that is written there, committed or not."""
+    """Return the sum of the answers' end offsets, which grow with every record, committed or not."""
     partitions = [TopicPartition(f"{site.settings.prefix}.answers", number) for number in range(2)]
     async with reader(site.settings, isolation_level="read_uncommitted") as consumer:
         return sum((await consumer.end_offsets(partitions)).values())
@@ -100,7 +100,7 @@ def ready(port: int) -> str:
 
 
 async def refused_at_a_start(site: Site, client: AsyncClient, number: int) -> None:
-    """Services stay up, say what they found, and neither grant nor answer."""
+    """Check that services stay up and report what they found, but neither grant nor answer."""
     before = await answers(site)
     budget, worker = site.services
     await until_logged(budget, "was anchored")
@@ -115,7 +115,7 @@ async def refused_at_a_start(site: Site, client: AsyncClient, number: int) -> No
 
 
 async def test_installation_rolled_back_is_refused_until_accepted(site: Site, disk: Disk) -> None:
-    """At every start; after acceptance what may have been spent is charged, and nothing answers again."""
+    """It is refused at every start; after the acceptance, possible charges count as spent, and no question is answered again."""
     await create_topics(site.settings)
     async with site.at_work() as client:
         await client.request(RegisterSource(request="register", source=FEED), WAIT)

@@ -1,4 +1,4 @@
-"""An installation on a Kafka that asks who is there: it works, and nobody gets beyond a role."""
+"""An installation works on a Kafka with authentication, and no principal can do more than its role allows."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ READS = {
 
 @dataclass
 class Installation:
-    """A running installation, every service under its own principal."""
+    """A running installation, with a separate principal for each service."""
 
     kafka: SecuredKafka
     monitor_address: str
@@ -201,7 +201,7 @@ async def test_the_broker_lets_a_role_write_and_read_exactly_its_topics(
 
 
 async def test_a_forged_control_event_is_refused_by_the_broker(installation: Installation) -> None:
-    """The budget service's own bytes, with a larger budget: no check of ours is between them and the workers."""
+    """The event has the budget service's own bytes with a larger budget; only the broker protects the workers from it."""
     async with AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
         await operator.register({**SOURCE, "source": "bait"})
         await operator.open({**SPEC, "source": "bait", "stream": "bait"})
@@ -234,7 +234,7 @@ async def test_clients_are_told_that_they_may_not_rather_than_left_waiting(insta
             with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
                 await producer.budget("vitals")
         async with AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
-            # Told at once where the client has heard already that the topic is not its own.
+            # The error comes at once, because the client knows already that it may not use the topic.
             with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
                 await published(operator)
 
@@ -263,7 +263,7 @@ async def test_people_s_events_go_to_a_live_topic_only_from_whom_it_is_granted(i
                     await sent(client, door, event)
                     break
             except SottoError:
-                await asyncio.sleep(0.2)  # the broker has not heard of the user or its grants yet
+                await asyncio.sleep(0.2)  # the broker may not know the user or its access yet
     assert (await ends(installation.admin, [door], 1))[TopicPartition(door, 0)] == 1
     for settings in (sender, *(installation.of(role) for role in set(AclRole) - {AclRole.FEED})):
         for topic in (door, tills):
@@ -338,11 +338,11 @@ async def test_a_service_without_its_role_says_so_at_its_start(matrix: SecuredKa
 async def test_a_service_may_read_how_its_topics_are_set(matrix: SecuredKafka, role: AclRole) -> None:
     async with asyncio.timeout(120):
         while (await inspect_topics(matrix.role(role, MATRIX), role=role)).hidden:
-            await asyncio.sleep(0.1)  # the broker has not heard of all grants yet
+            await asyncio.sleep(0.1)  # the broker may not know all access yet
 
 
 async def test_a_service_that_may_not_read_how_its_topics_are_set_begins_unchecked(matrix: SecuredKafka) -> None:
-    """Roles of an earlier version lack the right; an analyst has all of an alerts service's topics, and lacks it too."""
+    """Roles of an earlier version lack this right, and so does an analyst, who may read all topics of an alerts service."""
     analyst = matrix.role(AclRole.ANALYST, MATRIX)
     found = await inspect_topics(analyst, role=AclRole.ALERTS)
     assert (found.differences, found.retention_differences) == ([], [])

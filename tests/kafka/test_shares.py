@@ -1,4 +1,4 @@
-"""A stream that asks more than its partition can work on holds its neighbours up for seconds, not for minutes."""
+"""A stream with more questions than its partition can answer delays other streams for seconds, not for minutes."""
 
 from __future__ import annotations
 

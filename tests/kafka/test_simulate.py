@@ -22,7 +22,7 @@ STREAM = stream("ages", "people", "histogram", mechanism={"attributes": ["age"]}
 
 
 def simulate(settings: Settings, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    # The shell of whoever simulates knows where Kafka is, and not which folders the services read.
+    # The command gets Kafka's address, but not the folders that the services may read.
     environment = {name: text for name, text in os.environ.items() if not name.startswith("SOTTO_")}
     (folder / "questions.txt").write_text("age < 30\n")
     here = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
@@ -54,7 +54,7 @@ async def test_registered_tables_are_refused_whatever_definition_is_given(
         assert (refused.returncode, refused.stdout) == (1, "")
         assert "private" in refused.stderr
 
-    # The definition comes from the ledger, the rows from elsewhere.
+    # The definition comes from the ledger, and the rows from another file.
     for arguments, rows in ((["--table", str(public)], 40), (["--synthetic", "70"], 70)):
         made = simulate(settings, tmp_path, *arguments, "--json")
         assert made.returncode == 0, made.stderr

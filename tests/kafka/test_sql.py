@@ -81,7 +81,7 @@ async def test_groups_are_printed_by_name_and_a_constant_outside_the_domain_warn
     warning = "warning: where: age > 200 holds for no row; 'age' is declared as whole numbers from 0 to 99\n"
     answer = json.loads(beyond.stdout)
     assert answer["groups"] == [{"sex": "F"}, {"sex": "M"}]
-    # The noise decides whether any of the numbers is marked.
+    # The noise decides whether a number is marked as not informative.
     marked = "warning: not informative: " if "uninformative" in answer else ""
     assert beyond.stderr.startswith(warning + marked)
     assert ("not informative" in beyond.stderr) == bool(marked)
@@ -94,7 +94,7 @@ async def test_groups_are_printed_by_name_and_a_constant_outside_the_domain_warn
     inside = run_installed(settings, "ask", "few", "--where", "age > 20")
     assert (inside.returncode, inside.stderr) == (0, "")
 
-    # A client that has read the ledger knows a stream that was opened since.
+    # A client that has read the ledger also knows a stream that was opened later.
     async with AsyncClient(settings) as other:
         assert (await other.ask("few", where="age > 200")).warnings
         later = stream("later", "people", mechanism=mechanism, epsilon=30.0)

@@ -1,4 +1,4 @@
-"""A worker that is killed leaves its partitions to one that has kept warm copies of them."""
+"""A worker with standby copies of a killed worker's partitions takes them over."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def logged(service: Service, event: str) -> list[dict[str, Any]]:
 
 
 def owned(service: Service) -> set[int]:
-    """The partitions that a service was given last."""
+    """Return the partitions that a service was assigned last."""
     assignments = logged(service, "assigned")
     return set(assignments[-1]["partitions"]) if assignments else set()
 
@@ -43,7 +43,7 @@ async def until(what: str, condition: Any) -> None:
 
 
 async def two_workers(installation: LoadedInstallation) -> tuple[Service, Service]:
-    """Two workers that share the partitions, with streams open and questions answered."""
+    """Start two workers that share the partitions, open streams, and wait until questions are answered."""
     installation.start("budget")
     first = installation.start("worker")
     await installation.open()

@@ -1,4 +1,4 @@
-"""Tables on real Kafka: neither slow files nor files made to harm their readers stop a service."""
+"""On real Kafka, neither slow table files nor malicious ones stop a service."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ pytestmark = pytest.mark.kafka
 def reading_process_of(pid: int) -> int | None:
     """Return the process that reads a table for a service, if there is one."""
     for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it may have ended
+        with suppress(OSError):  # the process may have ended
             _, parent, *_ = status.read_text().rpartition(")")[2].split()
-            # Before it runs its own program, its service waits for it.
+            # The service waits for a process that does not run its own program yet.
             if int(parent) == pid and READING_PROCESS in status.with_name("cmdline").read_text():
                 return int(status.parent.name)
     return None
@@ -94,7 +94,7 @@ async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions
 async def test_budget_service_killed_while_it_reads_decides_once(
     client: AsyncClient, start: StartService, tmp_path: Path
 ) -> None:
-    """While a table is read others are decided; after a kill it is read again, and its requests are decided once."""
+    """While it reads a table, it decides requests for others; after a kill it reads the table again, and decides each request once."""
     path = tmp_path / "people.csv"
     path.write_text("age\n" + "20\n30\n" * 1_000_000)
     registration = RegisterSource(request="slow", source=parse_source(people("people", path)))
@@ -143,7 +143,7 @@ async def test_a_table_that_unfolds_into_much_is_refused_and_stops_neither_servi
         shutil.copy(sound, file)
         await client.register(people(name, file))
         await client.open(stream(f"{name}-alarm", name, mechanism={"threshold": 200.0}))
-    # The registered file becomes a bomb, and everybody starts again.
+    # The registered file becomes a bomb, and all services restart.
     path.replace(tmp_path / "others.csv")
     for service in services:
         service.kill()
@@ -156,7 +156,7 @@ async def test_a_table_that_unfolds_into_much_is_refused_and_stops_neither_servi
 async def test_view_is_answered_and_its_faults_are_refused_by_name(
     client: AsyncClient, start: StartService, tmp_path: Path
 ) -> None:
-    """A worker that starts again answers a view; a join on no key, and a repeated key, are refused in the receipt."""
+    """A restarted worker answers from a view; receipts refuse a join that is not on a key, and a repeated key."""
     (tmp_path / "visits.csv").write_text("ward,days\n" + "a,5\nb,1\n" * 300)
     wards = tmp_path / "wards.csv"
     wards.write_text("code,town\na,Bern\nb,Basel\nb,Genf\n")

@@ -1,4 +1,4 @@
-"""``sotto topics create`` on real Kafka, where some topics are there already."""
+"""``sotto topics create`` on real Kafka, where some topics exist already."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ async def test_with_partitions_that_differ_streams_are_halted_and_nothing_is_ask
         while worker.exit_status is None:
             await asyncio.sleep(0.2)
     assert refusal in worker.log.read_text()
-    start("budget")  # another one begins: what it reads and writes is as it should be
+    start("budget")  # another service starts, because the topics that it reads and writes are correct
     await client.halt("vitals")
 
 
@@ -183,7 +183,7 @@ def test_a_sources_topic_has_the_brokers_stamps_where_its_windows_close_by_them(
 
 
 async def test_create_refuses_names_of_another_installation(made: dict[str, Any]) -> None:
-    """A prefix under which topics could be another installation's is refused, whether the other is there or not; nothing is created."""
+    """A prefix that could share topics with another installation is refused, whether that installation exists or not."""
     outer = settings_of(made)
     beside = outer.model_copy(update={"prefix": f"{outer.prefix}.feed"})
     with pytest.raises(

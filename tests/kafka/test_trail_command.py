@@ -36,7 +36,7 @@ async def test_the_trail_of_a_source_that_nobody_registered_is_an_error_and_no_f
 async def test_trail_command_reads_the_latest_entries_from_the_end(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
-    """Offsets between entries, which transactions take up, do not count as entries."""
+    """Offsets of transaction markers between entries do not count as entries."""
     start("budget")
     for name in ("first", "second", "third", "fourth"):
         await client.register(source(name, epsilon=1.0))

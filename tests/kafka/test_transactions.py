@@ -1,4 +1,4 @@
-"""Transactions on a real broker, by both of Kafka's protocols, and where one follows the other."""
+"""Transactions on a real broker, with each of Kafka's two protocols, and with one after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECOND = [False, True]
 
 @pytest.fixture
 def speak(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Has producers that are started from now on take the broker for one of the first protocol, or see what it is."""
+    """Return a function that makes new producers use Kafka's first protocol, or the protocol that the broker supports."""
 
     def speak(*, second: bool) -> None:
         monkeypatch.undo()
@@ -44,7 +44,7 @@ def producer_of(settings: Settings, name: str = "w-0", batch_bytes: int = 100_00
 
 
 def batches(producer: TransactionalProducer, *values: bytes) -> list[Any]:
-    """A batch for each value."""
+    """Return a batch for each value."""
     filled = []
     for value in values:
         filled.append(producer.create_batch())
@@ -121,9 +121,7 @@ async def test_a_successor_ends_what_was_open_and_its_predecessor_writes_no_more
     await other.start()
     with pytest.raises(ProducerFenced):
         await late.commit()
-    with pytest.raises(
-        KafkaError
-    ):  # whoever asks the partition's leader alone hears only that it is in no transaction
+    with pytest.raises(KafkaError):  # the partition's leader alone tells only that there is no transaction
         await idle.write({answers: batches(idle, b"never")})
     await successor.write({answers: batches(successor, b"new")})
     await successor.commit()
@@ -136,7 +134,7 @@ async def test_a_successor_ends_what_was_open_and_its_predecessor_writes_no_more
 async def test_the_last_release_s_client_and_this_one_fence_each_other(
     settings: Settings, speak: Any, *, second: bool
 ) -> None:
-    """Workers of both share a group during an upgrade: the one before has aiokafka's own producer."""
+    """During an upgrade, workers of both releases share a group; the earlier release uses aiokafka's own producer."""
     speak(second=second)
     answers, _ = places(settings)
     name = f"{settings.prefix}-w-0"

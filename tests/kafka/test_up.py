@@ -1,4 +1,4 @@
-"""``run_in up``: one a folder, no private byte for others, an end when the broker ends, and exit statuses for scripts."""
+"""``sotto up`` runs once in a folder, hides its files from other users, ends with its broker, and has exit statuses for scripts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATIENCE = 120.0
 
 
 class Up:
-    """A running ``run_in up``."""
+    """A running ``sotto up``."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -42,7 +42,7 @@ class Up:
         self.environment = {"SOTTO_BOOTSTRAP": self.bootstrap, "COLUMNS": "200"}
 
     def ends(self) -> tuple[int, str]:
-        """Its exit status and what it said on standard error."""
+        """Return its exit status and its standard error."""
         _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said
 
@@ -67,7 +67,7 @@ def up(folder: Path, **environment: str) -> Iterator[Up]:
 
 
 def others_may(folder: Path) -> list[str]:
-    """Files of the folder that somebody else could open."""
+    """Return the files of the folder that other users could open."""
     found = []
     for path, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if Path(path, name).stat().st_mode & 0o077]
@@ -76,7 +76,7 @@ def others_may(folder: Path) -> list[str]:
 
 
 def three_ports() -> int:
-    """A port that is free with the two after it."""
+    """Return a free port whose next two ports are also free."""
     while True:
         first = free_port()
         with ExitStack() as stack, suppress(OSError):
@@ -87,7 +87,7 @@ def three_ports() -> int:
 
 def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: Path) -> None:
     folder = tmp_path / "up"
-    folder.mkdir()  # as a person makes it, open for others to look into
+    folder.mkdir()  # like a folder that a person makes, it can be read by others
     with up(folder) as first:
         second = run_in("up", "--folder", str(folder), environment={})
         assert second.returncode == 1
@@ -114,7 +114,7 @@ def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: 
         assert run_in("stream", "open", json.dumps(other), environment=first.environment).returncode == 0
         assert run_in("stream", "halt", "vitals", "ward-8", environment=first.environment).returncode == 0
         deadline = time.monotonic() + PATIENCE
-        while (status := ask("ward-8", "12")) != 4:  # the worker is told a moment later
+        while (status := ask("ward-8", "12")) != 4:  # the worker learns of the stream a moment later
             assert status == 0
             assert time.monotonic() < deadline
         assert ask("ward-7", "12", "--timeout", "0.001") == 6
@@ -124,7 +124,7 @@ def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: 
         status, said = first.ends()
         assert status == 1
         assert "the broker ended" in said
-    # What it left behind hinders no start.
+    # The files that it left do not prevent another start.
     with up(folder) as third:
         assert run_in("source", "show", "vitals", environment=third.environment).returncode == 0
         before = LocalBroker(folder / "broker").status()

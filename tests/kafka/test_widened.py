@@ -1,4 +1,4 @@
-"""A topic that is given more partitions while services run: those that all topics have go on, and what is beyond is refused and told."""
+"""A topic gets more partitions while services run: partitions that all topics have continue; the others are refused and shown."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_what_is_beyond_is_refused_and_the_others_go_on(
 ) -> None:
     topics = client.topics
     before, after = topics.partitions, topics.partitions + 2
-    # The client may hear of the partitions at any time, and then asks elsewhere.
+    # The client may learn of the partitions at any time, and then sends questions to them.
     stream = next(
         name
         for name in map("ward-{}".format, range(1000))
