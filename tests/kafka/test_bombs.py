@@ -203,7 +203,7 @@ async def test_all_partitions_at_once_stay_within_what_a_worker_may_take(
 async def test_a_service_says_at_its_start_that_brokers_unfold_what_is_sent(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
-    """Brokers that recompress batches do so in memory: a batch of some kilobytes can crash a broker."""
+    """With such a setting, brokers decompress batches in memory, so a batch of some kilobytes can crash a broker."""
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
     await admin.start()
     try:

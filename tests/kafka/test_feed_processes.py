@@ -79,7 +79,7 @@ async def test_feeds_under_one_parent_share_a_live_topic_and_come_back_when_they
     topic = await live_topic(installation.settings, installation.client, "marks", begins=YESTERDAY)
     log = tmp_path / "feeds.log"
     told = {variable_of(name): str(getattr(installation.settings, name)) for name in ("bootstrap", "prefix")}
-    # Because a restarted feed has the same name, it gets its partitions back within its session timeout.
+    # With so long a session, killed feeds get their partitions back in time only because restarted feeds keep their names.
     told[variable_of("session_timeout_ms")] = "60000"
     command = [sys.executable, "-m", "stream.cli", "serve", "feed", "--json-logs", "--processes", "2"]
     with log.open("wb") as output:

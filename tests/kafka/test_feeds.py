@@ -212,7 +212,7 @@ async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(
         await topic.mark(YESTERDAY)
         for key, value in bad:
             await topic.producer.send_and_wait(topic.source.topic, value, key=key, partition=0)
-        # Each of these events is in its person's partition in one case only.
+        # The same event goes to every partition, but only one of them is its person's partition.
         for number in range(PARTITIONS):
             await topic.producer.send_and_wait(topic.source.topic, json.dumps(right).encode(), partition=number)
         await topic.send(YESTERDAY + 1000, 1000, 50)

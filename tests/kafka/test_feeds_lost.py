@@ -99,7 +99,7 @@ async def answers_in(installation: LoadedInstallation) -> list[Answer]:
 
 
 async def until(installation: LoadedInstallation, streams: set[str], *, halted: bool) -> list[Answer]:
-    """Wait until these streams are halted, or have answered a new window, and until all questions are answered."""
+    """Wait until these streams are halted, or have answered a new window; return all answers."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         answers = await answers_in(installation)
@@ -116,7 +116,7 @@ async def until(installation: LoadedInstallation, streams: set[str], *, halted: 
 
 
 async def lose(settings: Settings, topic: str, group: str) -> None:
-    """Delete a topic and a group's offsets, and create the topic again, unless its service creates it."""
+    """Delete a topic and a group's offsets, and create the installation's missing topics again."""
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
     await admin.start()
     try:

@@ -101,7 +101,7 @@ async def test_feeds_refuse_a_live_topic_that_was_created_again(
 
 
 async def refused(ports: list[int], reason: str) -> None:
-    """Wait until one feed shows the reason at /readyz and the failing partitions in its metrics."""
+    """Wait until a feed shows the reason at /readyz, and the recreated topic in its metrics."""
     said: list[str] = []
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
