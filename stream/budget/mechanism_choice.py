@@ -40,16 +40,8 @@ from stream.privacy.planning.workload_choices import (
 _GROUPED_FORMS: Final = {"groups", "people_groups", "rate"}
 """Forms of questions for which ``--group-by`` can be given."""
 
-MECHANISM_DEFAULTS: Final[dict[str, Any]] = {
-    "numbers": "fresh",
-    "monotone": False,
-    "dimensions": 1,
-    "categories": ("0", "1"),
-    "sparsity": 16,
-    "projections": 4096,
-    "warm_start": "auto",
-}
-"""Default fields of mechanisms in a comparison."""
+MECHANISM_DEFAULTS: Final[dict[str, Any]] = {"monotone": False, "sparsity": 16}
+"""Values of mechanisms' fields in a comparison: required fields, and fields that other plans use too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -344,6 +344,8 @@ TOPIC = {
         ["--epsilon", "1", "--form", "groups", "--queries", "40", *WIDE, "--group-by", "1", "--group-by", "4"],
         ["--epsilon", "1", "--form", "alarm", "--cutoff", "3", "--rows", "500"],
         ["--epsilon", "1", "--form", "alarm", "--cutoff", "3", "--monotone"],
+        ["--epsilon", "1", "--queries", "2000", "--typical-error", *MANY],
+        ["--epsilon", "1", "--queries", "2000", "--no-typical-error", *MANY],
         ["--epsilon", "1", "--form", "value", "--sensitivity", "0.3", "--grid", "0.1"],
         ["--epsilon", "1", "--form", "values", "--dimensions", "3"],
         ["--epsilon", "1", "--form", "cells", "--universe", "1000000000", "--sparsity", "7"],

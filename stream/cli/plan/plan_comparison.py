@@ -32,16 +32,8 @@ from stream.tables.checks import PersonRows, check_table
 from stream.tables.checks.table_check import describe_bounds
 from stream.tables.table_errors import UnreadableError
 
-_MECHANISM_OPTIONS: Final = (
-    "numbers",
-    "dimensions",
-    "sparsity",
-    "projections",
-    "gap",
-    "warm_start",
-    "typical_error",
-)
-"""Fields of mechanisms for which ``sotto plan`` has an option of the same name."""
+_FIELDS_WITH_OTHER_OPTIONS: Final = {"rows", "steps", "categories"}
+"""Fields of mechanisms for which ``sotto plan`` has no option of the same name and meaning."""
 
 
 def show_choices(
@@ -197,7 +189,6 @@ def _plan_command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
         "--beta": goal.beta,
         **_cell_options(facts),
         "--rows": mechanism.get("rows") or facts.rows,
-        **{f"--{name.replace('_', '-')}": mechanism.get(name) for name in _MECHANISM_OPTIONS},
         "--categories": None if categories is None else len(categories),
         "--contributions": facts.contributions if facts.contributions > 1 else None,
         "--neighbors": facts.neighbors if facts.neighbors != "add-remove" else None,
@@ -206,10 +197,12 @@ def _plan_command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
         options |= {"--sensitivity": facts.sensitivity_steps, "--total": facts.horizon.each}
     elif not facts.disjoint and categories is None:
         options |= {"--sensitivity": sensitivity, "--grid": facts.grid}
-    words = [f"{name} {_format_option(value)}" for name, value in options.items() if value is not None]
-    flags = [f"--{name.replace('_', '-')}" for name in ("monotone", "worst_case") if mechanism.get(name)]
-    flags += ["--no-counts"] if mechanism.get("counts") is False else []
-    return " ".join(["sotto plan", *words, *flags])
+    if best.spec is not None:
+        changed = best.spec.mechanism.model_dump(exclude_defaults=True)
+        own = [name for name in goal.fields if name in changed and name not in _FIELDS_WITH_OTHER_OPTIONS]
+        options |= {f"--{name.replace('_', '-')}": changed[name] for name in own}
+    words = [_format_option(name, value) for name, value in options.items() if value is not None]
+    return " ".join(["sotto plan", *words])
 
 
 def _cell_options(facts: SourceFacts) -> dict[str, object]:
@@ -221,8 +214,10 @@ def _cell_options(facts: SourceFacts) -> dict[str, object]:
     return {}
 
 
-def _format_option(value: object) -> str:
-    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+def _format_option(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return name if value else f"--no-{name.removeprefix('--')}"
+    return f"{name} {repr(value).removesuffix('.0') if isinstance(value, float) else value}"
 
 
 _NAME_PREFIX: Final = "any"
