@@ -8,7 +8,7 @@ from fractions import Fraction
 from html import escape
 from typing import Any, Final
 
-from schemas import Amount, Answer, GrantRecord, Query, Source, TextInterval
+from schemas import TOO_MANY_TEXTS, Amount, Answer, GrantRecord, Query, Source, TextInterval
 from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import (
@@ -232,8 +232,7 @@ def quote_formula(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_STARTS) else value
 
 
-_DECISION_KINDS: Final = {"above_threshold", "numeric_sparse"}
-_KINDS_THAT_CHARGE_EACH: Final = {"laplace", "noisy_max", "exponential"}
+_CHARGED_BASES: Final = {"noisy", TOO_MANY_TEXTS}
 
 
 def cost_of(grant: GrantRecord, source: Source, answer: Answer) -> Fraction:
@@ -270,14 +269,9 @@ def next_costs(
     return free, charged
 
 
-def is_charged(grant: GrantRecord, answer: Answer) -> bool:
+def is_charged(answer: Answer) -> bool:
     """Return whether an answer counts against the stream's cutoff of charged answers."""
-    if not _is_answered(answer):
-        return False
-    kind = grant.spec.mechanism.kind
-    if kind in _DECISION_KINDS:
-        return answer.outcome == "above"
-    return kind in _KINDS_THAT_CHARGE_EACH or answer.basis == "noisy"
+    return _is_answered(answer) and (answer.outcome == "above" or answer.basis in _CHARGED_BASES)
 
 
 def _is_answered(answer: Answer) -> bool:
@@ -288,7 +282,7 @@ def _added_loss(grant: GrantRecord, source: Source, answer: Answer) -> Cost:
     """Return the loss after an answer minus the loss before it, by its index and its ``tops_left``."""
     if answer.index is None or not _is_answered(answer):
         return NO_COST
-    charged, left = is_charged(grant, answer), answer.tops_left
+    charged, left = is_charged(answer), answer.tops_left
     tops = int(charged) if left is None else charged_answers(grant.calibration, grant.extensions) - left
     before, after = (
         realised_cost(grant.calibration, source.accountant, answered, max(charges, 0), extensions=grant.extensions)

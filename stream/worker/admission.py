@@ -143,10 +143,6 @@ def reject_repeated_fields(rows: list[Row], rejected: list[tuple[int, Rejection]
     return kept
 
 
-_COUNTING_KINDS: Final = frozenset({"laplace", "above_threshold", "numeric_sparse", "noisy_max", "exponential"})
-"""The mechanisms whose questions each need one or a few counts and sums of a table."""
-
-
 @dataclass(frozen=True)
 class QueryBatch(Batch):
     """Decoded records, assigned to streams.
@@ -299,7 +295,7 @@ class Admission:
         self._context.count_together(
             (slot, query)
             for _, slot, query in batch.unresolved
-            if kinds[slot] in _COUNTING_KINDS and not refused[slot]
+            if not refused[slot] and self._families.family(kinds[slot]).counts_rows
         )
         rejected = batch.rejected.copy()
         questions: list[AdmittedQuestion] = []

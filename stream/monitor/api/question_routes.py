@@ -290,7 +290,7 @@ async def ask_question(tables: MonitorTables, asker: Asker | None, query: Query)
             for row in result.rows()
         ],
         cost=total_cost(grant, source, [result]),
-        charged=is_charged(grant, result),
+        charged=is_charged(result),
         warnings=list(result.warnings),
     )
 
@@ -318,7 +318,7 @@ async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: S
         columns=list(table.columns),
         rows=table.rows(),
         cost=total_cost(grant, source, results),
-        charged=sum(is_charged(grant, one) for one in results),
+        charged=sum(is_charged(one) for one in results),
         questions=len(results),
         answers=[to_answer(one) for one in results],
         warnings=list(table.warnings),

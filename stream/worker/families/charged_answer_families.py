@@ -66,6 +66,8 @@ from stream.worker.families.statistics import keep_largest_groups
 class LaplaceFamily(Family):
     """Streams of kind ``laplace``."""
 
+    counts_rows = True
+
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._questions = LaplaceQuestions(context)
@@ -218,6 +220,7 @@ class _SelectionFamily(PaidFamily):
     """Base of noisy maximum and exponential mechanism, which differ only in ``_choose``."""
 
     kind: Literal["noisy_max", "exponential"]
+    counts_rows = True
 
     def admit(self, slot: int, query: Any) -> _ScoredCandidates:
         """Resolve the candidates to private scores."""

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -184,7 +184,13 @@ class TableReleasedError(Exception):
 
 
 class Family(ABC):
-    """Answers the questions to all streams of a partition with one kind of mechanism."""
+    """Answers the questions to all streams of a partition with one kind of mechanism.
+
+    With ``counts_rows`` each question needs one or a few counts and sums of a table, which an engine
+    computes together for a batch.
+    """
+
+    counts_rows: ClassVar[bool] = False
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import cache
 from itertools import repeat
 from types import MappingProxyType
-from typing import Annotated, Any, Final, NamedTuple, Protocol, Self
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -170,6 +170,9 @@ class Verdicts(NamedTuple):
 class ColumnFamily(Protocol):
     """A family that decides a whole batch at once."""
 
+    counts_rows: ClassVar[bool]
+    """As in ``Family``."""
+
     def admit(self, slot: int, query: Any) -> float:
         """Return the question's private number without changing state, or raise Rejection.
 
@@ -260,6 +263,8 @@ class _ComparedBatch(NamedTuple):
 
 class SparseVectorFamily:
     """Streams of the kinds ``above_threshold`` and ``numeric_sparse``."""
+
+    counts_rows: ClassVar[bool] = True
 
     def __init__(self, context: Context) -> None:
         self._context = context
