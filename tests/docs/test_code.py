@@ -101,8 +101,9 @@ def test_make_targets_and_modules_exist(path: Path) -> None:
             assert importlib.util.find_spec(found[1]) is not None, line
 
 
-def test_contributing_names_paths_that_exist() -> None:
-    code = page(PROJECT / "CONTRIBUTING.md").inline
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_developers_documents_name_paths_that_exist(document: str) -> None:
+    code = page(PROJECT / document).inline
     paths = [one for one in code if re.fullmatch(r"(stream|schemas|tests|docs)(/[a-z_.]+)+", one)]
     assert len(paths) > 20
     assert [path for path in paths if not (PROJECT / path).exists()] == []
