@@ -56,7 +56,7 @@ def parse_day(text: str) -> int:
     if (found := _DATE.fullmatch(text)) is not None:
         with suppress(ValueError):
             return (date(*map(int, found.groups())) - _EPOCH).days
-    raise ValueError("give a date as YYYY-MM-DD, as 2024-03-31")
+    raise ValueError("give a date in the form YYYY-MM-DD, such as 2024-03-31")
 
 
 def format_day(day: int) -> str:

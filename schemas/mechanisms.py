@@ -195,7 +195,7 @@ class Pmw(SparingEvent):
     def _check_worst_case(self) -> Pmw:
         if self.worst_case and self.typical_error:
             raise ValueError(
-                "typical_error: there is none with worst_case; leave out typical_error, or worst_case"
+                "typical_error: is not computed with worst_case; leave out typical_error, or worst_case"
             )
         if self.worst_case and self.gap is not None and self.updates is not None:
             raise ValueError("worst_case: gap and updates follow from each other; give one of them, or neither")

@@ -276,7 +276,9 @@ def form_of(query: QueryLike) -> Form:
     if len(found) > 1 and found[1][0] in COMPANION_FIELDS.get(found[0][0], ()):
         del found[1]
     if len(found) > 1:
-        raise ValueError(f"{found[0][0]}, {found[1][0]}: give exactly one of them; ask the other by itself")
+        raise ValueError(
+            f"{found[0][0]}, {found[1][0]}: give exactly one of them; ask for the other in a separate question"
+        )
     if not found:
         if query.people and not query.fraction:
             _require_companions(query, "people")
@@ -287,10 +289,10 @@ def form_of(query: QueryLike) -> Form:
     field, form, where_allowed = found[0]
     if query.fraction or (query.people and field != "group_by"):
         raise ValueError(
-            f"{'fraction' if query.fraction else 'people'}: goes with where alone; remove it or {field}"
+            f"{'fraction' if query.fraction else 'people'}: belongs to where alone; remove it or {field}"
         )
     if query.where is not None and not where_allowed:
-        raise ValueError(f"{field}, where: give exactly one of them; ask the other by itself")
+        raise ValueError(f"{field}, where: give exactly one of them; ask for the other in a separate question")
     _require_companions(query, field)
     return "people_groups" if query.people else form
 
@@ -299,11 +301,11 @@ def _require_companions(query: Any, field: str) -> None:
     """Refuse further fields that do not belong to the question ``field``, and a missing ``bound``."""
     allowed = COMPANION_FIELDS.get(field, ())
     if query.min_rows is not None and not (query.people and "min_rows" in allowed):
-        raise ValueError("min_rows: counts people; add people, without group_by, or remove it")
+        raise ValueError("min_rows: belongs to people without group_by; add people, or remove min_rows")
     if query.bound is not None and "bound" not in allowed:
-        raise ValueError("bound: goes with person_sum; name the attribute there, or remove it")
+        raise ValueError("bound: belongs to person_sum; name the attribute in person_sum, or remove bound")
     if query.top is not None and "top" not in allowed:
-        raise ValueError("top: goes with group_by; name the attributes to group by, or remove it")
+        raise ValueError("top: belongs to group_by; name the attributes in group_by, or remove top")
     if query.person_sum is not None and query.bound is None:
         raise ValueError("bound: is missing; give the most that one person's sum may count")
 
@@ -313,9 +315,9 @@ def _check_quantiles(query: Any) -> None:
     if query.q is None:
         return
     if query.quantile is None:
-        raise ValueError("q: goes with quantile; name the attribute there, or remove it")
+        raise ValueError("q: belongs to quantile; name the attribute in quantile, or remove q")
     if query.group_by is not None and isinstance(query.q, list | tuple):
-        raise ValueError("q: with group_by, give one number; ask the other quantiles by themselves")
+        raise ValueError("q: with group_by, give one number; ask for other quantiles in separate questions")
 
 
 def _asks_by_where_alone(query: Any) -> bool:

@@ -64,7 +64,7 @@ def _separate_texts(given: Any) -> Any:
     if not isinstance(texts, dict):
         return given
     if found & texts.keys():
-        raise ValueError("texts: an attribute is declared there and in attributes; declare it once")
+        raise ValueError("texts: an attribute is declared in texts and in attributes; declare it once")
     return {
         **given,
         "attributes": {name: one for name, one in attributes.items() if name not in found},
@@ -169,7 +169,7 @@ class TableSource(_Source):
     @model_validator(mode="after")
     def _require_unique_names(self) -> TableSource:
         if self.texts.keys() & self.attributes.keys():
-            raise ValueError("texts: an attribute is declared there and in attributes; declare it once")
+            raise ValueError("texts: an attribute is declared in texts and in attributes; declare it once")
         return self
 
     @field_validator("path")
@@ -180,7 +180,7 @@ class TableSource(_Source):
     @model_validator(mode="after")
     def _require_place(self) -> TableSource:
         if (self.path is None) is (self.view is None):
-            raise ValueError("path, view: a table has one of them; give its path, or a view of several tables")
+            raise ValueError("path, view: a table has either a path or a view of several tables; give one of them")
         if self.view is not None:
             self.view.require_person(self.person)
         return self
@@ -188,11 +188,11 @@ class TableSource(_Source):
     @model_validator(mode="after")
     def _check_columns(self) -> TableSource:
         if self.person is None and self.contribution != 1:
-            raise ValueError(
-                "contribution: needs the column with the person of each row; name it in person, or leave contribution out"
-            )
+            raise ValueError("contribution: needs a person column; name it in person, or leave contribution out")
         if unknown := self.columns.keys() - self.attributes.keys() - self.texts.keys():
-            raise ValueError(f"columns: {len(unknown)} of them are no attributes; declare them in attributes")
+            raise ValueError(
+                f"columns: {len(unknown)} of its names are not attributes; declare them in attributes"
+            )
         return self
 
     @property
@@ -285,26 +285,26 @@ class EventsSource(_Source):
     @model_validator(mode="after")
     def _check_fields(self) -> EventsSource:
         if self.texts.keys() & self.attributes.keys():
-            raise ValueError("texts: an attribute is declared there and in attributes; declare it once")
+            raise ValueError("texts: an attribute is declared in texts and in attributes; declare it once")
         if (self.unit == "person-period") is not (self.period is not None):
-            raise ValueError("unit, period: a period goes with unit 'person-period' alone; give both, or neither")
+            raise ValueError(
+                "unit, period: unit 'person-period' needs a period, and no other unit has one; give both, or neither"
+            )
         if self.period is not None and not HOUR_MS <= span_ms(self.period) <= 366 * 24 * HOUR_MS:
             raise ValueError("period: must be between an hour and 366 days; give another")
         if self.period is not None and self.renews is not None:
-            raise ValueError("renews: each period has a budget of its own already; leave renews out")
+            raise ValueError("renews: each period already has a separate budget; leave renews out")
         if self.period_of is not None or self.starts is not None:
             self._require_period()
         if unknown := self.fields.keys() - self.attributes.keys() - self.texts.keys():
-            raise ValueError(f"fields: {len(unknown)} of them are no attributes; declare them in attributes")
+            raise ValueError(f"fields: {len(unknown)} of its names are not attributes; declare them in attributes")
         if self.total is not None and self.total < self.contribution:
             raise ValueError("total: must not be below contribution; raise it, or lower contribution")
         return self
 
     def _require_period(self) -> None:
         if self.period is None or self.period_of is None or self.starts is None:
-            raise ValueError(
-                "period_of, starts: go together, and with a period; leave them out, because Sotto begins periods"
-            )
+            raise ValueError("period_of, starts: are set by Sotto when it begins a period; leave them out")
         if self.source != named_at(self.period_of, moment_ms(self.starts)):
             raise ValueError("source: is not the name of this period; leave period_of and starts out")
 

@@ -78,12 +78,12 @@ class StandingQuery(SparingEvent):
     @model_validator(mode="after")
     def _one_question(self) -> StandingQuery:
         if self.quantile is not None and self.count != "events":
-            raise ValueError("count, quantile: give exactly one of them; ask the other in another stream")
+            raise ValueError("count, quantile: give exactly one of them; ask for the other in another stream")
         if self.q is not None and self.quantile is None:
-            raise ValueError("q: goes with quantile; name the attribute there, or remove it")
+            raise ValueError("q: belongs to quantile; name the attribute in quantile, or remove q")
         if self.quantile is not None and self.top is not None:
             raise ValueError(
-                "top: chooses the largest counts or sums, and quantile asks for none; remove one of them"
+                "top: selects the largest counts or sums, but quantile asks for neither; remove top or quantile"
             )
         return self
 

@@ -94,11 +94,11 @@ class Address:
         """
         address = cls._parse(text, _key_part)
         if address is None:
-            raise ValueError(f"no address; begin with {_SCHEMES}")
+            raise ValueError(f"not an address; begin with {_SCHEMES}")
         form = _SERVER_FORMS.get(address.scheme)
         if form is not None and (len(address.parts) > form.part_count or address.version is not None):
             raise ValueError(
-                f"a root is no more than {address.scheme}://{form.host}/{form.parts.partition('[')[0]}"
+                f"a root has at most the parts {address.scheme}://{form.host}/{form.parts.partition('[')[0]}"
             )
         return address
 
@@ -106,7 +106,7 @@ class Address:
     def _parse(cls, text: str, part: re.Pattern[str]) -> Address | None:
         if (found := _ADDRESS_PATTERN.fullmatch(text)) is None:
             if "://" in text:
-                raise ValueError(f"no '://' within a path; an address begins with {_SCHEMES}")
+                raise ValueError(f"a path contains no '://'; an address begins with {_SCHEMES}")
             return None
         scheme, authority, rest = found.groups()
         if "@" in authority:
@@ -244,13 +244,13 @@ class View(SparingEvent):
         """Raise ValueError unless the tables of people fit the source's person column, or its lack of one."""
         people = [table for table in self.tables.values() if not table.key]
         if person is None and any(table.person is not None for table in people):
-            raise ValueError("person: a table of the view has persons; name the view's column with the person")
+            raise ValueError("person: a table of the view has persons; name the column of the view that has them")
         if person is None and len(people) != 1:
             raise ValueError(
-                f"view: {len(people)} tables without a key, and no person; without persons exactly one table has rows of "
-                "people, so give the others a key, or name the person"
+                f"view: {len(people)} tables without a key, and no person; without a person only one table may have rows of "
+                "people, so give the other tables a key, or name the person"
             )
         if person is not None and (not people or any(table.person is None for table in people)):
             raise ValueError(
-                "view: each table needs a person or, if it is public, a key, and one a person; name them"
+                "view: each table needs a person or, if it is public, a key, and at least one table needs a person; name them"
             )

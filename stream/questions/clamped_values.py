@@ -1,8 +1,8 @@
-"""Warns of numbers, conditions and groups that count values outside a declared range.
+"""Warns about numbers, conditions and groups that count values outside a declared range.
 
-A value outside the range of a clamped attribute counts as the nearer end. So the end ``18`` also has
-the rows below 18, and ``age = 18`` or ``age BETWEEN 18 AND 30`` counts them. All warnings depend on
-the question, the declarations and published numbers alone.
+A value outside the range of a clamped attribute counts as the nearer end of the range. So the end ``18`` also has the
+rows below 18, and ``age = 18`` or ``age BETWEEN 18 AND 30`` counts these. All warnings depend on the question, the
+declarations and published numbers alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def warn_about_clamping(
 ) -> tuple[str, ...]:
     """Return the warnings about clamped values in an answer's numbers, conditions and groups.
 
-    Sums, means and spreads always may depend on clamped values, a quantile only at an end of the range.
+    Sums, means and spreads may always depend on clamped values. A quantile may only if it, or an end of its interval, is
+    at an end of the range.
     """
     if answer.outcome in {"rejected", "halted"} or not isinstance(source, TableSource):
         return ()
@@ -53,7 +54,7 @@ def warn_about_clamping(
 
 
 def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
-    """Describe the clamped values in the answers of a standing stream."""
+    """Return warnings about the clamped values in the answers of a standing stream."""
     standing = spec.standing
     if standing is None or not isinstance(source, EventsSource):
         return ()
@@ -98,32 +99,32 @@ def _describe_quantile(answer: Answer, query: Query, attributes: Mapping[str, Do
 def _describe_ends(
     attributes: Mapping[str, Domain], predicates: Iterable[str], where: str | None, groups: Iterable[str]
 ) -> tuple[str, ...]:
-    """Describe each end of a range that a condition or a group tells apart from the values beyond it."""
+    """Describe each end of a range that a condition or a group selects without the values beyond it."""
     clamped = {name: domain for name, domain in attributes.items() if _is_clamped(domain)}
     groups = [name for name in groups if name in clamped]
     found: dict[str, set[bool]] = {}
     for text in predicates:
         if any(name.casefold() in text.casefold() for name in clamped):
-            for name, is_last in _told_apart(text, attributes):
+            for name, is_last in _ends_in_condition(text, attributes):
                 found.setdefault(name, set()).add(is_last)
     for name in groups:
-        found.setdefault(name, set()).update(_shown_ends(where or "TRUE", name, attributes))
+        found.setdefault(name, set()).update(_ends_in_groups(where or "TRUE", name, attributes))
     return tuple(_describe_end(name, clamped[name], ends) for name, ends in found.items() if ends)
 
 
-def _told_apart(text: str, attributes: Mapping[str, Domain]) -> Iterator[tuple[str, bool]]:
-    """Yield each end, (attribute, is the last one), beyond which a condition holds for other rows."""
+def _ends_in_condition(text: str, attributes: Mapping[str, Domain]) -> Iterator[tuple[str, bool]]:
+    """Yield each end of a range beyond which a condition holds for other rows: attribute, and whether it is the last."""
     wider = _widen(attributes)
     predicate = _parse(text, {**attributes, **{name: domain for name, (domain, _) in wider.items()}})
-    for leaf in _leaves(predicate):
+    for leaf in _list_leaves(predicate):
         if leaf.attribute in wider:
             first = wider[leaf.attribute][1]
             after = first + attributes[leaf.attribute].size
             yield from ((leaf.attribute, cut == after) for cut in leaf.cuts if cut in {first, after})
 
 
-def _shown_ends(where: str, name: str, attributes: Mapping[str, Domain]) -> Iterator[bool]:
-    """Yield which ends of a group's attribute, False for the first, a condition does not exclude."""
+def _ends_in_groups(where: str, name: str, attributes: Mapping[str, Domain]) -> Iterator[bool]:
+    """Yield the ends of an attribute's range that a condition does not exclude: False for the first, True for the last."""
     predicate, size = _parse(where, attributes), attributes[name].size
     for is_last, cuts in ((False, (0, 1)), (True, (size - 1, size))):
         if conjunction([predicate, make_leaf(name, size, cuts)]) != FALSE:
@@ -136,24 +137,24 @@ def _parse(text: str, attributes: Mapping[str, Domain]) -> Predicate:
     try:
         return PredicateParser(attributes).parse(text)
     except PredicateError:
-        return FALSE  # the worker refuses it
+        return FALSE  # the worker will refuse the condition
 
 
-def _leaves(predicate: Predicate) -> Iterator[Codes]:
+def _list_leaves(predicate: Predicate) -> Iterator[Codes]:
     match predicate:
         case Codes():
             yield predicate
         case AllOf(parts) | AnyOf(parts):
             for part in parts:
-                yield from _leaves(part)
+                yield from _list_leaves(part)
 
 
 def _widen(attributes: Mapping[str, Domain]) -> dict[str, tuple[Domain, int]]:
-    """Return the clamped attributes with cells beyond each end, and the number of cells before the first."""
+    """Return each clamped domain with cells beyond both ends, and the number of added cells before its first value."""
     wider = {}
     for name, domain in attributes.items():
         if _is_clamped(domain):
-            with suppress(ValueError, OverflowError):  # a wider range may exceed a limit
+            with suppress(ValueError, OverflowError):  # the wider range may exceed a limit of domains
                 wider[name] = _with_cells_beyond(domain)
     return wider
 
@@ -181,7 +182,7 @@ def _with_cells_beyond(domain: Domain) -> tuple[Domain, int]:
 
 
 def _describe_end(name: str, domain: Domain, ends: set[bool]) -> str:
-    """Describe which values beyond its range an end counts."""
+    """Describe the values beyond a range that its ends count too."""
     lower, higher, values = (
         ("earlier", "later", "dates") if isinstance(domain, Dates) else ("lower", "higher", "values")
     )
@@ -218,7 +219,7 @@ def _range_text(domain: Domain) -> str:
 
 
 def _is_clamped(domain: Domain) -> bool:
-    """Whether values outside a domain count as its ends; parts of dates, such as an hour, have none."""
+    """Return whether values outside a domain count as its ends; parts of dates, such as the hour, are never outside."""
     match domain:
         case Dates():
             return domain.part is None and domain.outside == "clamp"

@@ -254,7 +254,7 @@ def describe_live_topic(source: EventsSource) -> str:
         period = f"; the unit of privacy is one person in one period of {source.period}"
     clock = "marks in the topic"
     if source.clock == "broker":
-        clock = f"the broker's stamps, those of a silent partition {source.idle} behind"
+        clock = f"the broker's timestamps, {source.idle} later if a partition is silent"
     return (
         f"topic {source.topic}: {describe_source_bound(source)} of a stream{total}; windows close by {clock}; "
         f"events more than {source.ahead} ahead are refused{period}"

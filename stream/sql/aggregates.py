@@ -222,7 +222,7 @@ def _parse_share(name: str, node: exp.Div, where: str | None, *, grouped: bool) 
         "count",
     ) or numerator.where is None:
         raise StatementError(
-            "only COUNT(*) FILTER (WHERE …) / COUNT(*) can be divided; ask each in its own column"
+            "only COUNT(*) FILTER (WHERE …) / COUNT(*) can be divided; ask for each number in a separate column"
         )
     return replace(
         _make_share(name, numerator.where, where, grouped=grouped),
@@ -263,7 +263,9 @@ def _parse_percentile(name: str, node: exp.WithinGroup, where: str | None) -> An
 def _parse_quantile(name: str, attribute: exp.Expr, q: exp.Expr | None, where: str | None) -> AnswerColumn:
     number = None if q is None else strip_parentheses(q)
     if not isinstance(number, exp.Literal) or number.is_string or not 0.0 <= float(number.this) <= 1.0:
-        raise StatementError("a quantile is one number from 0 to 1, as 0.25; ask others in columns of their own")
+        raise StatementError(
+            "a quantile is one number from 0 to 1, such as 0.25; ask for further quantiles in separate columns"
+        )
     return AnswerColumn(name, "quantile", where, attribute_of(attribute, "the quantile"), float(number.this))
 
 
@@ -286,7 +288,7 @@ def _without_factor(node: exp.Expr) -> exp.Expr:
 def _parse_case(node: exp.Case) -> tuple[str, exp.Expr]:
     branches = node.args["ifs"]
     if node.this is not None or len(branches) != 1:
-        raise StatementError("a CASE has one WHEN with a condition; ask one column for each")
+        raise StatementError("a CASE has one WHEN with a condition; write one column for each condition")
     return condition_of(branches[0].this), strip_parentheses(branches[0].args["true"])
 
 

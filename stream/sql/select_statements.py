@@ -133,7 +133,7 @@ _SUPPORTED_CLAUSES: Final = frozenset(
     {"kind", "expressions", "from_", "where", "group", "having", "order", "limit", "distinct"}
 )
 _CLAUSE_REMEDIES: Final[dict[str, str]] = {
-    "joins": "one row is one person of one table; declare what you join as attributes of the source",
+    "joins": "statements are about one table; declare joined columns as attributes of the source, with a view",
     "windows": "ask counts, sums or means by GROUP BY",
     "offset": "leave it out, and drop rows from the result yourself",
     "with_": "write one SELECT from one table",
@@ -273,7 +273,7 @@ def _parse_select(select: exp.Select, text: str) -> SelectStatement:
     names = [column.name for column in columns]
     if reserved := next((name for name in names if name.endswith(NUMBER_SUFFIXES)), None):
         raise StatementError(
-            f"'{reserved}' ends as the column of a number's error does; give the column another name with AS"
+            f"'{reserved}' ends like the columns that are added for errors of numbers; give the column another name with AS"
         )
     if repeated := next((name for index, name in enumerate(names) if name in names[:index]), None):
         raise StatementError(f"two columns have the name '{repeated}'; give one of them another name with AS")
@@ -338,7 +338,7 @@ def _parse_groups(select: exp.Select) -> tuple[tuple[str, ...], tuple[str, ...]]
         return (), ()
     if extra := [name for name, value in group.args.items() if value and name != "expressions"]:
         raise StatementError(
-            f"GROUP BY {extra[0].upper()} cannot be asked; name the attributes, one statement for each grouping"
+            f"GROUP BY {extra[0].upper()} cannot be asked; name attributes, and write one statement for each grouping"
         )
     attributes_by_alias = {
         one.alias.casefold(): attribute_of(one.this, "SELECT")
@@ -370,7 +370,7 @@ def _parse_column(
         name = written
     node = strip_parentheses(node.this if isinstance(node, exp.Alias) else node)
     if isinstance(node, exp.Star):
-        raise StatementError(f"* would be the rows themselves; {SUPPORTED_AGGREGATES}")
+        raise StatementError(f"* would return rows; {SUPPORTED_AGGREGATES}")
     if isinstance(node, exp.Column):
         attribute = attribute_of(node, "SELECT")
         if attribute.casefold() not in {name.casefold() for name in groups}:

@@ -191,7 +191,7 @@ class StreamCheck:
     def _require_attributes(self, column: str, named: set[str], attributes: Sequence[str]) -> None:
         if lacking := sorted(named - {*attributes}):
             raise StatementError(
-                f"column '{column}': attribute '{lacking[0]}' is none of the mechanism.attributes of stream '{self._stream}'; ask about "
+                f"column '{column}': attribute '{lacking[0]}' is not among the mechanism.attributes of stream '{self._stream}'; ask about "
                 + ", ".join(attributes[:8])
             )
 
@@ -402,7 +402,7 @@ def _require_numbers(statement: SelectStatement, columns: Sequence[Column], sour
 
 def _require_person(column: str, source: TableSource) -> None:
     if source.person is None:
-        raise StatementError(distinct_message(" (this one declares none: one row is one person)"))
+        raise StatementError(distinct_message(" (this source declares none: each row is one person)"))
     if column.casefold() != source.person.casefold():
         raise StatementError(distinct_message(f", '{source.person}'"))
 
@@ -477,7 +477,9 @@ def _statistic_query(column: AnswerColumn, source: TableSource, groups: tuple[st
         )
         raise StatementError(f"'{attribute}' is not declared as {wanted}; ask COUNT(*) … GROUP BY it")
     if attribute in groups:
-        raise StatementError(f"GROUP BY: '{attribute}' is the attribute of a column too; group by others")
+        raise StatementError(
+            f"GROUP BY: '{attribute}' is also the attribute of a column; group by other attributes"
+        )
     found: dict[str, Any] = {column.form: attribute}
     found |= {} if column.where is None else {"where": column.where}
     found |= {} if column.q is None else {"q": column.q}

@@ -184,7 +184,7 @@ def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
             [],
             "no question: give --value, --where, --sum, --mean, --quantile, --iqr, --variance, --stddev, --group-by, ",
         ),
-        (["--q", "0.5", "--where", "x > 1"], "q: goes with quantile"),
+        (["--q", "0.5", "--where", "x > 1"], "q: belongs to quantile"),
         (["--quantile", "x", "--q", "2"], "--q: "),
         (["--alpha", "3"], "no question: give --value"),
         (["--question", "{}"], "no question: give --value"),

@@ -31,7 +31,7 @@ def test_commands_say_what_is_declared_asked_and_promised(driver: Driver) -> Non
     said = run_connected("source", "add", json.dumps(flights(total=5)))
     told = (
         "topic ops.departures: of each 'tailnum' at most 2 events count in a window of a stream, and 5 in all windows of a running count; "
-        "windows close by the broker's stamps, those of a silent partition 5s behind; events more than 5m ahead are refused"
+        "windows close by the broker's timestamps, 5s later if a partition is silent; events more than 5m ahead are refused"
     )
     assert told in said
     assert told in run_connected("source", "show", "flights")

@@ -108,7 +108,7 @@ def advise_on_rows(
         return
     if people is not None and people.with_several:
         yield (
-            f"guarantees are for one row per person: a person with {people.most_rows:,} rows has a loss of up to "
+            f"the privacy guarantee is for one row of each person: a person with {people.most_rows:,} rows has a loss of up to "
             f"{_describe_group_loss(source, people.most_rows)}; declare person {quote_name(people.column)} and a contribution, or make one row of "
             "each person's rows"
         )
@@ -119,9 +119,11 @@ def advise_on_rows(
 def describe_bounds(people: PersonRows) -> str:
     """Describe how many rows the declared and larger contribution bounds leave out, and what larger ones cost."""
     larger = "; ".join(f"{one.contribution:,} would leave out {one.rows_beyond:,}" for one in people.bounds)
+    larger = f"a contribution of {larger}; " if larger else ""
     return (
-        f"{people.rows_beyond:,} rows do not count, because {people.contribution:,} others of their person do; counts and sums lack them, and no "
-        f"± covers this; {larger}; k times the contribution has k times the noise; it is public, so choose it without looking at the table"
+        f"{people.rows_beyond:,} rows do not count, because {people.contribution:,} other rows of their person do; counts and sums lack them, "
+        f"and no ± covers this; {larger}with k times the contribution the noise is k times as large; the "
+        "contribution is public, so choose it without looking at the table"
     )
 
 

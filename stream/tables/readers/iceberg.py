@@ -1,9 +1,9 @@
-"""Finds the files of one version of an Iceberg table, which its metadata file names.
+"""Finds the files of the version of an Iceberg table that a metadata file describes.
 
-The package pyiceberg reads the metadata and the manifests (iceberg.apache.org/spec). The files are
-read like those of other tables, with these exceptions:
+The package pyiceberg reads the metadata and the manifests (iceberg.apache.org/spec). The files are read like those of
+other tables, with these exceptions:
 
-- Only files in the table's folder are read. The folder may have been moved or copied.
+- Only files in the table's folder are read; the whole folder may have been moved or copied.
 - If a file lacks a column, its cells are missing.
 - Rows in position delete files are skipped.
 """
@@ -38,7 +38,7 @@ ReadBytes = Callable[[TableFile], bytes]
 
 
 def local_version_files(metadata: Path, listed: Sequence[TableFile]) -> tuple[TableFile, ...]:
-    """Select the files of a local table's version; links must not lead out of its folder."""
+    """Select the files of a version of a local table; links that lead out of its folder are not followed."""
     folder = metadata.parent.parent.resolve()
     file_by_path = {
         path.relative_to(folder).parts: part
@@ -55,9 +55,9 @@ def version_files(
 ) -> tuple[TableFile, ...]:
     """Select the files of the current snapshot of a metadata file, in the order of their names.
 
-    ``listed`` has the files of the table's folder by their paths in it, and ``options`` are polars'
-    settings of the object store. UnreadableError if the metadata cannot be read, names an unknown file,
-    or uses unsupported features; Missing if the extra ``iceberg`` is not installed.
+    ``listed`` has the files of the table's folder by their paths in it, and ``options`` are polars' settings of the
+    object store. UnreadableError if the metadata cannot be read, names an unknown file, or uses unsupported features;
+    Missing if the extra ``iceberg`` is not installed.
     """
     import_or_missing("pyiceberg", "iceberg")
     from pyiceberg.serializers import FromInputFile  # noqa: PLC0415  (an extra)
@@ -104,7 +104,7 @@ def _path_in_folder(path: str, location: str, listed: Collection[PathParts]) -> 
 
 
 def _folder_io(location: str, listed: Mapping[PathParts, TableFile], read_bytes: ReadBytes) -> Any:
-    """Return pyiceberg's access to files: it reads listed files, and writes nothing."""
+    """Return the object by which pyiceberg reads files: it reads listed files only, and writes nothing."""
     from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile  # noqa: PLC0415  (an extra)
 
     class ListedInput(InputFile):
@@ -135,9 +135,10 @@ def _folder_io(location: str, listed: Mapping[PathParts, TableFile], read_bytes:
 
 
 def _require_supported_features(table: Any) -> None:
-    """Raise UnreadableError if the format is newer, or columns were renamed or replaced.
+    """Raise UnreadableError if the format is newer, or if columns were renamed or replaced.
 
-    Files are read by column names. So each name must have had one field number in all schemas.
+    Files are read by the names of columns, so a name must have the same field number in all schemas, and a number the
+    same name.
     """
     if table.format_version > _LATEST_FORMAT:
         raise UnreadableError(
@@ -153,8 +154,8 @@ def _require_supported_features(table: Any) -> None:
 def _columns_that_may_be_missing(table: Any, file: Any) -> tuple[str, ...]:
     """Return the columns whose cells are missing if a file lacks them.
 
-    A partition column is not among them: if a file lacks it, its cells are in the manifest. Columns for
-    which the manifest counts values are not either: a file that lacks such a name has another name for it.
+    Two kinds of columns are left out. If a file lacks a partition column, its cells are in the manifest. If the manifest
+    counts values of a column for the file, the file has this column, perhaps under another name.
     """
     known = {field.source_id for spec in table.partition_specs for field in spec.fields} | set(
         file.value_counts or ()
@@ -170,7 +171,7 @@ def _require_parquet(file: Any) -> None:
 
 
 def _kept_rows(file: Any, deletions: Sequence[TableFile], options: Mapping[str, Any]) -> bytes | None:
-    """Return a byte per row of a file, 0 if a position delete file names the row; None without deletions."""
+    """Return a byte for each row of a file, 0 if a position delete file names the row; None without such files."""
     if not deletions:
         return None
     kept = np.ones(file.record_count, dtype=np.uint8)
@@ -186,7 +187,7 @@ def _kept_rows(file: Any, deletions: Sequence[TableFile], options: Mapping[str, 
 
 @contextmanager
 def _as_unreadable_errors() -> Iterator[None]:
-    """Convert errors to UnreadableError without their messages, which may quote the table."""
+    """Convert errors of pyiceberg to UnreadableError, without their messages, which may quote the table."""
     try:
         yield
     except UnreadableError:

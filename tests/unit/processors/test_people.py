@@ -111,7 +111,7 @@ def test_a_table_without_persons_counts_a_row_for_each() -> None:
     made = driver(person=None, contribution=1)
     opened(made, {"kind": "laplace", "answers": 3})
     assert made.ask("s", people=True).estimate == made.ask("s", where="TRUE").estimate == len(MORE)
-    with pytest.raises(Invalid, match=r"\(this one declares none: one row is one person\); COUNT"):
+    with pytest.raises(Invalid, match=r"\(this source declares none: each row is one person\); COUNT"):
         made.sql("SELECT COUNT(DISTINCT who) FROM visits")
 
 

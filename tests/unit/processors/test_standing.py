@@ -121,8 +121,8 @@ def test_what_does_not_go_together_is_refused_with_its_field(driver: Driver, cas
 
 INVALID: list[tuple[dict[str, Any], str]] = [
     ({"count": "people", "quantile": "delay"}, "standing: count, quantile: give exactly one of them"),
-    ({"q": 0.5}, "standing: q: goes with quantile"),
-    ({"quantile": "delay", "top": 2}, "standing: top: chooses the largest counts or sums"),
+    ({"q": 0.5}, "standing: q: belongs to quantile"),
+    ({"quantile": "delay", "top": 2}, "standing: top: selects the largest counts or sums"),
     ({"quantile": "delay", "q": 1.5}, "standing.q: give a number from 0 to 1"),
 ]
 

@@ -211,7 +211,7 @@ def test_unsupported_statistic_is_refused(added: Driver, kind: str, asked: dict[
 @pytest.mark.parametrize(
     ("asked", "reason"),
     [
-        ({"q": 0.5}, "q: goes with quantile"),
+        ({"q": 0.5}, "q: belongs to quantile"),
         ({"quantile": "age", "q": 1.5}, "q"),
         ({"quantile": "age", "q": [0.5], "group_by": ["sex"]}, "q: with group_by, give one number"),
         ({"quantile": "age", "variance": "age"}, "quantile, variance: give exactly one of them"),

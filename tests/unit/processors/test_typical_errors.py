@@ -147,7 +147,7 @@ def test_stream_that_measures_all_its_questions_refuses_a_typical_error() -> Non
 
 
 def test_worst_case_refuses_a_typical_error() -> None:
-    with pytest.raises(ValidationError, match="there is none with worst_case"):
+    with pytest.raises(ValidationError, match="is not computed with worst_case"):
         parse_spec("pmw", attributes=["a"], worst_case=True, typical_error=True)
 
 

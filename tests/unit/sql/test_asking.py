@@ -303,9 +303,9 @@ def test_what_one_column_may_not_ask_is_refused_before_the_others_are_charged(co
         (
             {"attributes": ["age"]},
             "COUNT(*) FILTER (WHERE \"Sex\" = 'F') AS b",
-            "'Sex' is none of the mechanism.attributes",
+            "'Sex' is not among the mechanism.attributes",
         ),
-        ({"attributes": ["Sex"]}, "SUM(age) AS b", "'age' is none of the mechanism.attributes"),
+        ({"attributes": ["Sex"]}, "SUM(age) AS b", "'age' is not among the mechanism.attributes"),
         ({"attributes": ["age"], "worst_case": True}, "SUM(age) AS b", "multiplicative weights"),
         ({"attributes": ["age"]}, "COUNT(DISTINCT who) AS b", "counts rows but not people"),
     ],
@@ -508,7 +508,7 @@ def test_deviation_and_variance_are_those_of_the_population(mechanism: Mapping[s
     [
         ('SELECT MEDIAN("Sex") FROM s', "not declared as numbers, bins, dates or ordered categories"),
         ("SELECT STDDEV(bmi) FROM s", "not declared as integers"),
-        ("SELECT age, MEDIAN(age) FROM s GROUP BY age", "the attribute of a column too"),
+        ("SELECT age, MEDIAN(age) FROM s GROUP BY age", "also the attribute of a column"),
     ],
 )
 def test_statistic_of_an_unfit_attribute_is_refused(statement: str, reason: str) -> None:

@@ -166,7 +166,7 @@ def test_people_without_a_person_column_are_not_joined() -> None:
         ({"f": {"person": "who", "columns": {"who": "text"}}}, {"person": "who"}, "columns: the person's column has no kind"),
         ({"f": {"path": "/d/p.csv"}, "g": {"path": "/d/./p.csv", "key": ["a"], "columns": {"a": "text"}}}, {}, "key: a table with a key is public, and another table with its path has rows"),
         ({"f": {}, "F": {"key": ["a"], "columns": {"a": "text"}}}, {}, "tables: two names differ in case only"),
-        ({"f": {}}, {"path": "f.csv"}, "path, view: a table has one of them"),
+        ({"f": {}}, {"path": "f.csv"}, "path, view: a table has either a path or a view"),
     ],
 )  # fmt: skip
 def test_definitions_of_tables_are_checked(tables: Any, fields: dict[str, Any], message: str) -> None:
