@@ -104,8 +104,8 @@ def draws_loss(question: LaplaceStatistic, neighbors: str, *, together: bool) ->
 
 def cells_loss(question: LaplaceStatistic, neighbors: str, *, together: bool) -> float:
     """The largest loss of the noisy counts of one value a range, the finest division."""
-    assert question.cells is not None
-    values, exact = question.statistic.size, law_of(question.cells)
+    assert question.count_noise is not None
+    values, exact = question.statistic.size, law_of(question.count_noise)
     groups = range(GROUPS if together else 1)
     moved = [sum((counts_with({}, one, group, values) for group in groups), ()) for one in people(values)]
     table = np.array(moved)
@@ -183,7 +183,7 @@ def test_gaussian_noise_of_a_windows_counts_fits_their_norm(neighbors: str, toge
     ]
     table = np.array(seen)
     steps = table[:, None, :] - table[None, :, :] if neighbors == "replace" else table[None, :, :]
-    variance = Fraction(question.cells.variance)  # type: ignore[union-attr]
+    variance = Fraction(question.count_noise.variance)  # type: ignore[union-attr]
     noise = losses(calibration).gaussian
     assert 500 * int((steps**2).sum(axis=2).max()) / variance <= 2 * gaussian_rho(noise)
     assert sum(one.count for one in noise) >= 500 * int((steps != 0).sum(axis=2).max())

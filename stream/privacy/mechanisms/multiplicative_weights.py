@@ -125,7 +125,7 @@ def steps_of_weight(weight: float) -> int:
     return nearest
 
 
-def steps_of_unit_weight(weight: float) -> int:
+def steps_of_limited_weight(weight: float) -> int:
     """Convert a weight from 0 to 1 to steps of 1/1024; raise ValueError for other weights."""
     if not 0.0 <= weight <= 1.0:
         raise ValueError("a weight must be from 0 to 1; scale the question down")

@@ -266,8 +266,8 @@ def _calibration(
 DRAW_SHARE: Final = Fraction(3, 4)
 """Part of ε for drawing values; the rest is for their intervals."""
 
-VALUES_PER_SQUARE: Final = 12
-"""For m quantiles, all values are counted if there are at most 12·m² of them; else m values are drawn."""
+COUNTED_VALUES_FACTOR: Final = 12
+"""For m quantiles, all values are counted if there are at most this factor times m²; else m values are drawn."""
 
 MOST_WEIGHTS: Final = 1 << 21
 """Maximum number of weights in all draws of one answer together."""
@@ -313,12 +313,12 @@ def rates_for(
 class QuantileNoise:
     """The noise of one answer about quantiles.
 
-    ``rates`` has the rates of the drawn quantiles; it is empty if all values are counted. ``cells`` is the
-    noise of counts.
+    ``rates`` has the rates of the drawn quantiles; it is empty if all values are counted.
+    ``count_noise`` is the law of the noise of counts.
     """
 
     rates: tuple[Fraction, ...]
-    cells: Symmetric
+    count_noise: Symmetric
 
 
 def quantile_noise(calibration: AnswersCalibration, facts: QuantileFacts) -> QuantileNoise:
@@ -328,7 +328,7 @@ def quantile_noise(calibration: AnswersCalibration, facts: QuantileFacts) -> Qua
         NoiseScaleError: the noise is too wide.
     """
     moved = facts.contribution * (2 if facts.replaced else 1)
-    if calibration.method == "gaussian" or facts.value_count <= VALUES_PER_SQUARE * len(facts.quantiles) ** 2:
+    if calibration.method == "gaussian" or facts.value_count <= COUNTED_VALUES_FACTOR * len(facts.quantiles) ** 2:
         return QuantileNoise((), answer_law(calibration, moved, 2 if facts.replaced else 1))
     epsilon = Fraction(calibration.epsilon_answer)
     rates = rates_for(
@@ -348,7 +348,7 @@ def rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts, noise: Qua
         return max(draw_reach(float(rate), facts.value_count, failure / numbers) for rate in noise.rates)
     sums = 2 * facts.value_count * numbers
     return max(
-        misfits_reach(noise.cells, facts.value_count, sums, float(quantile), failure)
+        misfits_reach(noise.count_noise, facts.value_count, sums, float(quantile), failure)
         for quantile in facts.quantiles
     )
 

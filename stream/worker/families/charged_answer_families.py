@@ -131,7 +131,7 @@ class LaplaceFamily(Family):
     def _reply(self, one: AdmittedQuestion, laws: Sequence[Symmetric], noise: Sequence[int]) -> Reply:
         question: LaplaceQuestion = one.content
         calibration = self._calibration(one.slot)
-        numbers = self._round_trusted(one) if question.trusted else question.numbers
+        numbers = self._round_trusted(one) if question.sent_values else question.numbers
         noisy = [number + drawn for number, drawn in zip(numbers, noise, strict=True)]
         if question.shape == "quotient":
             top, bottom = (
@@ -143,17 +143,17 @@ class LaplaceFamily(Family):
             estimate, alpha = ratio_interval(top, bottom, bounds)
             dividend, divisor = (NoisyNumber(n, law) for n, law in zip(noisy, laws, strict=True))
             ends = ratio_bounds(dividend, divisor, *bounds)
-            first, last = ((end + question.centre) / question.parts for end in ends)
+            first, last = ((end + question.centre) / question.divisor for end in ends)
             return Reply(
                 charged=True,
-                estimate=(estimate + question.centre) / question.parts,
+                estimate=(estimate + question.centre) / question.divisor,
                 basis="noisy",
-                alpha=None if alpha is None else alpha / question.parts,
+                alpha=None if alpha is None else alpha / question.divisor,
                 interval=(first, last),
             )
         if question.shape == "rates":
             return _rates_of_groups(calibration, question, laws[0], noisy)
-        rounded = published_numbers(noisy, calibration.grid, question.parts)
+        rounded = published_numbers(noisy, calibration.grid, question.divisor)
         intervals = _intervals(calibration, question, half_width(laws[0]), noisy)
         published: dict[str, Any] = (
             {"estimate": rounded[0], "interval": intervals[0]}
@@ -171,7 +171,7 @@ class LaplaceFamily(Family):
         question: LaplaceQuestion = one.content
         grid = self._streams.terms_at(one.slot).grid
         exactly = values_of(one.payload) if question.shape == "vector" else lambda _: value_of(one.payload)
-        steps: list[int] = grid.round_private(question.trusted, exactly).tolist()
+        steps: list[int] = grid.round_private(question.sent_values, exactly).tolist()
         return steps
 
 
@@ -182,7 +182,7 @@ def _intervals(
     limits = {"low": question.low, "high": question.high}
     rounded = calibration.rounding > 0.0
     return tuple(
-        published_interval(number, half, calibration.grid, question.parts, rounded=rounded, **limits)
+        published_interval(number, half, calibration.grid, question.divisor, rounded=rounded, **limits)
         for number in noisy
     )
 
@@ -191,8 +191,8 @@ def _error_bound(calibration: AnswersCalibration, question: LaplaceQuestion) -> 
     """Return the error bound of the numbers; rounding must not raise it above the requested error."""
     if question.alpha is None or question.price is None:
         width, values = question.widths[0], len(question.widths)
-        return alpha_for(calibration, width, values, question.moved) / question.parts
-    return min(question.alpha, float(question.price.reach / question.parts))
+        return alpha_for(calibration, width, values, question.moved) / question.divisor
+    return min(question.alpha, float(question.price.reach / question.divisor))
 
 
 def _rates_of_groups(
@@ -205,7 +205,7 @@ def _rates_of_groups(
         NoisyRate(hits, misses, reach, rate_bounds(NoisyNumber(hits, law), NoisyNumber(misses, law)))
         for hits, misses in zip(noisy[:groups], noisy[groups:], strict=True)
     ]
-    return build_rates_reply(rates, grouped=not question.single, charged=True, basis="noisy")
+    return build_rates_reply(rates, grouped=not question.is_ungrouped, charged=True, basis="noisy")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,32 +43,32 @@ class LaplaceQuestion:
 
     - ``numbers``: private integers. ``widths``: for each number, the ℓ₁ sensitivity in steps to which its
       noise is scaled. ``moved``: how many of the numbers one person changes.
-    - ``trusted``: values that a producer sent, as the nearest doubles. The decimals in the event determine
+    - ``sent_values``: values that a producer sent, as the nearest doubles. The decimals in the event determine
       the rounding to steps, but they are read only near a tie.
     - ``shape``: the form of the answer. With ``number`` or ``vector``, the answer is each number divided by
-      ``parts``: the number of steps in 1 for a sum, the public number of rows for a share, otherwise 1.
-      With ``quotient``, it is the quotient of two numbers plus ``centre``, divided by ``parts``, the number
+      ``divisor``: the number of steps in 1 for a sum, the public number of rows for a share, otherwise 1.
+      With ``quotient``, it is the quotient of two numbers plus ``centre``, divided by ``divisor``, the number
       of steps in 1. With ``rates``, it is each group's share of hits: ``numbers`` has the hits of all groups,
-      then the misses; ``single`` is True for a question without groups.
+      then the misses; ``is_ungrouped`` is True for a question without groups.
     - ``low`` and ``high``: public limits of the true answer; None if there is no limit.
     - ``top``: how many of the largest numbers are published; None for all.
     - ``alpha``: the requested error; ``price``: its price. ``max_parts``: the question's ``max_price`` in
-      parts of an ordinary charge (``PARTS_PER_CHARGE``), not in the unit of ``parts``.
+      parts of an ordinary charge (``PARTS_PER_CHARGE``).
     """
 
     numbers: tuple[int, ...]
     widths: tuple[int, ...]
     shape: Literal["number", "vector", "quotient", "rates"]
-    parts: int | Fraction = 1
+    divisor: int | Fraction = 1
     centre: float = 0.0
     low: float | None = None
     high: float | None = None
-    trusted: tuple[float, ...] = ()
+    sent_values: tuple[float, ...] = ()
     alpha: float | None = None
     price: Price | None = None
     max_parts: int | None = None
     moved: int = 1
-    single: bool = False
+    is_ungrouped: bool = False
     top: TopGroups | None = None
 
 
@@ -105,7 +105,7 @@ class LaplaceQuestions:
     def add_price(self, slot: int, question: LaplaceQuestion, alpha: float) -> LaplaceQuestion:
         """Add a requested error and its price to a question about a table."""
         calibration, width, values = self._calibration(slot), question.widths[0], len(question.widths)
-        steps = math.floor(Fraction(alpha) * question.parts)
+        steps = math.floor(Fraction(alpha) * question.divisor)
         if not takes_alpha(calibration):
             ordinary = alpha_for(calibration, width, values, question.moved)
             if ordinary <= steps:
@@ -113,7 +113,7 @@ class LaplaceQuestions:
             raise Rejection(
                 "malformed",
                 "alpha: all answers of a stream with delta above 0 cost the same; ask with an alpha of at least "
-                f"{ordinary / question.parts:.6g}, or open a stream with delta 0",
+                f"{ordinary / question.divisor:.6g}, or open a stream with delta 0",
             )
         accountant = self._context.streams.terms_at(slot).source.accountant
         price = answer_price(calibration, accountant, width, values, steps)
@@ -136,7 +136,7 @@ class LaplaceQuestions:
         shape: Literal["number", "vector"] = "number" if form == "value" else "vector"
         low, high = _sent_value_limits(terms.source, terms.standing)
         return LaplaceQuestion(
-            (), (width,) * len(values), shape, low=low, high=high, trusted=values, moved=len(values)
+            (), (width,) * len(values), shape, low=low, high=high, sent_values=values, moved=len(values)
         )
 
     def _resolve_count(self, slot: int, query: Any) -> LaplaceQuestion:
@@ -151,9 +151,9 @@ class LaplaceQuestions:
     def _resolve_sum(self, slot: int, query: Any) -> LaplaceQuestion:
         domain = self._summed_domain(slot, query.sum, query.where, "sum")
         total = self._context.total(slot, query.sum, query.where)
-        parts = self._steps_in_one(slot, query.sum, "sum")
-        low, high = (None if end is None else end / parts for end in self._sum_limits(slot, domain))
-        return LaplaceQuestion((total,), (self._sum_width(slot, domain),), "number", parts, low=low, high=high)
+        divisor = self._steps_in_one(slot, query.sum, "sum")
+        low, high = (None if end is None else end / divisor for end in self._sum_limits(slot, domain))
+        return LaplaceQuestion((total,), (self._sum_width(slot, domain),), "number", divisor, low=low, high=high)
 
     def _summed_domain(self, slot: int, attribute: str, where: str | None, field: str) -> Integers:
         """Return the attribute's domain in steps, restricted to values that satisfy the predicate."""
@@ -183,9 +183,9 @@ class LaplaceQuestions:
     def _resolve_fraction(self, slot: int, query: Any) -> LaplaceQuestion:
         count = self._context.count(slot, query.where)
         if (rows := self._context.public_rows(slot)) is not None:
-            return LaplaceQuestion((count,), (1,), "number", parts=max(1, rows), low=0.0, high=1.0)
+            return LaplaceQuestion((count,), (1,), "number", divisor=max(1, rows), low=0.0, high=1.0)
         misses = self._context.count(slot, None) - count
-        return self._resolve_shares(slot, (count, misses), single=True)
+        return self._resolve_shares(slot, (count, misses), is_ungrouped=True)
 
     def _resolve_rate(self, slot: int, query: Any) -> LaplaceQuestion:
         where, hit = self._context.predicate(slot, query.where), self._context.predicate(slot, query.rate, "rate")
@@ -193,22 +193,24 @@ class LaplaceQuestions:
         if query.group_by is None:
             table = self._context.table(slot)
             all_rows, hit_rows = table.count(where), table.count(hits)
-            return self._resolve_shares(slot, (hit_rows, all_rows - hit_rows), single=True)
+            return self._resolve_shares(slot, (hit_rows, all_rows - hit_rows), is_ungrouped=True)
         rows = self._cell_counts(slot, query.group_by, where, people=False)
         hit_cells = self._cell_counts(slot, query.group_by, hits, people=False)
         misses = (total - one for total, one in zip(rows, hit_cells, strict=True))
-        return self._resolve_shares(slot, (*hit_cells, *misses), single=False)
+        return self._resolve_shares(slot, (*hit_cells, *misses), is_ungrouped=False)
 
-    def _resolve_shares(self, slot: int, numbers: tuple[int, ...], *, single: bool) -> LaplaceQuestion:
+    def _resolve_shares(self, slot: int, numbers: tuple[int, ...], *, is_ungrouped: bool) -> LaplaceQuestion:
         """Return the question about hits and misses: counts of disjoint cells, each with the whole ε."""
         source = self._context.source_table(slot)
         widths = (groups_sensitivity(source),) * len(numbers)
-        return LaplaceQuestion(numbers, widths, "rates", moved=_max_changed_cells(source), single=single)
+        return LaplaceQuestion(
+            numbers, widths, "rates", moved=_max_changed_cells(source), is_ungrouped=is_ungrouped
+        )
 
     def _resolve_person_sum(self, slot: int, query: Any) -> LaplaceQuestion:
         context, attribute = self._context, query.person_sum
         numeric = context.numeric(slot, attribute, "person_sum")
-        domain, parts, bound = numeric.in_steps, 1 / numeric.unit, math.floor(query.bound / numeric.unit)
+        domain, divisor, bound = numeric.in_steps, 1 / numeric.unit, math.floor(query.bound / numeric.unit)
         if not bound:
             raise Rejection("malformed", "bound: less than a step of the attribute; give at least one step")
         if max(abs(domain.minimum), abs(domain.maximum)) > MAX_BOUND:
@@ -220,7 +222,7 @@ class LaplaceQuestions:
         # If an attribute has only the value 0, its sensitivity is 0, but noise needs a scale.
         width = max(1, person_sensitivity(context.source_table(slot), domain, bound))
         low, high = (0.0 if domain.minimum >= 0 else None), (0.0 if domain.maximum <= 0 else None)
-        return LaplaceQuestion((total,), (width,), "number", parts, low=low, high=high)
+        return LaplaceQuestion((total,), (width,), "number", divisor, low=low, high=high)
 
     def _resolve_mean(self, slot: int, query: Any) -> LaplaceQuestion:
         domain = self._summed_domain(slot, query.mean, query.where, "mean")

@@ -64,7 +64,7 @@ MOST_WORDS: Final = 1 << 22
 class LaplaceStatistic:
     """A question with the noise of its answer, and later with its private counts.
 
-    ``draws`` has the laws of the drawn quantiles; it is empty if all values are counted. ``cells`` is the law
+    ``draws`` has the laws of the drawn quantiles; it is empty if all values are counted. ``count_noise`` is the law
     of the noise of counts, and ``sums`` has the laws of the noise of a variance's numbers. ``alpha`` bounds
     the rank error of quantiles. ``max_parts`` is the question's ``max_price``, in parts of an ordinary
     charge. ``counts`` has a row for each group and a column for each code.
@@ -72,7 +72,7 @@ class LaplaceStatistic:
 
     statistic: Statistic
     draws: tuple[RankLaw, ...] = ()
-    cells: Symmetric | None = None
+    count_noise: Symmetric | None = None
     sums: tuple[Symmetric, ...] = ()
     alpha: float | None = None
     max_parts: int | None = None
@@ -83,9 +83,9 @@ class LaplaceStatistic:
         """Number of random words of the answer."""
         groups, size = self.statistic.groups, self.statistic.size
         numbers = sum(law.words for law in self.sums)
-        if self.cells is not None:
+        if self.count_noise is not None:
             drawn = len(self.draws)
-            numbers += self.cells.words * (most_ranges(size, drawn) if drawn else size)
+            numbers += self.count_noise.words * (most_ranges(size, drawn) if drawn else size)
         return groups * (len(self.draws) * UNIFORM_WORDS + numbers)
 
 
@@ -200,12 +200,12 @@ def plan_quantiles(
     noise = quantile_noise(calibration, facts)
     draws = tuple(map(rank_law, noise.rates, statistic.parts)) if noise.rates else ()
     alpha = rank_alpha(calibration, facts, noise)
-    return LaplaceStatistic(statistic, draws, noise.cells, alpha=alpha)
+    return LaplaceStatistic(statistic, draws, noise.count_noise, alpha=alpha)
 
 
 def draw_quantiles(question: LaplaceStatistic, words: AnswerWords) -> Reply:
     """Draw the quantiles of each group, and find their intervals."""
-    statistic, law = question.statistic, question.cells
+    statistic, law = question.statistic, question.count_noise
     if law is None:
         raise TypeError("quantiles have noisy counts")
     size = statistic.size

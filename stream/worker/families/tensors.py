@@ -22,7 +22,7 @@ from stream.privacy.mechanisms.multiplicative_weights import (
     CellQuestion,
     SparseHypothesis,
     TensorHypothesis,
-    steps_of_unit_weight,
+    steps_of_limited_weight,
     steps_of_weight,
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
@@ -238,7 +238,7 @@ class AttributeCells:
         for cell in cells:
             try:
                 codes = self.reader.read(cell.at)
-                weight = steps_of_unit_weight(cell.weight)
+                weight = steps_of_limited_weight(cell.weight)
             except ValueError as error:
                 raise Rejection("malformed", f"cells: {error}") from None
             if codes in steps:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from schemas import ReleaseCalibration
 from stream.privacy.accuracy.release_accuracy import release_law
-from stream.privacy.mechanisms.multiplicative_weights import steps_of_unit_weight
+from stream.privacy.mechanisms.multiplicative_weights import steps_of_limited_weight
 from stream.privacy.mechanisms.releases import cell_bytes, sum_to_marginal, weighted_sum
 from stream.privacy.noise.samplers import TwoSidedGeometric
 
@@ -46,19 +46,19 @@ def test_cells_have_equal_names_only_if_they_are_equal(data: st.DataObject, attr
 
 @given(st.integers(0, 1024))
 def test_weights_on_the_grid_are_whole_steps(steps: int) -> None:
-    assert steps_of_unit_weight(steps / 1024) == steps
+    assert steps_of_limited_weight(steps / 1024) == steps
 
 
 @pytest.mark.parametrize("weight", [-1 / 1024, 1.0 + 1 / 1024, float("nan"), float("inf")])
 def test_weights_out_of_range_are_refused(weight: float) -> None:
     with pytest.raises(ValueError, match="from 0 to 1"):
-        steps_of_unit_weight(weight)
+        steps_of_limited_weight(weight)
 
 
 @pytest.mark.parametrize("weight", [0.3, 1 / 4096, 0.9999])
 def test_weights_between_steps_are_refused_without_repeating_them(weight: float) -> None:
     with pytest.raises(ValueError, match=r"^weights are multiples of 1/1024; round it to one$"):
-        steps_of_unit_weight(weight)
+        steps_of_limited_weight(weight)
 
 
 @given(
