@@ -164,7 +164,6 @@ class _SortedFile:
         return pages.tobytes()
 
     def _read_pages(self, first: int, count: int) -> bytes:
-        """Read pages and check them."""
         try:
             pages = os.pread(self._file, count * PAGE_BYTES, first * PAGE_BYTES)
         except OSError as error:

@@ -241,7 +241,6 @@ class _SelectionFamily(PaidFamily):
         return Reply(charged=True, choice=choice.names[chosen], basis="noisy", alpha=alpha)
 
     def _score_steps(self, one: AdmittedQuestion) -> npt.NDArray[np.int64]:
-        """Round the scores to steps."""
         terms = self._streams.terms_at(one.slot)
         scores = one.content.scores
         exact_score = (

@@ -147,7 +147,6 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
         return reader.resolve_statistic(read_statistic(self._context, slot, query, statistic, reader.sizes))
 
     def _answer_stream(self, slot: int, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer the questions of one stream in order."""
         current = self._state(slot)
         asked: list[_AdmittedEstimateQuestion] = [one.content for one in questions]
         current.estimator.extend(int(self._streams.columns.cutoff[slot]))
@@ -490,7 +489,6 @@ def _measurement_record(
 
 
 def _apply_measurement(current: _EstimateState, update: Any) -> None:
-    """Apply a measurement from the changelog."""
     reader = current.reader
     question: ResolvedQuestion | None = None
     if update.group_by:

@@ -190,7 +190,7 @@ def plan_quantiles(
         NoiseScaleError: the noise is too wide.
     """
     facts = QuantileFacts(
-        statistic.parts,
+        statistic.quantiles,
         statistic.size,
         statistic.groups,
         source.contribution,
@@ -198,7 +198,7 @@ def plan_quantiles(
         bool(statistic.group_by),
     )
     noise = quantile_noise(calibration, facts)
-    draws = tuple(map(rank_law, noise.rates, statistic.parts)) if noise.rates else ()
+    draws = tuple(map(rank_law, noise.rates, statistic.quantiles)) if noise.rates else ()
     alpha = rank_alpha(calibration, facts, noise)
     return LaplaceStatistic(statistic, draws, noise.count_noise, alpha=alpha)
 
@@ -228,9 +228,9 @@ def _locate_quantiles(
     left = np.arange(len(edges), dtype=np.int64)
     below = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(noisy)])
     found = []
-    for place, part in enumerate(statistic.parts):
-        misfits = below - float(part) * float(below[-1])
-        one = locate_quantile(edges, misfits, edge_reaches(law, left, float(part), statistic.failure))
+    for place, quantile in enumerate(statistic.quantiles):
+        misfits = below - float(quantile) * float(below[-1])
+        one = locate_quantile(edges, misfits, edge_reaches(law, left, float(quantile), statistic.failure))
         if codes:
             one = LocatedQuantile(codes[place], min(one.low, codes[place]), max(one.high, codes[place]))
         found.append(one)

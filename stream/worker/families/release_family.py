@@ -203,7 +203,6 @@ class HistogramFamily(_ReleaseFamily):
     def _cells_satisfying(
         self, slot: int, where: str | None, space: AttributeCells, field: str
     ) -> npt.NDArray[np.bool_]:
-        """Return the cells that satisfy a predicate."""
         try:
             predicate = self._context.predicate(slot, where, field)
             return cell_mask(predicate, dict(zip(space.attributes, space.shape, strict=True)))
@@ -295,7 +294,7 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
     shape, codes = (asked.groups, asked.values.size), slice(asked.first, asked.end)
     noisy = sum_to_marginal(np.where(question.mask, release, 0), question.axes).reshape(shape)[:, codes]
     draws = sum_to_marginal(question.mask.astype(np.int64), question.axes).reshape(shape)[:, codes]
-    numbers = max(1, asked.groups * max(1, len(asked.parts)))
+    numbers = max(1, asked.groups * max(1, len(asked.quantiles)))
     failure = SUMS_SHARE * calibration.beta / (calibration.expected_queries * numbers)
     law, size = release_law(calibration), asked.size
     edges = np.arange(size + 1, dtype=np.int64)
@@ -316,12 +315,12 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
             continue
         below = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
         left = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(summed)])
-        quantiles = []
-        for part in map(float, asked.parts):
-            reaches = edge_reaches(law, left, part, asked.failure)
-            quantiles.append(locate_quantile(edges, below - part * float(below[-1]), reaches))
-            alpha = max(alpha, misfits_reach(law, max(1, total), 2 * size, part, failure))
-        found += asked.numbers_of_quantiles(quantiles)
+        located = []
+        for quantile in map(float, asked.quantiles):
+            reaches = edge_reaches(law, left, quantile, asked.failure)
+            located.append(locate_quantile(edges, below - quantile * float(below[-1]), reaches))
+            alpha = max(alpha, misfits_reach(law, max(1, total), 2 * size, quantile, failure))
+        found += asked.numbers_of_quantiles(located)
     return asked.reply(found, charged=False, basis=BASIS, alpha=alpha)
 
 

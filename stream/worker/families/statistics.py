@@ -47,7 +47,7 @@ class StatisticNumber(NamedTuple):
 class Statistic:
     """A resolved question about an ordered attribute.
 
-    - ``parts``: the quantiles to find (0.5 is the median); empty for variances.
+    - ``quantiles``: the quantiles to find (0.5 is the median); empty for variances.
     - ``is_list``: True if the answer is a list.
     - ``first`` and ``end``: the half-open range of the attribute's codes that the predicate allows.
     - ``shape``: the sizes of the grouped attributes.
@@ -56,7 +56,7 @@ class Statistic:
     form: StatisticForm
     attribute: str
     values: OrderedValues
-    parts: tuple[Fraction, ...]
+    quantiles: tuple[Fraction, ...]
     is_list: bool
     group_by: tuple[str, ...]
     shape: tuple[int, ...]
@@ -167,10 +167,12 @@ def window_statistic(source: EventsSource, standing: StandingQuery, *, together:
         raise TypeError("the stream asks for no quantiles of an ordered attribute")
     predicate = TRUE if standing.where is None else parse(standing.where, source.attributes)
     first, end = codes_within(values.size, attribute, predicate)
-    parts, several = _parse_quantiles("quantile", standing.q)
+    quantiles, several = _parse_quantiles("quantile", standing.q)
     by = standing.by if together else ()
     shape = tuple(source.attributes[name].size for name in by)
-    return Statistic("quantile", attribute, values, parts, bool(by) or several, by, shape, predicate, first, end)
+    return Statistic(
+        "quantile", attribute, values, quantiles, bool(by) or several, by, shape, predicate, first, end
+    )
 
 
 def read_statistic(
@@ -211,9 +213,9 @@ def read_statistic(
         )
     predicate = context.predicate(slot, query.where)
     first, end = codes_within(values.size, attribute, predicate)
-    parts, several = _parse_quantiles(form, query.q)
+    quantiles, several = _parse_quantiles(form, query.q)
     is_list = bool(group_by) or several
-    return Statistic(form, attribute, values, parts, is_list, group_by, shape, predicate, first, end)
+    return Statistic(form, attribute, values, quantiles, is_list, group_by, shape, predicate, first, end)
 
 
 def _parse_quantiles(form: StatisticForm, q: Any) -> tuple[tuple[Fraction, ...], bool]:
@@ -250,7 +252,7 @@ def _quantiles(
     edges = np.arange(statistic.size + 1, dtype=np.int64)
     # For the quantile q, let P rows be at or below a value, and N rows in all. Then P − q·N has the error of
     # one count plus q times the error of another.
-    bounds = [(1.0 + float(part)) * max_error for part in statistic.parts]
+    bounds = [(1.0 + float(quantile)) * max_error for quantile in statistic.quantiles]
     found: list[StatisticNumber] = []
     for cumulated in rows[:, statistic.first : statistic.end]:
         # Noisy cumulative counts keep their error bounds if they are made non-decreasing.
@@ -258,8 +260,8 @@ def _quantiles(
         total = float(below[-1])
         found += statistic.numbers_of_quantiles(
             [
-                locate_quantile(edges, below - float(part) * total, np.full(len(edges), bound))
-                for part, bound in zip(statistic.parts, bounds, strict=True)
+                locate_quantile(edges, below - float(quantile) * total, np.full(len(edges), bound))
+                for quantile, bound in zip(statistic.quantiles, bounds, strict=True)
             ]
         )
     return found, max(bounds)
