@@ -87,7 +87,7 @@ LARGEST_SHARE: Final = 1 / 3
 OF_NUMBER: Final = "the error may exceed the number itself"
 OF_RANGE: Final = "the error may exceed a third of the range"
 OF_THRESHOLD: Final = "the error may exceed the threshold"
-_NOT_INFORMATIVE: Final = "not informative"
+NOT_INFORMATIVE: Final = "not informative"
 
 
 def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tuple[str | None, ...]:
@@ -128,8 +128,8 @@ def describe_reasons(reasons: tuple[str | None, ...]) -> str | None:
         return None
     why = "; ".join(dict.fromkeys(marked))
     if len(reasons) == 1:
-        return f"{_NOT_INFORMATIVE}: {why}"
-    return f"{_NOT_INFORMATIVE}: {len(marked):,} of {len(reasons):,} numbers; {why}"
+        return f"{NOT_INFORMATIVE}: {why}"
+    return f"{NOT_INFORMATIVE}: {len(marked):,} of {len(reasons):,} numbers; {why}"
 
 
 def _error_of(number: float, interval: Interval | None, alpha: float | None) -> float | None:

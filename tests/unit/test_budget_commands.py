@@ -11,7 +11,7 @@ import pytest
 from sotto import Driver
 from stream.cli import output
 from stream.cli.manage import record_rows
-from stream.cli.run.service_commands import warn_about_witnesses
+from stream.cli.run.service_commands import describe_addresses, warn_about_witnesses
 from stream.settings import Settings
 from tests.builders import KEY, source
 from tests.commands import Connected, run_connected
@@ -78,6 +78,14 @@ def test_a_period_that_is_over_is_told_so(driver: Driver) -> None:
     assert "it is over, and the next period begins with the next event" in run_connected("source", "show", "feed")
 
 
+def test_up_says_that_another_program_has_the_usual_port() -> None:
+    """Producers with the usual address would write to the other program's broker."""
+    moved = "127.0.0.1:22776"
+    assert "Another program has 127.0.0.1:9092" in describe_addresses(moved, Path("logs"), None, started_it=True)
+    for address, port, started in (("127.0.0.1:9092", None, True), (moved, 22776, True), (moved, None, False)):
+        assert "Another" not in describe_addresses(address, Path("logs"), port, started_it=started)
+
+
 def test_source_commands_give_and_show_the_engine(driver: Driver) -> None:
     """``--engine`` replaces the declared engine; list and show name it, with the rows that memory has room for."""
     table = source("people", "table", path="in memory", attributes={"age": 100, "zip": 1000})
@@ -89,6 +97,10 @@ def test_source_commands_give_and_show_the_engine(driver: Driver) -> None:
     assert "each row is taken as one person; if a person has several rows, declare 'person' and" in said
     assert "rows with a missing or unreadable cell of any attribute are left out" in said
     assert "table, duckdb" in run_connected("source", "list")
+    driver._tables.put("visits", pl.DataFrame({"who": [1], "age": [1], "zip": [2]}))
+    visits = {**table, "source": "visits", "person": "who", "contribution": 5}
+    counted = "of each 'who' at most 5 rows count; no ± covers the others"
+    assert counted in run_connected("source", "add", json.dumps(visits))
     assert "counted in DuckDB" in run_connected("source", "show", "people")
     assert f"counted in memory; {room}" in run_connected("source", "show", "first")
     with pytest.raises(output.CommandError, match="--engine: feed has no table; leave the option out"):

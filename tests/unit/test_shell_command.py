@@ -51,6 +51,15 @@ def test_shell_answers_statements_in_turn_and_survives_errors(made: Driver) -> N
     assert made.grant("people", "many").answered == 1
 
 
+def test_shell_warns_of_the_same_thing_once(made: Driver) -> None:
+    """What holds for each such question is printed once; a number that is not informative is always marked."""
+    shown = run_shell("SELECT AVG(age) FROM many;\nSELECT AVG(age) FROM many WHERE sex = 'F';\n")
+    assert shown.count("count as its ends") == 1
+    assert made.grant("people", "many").answered == 2
+    shown = run_shell("SELECT COUNT(*) FROM many WHERE age < 9;\n" * 2)
+    assert shown.count("warning: not informative") == 2
+
+
 def test_shell_skips_dear_statement_in_a_pipe_without_yes(made: Driver) -> None:
     """Half of a grant is charged only with --yes; \\price never charges."""
     statement = "SELECT COUNT(*) FROM few;\n"

@@ -40,7 +40,7 @@ from stream.cli.output import (
     show_table,
 )
 from stream.client.async_client import AsyncClient
-from stream.formatting import describe_rows, format_count, warn_about_shared_data
+from stream.formatting import describe_rows, describe_table_bound, format_count, warn_about_shared_data
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.questions.stream_watch import describe_live_topic
 from stream.settings import DEFAULT_TABLE_BYTES
@@ -86,7 +86,9 @@ def add(
             f"if {wanted.topic} does not exist, 'sotto events topic {wanted.source}' creates it",
         ]
     if isinstance(wanted, TableSource):
-        live = [*describe_rows(wanted), describe_engine(wanted, DEFAULT_TABLE_BYTES)]
+        counted = describe_table_bound(wanted)
+        bound = [f"{counted}; no ± covers the others"] if counted else []
+        live = [*bound, *describe_rows(wanted), describe_engine(wanted, DEFAULT_TABLE_BYTES)]
     registered = f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}"
     show_result(receipt, registered + _describe_clamping(wanted), *live, receipt.meaning, as_json=as_json)
 

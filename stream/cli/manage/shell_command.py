@@ -25,6 +25,7 @@ from stream.client.async_client import AsyncClient
 from stream.errors import SottoError, Timeout, Unknown
 from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.optional_packages import explain_missing_packages
+from stream.questions.answer_warnings import NOT_INFORMATIVE
 from stream.questions.question_forms import ANSWER_TIMEOUT
 from stream.sql import (
     ERROR_SUFFIX,
@@ -252,6 +253,7 @@ class ShellSession:
         self._client = client
         self._catalog = catalog
         self._confirms = confirms
+        self._shown_warnings: set[str] = set()
 
     async def run(self, line: str) -> bool:
         """Run a statement or command; return False if the command leaves the shell."""
@@ -281,13 +283,13 @@ class ShellSession:
     async def _ask(self, statement: str, *, prices_only: bool = False) -> None:
         priced = await self._client.sql(statement, outcomes=True, max_price=0.0)
         if not any(one.is_priced for one in priced.results):
-            _show(priced)  # free answers, or a rejection
+            _show(priced, self._shown_warnings)  # free answers, or a rejection
             return
         say(f"{priced.stream}: the answers cost at most ε {priced.price:.4g} together")
         if prices_only:
             say("nothing was charged")
         elif not self._confirms or await self._is_confirmed(priced):
-            _show(await self._client.sql(statement, outcomes=True))
+            _show(await self._client.sql(statement, outcomes=True), self._shown_warnings)
 
     async def _is_confirmed(self, priced: Table) -> bool:
         source = self._catalog.streams.get(priced.stream) or await self._client.source_of(priced.stream)
@@ -318,8 +320,10 @@ class ShellSession:
         show_table(name, ["attribute", "kind", "values"], rows)
 
 
-def _show(table: Table) -> None:
-    print_warnings(table.warnings)
+def _show(table: Table, shown_warnings: set[str]) -> None:
+    """Print a table, and the warnings about its question that the shell has not printed before."""
+    print_warnings(one for one in table.warnings if one not in shown_warnings)
+    shown_warnings.update(one for one in table.warnings if not one.startswith(NOT_INFORMATIVE))
     show_statement(table)
     for failed in [one for one in table.results if one.outcome in {"rejected", "halted"}][:1]:
         _print_error(f"{failed.outcome}: {failed.reason}")

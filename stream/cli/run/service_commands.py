@@ -252,8 +252,7 @@ def up(
         stack.callback(monitor.ask_to_stop)
         for service in services:
             stack.callback(service.ask_to_stop)
-        rest = "" if broker.started_it else ", all but the broker, which ran before"
-        where = f"SOTTO_BOOTSTRAP={running.bootstrap}, logs in {folder / 'logs'}; Ctrl-C stops it{rest}"
+        where = describe_addresses(running.bootstrap, folder / "logs", broker_port, started_it=broker.started_it)
         for _ in _while_running(services, monitor):
             if broker.status() != running:
                 raise CommandError(f"the broker ended, so the services are stopped; see {broker.log}")
@@ -263,6 +262,18 @@ def up(
                 where = ""
         ended = next(service for service in services if service.exit_status is not None)
         raise CommandError(f"the {ended.role} service ended; see {ended.log}")
+
+
+def describe_addresses(bootstrap: str, logs: Path, port: int | None, *, started_it: bool) -> str:
+    """Describe where a started installation is; if another program has the usual port, say whom that concerns."""
+    usual = Settings.model_fields["bootstrap"].default
+    rest = "" if started_it else ", all but the broker, which ran before"
+    where = f"SOTTO_BOOTSTRAP={bootstrap}, logs in {logs}; Ctrl-C stops it{rest}"
+    if not started_it or port is not None or bootstrap == usual:
+        return where
+    return (
+        f"{where}\nAnother program has {usual}: producers and clients outside this folder need the address above"
+    )
 
 
 def warn_about_witnesses(settings: Settings) -> None:

@@ -133,7 +133,9 @@ def build_declaration(source: Source) -> Declaration:
     return Declaration(
         source=source,
         attributes=[
-            AttributeView(name=name, kind=domain.kind, size=domain.size, outside=_describe_other_values(domain))
+            AttributeView(
+                name=name, kind=domain.kind, size=domain.size, outside=_describe_other_values(domain, source.kind)
+            )
             for name, domain in attributes.items()
         ],
         cells=math.prod(domain.size for domain in attributes.values()) if attributes else None,
@@ -143,20 +145,21 @@ def build_declaration(source: Source) -> Declaration:
     )
 
 
-def _describe_other_values(domain: Domain) -> str:
+def _describe_other_values(domain: Domain, kind: str) -> str:
+    left_out = "events {} are refused" if kind == "events" else "rows {} are left out"
     match domain:
         case Categories(other=None):
-            return "rows with any other value are left out"
+            return left_out.format("with any other value")
         case Categories(other=other):
             return f"any other value counts as '{other}'"
         case Dates(part=Integers()):
-            return "rows without a date are left out"
+            return left_out.format("without a date")
         case Integers(outside="clamp") | Decimals(outside="clamp") | Dates(outside="clamp"):
             return f"values outside {domain.minimum} to {domain.maximum} are moved to the nearer end"
         case Bins(outside="clamp"):
             return f"values outside {domain.edges[0]:g} to {domain.edges[-1]:g} count in the nearer end bin"
         case _:
-            return "rows with a value outside are left out"
+            return left_out.format("with a value outside")
 
 
 def _describe_neighbors(source: Source) -> str:  # noqa: PLR0911 - one for each kind of source

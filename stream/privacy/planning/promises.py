@@ -188,7 +188,7 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             remark = describe_release(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
             return (_build_promise(calibration, "the count of each text is within ±", "", over, remark),)
         case Pmw() if isinstance(calibration, EstimateCalibration):
-            after = "" if mechanism.beyond == "end" else ", and later answers without one"
+            after = "" if mechanism.beyond == "end" else "; later answers have no bound"
             remark = f"while its measurements last{after}; sums, means, shares and groups carry their own"
             remark += f"; {_for_few_rows(calibration)}"
             return (_build_promise(calibration, "each count is within ±", "", "over all answers", remark),)

@@ -20,7 +20,7 @@ from stream.monitor.api.question_routes import MAX_WAITING, Asker
 from stream.questions import Result
 from stream.settings import Settings
 from stream.tables.schema_proposals import READ_PARTS
-from tests.builders import stream
+from tests.builders import source, stream
 from tests.unit.monitor.installation import (
     ANALYST,
     FEED,
@@ -53,6 +53,9 @@ async def test_a_declaration_tells_sizes_cells_neighbours_and_budget_before_anyt
         assert "one row more" in told["neighbors"]
         assert told["source"]["accountant"] == "pure"
         assert [one["outside"].split()[0] for one in told["attributes"]] == ["values", "any", "rows"]
+        topic = source("calls", "events", topic="calls", person="who", time="at", attributes={"ward": ["A", "B"]})
+        live = await post(client, "/api/declarations", topic, VIEWER)
+        assert live["attributes"][0]["outside"] == "events with any other value are refused"
         fine = {**FEED, "grid": 1e-9}
         refused = await post(client, "/api/declarations", fine, VIEWER, status=409)
         assert "grid" in refused["message"]
