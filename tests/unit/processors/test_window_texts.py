@@ -159,7 +159,7 @@ def test_period_has_its_own_windows_and_charges() -> None:
         (terms(count={"sum": "n"}), {}, "standing.count: unknown_groups counts events or people"),
         (terms(), {"attributes": {"site": ["a"]}}, "the source has none; declare one"),
         (terms(), {"accountant": "zcdp"}, "the accountant 'zcdp' does not add up"),
-        ({**terms(), "delta": 0.0}, {}, "delta: is 0, but a text may only be released at a cost"),
+        ({**terms(), "delta": 0.0}, {}, "delta: is 0, but releasing a text costs δ"),
         ({**terms(2000), "epsilon": 1.0}, {}, "would exceed half of the size limit; raise epsilon"),
         ({**terms(1), "epsilon": 30.0}, {"epsilon": 50.0}, "size; lower epsilon or raise delta"),
         (
