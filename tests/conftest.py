@@ -138,7 +138,7 @@ def forked_readers() -> Iterator[None]:
 
 @pytest.fixture
 async def installation(settings: Settings, key: NoiseKey, tmp_path: Path) -> AsyncIterator[LoadedInstallation]:
-    """Return an installation under load on the shared broker."""
+    """Yield an installation under load on the shared broker."""
     async with open_installation(settings, key, tmp_path) as made:
         yield made
 

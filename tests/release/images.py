@@ -56,7 +56,7 @@ class Builder:
 
     @cached_property
     def _driver(self) -> str:
-        """Return the storage driver: overlay mounts if the system supports them, otherwise full copies of the layers."""
+        """The storage driver: overlay mounts if the system supports them, otherwise full copies of the layers."""
         tried = ["buildah", "--storage-driver", "overlay", *self._places, "info"]
         return "overlay" if subprocess.run(tried, capture_output=True, check=False).returncode == 0 else "vfs"
 

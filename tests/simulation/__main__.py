@@ -1,4 +1,4 @@
-"""Run schedules and say what was injected and found: ``python -m tests.simulation --seed 0 --schedules 10000``."""
+"""Runs schedules, and prints injected faults and findings: ``python -m tests.simulation --seed 0 --schedules 10000``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORLDS = {"queries": schedule.play, "live": live.play, "periods": periods.play}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 if any schedule found a violation."""
+    """Return exit status 1 if a schedule found a violation."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--schedules", type=int, default=2000, help="how many seeds from there on")

@@ -38,7 +38,7 @@ class _Identity:
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """One consumer in a group; it is in the generation that it joined last."""
+    """One consumer in a group; it belongs to the generation that it joined last."""
 
     name: str
     topics: tuple[str, ...]
@@ -51,7 +51,7 @@ class Member:
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """A consumer group: its members' generation and the offsets committed; ``reached`` outlasts their expiry."""
+    """A consumer group: its members' generation and the committed offsets; ``reached`` keeps offsets that have expired."""
 
     session: float
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Group:
 
 
 class Broker:
-    """One cluster. Its methods take effect at once; latency, loss and failures are its clients' to add."""
+    """One cluster. Its methods take effect at once; its clients add latency, losses and failures."""
 
     def __init__(self, loop: VirtualLoop, chance: random.Random, topics: Mapping[str, int]) -> None:
         """Take the partition count of each topic."""
@@ -86,7 +86,7 @@ class Broker:
 
     @property
     def timestamp(self) -> int:
-        """Milliseconds since the epoch."""
+        """Milliseconds since 1970."""
         return int((EPOCH + self.loop.time()) * 1000)
 
     def append(self, topic: str, partition: int, key: bytes, value: bytes | None, headers: Headers = ()) -> None:
@@ -96,24 +96,24 @@ class Broker:
         log.tell()
 
     def append_unreadable(self, topic: str, partition: int) -> int:
-        """Write what the client library would give for a batch that cannot be decompressed, as one record; return its offset."""
+        """Write a record like the one that the client library returns for an unreadable batch; return its offset."""
         offset = self.logs[TopicPartition(topic, partition)].end
         batch = UnreadableBatch(offset, offset, "zstd", 12_000, "ab" * 32)
         self.append(topic, partition, b"", UnreadableValue(b"(a batch)", OVERSIZED_BATCH, batch))
         return offset
 
     def seed(self, records: Iterable[Record]) -> None:
-        """Write records as they are, before anybody reads."""
+        """Write records unchanged, before any process reads."""
         for record in records:
             message: Message = (record.key or b"", record.value, record.headers)
             self.logs[TopicPartition(record.topic, record.partition)].append([message], self.timestamp)
 
     def committed(self, topic: str, partition: int) -> list[Record]:
-        """All committed records of a partition."""
+        """Return all committed records of a partition."""
         return self.logs[TopicPartition(topic, partition)].committed()
 
     def digest(self) -> str:
-        """A digest of all logs, to tell whether two runs were the same."""
+        """Return a digest of all logs, which shows whether two runs were equal."""
         seen = [
             (place, log.start, log.end, [entry.record for entry in log.entries])
             for place, log in self.logs.items()
@@ -121,7 +121,7 @@ class Broker:
         return blake3(repr(seen).encode()).hexdigest()
 
     def recreate(self, topic: str) -> None:
-        """Delete a topic with all its records and the offsets that groups have committed of it, and make it anew."""
+        """Delete a topic with its records and its committed offsets, and create it again."""
         self._lives[topic] += 1
         for number in range(self.partitions[topic]):
             place = TopicPartition(topic, number)
@@ -131,11 +131,11 @@ class Broker:
                 group.reached.pop(place, None)
 
     def topic_id(self, topic: str) -> str:
-        """A topic's id: one that was made anew has another."""
+        """Return a topic's id, which changes when the topic is created again."""
         return f"{topic}/{self._lives[topic]}"
 
     async def arrival(self, seconds: float, places: Iterable[TopicPartition] | None = None) -> None:
-        """Wait until anything becomes readable in some partitions, or in any, or a time is over."""
+        """Wait until a record becomes readable in these partitions (default: in any), for ``seconds`` at most."""
         logs = self.logs.values() if places is None else [self.logs[place] for place in places]
         news = self.loop.create_future()
         timer = self.loop.call_later(seconds, _over, news)
@@ -149,7 +149,7 @@ class Broker:
                 log.awaited.pop(news, None)
 
     def initialise(self, transactional_id: str) -> int | None:
-        """Fence whoever had the id; the new epoch, or None while its last transaction is still being ended."""
+        """Fence the id's previous owner; return the new epoch, or None while its last transaction is still ending."""
         identity = self._identities.setdefault(transactional_id, _Identity())
         if identity.current is not None:
             if identity.current.state == "open":
@@ -161,7 +161,7 @@ class Broker:
         return identity.epoch
 
     def transaction(self, transactional_id: str, epoch: int, timeout: float) -> Transaction | None:
-        """The producer's open transaction, begun if need be; None while the last one is still being ended."""
+        """Return the producer's open transaction, or begin one; None while the last transaction is still ending."""
         identity = self._admit(transactional_id, epoch)
         if identity.current is None:
             identity.current = Transaction(transactional_id)
@@ -171,7 +171,7 @@ class Broker:
     def produce(
         self, transaction: Transaction, place: TopicPartition, messages: Iterable[Message], timestamp: int
     ) -> None:
-        """Write records in a transaction, with the writer's time: its topics are of the kind that take it."""
+        """Write records in a transaction with the writer's timestamps, which all topics of this broker keep."""
         if timestamp > self.timestamp + AHEAD_MS:
             raise InvalidTimestampError
         log = self.logs[place]
@@ -179,7 +179,7 @@ class Broker:
         log.append(messages, timestamp, transaction)
 
     def commit(self, transactional_id: str, epoch: int) -> None:
-        """Decide a transaction. Readers see it once its marker has reached their partition, each at its own time."""
+        """Commit a transaction. Readers of a partition see it once its marker has reached the partition."""
         identity = self._admit(transactional_id, epoch)
         if identity.current is not None and identity.current.state == "open":
             self._end(identity, identity.current, committed=True)
@@ -227,11 +227,11 @@ class Broker:
         return self._chance.random() * self._chance.choice(MARKER_DELAYS)
 
     def group(self, name: str, session: float = 6.0) -> Group:
-        """A group, made if need be."""
+        """Return a group; create it if it is missing."""
         return self.groups.setdefault(name, Group(session))
 
     def join(self, group: Group, member: str, topics: tuple[str, ...], instance: str = "") -> Member:
-        """Ask to be in the next generation, or have the place in this one of a member whose name one has."""
+        """Request a place in the next generation, or take the place of the member with the same name in this generation."""
         now = self.loop.time()
         joined = group.members.get(member)
         holders = [one for one in group.members.values() if one.instance == instance != ""]
@@ -282,7 +282,7 @@ class Broker:
         return frozenset(group.members)
 
     def leave(self, group: Group, member: Member) -> None:
-        """Leave at once."""
+        """Remove a member at once."""
         if group.members.pop(member.name, None) is not None:
             self._disturb(group)
 
@@ -298,7 +298,7 @@ class Broker:
             group.rebalancing, group.began = True, self.loop.time()
 
     def _assign(self, group: Group) -> None:
-        """The range assignor: equal numbers of all topics go to the same member."""
+        """Assign ranges: partitions with equal numbers of all topics go to the same member."""
         group.generation += 1
         group.rebalancing = False
         names = sorted(group.members)

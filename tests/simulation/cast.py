@@ -39,7 +39,7 @@ SETTINGS = Settings(
 
 
 class FragileProcessor(QueryProcessor):
-    """Fails at some events, each as many times as `failures` says, and only after it has changed its state."""
+    """Fails at each event as many times as `failures` says, after it has already changed its state."""
 
     failures: Counter[bytes]
 
@@ -53,13 +53,13 @@ class FragileProcessor(QueryProcessor):
 
 
 def group_of(role: str) -> str:
-    """The consumer group of a role."""
+    """Return the consumer group of a role."""
     return f"{SETTINGS.prefix}-{role}"
 
 
 @cache
 def tables() -> TableStore:
-    """The table that all processes read."""
+    """Return a store with the table that all processes read."""
     store = TableStore.keyed_by(KEY)
     store.put("people", ROWS)
     return store
@@ -67,14 +67,14 @@ def tables() -> TableStore:
 
 @cache
 def cast(number: int) -> list[StreamSpec]:
-    """The streams of a schedule."""
+    """Return the streams of a schedule."""
     everything = specs(PLAIN_STREAMS)
     return everything[:PLAIN_STREAMS] + everything[PLAIN_STREAMS + number :: CASTS]
 
 
 @cache
 def installed(number: int) -> tuple[Record, ...]:
-    """Requests, control, ledger and trail of an installation whose streams have been opened."""
+    """Return the requests, control, ledger and trail of an installation with open streams."""
     driver = Driver(KEY, partitions=PARTITIONS)
     driver.wait(EPOCH + EDGE - 3600)
     driver.register_population({"population": EVERYBODY, "epsilon": 500.0, "delta": 0.1, "renews": "1h"})

@@ -1,4 +1,4 @@
-"""Kafka's clients on the broker in memory: the calls that the engine makes, with aiokafka's names."""
+"""Kafka's clients on the broker in memory, with aiokafka's names for the calls that the engine makes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def clients_of(process: Process, broker: Broker, chance: random.Random) -> Clien
 
 
 class SimulatedObserver:
-    """Asks who is in a group."""
+    """Returns the members of a group."""
 
     def __init__(self, process: Process, broker: Broker) -> None:
         self._process = process
@@ -152,10 +152,10 @@ class SimulatedConsumer:
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """Records that have come; failures are retried behind the caller's back.
+        """Return new records; failed fetches are retried without notice.
 
-        As with aiokafka, whoever calls or is woken by news during a rebalance waits for its end, whatever the timeout; news
-        for any partition that the consumer has wake all who wait for some; and a wait that is cancelled is never counted as over.
+        It behaves like aiokafka: a call during a rebalance waits for the rebalance's end, regardless of the timeout. New records of
+        any assigned partition wake all calls that wait. A cancelled call counts as a fetch that has never ended.
         """
         self._fetches += 1
         found = await self._poll(partitions, timeout_ms, max_records)
@@ -203,10 +203,10 @@ class SimulatedConsumer:
             raise IllegalStateError(f"no current assignment of {partition}")
 
     async def _coordinate(self, topics: tuple[str, ...], listener: ConsumerRebalanceListener) -> None:
-        """Join, hold the assignment for as long as its generation stands, hand it back, join again.
+        """Join the group, keep the assignment until its generation ends, give it back, and join again.
 
-        As aiokafka's coordinator does it: a member for which nobody has fetched for ``max_poll_interval_ms`` leaves the
-        group, without a word, and does not join again before somebody fetches.
+        It behaves like aiokafka's coordinator: a member that has fetched nothing for ``max_poll_interval_ms`` leaves the
+        group without notice, and joins again only after a fetch.
         """
         broker, group = self._broker, self._group
         if group is None:
@@ -244,7 +244,7 @@ class SimulatedConsumer:
 
 
 class SimulatedBatch:
-    """A batch of a few records, so that most transactions have several."""
+    """A batch of a few records, so that most transactions have several batches."""
 
     def __init__(self, capacity: int) -> None:
         self.messages: list[Message] = []
@@ -284,13 +284,13 @@ class SimulatedProducer:
             await asyncio.sleep(RETRY)
 
     async def stop(self) -> None:
-        """Let go; what is open stays open."""
+        """Close the producer; an open transaction stays open."""
 
     def create_batch(self) -> SimulatedBatch:
         return SimulatedBatch(self._chance.choice((1, 3, 1000, 1000)))
 
     async def write(self, batches: Mapping[TopicPartition, Iterable[Any]]) -> None:
-        """Partitions are written to side by side; each one's batches come one after another."""
+        """Write to all partitions at the same time, but to each partition one batch after another."""
         self.in_transaction = True
         results = await asyncio.gather(
             *(self._write_to(place, some) for place, some in batches.items()), return_exceptions=True
@@ -321,7 +321,7 @@ class SimulatedProducer:
         )
 
     async def _with_transaction(self, act: Any) -> None:
-        """Do something in the transaction, once the one before it has ended everywhere."""
+        """Act in the transaction, once the previous one has ended in all partitions."""
         deadline = self._broker.loop.time() + 10.0
 
         def attempt() -> bool:

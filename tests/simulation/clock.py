@@ -24,11 +24,11 @@ EPOCH = 1_750_000_000.0
 
 
 class StuckError(AssertionError):
-    """No task can ever go on: all wait for each other."""
+    """No task can continue, because all wait for each other."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Runs what is ready, then moves its clock to the next timer. Work for threads is done in turn with the rest."""
+    """Runs all ready callbacks, then moves its clock to the next timer. Work for threads runs in the loop too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def get_debug(self) -> bool:
         return False
 
-    # A schedule calls these tens of thousands of times: asyncio's own ask each time whether the loop is closed, and in which thread.
+    # A schedule calls these methods tens of thousands of times; asyncio's methods check the loop and the thread each time.
     def call_soon(
         self, callback: Callable[[*Arguments], object], *args: *Arguments, context: Context | None = None
     ) -> asyncio.Handle:
@@ -75,7 +75,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return self.call_at(self._virtual_now + delay, callback, *args, context=context)
 
     def _run_once(self) -> None:
-        """Move the clock on if nothing is ready, then run what is; again and again, until the loop is told to stop."""
+        """Advance the clock if no callback is ready, then run the ready callbacks; repeat until the loop is told to stop."""
         ready, timers = self._ready, self._timers
         while not self._stopping:
             while timers and (timers[0][2].cancelled() or not ready or timers[0][0] <= self._virtual_now):
@@ -91,10 +91,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
                     handle._run()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled timer is skipped when its time comes."""
+        """Do nothing: a cancelled timer is skipped when its time comes."""
 
     def _write_to_self(self) -> None:
-        """Nobody else runs that could wait to be woken."""
+        """Do nothing: the loop never waits for other threads."""
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         del executor
@@ -113,7 +113,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 class _Time:
-    """The module ``time`` as the engine sees it."""
+    """A replacement of the module ``time`` for the engine."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.monotonic = loop.time
@@ -125,7 +125,7 @@ class _Time:
 
 @contextmanager
 def virtual_time() -> Iterator[VirtualLoop]:
-    """A virtual loop whose clock is also the engine's wall clock; whatever is still running at the end is cancelled."""
+    """Yield a virtual loop whose clock is also the engine's wall clock; at the end, running tasks are cancelled."""
     loop = VirtualLoop()
     clock = _Time(loop)
     with ExitStack() as patches:

@@ -1,4 +1,4 @@
-"""Limits that the short histories of the simulation reach."""
+"""Lowers limits, so that the short histories of the simulation reach them."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from stream.processing import digest_table
 
 @pytest.fixture(autouse=True)
 def few_recent_digests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Digests of retired streams are in files after the first two."""
+    """Keep only two digests of retired streams in memory; further ones are in files."""
     monkeypatch.setattr(digest_table, "MAX_RECENT_ROWS", 2)

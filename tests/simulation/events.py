@@ -34,7 +34,7 @@ _LIMITED = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "expone
 
 
 def _publish(world: World, questions: Questions, count: int) -> None:
-    """Ask the next questions; now and then an event comes twice, or workers fail at it a few times."""
+    """Ask the next questions; sometimes an event is sent twice, or workers fail at it a few times."""
     for _ in range(count):
         identifier, stream, value = questions.next()
         if world.chance.random() < 0.01:
@@ -69,7 +69,7 @@ async def load(world: World, questions: Questions) -> None:
 
 
 def _be_greedy(world: World, questions: Questions, pace: random.Random) -> None:
-    """Ask one stream more at once than its partition takes on."""
+    """Ask one stream more questions at once than its partition accepts."""
     costly = [spec for spec in world.streams if spec.mechanism.kind != "above_threshold"]
     spec = pace.choice(costly)
     for _ in range(20):
@@ -78,7 +78,7 @@ def _be_greedy(world: World, questions: Questions, pace: random.Random) -> None:
 
 
 def _share_out(world: World, pace: random.Random, burst: int) -> None:
-    """Let the survey join the table's population, allot parts, and have analysts open streams; each request is sent again."""
+    """Let the survey join the table's population, create allotments, and let analysts open streams; repeat each request."""
     spec = next(one for one in world.streams if one.mechanism.kind == "above_threshold")
     opened = spec.model_copy(update={"stream": f"of-ada-{burst}", "epsilon": 0.75})
     requests: list[Request] = [
@@ -100,7 +100,7 @@ def _share_out(world: World, pace: random.Random, burst: int) -> None:
 
 
 async def _open(world: World, questions: Questions, pace: random.Random) -> None:
-    """Open a stream, send the request again, and ask once the receipt is there."""
+    """Open a stream, repeat the request, and ask questions once the receipt has come."""
     spec = world.streams[0].model_copy(update={"stream": "opened-later"})
     request = OpenStream(request="open", stream=spec)
     if pace.random() < 0.5:
@@ -112,7 +112,7 @@ async def _open(world: World, questions: Questions, pace: random.Random) -> None
     for _ in range(3):
         world.ask(*questions.next(spec))
     if pace.random() < 0.5:
-        # In the middle of the wait for the opening, at best.
+        # Preferably while the worker waits for the opening.
         world.loop.call_later(pace.uniform(0.0, 0.2), _another_worker_joins, world, pace)
     if pace.random() < 0.3:
         _kill_budget_services(world)
@@ -120,7 +120,7 @@ async def _open(world: World, questions: Questions, pace: random.Random) -> None
 
 
 def _extend(world: World, questions: Questions, pace: random.Random, name: str) -> None:
-    """Extend a stream, be it fit for that or not, ask it on, and send the request again; it may be asked to end meanwhile."""
+    """Extend a stream, even if it cannot be extended, ask it more questions, and perhaps repeat the request."""
     limited = [spec for spec in world.streams if spec.mechanism.kind in _LIMITED]
     if pace.random() < 0.7:
         limited = [spec for spec in limited if spec.stream in world.dry()] or limited
@@ -139,7 +139,7 @@ def _extend(world: World, questions: Questions, pace: random.Random, name: str) 
 
 
 async def _refresh(world: World, questions: Questions, pace: random.Random, name: str) -> None:
-    """Renew the table, without a change to its rows, and ask its streams on; the opening of one may come once more behind that."""
+    """Renew the table without changing its rows, and ask its streams more questions; an opening may be repeated afterwards."""
     request = RefreshSource(request=name, source="people", close=pace.random() < 0.1)
     for _ in range(pace.randint(1, 2)):
         world.loop.call_later(pace.uniform(0.0, 1.0), world.request, request)
@@ -160,7 +160,7 @@ async def _refresh(world: World, questions: Questions, pace: random.Random, name
 
 
 def _opening_of(world: World, spec: StreamSpec) -> Record:
-    """The first that control told of a stream, as far as compaction has left it."""
+    """Return the first control event of a stream that compaction has left."""
     key = spec.stream.encode()
     log = world.broker.logs[TopicPartition(world.topics.control, partition_of(key, PARTITIONS))]
     return next(record for record in log.committed() if record.key == key)
@@ -172,7 +172,7 @@ def _ask_on(world: World, questions: Questions, spec: StreamSpec) -> None:
 
 
 async def _stop_a_stream(world: World, questions: Questions, pace: random.Random) -> None:
-    """Halt or close a stream; its opening may come once more behind that."""
+    """Halt or close a stream; its opening may be repeated afterwards."""
     spec = pace.choice(world.streams)
     kind = pace.choice((CloseStream, HaltStream))
     world.request(kind(request="stop", source=spec.source, stream=spec.stream))
@@ -194,7 +194,7 @@ async def _stop_a_stream(world: World, questions: Questions, pace: random.Random
 
 
 async def trouble(world: World, *more: Upset, seconds: float = 4.0) -> None:
-    """Upset the whole now and then, also with what only this world has."""
+    """Cause faults at random times; ``more`` has those of this world alone."""
     chance = world.branch()
     for _ in range(chance.randint(0, 4)):
         await asyncio.sleep(chance.uniform(0.0, seconds))
@@ -243,7 +243,7 @@ def _worker_told_to_stop(world: World, chance: random.Random) -> bool:
 
 
 def _worker_replaced(world: World, chance: random.Random) -> bool:
-    """As a rolling upgrade does: one comes, and one goes at about the same time, at best in mid-rebalance."""
+    """Replace a worker as a rolling upgrade does: one starts and another stops, preferably during the rebalance."""
     workers = world.workers()
     if not workers or not _another_worker_joins(world, chance):
         return False
@@ -271,13 +271,13 @@ def _broker_outage(world: World, chance: random.Random) -> bool:
 def _compaction(world: World, chance: random.Random) -> bool:
     compacted = world.changelogs
     logs = [log for log in world.broker.logs.values() if log.topic in compacted]
-    # Only these have readers that take hours: warm copies.
+    # Only these topics have slow readers, namely standby copies.
     copied = {world.topics.control, world.topics.state}
     return sum(log.compact(chance, forgets_deletions=log.topic in copied) for log in logs) > 0
 
 
 def _offsets_expired(world: World, chance: random.Random) -> bool:
-    """The worker's alone: the changelog of the budget service holds no progress, its requests are idempotent."""
+    """Let the workers' committed offsets expire; their changelog has their progress."""
     del chance
     group = world.broker.group(group_of("worker"))
     had = bool(group.offsets)
@@ -298,7 +298,7 @@ def _readable(world: World, topic: str, number: int) -> list[Record]:
 
 
 def _control_event_repeated(world: World, chance: random.Random) -> bool:
-    """A control event comes once more, behind those that followed it."""
+    """Repeat a control event after later ones."""
     number = chance.randrange(PARTITIONS)
     readable = _readable(world, world.topics.control, number)
     if readable:
@@ -315,7 +315,7 @@ def _charge_repeated(world: World, chance: random.Random) -> bool:
 
 
 def _unreadable_batch(world: World, chance: random.Random) -> bool:
-    """Somebody writes a batch that nobody can unfold to an input or to control: one dead letter, or none."""
+    """Write an unreadable batch to an input, which causes a dead letter, or to control, where it is skipped."""
     topics = world.topics
     topic = chance.choice((topics.queries, topics.requests, topics.charges, topics.control))
     world.append_unreadable(topic, chance.randrange(world.broker.partitions[topic]))

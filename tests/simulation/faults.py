@@ -1,4 +1,4 @@
-"""A process, its way to the broker, and what strikes on that way."""
+"""A process, its connection to the broker, and the faults of single calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STRIKES = (
 
 
 class Faults:
-    """Strikes at calls as the seed has it, until as many have struck as a schedule allows."""
+    """Injects faults into calls as the seed decides, up to the number that a schedule allows."""
 
     def __init__(self, chance: random.Random, *, strikes: int, rate: float) -> None:
         self._chance = chance
@@ -45,12 +45,12 @@ class Faults:
         return name
 
     def cease(self) -> None:
-        """No further strikes."""
+        """Inject no further faults."""
         self._left = 0
 
 
 class Process:
-    """One process: every call that it makes to the broker goes through here."""
+    """One process, which makes all its calls to the broker through ``call``."""
 
     def __init__(self, name: str, loop: VirtualLoop, chance: random.Random, faults: Faults) -> None:
         self.name = name
@@ -68,13 +68,13 @@ class Process:
         return self._loop.time() >= self._cut_until
 
     def kill(self) -> None:
-        """End it as a power cut would: nothing that it does any more has an effect."""
+        """End it like a power cut: none of its later calls has an effect."""
         if self.alive:
             self.alive = False
             self.on_death()
 
     def suspend(self, seconds: float) -> None:
-        """Stop it in its tracks for a while."""
+        """Suspend it for some seconds."""
         if self._awake is None:
             awake = self._awake = self._loop.create_future()
 
@@ -85,11 +85,11 @@ class Process:
             self._loop.call_later(seconds, wake)
 
     def cut(self, seconds: float) -> None:
-        """Keep its calls from reaching the broker for a while."""
+        """Cut its network for some seconds."""
         self._cut_until = max(self._cut_until, self._loop.time() + seconds)
 
     async def step(self) -> None:
-        """Take a moment, or as long as it is suspended; a dead process never comes back from here."""
+        """Wait for a moment, or until it is not suspended any more; cancel the caller if the process is dead."""
         pace = self._chance.random()
         if pace < 0.5:
             await asyncio.sleep(self._chance.uniform(0.1, 1.0) if pace < 0.01 else pace / 50)
@@ -99,7 +99,7 @@ class Process:
             raise asyncio.CancelledError
 
     async def call(self, effect: Callable[[], T]) -> T:
-        """Make one call to the broker, which may be struck before or after it takes effect."""
+        """Make one call to the broker; a fault may happen before or after the call takes effect."""
         strike = self._faults.strike()
         await self._struck(strike, "before")
         await self.step()

@@ -1,4 +1,4 @@
-"""The feed processes of a world, restarted as a supervisor would, and what befalls them."""
+"""The feed processes of a world, which are restarted like a supervisor's, and their faults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST = 3
 
 @dataclass(eq=False)
 class Running:
-    """A feed, as its supervisor sees it."""
+    """A running feed, as its supervisor sees it."""
 
     process: Process
     service: FeedService
@@ -37,7 +37,7 @@ class Running:
     leaving: bool = False
 
     def end(self) -> None:
-        """Cut it off in the middle of whatever it does."""
+        """End it at once, in the middle of its work."""
         for engine in self.service._engines.values():
             for task in engine._tasks.values():
                 task.cancel()
@@ -46,7 +46,7 @@ class Running:
 
 
 class Feeds:
-    """All feeds of a broker; an upset says whether it could be done."""
+    """All feeds of a broker; an upset returns whether it was possible."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Feeds:
         return (self.join, self.twin, self.leave)
 
     def start(self, instance: str = "") -> None:
-        """Start a feed in a process of its own, under a name that was a process's before or a new one."""
+        """Start a feed in a separate process, with the name of an earlier process or with a new one."""
         self._names += 1
         instance = instance or f"name-{self._names}"
         process = Process(f"feed-{self._names}", self._loop, self._branch(), self._faults)
@@ -98,20 +98,20 @@ class Feeds:
         return random.Random(self._chance.getrandbits(64))
 
     def _ended(self, running: Running) -> None:
-        """Restart what was not told to stop, after a while and under its name, unless another process has that."""
+        """Restart a feed that was not told to stop, after a while and with its name, unless another process has the name."""
         self.running.remove(running)
         if not running.task.cancelled() and (error := running.task.exception()) is not None:
             self.injected["service ended by itself"] += 1
             if isinstance(error, MembershipLostError) and "under the name" in str(error):
                 self.injected["name lost"] += 1
-                # Of two processes each may lose the name in one of its groups, and then nobody has it.
+                # Each of two processes may lose the name in one of its two groups, and then both end.
                 if any(one.instance == running.instance for one in self.running):
                     return
         if not running.leaving:
             self._loop.call_later(self._chance.uniform(0.1, 3.0), self.start, running.instance)
 
     def join(self, chance: random.Random) -> bool:
-        """Start one more."""
+        """Start one more feed, if there are fewer than ``MOST``."""
         del chance
         if len(self.running) < MOST:
             self.start()
@@ -119,14 +119,14 @@ class Feeds:
         return False
 
     def twin(self, chance: random.Random) -> bool:
-        """Start a process under the name of one that runs."""
+        """Start a feed with the name of a running one."""
         staying = [one for one in self.running if not one.leaving]
         if staying:
             self.start(chance.choice(staying).instance)
         return bool(staying)
 
     def leave(self, chance: random.Random) -> bool:
-        """Tell one to stop, unless it has the last name: of two with one name the earlier goes by itself."""
+        """Tell a feed to stop, unless all feeds have one name; of two feeds with one name, the earlier ends by itself."""
         staying = [one for one in self.running if not one.leaving]
         if len({one.instance for one in staying}) < 2:
             return False
@@ -136,6 +136,6 @@ class Feeds:
         return True
 
     def expire(self, source: str) -> None:
-        """Have the broker forget how far they were, with a source and in merging."""
+        """Make the broker forget the feeds' committed offsets, of a source and of merging."""
         for name in (merging_group(SETTINGS), feed_group(SETTINGS, self._topics, source)):
             self._broker.group(name).offsets.clear()

@@ -1,4 +1,4 @@
-"""Feeds on the broker in memory: people's events, faults as the seed has them, and every window computed anew in the end."""
+"""Feeds on the broker in memory: people's events, faults that the seed decides, and a recount of all windows at the end."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ def extended() -> Mapping[str, Extended]:
 
 @cache
 def specs() -> tuple[StreamSpec, ...]:
-    """Windows of four seconds and of two."""
+    """Return streams with windows of four seconds and of two."""
     return tuple(standing_specs("4s", "2s", BEGINS))
 
 
 class LiveWorld:
-    """Everything of one schedule."""
+    """The broker, the feeds, the people and the faults of one schedule."""
 
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
         self.loop = loop
@@ -117,7 +117,7 @@ class LiveWorld:
         self.tell(*(record for name, record in told()[0].items() if name != LATER))
 
     def branch(self) -> random.Random:
-        """A generator of its own, so that one part's draws do not shift another's."""
+        """Return a separate generator, so that the draws of one part do not change those of another."""
         return random.Random(self.chance.getrandbits(64))
 
     def questions(self) -> int:
@@ -126,12 +126,12 @@ class LiveWorld:
         return sum(len(self.broker.committed(*place)) for place in places)
 
     def tell(self, *records: Record) -> None:
-        """Write to control, as the budget service would."""
+        """Write records to control, as the budget service does."""
         for record in records:
             self.broker.append(record.topic, record.partition, record.key or b"", record.value)
 
     async def people(self) -> None:
-        """Send events in bursts; now and then nobody does for a while, or a batch comes that nobody can read."""
+        """Send events in bursts; sometimes there is a pause or an unreadable batch."""
         chance = self.branch()
         while self.loop.time() < SECONDS:
             await asyncio.sleep(chance.choice((0.1, 0.5, 3.0)) * chance.random())
@@ -148,7 +148,7 @@ class LiveWorld:
         self.injected["unreadable batch"] += 1
 
     async def streams(self) -> None:
-        """Open a stream in the middle, and close another."""
+        """Open a stream in the middle, and close another one."""
         chance = self.branch()
         await asyncio.sleep(chance.uniform(1.0, SECONDS / 4))
         await self._extend(chance)
@@ -167,7 +167,7 @@ class LiveWorld:
                 self.tell(end)
 
     async def _retire(self, end: Record, chance: random.Random) -> None:
-        """Close or halt a stream, and retire it soon after that: feeds may read of both together."""
+        """Close or halt a stream, and retire it soon afterwards, so that feeds may read both events together."""
         name = (end.key or b"").decode()
         if chance.random() < 0.7:
             end = end._replace(value=(end.value or b"").replace(b'"kind":"closed"', b'"kind":"halted"'))
@@ -180,7 +180,7 @@ class LiveWorld:
         self.injected["stream retired"] += 1
 
     async def _extend(self, chance: random.Random) -> None:
-        """Have a stream run dry and extend it, at once or after a while, so that feeds may read of both together."""
+        """Let a stream be exhausted, and extend it at once or after a while, so that feeds may read both events together."""
         name = chance.choice(sorted(extended().keys() - {LATER}))
         events = extended()[name]
         end = self.broker.timestamp
@@ -192,7 +192,7 @@ class LiveWorld:
         self.injected["stream extended"] += 1
 
     async def trouble(self) -> None:
-        """Upset the whole now and then."""
+        """Cause faults at random times."""
         chance = self.branch()
         for _ in range(chance.randint(0, 5)):
             await asyncio.sleep(chance.uniform(0.0, 5.0))
@@ -236,7 +236,7 @@ class LiveWorld:
         return True
 
     def logs(self) -> Logs:
-        """All that is committed, by partition."""
+        """Return all committed records, by partition."""
         found: dict[tuple[str, int], list[RecordLike]] = {}
         for place, log in self.broker.logs.items():
             found[place.topic, place.partition] = list(log.committed())
@@ -333,7 +333,7 @@ class LiveWorld:
         ]
 
     async def settle(self) -> list[str]:
-        """Wait until all windows are asked."""
+        """Wait until all windows are asked; return violations."""
         until = self.broker.timestamp
         await asyncio.sleep(3.0)
         deadline = self.loop.time() + PATIENCE
@@ -343,7 +343,8 @@ class LiveWorld:
                 found = self.violations(until)
                 if not found or not all("not asked" in one or "dead letters" in one for one in found):
                     break
-            await asyncio.sleep(1.7)  # out of step with the windows: when one closes, a transaction is open
+            # Not a multiple of the windows' length, so that a transaction may be open when a window closes.
+            await asyncio.sleep(1.7)
         return found
 
 

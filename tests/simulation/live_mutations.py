@@ -1,4 +1,4 @@
-"""Feeds with one thing wrong, each a mistake that counting and merging can make: the simulation must find all."""
+"""Feeds with one possible mistake of counting or merging each; the simulation must find all of them."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def partials_outside_of_the_transaction() -> Iterator[None]:
 
 @contextmanager
 def position_without_the_counts() -> Iterator[None]:
-    """A partition's position goes to its changelog, and what it has counted does not."""
+    """A partition writes its position to its changelog, but not its counts."""
     with patch.object(FeedProcessor, "_write", lambda *_: None):
         yield
 
 
 @contextmanager
 def counts_without_the_position() -> Iterator[None]:
-    """A partition goes on from where its group's offsets are, which lag."""
+    """A partition continues from its group's offsets, which lag behind its counts."""
     resume_at = SessionOpener._resume_at
 
     def without(self: SessionOpener, processor: Processor, extent: Extent, reached: int) -> int:
@@ -64,7 +64,7 @@ def counts_without_the_position() -> Iterator[None]:
 
 @contextmanager
 def merging_forgets_how_far_it_was() -> Iterator[None]:
-    """A restart begins with all partials anew, and does not know which windows were asked."""
+    """After a restart, merging reads all partials again, and does not know which windows were asked."""
     keep, restored = MergeProcessor._write_changelog, MergeProcessor.end_restore
 
     def forgetful(self: MergeProcessor, outputs: Outputs, written: Mapping[bytes, bytes | None]) -> None:
@@ -83,7 +83,7 @@ def merging_forgets_how_far_it_was() -> Iterator[None]:
 
 @contextmanager
 def partials_not_kept() -> Iterator[None]:
-    """Merging moves on, and a restart knows nothing of windows that are half told."""
+    """Merging writes its position, but after a restart it has lost the partials of incomplete windows."""
     keep = MergeProcessor._write_changelog
 
     def forgetful(self: MergeProcessor, outputs: Outputs, written: Mapping[bytes, bytes | None]) -> None:
@@ -95,7 +95,7 @@ def partials_not_kept() -> Iterator[None]:
 
 @contextmanager
 def the_first_partition_is_enough() -> Iterator[None]:
-    """A window is asked when anybody has told of it."""
+    """A window is asked as soon as one partition has published it."""
 
     def due(self: MergedStreamState) -> Iterator[tuple[int, Any]]:
         for start in sorted(self.open):
@@ -109,7 +109,7 @@ def the_first_partition_is_enough() -> Iterator[None]:
 
 @contextmanager
 def the_end_is_taken_for_granted() -> Iterator[None]:
-    """The clock is told that nothing has come, whatever there is to read."""
+    """The clock advances as if there were no unread events."""
     keep_time = PartitionTask._keep_time
 
     async def hasty(self: PartitionTask, life: Any, processor: Any, inputs: Any, *, idle: bool) -> None:
@@ -122,14 +122,14 @@ def the_end_is_taken_for_granted() -> Iterator[None]:
 
 @contextmanager
 def silent_partitions_stand_still() -> Iterator[None]:
-    """Only events move the clock."""
+    """Only events advance the clock."""
     with patch.object(EventClock, "note_end_of_input", lambda *_: None):
         yield
 
 
 @contextmanager
 def windows_stream_by_stream() -> Iterator[None]:
-    """A step tells of all closed windows of one stream, and then of the next one's."""
+    """A step publishes all closed windows of one stream, and then those of the next stream."""
     due = PartialWriter.publish_due_windows
 
     def by_stream(
@@ -143,7 +143,7 @@ def windows_stream_by_stream() -> Iterator[None]:
 
 @contextmanager
 def the_latest_definition_alone() -> Iterator[None]:
-    """A feed counts on for a stream that it finds open, though it had ended and was extended since."""
+    """A feed goes on counting a stream that it finds open, although the stream had ended and was then extended."""
     of = FeedDefinitions.streams_of
 
     def latest(self: FeedDefinitions, source: str) -> tuple[StandingDefinition, ...]:
@@ -165,7 +165,7 @@ def retired_streams_unknown() -> Iterator[None]:
 
 @contextmanager
 def changelog_of_retired_streams_kept() -> Iterator[None]:
-    """Merging finds a retired stream in its changelog after a restart, and leaves it there."""
+    """After a restart, merging leaves a retired stream's records in its changelog."""
     restored = MergeProcessor.end_restore
 
     def unaware(self: MergeProcessor) -> Mapping[str, int]:

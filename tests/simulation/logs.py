@@ -1,4 +1,4 @@
-"""Partition logs with what of Kafka's semantics an exactly-once engine leans on."""
+"""Partition logs, with those semantics of Kafka on which an exactly-once engine depends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _offset = attrgetter("offset")
 
 @dataclass(eq=False, slots=True)
 class Transaction:
-    """A producer's transaction; ``open_in`` still lack its marker, ``offsets`` are those of groups."""
+    """A producer's transaction. The logs ``open_in`` lack its marker; ``offsets`` has the groups' offsets."""
 
     producer: str
     state: str = "open"
@@ -58,7 +58,7 @@ class Log:
         return min(self.open.values(), default=self.end)
 
     def tell(self) -> None:
-        """Wake whoever waits for news."""
+        """Wake the readers that wait for new records."""
         for waiting in self.awaited:
             if not waiting.done():
                 waiting.set_result(None)
@@ -84,7 +84,7 @@ class Log:
         return entry.record is not None and (entry.transaction is None or self.ended[entry.transaction])
 
     def read(self, position: int, limit: int, *, committed: bool) -> tuple[list[Record], int]:
-        """Records from a position on, and the position to go on from."""
+        """Return records from a position on, and the next position."""
         end = self.stable if committed else self.end
         found: list[Record] = []
         for index in range(bisect_left(self.entries, position, key=_offset), len(self.entries)):
@@ -98,11 +98,11 @@ class Log:
         return found, max(position, end)
 
     def committed(self) -> list[Record]:
-        """All that a committed reader sees."""
+        """Return all records that a committed reader sees."""
         return self.read(self.start, len(self.entries) + 1, committed=True)[0]
 
     def compact(self, chance: random.Random, *, forgets_deletions: bool = False) -> int:
-        """Keep the latest committed record of each key below the last stable offset; gives how many entries went.
+        """Keep the latest committed record of each key below the last stable offset; return the number of removed entries.
 
         With ``forgets_deletions``, deletions go too: a slow reader may have read what they delete.
         """

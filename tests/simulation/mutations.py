@@ -1,4 +1,4 @@
-"""Engines with one thing wrong, each a mistake that an exactly-once engine can make: the simulation must find all."""
+"""Engines with one possible mistake of an exactly-once engine each; the simulation must find all of them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def found(
 
 @contextmanager
 def no_fencing() -> Iterator[None]:
-    """Every life of a partition has a transactional id of its own: nobody is ever fenced."""
+    """Every session of a partition has a separate transactional id, so none is ever fenced."""
     births = iter(range(10**9))
     with patch.object(
         EngineRole, "transactional_id", lambda self, number: f"{self.group}-{number}-{next(births)}"
@@ -109,7 +109,7 @@ def fence_after_restore() -> Iterator[None]:
 
 @contextmanager
 def offsets_before_the_transaction() -> Iterator[None]:
-    """Input positions are committed by themselves, ahead of what they stand for."""
+    """Input positions are committed separately, before the outputs of their input."""
     commit = Writer.commit
 
     async def apart(self: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
@@ -123,7 +123,7 @@ def offsets_before_the_transaction() -> Iterator[None]:
 
 @contextmanager
 def offsets_after_the_transaction() -> Iterator[None]:
-    """Input positions are committed by themselves, and the changelog's own progress is not asked."""
+    """Input positions are committed separately, after the outputs, and the progress in the changelog is ignored."""
     commit, resume_at = Writer.commit, SessionOpener._resume_at
 
     async def apart(self: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
@@ -141,7 +141,7 @@ def offsets_after_the_transaction() -> Iterator[None]:
 
 @contextmanager
 def progress_not_asked() -> Iterator[None]:
-    """The committed offsets are trusted, which expire."""
+    """Only the committed offsets are used, which expire."""
     resume_at = SessionOpener._resume_at
 
     def without(self: SessionOpener, processor: Processor, extent: Extent, reached: int) -> int:
@@ -175,7 +175,7 @@ def state_kept_after_a_failed_commit() -> Iterator[None]:
 
 @contextmanager
 def restore_reads_uncommitted() -> Iterator[None]:
-    """The changelog is read past open and aborted transactions."""
+    """The changelog is read with the records of open and aborted transactions."""
 
     def dirty(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
         return restore.reader(settings, clients, **{**overrides, "isolation_level": "read_uncommitted"})
@@ -186,7 +186,7 @@ def restore_reads_uncommitted() -> Iterator[None]:
 
 @contextmanager
 def warm_copies_read_uncommitted() -> Iterator[None]:
-    """Warm copies take in what may be aborted yet."""
+    """Standby copies apply records that may still be aborted."""
     reader = restore.reader
 
     def dirty(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
@@ -249,7 +249,7 @@ def restore_stops_at_the_first_gap() -> Iterator[None]:
 
 @contextmanager
 def answers_outside_the_transaction() -> Iterator[None]:
-    """Answers go out at once; the rest follows in a transaction."""
+    """Answers are written at once; the other outputs follow in a transaction."""
     deliver = SimulatedProducer.deliver
 
     async def at_once(self: SimulatedProducer, place: TopicPartition, batch: Any) -> None:
@@ -273,7 +273,7 @@ def old_fetches_not_filtered() -> Iterator[None]:
 
 @contextmanager
 def unknown_streams_refused_at_once() -> Iterator[None]:
-    """Nobody waits for a control event that is under way."""
+    """A query to an unknown stream does not wait for a control event that is under way."""
     prepare = QueryProcessor.prepare
 
     def without_tables(self: QueryProcessor, records: Sequence[RecordLike]) -> QueryBatch:
@@ -314,7 +314,7 @@ def requests_overtaken() -> Iterator[None]:
 
 @contextmanager
 def periods_begun_by_a_restart() -> Iterator[None]:
-    """The budget service takes its start for the beginning of a period."""
+    """The budget service begins a new period at each start."""
     restored = BudgetProcessor.end_restore
 
     def renewed(self: BudgetProcessor) -> Mapping[str, int]:
@@ -343,7 +343,7 @@ def trail_begun_again() -> Iterator[None]:
 
 @contextmanager
 def trail_outside_the_transaction() -> Iterator[None]:
-    """Entries of the trail are committed before what they tell of, which may never be."""
+    """Entries of the trail are committed before the decisions that they describe, which may then fail."""
     commit = Writer.commit
 
     async def first(self: Writer, outputs: Outputs, positions: Mapping[TopicPartition, int]) -> None:
@@ -359,7 +359,7 @@ def trail_outside_the_transaction() -> Iterator[None]:
 
 @contextmanager
 def updates_not_written() -> Iterator[None]:
-    """A hypothesis keeps its updates in memory alone, and begins anew after a restore."""
+    """A hypothesis keeps its updates only in memory, and begins again after a restore."""
     with patch.object(UpdateLog, "first_updates", lambda *_: []):
         yield
 
@@ -373,14 +373,14 @@ def shares_forgotten() -> Iterator[None]:
 
 @contextmanager
 def a_late_opening_undoes_a_halt() -> Iterator[None]:
-    """An opening that comes once more after a halt opens the stream again."""
+    """A repeated opening after a halt opens the stream again."""
     with patch.object(stream_control, "is_stale", lambda *_: False):
         yield
 
 
 @contextmanager
 def extensions_of_a_latest_definition_only() -> Iterator[None]:
-    """An opening that comes once more takes an extension back."""
+    """A repeated opening undoes an extension."""
     host = HostedStreams.host
 
     def latest(self: HostedStreams, definitions: Sequence[StreamDefinition]) -> list[int]:
@@ -396,7 +396,7 @@ def extensions_of_a_latest_definition_only() -> Iterator[None]:
 
 @contextmanager
 def versions_of_a_latest_definition_only() -> Iterator[None]:
-    """An opening that comes once more brings an earlier version of the data back."""
+    """A repeated opening brings an earlier version of the data back."""
     host = HostedStreams.host
 
     def latest(self: HostedStreams, definitions: Sequence[StreamDefinition]) -> list[int]:
@@ -411,18 +411,18 @@ def versions_of_a_latest_definition_only() -> Iterator[None]:
 
 @contextmanager
 def streams_that_ran_dry_stay_so() -> Iterator[None]:
-    """A worker that has used up what it knew of does not go on when it hears of an extension."""
+    """A worker does not reopen an exhausted stream when it reads the stream's extension."""
     with patch.object(LifeCycle, "reopen_exhausted", lambda *_: None):
         yield
 
 
 @contextmanager
 def partitions_taken_while_leaving() -> Iterator[None]:
-    """A rebalance between the order to stop and leaving the group starts tasks that nobody stops."""
+    """A rebalance between the order to stop and the end of membership starts tasks that nothing stops."""
     take = Engine.start_partitions
 
     class Deaf:
-        """Passes an order to stop on, and knows of none."""
+        """Passes the order to stop on, but does not show it."""
 
         def __init__(self, heard: asyncio.Event) -> None:
             self.set = heard.set
@@ -503,7 +503,7 @@ def waits_that_an_order_to_stop_does_not_end() -> Iterator[None]:
 
 @contextmanager
 def refused_times_written_again() -> Iterator[None]:
-    """A clock that Kafka has refused is believed all the same."""
+    """A clock whose time Kafka has refused is used again."""
     with patch.object(Stamps, "refuse", lambda _: None):
         yield
 
@@ -525,7 +525,7 @@ def membership_left_to_the_client_library() -> Iterator[None]:
 
 @contextmanager
 def heads_anchored_before_their_commit() -> Iterator[None]:
-    """A witness gets each head at once, also one that never comes about: the next budget service grants nothing."""
+    """A witness gets each head before its commit. If the commit fails, the next budget service grants nothing."""
     commit = BatchLoop.commit
 
     async def early(self: BatchLoop, session: PartitionSession, outputs: Outputs, *, idle: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Feeds and workers with one thing wrong about periods, each a mistake that they can make: the simulation must find all."""
+"""Feeds and workers with one possible mistake about periods each; the simulation must find all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.simulation.mutations import Mutation
 
 @contextmanager
 def asked_before_the_account_is_there() -> Iterator[None]:
-    """A window asks the stream that its period will have, while the period is being asked for."""
+    """A window asks the stream of its period while the period is only requested."""
     is_ready, asked_by = MergePeriods.is_ready, MergePeriods.stream_asked_by
 
     def hasty(self: MergePeriods, outputs: Outputs, told: StandingDefinition, start: int) -> bool:
@@ -77,7 +77,7 @@ def running_counts_stop_at_an_edge() -> Iterator[None]:
 
 @contextmanager
 def running_counts_go_on_over_an_edge() -> Iterator[None]:
-    """The windows of a running count are numbered anew in each period, and the sums of the one before are still there."""
+    """A running count's windows are numbered from 1 in each period, but the last period's sums are kept."""
     add, before = RunningSums.add, dict[str, Any]()
 
     def going_on(self: RunningSums, told: StandingDefinition, start: int, counts: Sequence[int]) -> range:
@@ -94,7 +94,7 @@ def running_counts_go_on_over_an_edge() -> Iterator[None]:
 
 @contextmanager
 def periods_never_end() -> Iterator[None]:
-    """Nobody asks for a period's streams to be closed."""
+    """The closing of a period's streams is never requested."""
     with patch.object(MergePeriods, "close_past_streams", lambda *_: None):
         yield
 
@@ -114,21 +114,21 @@ def periods_end_early() -> Iterator[None]:
 
 @contextmanager
 def closed_before_all_is_answered() -> Iterator[None]:
-    """A worker that is behind closes a period's stream when it hears that the period is over."""
+    """A worker with unanswered queries closes a period's stream as soon as it reads the period's end."""
     with patch.object(StreamControl, "_is_still_asked", lambda *_: False):
         yield
 
 
 @contextmanager
 def windows_over_an_edge_asked() -> Iterator[None]:
-    """A window that reaches over an edge is asked of the period that it begins in."""
+    """A window that spans two periods asks the period in which it begins."""
     with patch.object(merge_state, "lies_in_one_period", lambda *_: True):
         yield
 
 
 @contextmanager
 def windows_that_waited_stream_by_stream() -> Iterator[None]:
-    """When a period has begun, all windows of one stream that waited for it are asked, and then those of the next one."""
+    """When a period has begun, all waiting windows of one stream are asked first, and then those of the next stream."""
     with patch.object(merge_state, "merge", chain):
         yield
 

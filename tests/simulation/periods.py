@@ -1,4 +1,4 @@
-"""A source with periods on the broker in memory: all services, marks that the seed sets, and every period worked out anew in the end."""
+"""A source with periods on the broker in memory, with all services. The seed decides the marks; at the end, all periods are computed again."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ LATER = "visits-sum"
 
 @cache
 def models(begins: int = BEGINS) -> dict[str, StreamSpec]:
-    """Windows of twenty minutes and of ten, by their stream."""
+    """Return models with windows of twenty minutes and of ten, by name."""
     return {spec.stream: spec for spec in standing_specs("20m", "10m", begins, HORIZON)}
 
 
 @cache
 def begun() -> Beginning:
-    """An installation with the source, and all of its models but one."""
+    """Return an installation with the source and all of its models except one."""
     driver = Driver(KEY, partitions=PARTITIONS)
     driver.register(SOURCE)
     streams = [spec for name, spec in models().items() if name != LATER]
@@ -68,7 +68,7 @@ def begun() -> Beginning:
 
 
 class PeriodWorld(World):
-    """Everything of one schedule. Events lie in some six periods, and marks reach each partition in its own time."""
+    """The world of one schedule. Its events lie in about six periods, and marks reach the partitions at different times."""
 
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
         topics = Topics(SETTINGS.prefix, PARTITIONS)
@@ -91,13 +91,13 @@ class PeriodWorld(World):
         return super().changelogs - kept | {self.topics.merges, self.topics.feed_state(SOURCE.source)}
 
     def mark(self, *partitions: int) -> None:
-        """Tell partitions of the topic, or all of them, what the time is."""
+        """Write a mark with the present time to these partitions of the topic, or to all."""
         headers = ((MARK_HEADER, format_moment(self.now).encode()),)
         for number in partitions or range(LIVE_PARTITIONS):
             self.broker.append(TOPIC, number, b"", b"", headers)
 
     async def people(self) -> None:
-        """Mark the beginning, and send events and marks; now and then a period passes with no event, or a batch comes that nobody can read."""
+        """Write the first mark, then events and marks; sometimes a period has no event, or an unreadable batch comes."""
         chance = self.branch()
         self.mark()
         while self.loop.time() < SECONDS:
@@ -119,7 +119,7 @@ class PeriodWorld(World):
         self.mark()
 
     async def opening(self) -> None:
-        """Open a model in the middle, also from within a period, and too late; and close another."""
+        """Open a model in the middle, which may begin within a period or in the past, and close another one."""
         chance = self.branch()
         await asyncio.sleep(chance.uniform(0.5, SECONDS / 2))
         begins = self.now - self.now % (10 * MINUTE) + chance.randrange(18) * 10 * MINUTE
@@ -134,7 +134,7 @@ class PeriodWorld(World):
             self.injected["model closed"] += 1
 
     async def settle(self) -> list[str]:
-        """Wait until all that is due is begun, asked, answered, charged and closed."""
+        """Wait until all due periods and windows are begun, asked, answered, charged and closed."""
         deadline = self.loop.time() + PATIENCE
         found = ["never looked"]
         while self.loop.time() < deadline:
@@ -149,7 +149,7 @@ class PeriodWorld(World):
         return found or ["not settled"]
 
     def examine(self, *, same_version: bool = True) -> list[str]:
-        """Every violation."""
+        """Return all violations."""
         return [
             *super().examine(same_version=same_version),
             *self._periods().refunds(),
@@ -161,7 +161,7 @@ class PeriodWorld(World):
         return Periods(self.logs(), self.topics, SOURCE, self.ended)
 
     def _asked(self) -> Iterator[str]:
-        """The ids of all that is asked, as the answers have them."""
+        """Yield the ids of all questions, in the form that answers have."""
         for number in range(PARTITIONS):
             for record in self.broker.committed(self.topics.queries, number):
                 if not isinstance(record.value, UnreadableValue):
@@ -206,7 +206,7 @@ class PeriodWorld(World):
 
 
 def _of_feeds(upset: Callable[[random.Random], bool]) -> Upset:
-    """An upset of feeds alone, as one of a world."""
+    """Make an upset of the world from an upset of its feeds."""
 
     @wraps(upset)
     def upset_feeds(world: World, chance: random.Random) -> bool:

@@ -1,4 +1,4 @@
-"""Services that retire streams with one thing wrong; the simulation must find all."""
+"""Services with one possible mistake in the retirement of streams each; the simulation must find all of them."""
 
 from __future__ import annotations
 

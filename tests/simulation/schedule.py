@@ -1,4 +1,4 @@
-"""One schedule: a world, a load, faults as the seed has them, and the report of what was found afterwards."""
+"""One schedule: a world, a load, faults that the seed decides, and a report of the findings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Report:
 
 
 async def _idle(world: World) -> None:
-    """Let spares wait for longer than a client library has patience with them."""
+    """Start spares, and wait for longer than the client library's limit between two fetches."""
     await asyncio.sleep(JOINING)
     world.start("budget")
     world.start("worker")
@@ -96,7 +96,7 @@ def played(
     story: Callable[[W], Coroutine[object, object, list[str]]],
     figures: Callable[[W], Mapping[str, int]],
 ) -> Report:
-    """Make the world of a seed, let its story happen in virtual time, and report what the story found and what figures tell."""
+    """Make the world of a seed, run its story in virtual time, and report the story's findings and the figures."""
     with quiet(), virtual_time() as loop, lazily():
         world = make(loop, seed)
         try:
@@ -111,14 +111,14 @@ def played(
             seconds=int(loop.time()),
             **figures(world),
         )
-        # What is still running is cancelled at the end, in an order that no seed decides.
+        # The tasks that still run are cancelled at the end, in an order that the seed does not decide.
         digest = broker.digest()
     return Report(seed, name, world.injected, violations, counted, digest)
 
 
 @contextmanager
 def lazily() -> Iterator[None]:
-    """Idle rounds and empty fetches are rare, for speed; warm copies begin at once and lag, so that much is left when they are inherited."""
+    """Make idle rounds and empty fetches rare, for speed. Standby copies begin at once and lag, so that their heirs must read much."""
     with (
         patch.object(partition_task, "IDLE_MS", 2000),
         patch.object(partition_input, "FETCH_WAIT_MS", 2000),
@@ -131,7 +131,7 @@ def lazily() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Thousands of schedules would fill the screen with the engine's log."""
+    """Drop the engine's log, because thousands of schedules would fill the screen with it."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     try:

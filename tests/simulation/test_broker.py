@@ -1,4 +1,4 @@
-"""The broker in memory behaves as the real one does, in what the engine leans on."""
+"""The broker in memory behaves like the real one in everything that the engine needs."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_markers_take_up_offsets_and_an_open_transaction_holds_back_committed_re
 @pytest.mark.kafka
 async def test_the_real_broker_shows_the_same(imitation: dict[str, Any], settings: Settings) -> None:
     assert await observe(settings, KAFKA) == imitation
-    # aiokafka drops futures that failed with the fence; asyncio reports them when they are collected, so be it here.
+    # aiokafka drops futures that failed with the fence, and asyncio reports them when they are collected; do that here.
     gc.collect()
 
 

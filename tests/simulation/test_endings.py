@@ -1,4 +1,4 @@
-"""Control events out of order: an opening that comes late, behind the halt that followed it."""
+"""Control events out of order: an opening is repeated after the halt that followed it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.processors.installation import spec, table_store
 
 @pytest.fixture
 def control() -> list[Record]:
-    """A stream's opening, its halt, and the opening once more."""
+    """A stream's opening, its halt, and the repeated opening."""
     driver = installation(spec("ward"))
     driver.halt("feed", "ward")
     opened, halted = driver.records(driver.topics.control)

@@ -1,4 +1,4 @@
-"""Faults of Sotto itself: a valid question is tried again, never refused, and a partition that cannot go on says so."""
+"""Faults of Sotto itself: valid questions are retried and never refused, and a partition that cannot continue reports it."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ async def _lasting(world: World) -> list[str]:
 
 
 def test_worker_is_not_ready_while_a_question_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    """After some tries /readyz names the record and the place of the error; once it is mended every question is answered."""
+    """After some tries, /readyz names the record and the place of the error; after its correction every question is answered."""
     assert perform(_lasting) == []
     assert "queries" in capsys.readouterr().out

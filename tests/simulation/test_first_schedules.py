@@ -1,4 +1,4 @@
-"""Ten schedules of the three simulations: the part of their suite that runs before each commit."""
+"""Ten schedules of the three simulations: the part of their suite that is run before each commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hours without a question, and batches of many minutes: whoever is alive is a member, or says that it is not."""
+"""During hours without a question and batches of many minutes, a running service is a group member or reports that it is not."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def _spares_after_hours(world: World) -> list[str]:
     _start_one_of_each(world)
     world.start("worker")
     await asyncio.sleep(MOMENT)
-    # These come too late to get anything: one that has had a partition is taken for busy ever after.
+    # The spares start last, so that they get no partition; a service that had a partition counts as busy for good.
     _start_one_of_each(world)
     violations = []
     for _ in range(HOURS * 60):
@@ -77,7 +77,7 @@ def test_spares_that_leave_it_to_the_client_library_are_found_out() -> None:
 
 
 def test_whoever_loses_its_group_says_so_and_ends_so_that_it_is_started_again() -> None:
-    """A client library that leaves the group all the same stands for whatever may go wrong with one."""
+    """A client library that leaves the group despite its settings stands for any error of such a library."""
 
     async def scene(world: World) -> tuple[list[str], int]:
         violations = await _spares_after_hours(world)
@@ -85,7 +85,7 @@ def test_whoever_loses_its_group_says_so_and_ends_so_that_it_is_started_again() 
 
     with patch.object(group_engine, "POLL_INTERVAL_MS", MAX_POLL_INTERVAL_MS):
         violations, ended = perform(scene)
-    # Between two looks a service may still be taken for a member.
+    # Between two checks, a service may still count as a member.
     assert [one for one in violations if "no member, and ready" not in one] == []
     assert ended > 0
 
@@ -135,7 +135,7 @@ def test_a_worker_left_behind_by_a_rebalance_says_so_until_its_batch_is_over_and
 
 
 def _room_for_one_fetch() -> AbstractContextManager[object]:
-    """Nothing more is fetched until the task takes what has come, as when all room is used up."""
+    """Fetch nothing more until the task has taken the fetched records, as if all memory for records were used up."""
     return patch.object(Prefetch, "_is_full", lambda _, kept: bool(kept.fetches))
 
 

@@ -1,4 +1,4 @@
-"""A worker that is told to stop while partitions are on their way to it leaves, and does not take them."""
+"""A worker that is told to stop during a rebalance leaves its group without taking its new partitions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _stop_after_a_long_batch(task: PartitionTask) -> None:
 
 
 async def _stop_after_the_rebalance(consumer: SimulatedConsumer) -> None:
-    """Leave as aiokafka does, which first finishes a rebalance that is under way."""
+    """Leave like aiokafka, which first finishes a rebalance that is under way."""
     await consumer._settled.wait()
     await _stop_at_once(consumer)
 
@@ -77,7 +77,7 @@ def test_a_worker_told_to_stop_in_the_middle_of_a_rebalance_leaves(capsys: pytes
 
 
 class _SlowCommits:
-    """Writers that take long to commit once ``slow``, and how many were closed meanwhile."""
+    """Makes commits slow once ``slow`` is set, and counts the writers that are closed during a commit."""
 
     def __init__(self) -> None:
         self.slow = False

@@ -1,4 +1,4 @@
-"""Live topics: in every schedule each window is asked once with what a plain count finds, and feeds with one thing wrong are found out."""
+"""In every schedule, each window of a live topic is asked once with the numbers of a plain count, and feeds with a mistake are found."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_how_far_a_feed_is_behind_is_told_while_it_catches_up_and_once_it_has() 
     assert max(seen) > 1000
     assert seen[-1] == 0
     assert told["sotto_feed_lag_events"] == 0
-    # Nobody sends anything: clocks follow the time, behind by the source's idle and by how seldom they look.
+    # Without events, clocks follow the time; they lag by the source's ``idle`` and by the pause between two checks.
     assert 1.0 <= told["sotto_feed_lag_seconds"] < 5.0
 
 

@@ -1,4 +1,4 @@
-"""A simulation that cannot fail proves nothing: it finds every engine with one thing wrong."""
+"""The simulation finds every engine with one mistake, so it can fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources with periods: in every schedule each begins, is asked and is closed once, and feeds with one thing wrong are found out."""
+"""In every schedule, each period of a source begins, is asked and is closed once, and services with a mistake are found."""
 
 from __future__ import annotations
 

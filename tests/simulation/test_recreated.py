@@ -1,4 +1,4 @@
-"""Input topics that are deleted and created again: nothing is passed over, and streams halt rather than answer again."""
+"""After input topics are deleted and created again, no record is skipped, and streams halt rather than answer again."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_queries_created_again_are_answered_once_each(seed: int, running: bool) 
 
 
 async def _decided_after_recreation(world: World) -> list[str]:
-    """The requests with a receipt, of some before the topic was created again and of more afterwards."""
+    """Return the requests with a receipt, among requests before and after the topic was created again."""
     world.start("budget")
     world.start("worker")
     for number in range(5):
@@ -99,7 +99,7 @@ async def _decided_after_recreation(world: World) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_requests_created_again_are_all_decided(seed: int) -> None:
-    """The budget service reads a new topic of requests from its beginning, though it has grown past the old offsets."""
+    """The budget service reads a new topic of requests from its beginning, although it has grown past the old offsets."""
     decided = perform(_decided_after_recreation, seed)
     assert Counter(decided) == Counter(
         [f"before-{one}" for one in range(5)] + [f"after-{one}" for one in range(20)]

@@ -1,4 +1,4 @@
-"""A partition that does not get ready holds up no other one, and its service says so."""
+"""A partition that does not get ready delays no other partition, and its service reports it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WHILE = 90.0
 
 @contextmanager
 def _fences_that_do_not_end() -> Iterator[None]:
-    """As where the predecessor's transaction wrote to a partition that has no leader now."""
+    """Block fences, as if the predecessor's transaction had written to a partition that has no leader now."""
     initialise = Broker.initialise
 
     def never(self: Broker, name: str) -> int | None:
@@ -42,7 +42,7 @@ def _fences_that_do_not_end() -> Iterator[None]:
 
 @contextmanager
 def _fetches_that_bring_nothing() -> Iterator[None]:
-    """As where the changelog's leader goes away once it has told where the changelog ends."""
+    """Let fetches return no records, as if the changelog's leader had gone after it told the changelog's end."""
     fetch = SimulatedConsumer._fetch
 
     def without(
@@ -57,7 +57,7 @@ def _fetches_that_bring_nothing() -> Iterator[None]:
 
 @contextmanager
 def _compaction_between_fetches(found: Counter[str]) -> Iterator[None]:
-    """Kafka compacts what is being restored before each fetch, so that records and whole tails that were there are gone."""
+    """Compact the changelog before each fetch of a restore, so that records, even the last ones, disappear."""
     fetch, chance = SimulatedConsumer._fetch, random.Random(1)
 
     def compacted(
@@ -123,7 +123,7 @@ def test_a_partition_that_does_not_get_ready_holds_up_no_other_and_is_told(
 
 
 def test_a_restore_survives_compaction_of_what_it_reads() -> None:
-    """Compaction between a restore's fetches loses no state and ends no restore early, in schedules with all other faults."""
+    """In schedules with all other faults, compaction during a restore loses no state and ends no restore early."""
     found: Counter[str] = Counter()
     with _compaction_between_fetches(found):
         reports = [play(seed) for seed in range(6)]

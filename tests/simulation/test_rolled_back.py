@@ -1,4 +1,4 @@
-"""All topics and offsets set back together: nothing is granted, and no stream answers other questions."""
+"""After all topics and offsets are rolled back together, nothing is granted, and no stream answers other questions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEEDS = tuple(seed for seed in range(54) if seed % 9 in REMAINDERS)
 
 
 class Backup:
-    """The logs and the groups' offsets of one moment."""
+    """A copy of the logs and of the groups' offsets at one moment."""
 
     def __init__(self, world: World) -> None:
         self._logs = {place: _copy(log) for place, log in world.broker.logs.items()}
@@ -52,7 +52,7 @@ async def _leave(*services: Service) -> None:
 
 
 async def _set_back(world: World) -> tuple[list[int], Service, Service]:
-    """Set a world back after it has gone on; start its services and ask other questions at the old offsets."""
+    """Roll a world back to an earlier state, start its services, and ask other questions at the old offsets."""
     services = world.start("budget"), world.start("worker")
     await _ask(world, seed=1)
     backup = Backup(world)
@@ -76,7 +76,7 @@ async def _set_back(world: World) -> tuple[list[int], Service, Service]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_installation_set_back_grants_and_answers_nothing(seed: int) -> None:
-    """Services stay up, and say at /readyz what was found."""
+    """Services stay up, and report the finding at /readyz."""
 
     async def scene(world: World) -> None:
         answered, budget, worker = await _set_back(world)

@@ -1,4 +1,4 @@
-"""Some hundred schedules at every run of the tests; ``make chaos`` runs as many as one likes."""
+"""Some hundred schedules in every run of the tests; ``make chaos`` runs any number."""
 
 from __future__ import annotations
 

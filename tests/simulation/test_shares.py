@@ -1,4 +1,4 @@
-"""A batch of costly questions: cut by its work, committed piece by piece, and bounded for the sake of others."""
+"""A batch of costly questions is divided by its work, committed piece by piece, and bounded so that other streams do not wait long."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def small_pieces() -> Iterator[None]:
 
 
 def _burst(world: World) -> str:
-    """Ask one stream over the table much more than its partition takes on, and a neighbour once."""
+    """Ask one stream over the table many more questions than its partition accepts, and another stream one question."""
     spec = next(one for one in world.streams if one.mechanism.kind in UNENDING)
     chance = random.Random(1)
     for number in range(BURST):
@@ -49,7 +49,7 @@ def _burst(world: World) -> str:
 
 
 def _reached(world: World, stream: str) -> list[int]:
-    """The positions that were committed one after another in a stream's partition."""
+    """Return the positions that were committed in a stream's partition, in order."""
     log = world.broker.logs[TopicPartition(world.topics.state, partition_of(stream.encode(), PARTITIONS))]
     return [json.loads(record.value or b"")["offset"] for record in log.committed() if record.key == b"@progress"]
 
@@ -62,7 +62,7 @@ def _outcomes(world: World, stream: str) -> list[str]:
 
 @contextmanager
 def _works() -> Iterator[list[int]]:
-    """The work of each question that is looked at meanwhile."""
+    """Yield a list that gets the work of each examined question."""
     found: list[int] = []
     estimate = Workload.estimate
 
@@ -91,7 +91,7 @@ async def _bounded(world: World) -> None:
     assert outcomes.count("busy") > BURST // 2
     assert outcomes[0] != "busy"
     assert [*_outcomes(world, PLAIN[0]), *_outcomes(world, PLAIN[1])] == ["below"]
-    # A piece ends with the question that brings its work to what is done at once.
+    # A piece ends with the question that brings its work to the limit of a piece.
     largest = max(works)
     assert len(_reached(world, greedy)) >= (LIMITS.outstanding // 2 - largest) / (PIECE + largest)
     assert world.examine() == []

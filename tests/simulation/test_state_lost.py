@@ -1,4 +1,4 @@
-"""A changelog that was lost or set back while the group's offsets stayed: no stream begins anew."""
+"""If a changelog is lost or rolled back and the group's offsets are not, no stream begins again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATER = 60.0
 
 
 async def _work(world: World) -> Service:
-    """Answer some questions and leave, with the budget service still there.
+    """Let a worker answer some questions and leave, while the budget service stays.
 
     With a witness, services refuse what was lost instead (``test_rolled_back``).
     """
@@ -51,7 +51,7 @@ def _refuses(answer: bytes | None) -> bool:
 
 
 def _damage(world: World, damage: Damage, topic: str) -> None:
-    """Take the first half of each changelog for the whole, or nothing."""
+    """Reduce each changelog to its first half, or empty it."""
     if damage == "lost":
         world.broker.recreate(topic)
         return
@@ -86,7 +86,7 @@ def test_open_streams_give_the_same_answers_again_byte_for_byte(seed: int, damag
             again = _answers(world, number)[len(before) :]
             assert again, "the worker must answer what its state does not know"
             pairs = list(zip(again, before[-len(again) :], strict=True))
-            # What control has ended since answers no more; all others say what they said.
+            # Streams that control has ended since do not answer any more; all other streams give the same answers.
             assert all(now == then or _refuses(now[1]) for now, then in pairs)
             repeated += [now == then and not _refuses(now[1]) for now, then in pairs]
             assert damage == "set back" or len(again) == len(before)

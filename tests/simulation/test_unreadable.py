@@ -1,4 +1,4 @@
-"""A changelog with something that cannot be read stops its partition; a table with it stops nobody."""
+"""An unreadable record in a changelog stops its partition; in control it stops nothing."""
 
 from __future__ import annotations
 

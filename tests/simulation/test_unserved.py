@@ -1,4 +1,4 @@
-"""Parts of services that end: without an order, which ends the service, or because no stream needs them."""
+"""Parts of services may end: an unexpected end of a part ends the service; a part that no stream needs may end."""
 
 from __future__ import annotations
 

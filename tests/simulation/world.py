@@ -1,4 +1,4 @@
-"""Services on the broker in memory, restarted as a supervisor would, and what is found of them in the end."""
+"""Services on the broker in memory, which are restarted like a supervisor's, and the checks of their work."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 
 @dataclass(eq=False)
 class Service:
-    """A service, as its supervisor sees it: restarted whenever it ends unless told to stop."""
+    """A service that is restarted whenever it ends without an order to stop."""
 
     role: Literal["worker", "budget"]
     process: Process
@@ -80,7 +80,7 @@ class Service:
 
 
 class MemoryWitness:
-    """A witness that fails now and then."""
+    """A witness in memory that sometimes fails."""
 
     name = "memory"
 
@@ -104,7 +104,7 @@ class MemoryWitness:
 
 
 class Beginning(NamedTuple):
-    """The streams that a world has from the start, what the topics of its installation hold, and how much its partitions take on."""
+    """The streams that a world has at its start, its topics' records, and its limits of outstanding work."""
 
     streams: list[StreamSpec]
     records: Sequence[Record]
@@ -112,7 +112,7 @@ class Beginning(NamedTuple):
 
 
 class VirtualThreads(Executor):
-    """Threads that read tables: a reading ends after some virtual seconds."""
+    """Threads that read tables; each reading ends after some virtual seconds."""
 
     def __init__(self, loop: VirtualLoop, chance: random.Random) -> None:
         self._loop = loop
@@ -132,12 +132,12 @@ class VirtualThreads(Executor):
 
 
 class World:
-    """Everything of one schedule."""
+    """The broker, the services, the load and the faults of one schedule."""
 
     def __init__(
         self, loop: VirtualLoop, seed: int, begun: Beginning | None = None, beside: Mapping[str, int] = NO_COST
     ) -> None:
-        """Take what it begins with, which the seed decides if it is not given, and the topics that it has ``beside`` those of all worlds."""
+        """Set the beginning, which the seed decides by default, and the topics ``beside`` those of all worlds."""
         self.loop = loop
         self.chance = random.Random(seed)
         begun = begun or Beginning(cast(seed % CASTS), installed(seed % CASTS))
@@ -167,11 +167,11 @@ class World:
         """Whether control may have an opening after the stream's ending; control is then not compacted any more (see docs/faults.md)."""
 
     def branch(self) -> random.Random:
-        """A generator of its own, so that one part's draws do not shift another's."""
+        """Return a separate generator, so that the draws of one part do not change those of another."""
         return random.Random(self.chance.getrandbits(64))
 
     def start(self, role: Literal["worker", "budget"]) -> Service:
-        """Start a service in a process of its own."""
+        """Start a service in a separate process."""
         self._names += 1
         process = Process(f"{role}-{self._names}", self.loop, self.branch(), self.faults)
         clients = clients_of(process, self.broker, self.branch())
@@ -221,14 +221,14 @@ class World:
         )
 
     def _wall_clock(self) -> Callable[[], float]:
-        """A new process's clock: now and then far ahead, or by less than Kafka minds."""
+        """Return a new process's clock; some are far ahead, or ahead by less than Kafka's limit."""
         ahead = self.chance.choice((7200.0, 3000.0)) if self.chance.random() < WRONG_CLOCKS else 0.0
         if ahead:
             self.injected["clock ahead"] += 1
         return lambda: EPOCH + self.loop.time() + ahead
 
     def _ended(self, service: Service) -> None:
-        """Restart what was not told to stop, after a while."""
+        """Restart a service that was not told to stop, after a while."""
         self.services.remove(service)
         if not service.task.cancelled() and service.task.exception() is not None:
             self.injected["service ended by itself"] += 1
@@ -246,9 +246,9 @@ class World:
         self.broker.append(self.topics.requests, 0, b"", _requests.encode(request))
 
     def repeat_control(self, record: Record) -> None:
-        """Publish a control event once more, as somebody beside the budget service might."""
+        """Repeat a control event, as another program than the budget service may do."""
         log = self.broker.logs[TopicPartition(record.topic, record.partition)]
-        # Once what follows it is compacted away behind it, nothing is left that could tell an ending was undone.
+        # If compaction removed the earlier events because of it, nothing would show that it undoes an ending.
         self.late_opening |= any(
             entry.record is not None and entry.record.key == record.key and entry.offset > record.offset
             for entry in log.entries
@@ -256,7 +256,7 @@ class World:
         self.broker.append(record.topic, record.partition, record.key or b"", record.value)
 
     def append_unreadable(self, topic: str, partition: int) -> None:
-        """Write a batch that nobody can read."""
+        """Write an unreadable batch."""
         offset = self.broker.append_unreadable(topic, partition)
         self.unreadable[topic, partition, offset] += topic != self.topics.control
 
@@ -267,7 +267,7 @@ class World:
 
     @property
     def processes(self) -> list[Process]:
-        """All that run."""
+        """All running processes."""
         return [one.process for one in self.services]
 
     @property
@@ -277,11 +277,11 @@ class World:
         return {topics.state, topics.ledger} | (set() if self.late_opening else {topics.control})
 
     def workers(self) -> list[Service]:
-        """The workers that have not been told to stop."""
+        """Return the workers that were not told to stop."""
         return [one for one in self.services if one.role == "worker" and not one.leaving]
 
     async def settle(self) -> list[str]:
-        """Wait until all is answered and charged, every partition has a live owner, and nobody is absent unnoticed."""
+        """Wait until everything is answered and charged, each partition has a live owner, and each absent member reports it."""
         deadline = self.loop.time() + PATIENCE
         while self.loop.time() < deadline:
             if self._is_settled():
@@ -292,7 +292,7 @@ class World:
         return [f"stuck: {answered} of {len(self.asked)} answered {PATIENCE:.0f} s after the last fault{absent}"]
 
     def silent(self) -> list[str]:
-        """The services that are in no group and do not say so."""
+        """Return the services that are in no group and do not report it."""
         return [
             service.process.name
             for service in self.services
@@ -332,12 +332,12 @@ class World:
         return True
 
     def owner(self, number: int) -> QueryProcessor | None:
-        """The live state of a partition, in the worker that the group has given it to."""
+        """Return the live state of a partition, in the worker that owns it."""
         life = self._life(number)
         return life.processor if life is not None and isinstance(life.processor, QueryProcessor) else None
 
     def _false_anchors(self) -> list[str]:
-        """The anchors of heads that the trail does not have, and of offsets that no topic has."""
+        """Return the anchors of heads that the trail lacks, and of offsets that no topic has."""
         if self.witness is None:
             return []
         anchors = self.witness.anchors
@@ -357,7 +357,7 @@ class World:
         for member in self.broker.group(group_of("worker")).members.values():
             for service in self.workers():
                 task = service.engine._partitions.get(number)
-                # A partition that is kept in case it comes back has no task: its state may be behind by now.
+                # A partition that is kept for a possible return has no task, so its state may be old.
                 if task is None or number not in service.engine._tasks:
                     continue
                 if place in member.assigned and service.process.name == member.name:
@@ -365,7 +365,7 @@ class World:
         return None
 
     def dry(self) -> set[str]:
-        """The streams that have said that they have run dry."""
+        """Return the streams whose answers said that they are exhausted."""
         answers = [
             answers_codec.decode(one.value)
             for number in range(PARTITIONS)
@@ -381,11 +381,11 @@ class World:
         return sum(b'"reason":"busy' in (one.value or b"") for one in answers)
 
     def logs(self) -> Logs:
-        """All that is committed, by partition."""
+        """Return all committed records, by partition."""
         return {(place.topic, place.partition): log.committed() for place, log in self.broker.logs.items()}
 
     def examine(self, *, same_version: bool = True) -> list[str]:
-        """Every violation; without ``same_version``, an earlier version gave some of the answers."""
+        """Return all violations; without ``same_version``, an earlier version gave some of the answers."""
         logs = self.logs()
         removed = {
             (place.topic, place.partition): log.removed
@@ -423,7 +423,7 @@ class World:
 def perform(
     scene: Callable[[World], Coroutine[Any, Any, Outcome]], seed: int = 0, limits: Limits = LIMITS
 ) -> Outcome:
-    """Run a scene in a world with no faults but the scene's own."""
+    """Run a scene in a world without any faults except the scene's."""
     with virtual_time() as loop:
         world = World(loop, seed, Beginning(cast(seed % CASTS), installed(seed % CASTS), limits))
         world.faults.cease()
