@@ -26,7 +26,7 @@ from tests.chaos.loaded_installation import LoadedInstallation, open_installatio
 from tests.patience import lengthen_timeouts
 from tests.preloaded import preloaded_readers, preloaded_services
 
-# No deadline: the time of an example depends on how busy the machine is.
+# No deadline, because the time of an example depends on the machine's other work.
 # Half of the usual examples: each run tries others.
 property_settings.register_profile("patient", deadline=None, max_examples=50)
 property_settings.load_profile("patient")
@@ -48,7 +48,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """Collect garbage after a test with much work: its reference cycles may have hundreds of megabytes, and collections are rare."""
+    """Collect garbage after a test with much work, because collections are rare and its reference cycles may have hundreds of megabytes."""
     begun = process_time()
     result = yield
     if process_time() - begun > HARD_WORK_SECONDS:
@@ -82,7 +82,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running.bootstrap
         if is_own:
             fcntl.flock(users, fcntl.LOCK_EX)
-            # A clean stop would close thousands of partitions that nobody reads again.
+            # A clean stop would close thousands of partitions that are never read again.
             broker.kill()
 
 

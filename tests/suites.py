@@ -247,7 +247,7 @@ def pytest_collection(session: pytest.Session) -> None:
     files = [path for folder in folders for path in sorted(folder.rglob("test_*.py"))]
     wanted = [path.relative_to(ROOT) for path in files if not pytest_ignore_collect(path, session.config)]
     for file in rotated(wanted, int(worker["workerid"].removeprefix("gw")), worker["workercount"]):
-        # Collection imports it again, and reports what is wrong.
+        # Collection imports it again, and reports the error.
         with suppress(Exception, pytest.skip.Exception):
             import_module(".".join(file.with_suffix("").parts))
 

@@ -1,4 +1,4 @@
-"""The failure bound is the failure probability against the worst asker, and a fine grid costs nothing."""
+"""The failure bound equals the failure probability against the worst asker, and a fine grid makes it no larger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEPS = 1024
 
 
 def laid_out(fraction: float, cutoff: int, queries: int, *, one_sided: bool, monotone: bool = False) -> RunLayout:
-    """One threshold for the whole run, ε = 1, the given fraction of it on the threshold."""
+    """Return a calibration with one threshold for the whole run and ε = 1, of which the threshold gets the given fraction."""
     width = cutoff if monotone else 2 * cutoff
     return RunLayout(
         one_sided=one_sided,
@@ -30,7 +30,7 @@ def laid_out(fraction: float, cutoff: int, queries: int, *, one_sided: bool, mon
 
 
 class Direct:
-    """Sums over the noise as it is defined, without any of the module's shortcuts."""
+    """Computes probabilities as sums over the noise's definition, without the shortcuts of the tested module."""
 
     def __init__(self, layout: RunLayout, alpha: int, shift: int) -> None:
         self.layout, self.alpha, self.shift = layout, alpha, shift
@@ -57,7 +57,7 @@ class Direct:
         return math.fsum(self.mass(rate, v) for v in range(max(x, bottom), math.ceil(60.0 / rate) + max(x, 0)))
 
     def worst_asker(self) -> float:
-        """The failure probability against the asker who sees each ρ as it is drawn, by dynamic programming."""
+        """Return the failure probability against an asker who sees each ρ when it is drawn, by dynamic programming."""
         if self.layout.fresh_threshold:
             return 1.0 - self._rounds_left(self.layout.queries, self.layout.tops)
         laws = [(self.mass(self.layout.threshold_rate, z), z) for z in self.values]

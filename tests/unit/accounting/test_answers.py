@@ -1,4 +1,4 @@
-"""Plans of laplace, noisy_max and exponential: sound shares of the budget, and errors as the theorems have them."""
+"""Plans of laplace, noisy_max and exponential divide the budget correctly, and have the errors of the theorems."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_gaussian_noise_is_better_where_answers_are_many_and_keeps_delta() -> No
     parts = losses(one)
     assert (float(parts.total), one.epsilon_answer, is_pure(one)) == (0.0, 0.0, False)
     assert 0.999e-6 <= gaussian_delta(parts.gaussian, Fraction(one.epsilon)) <= one.delta == 1e-6
-    # Each answer keeps to its own with the failure that is its part of β.
+    # Each answer is within its error, except with its share of β.
     failure = -math.expm1(math.log1p(-one.beta) / promised_answers(one))
     far = one.alpha / FINE.grid / FINE.sensitivity_steps / one.deviation
     assert math.erfc(far / math.sqrt(2)) == pytest.approx(failure, rel=1e-4)

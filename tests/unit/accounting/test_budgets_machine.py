@@ -1,4 +1,4 @@
-"""The ledger against a naive model: a list of grants and figures as fractions, from which everything is worked out anew.
+"""Compares the ledger with a naive model: a list of grants with exact fractions, from which all sums are recomputed.
 
 Requests, charges right and wrong, refunds, joining, allotments, retirement, time and restarts come in any order. The model
 knows no retirement, except that requests to a retired stream are refused.
@@ -67,7 +67,7 @@ def planned(one: StreamSpec) -> Calibration:
 
 @dataclass
 class Known:
-    """One grant as the model has it; ``seen`` are its totals when each period of a budget began, by the budget's name."""
+    """A grant in the model; ``seen`` has its totals at the beginning of the latest period of each budget, by the budget's name."""
 
     spec: StreamSpec
     calibration: Calibration
@@ -117,7 +117,7 @@ def as_fractions(cost: Cost) -> tuple[Fraction, ...]:
 
 
 class BudgetsMachine(RuleBasedStateMachine):
-    """Whatever happens, the ledger counts what the model counts, and grants what the model would."""
+    """After all steps, the ledger has the model's sums, and it grants the same requests as the model."""
 
     streams = Bundle("streams")
 
@@ -188,7 +188,7 @@ class BudgetsMachine(RuleBasedStateMachine):
         return found
 
     def begin_periods(self, owners: list[Account | PopulationAccount]) -> None:
-        """As the ledger must, before it decides on a budget: once for each period, however many have passed."""
+        """Begin the period of a budget before a decision about it, once even if several periods have passed."""
         for owner in owners:
             renews = owner.budget.terms.renews
             if renews is None:
@@ -234,7 +234,7 @@ class BudgetsMachine(RuleBasedStateMachine):
             try:
                 extension = plan_extension(one.spec, one.calibration, one.extensions, request, epsilon, delta)
             except PlanError:
-                return  # the ledger is not asked, and begins no period
+                return  # the ledger does not decide here, so it begins no period
             self.begin_periods(self.budgets(one.spec.source))
             before = copy.copy(one)
             one.extensions = (*one.extensions, extension)
@@ -299,7 +299,7 @@ class BudgetsMachine(RuleBasedStateMachine):
         retire=st.booleans(),
     )
     def end_and_settle(self, stream: str, ending: Any, more: int, retire: bool) -> None:
-        """As most streams end: the worker reports its last totals."""
+        """End a stream as most streams end: its worker reports its last totals."""
         if (one := self.grants.get(stream)) is not None and not one.retired:
             self.end(stream, ending)
             self.charge(stream, more, min(more, 1), ending, mine=True)
@@ -308,7 +308,7 @@ class BudgetsMachine(RuleBasedStateMachine):
 
     @rule(minutes=st.sampled_from([0, 0, 30, 180]))
     def retire(self, minutes: int) -> None:
-        """Retire the streams that ended some time ago; without retention, they are all that have ended."""
+        """Retire the streams that ended some time ago; without a retention time, retire all ended streams."""
         due = self.ledger.ended_streams.list_ended_by(self.ledger.clock - minutes * 60_000)
         if minutes == 0:
             over = {
@@ -411,7 +411,7 @@ class BudgetsMachine(RuleBasedStateMachine):
             self.ledger.begin_due_period(owner)
 
     def write_down(self) -> None:
-        """As the budget service does after each step: only what has changed."""
+        """Write the changed records to the changelog, as the budget service does after each step."""
         for _, key, record in self.ledger.drain_changes():
             self.written[key] = None if record is None else codec.encode(record)
 

@@ -1,4 +1,4 @@
-"""Composition is what its theorems say, no theorem beats the optimal one, and rounding never flatters."""
+"""Composition follows its theorems, none is better than the optimal one, and rounding never makes a cost smaller."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ epsilons = st.floats(min_value=1e-3, max_value=20.0)
 
 
 def basic_epsilon(epsilon_round: float, rounds: int) -> float:
-    """The sum of the rounds' ε."""
+    """Return the sum of the rounds' ε."""
     return rounded_up(Fraction(epsilon_round) * rounds)
 
 
 def advanced_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
-    """Advanced composition for any ε0 (Dwork, Rothblum & Vadhan 2010)."""
+    """Return the ε of advanced composition for any ε0 (Dwork, Rothblum & Vadhan 2010)."""
     spread = math.sqrt(2.0 * rounds * -math.log(delta)) * epsilon_round
     return spread + rounds * epsilon_round * math.expm1(epsilon_round)
 
 
 def zcdp_rho(epsilon_round: float, rounds: int) -> float:
-    """ρ of pure rounds (Bun & Steinke 2016, Proposition 1.4)."""
+    """Return ρ of pure rounds (Bun & Steinke 2016, Proposition 1.4)."""
     return rounded_up(Fraction(epsilon_round) ** 2 * rounds / 2)
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """The ε that ρ implies at δ (Canonne, Kamath & Steinke 2020, Corollary 13)."""
+    """Return the ε that ρ implies at δ (Canonne, Kamath & Steinke 2020, Corollary 13)."""
     return rounded_up(least_epsilon(Fraction(rho), Fraction(delta)))
 
 
 def exponential(of: Fraction, bits: int) -> tuple[int, int]:
-    """Whole numbers on both sides of 2^bits·e^x for x ≥ 0, by Taylor's series on whole numbers."""
+    """Return whole numbers below and above 2^bits·e^x for x ≥ 0, by Taylor's series on whole numbers."""
     digits = bits + 64
     low = high = below = above = 1 << digits
     order = 1
@@ -54,12 +54,12 @@ def exponential(of: Fraction, bits: int) -> tuple[int, int]:
         below = below * of.numerator // (of.denominator * order)
         above = -(-above * of.numerator // (of.denominator * order))
         low, high, order = low + below, high + above, order + 1
-    # From here on terms halve at least, so that all that is left out is less than the last one.
+    # From here on each term is at most half of the one before, so all omitted terms together are less than the last one.
     return low >> (digits - bits), -(-(high + above) >> (digits - bits))
 
 
 def exact_delta(epsilon_round: float, rounds: int, epsilon: float) -> tuple[Fraction, Fraction]:
-    """The theorem's sum as it stands, between two rational numbers: (e^{ε0})^{c−l} − e^ε (e^{ε0})^l, on whole numbers alone."""
+    """Return two rational bounds of the theorem's sum over (e^{ε0})^{c−l} − e^ε (e^{ε0})^l, computed on whole numbers only."""
     bits, shown = 300, 1500
     (low, high), (least, most) = exponential(Fraction(epsilon_round), bits), exponential(Fraction(epsilon), bits)
 
@@ -128,7 +128,7 @@ def test_delta_is_never_0_where_something_may_leak(epsilon_round: float, rounds:
 
 
 def decimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> Decimal:
-    """The theorem's sum as it stands, in 120 digits."""
+    """Return the theorem's sum, in 120 digits."""
     with localcontext(prec=120):
         one = Decimal(epsilon_round)
         total = Decimal(0)
@@ -240,7 +240,7 @@ def test_no_theorem_gives_less_than_the_optimum_and_the_optimum_is_attained(
 def test_delta_agrees_with_the_privacy_loss_distribution_of_randomized_response(
     epsilon_round: float, rounds: int, epsilon: float
 ) -> None:
-    """Google's dp-accounting, an independent implementation: pure rounds are worst as randomized response."""
+    """The reference is Google's dp-accounting, an independent implementation; randomized response is the worst pure round."""
     one = pld.from_privacy_parameters(
         pld_common.DifferentialPrivacyParameters(epsilon_round, 0.0), value_discretization_interval=1e-4
     )

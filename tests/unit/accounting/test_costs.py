@@ -1,4 +1,4 @@
-"""Costs are exact integers: never below what is spent, and no sum of them is above a budget by rounding."""
+"""Costs are exact integers: none is below the spent amount, and rounding puts no sum of them above a budget."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ costs = st.builds(Cost, loss=small, delta=st.integers(-(10**40), 10**40), rho=sm
 
 @st.composite
 def calibrations(draw: st.DrawFn) -> SparseVectorCalibration:
-    """Any budget split over any rounds, pure or not."""
+    """Return calibrations with any budget over any number of rounds, pure or not."""
     epsilon = draw(st.floats(1e-6, 1000.0))
     fraction = draw(st.floats(0.01, 0.99))
     fresh = draw(st.booleans())
@@ -73,7 +73,7 @@ def test_costs_add_and_compare_part_by_part(first: Cost, second: Cost) -> None:
 @given(units=st.integers(10**6, 10**15 - 1), grants=st.integers(1, 500))
 @settings(deadline=None)
 def test_equal_decimal_grants_fit_their_decimal_sum(units: int, grants: int) -> None:
-    # As many decimals as a double surely holds, hence no rounding anywhere.
+    # A double holds so many decimals exactly, so nothing is rounded.
     one = float(Decimal(units) / EPSILON_UNITS)
     total = Decimal(units) * grants / EPSILON_UNITS
     calibration = CALIBRATION.model_copy(update={"epsilon": affordable_epsilon(one)})
@@ -117,7 +117,7 @@ def test_budgets_are_decimals_rounded_down_and_costs_doubles_rounded_up(epsilon:
 @example(0.1)
 @settings(deadline=None)
 def test_affordable_epsilon_is_largest_double_within_whole_units(value: float) -> None:
-    """A plan's ε costs the units of the decimal that was written, rounded down, and the next double costs more."""
+    """A plan's ε costs the units of the written decimal, rounded down; the next double costs more."""
     units = math.floor(Fraction(repr(value)) * EPSILON_UNITS)
     within = affordable_epsilon(value)
     assert Fraction(within) * EPSILON_UNITS <= units < Fraction(math.nextafter(within, math.inf)) * EPSILON_UNITS
@@ -127,7 +127,7 @@ def test_affordable_epsilon_is_largest_double_within_whole_units(value: float) -
 @example(1e-6)
 @settings(deadline=None)
 def test_affordable_delta_loses_less_than_a_part_in_ten_billion(value: float) -> None:
-    """A plan's δ is never above the decimal that was written, and hardly below it, however small it is."""
+    """A plan's δ is never above the written decimal, and hardly below it, even if it is very small."""
     within = Fraction(affordable_delta(value))
     written = Fraction(repr(value))
     assert within <= written
@@ -146,7 +146,7 @@ def test_equal_parts_of_a_budget_fit(budget: float, delta: float) -> None:
             math.ceil(Fraction(affordable_delta(delta / parts)) * DELTA_UNITS) if delta else 0,
         )
         assert Cost(one.loss * parts, one.delta * parts) <= total
-        # Rounding gives away less than a part in a million of a budget.
+        # Rounding loses less than one millionth of a budget.
         assert one.loss * parts * 1_000_000 > total.loss * 999_999
 
 
@@ -191,7 +191,7 @@ def test_before_the_first_answer_nothing_is_spent(
 
 
 def realised_exactly(calibration: SparseVectorCalibration, tops: int) -> Fraction:
-    """ε1 + tops·ε2/c, or with a threshold per round what the ended rounds cost and ε1 of the one under way."""
+    """Return ε1 + tops·ε2/c; with a threshold for each round, return the cost of the ended rounds plus ε1 of the current one."""
     threshold, query = Fraction(calibration.epsilon_threshold), Fraction(calibration.epsilon_query)
     if not calibration.fresh_threshold:
         return threshold + query * Fraction(tops, calibration.cutoff)

@@ -1,4 +1,4 @@
-"""Curves of a plan's error: where they lie, and what stands on them."""
+"""Curves of a plan's error: their points and their values."""
 
 from __future__ import annotations
 

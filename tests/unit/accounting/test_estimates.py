@@ -1,4 +1,4 @@
-"""Plans of streams that answer from an estimate, and the bounds that their noise alone gives."""
+"""Plans of streams that answer from an estimate, and error bounds that follow from their noise alone."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_pairs_are_measured_where_they_are_few_and_single_attributes_elsewhere()
     assert (plan(FOURTEEN).warm_start, plan(FOURTEEN).starts, plan(FOURTEEN).rounds) == ("workload", 14, 91)
     assert (plan((10,)).warm_start, plan((10,)).starts) == (1, 1)
     assert (plan((2,) * 6).warm_start, plan((2,) * 7).warm_start) == (2, "workload")
-    # Six attributes of which two have 9,880 cells together: 15 √(9880/2) scales of noise. Two alone may have as many.
+    # Two of the six attributes have 9,880 cells together: 15 √(9880/2) scales of noise. Two attributes alone may have so many.
     assert plan((5, 7, 8, 52, 190, 37)).warm_start == "workload"
     assert plan((2,) * 40).warm_start == 1
     assert plan((52, 190)).warm_start == 2
@@ -92,13 +92,13 @@ def test_the_opening_s_noise_is_let_off_where_pairs_are_known() -> None:
     # A sum of half of the 1,360 cells of age and education, a standard deviation off, is a ⊤ in one of e^2.75 cases.
     assert threshold == pytest.approx(noise * math.sqrt(1360 / 2) + 2.75 * scale, abs=0.01)
     assert threshold > 3 * noise + scale * math.log(5000 / (0.2 * found.cutoff))
-    # So many questions that few ⊤s for nothing among all of them need the higher threshold.
+    # With so many questions, the threshold must be higher, so that few of them are a ⊤ because of noise.
     many = plan(expected_queries=10**9)
     scale = 2 * many.cutoff / many.sparse_vector.epsilon_query
     usual = 3 / many.epsilon_start + scale * math.log(10**9 / (0.2 * many.cutoff))
     assert many.threshold / 1024 == pytest.approx(usual, abs=0.01)
     assert usual > noise * math.sqrt(1360 / 2) + 2.75 * scale
-    # Noise of pairs that is beyond what a ⊤ measures decides nothing.
+    # Larger noise of pairs than a ⊤ measures makes no difference.
     singles, pairs = plan(FOURTEEN, warm_start=1), plan(FOURTEEN, warm_start=2)
     for one in (singles, pairs):
         each = one.sparse_vector.epsilon_answer / one.cutoff
@@ -151,7 +151,7 @@ def test_bounds_of_measured_sums_hold_for_every_range_at_once() -> None:
     law = sampler("two_sided", rate)
     one = bounds.bound_cell_sums(law, 1, (85, 16), ranges=True)
     assert one == bounds.bound_cell_sums(law, 1, (85, 16), ranges=False)
-    # All 1,360 cells at once: the exact reach with the failure that each may have.
+    # All 1,360 cells at once: the exact reach, with each cell's share of the failure.
     failure = 0.5 * 0.1 * 0.05 / (found.starts + found.cutoff)
     q = math.exp(-float(rate))
     assert 2 * q ** (one + 1) / (1 + q) * 1360 <= failure * 1.001

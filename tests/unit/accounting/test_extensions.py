@@ -1,4 +1,4 @@
-"""Extensions grant as many further charges as an ε pays for, take what these cost, and lose no more."""
+"""Extensions grant the further charged answers that an ε pays for, cost as much as these, and lose no more privacy."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_one_threshold_for_all_and_prices_for_each_take_no_delta(mechanism: dict
 
 
 def test_the_longer_composition_at_the_old_delta_would_not_hold_beside_other_streams() -> None:
-    """Why an extension has a δ of its own: who may choose between it and another stream by what it has seen breaks the sum."""
+    """An extension needs its own δ: an asker who chooses between it and another stream after earlier answers exceeds the sum."""
     delta, rounds, added = 1e-6, 100, 0.5
     one = optimal_round_epsilon(1.0, delta, rounds)
     more = 1
@@ -215,7 +215,7 @@ def test_what_is_spent_grows_with_charges_and_extensions_and_ends_at_what_was_gr
     granted = grant_cost(planned, accountant, extensions)
     assert spent[-1] <= granted
     assert granted.loss - spent[-1].loss <= 1 + len(extensions) + EPSILON_UNITS * 1e-9
-    # Extensions change nothing of what is spent before they may be used.
+    # Extensions do not change the spent amount until their charged answers are used.
     for tops in range(planned.cutoff):
         assert spent[tops] == realised_cost(planned, accountant, tops + 1, tops)
     assert realised_cost(planned, accountant, 0, 0, 0, extensions) == Cost()

@@ -1,4 +1,4 @@
-"""A zCDP source grants what either way of adding up allows, and whatever it grants is within its (ε, δ)."""
+"""A zCDP source grants everything that one of two ways of adding up allows, and all grants together are within its (ε, δ)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ deltas = st.floats(1e-40, 0.4)
 
 
 def delta_by_order(rho: float, epsilon: float, order: float) -> float:
-    """Proposition 12 of Canonne, Kamath & Steinke, in doubles and for one α."""
+    """Return δ by Proposition 12 of Canonne, Kamath & Steinke, in doubles and for one α."""
     log = (order - 1) * (order * rho - epsilon) - math.log(order - 1) + order * math.log1p(-1 / order)
     return math.exp(min(log, 0.0))
 
@@ -74,7 +74,7 @@ def test_rho_agrees_with_dp_accounting(epsilon: float, delta: float) -> None:
 
 
 def exact_delta(rounds: Mapping[Fraction, int], epsilon: float) -> float:
-    """δ(ε) of randomized responses together, which no pure rounds of these ε exceed (Kairouz, Oh & Viswanath 2015)."""
+    """Return δ(ε) of several randomized responses, which no pure rounds with these ε exceed (Kairouz, Oh & Viswanath 2015)."""
     if sum(count * each for each, count in rounds.items()) <= Fraction(epsilon):
         return 0.0
     terms = []
@@ -91,7 +91,7 @@ def exact_delta(rounds: Mapping[Fraction, int], epsilon: float) -> float:
 
 
 def granted_rounds(ledger: Ledger, name: str) -> Counter[Fraction]:
-    """The rounds that the open and the ended streams of a source may have lost, by what closing gave back."""
+    """Return the ε of the rounds of a source's open and ended streams; refunds at the closing reduce them."""
     rounds: Counter[Fraction] = Counter()
     for grant in ledger.account(name).grants.values():
         if grant.state == "closed" and grant.answered == 0:
@@ -126,7 +126,7 @@ def test_what_is_granted_and_given_back_stays_within_epsilon_and_delta(
         except RefusedError:
             continue
         if fate != "keep":
-            # A sparse vector that answered and gave no ⊤ has lost its threshold's part alone, by adding up.
+            # A sparse vector without a ⊤ has lost only its threshold's share, if losses are added up.
             ledger.end_stream("feed", name, "closed", "done")
             answered = int(fate == "busy")
             ledger.record_charge(
@@ -163,7 +163,7 @@ def test_whatever_a_pure_source_grants_by_adding_up_a_zcdp_source_grants_too(
 
 
 def before_grants(epsilon: float, delta: float) -> Callable[[Fraction], bool]:
-    """The filter by ρ + 2√(ρ ln(1/δ)) alone."""
+    """Return the grants of a filter that uses only ρ + 2√(ρ ln(1/δ))."""
     left = (math.sqrt(epsilon - math.log(delta)) - math.sqrt(-math.log(delta))) ** 2
 
     def grants(rho: Fraction) -> bool:
@@ -197,7 +197,7 @@ def test_a_zcdp_source_of_one_grants_twenty_streams_of_a_twentieth() -> None:
 
 
 def worst_case(total: Cost, menu: tuple[float, ...], epsilon: float) -> float:
-    """The exact δ(ε) against the best adaptive asker, who opens streams by what the earlier ones said.
+    """Return the exact δ(ε) against the best adaptive asker, who opens streams depending on earlier answers.
 
     Each stream is randomized response, the worst that its ε allows; the state is how many of each kind were granted and
     the privacy loss so far. Its value is E[(1 − e^{ε − L})⁺] under the best continuation.
@@ -239,7 +239,7 @@ def test_no_adaptive_asker_gets_beyond_delta_by_choosing_how_to_end(
 ) -> None:
     total = total_budget(source(epsilon=epsilon, delta=delta, accountant="zcdp"))
     assert worst_case(total, menu, epsilon) <= delta * (1 + 1e-9)
-    # The same game finds a filter out that adds up to twice as much.
+    # The same computation reveals a filter that adds up to twice as much.
     assert worst_case(Cost(2 * total.loss, rho=total.rho), menu, epsilon) > delta
 
 
@@ -257,12 +257,12 @@ def test_while_gaussian_noise_is_counted_rho_alone_may_be_granted() -> None:
     account = ledger.account("feed")
     assert account.budget.left.unbounded == -1
     record = account.to_record()
-    # Its ε and δ say what ρ implies; nothing adds up.
+    # Its ε and δ follow from ρ; losses are not added up.
     assert record.left.delta == record.granted.delta == 1e-6
     assert record.granted.epsilon == pytest.approx(
         float(least_epsilon(Fraction(grant.cost.rho, 10**12), Fraction(1e-6)))
     )
-    # Added up this would fit, and in ρ it does not.
+    # This fits if losses are added up, but not in ρ.
     with pytest.raises(RefusedError, match=r"ρ = 0\.0"):
         reserve(ledger, spec("pure", epsilon=0.6), 1)
     reserve(ledger, spec("small", epsilon=0.1), 1)

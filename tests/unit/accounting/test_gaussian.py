@@ -1,4 +1,4 @@
-"""The cost of Gaussian noise: bounds little above exact sums, another accountant's values, and tail bounds."""
+"""The cost of Gaussian noise: its bounds are little above exact sums, and agree with another accountant; tail bounds hold."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def mass(deviation: float) -> Floats:
-    """The discrete Gaussian law as far out as doubles tell."""
+    """Return the discrete Gaussian law, as far out as doubles are positive."""
     far = math.ceil(14 * deviation)
     weights = np.exp(-0.5 * (np.arange(-far, far + 1) / deviation) ** 2)
     return np.asarray(weights / weights.sum())
@@ -42,7 +42,7 @@ def summed(deviation: float, count: int) -> Floats:
 
 
 def exact_delta(parts: Sequence[tuple[int, float]], epsilon: float) -> float:
-    """δ of so many numbers of each deviation, each moved by 1: E over the losses, which are sums of noise and a constant."""
+    """Return δ of so many numbers of each deviation, each moved by 1; the losses are sums of noise and a constant."""
     losses, chances = np.zeros(1), np.ones(1)
     for count, deviation in parts:
         law = summed(deviation, count)
@@ -102,7 +102,7 @@ def test_noise_is_as_wide_as_it_must_be_and_no_wider(epsilon: float, delta: floa
     smallest = min(one.variance for one in narrower)
     assert gaussian_delta(narrower, Fraction(epsilon)) > delta or smallest < 3
     if smallest >= 3:
-        # What zCDP tells of the same noise is more.
+        # zCDP gives a larger loss for the same noise.
         assert least_epsilon(gaussian_rho(widen_noise(shape, factor)), Fraction(delta)) > epsilon
 
 

@@ -1,4 +1,4 @@
-"""Plans of streams that measure with Gaussian noise: private at what they say, better than those with Laplace noise, or not made."""
+"""Plans that measure with Gaussian noise have the stated privacy, and are used only if they are better than those with Laplace noise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_pairs_of_more_attributes_are_measured_where_wide_sums_of_them_are_below
     better = plan(sizes=small, warm_start=2)
     assert better.starts == 91
     assert better.alpha < plan(sizes=small, warm_start=1).alpha
-    # The promise of pairs is less here as well, but half of the 10,000 cells of one are off by five times the threshold.
+    # The promise of pairs is smaller here too, but half of one pair's 10,000 cells would err by five times the threshold.
     pairs = plan(sizes=FOURTEEN, warm_start=2)
     assert pairs.alpha < plan(sizes=FOURTEEN, warm_start=1).alpha
     assert pairs.deviation_start * math.sqrt(10_000) / 2 > 5 * pairs.threshold * pairs.grid
@@ -93,7 +93,7 @@ def test_a_number_and_the_marginal_beside_it_have_the_precision_of_a_marginal_al
         number = number_law(found, width)
         assert isinstance(number, Gaussian)
         assert width**2 / number.variance + cells / beside.variance == cells / alone.variance
-    # The bound on δ takes the variances of all these for that of the marginal alone.
+    # The bound on δ uses the variances of all these as if they were the marginal's alone.
     assert number_law(found, 1).variance >= alone.variance <= beside.variance  # type: ignore[union-attr]
     charged = losses(found).gaussian_charged
     assert sum(one.precision for one in charged) == found.cutoff * cells / alone.variance

@@ -1,4 +1,4 @@
-"""Plans of multiplicative weights spend no more than ε, promise what they can keep, and beat the textbook."""
+"""Plans of multiplicative weights spend no more than ε, keep their promises, and are better than the textbook's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def planned(
     gap: float | None = None,
     kind: Literal["pmw", "sparse_pmw"] = "pmw",
 ) -> dict[str, HypothesisCalibration]:
-    """Calibrations by their own and their sparse vector's method."""
+    """Return the calibrations, by their own method and their sparse vector's method."""
     spec = parse_spec(
         kind,
         updates=updates,

@@ -1,4 +1,4 @@
-"""The calculators turned round find the edge: what they return keeps to the error, a little less does not."""
+"""Inverted calculators find the smallest sufficient value: their result keeps the error, and a slightly smaller one does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger grants what fits, refuses what does not, and gives back what was not spent."""
+"""The ledger grants requests that fit, refuses the others, and refunds unspent amounts."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_even_split_of_a_budget_is_granted_whole(parts: int) -> None:
 
 
 def test_a_refusal_names_the_amount_that_can_be_asked() -> None:
-    """A refusal has all digits of what was asked and of the least that is left anywhere; asking for that is granted."""
+    """A refusal has all digits of the requested amount and of the least amount left anywhere; a request for the latter is granted."""
     ledger = ledger_with(source())
     ledger.allot(ledger.account("feed"), "ada", ("ada",), 0.5, None)
     ledger.reserve(asked := spec("first", epsilon=1 / 7), calibration(asked), identity(1), "ada")
@@ -251,7 +251,7 @@ def test_totals_that_no_worker_reports_are_refused(answered: int, tops: int, sta
 @given(totals=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))
 @settings(deadline=None)
 def test_charges_out_of_order_end_where_those_in_order_end(totals: list[tuple[int, int]]) -> None:
-    # A stream's totals only grow, so that whatever comes late is a total that was passed already.
+    # A stream's totals only grow, so a late total is smaller than one that was counted already.
     in_order = [(answered + tops, tops) for answered, tops in totals]
     growing = [
         (max(a for a, _ in in_order[: n + 1]), max(t for _, t in in_order[: n + 1])) for n in range(len(in_order))

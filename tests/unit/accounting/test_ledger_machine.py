@@ -1,4 +1,4 @@
-"""Whatever comes in whatever order, no source grants more than it has and no stream spends more than its grant."""
+"""With any requests in any order, no source grants more than its budget, and no stream spends more than its grant."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Requests and charges in any order; charges may be forged, stale, foreign, sent twice, or of a stream that ended."""
+    """Requests and charges in any order; charges may be forged, old, of another source, repeated, or of an ended stream."""
 
     streams = Bundle("streams")
     sent = Bundle("sent")
@@ -88,7 +88,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert can_pay(cost, old.budget.left, account.source.accountant)
         assert grant.extensions == (*earlier.extensions, extension)
         assert (grant.cost, account.budget.granted) == (earlier.cost + cost, old.budget.granted + cost)
-        # Under zcdp the answers that an optimal composition pays for count by what they add up to, or by ρ.
+        # Under zcdp, the answers that an optimal composition pays for count by their sum or by ρ.
         assert cost.loss <= exact_decimal(epsilon) * EPSILON_UNITS or (
             account.source.accountant == "zcdp" and delta > 0.0
         )

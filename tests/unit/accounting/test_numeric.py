@@ -1,4 +1,4 @@
-"""NumericSparse's plans spend no more than ε, and their numbers are as near as promised."""
+"""Plans of NumericSparse spend no more than ε, and their numbers have the promised accuracy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def every(
     steps: int = FINE,
     answer_ratio: float = 1.0,
 ) -> dict[str, SparseVectorCalibration]:
-    """All candidates by method, for queries of sensitivity 1 on a grid of 1/steps."""
+    """Return all candidates by method, for queries of sensitivity 1 on a grid of 1/steps."""
     found = plan_sparse_vectors(
         mechanism(cutoff, numbers, monotone=monotone),
         epsilon=epsilon,
@@ -90,7 +90,7 @@ def test_the_textbook_for_delta_multiplies_the_answers_share_by_epsilon_as_it_mu
 
 
 def test_the_textbooks_error_for_delta_is_too_small_and_the_exact_one_is_stated_instead() -> None:
-    # Answers of scale √(32 c ln(2/δ))(√512 + 1)/2ε are wider than the theorem's α allows for c of them.
+    # Answers with the scale √(32 c ln(2/δ))(√512 + 1)/2ε have more noise than the theorem's α allows for c answers.
     one = every(200, 10_000, "fresh", delta=1e-6)["textbook"]
     stated = math.sqrt(200 * math.log(2e6)) * (math.sqrt(512.0) + 1.0) * (math.log(10_000) + math.log(16_000))
     assert one.delta == 1e-6
@@ -144,7 +144,7 @@ def test_gaps_are_as_near_as_decisions_and_cost_the_decisions_next_to_nothing(cu
 
 @pytest.mark.parametrize("method", ["two_sided", "two_sided_shifted", "one_sided"])
 def test_the_share_of_fresh_numbers_leaves_nothing_worth_having_on_the_table(method: str) -> None:
-    """Against the same method with the numbers' share fixed: α grows to either side of the planned share."""
+    """Compared with the same method with a fixed share of the numbers, α grows on both sides of the planned share."""
     planned = every(20, 1000, "fresh")[method]
     share = planned.epsilon_answer / planned.epsilon
     for factor in (0.8, 1.25):
@@ -236,7 +236,7 @@ def draw(generator: np.random.Generator, rate: float, *, one_sided: bool) -> Int
 
 
 def failures(one: SparseVectorCalibration, values: list[int], alpha: int, answer_alpha: int, seed: int) -> int:
-    """Runs over fixed distances from the threshold in which a decision or a number is off by more than allowed."""
+    """Return the number of runs over fixed distances from the threshold in which a decision or a number errs by more than allowed."""
     generator = np.random.default_rng(seed)
     threshold_rate, query_rate = noise_rates(one)
     one_sided = one.noise == "one_sided"
@@ -260,7 +260,7 @@ def failures(one: SparseVectorCalibration, values: list[int], alpha: int, answer
 
 
 def orders(alpha: int) -> list[list[int]]:
-    """Low then high, just inside the band where a lucky ⊤ carries the most noise, and far above."""
+    """Return sequences of values: low then high, just inside the band where a ⊤ by chance has the most noise, and far above."""
     low, far = [-alpha] * (QUERIES - CUTOFF), [100 * alpha] * CUTOFF
     return [[*low, *[alpha] * CUTOFF], [*[1 - alpha] * (QUERIES - CUTOFF), *far], [*low, *far]]
 

@@ -1,4 +1,4 @@
-"""A plan never spends more than ε, is never worse than the textbook, and is computed once."""
+"""A plan never spends more than ε, is never worse than the textbook's, and is computed once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def planned(
     steps: int = FINE,
     calibration: Literal["best", "textbook"] = "best",
 ) -> SparseVectorCalibration:
-    """A plan for queries of sensitivity 1 on a grid of 1/steps."""
+    """Return a plan for queries of sensitivity 1 on a grid of 1/steps."""
     asked = parse_spec(
         cutoff=cutoff,
         monotone=monotone,
@@ -60,7 +60,7 @@ def every(
     monotone: bool = False,
     steps: int = FINE,
 ) -> dict[str, SparseVectorCalibration]:
-    """All candidates by method."""
+    """Return all candidates by method."""
     found = plan_sparse_vectors(
         AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=cutoff, monotone=monotone),
         epsilon=epsilon,

@@ -1,4 +1,4 @@
-"""Prices of questions that say how accurate they must be: the least that keeps to it, in whole parts of a charge."""
+"""Prices of questions with a wanted accuracy: the smallest price, in whole parts of a charge, that keeps the accuracy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def estimate(warm_start: int = 1) -> EstimateCalibration:
 
 
 def kept(calibration: AnswersCalibration, share: int, width: int, values: int) -> int:
-    """The error that noise of a share keeps to, by the stated failure alone."""
+    """Return the error of a share's noise, computed from the stated failure alone."""
     promised = min(calibration.cutoff, calibration.expected_queries)
     failure = 1.0 - (1.0 - calibration.beta) ** min(1.0, share / PARTS_PER_CHARGE / promised)
     return two_sided_reach(calibration.epsilon_answer * share / PARTS_PER_CHARGE / width, values, failure)
@@ -106,7 +106,7 @@ def test_under_zcdp_neither_epsilon_nor_rho_of_a_grant_is_exceeded_by_answers_of
         price = answer_price(calibration, "zcdp", 1, 1, steps)
         assert price.share <= price.parts
         assert Fraction(price.share, PARTS_PER_CHARGE) ** 2 <= Fraction(price.parts, PARTS_PER_CHARGE)
-        # What the parts of one charge stand for.
+        # The noise that the parts of one charge pay for.
         rho = (each * Fraction(price.share, PARTS_PER_CHARGE)) ** 2 / 2
         assert rho <= each**2 / 2 * Fraction(price.parts, PARTS_PER_CHARGE)
 
@@ -128,7 +128,7 @@ def test_the_price_of_an_estimates_number_is_the_least_that_keeps_to_its_error(s
 
 
 def test_failures_of_all_that_a_grant_pays_for_add_up_to_their_part_of_beta() -> None:
-    """As many numbers as there are parts, each failing in proportion to its own, fail together no more than c ⊤s may."""
+    """Numbers whose failures are proportional to their parts of a charge fail together at most as often as c ⊤s may."""
     calibration = estimate()
     for steps in (100_000, 500_000, 3_000_000):
         price = estimate_price(calibration, 1024, 1, steps)

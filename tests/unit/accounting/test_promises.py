@@ -86,7 +86,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 def opened(kind: str) -> tuple[Driver, GrantRecord]:
-    """A stream of the kind, and its grant."""
+    """Return a stream of the kind, and its grant."""
     spec = stream(kind, "people", kind, mechanism=CASES[kind][0], expected_queries=QUERIES)
     driver = installation(spec, sources=[TABLE], key=KEY)
     [grant] = [
@@ -98,7 +98,7 @@ def opened(kind: str) -> tuple[Driver, GrantRecord]:
 
 
 def told(promise: Promise) -> str:
-    """The promise with a letter in place of its figure, and without its probability."""
+    """Return the promise with a letter in place of its figure, and without its probability."""
     return f"{promise.before}A{promise.after} {promise.over}"
 
 
@@ -116,7 +116,7 @@ def test_what_a_stream_promises_is_what_its_answers_carry(kind: str) -> None:
         assert answer.alpha is not None
         assert answer.alpha > found[-1].alpha
     elif kind == "pmw":
-        # What was measured may bound an answer more tightly than the promise does.
+        # Measurements may bound an answer more tightly than the promise.
         assert 0.0 < (answer.alpha or 0.0) <= found[-1].alpha
     else:
         assert answer.alpha == found[-1].alpha
@@ -176,7 +176,7 @@ def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch)
     assert "queries" not in receipt.stdout
     document = Path("docs/mechanisms.md").read_text()
     for promise in promises(grant.spec, grant.calibration):
-        # ErrorSummary of the one stream are named by their fields there.
+        # The page names the fields of a single stream's ErrorSummary.
         phrase = re.sub(r"up to \d+ cells", "up to `sparsity` cells", promise.before).strip(" ±")
         assert phrase in document, phrase
 
@@ -258,7 +258,7 @@ def test_an_answer_of_a_feed_counts_the_rounding_of_its_value_in() -> None:
         key=KEY,
     )
     answers: Sequence[Answer] = driver.ask_many([{"id": "q", "stream": name, "value": 10.5} for name in names])
-    # At so large an ε there is hardly any noise: what is left is the half that rounding takes.
+    # With so large an ε there is hardly any noise; the remaining error of one half comes from rounding.
     assert {answer.alpha for answer in answers} == {definition_of(driver, "s0").calibration.alpha} == {0.5}
     assert sum(abs((answer.estimate or 0.0) - 10.5) > (answer.alpha or 0.0) for answer in answers) <= 5
 

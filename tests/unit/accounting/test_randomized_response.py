@@ -1,4 +1,4 @@
-"""Randomized response: plans, the unbiased estimator, and intervals that hold as often as they say."""
+"""Randomized response: plans, the unbiased estimator, and intervals that hold as often as stated."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_no_true_shares_make_estimates_err_more_often_than_planned(
     beta = 0.2
     reach = share_alpha(law, events, beta) * law.slope * events
     for holders in range(events + 1):
-        # The category's count is the sum of those who have it and say so, and of those who do not and say so.
+        # A category's count includes people who have the category and report it, and people who do not have it but report it.
         chances = np.convolve(
             binom.pmf(range(holders + 1), holders, own),
             binom.pmf(range(events - holders + 1), events - holders, other),
@@ -114,7 +114,7 @@ def test_the_estimate_of_expected_counts_is_the_truth() -> None:
     yes, no = estimate_shares([400, 600], ["yes", "no"], law, 0.05)
     assert (yes.estimate, no.estimate) == pytest.approx((0.3, 0.7), abs=1e-12)
     assert yes.low < 0.3 < yes.high
-    # The note's own form, (p̂ − (1 − q)/2)/q with q = 1/2.
+    # The note's formula (p̂ − (1 − q)/2)/q with q = 1/2.
     assert yes.estimate == pytest.approx((0.4 - 0.25) / 0.5, abs=1e-12)
 
 
@@ -129,7 +129,7 @@ def test_estimates_add_up_to_one_and_lie_in_their_intervals(counts: list[int]) -
 
 
 def covered(events: int, holders: int, own: float, other: float, beta: float) -> float:
-    """P(the interval holds the mean) over the noise of all answers."""
+    """Return the probability that the interval contains the mean, over the noise of all answers."""
     chances = np.convolve(
         binom.pmf(range(holders + 1), holders, own),
         binom.pmf(range(events - holders + 1), events - holders, other),

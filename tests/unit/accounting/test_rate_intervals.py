@@ -73,7 +73,7 @@ def test_share_bounds_of_rows_cover_the_share(law: Symmetric, draws: int) -> Non
 
 @pytest.mark.parametrize("draws", [(5, 11), (16, 16), (8, 136)])
 def test_share_of_sums_is_no_wider_than_its_count(draws: tuple[int, int]) -> None:
-    """Hits and misses of which the smaller has fewer cells: their rate has an interval no wider than the hits' own."""
+    """If the smaller of hits and misses has fewer cells, the rate's interval is no wider than that of the hits alone."""
     law, misses = laplace("1/20"), 18_000
     hits = misses * draws[0] // draws[1]
     low, high = rate_bounds_of_sums(hits, misses, law, draws)

@@ -1,4 +1,4 @@
-"""Plans of releases: their budgets add up, and their errors are what the noise keeps to, by exact tails."""
+"""Plans of releases: their budgets add up, and exact tails of the noise give their errors."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_weighted_sums_keep_to_their_bound_by_convolution(quarters: tuple[int, .
 
 
 def lazy_like(rate: float, cells: int, beta: float) -> float:
-    """The α of a lazy histogram that is asked one question."""
+    """Return the α of a lazy histogram that is asked one question."""
     calibration = plans("lazy_histogram", beta=beta, epsilon=rate, expected_queries=1)["basic"]
     return lazy_alpha(calibration, cells)
 
@@ -177,14 +177,14 @@ def test_noise_of_a_projected_question_keeps_to_its_bound_by_enumeration(project
     [
         ([50, 0, 0], 1),
         ([0, 50, 0], 1),
-        ([7, 7, 7, 7], 4),  # the question names just where the rows are, evenly: the widest law
+        ([7, 7, 7, 7], 4),  # the question's cells are exactly those with rows, evenly distributed: the widest law
         ([1, 5, 5, 1, 9], 2),
         ([0, 0, 0, 20, 3], 3),
         ([3, 1, 4, 1, 5, 9, 2], 5),
     ],
 )
 def test_cross_talk_keeps_to_its_bound_by_enumeration(projections: int, counts: list[int], cells: int) -> None:
-    """The law of one row's error over all signs of all cells, and of the sum of as many rows."""
+    """This enumerates the law of one row's error over all signs of all cells, and of the sum of several rows."""
     span = cells * sum(counts)
     law = np.zeros(2 * span + 1)
     for signs in itertools.product((-1, 1), repeat=len(counts)):
@@ -222,9 +222,9 @@ def test_the_norm_is_above_its_bound_hardly_more_often_than_beta(
         noise = generator.geometric(1 - q, projections) - generator.geometric(1 - q, projections)
         rows = (signs @ np.array(counts) + noise).astype(np.float64)
         squares.append(float(rows @ rows))
-    # The bound grows with the squares: those that it fails for are the least.
+    # The bound grows with the squares, so it fails for the smallest ones.
     failed = bisect_left(sorted(squares), 1, key=lambda one: norm <= norm_bound(rate, projections, one, beta))
-    # A bound that fails with 0.1 passes but once in a million, one that fails with 0.2 is found out 98 times in 100.
+    # A bound that fails with probability 0.1 is refused once in a million runs; one that fails with 0.2, in 98 of 100 runs.
     assert failed <= binom.isf(1e-6, trials, beta)
 
 

@@ -1,4 +1,4 @@
-"""A ledger that retires ended streams decides and counts as one that keeps them all."""
+"""A ledger that retires ended streams makes the same decisions and sums as a ledger that keeps them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS: tuple[dict[str, Any], ...] = ({"epsilon": 0.2}, {"epsilon": 0.4, "cutoff"
 
 
 class Pair:
-    """A ledger that retires, and beside it one that does not; both get the same requests."""
+    """A ledger that retires streams and one that does not; both get the same requests."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -52,7 +52,7 @@ class Pair:
                 ledger.register(one, None)
 
     def both(self, step: Any) -> None:
-        """Let both ledgers take a step: they grant, or refuse with one reason."""
+        """Let both ledgers take a step; both must grant, or refuse with the same reason."""
         outcomes = []
         for ledger in (self.ledger, self.naive):
             try:
@@ -152,7 +152,7 @@ def owners(ledger: Ledger) -> list[Account | PopulationAccount]:
 
 
 def figures(owner: Account | PopulationAccount) -> list[Any]:
-    """Return all that a later decision depends on, and what is shown of it."""
+    """Return the figures on which later decisions depend, and those that are shown."""
     budget = owner.budget
     ceilings = [budget, *(budget.allotments[name] for name in sorted(budget.allotments))]
     sums = [(one.granted, one.spent, one.refunded, one.counted, one.streams) for one in ceilings]

@@ -31,7 +31,7 @@ def draw(generator: np.random.Generator, rate: float, *, one_sided: bool) -> NDA
 
 
 def failures(calibration: SparseVectorCalibration, signs: Signs, alpha: int, seed: int) -> int:
-    """Runs in which some query at T − α is answered ⊤ or some query at T + α is answered ⊥."""
+    """Return the runs in which a query at T − α is answered ⊤ or a query at T + α is answered ⊥."""
     generator = np.random.default_rng(seed)
     threshold_rate, query_rate = noise_rates(calibration)
     one_sided = calibration.noise == "one_sided"
@@ -50,7 +50,7 @@ def failures(calibration: SparseVectorCalibration, signs: Signs, alpha: int, see
 
 
 def order(name: str) -> Signs:
-    """QUERIES queries, CUTOFF of them high."""
+    """Return the order of QUERIES queries, of which CUTOFF are high."""
     signs = np.full(QUERIES, -1, dtype=np.int64)
     match name:
         case "high last":
@@ -88,7 +88,7 @@ def test_runs_fail_at_most_as_often_as_beta_and_not_much_less(method: str) -> No
     alpha = round(exact_alpha(calibration) * STEPS)
     observed = [failures(calibration, order(name), alpha, seed) for seed, name in enumerate(ORDERS)]
     assert max(observed) <= binom.ppf(1.0 - FALSE_ALARM / len(ORDERS), RUNS, BETA)
-    # With new thresholds the bound also covers an asker who sees all of them in advance, whom no order here can match.
+    # With new thresholds, the bound also covers an asker who knows all thresholds in advance; no order here is so bad.
     assert max(observed) >= (0.4 if calibration.fresh_threshold else 0.7) * BETA * RUNS
 
 

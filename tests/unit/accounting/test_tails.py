@@ -1,4 +1,4 @@
-"""Reaches and tails are those of the exact laws on the integers: enough, and not a step more than needed."""
+"""Reaches and tails are those of the exact laws on the integers: sufficient, and not one step larger than needed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def any_beyond(rate: float, draws: int, reach: int, *, two_sided: bool) -> Decimal:
-    """P(some draw is beyond the reach), to 60 digits."""
+    """Return the probability that a draw is beyond the reach, to 60 digits."""
     with localcontext(prec=60):
         power = (-Decimal(rate) * (reach + 1)).exp()
         tail = 2 * power / (1 + (-Decimal(rate)).exp()) if two_sided else power
@@ -44,7 +44,7 @@ def test_a_reach_is_the_least_that_all_draws_keep_to(
 ) -> None:
     reach = (two_sided_reach if two_sided else one_sided_reach)(rate, draws, beta)
     assert any_beyond(rate, draws, reach, two_sided=two_sided) <= Decimal(beta)
-    # The reach is raised for rounding by 1e-10 of itself, and by one step where it comes to that.
+    # For rounding, the reach is raised by 1e-10 of itself, and therefore sometimes by one step.
     shorter = math.floor(reach * (1.0 - 4e-10)) - 2
     if shorter >= 0:
         assert any_beyond(rate, draws, shorter, two_sided=two_sided) > Decimal(beta)
@@ -93,7 +93,7 @@ def test_a_sum_reaches_less_far_than_its_chernoff_bound_on_fine_grids() -> None:
 
 
 def selection_failure(rate: float, scores: tuple[int, ...], error: int) -> float:
-    """P(the largest noisy score is more than ``error`` below the best), ties to the earlier, one-sided noise."""
+    """Return the probability that the chosen score is more than ``error`` below the best, with one-sided noise; the earlier wins ties."""
     support = np.arange(math.ceil(45 / rate))
     mass = np.exp(-rate * support) * -math.expm1(-rate)
     total = 0.0

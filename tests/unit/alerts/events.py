@@ -1,4 +1,4 @@
-"""Alerts to send."""
+"""Alerts that tests send."""
 
 from __future__ import annotations
 

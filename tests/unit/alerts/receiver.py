@@ -1,4 +1,4 @@
-"""A webhook's receiver: a real HTTP server that behaves as it is told, and remembers what came."""
+"""A receiver of webhooks: a real HTTP server that behaves as a test says, and keeps the requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Request:
         return self.headers["webhook-id"]
 
     def is_signed_with(self, secret: str) -> bool:
-        """As the Standard Webhooks specification says."""
+        """Return whether the request is signed as the Standard Webhooks specification says."""
         key = base64.b64decode(secret.removeprefix("whsec_"))
         content = f"{self.key}.{self.headers['webhook-timestamp']}.".encode() + self.body
         expected = "v1," + base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
@@ -43,7 +43,7 @@ class Request:
 
 @dataclass
 class Receiver:
-    """Answers what ``behave`` says by the number of the request; a ``None`` hangs. Use it with ``async with``."""
+    """Sends the response that ``behave`` returns for the number of the request; None means no response. Use it with ``async with``."""
 
     behave: Callable[[int], web.Response | None] = field(default=lambda _: web.Response())
     port: int = 0

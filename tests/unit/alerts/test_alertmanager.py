@@ -137,7 +137,7 @@ async def test_what_was_not_taken_stays_due_and_is_sent_when_the_target_is_back(
     setup.take(answer("above", 0))
     assert len(await setup.sent()) == 1
     assert not setup.alertmanager.all_accepted
-    assert await setup.sent() == []  # it is left alone for a while
+    assert await setup.sent() == []  # the target gets no requests for a while
     setup.now += 1
     await setup.sent()
     assert not setup.alertmanager.all_accepted
@@ -156,7 +156,7 @@ async def test_nothing_waits_once_what_was_not_taken_goes_to_another_process(set
     setup.now += 400
     await setup.sent()
     setup.alertmanager.drop_alarms(lambda stream: stream == "late")
-    setup.now += 0.1  # while the target is left alone
+    setup.now += 0.1  # while the target gets no requests
     await setup.sent()
     assert setup.figure("sotto_alerts_waiting_seconds") == 400
     setup.alertmanager.drop_alarms(lambda stream: stream == "early")
@@ -181,7 +181,7 @@ async def test_after_a_restart_what_fires_is_sent_and_what_was_told_before_is_no
     assert setup.alertmanager.all_accepted
     setup.now += RESOLVED_SECONDS + 1
     assert [alert["labels"]["group_origin"] for alert in await setup.sent()] == ["EWR"]
-    # What ended while nobody was there to send it is told, however long ago that is.
+    # An alert that ended while no service ran is sent as ended, even after a long time.
     setup.take(answer("above", 2, "LGA"), answer("below", 3, "LGA"))
     setup.now += 10 * RESOLVED_SECONDS
     assert "LGA" in [alert["labels"]["group_origin"] for alert in await setup.sent()]

@@ -1,4 +1,4 @@
-"""The file of targets: what is wrong in it is told by its field, and no address or secret with it."""
+"""Errors in the file of targets name the field, and show no address or secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Webhooks against a real server that fails, hangs, throttles and redirects: each alert is taken in the end, or given up."""
+"""A real server of webhooks fails, hangs, throttles and redirects; each alert is finally accepted or given up."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class WebhookSetup:
         return WebhookTarget.model_validate_json(json.dumps(given))
 
     async def pause(self, stopping: asyncio.Event, seconds: float) -> bool:
-        """Note a pause, let the clock run on, and wait for a moment."""
+        """Note a pause, advance the clock, and wait for a moment."""
         self.pauses.append(seconds)
         self.now += seconds
         return await wait_for_stop(stopping, min(seconds, 0.01))
