@@ -13,7 +13,7 @@ from tests.unit.processors.installation import HIGH, spec
 
 
 def installation() -> Driver:
-    """Streams that are open, exhausted, closed, closing and halted, over two sources."""
+    """Return an installation of two sources with open, exhausted, closed, closing and halted streams."""
     driver = Driver(KEY, partitions=2)
     driver.register(source())
     driver.register(source("other", accountant="zcdp", delta=1e-6))
@@ -30,7 +30,7 @@ def installation() -> Driver:
 
 
 def backed_up(driver: Driver, path: Path) -> BackupFile:
-    """A backup of an installation in memory, as the command takes it of one on Kafka."""
+    """Return the backup of an installation in memory, in the form that the command writes for one on Kafka."""
     topics = driver.topics
     head: TrailHead | None = None
     with path.open("wb") as file:

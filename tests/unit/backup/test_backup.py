@@ -1,4 +1,4 @@
-"""Backups: files that are not what was written are refused, and what comes back grants and answers nothing twice."""
+"""Changed backup files are refused, and a restored installation grants and answers nothing twice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.unit.processors.installation import HIGH, spec
 
 
 def brought_back(backup: BackupFile, since: Since) -> Driver:
-    """Another installation, of what a backup comes back as."""
+    """Return another installation, restored from a backup."""
     checked = check_backup(backup)
     assert checked.findings == []
     driver = Driver(KEY, partitions=backup.heading.partitions)
@@ -46,7 +46,7 @@ def brought_back(backup: BackupFile, since: Since) -> Driver:
     for outputs in chain(_records_of_backup(backup, driver.topics, streams), changes):
         driver.write(outputs)
     driver.crash()
-    driver._id_count = 1_000  # the ids of requests are in use
+    driver._id_count = 1_000  # the ids of requests are used already
     return driver
 
 
@@ -57,7 +57,7 @@ def test_what_was_not_closed_counts_as_wholly_spent_and_never_answers_or_goes_ba
     old = installation()
     kept = {one.spec.stream: one for one in old.list_streams()}
     backup = backed_up(old, tmp_path / "backup")
-    # What nobody will know of.
+    # These requests and answers are not in the backup.
     old.open(spec("late"))
     old.ask_many([{"id": "more", "stream": "open", "value": HIGH}])
     new = brought_back(backup, since)
@@ -278,7 +278,7 @@ def test_a_backup_is_told_from_another_file(tmp_path: Path) -> None:
 
 
 def test_verify_checks_a_backup_without_any_extra(tmp_path: Path) -> None:
-    """``sotto ledger verify`` checks that a ledger follows from its trail in an installation of clients alone."""
+    """``sotto ledger verify`` checks that a ledger follows from its trail even if only the client's packages are installed."""
     backed_up(installation(), tmp_path / "backup")
     code = f"""
 import sys

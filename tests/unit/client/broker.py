@@ -1,4 +1,4 @@
-"""A stand-in for a broker that checks an idempotent producer's sequences as Kafka does, behind aiokafka's own producer."""
+"""Replaces the broker of aiokafka's producer, and checks the sequences of an idempotent producer like Kafka."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PRODUCER_AT: Final = 43
 
 
 class Broker:
-    """One partition for each topic; batches over ``most_bytes`` are refused, and while it is not ``up`` requests time out."""
+    """A broker with one partition per topic. It refuses batches over ``most_bytes``; while ``up`` is false, requests time out."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.up = True

@@ -1,4 +1,4 @@
-"""Readers of topics that there are none of."""
+"""Readers of topics that do not exist."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Nothing:
-    """A reader of a topic to which nothing comes."""
+    """A reader of a topic without records."""
 
     def assign(self, _partitions: Any) -> None:
         return

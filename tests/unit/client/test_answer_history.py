@@ -32,7 +32,7 @@ def ids(page: AnswerPage) -> list[int]:
 
 
 async def test_answer_log_pages_back_through_all_answers_of_a_stream() -> None:
-    """Each answer is on one page, newest first, whatever other streams have between them."""
+    """Each answer is on one page, newest first, regardless of other streams' answers between them."""
     mine = {number for number in range(3_000) if number % 7 == 0 or 1_000 < number < 1_100}
     reading, _ = log([answer(number, "mine" if number in mine else "other") for number in range(3_000)])
     found: list[int] = []
@@ -67,7 +67,7 @@ async def test_answer_page_ends_after_its_bytes_and_goes_on_there() -> None:
 
 
 async def test_answer_page_reads_an_answer_larger_than_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages make progress also through answers that are larger than the bytes of a page."""
+    """Paging also gets past answers that are larger than the bytes of a page."""
     monkeypatch.setattr(answer_history, "MAX_PAGE_BYTES", 3_000)
     reading, _ = log([answer(number, "mine", padding=2_000 * (1 + number % 2)) for number in range(5)])
     found: list[int] = []
@@ -97,7 +97,7 @@ async def test_answer_page_begins_before_a_time_and_ends_at_the_opening() -> Non
 
 
 async def test_answer_page_leaves_out_and_counts_unreadable_answers() -> None:
-    """A record that is no answer hides none of the others."""
+    """A record that is no answer does not hide other answers."""
     forged = Record(TOPICS.answers, 0, 1, 1000, b"mine", b"{}")
     reading, _ = log([answer(0, "mine"), forged, answer(2, "mine")])
     page = await reading.read_page("mine", 10)

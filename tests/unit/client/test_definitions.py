@@ -164,7 +164,7 @@ async def test_a_long_ledger_holds_no_question_up(ledger: Ledger, monkeypatch: p
 
 @pytest.fixture
 def second_page(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """The ledger is read in two pages, the source's record in the second, which comes when this is set."""
+    """An event; when it is set, the ledger's second page comes, which has the source's record."""
     come = asyncio.Event()
 
     async def pages(*_: Any) -> AsyncIterator[list[Any]]:
@@ -214,7 +214,7 @@ async def test_view_has_records_committed_before_each_call(ledger: Ledger) -> No
 
 
 async def test_view_loses_records_whose_key_is_deleted(ledger: Ledger) -> None:
-    """A stream's record that the budget service deletes leaves the view; the name is then unknown."""
+    """If the budget service deletes a stream's record, the view drops the stream, and the name is unknown."""
     known = definitions_of(ledger)
     await known.read()
     ledger.delete(b"grant|people|second")
@@ -233,7 +233,7 @@ async def test_view_is_read_again_if_the_topic_was_recreated(ledger: Ledger) -> 
 
 
 async def test_view_is_read_again_after_twelve_hours(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka may have dropped a record and the one that deletes it before the view read the latter."""
+    """Kafka may have removed a record and its deletion before the view read the deletion."""
     known = definitions_of(ledger)
     await known.read()
     ledger.dropped = b"grant|people|second"
@@ -249,7 +249,7 @@ async def test_calls_at_the_same_time_share_a_read(ledger: Ledger) -> None:
     await asyncio.sleep(0.01)
     ledger.slow.set()
     assert len({id(view) for view in await asyncio.gather(*calls)}) == 1
-    assert len(ledger.read) == 2  # one that had begun, and one that began after the calls of all others
+    assert len(ledger.read) == 2  # one read that had begun, and one that began after all other calls
 
 
 async def test_read_that_was_cancelled_is_continued(ledger: Ledger, second_page: asyncio.Event) -> None:
@@ -263,7 +263,7 @@ async def test_read_that_was_cancelled_is_continued(ledger: Ledger, second_page:
 
 
 async def test_openings_of_retired_streams_leave_their_reader(ledger: Ledger) -> None:
-    """A stream and a source that leave the ledger leave the reader, but late answers still have an opening."""
+    """The reader drops a stream and a source that leave the ledger, but late answers still have an opening."""
     connection: Any = ledger
     openings = OpeningReader(connection, lambda _, stream: stream != "second")
     assert [one.stream for one in await openings.read()] == ["first"]
@@ -279,7 +279,7 @@ async def test_openings_of_retired_streams_leave_their_reader(ledger: Ledger) ->
 
 
 async def test_latest_records_are_read_without_the_earlier_ones(ledger: Ledger) -> None:
-    """Reading from the end stops with its caller; read whole, it has each record once."""
+    """Reading from the end stops when its caller stops; a complete reading has each record once."""
 
     @asynccontextmanager
     async def open_reader(_: str) -> AsyncIterator[Ledger]:
@@ -295,7 +295,7 @@ async def test_latest_records_are_read_without_the_earlier_ones(ledger: Ledger) 
 
 
 class CompactedLedger(Ledger):
-    """A ledger of which compaction has left every thousandth record."""
+    """A ledger of which compaction has kept every thousandth record."""
 
     async def end_offsets(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(partitions, 1000 * len(self.records))
@@ -351,7 +351,7 @@ def test_statement_needs_its_source_and_open_streams_only(ledger: Ledger) -> Non
 
 
 def test_statement_reads_one_of_the_streams_that_cost_the_same() -> None:
-    """The first of several alike streams is read, and chosen as it would be among all."""
+    """The first of several equal streams is read, and chosen as if all were read."""
     assert ledger_view.MANY_ANSWERS >= MAX_QUESTIONS
     made = builders.installation(sources=[DOCUMENT], rows={"people": ROWS}, partitions=4)
 

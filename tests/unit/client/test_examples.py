@@ -14,7 +14,7 @@ from sotto import AsyncClient, Client, Driver
 
 
 def installation() -> Driver:
-    """A driver with the table of the examples and an open stream on it."""
+    """A driver with the examples' table and an open stream over it."""
     client = Driver("00" * 32)
     people = {"source": "people", "kind": "table", "neighbors": "add-remove", "epsilon": 4.0}
     client.register(
@@ -31,7 +31,7 @@ def installation() -> Driver:
 
 
 def documented() -> dict[str, Any]:
-    """Every public class, and every public method of the clients and the driver, by name."""
+    """Return all public classes, and all public methods of the clients and the driver, by name."""
     found = {name: getattr(sotto, name) for name in sotto.__all__}
     for kind in (Client, AsyncClient, Driver):
         for name, member in inspect.getmembers(kind, inspect.isfunction):

@@ -1,4 +1,4 @@
-"""Disconnecting: whoever waits is told, and nothing begins any more."""
+"""When a client disconnects, all waiting calls get an error, and no new call begins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.client.readers import Nothing
 
 
 class Reader(Nothing):
-    """A reader of answers, of which there are none but those that ``come``."""
+    """A reader of answers that returns only the answers that ``come``."""
 
     def __init__(self) -> None:
         self.come: list[Record] = []

@@ -1,4 +1,4 @@
-"""Results know their question, name their groups, and become frames; what is not answered is one family of errors."""
+"""Results have their question, name their groups, and become frames; errors of unanswered questions have one base class."""
 
 from __future__ import annotations
 

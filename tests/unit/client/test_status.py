@@ -30,7 +30,7 @@ def encode_status(stream: str, answered: int, refused: str | None = None) -> byt
 
 
 def test_digests_stop_at_the_streams_last_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Earlier records are not read; a restored partition clears what was missing before, a deletion all."""
+    """Earlier records are not read. A restored partition clears earlier missing data, and a deletion clears everything."""
     driver = installation(partitions=1)
     status = driver.topics.status
     for key, value in (

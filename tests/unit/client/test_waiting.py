@@ -1,4 +1,4 @@
-"""Waiting for answers: what has come is never lost to what has not, and nobody is waited for who asks no more."""
+"""Waiting for answers: a missing answer never costs an answer that has come, and abandoned questions are not waited for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stream.processing.protocol import Record
 
 
 class Answers:
-    """A reader of answers to which a test adds; with ``broken`` it reads no more."""
+    """A reader of answers that a test adds; with ``broken`` it reads no more."""
 
     def __init__(self) -> None:
         self.come: list[Record] = []
@@ -41,17 +41,17 @@ class Answers:
         return {TopicPartition("sotto.answers", 0)}
 
     def pause(self, *_: TopicPartition) -> None:
-        """All questions are of one partition, which is read at once."""
+        """Do nothing: all questions are in one partition, which is read at once."""
 
     def resume(self, *_: TopicPartition) -> None:
-        """The test's answers come in any case."""
+        """Do nothing: the test's answers come without it."""
 
     def highwater(self, _: TopicPartition) -> int | None:
-        """Nothing is known of the topic's end."""
+        """Return None: the topic's end is unknown."""
         return None
 
     async def seek_to_end(self, *_: TopicPartition) -> None:
-        """Only what a test adds is read."""
+        """Do nothing: only answers that a test adds are read."""
 
     async def position(self, _: TopicPartition) -> int:
         return 0
@@ -167,7 +167,7 @@ async def one_by_one() -> AsyncIterator[dict[str, Any]]:
 
 @pytest.fixture
 def sent(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of what was published, which is answered at once."""
+    """Return the ids of the published questions, which are answered at once."""
     published: list[str] = []
 
     async def send(

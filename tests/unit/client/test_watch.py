@@ -1,4 +1,4 @@
-"""Watching: alerts and ends are told, each once, and what is not watched is not."""
+"""Watching reports alerts and ends of the watched streams, each once, and of no other stream."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_a_line_has_all_parts_and_keeps_to_the_terminal() -> None:
         "exhausted: all 2 'above' answers of the",
         "cutoff are out, so extend it",
     ]
-    # What comes from a topic cannot write to the terminal.
+    # Text from a topic cannot control the terminal.
     [line] = format_notice(Notice(0.0, "late", ended="halted: \x1b[2J"), 80)
     assert "\x1b" not in line.plain
 
@@ -224,7 +224,7 @@ def test_a_standing_streams_windows_and_groups_are_told() -> None:
         assert notice.terms == AlertTerms(900.0, where)
         quiet = list(client.watch(source="flights", from_beginning=True, quiet=True))
         assert len(quiet) == 2 * 3
-        # What the monitor shows of the same answers.
+        # The monitor's view of the same answers.
         alerts = Alerts(MonitorTables(client.topics))
         for one in client.records(client.topics.answers):
             alerts.add_answer(one._replace(timestamp=2_000_000_000_000))  # the driver begins in 1970
@@ -233,7 +233,7 @@ def test_a_standing_streams_windows_and_groups_are_told() -> None:
 
 
 def by_day(client: Driver) -> None:
-    """A stream with a period a day, an alert on each of three, and the first two days over."""
+    """Return a stream with periods of a day and an alert on each of three days, of which two are over."""
     periods = {"ahead": "30d", "unit": "person-period", "period": "1d", "attributes": {}}
     client.register(source("flights", "events", **MARKED, **periods))
     standing = {"window": {"size": "12h"}, "begins": "2013-03-08T00:00:00Z"}
@@ -254,7 +254,7 @@ def test_a_stream_with_periods_is_followed_by_its_own_name() -> None:
             assert sorted(one for one in found if one[1] == "above") == [
                 (f"late@2013-03-{day}T00:00:00Z", "above") for day in ("08", "09", "10")
             ]
-            # That a period is over is no news, and that its alerts are used up is.
+            # The end of a period is not reported, but the exhaustion of its alerts is.
             assert not any(outcome == "closed" for _, outcome in found)
             assert ("late@2013-03-10T00:00:00Z", "exhausted") in found
         one = told(client.watch("late@2013-03-09T00:00:00Z", from_beginning=True))

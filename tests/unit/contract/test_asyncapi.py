@@ -1,4 +1,4 @@
-"""The AsyncAPI document: its own project's parser accepts it, and it says what the code does."""
+"""The AsyncAPI project's parser accepts the AsyncAPI document, which agrees with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every example of docs/contract.md is within the contract, and its figures are those of the code."""
+"""Every example of docs/contract.md is valid by the contract, and its figures are those of the code."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def contract(*arguments: str | Path) -> Result:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Copy the contract; a version that is not released yet is released in the copy."""
+    """Copy the contract, and release an unreleased version in the copy."""
     copy = tmp_path / "contract"
     shutil.copytree(CONTRACT, copy)
     if not (copy / VERSIONS / RELEASED).exists():
@@ -80,7 +80,7 @@ def test_check_fails_on_drift_and_says_what_to_do(folder: Path) -> None:
 
 
 def edited(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    """Pretend that the released version was another one."""
+    """Change the released version in the copy."""
     path = folder / VERSIONS / RELEASED / DOCUMENT
     released = json.loads(path.read_text())
     edit(released["components"]["schemas"]["Answer"])

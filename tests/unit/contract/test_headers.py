@@ -1,4 +1,4 @@
-"""Headers of answers: CloudEvents for those who speak it, trace context, and nothing for all others."""
+"""Answers have CloudEvents headers and trace context if their question had them, and otherwise no headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON Schemas say what the models take in, and what is really written."""
+"""The JSON Schemas accept the events that the models accept, and all written events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REQUESTS = ("RegisterSource", "OpenStream", "CloseStream", "HaltStream", "HaltSo
 
 
 def topic_of(topics: Topics, channel: Channel) -> str:
-    """The topic of a channel; each live topic has a changelog of its own."""
+    """Return the topic of a channel; each live topic has a separate changelog."""
     name: Any = getattr(topics, channel.name)
     return str(name(LIVE["source"]) if channel.name == FEED_STATE else name)
 
@@ -122,7 +122,7 @@ def test_a_query_fits_the_schema_if_and_only_if_it_is_taken_in(document: dict[st
 
 
 def _infinite_as_nothing(value: Any) -> Any:
-    """JSON has no infinity: a number too large to be one is refused as a thing that fits no field is."""
+    """Replace infinite numbers by a value that no field accepts, because JSON has no infinity."""
     if isinstance(value, float) and abs(value) == float("inf"):
         return [[]]
     if isinstance(value, list):
@@ -210,7 +210,7 @@ def mutated_requests(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(mutated_requests())
 def test_a_request_fits_the_schema_of_its_kind_if_and_only_if_it_is_taken_in(document: dict[str, Any]) -> None:
-    """Rules that tie several fields together stand in the descriptions alone."""
+    """Only the descriptions state rules about several fields together."""
     fits = any(validator(name).is_valid(document) for name in REQUESTS)
     try:
         TypeAdapter(Request).validate_json(json.dumps(document))
@@ -243,7 +243,7 @@ LIVE = source(
 
 
 def lives() -> Iterator[Driver]:
-    """Installations in which streams of every mechanism are opened, asked, refused, crashed, closed and halted."""
+    """Return installations in which streams of every mechanism are opened, asked, refused, crashed, closed and halted."""
     for kind in KINDS:
         driver = driver_with(kind)
         driver.open(kind.spec(stream="halted"), acknowledge=True)
@@ -265,7 +265,7 @@ def lives() -> Iterator[Driver]:
     private.wait(120.0)
     private.ask_many([{"id": "b", "stream": "s", "value": 1e9}])
     yield private
-    # What an earlier version wrote: the ledger knew of no trail.
+    # A record of an earlier version, whose ledger had no trail.
     place = (private.topics.ledger, 0)
     private._logs[place] = [one._replace(value=_without_trail(one.value)) for one in private._logs[place]]
     private.crash()
@@ -305,7 +305,7 @@ def test_whatever_is_written_fits_the_schema_of_its_event() -> None:
                 names.append("Progress")  # the same as in the workers' changelog
             for record in driver.records(topic_of(driver.topics, channel)):
                 if channel.compacted and record.value is None:
-                    continue  # a key that is no more
+                    continue  # a key that is not used any more
                 if (record.key or b"").startswith(b"piece|"):
                     continue  # binary
                 document = json.loads(record.value or b"null")
@@ -313,7 +313,7 @@ def test_whatever_is_written_fits_the_schema_of_its_event() -> None:
                 assert fitting, f"{channel.name}: {document}"
                 seen.update(fitting)
     outputs = {event.name for event in EVENTS if event.channel not in {"queries", "requests"}}
-    # The state of services comes from engines, a backup is brought back by a command, and streams are retired after days.
+    # These need engines (the state of services), a command (a restored backup) or days (retired streams).
     # A driver reads tables at once, so no request waits.
     elsewhere = {
         "PartitionStatus",

@@ -1,4 +1,4 @@
-"""Logs of Delta tables changed as other writers would write them: features, and rows that are deleted in place."""
+"""Changes logs of Delta tables as other writers may write them: with features, and with rows deleted in place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def with_features(*names: str) -> Callable[[dict[str, Any]], object]:
-    """A change of a commit: in place of what it says of itself, that readers have to know of some features."""
+    """Return a change of a commit after which readers need some features."""
     protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": names, "writerFeatures": names}
 
     def change(entry: dict[str, Any]) -> None:
@@ -35,14 +35,14 @@ def with_features(*names: str) -> Callable[[dict[str, Any]], object]:
 
 
 def z85(raw: bytes) -> str:
-    """Bytes as text: the alphabet of ZeroMQ's RFC 32, which is not that of Python's base 85."""
+    """Return bytes as text in the alphabet of ZeroMQ's RFC 32, which differs from Python's base 85."""
     python = string.digits + string.ascii_uppercase + string.ascii_lowercase + "!#$%&()*+-;<=>?@^_`{|}~"
     zeromq = string.digits + string.ascii_lowercase + string.ascii_uppercase + ".-:+=^!/*?&<>()[]{}@%$#"
     return b85encode(raw + bytes(-len(raw) % 4)).decode().translate(str.maketrans(python, zeromq))
 
 
 def deleting(vector: dict[str, Any], *, where: str = "") -> Callable[[dict[str, Any]], object]:
-    """A change of a commit: rows of the files with this in their paths are deleted in place, as a deletion vector says."""
+    """Return a change of a commit that deletes rows in place by a deletion vector, in files with ``fragment`` in their paths."""
 
     def change(entry: dict[str, Any]) -> None:
         with_features("deletionVectors")(entry)
@@ -63,7 +63,7 @@ def vector_in(storage: str, at: str) -> dict[str, Any]:
 
 
 def write_vector(file: Path) -> None:
-    """A file of deletion vectors: its version, then the size, the bitmap and the checksum of each."""
+    """Write a file of deletion vectors: its version, then the size, bitmap and checksum of each vector."""
     size, checksum = (number.to_bytes(4, "big") for number in (len(FIRST_ROW), crc32(FIRST_ROW)))
     file.write_bytes(b"\x01" + size + FIRST_ROW + checksum)
 

@@ -29,7 +29,7 @@ def reader(
 
 
 def cause(refuse: Callable[[], object], *, secret: str | None = None) -> str:
-    """Why a table was refused; the one who registered it hears the same of every cause, and no log has the secret."""
+    """Return the cause of a table's refusal. The client's error is the same for all causes, and no log has the secret."""
     with pytest.raises(UnreadableError) as refused, capture_logs() as logged:
         refuse()
     assert str(refused.value) == str(UnreadableError("another cause", hidden=True))
@@ -39,5 +39,5 @@ def cause(refuse: Callable[[], object], *, secret: str | None = None) -> str:
 
 
 def rows_of(rows: Rows) -> list[tuple[int, ...]]:
-    """The codes of each row, in order."""
+    """Return the codes of each row, in order."""
     return list(zip(*(column.tolist() for column in rows.private_codes.values()), strict=True))

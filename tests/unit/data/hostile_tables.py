@@ -34,7 +34,7 @@ _COLUMNS: Final = {"exact": "big", "key": "big", "number": "ratio"}
 
 
 def hostile_cells(*, timestamps_without_zone: bool = True) -> pl.DataFrame:
-    """Rows with nulls, NaN, -0.0, integers beyond doubles, ties of decimals, Unicode forms and clock changes."""
+    """Return rows with nulls, NaN, -0.0, integers beyond doubles, ties of decimals, Unicode forms and clock changes."""
     clock = [
         datetime(2024, 3, 31, hour, minute, second, micro)  # noqa: DTZ001  (local and UTC times are made of it)
         for hour, minute, second, micro in ((0, 59, 59, 999_999), (1, 0, 0, 0), (2, 30, 0, 0), (23, 59, 59, 1))
@@ -68,7 +68,7 @@ def hostile_cells(*, timestamps_without_zone: bool = True) -> pl.DataFrame:
 
 
 def hostile_source(path: str, *, columns: pl.DataFrame, person: str | None = None) -> TableSource:
-    """A source over the hostile table at a path, with those attributes whose columns it has."""
+    """Return a source over the hostile table at a path, with the attributes whose columns it has."""
     attributes = {
         name: domain for name, domain in _ATTRIBUTES.items() if _COLUMNS.get(name, name) in columns.columns
     }

@@ -1,4 +1,4 @@
-"""A store that speaks S3, PostgreSQL, Spark and ClickHouse, of this machine and for one test run."""
+"""Servers on this machine for one test run: a store with S3's protocol, PostgreSQL, Spark and ClickHouse."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORE_SECRET = "wJalrXUtnFEMI"  # noqa: S105
 
 @contextmanager
 def object_store() -> Iterator[str]:
-    """The address of a store that is empty at first."""
+    """Yield the address of an empty store."""
     pytest.importorskip("moto", reason="moto, a store that speaks S3, is not installed")
     pytest.importorskip("boto3", reason="boto3, the extra s3, is not installed")
     from moto.server import ThreadedMotoServer  # noqa: PLC0415  (an optional package)
@@ -42,7 +42,7 @@ def object_store() -> Iterator[str]:
 
 
 def let_into_the_store(address: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give credentials for a store as a deployment does: in files that variables name."""
+    """Give credentials for a store like a deployment: in files that variables name."""
     (folder / "config").write_text(
         f"[profile clinic]\nregion = eu-west-1\nendpoint_url = {address}\ns3 =\n  addressing_style = path\n"
     )
@@ -64,7 +64,7 @@ def let_into_the_store(address: str, folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 def let_into_the_database(server: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the reader's credentials as a deployment does: in a file that a variable names."""
+    """Give the reader's credentials like a deployment: in a file that a variable names."""
     passwords = folder / "pgpass"
     passwords.write_text(f"127.0.0.1:{server.port}:clinic:reader:{READER}\n")
     passwords.chmod(0o600)
@@ -75,7 +75,7 @@ def let_into_the_database(server: Database, folder: Path, monkeypatch: pytest.Mo
 
 @dataclass(frozen=True)
 class Database:
-    """A server with a role ``reader`` that may read."""
+    """A server with a role ``reader`` that may only read."""
 
     port: int
     folder: Path
@@ -109,7 +109,7 @@ class Database:
 
 @contextmanager
 def database_server() -> Iterator[Database]:
-    """A server, with the programs that Debian's package ``postgresql`` brings."""
+    """Start a server with the programs of Debian's package ``postgresql``."""
     pytest.importorskip(
         "adbc_driver_postgresql", reason="adbc-driver-postgresql, the extra postgresql, is not installed"
     )
@@ -118,7 +118,7 @@ def database_server() -> Iterator[Database]:
     if initdb is None or shutil.which("psql") is None:
         pytest.skip("PostgreSQL's server is not installed: apt-get install postgresql")
     postgres = str(Path(initdb).with_name("postgres"))
-    # The server refuses to run as root, and its user may not enter pytest's folders.
+    # The server refuses to run as root, and its user may not use pytest's folders.
     folder = Path(tempfile.mkdtemp(prefix="sotto-postgresql-"))
     other: dict[str, Any] = {}
     if os.geteuid() == 0:
@@ -170,7 +170,7 @@ def database_server() -> Iterator[Database]:
 
 @contextmanager
 def spark_server() -> Iterator[str]:
-    """The host and port of a Spark Connect server with Delta; its tables are in a folder of its own."""
+    """Yield the host and port of a Spark Connect server with Delta, whose tables are in a separate folder."""
     pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'sotto-dp[spark]'")
     pytest.importorskip("grpc", reason="grpcio is not installed: pip install 'sotto-dp[spark]'")
     if shutil.which("java") is None:
@@ -212,7 +212,7 @@ def spark_server() -> Iterator[str]:
 
 @contextmanager
 def clickhouse_server() -> Iterator[str]:
-    """The address of ClickHouse's HTTP interface, served by chdb: the engine of ClickHouse as a library."""
+    """Yield the address of ClickHouse's HTTP interface, served by chdb, which is ClickHouse's engine as a library."""
     pytest.importorskip("chdb", reason="chdb is not installed: pip install 'sotto-dp[servers]'")
     pytest.importorskip("clickhouse_connect", reason="clickhouse-connect is not installed")
     port = free_port()

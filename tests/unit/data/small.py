@@ -110,7 +110,7 @@ rows: st.SearchStrategy[Mapping[str, Cell]] = st.fixed_dictionaries(
 
 @dataclass(frozen=True)
 class Said:
-    """A predicate as text and as a Python function of one row."""
+    """A predicate as text, and its meaning as a Python function of one row."""
 
     text: str
     test: Test

@@ -1,4 +1,4 @@
-"""A table beside its declaration: what does not fit is found, told apart, and counted as services count it."""
+"""A check compares a table with its declaration: it finds and distinguishes misfits, and counts them like services."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def checked(folder: Path, text: str, attributes: Mapping[str, Domain], person: s
 
 
 def one(folder: Path, domain: Domain, cells: Sequence[str]) -> CheckReport:
-    """A check of one column; the other keeps empty cells from being blank lines."""
+    """Check one column; a second column keeps rows with an empty cell from being blank lines."""
     return checked(folder, "x,y\n" + "".join(f"{cell},\n" for cell in cells), {"x": domain})
 
 
@@ -254,7 +254,7 @@ def test_rows_per_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_check_warns_of_one_person_under_several_spellings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names that differ in leading zeros, case, spaces or composition are counted and shown, wherever they stand."""
+    """Names that differ in leading zeros, case, spaces or composition are counted and shown, wherever they are in the table."""
     named = ["1", "ann", "7", "01", "1.0", " 7", "Ann", "a nn", "Pa\u0308r", "10", "1", "P\u00e4r", ""]
     text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
     monkeypatch.setattr(row_counts, "_ROWS_PER_PASS", 5)  # several passes

@@ -1,4 +1,4 @@
-"""Tables of ClickHouse, as its engine sends them."""
+"""Tables of ClickHouse, in the form that its engine sends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.unit.data.small import source
 
 @pytest.fixture(autouse=True)
 def _plain(clickhouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test's server speaks HTTP without TLS."""
+    """Let the reader use HTTP without TLS, like the test's server."""
     monkeypatch.setenv("CLICKHOUSE_SECURE", "0")
     execute(clickhouse, "CREATE DATABASE IF NOT EXISTS clinic ENGINE = Atomic")
 
@@ -32,7 +32,7 @@ def reader(clickhouse: str) -> GuardedReader:
 
 
 def test_a_clickhouse_table_has_the_codes_of_a_parquet_file(clickhouse: str, tmp_path: Path) -> None:
-    """All but times without a zone, which ClickHouse does not have."""
+    """This includes all columns except times without a zone, which ClickHouse lacks."""
     cells, parquet = hostile_cells(timestamps_without_zone=False), tmp_path / "hostile.parquet"
     cells.write_parquet(parquet)
     execute(clickhouse, "DROP TABLE IF EXISTS clinic.hostile")
@@ -54,7 +54,7 @@ def test_an_owner_checks_a_clickhouse_table(clickhouse: str) -> None:
 
 
 def test_a_refusal_has_no_text_of_clickhouse(clickhouse: str) -> None:
-    """The log has the kind of an error, and clients have the text of every other cause."""
+    """The log has the kind of the error, and clients get the same text as for all other causes."""
     execute(clickhouse, "CREATE OR REPLACE VIEW clinic.failing AS SELECT throwIf(1, 'cell 34') AS age")
     causes = {
         "nothing": "missing",

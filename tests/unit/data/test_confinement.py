@@ -63,7 +63,7 @@ UNHELD = {"change a mode", "set times", "connect by a path", "send a datagram"}
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """A folder of tables with a link that leads out of it, and one of secrets."""
+    """A folder of tables, with a link to a place outside, and a folder of secrets."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     for folder in (inside, outside):
         folder.mkdir()
@@ -86,7 +86,7 @@ def test_a_confined_process_does_what_is_said_and_nothing_else(folders: tuple[Pa
             return set(done.stdout.strip().split(","))
 
         assert possible(TRIES) == FREE | LENGTHS | NETWORK | OTHERS | UNHELD
-        # Without it all of that can be done.
+        # Without the confinement, all these actions succeed.
         assert possible(TRIES.replace("confine([inside])", "")) == NAMES > FREE
 
 

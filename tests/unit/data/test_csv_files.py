@@ -1,4 +1,4 @@
-"""CSV files: rows are cut where unquoted newlines are, and no stray quote makes rows disappear."""
+"""CSV files are divided into rows at unquoted newlines, and no stray quote makes rows disappear."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def written(table: list[list[str]], end: str = "\n") -> bytes:
 @unhurried
 @given(table=tables, block=st.integers(1, 40), end=st.sampled_from(["\n", "\r\n"]), zipped=st.booleans())
 def test_csv_file_reads_what_a_writer_wrote(table: list[list[str]], block: int, end: str, zipped: bool) -> None:
-    """Whatever cells a CSV writer wrote come back, however blocks are cut, also from gzip and from each column alone."""
+    """All cells of a CSV writer are read, regardless of block boundaries, also from gzip and from each column alone."""
     content = written(table, end)
     expected = [(*row, "", "")[:4] for row in table]
     with pytest.MonkeyPatch.context() as patch:
@@ -65,7 +65,7 @@ def test_csv_file_reads_what_a_writer_wrote(table: list[list[str]], block: int, 
 @unhurried
 @given(text=st.text(alphabet='a,"\n', max_size=16), block=st.integers(1, 20))
 def test_csv_file_never_loses_a_row(text: str, block: int) -> None:
-    """A file is refused, or has as many rows as unquoted newlines say; which of both no choice of columns decides."""
+    """A file is refused or has a row per unquoted newline; the choice of columns does not decide which."""
     content = f"one,two\n{text}".encode()
     rows = [row or [""] for row in csv.reader(io.StringIO(f"{text}", newline=""))]
     with pytest.MonkeyPatch.context() as patch:
@@ -96,7 +96,7 @@ def test_csv_file_never_loses_a_row(text: str, block: int) -> None:
     ],
 )
 def test_stray_quote_is_refused_by_every_reader(tmp_path: Path, content: str, line: int) -> None:
-    """A stray quote in a column that is not declared, or in a name, is refused alike by services, simulate and check."""
+    """Services, simulate and check all refuse a stray quote in an undeclared column or in a name."""
     path = tmp_path / "people.csv"
     path.write_text(content)
     declared = source(ATTRIBUTES, path=str(path))
@@ -115,7 +115,7 @@ def test_stray_quote_is_refused_by_every_reader(tmp_path: Path, content: str, li
 
 @pytest.mark.parametrize("kind", [pl.Int64, pl.UInt64, pl.Float32, pl.Float64, pl.Boolean, pl.String], ids=str)
 def test_files_of_different_types_are_read_alike(tmp_path: Path, kind: type[pl.DataType]) -> None:
-    """A folder of CSV and of Parquet in any readable type gives simulate the codes and people that services read."""
+    """From a folder of CSV or of Parquet files with any readable types, simulate gets the codes and people that services read."""
     (tmp_path / "a.csv").write_text("age,sex,share,who\n1,1,0.7,1\n2.0,F,1,NaN\n,true,,\n")
     (tmp_path / "b.csv").write_text("age,sex,share,who\n0.7,M,0.69,1.0\n")
     cells = pl.Series([1.0, 0.0, None, 1.0]).cast(kind)
@@ -160,7 +160,7 @@ def test_one_stray_quote_in_a_hundred_rows_hides_none(tmp_path: Path) -> None:
 
 
 def test_names_in_quotes_are_unquoted(tmp_path: Path) -> None:
-    """A quoted name's doubled quotes are one each, as in cells, and it may hold commas and newlines."""
+    """Each doubled quote in a quoted name is one quote, as in cells, and the name may have commas and newlines."""
     path = tmp_path / "people.csv"
     path.write_text('"size ("")","a,b","c\nd"\n1,2,3\n')
     domain = Integers(minimum=0, maximum=9)
@@ -180,7 +180,7 @@ def test_names_in_quotes_are_unquoted(tmp_path: Path) -> None:
     ],
 )
 def test_file_of_another_kind_is_named(tmp_path: Path, content: bytes, said: str) -> None:
-    """UTF-16, lines that end in CR alone, Parquet and workbooks called .csv are refused by what they are."""
+    """The errors for UTF-16, lines that end in CR alone, Parquet and workbooks called .csv name these kinds."""
     path = tmp_path / "people.csv"
     path.write_bytes(content)
     declared = source(ATTRIBUTES, path=str(path))
@@ -191,7 +191,7 @@ def test_file_of_another_kind_is_named(tmp_path: Path, content: bytes, said: str
 
 
 def test_column_may_be_called_as_a_repeated_one_was(tmp_path: Path) -> None:
-    """A real column ``age_duplicated_0`` is one of its own, also beside two columns called ``age``."""
+    """A real column ``age_duplicated_0`` is a separate column, even if two columns are called ``age``."""
     path = tmp_path / "people.csv"
     domain = Integers(minimum=0, maximum=9)
     declared = source({"age": domain, "age_duplicated_0": domain}, path=str(path))
@@ -208,7 +208,7 @@ def test_column_may_be_called_as_a_repeated_one_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [1, 8, 20])
 def test_gzip_that_ends_early_is_refused(cut: int) -> None:
-    """A gzipped file that lacks its end is refused; several members, and zeros behind them, are one file."""
+    """A gzipped file without its end is refused; several members followed by zeros are one file."""
     content = written([["a", "b", "c"]] * 9)
     with pytest.raises(UnreadableError, match="path: no table can be read there: its gzip format"):
         cells_of(gzip.compress(content)[:-cut], ["one"])

@@ -1,4 +1,4 @@
-"""Dates and timestamps: calendar cells from texts and columns, in the declared zone, and literals on their edges."""
+"""Dates and timestamps in texts and columns become calendar cells in the declared zone; literals lie on the cells' edges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WEEKDAYS = Dates(kind="date", granularity="weekday")
 
 
 def cells(domain: Dates, column: Any) -> list[Any]:
-    """The label of each cell; None for a row that is left out."""
+    """Return the label of each cell; None for a row that is left out."""
     series = column if isinstance(column, pl.Series) else pl.Series(column, dtype=pl.String)
     codes, known = encode("x", domain, series)
     labels = domain.values()
@@ -85,7 +85,7 @@ def test_date_columns_of_all_types_have_equal_codes() -> None:
 
 @pytest.mark.parametrize("zone", [BERLIN, "America/Havana", "Australia/Lord_Howe", "Pacific/Apia"])
 def test_timestamps_lie_in_the_cells_that_zoneinfo_gives(zone: str) -> None:
-    """Zones that change their clocks at midnight, by half an hour, and by a whole day."""
+    """The zones change their clocks at midnight, by half an hour, or by a whole day."""
     random = np.random.default_rng(1)
     seconds = random.integers(1_230_768_000, 1_767_225_600, 2_000).tolist()  # 2009 to 2025
     column = pl.Series([datetime.fromtimestamp(one, UTC) for one in seconds], dtype=pl.Datetime("us", "UTC"))
@@ -204,7 +204,7 @@ def test_date_check_reports_what_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_parts_of_one_column_are_attributes(tmp_path: Path) -> None:
-    """Days for conditions, months and weekdays for groups, all from the column of visits."""
+    """One column of visits gives days for conditions, and months and weekdays for groups."""
     path = tmp_path / "visits.parquet"
     pl.DataFrame({"visited": [date(2024, 3, 1), date(2024, 3, 2), None]}).write_parquet(path)
     declared = source({"day": DAYS, "month": MONTHS, "weekday": WEEKDAYS}, path=str(path))

@@ -27,7 +27,7 @@ CLAMPED = Decimals(minimum=-5.0, maximum=100.0, step=0.01)
 
 
 def steps(domain: Decimals, cells: Any, dtype: Any = pl.String) -> list[int | None]:
-    """The number of steps in each cell's value; None for a row that is left out."""
+    """Return the number of steps in each cell's value; None for a row that is left out."""
     codes, known = encode("x", domain, pl.Series(cells, dtype=dtype))
     least = domain.in_steps.minimum
     return [code + least if is_known else None for code, is_known in zip(codes.tolist(), known, strict=True)]
@@ -70,7 +70,7 @@ def test_decimal_outside_is_clamped_after_rounding() -> None:
 
 
 def test_decimal_columns_of_all_types_have_equal_codes() -> None:
-    """A double stands for its shortest decimal, and so does one of 32 bits."""
+    """A double stands for its shortest decimal, and so does a float of 32 bits."""
     for dtype in (pl.Float64, pl.Float32, pl.Decimal(10, 3)):
         assert steps(CENTS, [Decimal("12.3"), Decimal("0.005"), None], dtype) == [1230, 1, None]
     assert steps(CENTS, [7, None], pl.Int64) == [700, None]
@@ -143,7 +143,7 @@ def test_decimal_check_tells_rounded_cells_from_clamped_ones(tmp_path: Path) -> 
 
 
 def test_two_attributes_may_read_one_column(tmp_path: Path) -> None:
-    """Amounts in cents for sums, and the same amounts in bins for groups."""
+    """One attribute has amounts in cents for sums, and the other has the same amounts in bins for groups."""
     path = tmp_path / "table.csv"
     path.write_text("cost\n12.30\n0.005\n99.99\n")
     declared = source({"cost": CLAMPED, "band": Bins(edges=(0.0, 10.0, 50.0, 100.0))}, path=str(path))

@@ -1,4 +1,4 @@
-"""Delta tables: the rows of the newest version and no others, wherever its files lie, whatever its log says."""
+"""Only the rows of a Delta table's newest version are read, regardless of its files' places and of its log's form."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ declared = partial(source, ATTRIBUTES)
 
 @pytest.fixture
 def visits(tmp_path: Path) -> Path:
-    """A table in files of its partitions, with a file that an earlier version had."""
+    """Return a table with a file per partition, and a file of an earlier version."""
     folder = tmp_path / "visits"
     stale = pl.DataFrame({"x": [9], "year": [2029], "ward": ["A/B"]})
     write_deltalake(folder, stale, partition_by=["year", "ward"])

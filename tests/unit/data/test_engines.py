@@ -1,4 +1,4 @@
-"""Tables of an engine: the same numbers as in memory, to the last digit, over hostile tables."""
+"""Tables in an engine give the same numbers as in memory, to the last digit, for hostile tables."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def both(rows: pl.DataFrame, **fields: Any) -> tuple[CountedTable, CountedTable]
 
 
 def numbers(table: CountedTable, asked: Sequence[Predicate]) -> list[object]:
-    """All numbers that a worker reads from a table, for some predicates."""
+    """Return all numbers that a worker reads from a table, for some predicates."""
     found: list[object] = [table.private_row_count, table.public_size]
     sums = [(name, one) for one in asked for name in ("whole", "money")]
     table.count_together(asked, sums)
@@ -136,7 +136,7 @@ def numbers(table: CountedTable, asked: Sequence[Predicate]) -> list[object]:
 def test_stored_table_gives_the_numbers_of_memory(
     rows: list[dict[str, Any]], asked: list[Predicate], contribution: int | None
 ) -> None:
-    """Each number is equal, over nulls, NaN, -0.0, 2^53 + 1, forms of Unicode, zones and several rows a person."""
+    """Each number is equal, for nulls, NaN, -0.0, 2^53 + 1, forms of Unicode, zones and several rows per person."""
     fields = {} if contribution is None else {"person": "who", "contribution": contribution}
     memory, stored = both(frame(rows), **fields)
     assert isinstance(memory, PrivateTable)
@@ -145,7 +145,7 @@ def test_stored_table_gives_the_numbers_of_memory(
 
 
 def many(rows: int = 400) -> pl.DataFrame:
-    """A table in which each value occurs, with people of many rows."""
+    """A table in which each value occurs, and some people have many rows."""
     return frame(
         [
             {
@@ -167,7 +167,7 @@ def test_choice_of_rows_in_ranges_is_that_of_memory(monkeypatch: pytest.MonkeyPa
 
 
 def record_statements(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The expressions of all statements from now on."""
+    """Return a list that gets the expressions of all later statements."""
     made: list[Any] = []
     run = code_database.CodeDatabase.run
 
@@ -195,7 +195,7 @@ def test_batch_of_counts_is_right_with_and_without_cubes(monkeypatch: pytest.Mon
 
 
 def test_long_predicate_does_not_nest_too_deeply() -> None:
-    """Hundreds of ranges and parts make a balanced expression."""
+    """Hundreds of ranges and parts become a balanced expression."""
     memory, stored = both(many())
     days = make_leaf("day", 366, range(366))
     parts = disjunction(
@@ -222,7 +222,7 @@ def test_long_predicates_are_split_into_statements(monkeypatch: pytest.MonkeyPat
 
 
 def test_predicate_for_another_table_is_refused_as_in_memory() -> None:
-    """The two tables raise the same errors."""
+    """Both tables raise the same errors."""
     memory, stored = both(many(20))
     cases: list[Callable[[CountedTable], object]] = [
         lambda table: table.count(Codes("whole", 5, (1, 2))),
@@ -418,7 +418,7 @@ def test_statement_takes_its_slot_after_its_sql_is_made(monkeypatch: pytest.Monk
 
 
 def test_statements_that_wait_for_their_table_hold_no_slots() -> None:
-    """However many questions wait for a slow table, the other slots are free for other tables."""
+    """Even if many questions wait for a slow table, the other slots are free for other tables."""
     limits = EngineLimits(statements=2)
     slow = StatementRunner(limits, lambda: None)
     waits, released = threading.Event(), threading.Event()

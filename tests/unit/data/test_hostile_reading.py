@@ -1,4 +1,4 @@
-"""A file may have taken over the process that reads it, to say and to do anything."""
+"""A malicious file may have taken over the process that reads it, so the process may send and do anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.data.small import source
 
 
 def taken_over(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> TableSource:
-    """The source of a table in the folder, whose reading process runs this program."""
+    """Return the source of a table in the folder; its reading process runs this program."""
     (folder / "hostile_reading.py").write_text(program)
     (folder / "people.csv").write_text("age\n1\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
@@ -29,7 +29,7 @@ def taken_over(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> T
 
 
 def saying(header: bytes, codes: bytes = b"") -> str:
-    """A program that says this, and ends."""
+    """Return a program that sends these bytes, and ends."""
     return f"import sys; sys.stdout.buffer.write({len(header).to_bytes(4, 'little') + header + codes!r})"
 
 
@@ -90,7 +90,7 @@ def test_a_reading_process_that_leaves_another_behind_is_done_with_in_its_time(
     if apart:
         os.kill(int(lock.read_text()), signal.SIGKILL)
     with lock.open() as file:
-        # Whoever holds it is alive.
+        # While this is held, its process is alive.
         fcntl.flock(file, fcntl.LOCK_EX)
     assert monotonic() - begun < 10
 

@@ -1,4 +1,4 @@
-"""Iceberg tables: the rows of the version that the path names, and of no other file, whatever its metadata says."""
+"""Only the rows of the Iceberg table's version at the path are read, regardless of what its metadata says."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def visits(catalog: IcebergCatalog) -> Any:
 
 
 def read(path: Path, *roots: Path) -> list[tuple[int, ...]]:
-    """Read the rows of a metadata file as services do."""
+    """Read the rows of a metadata file like services."""
     reader = GuardedReader(ReadingLimits(roots or (path.parents[1],), 8 << 20, 1 << 30, 120.0))
     return sorted(rows_of(reader(declared(path))))
 
@@ -88,7 +88,7 @@ def test_cells_of_a_later_column_are_missing_in_earlier_files(catalog: IcebergCa
 
 
 def test_renamed_and_replaced_columns_are_refused(visits: Any) -> None:
-    """Files are read by names, and an earlier file has the earlier name."""
+    """Columns are read by name, and an earlier file has the earlier name."""
     with visits.update_schema() as update:
         update.rename_column("ward", "unit")
     with visits.update_schema() as update:
@@ -115,7 +115,7 @@ def test_a_rename_that_the_metadata_forgot_is_no_missing_cell(visits: Any) -> No
 
 
 def test_partition_columns_are_read_from_the_files(catalog: IcebergCatalog) -> None:
-    """A file without its partition column is refused: its cells are not missing."""
+    """A file without its partition column is refused, because its cells are not missing values."""
     table = catalog.create(FIRST.clear())
     with table.update_spec() as update:
         update.add_identity("ward")

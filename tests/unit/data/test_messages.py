@@ -1,4 +1,4 @@
-"""No error tells anything about a cell or the number of rows."""
+"""No error reveals anything about a cell or the number of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables in a store that speaks S3: the same rows as from files, of one time, and of the allowed places alone."""
+"""Tables in a store with S3's protocol give the same rows as files, all of one moment and only from allowed places."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Bucket:
 
 @pytest.fixture
 def bucket(store_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """A bucket, and credentials as a deployment gives them: in files that variables name."""
+    """A bucket, with credentials in files that variables name, as in a deployment."""
     let_into_the_store(store_address, tmp_path, monkeypatch)
     _client.cache_clear()
     name = f"clinic-{uuid.uuid4().hex}"
@@ -265,7 +265,7 @@ def test_a_delta_table_is_read_by_its_log_and_from_its_own_folder(bucket: Bucket
 
 
 def test_a_version_of_an_iceberg_table_is_read_from_its_own_folder(bucket: Bucket) -> None:
-    """It has the rows and the fingerprint of the same version on disk."""
+    """The version has the rows and the fingerprint of the same version on disk."""
     table = IcebergCatalog(bucket.folder).create(
         pl.DataFrame({"x": [1, 2], "year": [2023, 2024], "ward": ["C", "A/B"]})
     )

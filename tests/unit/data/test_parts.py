@@ -1,4 +1,4 @@
-"""Tables of several files: which they are, in what order, and whose folders say a column."""
+"""Tables of several files: the choice of files, their order, and folders that give the value of a column."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ declared = partial(source, ATTRIBUTES)
 
 @pytest.fixture
 def visits(tmp_path: Path) -> Path:
-    """A table of three files in folders that say year and ward, and what writers leave beside them."""
+    """A table of three files in folders that give year and ward, with other files that writers leave there."""
     folder = tmp_path / "visits"
     for name, cells in {
         "year=2024/ward=C/b.parquet": [5],

@@ -1,4 +1,4 @@
-"""Tables whose people have several rows: which of them count, and who is counted."""
+"""In tables with several rows per person, the tests check which rows and which people count."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rows_of(people: dict[str, list[tuple[int, str]]]) -> list[Row]:
 
 
 def counted(table: CountedTable) -> Counter[tuple[int, ...]]:
-    """The rows that count, as codes, in no order."""
+    """Return the codes of the rows that count, in any order."""
     blocks = table.private_code_blocks(list(table.attributes))
     return Counter(row for block in blocks for row in zip(*(column.tolist() for column in block), strict=True))
 
@@ -147,7 +147,7 @@ def test_which_rows_count_is_the_keys_and_the_sources_choice_and_even() -> None:
     found = counted(loaded(people, 1))
     assert found != counted(loaded(people, 1, OTHER))
     assert found != counted(PrivateTable.load(source(1, name="others"), frame(people), KEY))
-    # Each of four rows of 2000 people: 500, and 8 standard deviations are 155.
+    # Each of four rows is chosen for about 500 of 2000 people; 8 standard deviations are 155.
     assert found.total() == 2000
     assert all(abs(count - 500) < 155 for count in found.values())
 
@@ -155,7 +155,7 @@ def test_which_rows_count_is_the_keys_and_the_sources_choice_and_even() -> None:
 def test_equal_rows_of_a_person_are_told_apart() -> None:
     assert counted(loaded([("ann", 1, "a")] * 5, 3)) == Counter({(1, 0): 3})
     mixed = [counted(loaded([(f"p{n}", 1, "a")] * 9 + [(f"p{n}", 2, "b")], 1)) for n in range(200)]
-    # One of ten rows is the other one: as often as a tenth of the people have it chosen.
+    # One of ten rows differs, so it is chosen for about a tenth of the people.
     assert 4 <= sum(one[2, 1] for one in mixed) <= 40
 
 
@@ -207,7 +207,7 @@ def test_numbers_name_people_as_their_text_does() -> None:
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_person_has_one_name_in_every_form_of_a_number(tmp_path: Path, kind: str) -> None:
-    """Spaces around a name and ``.0`` behind a whole number make no other person; leading zeros and other text do."""
+    """Spaces around a name and ``.0`` after a whole number make no other person; leading zeros and other text do."""
     names = ["1", "1.0", " 1", "1 ", "1.00", "-2.0", "-2", "01", "1.5", "ann", "ann ", "ann.0", "1.0.0", " "]
     cells = pl.DataFrame({"who": names, "x": [1] * len(names), "y": ["a"] * len(names)})
     path = tmp_path / f"visits.{kind}"
@@ -296,7 +296,7 @@ def test_of_how_many_people_rows_are_chosen_at_a_time_makes_no_difference(
 
 
 def test_one_persons_equal_rows_take_what_the_limit_counts(tmp_path: Path) -> None:
-    """Two million equal rows of one person are chosen from in parts, within the memory that the limit counts for them."""
+    """The choice among two million equal rows of one person is made in parts, within the memory that the limit allows."""
     path, count = tmp_path / "visits.parquet", 2_000_000
     pl.select(pl.repeat(1, count).alias("who"), pl.repeat(3, count).alias("x"), y=pl.lit("a")).write_parquet(path)
     program = (

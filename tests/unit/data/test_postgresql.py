@@ -1,4 +1,4 @@
-"""Tables in PostgreSQL: one snapshot, in whatever order the server sends it, read by a role that may do no more."""
+"""Tables in PostgreSQL are read in one snapshot and in any order of rows, by a role that may only read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ATTRIBUTES: dict[str, Domain] = {
 
 @pytest.fixture
 def clinic(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
-    """The server, and credentials as a deployment gives them: in a file that a variable names."""
+    """The server, with credentials in a file that a variable names, as in a deployment."""
     let_into_the_database(database, tmp_path, monkeypatch)
     return database
 
@@ -156,14 +156,14 @@ def test_all_rows_are_of_one_moment(clinic: Database, monkeypatch: pytest.Monkey
     assert len(found) > 2
     assert sum(batch.height for batch in found) == 50_000
     assert {age for batch in found for age in batch["age"]} == {1}
-    # Another look within it sees the same, though others have committed meanwhile.
+    # A second query in the snapshot gives the same rows, although others have committed meanwhile.
     assert {age for batch in part.batches(["age"]) for age in batch["age"]} == {1}
     assert list(parts) == []
 
 
 def test_a_stamp_stays_until_somebody_commits(clinic: Database) -> None:
     fill(clinic, *ROWS)
-    # The server itself commits now and then, so that one pair of several must do.
+    # The server itself commits sometimes, so it suffices if one of several pairs agrees.
     assert any(stamp_of(clinic.address("visits")) == stamp_of(clinic.address("visits")) for _ in range(20))
     before = stamp_of(clinic.address("visits"))
     clinic.execute("UPDATE visits SET age = 35 WHERE age = 34")
@@ -260,7 +260,7 @@ def test_a_table_has_the_codes_of_a_parquet_file(clinic: Database, tmp_path: Pat
 
 
 def test_a_service_refuses_a_role_that_may_change_the_table(clinic: Database) -> None:
-    """The rights are checked at each reading, and an owner's own check needs no other role."""
+    """The rights are checked at each reading; a check by the owner may use the owner's role."""
     fill(clinic, *ROWS)
     read = reader(f"postgresql://127.0.0.1:{clinic.port}")
     for right in ("INSERT", "UPDATE", "DELETE", "TRUNCATE"):
@@ -273,7 +273,7 @@ def test_a_service_refuses_a_role_that_may_change_the_table(clinic: Database) ->
 
 
 def test_a_statement_ends_after_the_reading_time(clinic: Database) -> None:
-    """The server ends a statement by itself, whatever becomes of the reading process."""
+    """The server ends a statement by itself, even if the reading process is gone."""
     clinic.execute("CREATE OR REPLACE VIEW slow AS SELECT 1 AS age FROM pg_sleep(60)")
     address = Address.parse_table(clinic.address("slow"))
     assert address is not None

@@ -299,7 +299,7 @@ def test_long_names_and_literals_are_cut_in_messages() -> None:
     ],
 )
 def test_a_predicate_of_another_dialect_is_refused_with_how_it_is_written(text: str, remedy: str) -> None:
-    """Quotes, numbers, truth values and nulls as other dialects write them are refused with the accepted form."""
+    """Other dialects' quotes, numbers, truth values and nulls are refused with the accepted form."""
     with pytest.raises(PredicateError) as refused:
         parse(text, {**ATTRIBUTES, "flag": Categories(values=("true", "False"))})
     assert remedy in str(refused.value)
@@ -327,6 +327,6 @@ def test_ordered_categories_compare_in_the_declared_order(text: str, kept: set[s
 
 
 def test_order_of_categories_is_left_out_of_definitions_without_it() -> None:
-    """Definitions, fingerprints and noise of sources that declare no order stay as they are."""
+    """Definitions, fingerprints and noise of sources that declare no order do not change."""
     assert "ordered" not in Categories(values=("a",)).model_dump_json()
     assert Categories(values=("a",), ordered=True).model_dump()["ordered"]

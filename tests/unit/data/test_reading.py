@@ -1,4 +1,4 @@
-"""Files made to harm whoever reads them: they harm a process of their own, and nobody hears which files there are."""
+"""Malicious files harm only a separate reading process, and no error reveals which files exist."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_file_that_says_it_holds_too_many_rows_is_not_unfolded(tmp_path: Path)
 
 
 def test_table_of_equal_rows_takes_its_codes_once(tmp_path: Path) -> None:
-    """Fifty million equal rows of a small file are held once: read, fingerprinted, counted and grouped in blocks."""
+    """The codes of fifty million equal rows are in memory once, and are read, fingerprinted, counted and grouped in blocks."""
     path = tmp_path / "people.parquet"
     pl.select(pl.repeat(1, 50_000_000, dtype=pl.UInt8).alias("age")).write_parquet(path)
     assert path.stat().st_size < MIB
@@ -239,7 +239,7 @@ def test_a_missing_column_is_told_by_its_declared_name(tmp_path: Path) -> None:
 
 
 def test_callers_learn_causes_only_where_the_deployment_says_so(tmp_path: Path) -> None:
-    """The refusal of a table is one sentence for all causes, or names its cause and remedy where ``reveals_causes`` is set."""
+    """The refusal of a table is one sentence for all causes, unless ``reveals_causes`` is set: then it names cause and remedy."""
     inside = tmp_path / "tables"
     inside.mkdir()
     (tmp_path / "people.csv").write_text("age\n1\n")

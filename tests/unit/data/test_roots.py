@@ -1,4 +1,4 @@
-"""``SOTTO_TABLE_ROOTS``: folders and addresses in one text, without a doubt about where each ends."""
+"""``SOTTO_TABLE_ROOTS`` has folders and addresses in one text, and the end of each is unambiguous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposals depend on columns, which a CSV file names in its first line, and the public description."""
+"""Proposals depend only on columns, which a CSV file names in its first line, and on the public description."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def reader(folder: Path) -> GuardedReader:
 
 
 def test_proposal_has_types_and_leaves_ranges_open(tmp_path: Path) -> None:
-    """Two tables of other values give the same proposal, in which no value occurs."""
+    """Two tables with different values give the same proposal, which contains no value."""
     proposals = []
     for number, columns in enumerate(
         (COLUMNS, {name: list(pl.Series(name, one))[::-1] for name, one in COLUMNS.items()})
@@ -101,7 +101,7 @@ def test_proposal_judges_a_long_name_by_its_start() -> None:
 
 
 def test_proposal_texts_say_that_the_first_line_is_shown(tmp_path: Path) -> None:
-    """A row of words cannot be told from names: a file without names shows it, as page and docs say."""
+    """A row of words looks like names, so it is shown if a file has no names; the page and the docs say so."""
     file = tmp_path / "rows.csv"
     file.write_text("Anna Meier,Berlin,positive\nUlf Krause,Mainz,negative\n")
     found = propose_attributes(reader(tmp_path).columns(str(file)))
@@ -128,7 +128,7 @@ def test_proposal_texts_say_that_the_first_line_is_shown(tmp_path: Path) -> None
     ],
 )
 def test_proposal_leaves_impossible_limits_open(kind: str, limits: dict[str, Any], domain: dict[str, Any]) -> None:
-    """Limits of a description that are no finite numbers or days, or contradict each other, are not proposed."""
+    """Limits in a description that are not finite numbers or days, or that contradict each other, are not proposed."""
     told = TableDescription.model_validate({"fields": [{"name": "one", "type": kind, "constraints": limits}]})
     (proposed,) = propose_attributes([ColumnType("one", "String")], told)
     assert proposed.domain == domain
@@ -145,7 +145,7 @@ def test_proposal_leaves_impossible_limits_open(kind: str, limits: dict[str, Any
     ],
 )
 def test_proposal_writes_enumerated_values_as_cells(kind: str, enum: list[Any], values: list[str]) -> None:
-    """A whole number of a description stays one: a cell is never '1.0' in a column of integers."""
+    """A whole number in a description stays one, because a column of integers never has a cell '1.0'."""
     told = TableDescription.model_validate_json(
         json.dumps({"fields": [{"name": "one", "type": kind, "constraints": {"enum": enum}}]})
     )
@@ -154,7 +154,7 @@ def test_proposal_writes_enumerated_values_as_cells(kind: str, enum: list[Any], 
 
 
 def test_proposal_reads_nothing_outside_the_roots(tmp_path: Path) -> None:
-    """A file elsewhere, a link that leads out, and a description that is one, are not read."""
+    """A file outside, a link to it, and a description that is such a link are not read."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()
@@ -174,7 +174,7 @@ def test_proposal_reads_nothing_outside_the_roots(tmp_path: Path) -> None:
 
 
 def test_propose_command_prints_a_definition_to_fill_in(tmp_path: Path) -> None:
-    """Standard output is the definition with nulls; what is open and what was read goes to standard error."""
+    """Standard output has the definition with nulls; standard error lists open fields and the files that were read."""
     file = tmp_path / "patients.csv"
     file.write_text(f"age,ward\n71,{CELL}\n")
     (tmp_path / "patients.csv.schema.json").write_text(

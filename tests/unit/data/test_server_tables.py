@@ -1,4 +1,4 @@
-"""Tables that Ibis reads: the codes of a Parquet file to the last digit, one SELECT, and no word of an engine."""
+"""Tables that Ibis reads have the codes of a Parquet file to the last digit, need one SELECT, and show no text of an engine."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_duckdb_file_with_a_log_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP", "TIMESTAMP_NS", "DATE"])
 def test_no_time_makes_a_read_fail(tmp_path: Path, kind: str) -> None:
-    """Each cell of a column of times is read, however far it is, because a refusal would be about one row."""
+    """Each cell of a column of times is read, even a time in the far future, because a refusal would reveal something about one row."""
     latest = "2200-01-01" if kind == "TIMESTAMP_NS" else "3000-01-01"
     cells = ", ".join(f"('{cell}'::{kind})" for cell in ("2020-01-01", latest, "infinity"))
     place = make_database(tmp_path, f"CREATE TABLE visits AS SELECT * FROM (VALUES {cells}) AS v (day)")  # noqa: S608  (literals of this test)
@@ -89,7 +89,7 @@ def test_no_time_makes_a_read_fail(tmp_path: Path, kind: str) -> None:
 
 
 def test_an_owner_checks_a_duckdb_table(tmp_path: Path) -> None:
-    """The check reads a table of a database as it reads files."""
+    """The check reads a table of a database like files."""
     place = make_database(tmp_path, "CREATE TABLE visits AS SELECT unnest([34, 200, NULL]) AS age")
     report = check_table(source(AGE, path=f"{place}/visits"))
     assert (report.rows, report.left_out, report.changed) == (3, 1, 1)

@@ -1,4 +1,4 @@
-"""A predicate of a shape that is known says what the parser says of it."""
+"""A predicate with a known shape has the same result as the parser's."""
 
 from __future__ import annotations
 

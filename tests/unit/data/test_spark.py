@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # pyspark's own
 
 @pytest.fixture
 def session(spark: str) -> Iterator[Any]:
-    """A session that fills tables, in another zone than UTC."""
+    """A session that fills tables, in a zone other than UTC."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  (an optional package)
 
     found = SparkSession.builder.remote(f"sc://{spark}").create()
@@ -37,7 +37,7 @@ def reader(spark: str) -> GuardedReader:
 
 
 def test_a_delta_table_has_the_codes_of_a_parquet_file(spark: str, session: Any, tmp_path: Path) -> None:
-    """Also a version of it, after its rows have changed, and with empty partitions."""
+    """So has an earlier version of it after its rows have changed, also with empty partitions."""
     cells, parquet = hostile_cells(), tmp_path / "hostile.parquet"
     cells.write_parquet(parquet)
     session.sql("DROP TABLE IF EXISTS hostile")
@@ -51,7 +51,7 @@ def test_a_delta_table_has_the_codes_of_a_parquet_file(spark: str, session: Any,
 
 
 def test_a_refusal_has_a_code_of_spark_and_no_text(spark: str, session: Any) -> None:
-    """Neither a missing table, nor a version that is gone, nor a failing cell tells clients anything."""
+    """Clients cannot distinguish a missing table, a deleted version and a failing cell."""
     session.sql("DROP TABLE IF EXISTS ages")
     session.sql("CREATE TABLE ages USING delta AS SELECT 34 AS age")
     session.sql("CREATE OR REPLACE VIEW failing AS SELECT 1 / (age - 34) AS age FROM ages")
@@ -70,7 +70,7 @@ def test_a_refusal_has_a_code_of_spark_and_no_text(spark: str, session: Any) -> 
 
 
 def test_columns_of_a_server_are_proposed(spark: str, session: Any) -> None:
-    """A proposal has names and types, of instants the type with a zone."""
+    """A proposal has names and types; instants have the type with a zone."""
     session.sql("CREATE OR REPLACE VIEW typed AS SELECT 1 AS age, current_timestamp() AS seen, array(1) AS list")
     found = reader(spark).columns(f"spark://{spark}/spark_catalog/default/typed")
     assert [(one.name, one.kind) for one in found] == [("age", "Int32"), ("seen", "Datetime"), ("list", "List")]

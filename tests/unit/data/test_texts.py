@@ -1,4 +1,4 @@
-"""Text attributes: the same texts from every kind of table, exact, bounded, and hashed by their content."""
+"""Text attributes have the same texts in every kind of table: exact, bounded, and hashed by their content."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_fingerprint_depends_on_every_text(place: int) -> None:
 
 
 def test_rows_of_a_person_are_chosen_whatever_others_have() -> None:
-    """The codes of texts depend on all rows, the choice of a person's rows on this person alone."""
+    """The codes of texts depend on all rows, but the choice of a person's rows depends on this person alone."""
     own = [f"n{number}" for number in range(40)]
 
     def chosen(others: Sequence[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Group-bys and cells."""
+"""Groups by attributes, and cells."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ HUGE: dict[str, Domain] = {
     **{f"number {place}": Integers(minimum=0, maximum=(1 << 20) - 1) for place in range(5)},
     **{f"short {place}": Integers(minimum=0, maximum=999) for place in range(5)},
 }
-# Codes at the ends of bytes, which the keys of rows are made of; the other attributes are at code 0.
+# Keys of rows consist of the codes' bytes, so codes at the ends of bytes are tested; the other attributes have code 0.
 CORNERS = st.dictionaries(
     st.sampled_from(list(HUGE)), st.sampled_from([1, 255, 256, 65_535, 65_536, (1 << 20) - 1]), max_size=4
 ).map(lambda some: tuple(min(some.get(name, 0), domain.size - 1) for name, domain in HUGE.items()))

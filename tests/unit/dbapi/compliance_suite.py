@@ -1,4 +1,4 @@
-"""SQLAlchemy's compliance tests that apply to a dialect which reads aggregates only.
+"""SQLAlchemy's compliance tests that apply to a dialect that reads only aggregates.
 
 Collected by test_compliance.py. Of ``sqlalchemy.testing.suite``, the other classes do not apply. They
 create tables and insert rows (``test_ddl``, ``test_insert``, ``test_update_delete``,

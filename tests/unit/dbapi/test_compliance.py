@@ -31,7 +31,7 @@ class Requirements(SuiteRequirements):  # type: ignore[misc]
 
 
 def test_dialect_passes_sqlalchemys_compliance_tests() -> None:
-    """A process of its own runs them, because SQLAlchemy's plugin changes how pytest collects."""
+    """A separate process runs them, because SQLAlchemy's plugin changes pytest's collection."""
     run = subprocess.run(
         [sys.executable, "-m", __name__], capture_output=True, text=True, check=False, timeout=300
     )

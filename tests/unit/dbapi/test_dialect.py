@@ -79,7 +79,7 @@ def engine(driver: Driver) -> Iterator[Any]:
 
 
 def test_inspector_lists_what_from_can_name(engine: Any) -> None:
-    """Tables are the sources and open streams that answer statements, with their attributes."""
+    """The inspector lists sources and open streams that answer statements as tables, with their attributes."""
     found = sa.inspect(engine)
     assert (found.get_table_names(), found.get_schema_names()) == (NAMES, ["main"])
     assert found.get_view_names() == found.get_foreign_keys("few") == found.get_indexes("few") == []
@@ -108,7 +108,7 @@ def test_name_in_the_url_is_the_only_table(driver: Driver) -> None:
 
 
 def test_core_statements_are_answered(engine: Any) -> None:
-    """Statements that SQLAlchemy builds from reflected tables, with bound values, are within their errors."""
+    """Answers to statements that SQLAlchemy builds from reflected tables, with bound values, are within their errors."""
     metadata = sa.MetaData()
     metadata.reflect(engine)
     few, count = metadata.tables["few"], sa.func.count().label("n")
@@ -131,7 +131,7 @@ def test_core_statements_are_answered(engine: Any) -> None:
 
 @pytest.mark.parametrize("schema", [None, "main"])
 def test_only_schema_is_left_out_of_statements(engine: Any, schema: str | None) -> None:
-    """Tools that need a schema find one, and the statement names the table alone."""
+    """Tools that need a schema find one, but statements name only the table."""
     few = sa.Table("few", sa.MetaData(), schema=schema, autoload_with=engine)
     statement = sa.select(few.c.sex, sa.func.count()).group_by(few.c.sex)
     assert "main" not in str(statement.compile(engine))

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests taken apart: files, what they build, and what stands in a pod."""
+"""Reads the Kubernetes manifests: their files, the manifests built from them, and the parts of pods."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def selects(selector: Manifest, workload: Manifest) -> bool:
 
 
 def environment(manifests: list[Manifest], workload: Manifest) -> dict[str, str]:
-    """All variables of a container; what the cluster fills in is an address, or the pod's name."""
+    """Return all variables of a container; values that the cluster sets are an address or the pod's name."""
     maps = {one["metadata"]["name"]: one["data"] for one in of_kind(manifests, "ConfigMap")}
     found: dict[str, str] = {}
     for source in container(workload).get("envFrom", []):

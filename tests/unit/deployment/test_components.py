@@ -1,4 +1,4 @@
-"""The Kubernetes components of further services are what the API takes, run them as they are, and hold no secret."""
+"""The Kubernetes components of further services are valid by the API, start the real services, and have no secret."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_backup_runs_as_its_own_principal_on_its_claim(backup: list[Manifest]) -
 
 
 def test_backup_exports_verifies_and_keeps_seven_days(backup: list[Manifest], tmp_path: Path) -> None:
-    """Its program writes and checks a new file, and deletes files of more than seven days; not if the check fails."""
+    """The job writes and checks a new file, and deletes files older than seven days unless the check fails."""
     (job,) = [one["spec"]["jobTemplate"] for one in of_kind(backup, "CronJob")]
     for command in ("sotto ledger export FILE", "sotto ledger verify FILE"):
         check_command(command)
@@ -165,7 +165,7 @@ def test_backup_exports_verifies_and_keeps_seven_days(backup: list[Manifest], tm
 
 
 def test_single_sign_on_reaches_its_provider_and_mounts_the_secret() -> None:
-    """The component patches the monitor alone: its Secret, as the access page makes it, and egress to port 443."""
+    """The component changes only the monitor: it mounts the Secret of the access page, and allows egress to port 443."""
     folder = COMPONENTS / "single-sign-on"
     (kustomization,) = read(folder / "kustomization.yaml")
     assert (kustomization["resources"], kustomization["patches"]) == (["network.yaml"], [{"path": "monitor.yaml"}])

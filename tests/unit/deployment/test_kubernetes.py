@@ -1,4 +1,4 @@
-"""The Kubernetes manifests are what the API takes, run the services as they are, and hold no secret.
+"""The Kubernetes manifests are valid by the API, start the real services, and have no secret.
 
 Each check looks at the files themselves and, where ``kubectl`` or ``kustomize`` is installed, at what they build.
 """
@@ -193,7 +193,7 @@ def test_pods_have_no_root_no_capabilities_no_writable_files_and_no_token(
 
 
 def test_no_service_overwrites_a_setting(manifests: list[Manifest]) -> None:
-    """A cluster tells pods of a Service by variables of its name, and SOTTO_MONITOR_PORT would be one."""
+    """A cluster sets variables with a Service's name in pods, and SOTTO_MONITOR_PORT would be one of them."""
     told = {f"{one['metadata']['name'].upper().replace('-', '_')}_PORT" for one in of_kind(manifests, "Service")}
     assert told & {variable_of(field) for field in Settings.model_fields} == {"SOTTO_MONITOR_PORT"}
     assert all(pod(one)["enableServiceLinks"] is False for one in workloads(manifests).values())
@@ -201,7 +201,7 @@ def test_no_service_overwrites_a_setting(manifests: list[Manifest]) -> None:
 
 @pytest.fixture(scope="module")
 def health() -> str:
-    """The address of a service's real probes."""
+    """Yield the address of a service's real probes."""
     port = free_port()
     service = ServiceHealth("worker")
     service.set_not_ready_reason("")
@@ -259,7 +259,7 @@ def test_memory_is_what_the_scaling_page_says_that_a_service_takes(
     if name == "budget":
         needed += grants_memory()
     if taken.table_roots:
-        # Two versions, while a refresh is taken in.
+        # Two versions of the table exist during a refresh.
         needed += 2 * (taken.table_bytes + (128 << 20)) + taken.table_reading_bytes
     resources = container(found[name])["resources"]
     assert needed <= quantity(resources["limits"]["memory"]) <= needed * Fraction(13, 10)

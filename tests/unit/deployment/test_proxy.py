@@ -18,7 +18,7 @@ NGINX = (PROXY / "nginx.conf").read_text()
 
 
 def test_proxy_has_the_limits_of_the_monitor() -> None:
-    """Requests a second, at once, and the address before which sign-in stands."""
+    """These are the requests per second and at once, and the address that needs a sign-in."""
     fields = Settings.model_fields
     assert f"rate={fields['monitor_requests_per_second'].default:g}r/s" in NGINX
     assert f"burst={fields['monitor_burst'].default} " in NGINX
@@ -29,7 +29,7 @@ def test_proxy_has_the_limits_of_the_monitor() -> None:
 
 
 def test_proxy_asks_oauth2_proxy_where_it_listens() -> None:
-    """Both files name one address, and the sign-in comes back to the server's name."""
+    """Both files name one address, and the sign-in returns to the server's name."""
     settings = tomllib.loads((PROXY / "oauth2-proxy.cfg").read_text())
     assert NGINX.count(f"proxy_pass http://{settings['http_address']};") == 2
     (name,) = re.findall(r"server_name (\S+);", NGINX)
@@ -39,14 +39,14 @@ def test_proxy_asks_oauth2_proxy_where_it_listens() -> None:
 
 
 def without_oauth2_proxy() -> str:
-    """The file after the command of the production page."""
+    """Return the file after the command of the production page."""
     page = (PROJECT / "docs" / "production.md").read_text()
     [(begin, end)] = re.findall(r"`sed -i '/([^/]+)/,/([^/]+)/d' nginx\.conf`", page)
     return re.sub(f"(?ms)^[^\n]*{begin}.*?{end}[^\n]*\n", "", NGINX)
 
 
 def test_proxy_without_oauth2_proxy_passes_all_but_metrics() -> None:
-    """The command of the production page leaves the TLS and the limits, and the monitor signs people in."""
+    """After the command of the production page, TLS and the limits remain, and the monitor signs people in."""
     lines = [line for line in without_oauth2_proxy().splitlines() if not line.lstrip().startswith("#")]
     assert not re.search("oauth2|auth_request|sign_in", "\n".join(lines))
     assert [line.strip() for line in lines if "location" in line] == ["location = /metrics {", "location / {"]

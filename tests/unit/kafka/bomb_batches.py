@@ -1,4 +1,4 @@
-"""Batches that unfold into much, and how they are read."""
+"""Batches that decompress to many bytes, and a reader for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition's task that nobody runs, for tests of its single steps."""
+"""A partition's task that does not run, for tests of its single steps."""
 
 from __future__ import annotations
 

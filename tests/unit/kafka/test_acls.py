@@ -1,4 +1,4 @@
-"""The access lists: as documented, no more than the table says, and printed so that Kafka's own tool takes them."""
+"""The access lists are documented, allow no more than the table says, and are printed in a form for Kafka's own tool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_document_has_the_settings_of_all_topics() -> None:
 
 
 def test_every_topic_has_the_writers_that_the_architecture_gives_it() -> None:
-    """One writer's role to a topic is what keeps a producer from opening streams."""
+    """Because each topic has one writing role, a producer cannot open streams."""
     given = role_access(Settings(prefix="sotto"))
     writers = {
         one.name: {

@@ -30,7 +30,7 @@ def records(first: int, count: int, source: TopicPartition = QUERIES, value: byt
 
 
 class Client:
-    """Gives what it is told to, fetch by fetch, and waits for ever where there is nothing more."""
+    """Returns given records fetch by fetch, and then waits for ever."""
 
     def __init__(self, *fetches: dict[TopicPartition, list[Record]] | Exception) -> None:
         self.left = list(fetches)
@@ -60,7 +60,7 @@ class Client:
 async def filled(
     client: Client, stopping: asyncio.Event | None = None, *, ahead: bool = True
 ) -> AsyncIterator[Prefetch]:
-    """An arrivals that has had time for all that its client gives."""
+    """Return a prefetch that has had time for all records of its client."""
     arrivals = Prefetch(
         cast("Consumer", client), [CONTROL, QUERIES], SETTINGS, stopping or asyncio.Event(), ahead=ahead
     )
@@ -136,7 +136,7 @@ async def test_an_order_to_stop_ends_a_wait_that_the_client_would_not() -> None:
 
 
 async def test_whoever_takes_waits_with_a_client_that_holds_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wait that never ends is one that the engine's supervision sees."""
+    """The engine's supervision sees a wait that never ends."""
     monkeypatch.setattr(module, "OVERDUE_SECONDS", -1.0)
     stopping = asyncio.Event()
     async with filled(Client(), stopping) as arrivals:

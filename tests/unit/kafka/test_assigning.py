@@ -1,4 +1,4 @@
-"""Partitions beyond those that all topics have part nobody from its tables, and are refused by whoever gets them."""
+"""Partitions that not all topics have do not separate inputs from their tables, and are refused by the member that gets them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOPICS = ["control", "queries"]
 
 
 class Cluster(ClusterMetadata):  # type: ignore[misc]  # aiokafka is not typed
-    """Topics with so many partitions."""
+    """The metadata of topics with so many partitions."""
 
     def __init__(self, **partitions: int) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ events = st.lists(
 
 
 def placed(built: bytes, base: int) -> bytes:
-    """A batch as the broker keeps it, from some offset on."""
+    """Return a batch as the broker keeps it, from an offset on."""
     return struct.pack(">q", base) + built[8:]
 
 
@@ -112,7 +112,7 @@ def test_a_bomb_is_one_record_that_names_what_was_not_read_and_the_neighbours_ar
 
 
 def test_the_bound_is_where_it_is_said_to_be() -> None:
-    """Up to the last byte, and not one more."""
+    """A batch of exactly the limit is read, and a batch with one byte more is refused."""
     most = b"".join(piece for delta in range(670) for piece in bombs.long_record(delta, bombs.MEGABYTE // 10))
     left = MAX_DECOMPRESSED_BYTES - len(most)
     frame = len(b"".join(bombs.long_record(670, left - 100))) - (left - 100)
@@ -125,7 +125,7 @@ def test_the_bound_is_where_it_is_said_to_be() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_batch_without_searched_bytes_is_passed_unread(codec: str) -> None:
-    """A batch is read whole if it contains one of the byte strings, and else passed; None reads all."""
+    """A batch is read if it contains one of the byte strings, and otherwise skipped; None reads all."""
     first = built_of([(b"ward-7", b"of-mine", []), (b"ward-8", b"of-others", [])], codec)
     second = placed(built_of([(b"ward-9", b"of-nobody", [])], codec), 2)
 
@@ -197,7 +197,7 @@ def test_what_is_broken_in_a_large_batch_is_refused_from_there_on(size: int) -> 
 
 @pytest.mark.parametrize("name", ["400 MB in a value", "more than a million records"])
 def test_what_stands_for_a_batch_is_stamped_as_its_records_are(name: str) -> None:
-    """A feed whose clock is the broker's would take it for an event with its writer's time otherwise."""
+    """Otherwise a feed with the broker's clock would treat it as an event with its writer's timestamp."""
     built = bytearray(BOMBS[name]())
     assert (first_of(bytes(built)).timestamp, first_of(bytes(built)).timestamp_type) == (0, 0)
     built[22] |= 8
@@ -206,7 +206,7 @@ def test_what_stands_for_a_batch_is_stamped_as_its_records_are(name: str) -> Non
 
 
 def test_an_offset_beyond_the_batch_is_broken_whoever_reads_it() -> None:
-    """A position behind it would lie beyond the topic's end."""
+    """A position after this offset would be beyond the topic's end."""
     pieces = [bombs.record(0, b"ward", b"0"), bombs.record(1_000_000, b"ward", b"1")]
     found, following = read(bombs.batch(pieces, 2, "none"))
     assert [one.offset for one in found] == [0, 1]
@@ -215,7 +215,7 @@ def test_an_offset_beyond_the_batch_is_broken_whoever_reads_it() -> None:
 
 
 def test_what_one_fetch_hands_out_is_bounded_and_the_rest_is_fetched_again() -> None:
-    """A thousand batches of a few hundred bytes that unfold to four megabytes each are not unfolded at once."""
+    """A thousand batches of a few hundred bytes, each with four megabytes of content, are not decompressed at once."""
     bomb = bombs.large_values(4)
     data = b"".join(placed(bomb, 4 * number) for number in range(1000))
     found, following = read(data)
@@ -295,7 +295,7 @@ def test_old_formats_are_unread(magic: Any, codec: str) -> None:
 
 
 def test_a_window_of_128_megabytes_is_not_filled() -> None:
-    """Zstandard says itself how much memory it wants; the frame is made by hand: blocks of one byte, repeated."""
+    """A frame of Zstandard states how much memory it needs; this one is made by hand, from blocks of one repeated byte."""
     block = (128 * 1024 << 3 | 2).to_bytes(3, "little") + b"a"
     frame = bytes.fromhex("28b52ffd0088") + block * 4000 + bytes.fromhex("010000")
     assert batch_reader.decompress(4, memoryview(frame)) is None

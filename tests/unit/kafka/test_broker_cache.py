@@ -1,4 +1,4 @@
-"""Kafka's files are run only if they are Kafka's, and if nobody else could have put others in their place."""
+"""Java runs only Kafka's own files, from a folder in which no other user could have replaced them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache with all that it should hold, and what Java remembers of a start."""
+    """A cache with all required files, and with Java's startup cache."""
     monkeypatch.setenv("SOTTO_CACHE", str(tmp_path / "cache"))
     folder = filled(tmp_path / "cache")
     (folder / "start-25.aot").write_bytes(b"remembered")

@@ -1,4 +1,4 @@
-"""A connection that was cut says so in aiokafka's words, in whichever event loop, and whoever asks over it is never left waiting."""
+"""A cut connection raises aiokafka's error in each event loop, so no request over it waits for ever."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def sent_over_a_cut_connection() -> list[type[BaseException]]:
         connection = BrokerConnection("127.0.0.1", port, request_timeout_ms=5000)
         connection._reader, connection._writer = await asyncio.open_connection("127.0.0.1", port)
         connection._versions = {MetadataRequest.API_KEY: (0, 1)}
-        # Nobody reads: what tells of the end is the transport alone.
+        # No request reads, so only the transport reports the end.
         connection._read_task = asyncio.create_task(asyncio.sleep(60))
         other = (await accepted.get()).transport
         other.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
@@ -65,7 +65,7 @@ def test_whoever_sends_over_a_cut_connection_is_told_by_an_error_of_kafkas(
 
 
 async def sent_in_pieces(batch: memoryview) -> tuple[bytes, bytes, Any]:
-    """The bytes of a long request at the other end, those of its encoding, and the answer to it."""
+    """Return a long request's bytes at the other end, the bytes of its encoding, and its response."""
     other: asyncio.Future[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Future()
     async with await asyncio.start_server(lambda *ends: other.set_result(ends), "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]

@@ -60,7 +60,7 @@ class Serving:
 
 
 def test_feed_reports_refused_events_once_a_minute() -> None:
-    """The gauge has the share at once; the log has a warning a minute while events are refused."""
+    """The gauge shows the share at once; the log has a warning per minute while events are refused."""
     about, registry = source(), CollectorRegistry()
     figures = FeedFigures(registry)
     feed = start(about, Known(told(about)))

@@ -42,7 +42,7 @@ def parse(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _installed() -> Path:
-    """A folder with the parser in the versions that ``package.json`` names; installed once, then kept."""
+    """Return a folder with the parser in the versions of ``package.json``, which is installed once and then kept."""
     manifest = (_HERE / "package.json").read_bytes()
     folder = _CACHE / f"asyncapi-parser-{hashlib.sha256(manifest).hexdigest()[:12]}"
     _CACHE.mkdir(parents=True, exist_ok=True)

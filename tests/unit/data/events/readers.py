@@ -1,4 +1,4 @@
-"""Builds a source of events, an event that fits it and its reader."""
+"""Builds a source of events, a valid event of it, and its reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events as columns: each by itself, by the rules of tables' cells, with a reason in closed words for what is wrong."""
+"""Events become columns independently of each other, by the rules of tables' cells; flaws have reasons from a fixed list."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_fields_that_are_read_whole_and_in_part_are_both_read() -> None:
 
 
 def test_each_event_is_judged_by_itself() -> None:
-    """Whatever stands beside an event, and wherever a batch is cut, it gives the same row or the same flaw."""
+    """An event gives the same row or flaw regardless of the other events and the batch boundaries."""
     chance = random.Random(7)
     pieces: list[bytes | None] = [
         written(),
@@ -163,7 +163,7 @@ def test_each_event_is_judged_by_itself() -> None:
 
 
 def test_a_deep_event_whose_string_never_ends_is_refused_as_soon_as_any_other() -> None:
-    """Looked through anew from each of its quotation marks it would hold a feed up for a quarter of a minute."""
+    """A search that starts again at each quotation mark would delay a feed for fifteen seconds."""
     deep = b"{" * (MAX_DEPTH + 1)
     event = deep + b'\\"' * ((MAX_BYTES - len(deep)) // 2)
     started = time.process_time()
