@@ -95,7 +95,7 @@ def calls(work: Callable[[], Any]) -> int:
         nonlocal counted
         counted += event in {"call", "c_call"}
 
-    work()  # what is made once
+    work()  # values that are made only once
     sys.setprofile(count)
     try:
         work()

@@ -35,7 +35,7 @@ costs = st.builds(Cost, loss=small, delta=st.integers(-(10**40), 10**40), rho=sm
 
 @st.composite
 def calibrations(draw: st.DrawFn) -> SparseVectorCalibration:
-    """Return calibrations with any budget over any number of rounds, pure or not."""
+    """Draw calibrations with any budget over any number of rounds, pure or not."""
     epsilon = draw(st.floats(1e-6, 1000.0))
     fraction = draw(st.floats(0.01, 0.99))
     fresh = draw(st.booleans())

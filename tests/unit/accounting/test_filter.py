@@ -91,7 +91,7 @@ def exact_delta(rounds: Mapping[Fraction, int], epsilon: float) -> float:
 
 
 def granted_rounds(ledger: Ledger, name: str) -> Counter[Fraction]:
-    """Return the ε of the rounds of a source's open and ended streams; refunds at the closing reduce them."""
+    """Return the number of rounds of a source's streams by their ε; a closed stream without answers has none."""
     rounds: Counter[Fraction] = Counter()
     for grant in ledger.account(name).grants.values():
         if grant.state == "closed" and grant.answered == 0:
@@ -163,7 +163,7 @@ def test_whatever_a_pure_source_grants_by_adding_up_a_zcdp_source_grants_too(
 
 
 def before_grants(epsilon: float, delta: float) -> Callable[[Fraction], bool]:
-    """Return the grants of a filter that uses only ρ + 2√(ρ ln(1/δ))."""
+    """Return a function that grants rounds as a filter does that uses only ρ + 2√(ρ ln(1/δ))."""
     left = (math.sqrt(epsilon - math.log(delta)) - math.sqrt(-math.log(delta))) ** 2
 
     def grants(rho: Fraction) -> bool:

@@ -233,7 +233,7 @@ def test_a_standing_streams_windows_and_groups_are_told() -> None:
 
 
 def by_day(client: Driver) -> None:
-    """Return a stream with periods of a day and an alert on each of three days, of which two are over."""
+    """Open a stream with periods of a day, and let it alert on each of three days, of which two are over."""
     periods = {"ahead": "30d", "unit": "person-period", "period": "1d", "attributes": {}}
     client.register(source("flights", "events", **MARKED, **periods))
     standing = {"window": {"size": "12h"}, "begins": "2013-03-08T00:00:00Z"}

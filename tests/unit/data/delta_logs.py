@@ -42,7 +42,7 @@ def z85(raw: bytes) -> str:
 
 
 def deleting(vector: dict[str, Any], *, where: str = "") -> Callable[[dict[str, Any]], object]:
-    """Return a change of a commit that deletes rows in place by a deletion vector, in files with ``fragment`` in their paths."""
+    """Return a change of a commit that deletes rows in place by a deletion vector, in files with ``where`` in their paths."""
 
     def change(entry: dict[str, Any]) -> None:
         with_features("deletionVectors")(entry)

@@ -60,7 +60,7 @@ class Client:
 async def filled(
     client: Client, stopping: asyncio.Event | None = None, *, ahead: bool = True
 ) -> AsyncIterator[Prefetch]:
-    """Return a prefetch that has had time for all records of its client."""
+    """Yield a prefetch that has had time for all records of its client."""
     arrivals = Prefetch(
         cast("Consumer", client), [CONTROL, QUERIES], SETTINGS, stopping or asyncio.Event(), ahead=ahead
     )

@@ -1,4 +1,4 @@
-"""A fence that is given up lets go of its connections, within a bound."""
+"""A fence that is given up closes its connections within a bounded time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stream.settings import Settings
 
 
 class Producer:
-    """One whose predecessor's transaction never ends, and which hangs when it is told to stop."""
+    """A producer whose predecessor's transaction never ends, and which hangs when it is told to stop."""
 
     def __init__(self, **_: Any) -> None:
         self.begun = asyncio.Event()

@@ -1,4 +1,4 @@
-"""A service process says that it runs, and takes it back."""
+"""A service process reports that it runs, and deletes the report at its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stream.settings import Settings
 
 
 class Producer:
-    """Keeps what is sent; fails as often as it is told to."""
+    """Keeps the sent records; fails as often as a test says."""
 
     client = SimpleNamespace(_get_conn=None, bootstrap=None)
     """A replacement for the attribute in which aiokafka's producer has its connections."""
@@ -87,7 +87,9 @@ async def test_it_goes_on_after_a_moment_in_which_a_file_of_its_secrets_is_missi
     telling.cancel()
     await asyncio.gather(telling, return_exceptions=True)
     assert Producer.sent
-    assert "SecurityError" in "".join(capsys.readouterr())  # on either, as tests before have configured the log
+    assert "SecurityError" in "".join(
+        capsys.readouterr()
+    )  # on one of the two outputs, depending on how earlier tests configured the log
 
 
 def test_memory_is_known_where_the_system_has_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A batch that takes seconds must not cost a worker its place in the group."""
+"""A worker stays in its group during a batch that takes seconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEARTBEAT_SECONDS = 0.01
 
 
 class SlowProcessor:
-    """Takes its time to look at a batch, and again to answer it."""
+    """Takes long to prepare a batch, and long to process it."""
 
     def __init__(self, *, heavy: bool) -> None:
         self.runs_in_thread = heavy
@@ -76,7 +76,7 @@ async def test_a_light_batch_is_answered_without_the_cost_of_a_thread() -> None:
 
 
 async def test_slow_step_waits_for_no_thread_of_others_and_knows_its_cancellation() -> None:
-    """Steps that wait for a table engine fill the loop's threads; another partition's step still runs."""
+    """While steps that wait for a table engine fill the loop's threads, another partition's step still runs."""
     released = threading.Event()
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     waiting = asyncio.create_task(asyncio.to_thread(released.wait))

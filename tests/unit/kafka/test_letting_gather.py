@@ -1,4 +1,4 @@
-"""A step of a feed costs as much for one event as for hundreds: after a few it lets others come."""
+"""A feed's step costs as much for one event as for hundreds, so after a few events it waits for more."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOW = 1_000_000.0
 
 
 def processor(closes: float | None = None) -> TimedProcessor:
-    """One whose next window is closed by what comes so many seconds from now, or by no moment."""
+    """Return a processor whose next window is closed by an event in so many seconds, or by no time."""
     return cast(TimedProcessor, SimpleNamespace(closes_at=None if closes is None else NOW + closes))
 
 

@@ -22,7 +22,7 @@ TOKEN = "t" * 40
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose broker runs (this process stands for it) at a port where nobody answers; we are two folders below."""
+    """A project folder whose broker seems to run (as this process) at a port without a listener; the working folder is two below it."""
     for name in list(os.environ):
         if name.startswith("SOTTO_"):
             monkeypatch.delenv(name)
@@ -52,7 +52,7 @@ def test_the_broker_of_the_nearest_folder_above_is_found(project: Path) -> None:
 def test_what_is_set_or_given_goes_before(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert local_address() is not None
     assert local_settings(bootstrap="kafka:9").bootstrap == "kafka:9"
-    # How a broker is secured is said of another one than the local one.
+    # Settings for security refer to another broker than the local one.
     secured = local_settings(security_protocol="SSL")
     assert secured.bootstrap == "127.0.0.1:9092"
     assert address_origin(secured).startswith("the default: SOTTO_BOOTSTRAP is not set")
@@ -108,7 +108,7 @@ def test_the_monitor_of_a_running_installation_is_found_with_its_token(
             find_monitor(None, Settings())
         holder.write_addresses("127.0.0.1:1", "http://127.0.0.1:4567/")
         assert find_monitor(None, Settings()) == ("http://127.0.0.1:4567", TOKEN)
-        # The token goes to no address that somebody gives.
+        # The token is not sent to an address from the settings.
         with pytest.raises(TokenError):
             find_monitor("http://elsewhere:1/", Settings())
         with pytest.raises(TokenError):

@@ -58,7 +58,7 @@ def test_every_consumer_and_producer_keeps_to_the_paces() -> None:
 
 
 def test_fetcher_close_cancels_no_caller() -> None:
-    """A consumer is stopped without CancelledError while its fetches pause after errors, as they do in an outage."""
+    """A consumer can be stopped without CancelledError while its fetches pause after errors, as in an outage."""
 
     async def stop() -> str:
         fetcher = object.__new__(client_patches.PacedFetcher)

@@ -47,7 +47,7 @@ def test_the_next_offset_is_one_that_the_topic_has(extent: Extent, reached: int,
 
 @given(extents(), OFFSETS, st.booleans())
 def test_no_answered_event_is_left_out_of_the_state(extent: Extent, reached: int, repeatable: bool) -> None:
-    """Either reading goes on where the state ends, or nothing that was answered lies in between."""
+    """Reading continues where the state ends, or no answered event lies in between."""
     try:
         found = next_offset(extent, reached, "state", repeatable=repeatable)
     except StateLostError:
@@ -57,7 +57,7 @@ def test_no_answered_event_is_left_out_of_the_state(extent: Extent, reached: int
 
 @given(extents(), OFFSETS)
 def test_what_cannot_be_repeated_is_never_answered_twice(extent: Extent, reached: int) -> None:
-    """Unless the topic itself went back behind what the state knows."""
+    """The exception is a topic that ends before the state's position."""
     try:
         found = next_offset(extent, reached, "ledger", repeatable=False)
     except StateLostError:

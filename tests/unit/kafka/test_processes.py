@@ -1,4 +1,4 @@
-"""A service's process gets the options that were given, and no default as an option."""
+"""A service's process gets the given options, and no default value as an option."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Started:
 def test_a_service_is_told_what_was_told_and_no_default_as_if_it_had_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A feed makes its changelog with as many replicas as brokers allow, unless somebody has said how many."""
+    """Otherwise a feed would not choose the number of its changelog's replicas by the number of brokers."""
     told: list[dict[str, str]] = []
 
     def start(arguments: list[str], *, env: dict[str, str], **_: Any) -> _Started:

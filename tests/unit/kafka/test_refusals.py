@@ -1,4 +1,4 @@
-"""A worker that lacks what its streams need says so in its log, in a line and not in thousands."""
+"""A worker that lacks something that its streams need reports this in one line of its log, not in thousands."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_a_local_broker_is_reached_without_what_secures_another(monkeypatch: pyt
     settings = Settings.of_local_broker("127.0.0.1:9092")
     assert connection_options(settings) == {"bootstrap_servers": "127.0.0.1:9092"}
     assert settings.partitions == 7
-    assert "replication" not in settings.model_fields_set  # a default is no wish
+    assert "replication" not in settings.model_fields_set  # a default value is no explicit setting
     assert SECRET not in java_environment().values()
 
 

@@ -1,4 +1,4 @@
-"""Services' logs: for their owner alone, and no larger than told."""
+"""Services' logs are readable only by their owner, and not larger than configured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_log_that_has_grown_is_moved_aside_once_and_the_service_goes_on(
     log.parent.mkdir()
     log.write_text("an earlier version's\n")
     log.chmod(0o644)
-    # Without tokens it says what it lacks, and ends.
+    # Without tokens, the monitor reports what it lacks, and ends.
     with Service("monitor", Settings(), None, log) as service:
         service._process.wait(60)
         with log.open("ab") as appended:

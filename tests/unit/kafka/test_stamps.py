@@ -1,4 +1,4 @@
-"""The times that records are written with, once Kafka has refused them."""
+"""The timestamps of records after Kafka has refused this machine's time."""
 
 from __future__ import annotations
 

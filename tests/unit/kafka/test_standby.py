@@ -47,7 +47,7 @@ def assigned(members: Collection[str], partitions: int) -> dict[str, set[int]]:
 def test_whoever_of_a_group_dies_the_others_have_copies_of_what_they_inherit(
     partitions: int, workers: int
 ) -> None:
-    """With copies of twice as many partitions as a worker owns: its range may move either way."""
+    """A worker keeps copies of twice as many partitions as it owns, because its range may move in both directions."""
     names = [f"worker-{number}" for number in range(workers)]
     before = assigned(names, partitions)
     for dead in names:

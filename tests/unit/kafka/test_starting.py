@@ -1,4 +1,4 @@
-"""Waiting for Kafka: what passes is waited for, what does not is raised, and an order to stop ends it."""
+"""Services wait for Kafka after temporary errors, raise other errors, and end their wait at an order to stop."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ async def test_a_consumer_that_could_not_start_can_be_started_again_and_stopped(
 
 
 async def test_unless_stopped_keeps_nothing_of_a_failed_attempt() -> None:
-    """A restore that fails holds a partition's state and files, and full garbage collections are rare."""
+    """Otherwise a failed restore would keep a partition's state and files, because full garbage collections are rare."""
     held: list[ref[Kafka]] = []
 
     async def attempt() -> None:

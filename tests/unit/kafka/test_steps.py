@@ -25,7 +25,7 @@ def test_partition_health_names_a_record_that_always_fails() -> None:
 
 
 def test_partition_health_recovers_only_beyond_the_failed_record() -> None:
-    """Commits of earlier records, as after a restore, and of other inputs leave the back-off as it is."""
+    """Commits of earlier records (as after a restore) and of other inputs do not change the pause between attempts."""
     health = PartitionHealth()
     for tries in range(1, 2 * FAILURES_UNTIL_NOT_READY):
         health.record_failure(1.0, "ValueError in tally.py:9", at=InputPlace(SOURCE, 100))
@@ -39,7 +39,7 @@ def test_partition_health_recovers_only_beyond_the_failed_record() -> None:
 
 
 def test_partition_health_keeps_failures_of_no_record_through_commits() -> None:
-    """A step that the clock calls fails between commits of new input: only a calm time ends its back-off."""
+    """If a timed step fails between commits of new input, only a time without failures resets the pause between attempts."""
     health = PartitionHealth()
     for tries in range(1, 4):
         health.record_failure(1.0, "ValueError in tally.py:9")

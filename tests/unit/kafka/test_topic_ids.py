@@ -1,4 +1,4 @@
-"""Ids of input topics: kept with the position that is theirs, and compared before anything is read or written."""
+"""Ids of input topics are kept with the positions, and compared before records are read or written."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def ids_of(broker: Broker, seconds: float = 5.0) -> TopicIds:
     ids=["a record without an id", "the same", "another", "nothing read yet", "no ids any more", "no ids"],
 )
 async def test_compare_finds_another_topic(known: str, now: str, reached: int, another: bool) -> None:
-    """A topic is another if its id differs from that of a topic that was read; what has none yet takes the id as it is."""
+    """A topic is another one if its id differs from the id of the topic that was read; without an earlier id, any id is accepted."""
     state = State(known)
     assert await ids_of(Broker(now)).compare(cast(Processor, state), SOURCE, reached) is another
     assert state.read_again == [SOURCE.topic] * another
@@ -95,7 +95,7 @@ async def test_compare_finds_another_topic(known: str, now: str, reached: int, a
 
 
 async def test_compare_counts_what_is_refused() -> None:
-    """A processor that cannot take another topic keeps the id that it knows, and the metric has it."""
+    """A processor that refuses another topic keeps its earlier id, and the metric counts this."""
     state, metrics = State("a", refuses=True), Metrics("feed")
     ids = TopicIds(cast(Consumer, Broker("b")), 5.0, metrics.recreated)
     with pytest.raises(InputRefusedError):
@@ -122,7 +122,7 @@ async def test_confirm_raises_once_the_topic_is_another() -> None:
 
 
 async def test_confirm_waits_until_kafka_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors that pass are waited out; one that does not, or that lasts too long, is raised."""
+    """Temporary errors are retried; a permanent error, or one that lasts too long, is raised."""
     monkeypatch.setattr(partition_input, "TOPIC_ID_RETRY_SECONDS", 0.0)
     broker = Broker("a", NodeNotReadyError(), NodeNotReadyError())
     ids = ids_of(broker)
@@ -138,7 +138,7 @@ async def test_confirm_waits_until_kafka_answers(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_ask_keeps_a_pace_while_nothing_comes() -> None:
-    """Without need Kafka is asked once a second, and again by each write in between."""
+    """Without new records, Kafka is asked once a second, and additionally before each write."""
     broker = Broker("a")
     ids = ids_of(broker)
     await ids.compare(cast(Processor, State()), SOURCE, 0)
@@ -153,7 +153,7 @@ async def test_ask_keeps_a_pace_while_nothing_comes() -> None:
 
 @pytest.mark.parametrize("role", MAKERS)
 def test_progress_keeps_topic_ids(role: str) -> None:
-    """The header of the progress record has the ids, the record has the fields that it had, and a restore reads both."""
+    """The progress record has the ids in its header and its earlier fields in its value; a restore reads both."""
     before = MAKERS[role]()
     before.end_restore()
     given = {topic: f"id of {topic}" for topic in before.inputs}
@@ -167,7 +167,7 @@ def test_progress_keeps_topic_ids(role: str) -> None:
 
 
 def progress_of(processor: Any, given: dict[str, str] | None = None) -> Record:
-    """The progress record after a malformed event at offset 7."""
+    """Return the progress record after a malformed event at offset 7."""
     processor.topic_ids.update(given or {})
     outputs = process_records(processor, [Record(processor.inputs[0], 0, 7, 0, b"key", b"{")])
     [message] = [
@@ -180,7 +180,7 @@ def progress_of(processor: Any, given: dict[str, str] | None = None) -> Record:
 
 
 def test_a_budget_service_takes_one_input_again_and_goes_on_with_the_other() -> None:
-    """Charges go on where they were if requests were created again."""
+    """If the topic of requests was created again, charges are read on from their position."""
     processor = MAKERS["budget"]()
     requests, charges = processor.inputs
     for topic in (requests, charges):

@@ -22,7 +22,7 @@ ENDING = errors.ConcurrentTransactions.errno
 
 
 class Kafka:
-    """A cluster of two brokers in the place of aiokafka's client: says what it is told to say, and keeps what it was asked."""
+    """Replaces aiokafka's client with a cluster of two brokers, which sends the given replies and keeps the requests."""
 
     def __init__(self, *, second: bool = True) -> None:
         self.second = second
@@ -81,7 +81,7 @@ class Kafka:
 
 
 def features(version: int) -> wire_requests.Features:
-    """The features of a cluster whose brokers know both protocols."""
+    """Return the features of a cluster whose brokers know both protocols."""
     versions = {api: (0, most) for api, most in wire_requests.SECOND_PROTOCOL_REQUESTS}
     return wire_requests.Features(versions, {wire_requests.TRANSACTION_VERSION: version})
 
@@ -98,7 +98,7 @@ def kind_of(request: Any) -> str:
 
 
 def batches_in(request: Any) -> dict[TopicPartition, bytes]:
-    """The batches that a request brings."""
+    """Return the batches of a request."""
     if isinstance(request, ProduceRequest):
         return {TopicPartition(t, p): bytes(data) for t, parts in request._topics for p, data in parts}
     cursor = wire_requests.FieldReader(request.encode())
@@ -175,7 +175,7 @@ async def test_batches_of_a_partition_come_in_order_and_are_numbered(connected: 
     written = [batches_in(request) for _, request in kafka.requests("produce")]
     assert [set(each) for each in written] == [{ANSWERS, STATE}, {ANSWERS}] * 2
     numbers = [numbered(each[ANSWERS]) for each in written]
-    if second:  # each transaction has an epoch of its own, and counts anew
+    if second:  # each transaction has a separate epoch, and its sequence numbers begin again
         assert numbers == [(5, 0, 0), (5, 0, 2), (5, 1, 0), (5, 1, 2)]
     else:
         assert numbers == [(5, 0, 0), (5, 0, 2), (5, 0, 3), (5, 0, 5)]

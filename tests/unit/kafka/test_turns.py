@@ -1,4 +1,4 @@
-"""Partitions of a process let each other have a turn; none that is alone or seldom asked ever waits."""
+"""Partitions of a process wait for each other's steps; a partition that is alone or seldom asked never waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of the second transaction protocol, read back by another reader, and answers of every form that Kafka may give."""
+"""Requests of the second transaction protocol, which another parser reads, and all forms of Kafka's responses."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ ids = st.binary(min_size=16, max_size=16)
 def test_topic_ids_are_read_as_kafka_s_tools_show_them(
     topics: dict[str, tuple[int, bytes]], partitions: int, extra: dict[int, bytes]
 ) -> None:
-    """Ids are found among all that a broker tells; one of zeros is none."""
+    """Ids are found among all fields of a response; an id of zeros means that there is none."""
     numbers = several([Int32.encode(number) for number in range(partitions)])
     parts = [
         struct.pack(">hiii", 0, number, 1, 7) + numbers + numbers + several([]) + tagged(extra)

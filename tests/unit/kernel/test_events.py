@@ -101,7 +101,7 @@ odd_texts = st.sampled_from(
 
 @st.composite
 def written_events(draw: st.DrawFn) -> bytes | None:
-    """Draws events with an odd field, and texts that are cut, changed, doubled or spaced."""
+    """Draw events with an unusual field, and texts that are cut, changed, doubled or spaced."""
     event: dict[str, Any] = json.loads(json.dumps(GOOD))
     for _ in range(draw(st.integers(0, 2))):
         place = draw(

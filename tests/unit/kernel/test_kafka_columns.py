@@ -68,7 +68,7 @@ def fetch(kind: Any, data: bytes, position: int) -> Any:
 
 @st.composite
 def fetches(draw: st.DrawFn) -> tuple[bytes, int]:
-    """Batches of all sorts, one behind another, and the position that was asked for."""
+    """Draw batches of all kinds in a row, and the requested position."""
     data, base = b"", draw(st.integers(0, 5))
     first, ends = base, list[int]()
     for _ in range(draw(st.integers(1, 6))):
@@ -77,7 +77,7 @@ def fetches(draw: st.DrawFn) -> tuple[bytes, int]:
         data += bytes(built)
         base += len(listed) + draw(st.sampled_from([0, 0, 3]))
         ends.append(base)
-    # Kafka begins with the batch that holds the position.
+    # Kafka's response begins with the batch that contains the position.
     return data, draw(st.integers(first, ends[0]))
 
 
@@ -125,7 +125,7 @@ def test_neighbours_that_are_alike_make_one_batch_of_the_same_records(
 
 @pytest.mark.parametrize("headers", [[], [(b"a", b"b")]])
 def test_what_was_fetched_is_given_up_once_it_is_taken(headers: list[Any]) -> None:
-    """Services seldom look for garbage: nothing that was fetched may wait for that."""
+    """Fetched records must be freed without garbage collection, which services rarely run."""
     events: list[Any] = [(b"key", b"value", headers)] * 5
     with use_kernel(kernel()), no_garbage():
         ours = fetch(column_reader.ColumnRecords, placed(built_of(events, "none"), 0), 0)
@@ -138,7 +138,7 @@ def test_what_was_fetched_is_given_up_once_it_is_taken(headers: list[Any]) -> No
 
 @contextmanager
 def no_garbage() -> Iterator[None]:
-    """Have nobody look for garbage."""
+    """Switch garbage collection off."""
     gc.disable()
     try:
         yield
@@ -175,7 +175,7 @@ def test_who_stamped_a_record_is_told_in_columns_too(
 @given(fetched=fetches(), place=st.integers(0, 10**6), byte=st.integers(0, 255))
 @settings(deadline=None, max_examples=75)
 def test_broken_batches_are_refused_alike(fetched: tuple[bytes, int], place: int, byte: int) -> None:
-    """One byte behind the headers is another: the checksum is not looked at, as if it had been sent so."""
+    """One byte after the headers is changed, and the checksum is ignored, as if the batch had been sent so."""
     data, position = fetched
     broken = bytearray(data)
     length = 12 + int.from_bytes(data[8:12], "big")

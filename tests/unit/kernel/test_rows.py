@@ -1,4 +1,4 @@
-"""The fields of a slot are in one row, and are read as they were written."""
+"""The fields of a slot are in one row, and keep their values."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_fields_of_rows_are_written(count: int, data: st.DataObject) -> None:
     slots = np.array(data.draw(st.lists(st.integers(0, count - 1), unique=True)), dtype=np.int64)
     names = data.draw(st.lists(st.sampled_from(RECORD.names or ()), unique=True, min_size=1))
     drawn = data.draw(st.lists(st.integers(0, 255), min_size=len(slots), max_size=len(slots)))
-    # Types of the columns are those of the fields, whatever is given.
+    # The columns have the types of the fields, whatever the types of the given values.
     columns = {name: np.array(drawn, dtype=np.int64) for name in names}
     written = []
     for library in (kernel(), None):

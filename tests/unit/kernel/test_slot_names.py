@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(compiled_kernel() is None, reason="there is no c
 
 
 def slots_of(names: SlotNames, *asked: str) -> list[int | None]:
-    """The slots in which the kernel finds plain queries to these streams."""
+    """Return the slots in which the kernel finds plain queries to these streams."""
     events = spans_of([b'{"id":"q","stream":"%s","value":1}' % name.encode() for name in asked])
     scanned = names.scan(events, 1 << 14)
     assert scanned is not None

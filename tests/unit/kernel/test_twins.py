@@ -138,7 +138,7 @@ written_texts = st.one_of(
 
 @st.composite
 def events(draw: st.DrawFn) -> bytes:
-    """Queries, many of them plain, and some that are broken somewhere."""
+    """Draw queries; many are plain, and some are broken."""
     fields = draw(st.permutations(["id", "stream", "value"]))
     fields += draw(st.lists(st.sampled_from(["threshold", "value", "id", "where"]), max_size=2))
     space = draw(st.sampled_from(["", " ", "\n\t"]))
@@ -269,7 +269,7 @@ def test_groups_of_equal_numbers(listed: list[int]) -> None:
 )
 @settings(deadline=None, max_examples=30)
 def test_numbers_of_keys(batches: list[list[int]], crowded: bool, switched: bool) -> None:
-    """Also where keys crowd into few places, and where one goes on with what the other has made."""
+    """This includes keys with few different hash places, and a table that one implementation made and the other extends."""
     compiled, plain = KeyNumbering(), KeyNumbering()
     known: dict[int, int] = {}
     for place, batch in enumerate(batches):
@@ -398,7 +398,7 @@ def test_a_build_without_a_compiler_requires_one(tmp_path: Any, monkeypatch: pyt
 
 
 def test_kernel_is_built_for_every_processor_of_its_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel with this processor's own instructions would end services on older ones."""
+    """A kernel with instructions of this processor only would crash services on older processors."""
     kernel()
     build = runpy.run_path(str(ROOT / "hatch_build.py"))
     for command in build["compilers"]():
@@ -412,7 +412,7 @@ def test_kernel_is_built_for_every_processor_of_its_family(monkeypatch: pytest.M
 
 
 def test_wheel_with_the_kernel_is_tagged_for_this_family_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pip refuses it on another one; a universal Python compiles for one of its two."""
+    """pip refuses the wheel on another family; a universal Python compiles for one of its two families."""
     tag = runpy.run_path(str(ROOT / "hatch_build.py"))["platform_tag"]
     assert tag().endswith(platform.machine())
     monkeypatch.setattr("sysconfig.get_platform", lambda: "macosx-11.0-universal2")
@@ -430,7 +430,7 @@ def test_of_names_that_begin_alike_the_one_that_is_asked_is_found() -> None:
             found = names.scan(spans_of(log), MAX_EVENT_BYTES)
             assert found is not None
             entered = known[: known.index(name) + 1]
-            # The longest that a stream may be called has 128 characters.
+            # The longest name of a stream has 128 characters.
             assert found.read.tolist() == [one in entered and len(one) <= 128 for one in known]
             assert [known[slot] for slot in found.slots[found.read].tolist()] == [
                 one for one in entered if len(one) <= 128

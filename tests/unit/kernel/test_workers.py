@@ -25,7 +25,7 @@ near = st.one_of(
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[bytes]:
-    """Draw queries near their thresholds, plain and other ones, and invalid events."""
+    """Draw queries near their thresholds, both plain and not, and invalid events."""
     found = []
     for number in range(draw(st.integers(1, 30))):
         name = draw(st.sampled_from([*FEEDS, *TABLES, "nobody"]))

@@ -1,4 +1,4 @@
-"""Whole-array decisions are those of one query after the other."""
+"""Decisions about whole arrays equal the decisions about one query after another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stream.privacy.mechanisms.above_threshold import ABOVE, BELOW, HALTED, Deci
 
 @dataclass
 class OneStream:
-    """AboveThreshold as the textbook runs it: one query at a time."""
+    """AboveThreshold of the textbook, one query at a time."""
 
     barriers: list[int]
     tops_left: int
@@ -25,7 +25,7 @@ class OneStream:
     tops: int = 0
 
     def ask(self, margin: int) -> tuple[int, int, int]:
-        """The code of a query, and how many queries and ⊤s came before it."""
+        """Return the code of a query's outcome, and the numbers of queries and ⊤s before it."""
         place, tops = self.asked, self.tops
         self.asked += 1
         if self.tops == self.tops_left:
@@ -56,7 +56,7 @@ class Case:
         return answers, [row.tops_left - row.tops for row in rows]
 
     def decide(self, start: int, end: int, tops: list[int]) -> Decisions:
-        """Decide queries ``start`` to ``end``, so many ⊤s of each stream being out already."""
+        """Decide queries ``start`` to ``end`` after so many ⊤s of each stream."""
 
         def next_barrier(row: int, more: int) -> int:
             self.rounds_asked.append((row, tops[row] + more))
@@ -80,7 +80,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Margins and barriers from a range so small that ties and ⊤s are common."""
+    """Draw margins and barriers from so small a range that ties and ⊤s are common."""
     streams = draw(st.integers(1, 5))
     queries = draw(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, streams - 1)), min_size=1, max_size=40))
     tops_left = draw(st.lists(st.integers(0, 4), min_size=streams, max_size=streams))

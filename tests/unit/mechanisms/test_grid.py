@@ -1,4 +1,4 @@
-"""Decimals meet the grid exactly, so that rounding takes no two of them further apart than the sensitivity says."""
+"""Decimals are rounded exactly to the grid, so that rounding puts no two of them further apart than the sensitivity."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def steps(number: Decimal, grid: float) -> int:
 
 
 def exact(number: Decimal, grid: Decimal, end: int = MAX_STEPS) -> int:
-    """floor(v/γ + 1/2) in rational arithmetic, clamped."""
+    """Return floor(v/γ + 1/2) in rational arithmetic, clamped."""
     nearest = math.floor(Fraction(number) / Fraction(grid) + Fraction(1, 2))
     return min(max(nearest, -end), end)
 
 
 @st.composite
 def beside_a_tie(draw: st.DrawFn) -> tuple[Decimal, float]:
-    """Decimals at (k + 1/2)γ and beside it, nearer than doubles can tell or as near as they can."""
+    """Draw decimals at (k + 1/2)γ and beside it, nearer than doubles can express or as near as they can."""
     grid = draw(grids)
     multiple = draw(st.one_of(st.integers(-1000, 1000), st.integers(-MAX_STEPS, MAX_STEPS)))
     tie = WIDE.multiply(shortest_decimal(grid), Decimal(2 * multiple + 1) / 2)

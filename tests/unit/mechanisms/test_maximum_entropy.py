@@ -1,4 +1,4 @@
-"""The maximum-entropy estimate: right where the answer is known, the same bits for ever, and what it is the optimum of."""
+"""The maximum-entropy estimate is correct for known results, always has the same bits, and is the optimum of its objective."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHAPE = (7, 3, 5)
 
 
 def table(seed: int = 0, shape: tuple[int, ...] = SHAPE, rows: int = 5000) -> Floats:
-    """Counts in whole numbers, from Python's own arithmetic alone."""
+    """Return counts in whole numbers, computed with Python's own arithmetic only."""
     state, cells = seed + 1, []
     for _ in range(math.prod(shape)):
         state = (state * 1103515245 + 12345) % (1 << 31)
@@ -80,7 +80,7 @@ def test_where_noise_is_small_all_marginals_are_kept_to() -> None:
 
 
 def test_it_meets_its_optimality_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
-    # One marginal: ln(p/p₀) = θ + constant with θ = (y − n·p)/τ, whatever the noise did.
+    # One marginal: ln(p/p₀) = θ + constant with θ = (y − n·p)/τ, for any noise.
     monkeypatch.setattr(maximum_entropy, "steps_for", lambda _: 3000)
     counts = table(shape=(6, 4))
     noise = np.array([[(7 * row + 5 * column) % 11 - 5.0 for column in range(4)] for row in range(6)])
@@ -119,7 +119,7 @@ def test_estimates_are_the_bits_that_they_always_were(shape: tuple[int, ...], di
 
 
 def test_attributes_that_determine_each_other_are_fitted() -> None:
-    """Six attributes are functions of one plan; each pair is measured with noise of ± 24 rows."""
+    """Six attributes are functions of a single one; each pair is measured with noise of ± 24 rows."""
     plan = np.random.default_rng(1).choice(12, 20_000, p=np.arange(1, 13) / 78)
     columns = [
         np.random.default_rng(2).integers(0, 16, 20_000),
@@ -172,7 +172,7 @@ def test_an_ordered_sum_adds_by_halves() -> None:
 
 @pytest.mark.parametrize(("factor", "kept"), [(0.0, 0.0), (20.0, 1.0)])
 def test_marginal_that_noise_explains_is_moved_to_the_product(factor: float, kept: float) -> None:
-    """Cells that alternate by σ around the product have the square sum of noise; twenty times as much is no noise."""
+    """Cells that alternate by σ around the product have the square sum of noise; twenty times this sum is not noise."""
     singles = [NoisyMarginal((axis,), np.full(6, 600.0), 100.0) for axis in range(2)]
     signs = np.where(np.add.outer(np.arange(6), np.arange(6)) % 2, 1.0, -1.0)
     one = NoisyMarginal((2, 4), 100.0 + 10.0 * (1.0 + factor) * signs, 100.0)

@@ -1,4 +1,4 @@
-"""The hypothesis is exact whatever the batch; the run stops, answers and corrects as the rule says."""
+"""The hypothesis is exact for any division into batches; the run stops, answers and updates by the rule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SHAPE = (3, 2, 4)
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its vector written out."""
+    """A question with all entries of its vector."""
 
     axes: tuple[int, ...]
     vector: tuple[int, ...]
@@ -43,7 +43,7 @@ class Question:
         return np.array(self.vector, dtype=np.int32)
 
     def over(self, shape: tuple[int, ...]) -> Question:
-        """The same question, over all axes."""
+        """Return the same question over all axes."""
         sizes = [size if axis in self.axes else 1 for axis, size in enumerate(shape)]
         whole = np.broadcast_to(self.steps().reshape(sizes), shape).reshape(-1)
         return Question(tuple(range(len(shape))), tuple(whole.tolist()))
@@ -69,7 +69,7 @@ def built(history: Sequence[tuple[Question, bool]], rate: float = 0.5) -> Tensor
 
 
 def ideal(history: Sequence[tuple[Question, bool]], rate: float, question: Question) -> Decimal:
-    """q(p̂) in steps, to 50 digits."""
+    """Return q(p̂) in steps, to 50 digits."""
     logs = np.zeros(math.prod(SHAPE), dtype=np.int64)
     for one, up in history:
         logs += one.over(SHAPE).steps() * (1 if up else -1)
@@ -203,7 +203,7 @@ def test_fewer_corrections_happen_than_are_paid_for_even_if_the_worst_question_i
 def test_a_correction_of_any_strength_gains_as_much_as_one_of_the_least_error_by_the_least_step(
     gap: int, reach: int, shown: int, part: float
 ) -> None:
-    # The gain is η(g − η/8) at least, g the true error; all in units of the rows.
+    # The gain is at least η(g − η/8), where g is the true error; all numbers are in rows.
     truth = max(gap, shown - reach + part * 2 * reach)
     moved = 4 * gap * TensorCorrection(gap, reach).choose_multiple(shown)
     assert moved * (truth - moved / 8) >= 2 * gap**2 * (1 - 1e-9)
@@ -223,7 +223,7 @@ def test_gap_and_number_of_updates_belong_together(gap: float, cells: int) -> No
 
 
 class Scripted:
-    """Noise that is a function of the number of ⊤s and the place in the whole stream."""
+    """Noise that depends only on the number of ⊤s and the place in the whole stream."""
 
     def __init__(self, seed: int, scale: int, offset: int = 0) -> None:
         self._seed, self._scale, self._offset = seed, scale, offset
@@ -244,7 +244,7 @@ class Scripted:
 def one_by_one(
     asked: Sequence[Question], private: Sequence[int], noise: Scripted, threshold: int, cutoff: int
 ) -> list[HypothesisAnswer]:
-    """The rule as it is written down, a question at a time."""
+    """Apply the written rule to one question at a time."""
     hypothesis = built(())
     steps: list[HypothesisAnswer] = []
     tops = 0

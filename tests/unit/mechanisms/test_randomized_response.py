@@ -1,4 +1,4 @@
-"""One category in, one category out, whatever the uniform number."""
+"""Each category becomes one category, for any uniform number."""
 
 from __future__ import annotations
 

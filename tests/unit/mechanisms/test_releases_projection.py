@@ -62,7 +62,7 @@ def test_the_matrix_belongs_to_the_incarnation_and_has_balanced_signs() -> None:
     names = cell_bytes(np.arange(2000)[:, None])
     ours = matrix_columns(SEED, names, 512)
     others = matrix_columns(matrix_seed("0" * 31 + "1"), names, 512)
-    # Over a million coins: 7.5 standard deviations.
+    # 7.5 standard deviations over a million coin tosses.
     for bits in (ours, ours ^ others, ours[1:] ^ ours[:-1], ours[:, 1:] ^ ours[:, :-1]):
         assert abs(int(bits.sum()) - bits.size / 2) < 7.5 * 0.5 * bits.size**0.5
     assert np.array_equal(matrix_columns(SEED, names[:3], 100), ours[:3, :100])

@@ -1,4 +1,4 @@
-"""Choices among scores: laws that fit the calibration, and draws without overflow however far apart scores are."""
+"""Choices among scores have the laws of the calibration, and draws do not overflow even if scores are far apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sparse hypothesis is the dense one, in time and memory that do not depend on the universe."""
+"""The sparse hypothesis equals the dense one, with time and memory that do not depend on the universe."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def questions(draw: st.DrawFn, universe: int = 12) -> CellQuestion:
 def dense_mass(
     universe: int, rate: float, updates: list[tuple[CellQuestion, bool]], question: CellQuestion
 ) -> float:
-    """Σ q(x)·p̂(x) in steps, with every cell's weight written out."""
+    """Return Σ q(x)·p̂(x) in steps, computed with the weight of every cell."""
     logs = [0.0] * universe
     for asked, up in updates:
         for (cell,), step in zip(asked.cells, asked.steps, strict=True):
@@ -120,7 +120,7 @@ def test_memory_grows_with_the_cells_named_and_not_with_the_universe() -> None:
 
 
 def test_corrections_stay_below_their_bound_whatever_the_universe() -> None:
-    """Against the worst asker who knows the table: any question off by more than γ in its favourite direction."""
+    """The worst asker knows the table, and asks any question that errs by more than γ in a chosen direction."""
     sparsity, updates = 2, 60
     gap = math.sqrt(math.log(count_cells(1 << 60, sparsity, updates, ROWS)) / (2.0 * updates))
     truth: dict[tuple[int, ...], float] = {(cell,): share for cell, share in enumerate((0.45, 0.35, 0.15, 0.05))}
@@ -162,7 +162,7 @@ def test_an_aimed_correction_gains_as_much_as_the_bound_on_their_number_asks_for
         shown, estimate
     )
     step = math.copysign(times * rate, share - before)
-    # The least that q with q(p̂) = before can gain: by convexity, that of a question of whole cells.
+    # The smallest gain of a q with q(p̂) = before: by convexity, that of a question of whole cells.
     gained = step * share - math.log1p(before * math.expm1(step))
     assert gained >= 2.0 * gap * gap * (1.0 - 1e-3)
 

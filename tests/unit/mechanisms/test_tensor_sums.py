@@ -1,4 +1,4 @@
-"""Sums over a tensor by its cumulated sums are the sums over its cells."""
+"""Sums computed from a tensor's cumulated sums equal the sums over its cells."""
 
 from __future__ import annotations
 

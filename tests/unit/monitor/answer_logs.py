@@ -20,7 +20,7 @@ class InMemoryConsumer:
         self.fetched = 0
 
     def __call__(self, *_: Any, **__: Any) -> Self:
-        """Return the consumer, as ``reader`` does."""
+        """Return the consumer, like ``reader``."""
         return self
 
     async def __aenter__(self) -> Self:

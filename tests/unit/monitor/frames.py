@@ -1,4 +1,4 @@
-"""Frames of sotto top."""
+"""Frames of ``sotto top`` for tests."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ AMOUNT = Amount(epsilon=1.23457, delta=0.0, rho=0.0098765)
 
 
 def made(view: type[Made], **fields: Any) -> Made:
-    """A view with the fields that the picture shows, and no others."""
+    """Return a view with only the fields that the picture shows."""
     construct: Any = view.model_construct
     shown: Made = construct(**fields)
     return shown
 
 
 def frame_of() -> Frame:
-    """Long names, large figures, every state that is long."""
+    """Return a frame with long names, large figures and all long states."""
     rate = Rate(window_seconds=60, above=12.5, below=123_456.0)
     counts = StreamCounts(open=1_234, exhausted=20, halted=3, closed=11_111)
     source = made(

@@ -1,4 +1,4 @@
-"""A stand-in for an OpenID provider on 127.0.0.1, which checks what the monitor sends."""
+"""Replaces an OpenID provider with a server on 127.0.0.1, which checks the monitor's requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No token, no service; a viewer's token, no change; too much or too often, no service either."""
+"""Requests without a token, changes with a viewer's token, and too large or too frequent requests are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The monitor's alerts: what fires by the latest window of each group, what has been, within bounds."""
+"""The monitor's alerts: the firing ones by each group's latest window, and a bounded history."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_stream_that_answers_no_more_is_marked() -> None:
 
 @pytest.mark.parametrize("end", ["close", "halt"])
 def test_streams_that_have_ended_for_good_do_not_fire(end: str) -> None:
-    """A closed or halted stream leaves the firing ones; its alerts stay in the history."""
+    """A closed or halted stream does not fire any more, but its alerts stay in the history."""
     made = installation()
     made.ask("late", HIGH)
     made.flow()
@@ -110,7 +110,7 @@ def test_memory_is_bounded_and_what_cannot_be_read_is_passed_over() -> None:
         made.answer_window("late", number * HOUR, {"EWR": "above"})
     view = made.alerts.view(ALL)
     assert (view.total, len(view.recent)) == (MAX_KEPT_ALERTS, ALL.limit)
-    # Partitions are read one after the other: what is older than all that is kept is not kept.
+    # Partitions are read one after the other; an alert that is older than all kept alerts is dropped.
     made.now -= 60
     made.answer_window("else", 0, {"LGA": "above"})
     assert {row.stream for row in made.alerts.view(AlertQuery(limit=500)).recent} == {"late"}
@@ -175,7 +175,7 @@ PERIODS = [f"late@{format_moment(day * 24 * HOUR * 1000)}" for day in range(3)]
 
 
 def hours(day: int, hour: int, outcome: str, group: str = "EWR") -> Record:
-    """An hour's answer of a stream with a period a day."""
+    """Return an hour's answer of a stream with periods of a day."""
     at = (day * 24 + hour) * HOUR
     window = {"start": format_moment(at * 1000), "end": format_moment((at + HOUR) * 1000)}
     told = {"id": f"{at}", "stream": PERIODS[day], "outcome": outcome, "window": window, "group": {"zone": group}}
@@ -202,7 +202,7 @@ def test_what_fires_does_not_hang_on_which_period_is_read_first(answers: list[Re
 
 @st.composite
 def days(draw: st.DrawFn) -> list[Record]:
-    """Hours of three days and two groups, in the order in which they were asked; each is answered, or not."""
+    """Draw hours of three days and two groups in the order of their questions; some have no answer."""
     outcome = st.sampled_from(("above", "above", "above", "below", "halted"))
     return [
         hours(day, hour, draw(outcome), group)
@@ -221,7 +221,7 @@ def test_a_restart_between_any_two_answers_changes_nothing_that_is_shown(
     waiting = {day: [one for one in answers if one.partition == day] for day in range(3)}
     read: list[Record] = []
     while any(waiting.values()):
-        # Workers of other partitions may be behind: each partition has its order, and no two have one.
+        # Workers of other partitions may lag: answers are ordered within a partition, but not between partitions.
         read.append(waiting[chance.choice([day for day, left in waiting.items() if left])].pop(0))
         lived.add_answer(read[-1])
         restarted = Alerts(tables)
@@ -238,7 +238,7 @@ def told(alerts: Alerts) -> list[tuple[float, str, int, float]]:
 
 
 def by_definition(read: list[Record]) -> list[tuple[float, str, int, float]]:
-    """The runs: of each group's windows in their order, the alerts behind the last quiet one."""
+    """Return the runs by their definition: for each group, the alerts after its last quiet window."""
     runs: dict[str, list[float]] = {"EWR": [], "JFK": []}
     for record in sorted(read, key=lambda one: one.timestamp):
         answer = Answer.model_validate_json(record.value or b"")
@@ -265,7 +265,7 @@ def test_a_run_over_more_periods_than_there_is_room_for_keeps_its_beginning() ->
     alarms = [take(firing, hours(day, 0, "above")) for day in range(3)]
     assert alarms[-1] is not None
     assert (alarms[-1].since, alarms[-1].alerts) == (HOUR, 3)
-    # What was before it is not told apart any more, and nothing goes before it.
+    # Earlier windows cannot be distinguished any more, and no new window comes before it.
     assert take(firing, hours(0, 1, "below")) is None
     ended = take(firing, hours(2, 1, "below"))
     assert ended is not None

@@ -145,7 +145,7 @@ def test_quote_formula_quotes_each_first_character(first: str) -> None:
 
 
 async def test_answer_route_refuses_what_it_cannot_read() -> None:
-    """Unknown streams, monitors that read no answers, missing rights and a silent Kafka have own answers."""
+    """There are different errors for unknown streams, monitors that read no answers, missing rights and a silent Kafka."""
     installation = with_answers()
 
     class Failing:
@@ -177,7 +177,7 @@ async def test_answer_route_refuses_what_it_cannot_read() -> None:
 
 
 async def test_answer_route_reads_one_page_at_a_time_and_refuses_a_crowd() -> None:
-    """Four pages of one name wait; another one is told to come back."""
+    """Four pages of one name may wait; a further request is refused with a time to retry."""
     installation = with_answers()
     go_on, reads = asyncio.Event(), 0
 

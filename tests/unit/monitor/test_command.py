@@ -20,7 +20,7 @@ from tests.commands import run_sotto
 
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
-    """A service's log goes to the standard error of its command, which is closed when the command ends."""
+    """Restore the log's configuration: a service logs to its command's standard error, which is closed at the command's end."""
     yield
     structlog.reset_defaults()
 

@@ -1,4 +1,4 @@
-"""Raw connections: bytes that are no request, requests that do not end, and connections that only wait."""
+"""Raw connections with invalid requests, with requests that do not end, and without any request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LINES = {
 
 @pytest.fixture(autouse=True)
 def _logs() -> Iterator[None]:
-    """As a service logs, and afterwards as before."""
+    """Configure the log as a service does; restore its configuration afterwards."""
     before, root = structlog.get_config(), logging.getLogger()
     handlers, level, hooks = list(root.handlers), root.level, (sys.excepthook, threading.excepthook)
     diagnostics.configure_logs(as_json=True)
@@ -68,7 +68,7 @@ async def port_of(installation: Installation) -> AsyncIterator[int]:
 
 
 async def answered(port: int, sent: bytes) -> bytes:
-    """All that comes back until the connection ends."""
+    """Return all bytes of the response until the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
     try:
@@ -228,7 +228,7 @@ async def test_only_so_many_connections_wait_and_the_oldest_gives_way(monkeypatc
         ended = await asyncio.gather(*(_ends(reader) for reader, _ in idle[:15]))
         assert ended == [True] * 15
         assert not any(reader.at_eof() for reader, _ in idle[15:])
-        # One that is worked on does not wait: the live one is still there, and others come in.
+        # A connection with a running response does not count as waiting: it stays open, and others are accepted.
         assert await live.readuntil(b"event: overview")
         assert b"200" in await answered(port, b"GET /healthz HTTP/1.0\r\n\r\n")
         for _, one in (*idle, (live, writer)):

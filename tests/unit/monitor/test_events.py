@@ -1,4 +1,4 @@
-"""Live views: sent at once, again when they change, and never to nobody or for ever."""
+"""Live views are sent at once and after each change, and never to closed connections or without end."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def read(response: ClientResponse) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """Events as name and data; comments come as an event without a name."""
+    """Yield events as name and data; a comment is an event without a name."""
     while chunk := await response.content.readuntil(b"\n\n"):
         fields = dict(line.partition(": ")[::2] for line in chunk.decode().splitlines())
         yield fields.get("event", ""), json.loads(fields["data"]) if "data" in fields else {}
 
 
 async def views_of(response: ClientResponse) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-    """The same, without what is said of the monitor itself."""
+    """Yield events without those about the monitor itself."""
     async for name, data in read(response):
         if name != "readiness":
             yield name, data
 
 
 async def named(sent: AsyncIterator[tuple[str, dict[str, Any]]]) -> tuple[str, dict[str, Any]]:
-    """The next event that is no comment."""
+    """Return the next event that is no comment."""
     while True:
         name, data = await anext(sent)
         if name:
@@ -152,7 +152,7 @@ async def test_a_monitor_that_still_reads_says_so_and_sends_no_figures() -> None
         assert (name, data["ready"]) == ("readiness", True)
         name, page = await named(sent)
         assert (name, [one["stream"] for one in page["items"]]) == ("streams", ["ward"])
-        # What has been read stays shown when Kafka is silent later.
+        # The figures that were read remain shown if Kafka is silent later.
         installation.readiness = Readiness(ready=False, behind=0, reason="Kafka does not answer")
         name, data = await named(sent)
         assert (name, data["ready"]) == ("readiness", False)

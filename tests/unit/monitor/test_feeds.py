@@ -59,7 +59,7 @@ async def feed(found: Installation, source: str = "flights") -> dict[str, Any]:
 async def test_the_last_window_that_was_asked_is_told_by_how_much_was_answered(mechanism: dict[str, Any]) -> None:
     found = opened(mechanism)
     assert (await feed(found))["asked_to"] is None
-    # Windows of six hours, one every three: by the ninth hour those are asked that end at the sixth and the ninth.
+    # A window of six hours begins every three hours, so by the ninth hour two are asked, which end at hours six and nine.
     for hour, end in (("06", "06"), ("08", "06"), ("09", "09"), ("23", "21")):
         found.driver.publish("flights", [event(f"N{hour}", f"2013-01-01T{hour}:00:00Z")])
         found.driver.advance("flights", f"2013-01-01T{hour}:30:00Z")
@@ -111,7 +111,7 @@ async def stalled(found: Installation, at: float, *members: MemberRow) -> list[d
 
 
 async def test_stalled_sources_name_a_topic_whose_window_is_overdue() -> None:
-    """Amber is a window that should have been answered, with and without a feed; no feed alone is not."""
+    """A source is stalled if a window should have been answered, with or without a feed; a missing feed alone is no alarm."""
     found = Installation()
     found.driver.register(WHOLE | {"clock": "broker", "idle": "5s"})
     standing = {"window": {"size": "1m"}, "lateness": "10s", "begins": "2013-01-01T00:00:00Z"}
@@ -131,7 +131,7 @@ async def test_stalled_sources_name_a_topic_whose_window_is_overdue() -> None:
 
 
 async def test_stalled_sources_with_watermarks_are_those_without_a_feed() -> None:
-    """By watermarks a window is due at no known time: only the want of a feed is an alarm."""
+    """With watermarks, the time at which a window is due is unknown, so only a missing feed is an alarm."""
     found = opened(MECHANISMS[0])
     assert await stalled(found, 2e9, member("feed", "feed-1")) == []
     assert [one["source"] for one in await stalled(found, 2e9, member("worker", "worker-1"))] == ["flights"]
@@ -163,7 +163,7 @@ def test_lag_has_the_question_after_a_question_of_a_client() -> None:
 
 
 async def test_refused_share_is_for_operators_only() -> None:
-    """An operator learns the share and its cause; no route and no live view gives it to others."""
+    """Operators see the share and its cause; no route and no live view shows them to others."""
     found = opened(MECHANISMS[0])
     found.now = 1_700_000_000.0
     found.driver.publish("flights", [b"{", event("N1", "2013-01-01T01:00:00Z")])

@@ -1,4 +1,4 @@
-"""Rate limits by themselves."""
+"""Rate limits without the rest of the monitor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists hold at 10,000 streams: searched, filtered, sorted and paged by the monitor."""
+"""Lists of 10,000 streams work: the monitor searches, filters, sorts and pages them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_deleted_definition_removes_a_stream_without_a_grant() -> None:
 
 @cache
 def large() -> Installation:
-    """As many streams as a page must hold, made from one grant's record."""
+    """Return an installation with many streams, made from one grant's record."""
     installation = Installation()
     installation.open(spec("model"))
     topic = installation.driver.topics.ledger

@@ -1,4 +1,4 @@
-"""Watched views: made once for all who watch the same, one at a time, and fairly between names."""
+"""A watched view is made once for all its watchers; views are made one at a time, and fairly between names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT = 20.0
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No view is made again for the time alone, however busy the machine is."""
+    """Prevent that views are made again because of the time, even on a busy machine."""
     monkeypatch.setattr(live_events_stream, "MIN_INTERVAL_SECONDS", 3600.0)
     monkeypatch.setattr(live_events_stream, "MAX_INTERVAL_SECONDS", 3600.0)
 

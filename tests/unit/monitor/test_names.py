@@ -1,4 +1,4 @@
-"""Names and their tokens: made, kept as digests, taken back; and the file as a running monitor sees it."""
+"""Names and their tokens are made, kept as digests and revoked; a running monitor reads changes of their file."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_a_folder_that_is_opened_to_others_is_noticed_though_the_file_looks_the_
 
 
 def test_a_link_that_is_led_elsewhere_is_followed(tmp_path: Path) -> None:
-    """As Kubernetes mounts a secret, and changes it."""
+    """Kubernetes mounts and changes a secret in this way."""
     for version in ("1", "2"):
         (tmp_path / version).mkdir(mode=0o700)
     old, new = (in_file(tmp_path / version / "names.json", "ana") for version in ("1", "2"))

@@ -1,4 +1,4 @@
-"""Populations, allotments and renewal in the API, and what an analyst may ask in whose name."""
+"""Populations, allotments and renewal in the API, and the requests that analysts may make in their names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANA = {"request": "allot", "allotment": "ana", "source": "feed", "epsilon": 3.0}
 
 
 def parted() -> Installation:
-    """A source of which ana has ε 3 of 10."""
+    """Return an installation with a source of ε 10, of which ana has an allotment of ε 3."""
     installation = Installation()
     installation.open()
     installation.driver.allot("ana", 3.0, source="feed")
@@ -74,7 +74,7 @@ async def test_an_analyst_without_any_allotment_opens_nothing() -> None:
         )["code"] == "not-found"
     assert "ana has no allotment" in problem["message"]
     assert installation.requested == []
-    # Where others have one the ledger refuses.
+    # If others have an allotment, the ledger refuses.
     installation.driver.allot("ben", 3.0, source="feed")
     installation.flow()
     async with installation.web() as client:
@@ -152,7 +152,7 @@ async def test_the_trail_names_whose_token_asked_whatever_the_request_says() -> 
     told = {(row.action, row.stream): row.by for row in trail if row.kind == "request"}
     assert told["close", "others"] == "olga"
     assert told["open", "mine"] == "ana"
-    assert told["open", "others"] is None  # over Kafka nobody is named
+    assert told["open", "others"] is None  # a request over Kafka names no analyst
     assert [(row["action"], row["stream"]) for row in mine] == [("open", "mine")]
 
 

@@ -1,4 +1,4 @@
-"""Sources and streams with periods, as the monitor's API lists them: a line each, with the latest period under it, and all on request."""
+"""The monitor's API lists each source and stream with periods in one line with its latest period, and all periods on request."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_lists_do_not_grow_with_the_periods_that_are_over(years: list[MonitorTab
 
 
 def test_each_record_is_read_for_itself() -> None:
-    """Whatever the ledger holds already: a restart takes as long as there are records, and not their square."""
+    """The time for a record does not depend on earlier ones, so a restart takes time proportional to the records."""
 
     def taken(periods: int) -> int:
         year = Year(streams=1, categories=3)

@@ -1,4 +1,4 @@
-"""Changes go through the ledger: answered when it has committed, once for each request id."""
+"""Changes go through the ledger: a response comes after the ledger's commit, and each request id is decided once."""
 
 from __future__ import annotations
 

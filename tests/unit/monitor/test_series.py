@@ -1,4 +1,4 @@
-"""Series keep what rates and charts need, in bounded memory."""
+"""Series keep the values that rates and charts need, in bounded memory."""
 
 from __future__ import annotations
 

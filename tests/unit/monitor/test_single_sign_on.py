@@ -1,4 +1,4 @@
-"""Single sign-on: a session for whom the provider vouches, and for nobody else."""
+"""Single sign-on begins sessions only for people for whom the provider vouches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cookie(name: str, value: str) -> dict[str, str]:
 
 
 async def start(client: WebClient) -> tuple[str, str]:
-    """Return the provider's address that the browser is sent to, and the sign-in's cookie."""
+    """Return the provider's address to which the browser is sent, and the sign-in's cookie."""
     async with client.get("/sign-in", allow_redirects=False) as response:
         assert response.status == 303
         [header] = response.headers.getall("Set-Cookie")
@@ -53,7 +53,7 @@ async def start(client: WebClient) -> tuple[str, str]:
 
 
 async def finish(client: WebClient, given: dict[str, str], started: str) -> tuple[str, str | None]:
-    """Return where the browser is sent to, and the session's cookie, if there is one."""
+    """Return the address to which the browser is sent, and the session's cookie, if there is one."""
     headers = cookie(SIGN_IN_COOKIE, started)
     async with client.get("/sign-in/callback", params=given, headers=headers, allow_redirects=False) as response:
         assert response.status == 303
@@ -154,7 +154,9 @@ async def test_id_token_for_another_purpose_is_refused(tmp_path: Path, name: str
     async with signing_in(tmp_path) as (client, provider, _):
         provider.change = change
         if name == "alg HS256":
-            provider.key = OctKey.import_key("a shared key " * 3, {"kid": "first"})  # its provider publishes it
+            provider.key = OctKey.import_key(
+                "a shared key " * 3, {"kid": "first"}
+            )  # the provider publishes this key
         assert await sign_in(client, provider) in {("/#sign-in=failed", None), ("/#sign-in=unavailable", None)}
 
 
@@ -176,7 +178,7 @@ async def test_redirection_that_belongs_to_no_sign_in_is_refused(tmp_path: Path)
 
 
 async def test_redirection_goes_to_the_configured_page_alone(tmp_path: Path) -> None:
-    """Neither the request's host nor a parameter changes where code and browser are sent."""
+    """Neither the request's host nor a parameter changes the address to which code and browser are sent."""
     async with signing_in(tmp_path) as (client, provider, _):
         headers = {"Host": "evil.example.org", "X-Forwarded-Host": "evil.example.org"}
         async with client.get(

@@ -1,4 +1,4 @@
-"""Live topics and standing streams as the monitor's API shows them: declared, planned, opened, looked at."""
+"""Live topics and standing streams in the monitor's API: declaring, planning, opening and viewing them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables show what the services wrote, in whatever order and however often it is read."""
+"""The tables show the services' records, in whatever order and however often these are read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installatio
 
 
 def lived() -> Installation:
-    """One stream in each state, and a source that was halted."""
+    """Return an installation with a stream in each state, and with a halted source."""
     installation = Installation()
     installation.open(spec("open"), spec("exhausted"), spec("closed"), spec("halted", cutoff=9), spec("extended"))
     installation.ask("open", LOW, HIGH, LOW)
@@ -52,7 +52,7 @@ past = cache(lived)
 
 
 def draw_screen(tables: MonitorTables, now: float) -> dict[str, Any]:
-    """Every figure, without what depends on when it was read."""
+    """Return all figures except those that depend on the time of reading."""
     streams = {
         name: views.stream_row(entry, now).model_dump(exclude={"rates", "dry_in", "updated", "opened"})
         for name, entry in tables.streams.items()
@@ -174,14 +174,14 @@ def test_rates_are_the_growth_of_totals_over_a_window() -> None:
 
 
 def test_dry_in_takes_the_rate_since_a_recent_opening() -> None:
-    """A stream of two minutes that is charged each second runs dry in a second for each answer left."""
+    """A stream that was opened two minutes ago and is charged each second will be exhausted after a second per answer left."""
     installation = Installation()
     installation.open(spec("ward", cutoff=1000))
     for second in range(1, 901):
         installation.now += 1.0
         installation.show(status(installation, "ward", second, second, second))
         left = views.stream_row(installation.tables.streams["ward"], installation.now).dry_in
-        if second == 10:  # a burst is no rate: it counts as a minute's
+        if second == 10:  # a burst does not show a rate, so its charges are divided by a minute
             assert left == pytest.approx((1000 - 10) * 6, rel=0.01)
         if second in {120, 900}:
             assert left == pytest.approx(1000 - second, rel=0.05)

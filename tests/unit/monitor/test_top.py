@@ -57,7 +57,7 @@ def test_a_name_that_fits_no_line_is_broken_and_nothing_else_is_cut() -> None:
 
 
 def test_refused_events_of_live_topics_are_shown_with_their_cause() -> None:
-    """An operator's picture names source, share and remedy of refused events."""
+    """For operators, the picture names source, share and remedy of refused events."""
     refused = RefusedEvents(
         source="flights",
         topic="ops.departures",

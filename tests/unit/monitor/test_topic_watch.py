@@ -1,4 +1,4 @@
-"""Topics that differ: counted by what that does, each once, and logged when they begin to."""
+"""Topics that differ from the layout are counted once each, by the effect of the difference, and logged when it begins."""
 
 from __future__ import annotations
 

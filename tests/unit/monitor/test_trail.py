@@ -1,4 +1,4 @@
-"""The audit trail in the monitor: what it lists, whether it is whole, budgets over time, and how long they last."""
+"""The audit trail in the monitor: its list, its completeness, budgets over time, and their forecasts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.monitor.trail_history import DAYS, lived
 
 
 def begun_again(installation: Installation) -> Installation:
-    """The same services under a monitor that was started just now, of whose ledger compaction left the last records."""
+    """Return the same services with a newly started monitor; compaction has left only the last records of the ledger."""
     again = Installation(driver=installation.driver, now=installation.now)
     again.tables = MonitorTables(installation.driver.topics)
     latest = {
@@ -70,7 +70,7 @@ async def test_a_forecast_is_what_is_left_at_the_windows_pace_and_says_over_what
         installation.driver.open(spec(f"s{number}"))
     installation.flow()
     found = await forecasts_of(installation)
-    # One ε a day, 6 left.
+    # ε 1 is spent per day, and ε 6 is left.
     for days, since in ((1, DAYS), (7, 4 * DAYS), (30, 4 * DAYS)):
         one = found[days]
         assert (one.outcome, one.part) == ("runs-out", "epsilon")

@@ -24,7 +24,7 @@ SOURCES = ("feed", "lab", "quiet")
 
 @pytest.fixture(scope="module")
 def installation() -> Installation:
-    """An installation whose streams were opened, extended, exhausted, halted and closed in 60 days."""
+    """Return an installation whose streams were opened, extended, exhausted, halted and closed in 60 days."""
     made = Installation()
     made.open()
     driver = made.driver
@@ -57,7 +57,7 @@ def trail_values(installation: Installation) -> list[bytes]:
 
 @pytest.fixture
 def tables(installation: Installation) -> MonitorTables:
-    """Tables that have read all topics but the trail."""
+    """Return tables that have read all topics except the trail."""
     made = MonitorTables(installation.driver.topics)
     for record in installation.records():
         if record.topic != installation.driver.topics.trail:
@@ -139,7 +139,7 @@ def next_entry(values: list[bytes]) -> bytes:
 def test_trail_break_before_its_end_is_told_once_read(
     installation: Installation, tables: MonitorTables, changed: int
 ) -> None:
-    """The entries before the end are checked as they are read, and that the end follows them."""
+    """The entries before the end are checked when they are read, and so is the link from them to the end."""
     values, start = trail_values(installation), 10
     values[changed] = values[changed].replace(b'"time":', b'"more":1,"time":')
     earlier = split_at(tables, start, values)
@@ -149,7 +149,7 @@ def test_trail_break_before_its_end_is_told_once_read(
 
 
 async def test_api_tells_how_many_entries_are_unread(installation: Installation, tables: MonitorTables) -> None:
-    """The figures that may lack earlier entries say so until these are read."""
+    """Figures that may lack earlier entries are marked so until these entries are read."""
     again = Installation(driver=installation.driver, now=installation.now)
     earlier = split_at(tables, 12, trail_values(installation))
     again.tables = again.monitor.tables = tables
@@ -162,7 +162,7 @@ async def test_api_tells_how_many_entries_are_unread(installation: Installation,
 
 
 def test_trail_forgets_the_history_of_a_retired_account(installation: Installation, tables: MonitorTables) -> None:
-    """Accounts of periods come and go, so only those in the ledger keep a history."""
+    """Accounts of periods come and go, so only accounts in the ledger keep a history."""
     earlier = split_at(tables, 10, trail_values(installation))
     del tables.sources["lab"]
     tables.join_trail(earlier)

@@ -1,4 +1,4 @@
-"""The audit trail as CSV: whole, filtered, and at nobody else's cost."""
+"""The audit trail as CSV: complete or filtered, and without delaying other requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns at what holds up everybody else: one at a time, fair between names, and nobody waits who has gone."""
+"""Long work is done in turns: one piece at a time, fairly between names, and not for requesters who have gone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def here() -> bool:
 
 
 class Queue:
-    """Waiters who note when their turn comes, and give it back when told."""
+    """Waiters that note their turns, and end them when a test says so."""
 
     def __init__(self, turns: RequestTurns) -> None:
         self.turns = turns

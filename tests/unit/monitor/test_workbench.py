@@ -128,7 +128,7 @@ async def test_a_source_shows_what_it_declares() -> None:
 
 
 async def whole_curve(client: WebClient, stream: dict[str, Any], against: str = "epsilon") -> dict[str, Any]:
-    """All parts of a curve as one answer."""
+    """Return all parts of a curve as one response."""
     whole: dict[str, Any] = {"lines": {}, "method": None}
     start: int | None = 0
     while start is not None:
@@ -200,7 +200,7 @@ async def test_part_of_a_curve_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_plan_warns_by_guesses_of_rows_and_answer() -> None:
-    """A private number of rows and an expected answer are guessed for the warning alone."""
+    """The guesses of a private number of rows and of an expected answer are used only for the warning."""
     wanted = stream("new", "people", "laplace", mechanism={"answers": 100}, epsilon=0.5)
     async with surveyed().web() as client:
         plain = await post(client, "/api/plan", wanted, VIEWER)
@@ -245,7 +245,7 @@ async def test_comparison_has_the_numbers_of_the_command(asked: dict[str, Any]) 
 
 
 async def test_comparison_over_attributes_is_that_of_a_smaller_table() -> None:
-    """With one of two attributes, a stream's model is as exact as over a table that has it alone."""
+    """A stream over one of two attributes has the accuracy of a table that has only this attribute."""
     asked = {"source": "people", "epsilon": 1.0, "form": "count"}
     small = json.dumps({**PEOPLE, "attributes": {"sex": PEOPLE["attributes"]["sex"]}})
     arguments = ["plan", "--source", small, "--json", "--epsilon", "1", "--form", "count"]
@@ -262,7 +262,7 @@ async def test_comparison_over_attributes_is_that_of_a_smaller_table() -> None:
 
 
 async def test_comparison_refuses_what_the_source_has_no_questions_of() -> None:
-    """The reason is the planner's."""
+    """The reason of the refusal is the planner's."""
     async with surveyed().web() as client:
         unknown = {"source": "people", "epsilon": 1.0, "attributes": ["height"]}
         refused = await post(client, "/api/comparisons", unknown, VIEWER, status=409)
@@ -415,7 +415,7 @@ async def test_statements_are_tables_with_their_bars_and_costs() -> None:
 
 
 async def test_a_repeated_statement_stays_with_the_stream_that_it_asked() -> None:
-    """By then another open stream of the source may be cheaper; the retry must not be charged there."""
+    """At that time another open stream of the source may be cheaper, but the retry must not be charged there."""
     installation = surveyed()
     async with installation.web() as client:
         body = {"id": "s-1", "statement": "SELECT sex, COUNT(*) AS n FROM people GROUP BY sex"}
@@ -430,7 +430,7 @@ async def test_a_repeated_statement_stays_with_the_stream_that_it_asked() -> Non
 
 
 async def test_questions_and_statements_are_priced_for_nothing() -> None:
-    """With a ``max_price`` of 0 the API gives the price and charges nothing; with a percentage it refuses what costs more."""
+    """With a ``max_price`` of 0, the API shows the price and charges nothing; with a percentage, it refuses a higher price."""
     installation = surveyed()
     async with installation.web() as client:
         priced = await ask(client, "counts", where="age >= 65", alpha=5.0, max_price=0)
@@ -446,7 +446,7 @@ async def test_questions_and_statements_are_priced_for_nothing() -> None:
 
 
 async def test_a_stream_that_pays_for_no_ordinary_answer_is_shown_as_exhausted() -> None:
-    """The list, the page of a stream and the overview call it exhausted, and open again once it is extended."""
+    """The list, the stream's page and the overview show it as exhausted, and as open after an extension."""
     installation = surveyed()
     while installation.driver.grant("people", "counts").state == "open":
         installation.driver.ask("counts", where="age >= 65", alpha=9.9, outcomes=True)
@@ -502,7 +502,7 @@ async def test_viewers_do_not_ask_and_a_monitor_that_may_not_says_so() -> None:
 
 
 class Silent:
-    """Answers when it is told to."""
+    """Answers only when a test says so."""
 
     def __init__(self) -> None:
         self.answers: dict[str, asyncio.Future[Result]] = {}
@@ -560,7 +560,7 @@ async def test_asking_route_has_the_cost_of_the_next_answer_and_a_statement_it_t
 
 
 async def test_proposal_route_is_for_operators_and_reads_the_table_roots_alone(tmp_path: Path) -> None:
-    """Without roots no file is read, and a refusal is the same for a file that is there and one that is not."""
+    """Without roots, no file is read, and a refusal does not show whether a file exists."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     for folder in (inside, outside):
         folder.mkdir()

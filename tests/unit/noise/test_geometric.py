@@ -50,13 +50,13 @@ def test_the_tail_beyond_the_digits_is_below_what_is_promised(rate: Fraction) ->
 
 
 def naive(rate: Fraction, words: list[int]) -> int:
-    """Digit by digit with big integers."""
+    """Draw digit by digit with big integers."""
     return sum(2**digit for digit, p in enumerate(Geometric(rate).probabilities) if words[digit] < p)
 
 
 @st.composite
 def wide_words(draw: st.DrawFn, rate: Fraction) -> list[int]:
-    """A 128-bit word per digit, often within a step of the digit's probability or tied in the high half."""
+    """Draw a 128-bit word per digit, often within a step of the digit's probability or with an equal high half."""
     words = []
     for probability in Geometric(rate).probabilities:
         near = probability + draw(st.integers(-2, 2))

@@ -1,4 +1,4 @@
-"""A noise key is loaded with care, kept by its owner alone, and never shown."""
+"""A noise key is loaded only from a safe file of its owner, and never shown."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_two_generated_keys_differ() -> None:
 
 
 def test_the_key_id_is_the_same_for_ever() -> None:
-    # Streams are bound to the id: another one would keep every worker from answering after an upgrade.
+    # Streams are bound to the id; with another one, no worker would answer after an upgrade.
     assert NoiseKey(bytes(32)).key_id == "113894abdf17bfce"
     assert NoiseKey(SECRET).key_id == "a9b93c73879aefa2"
 

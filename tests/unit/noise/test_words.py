@@ -1,4 +1,4 @@
-"""Words are a function of the key, the stream, the place and the bytes, and of nothing else."""
+"""Words depend only on the key, the stream, the place and the bytes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_another_noise_key_gives_another_subkey() -> None:
 
 
 def test_noise_is_the_same_for_ever() -> None:
-    # What is pinned here must never change: streams that are open would fork their noise at an upgrade.
+    # These values must never change: otherwise open streams would have other noise after an upgrade.
     subkey = stream_subkey(KEY, incarnation="0" * 32, definition=b"definition", role=DrawRole.QUERY)
     assert subkey.hex()[:16] == "aa71b470eb115e2d"
     assert words_of(("sotto.queries", 3, 7, b'{"id":"a"}'), 2, subkey) == [

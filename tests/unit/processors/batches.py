@@ -9,7 +9,7 @@ from tests.unit.processors.installation import spec, worker_of
 
 
 def mixed_driver() -> Driver:
-    """Streams of every layout of noise, on sources of different grids, sensitivities and accountants."""
+    """Return a driver with streams of all layouts of noise, on sources with different grids, sensitivities and accountants."""
     return installation(
         spec("best", cutoff=5),
         spec("twin", cutoff=5),

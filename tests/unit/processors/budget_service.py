@@ -1,4 +1,4 @@
-"""A budget service wired by hand, the requests and charges that go in, and the ledger that comes out."""
+"""A budget service without an engine, its input of requests and charges, and its ledger."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Service:
         return outputs
 
     def collect_due_outputs(self) -> Outputs:
-        """Let the service do what is due without input."""
+        """Let the service collect the outputs that are due without input."""
         outputs = self.processor.collect_due_outputs(self.now / 1000)
         self._keep(outputs)
         return outputs
@@ -78,7 +78,7 @@ class Service:
                 self.changelog[key], self._timestamps[key] = value, self.now
 
     def accounts(self) -> dict[bytes, bytes]:
-        """All that the ledger says, but for how far it has read."""
+        """Return all records of the ledger except its progress."""
         return {key: value for key, value in self.changelog.items() if key != PROGRESS_KEY}
 
     def restart(self) -> None:

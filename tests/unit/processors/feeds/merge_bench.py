@@ -25,7 +25,7 @@ _queries: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 
 
 class Bench:
-    """A merging task on topics in memory; what a crash takes back was never written."""
+    """A merging task on topics in memory; outputs that a crash undoes were never written."""
 
     def __init__(self, control: Sequence[Record], partials: Sequence[Record]) -> None:
         self.control = list(control)
@@ -34,7 +34,7 @@ class Bench:
         self.start()
 
     def start(self) -> None:
-        """Restore from what is committed, as compaction may have left it."""
+        """Restore from the committed records that compaction has left."""
         self.task = MergeProcessor(TOPICS, 0, FeedDefinitions())
         self.task.restore(self.control)
         kept = {key: (at, value) for at, (key, value, _) in enumerate(self.logs[TOPICS.merges])}
@@ -43,7 +43,7 @@ class Bench:
         self.at = self.task.end_restore()[TOPICS.partials]
 
     def step(self, limit: int = 500, *, lost: bool = False) -> None:
-        """Take a batch; with ``lost`` its transaction is aborted."""
+        """Process a batch; with ``lost``, its transaction is aborted."""
         batch = self.task.prepare(list(self.partials[self.at : self.at + limit]))
         assert not batch.needs_tables
         outputs = self.task.process(batch)
@@ -54,24 +54,24 @@ class Bench:
             self.at += len(batch.records)
 
     def write(self, outputs: Outputs) -> None:
-        """Commit."""
+        """Commit some outputs."""
         for topic, partition, messages in outputs:
             assert partition == 0
             self.logs[topic] += messages
 
     def hear(self, record: Record) -> None:
-        """Let control tell of something."""
+        """Let the task follow new control records."""
         self.control.append(record)
         self.write(self.task.follow([record]))
 
     def run(self, limit: int = 500) -> None:
-        """Take in all that is left."""
+        """Process all remaining records."""
         while self.at < len(self.partials):
             self.step(limit)
 
     @property
     def asked(self) -> list[Query]:
-        """The questions."""
+        """Return the questions that were asked."""
         return [_queries.decode(value) for _, value, _ in self.logs[TOPICS.queries]]
 
     @property
@@ -84,7 +84,7 @@ class Bench:
 def window(
     stream: str, number: int, *, partitions: int = 2, counts: dict[int, int] | None = None
 ) -> list[Message]:
-    """One window, as all partitions have it."""
+    """Return the partials of a window from all partitions."""
     start = FIRST + number * EVERY
     return [
         partial(stream, one, start, {0: 1} if counts is None else counts, partitions) for one in range(partitions)
@@ -92,7 +92,7 @@ def window(
 
 
 def running_window(number: int) -> list[Message]:
-    """One window of it, as both partitions have it."""
+    """Return the partials of a running count's window from both partitions."""
     start = running_counts.FIRST + number * running_counts.EVERY
     return [
         (key, (value or b"").replace(b'"source":"flights"', b'"source":"rides"'), headers)

@@ -34,5 +34,5 @@ def partial(stream: str, number: int, start: int, counts: dict[int, int], partit
 
 
 def logged(messages: Iterable[Message]) -> list[Record]:
-    """The partials as they stand in their topic."""
+    """Return the partials as records of their topic."""
     return [Record(TOPICS.partials, 0, at, 0, key, value) for at, (key, value, _) in enumerate(messages)]

@@ -25,7 +25,7 @@ StatisticNumber = dict[int, dict[int, int]]
 
 
 def event_of(record: Arrived) -> dict[str, Any] | None:
-    """An event as its source declares it, with delays clamped; None for what is none."""
+    """Return an event as its source declares it, with clamped delays; None if it is no valid event."""
     try:
         event = json.loads(record.value or b"")
     except ValueError:
@@ -56,7 +56,7 @@ def clocks(about: EventsSource, records: Sequence[Arrived], ends: dict[int, int]
 def found_by(
     about: EventsSource, stream: StandingDefinition, records: Sequence[Arrived], ends: dict[int, int], effect: int
 ) -> StatisticNumber:
-    """All windows of a stream that are closed in the end, of which a feed hears before the record ``effect``."""
+    """Return all windows of a stream that are finally closed, if a feed reads the stream's opening before the record ``effect``."""
     standing = stream.standing
     size, every, lateness = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
     first = standing.window.first_from(moment_ms(standing.begins or ""))
@@ -103,7 +103,7 @@ class _Bounds:
 def _countable(
     about: EventsSource, stream: StandingDefinition, records: Sequence[Arrived], now: list[int], effect: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The events that satisfy the stream's condition and are not ahead, from its first one on."""
+    """Return the events that satisfy the stream's condition and are not ahead, from its first counted record on."""
     since, stamps = -1, now
     if about.clock == "marks":
         is_mark = [any(name == "sotto-mark" for name, _ in record.headers) for record in records]
@@ -127,7 +127,7 @@ def _countable(
 def refused_by(
     about: EventsSource, streams: Sequence[StandingDefinition], records: Sequence[Arrived]
 ) -> list[tuple[int, str]]:
-    """The offset and code of the events of a topic with the broker's clock that are dated as no event may be.
+    """Return the offset and code of a topic's events with impossible dates, by the broker's clock.
 
     Streams that control tells of at 0 count all that the topic has.
     """

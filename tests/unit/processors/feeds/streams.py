@@ -1,4 +1,4 @@
-"""Standing streams as control tells of them, without a ledger."""
+"""Standing streams from control events, without a ledger."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def texts_calibration(most_bytes: int) -> UnknownGroupsCalibration:
 
 
 def spec_of(name: str, by: tuple[str, ...] = (), *, whole: bool = False, **standing: Any) -> StreamSpec:
-    """A standing stream of five-minute windows, every so often."""
+    """Return the specification of a standing stream with windows of five minutes."""
     windows = Windows(size="5m", every=standing.pop("every", None))
     mechanism = (
         Histogram(kind="histogram", attributes=by)
@@ -93,7 +93,7 @@ def spec_of(name: str, by: tuple[str, ...] = (), *, whole: bool = False, **stand
 
 
 def incarnation_of(name: str) -> str:
-    """The identity that a stream of this name was opened with."""
+    """Return the incarnation with which a stream of this name was opened."""
     return name.encode().hex().ljust(32, "0")[:32]
 
 
@@ -106,7 +106,7 @@ def told(
     extended: Sequence[bool] = (),
     source: EventsSource = SOURCE,
 ) -> Record:
-    """The control event of a stream; ``extended`` says of each extension whether the stream had ended."""
+    """Return the control event of a stream; ``extended`` has a value for each extension: whether the stream had ended."""
     definition: dict[str, Any] = {
         "spec": spec,
         "source": source,

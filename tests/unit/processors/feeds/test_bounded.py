@@ -39,13 +39,13 @@ def test_before_the_first_mark_no_stream_has_more_open_windows_than_it_may() -> 
     )
     kafka, feed = changelog(about), start(about, Known(*streams))
     offsets, beyond = count(), 500
-    # One person, and an event in each window for far longer than that.
+    # One person has an event in each window of a far longer time.
     events = [event("a", number * FIVE_MINUTES) for number in range(EARLY_WINDOWS + 1 + beyond)]
     committed(feed, kafka, *(Arrived(next(offsets), 0, value) for value in events))
     assert feed.rejected == {"ahead": beyond}
     assert feed.open_windows <= EARLY_WINDOWS + 1 + EARLY_WINDOWS // 12 + 1
 
-    # So it is after a restart, and a mark in the middle of a batch ends it from there on.
+    # This also holds after a restart, until a mark in the middle of a batch.
     feed = start(about, Known(*streams), kafka)
     late = (EARLY_WINDOWS + 5) * FIVE_MINUTES
     committed(
@@ -82,7 +82,7 @@ def test_of_periods_that_are_over_nobody_is_kept() -> None:
 
 
 def test_what_is_done_in_the_next_period_uses_up_nothing_of_this_ones_bound() -> None:
-    """It lies in a window that reaches over the edge, and is the earlier one in the partition."""
+    """The event of the next period is in a window that spans both periods, and comes earlier in the partition."""
     about = source(clock="marks", unit="person-period", period="1d", contribution=1, total=1, ahead="7d")
     so_far: Any = {"kind": "running_count", "steps": 3}
     streams = Known(told(about, "so-far", window={"size": "7h"}, mechanism=so_far))

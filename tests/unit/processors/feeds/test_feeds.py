@@ -47,7 +47,7 @@ def hours(about: Any, name: str = "s", **standing: Any) -> Any:
 
 
 def letters(kafka_or_outputs: Any) -> list[tuple[str, Any]]:
-    """The code and the headers of each dead letter."""
+    """Return the code and the headers of each dead letter."""
     found = []
     for topic, _, messages in kafka_or_outputs:
         if topic == TOPICS.rejected:
@@ -58,7 +58,7 @@ def letters(kafka_or_outputs: Any) -> list[tuple[str, Any]]:
 
 
 def partials_of(outputs: Outputs) -> list[tuple[str, int]]:
-    """The stream and window of each partial, in order."""
+    """Return the stream and window of each partial, in order."""
     found = [value for topic, _, messages in outputs if topic == TOPICS.partials for _, value, _ in messages]
     return [(one["stream"], one["start"]) for one in (json.loads(value or b"") for value in found)]
 
@@ -153,7 +153,7 @@ def test_a_time_in_another_unit_is_refused_with_the_likely_one(at: Any, unit: by
 
 @pytest.mark.parametrize("clock", ["broker", "marks"])
 def test_history_in_the_order_of_time_is_no_dead_letter(clock: str) -> None:
-    """An event before every window is refused if the clock is beyond their beginning, and not if the clock is before it, too."""
+    """An event before every window is refused if the clock is after the first window's beginning, and accepted if it is before."""
     about = source(clock=clock)
     feed, offsets = start(about, Known(hours(about, begins=MARCH))), counting()
 
@@ -170,7 +170,7 @@ def test_history_in_the_order_of_time_is_no_dead_letter(clock: str) -> None:
 
 
 def test_windows_of_ended_streams_decide_which_events_are_too_early() -> None:
-    """An event within the windows of a stream that has ended is no dead letter, after a restart and once it is closed, too."""
+    """An event in the windows of an ended stream is no dead letter, even after a restart and after the stream is closed."""
     about = source()
     kafka, streams = (
         changelog(about),
@@ -235,7 +235,7 @@ def test_a_feed_tells_when_an_event_or_silence_closes_its_next_window() -> None:
 
 
 def test_restarted_feed_refuses_no_late_event_of_an_earlier_window() -> None:
-    """A stream that names no beginning goes on at its next window after a restart: its first window stays that of its opening."""
+    """After a restart, a stream without a declared beginning continues at its next window, and keeps its first window."""
     about = source()
     definition = told(about, moment=0)
     standing = definition.standing.model_copy(update={"begins": None})
@@ -282,7 +282,7 @@ def test_a_large_step_is_written_in_records_that_kafka_takes() -> None:
     about = source()
     kafka, feed = changelog(about), start(about, Known(hours(about)))
     records = [Arrived(one, HOUR, event(f"person {one}", HOUR)) for one in range(70_000)]
-    kafka.commit(process_records(feed, records))  # refuses what is larger than a record may be
+    kafka.commit(process_records(feed, records))  # refuses a record above the size limit
     assert len([key for key in kafka.state if key.startswith(b"piece|")]) == 2
     again = start(about, Known(hours(about)), kafka)
     assert again.people == feed.people == 70_000
@@ -342,7 +342,7 @@ def test_a_stream_that_begins_in_the_past_counts_nothing_of_what_others_had_coun
     kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5)), Arrived(1, HOUR, event("q", HOUR))]))
     feed.note_end_of_input(3 * 3600 + 5)
     drain(feed, kafka)
-    # The changelog still has what windows held that are told of.
+    # The changelog still has the counts of published windows.
     feed = start(about, definitions, kafka)
     definitions.tell(hours(about, "b"))
     kafka.commit(feed.collect_due_outputs(0.0))
@@ -355,7 +355,7 @@ def test_a_stream_that_begins_in_the_past_counts_nothing_of_what_others_had_coun
 
 
 def conditions(about: Any, count: int) -> list[Any]:
-    """Streams of the same windows with conditions that differ: of delays from −5 on, each with one more."""
+    """Return streams with equal windows and different conditions: lower limits of the delay from −5 on."""
     wheres = [f"delay >= {least} AND delay <= {most}" for least in range(-5, 11) for most in range(least, 11)]
     return [hours(about, f"c{number:03}", where=where) for number, where in enumerate(wheres[:count])]
 
@@ -423,7 +423,7 @@ def test_more_conditions_than_a_table_has_columns_have_another() -> None:
         process_records(feed, [Arrived(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)])
     )
     assert len(feed._streams.forms) == 2
-    # Tallies are put together anew after a restart: in the order in which the changelog tells of streams.
+    # After a restart, tallies are combined again, in the changelog's order of streams.
     kafka.state = dict(reversed(kafka.state.items()))
     feed = start(about, Known(*many), kafka)
     more = [Arrived(64 + one, 6, event(f"p{one % 7}", 6, delay=one % 16 - 5)) for one in range(64)]
@@ -503,13 +503,13 @@ def test_where_a_stream_that_is_extended_goes_on_hangs_on_when_control_told_and_
     kafka.commit(process_records(feed, [Arrived(2, 2 * HOUR + 2_600, event("q", 2 * HOUR + 2_600))]))
     feed.note_end_of_input(5 * 3600)
     drain(feed, kafka)
-    # Five seconds later, when all partitions have heard, the hour has begun.
+    # Five seconds later, when all partitions have read the control event, the hour has begun.
     assert [one["start"] // HOUR for one in kafka.partials()] == [3]
     assert start(about, definitions, kafka).due_at == feed.due_at
 
 
 def marked(hours: int) -> list[Arrived]:
-    """A mark an hour, each stamped a minute behind the one before, and two events behind each that are dated ahead."""
+    """Return a mark per hour, with timestamps a minute apart, each followed by two events that are ahead of the clock."""
     return [
         one
         for hour in range(hours)
@@ -526,7 +526,9 @@ def test_marks_decide_where_a_stream_ends_and_resumes() -> None:
     about = source(clock="marks", ahead="90m")
     opened = hours(about)
     halted = ended(opened, MINUTE + 1)  # in effect with the mark of 2:00
-    resumed = extended(halted, 2 * MINUTE + 1)  # with that of 3:00, before which the clock stands at 2:00
+    resumed = extended(
+        halted, 2 * MINUTE + 1
+    )  # in effect with the mark of 3:00, before which the clock is at 2:00
     for heard in range(1, 7):
         for again in range(heard, 10):
             definitions, records = Known(opened), marked(8)
@@ -544,7 +546,7 @@ def test_marks_decide_where_a_stream_ends_and_resumes() -> None:
 
 @pytest.mark.parametrize("clock", ["broker", "marks"])
 def test_feed_that_was_away_tells_of_the_windows_of_all_epochs(clock: str) -> None:
-    """A feed that restarts behind several ends and extensions asks what one asks that read of each in time."""
+    """A feed that restarts after several ends and extensions publishes the same windows as a feed that read each in time."""
     about = source(clock=clock, contribution=100, idle="5m")
     states = [hours(about)]
     for end in (100, 200, 300):

@@ -1,4 +1,4 @@
-"""Merging: each window of each stream asked once, in order, with the same bytes, whatever befalls."""
+"""Merging asks each window of each stream once, in order and with the same bytes, despite all faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUPS = {"all": 1, "origins": 3, "both": 6, "whole": 3}
 
 @st.composite
 def flows(draw: st.DrawFn) -> tuple[list[Message], dict[tuple[str, int], list[int]], dict[str, int]]:
-    """Partials in any interleaving of partitions that each keep their order, and the sums of the windows."""
+    """Draw partials in any interleaving that keeps each partition's order, with the sums of the windows."""
     partitions, windows = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     sums: dict[tuple[str, int], list[int]] = {}
     queues: list[list[Message]] = []
@@ -86,7 +86,7 @@ def test_each_window_is_asked_once_in_order_and_with_the_same_bytes(flow: Any, d
 
 
 def bench(*messages: Message) -> Bench:
-    """A task with some partials before it, and all streams open."""
+    """Return a task with some unread partials and all streams open."""
     return Bench([told(spec, offset=at) for at, spec in enumerate(SPECS)], logged(messages))
 
 
@@ -108,13 +108,13 @@ def test_a_partial_that_comes_again_counts_once() -> None:
 
 
 def running_bench(*messages: Message) -> Bench:
-    """A task with some partials of a running count over four windows before it."""
+    """Return a task with some unread partials of a running count over four windows."""
     return Bench([RUNNING.told(incarnation_of(RUNNING.name))], logged(messages))
 
 
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_running_count_asks_no_more_once_a_partition_has_forgotten_what_it_told(crash: bool) -> None:
-    """Whose people it has forgotten with it may count for more than the total."""
+    """People whose counts the partition has lost could otherwise count beyond their total."""
     [told_again, _] = running_window(0)
     task = running_bench(
         *running_window(0), *running_window(1), told_again, *running_window(2), *running_window(3)
@@ -132,7 +132,7 @@ def test_a_running_count_asks_no_more_once_a_partition_has_forgotten_what_it_tol
 
 
 def test_a_running_count_of_which_the_first_windows_are_gone_asks_nothing() -> None:
-    """Its sums would be others than those that were told with the same noise."""
+    """Otherwise its sums would differ from the published ones, with the same noise."""
     task = running_bench(*running_window(1), *running_window(2))
     task.run(1)
     assert not task.asked
@@ -153,7 +153,7 @@ def test_a_step_asks_no_more_than_its_bound_and_one_window(monkeypatch: pytest.M
     task = bench(*messages)
     assert (
         len(task.task.prepare(logged(messages)).records) == 4
-    )  # twelve questions: the second window brings them beyond seven
+    )  # twelve questions: with the second window, there are more than seven
     task.run()
     assert len(task.asked) == 30
 
@@ -178,7 +178,7 @@ def test_closed_streams_ask_and_keep_nothing(crash: bool) -> None:
 @pytest.mark.parametrize("halted", range(7))
 @pytest.mark.parametrize("resumed", range(7))
 def test_merging_asks_the_same_whenever_it_reads_of_an_end(halted: int, resumed: int, crash: bool) -> None:
-    """Windows from before an end are asked, behind it or behind an extension; a window that a partition passes over is not."""
+    """Windows before an end are asked, even after the end or an extension; a window that a partition skips is not asked."""
     first, _ = window("all", 2)
     parse_definition = [*window("all", 0), *window("all", 1), first, *window("all", 3)[1:], *window("all", 4)]
     task = bench(*parse_definition)

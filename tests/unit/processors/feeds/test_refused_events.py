@@ -55,7 +55,7 @@ def test_share_is_a_coarse_bucket(refused: int, events: int, share: str) -> None
 
 
 def test_share_forgets_events_before_the_latest() -> None:
-    """Refused events count until a thousand later ones were read, and twice added ones once."""
+    """Refused events count until a thousand later events are read; an event that is added twice counts once."""
     partition = PartitionRefusals(begin=500)
     assert refused_share([partition]) is None
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Feeds that drop retired streams count and ask as feeds that keep them."""
+"""Feeds that drop retired streams count and ask like feeds that keep them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.processors.feeds.topic import changelog, drain, start
 
 
 def retirement(name: str, offset: int = 90) -> list[Record]:
-    """The control records that retire a stream."""
+    """Return the control records that retire a stream."""
     answer = RetiredAnswer(reason="halted", spent=Amount(epsilon=0.1, delta=0.0), tops_left=3)
     value = build_retired_record([(name, answer)]).model_dump_json().encode()
     return [
@@ -32,7 +32,7 @@ def retirement(name: str, offset: int = 90) -> list[Record]:
 
 
 def retire(task: Bench, name: str, how: str) -> None:
-    """Let a task read the records, before or after a restart, with or without what they replace."""
+    """Let a task read the records, before or after a restart, with or without the records that they replace."""
     records = retirement(name)
     if how == "follows":
         task.write(task.task.follow(records))
@@ -45,7 +45,7 @@ def retire(task: Bench, name: str, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["follows", "restarts", "slow"])
 def test_merging_keeps_nothing_of_a_retired_stream(how: str) -> None:
-    """Neither open windows nor sums; later partials of the stream have no effect and no dead letter."""
+    """Merging keeps neither open windows nor sums; later partials of the stream have no effect and no dead letter."""
     messages = [*running_window(0), *running_window(1)[:1]]
     task = Bench([RUNNING.told(incarnation_of(RUNNING.name))], logged([*messages, *running_window(2)]))
     task.step(3)
