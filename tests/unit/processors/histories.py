@@ -15,7 +15,7 @@ HALTED, CLOSED = "stream-1", "stream-2"
 
 @cache
 def asked_installation() -> Driver:
-    """Streams of every mechanism in one partition, asked; one is halted, one closed, one exhausted."""
+    """Return an installation with asked streams of every mechanism in one partition; one is halted, one closed, one exhausted."""
     driver = Driver(KEY, partitions=1)
     for source in sources(Path("people.csv")):
         driver.register(source, ROWS if source.source == "people" else None)

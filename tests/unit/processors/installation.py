@@ -1,4 +1,4 @@
-"""Processors wired by hand, the events that go in, and what comes out."""
+"""Processors without an engine, their input events, and their outputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def query(identifier: str, stream: str, value: float | None = None, **more: Any)
 
 
 def table_store() -> TableStore:
-    """The store that the driver has, with its key."""
+    """Return the driver's store of tables, with its key."""
     return TableStore.keyed_by(KEY)
 
 
@@ -50,7 +50,7 @@ def worker_of(
     tables: TableStore | None = None,
     only: Iterable[str] | None = None,
 ) -> QueryProcessor:
-    """A new worker that has followed the control events of the driver's installation, or of some streams of it."""
+    """Return a new worker that has read the control events of the driver's installation, or of some of its streams."""
     worker = QueryProcessor(driver.topics, partition, key, tables or table_store())
     names = None if only is None else {name.encode() for name in only}
     control = [record for record in driver.records(driver.topics.control) if record.partition == partition]
@@ -59,12 +59,12 @@ def worker_of(
 
 
 def restarted(driver: Driver, outputs: Sequence[Outputs]) -> QueryProcessor:
-    """A new worker that has read the control events and what its predecessors wrote to the changelog."""
+    """Return a new worker that has read the control events and its predecessors' changelog."""
     return restarted_from(driver.records(driver.topics.control), driver.topics, outputs)
 
 
 def restarted_from(control: Iterable[Record], topics: Topics, outputs: Sequence[Outputs]) -> QueryProcessor:
-    """The same from these control events."""
+    """Return a new worker that has read these control events and the changelog."""
     successor = QueryProcessor(topics, 0, KEY, table_store())
     successor.restore(control)
     successor.restore(changelog(topics, outputs))
@@ -83,13 +83,13 @@ def changelog(topics: Topics, outputs: Sequence[Outputs]) -> list[Record]:
 def records(
     values: Sequence[bytes | None], *, start: int = 0, partition: int = 0, topics: Topics | None = None
 ) -> list[Record]:
-    """Query events at consecutive offsets."""
+    """Return query events at consecutive offsets."""
     topic = (topics or Topics()).queries
     return [Record(topic, partition, start + number, 0, b"", value) for number, value in enumerate(values)]
 
 
 def written(outputs: Outputs, topic: str) -> list[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]]:
-    """The messages to one topic, whatever the partition; a key that is null shows as an empty one."""
+    """Return the messages to all partitions of a topic; a null key becomes an empty one."""
     return [
         (key or b"", value, headers)
         for name, _, messages in outputs
@@ -107,7 +107,7 @@ def charges_in(outputs: Outputs, topics: Topics) -> list[Charge]:
 
 
 def checkpoints_in(outputs: Outputs, topics: Topics) -> dict[str, Checkpoint]:
-    """The last checkpoint of each stream."""
+    """Return the last checkpoint of each stream."""
     return {
         key.decode(): checkpoint_codec.decode(value)
         for key, value, _ in written(outputs, topics.state)

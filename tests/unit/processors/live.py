@@ -1,4 +1,4 @@
-"""A live topic, streams that its windows ask, and what the windows send; for tests of both."""
+"""A live topic, its standing streams, and the questions of its windows, for tests of feeds and workers."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def question(stream: str, number: int, **fields: Any) -> dict[str, Any]:
 
 
 def window(number: int) -> dict[str, str]:
-    """One of the windows of an hour that begin every quarter."""
+    """Return one of the windows of an hour that begin every quarter of an hour."""
     start = moment_ms(WINDOW["start"]) + number * span_ms("15m")
     return {"start": format_moment(start), "end": format_moment(start + span_ms("1h"))}

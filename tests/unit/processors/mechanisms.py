@@ -1,4 +1,4 @@
-"""A stream of every mechanism, and a question to each."""
+"""A stream of every mechanism, and a question to each stream."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCORES = [{"name": "low", "value": 3.0}, {"name": "high", "value": 4.0}]
 
 @dataclass(frozen=True)
 class Kind:
-    """A mechanism with questions that it takes, and one that it does not."""
+    """A mechanism with questions that it accepts, and one that it refuses."""
 
     name: str
     mechanism: dict[str, Any]

@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def people() -> dict[str, list[Any]]:
-    """Attributes that have to do with each other: women are young, and towns differ in age."""
+    """Return rows whose attributes depend on each other: women are young, and towns differ in age."""
     generator = np.random.default_rng(7)
     ages = np.minimum(generator.geometric(0.25, ROWS) - 1, AGES - 1)
     women = generator.random(ROWS) < np.where(ages < 3, 0.9, 0.3)

@@ -1,4 +1,4 @@
-"""Streams of running_count as control tells of them, and the questions that their windows ask, from people's events."""
+"""Streams of running_count from control events, and the questions of their windows, from people's events."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ Person = Sequence[tuple[int, int]]
 
 @cache
 def calibration_of(spec: StreamSpec, method: str = "basic", **facts: Any) -> RunningCountCalibration:
-    """One of the plans of a stream."""
+    """Return one of the plans of a stream."""
     return next(one for one in plan_running_counts(spec, SourceFacts(**facts)) if one.method == method)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of so many windows, by these attributes; ``moved`` is how far one person moves all of its counts."""
+    """A stream of ``steps`` windows, by these attributes; ``moved`` is how far one person moves all of its counts."""
 
     name: str = "running"
     steps: int = 6
@@ -93,7 +93,7 @@ class Stream:
         return calibration_of(self.spec, self.method, **facts).model_copy(update=dict(self.changed))
 
     def told(self, incarnation: str = "ab" * 16) -> Record:
-        """Its control event."""
+        """Return its control event."""
         opened = StreamOpened(
             spec=self.spec,
             source=SOURCE,
@@ -115,7 +115,7 @@ class Stream:
                 yield self.question(window, place, sums[place])
 
     def question(self, number: int, place: int, sums: Sequence[float], /, **otherwise: Any) -> bytes:
-        """The question of one window and group; the first window is 0."""
+        """Return the question of one window and group; the first window is 0."""
         begins = FIRST + number * EVERY
         start, end = format_moment(begins), format_moment(begins + EVERY)
         about = {"window": {"start": start, "end": end}, **({"group": self.groups[place]} if self.by else {})}
@@ -133,12 +133,12 @@ def counts_of(stream: Stream, people: Iterable[Person]) -> list[list[int]]:
 
 
 def worker_of(*streams: Stream) -> QueryProcessor:
-    """A worker that control has told of these streams."""
+    """Return a worker that has read the control events of these streams."""
     worker = QueryProcessor(TOPICS, 0, KEY, table_store())
     worker.follow([one.told(f"{place:032x}") for place, one in enumerate(streams)])
     return worker
 
 
 def asked(worker: QueryProcessor, questions: Iterable[bytes], start: int = 0) -> list[Answer]:
-    """The answers to questions that come in one batch."""
+    """Return the answers to questions that come in one batch."""
     return answers_in(process_records(worker, records(list(questions), start=start)), TOPICS)

@@ -36,7 +36,7 @@ near_the_noise = st.one_of(
 
 @st.composite
 def events(draw: st.DrawFn) -> list[bytes]:
-    """Queries near their thresholds, so that the noise decides."""
+    """Draw queries near their thresholds, so that the noise decides."""
     found = []
     for number in range(draw(st.integers(1, 40))):
         name = draw(st.sampled_from(FEEDS + TABLES))
@@ -136,7 +136,7 @@ def test_other_bytes_at_one_offset_meet_other_noise() -> None:
         log = [query("same", "best", value) + b" " * spelling for spelling in range(40)]
         return {answers_of(run(new_worker({"best"}), [records([event])]))[0].outcome for event in log}
 
-    # The threshold's own noise is fixed: some value is near enough to it for the query's noise to decide.
+    # The threshold's noise is fixed, so some value is so near to it that the query's noise decides.
     assert any(outcomes(value) == {"above", "below"} for value in range(-80, 160, 8))
 
 

@@ -1,4 +1,4 @@
-"""The ledger takes what workers report, once, and gives back exactly what was not spent."""
+"""The ledger counts each report of a worker once, and refunds exactly the unspent amount."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_forged_final_charge_refunds_nothing(ended: str | None) -> None:
 
 
 def test_whom_a_charge_ends_is_told_to_stop() -> None:
-    # Were the charge forged the stream would answer on, under a ledger that says it does not.
+    # If the charge were forged, the stream would go on answering although the ledger shows it as ended.
     service = ready()
     incarnation = grant_in(service.send(opening("1", "alarms"))).identity.incarnation
     outputs = service.send(charge("alarms", incarnation, state="halted", reason="replayed"), topic=TOPICS.charges)
@@ -130,7 +130,7 @@ def test_a_charge_of_another_incarnation_is_no_news() -> None:
 
 
 def test_no_more_is_shown_as_spent_than_as_granted() -> None:
-    # The source's δ is so large that the ρ granted implies no ε at all, and comparisons have a loss of their own.
+    # The source's δ is so large that the granted ρ implies an ε of 0, and comparisons have a separate loss.
     driver = installation(sources=[source("people", "table", accountant="zcdp", delta=0.1, epsilon=100.0)])
     pmw = {"kind": "pmw", "attributes": ["age", "sex"], "warm_start": 0, "updates": 5}
     driver.open(stream("q", "people", mechanism=pmw, epsilon=0.05, delta=1e-6))

@@ -25,7 +25,7 @@ def collect(service: Service, *records: tuple[bytes, bytes | None]) -> Collected
 
 @pytest.mark.parametrize("limit", [0, 2000, MAX_REPLACED_BYTES])
 def test_collected_records_are_the_latest_of_each_key(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deleted ones are left out, and a grant's timestamp is that of its last record."""
+    """Deleted records are left out, and a grant's timestamp is that of its last record."""
     monkeypatch.setattr("stream.budget.receipts.BLOCK_BYTES", 2 * limit)
     monkeypatch.setattr("stream.budget.receipts.MAX_REPLACED_BYTES", limit)
     service = ready()

@@ -1,4 +1,4 @@
-"""A worker's outputs beside answers: progress, checkpoints, charges and status records."""
+"""A worker's outputs in addition to answers: progress, checkpoints, charges and status records."""
 
 from __future__ import annotations
 

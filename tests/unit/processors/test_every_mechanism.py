@@ -40,7 +40,7 @@ def test_what_is_spent_grows_with_the_charged_answers_alone_and_stays_within_the
     assert spent == sorted(spent)
     assert spent[-1] <= granted + 1e-12
     for (before, after), (first, second) in zip(pairwise(spent), pairwise(given), strict=True):
-        # A stream whose δ is used counts as spent in full from its first answer on.
+        # A stream that uses δ counts as fully spent from its first answer on.
         assert (after > before) <= (first.tops_left != second.tops_left)
     assert driver.budget(kind.source).spent.epsilon == pytest.approx(spent[-1], abs=1e-11)
 
@@ -174,7 +174,7 @@ def test_a_mechanism_that_does_not_fit_its_source_is_refused_with_the_field(
 
 @every_kind
 def test_grant_keeps_the_whole_specification(kind: Kind) -> None:
-    """It keeps neither the fields at their defaults nor the model."""
+    """The grant keeps the specification without default values, and not as a model."""
     spec = StreamSpec.model_validate(kind.spec(beta=0.01))
     identity = StreamIdentity(incarnation="0f" * 16, digest="1e" * 32, key_id="ab" * 8)
     calibration: Any = None

@@ -1,4 +1,4 @@
-"""A stream that is extended goes on with all that it has measured, whatever comes when, and costs what was granted."""
+"""An extended stream continues with all its measurements, in any order of events, and costs what was granted."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def asked(driver: Driver, questions: Sequence[dict[str, Any]], prefix: str) -> l
 
 
 def dry(kind: Kind) -> tuple[Driver, list[Answer]]:
-    """A stream of this kind with hardly any charged answers, and what it answers until these are used up."""
+    """Return a stream of this kind with few charged answers, and its answers until it is exhausted."""
     fields = {name: FEW.get(name, value) for name, value in kind.mechanism.items()}
     if "threshold" in fields:
         fields["threshold"] = 5.0 if kind.source == "people" else 20.0
     changes: dict[str, Any] = {}
     if "attributes" in fields:
-        # On a table this small it takes much to find an estimate wrong.
+        # On so small a table, only a large error shows that an estimate is wrong.
         fields |= {"warm_start": 0, "beyond": "end"} if fields["kind"] == "pmw" else {"gap": 0.02}
         changes["epsilon"] = 300.0
     driver = driver_with(kind, mechanism=fields, **changes)
@@ -58,7 +58,7 @@ def dry(kind: Kind) -> tuple[Driver, list[Answer]]:
 
 
 def price(grant: GrantRecord) -> float:
-    """ε for some charged answers, of which sources can pay two times as much."""
+    """Return the ε of some charged answers; sources can pay twice as much."""
     return round(min(3.0 * grant.spec.epsilon, 300.0), 6)
 
 
@@ -154,7 +154,7 @@ def test_pmw_goes_on_from_all_that_it_has_measured(beyond: str) -> None:
     driver.crash()
     after = asked(driver, kind.questions, "b")
     assert after[0].tops_left is not None
-    # What is known by measurement is told as it was; what was not promised any more is promised again.
+    # Measured numbers are answered as before, and answers without a promise have one again.
     for place, one in known.items():
         assert (after[place].basis, after[place].estimate, after[place].alpha) == (
             "measured",
@@ -262,7 +262,7 @@ def control(driver: Driver) -> list[Record]:
 
 @pytest.fixture
 def revived() -> list[Record]:
-    """A stream's opening, its halt when it had run dry, and its extension."""
+    """Return the control events of a stream's opening, of its halt after its exhaustion, and of its extension."""
     driver = installation(spec("s"))
     driver.ask_many([query("a", "s", HIGH)])
     driver.extend("feed", "s", 1.0)
@@ -282,7 +282,7 @@ def test_whatever_order_control_comes_in_the_extension_counts(
     elif way == "one batch":
         worker.follow(events)
     else:
-        # A halt that is acted upon before the extension is heard of is final for a stream that has not run dry.
+        # A halt before the worker reads the extension is final for a stream that is not exhausted.
         events = [
             event
             for event in events
@@ -306,7 +306,7 @@ def test_a_worker_that_runs_dry_before_it_hears_of_an_extension_goes_on() -> Non
     outputs = process_records(worker, [event])
     assert worker.streams.figures()["s"][0] == "exhausted"
     [(key, value, _)] = written(outputs, driver.topics.charges)
-    # The ledger has granted more by then: this is news of what was spent, and no end.
+    # The ledger has granted more by then, so this reports charges, and does not end the stream.
     driver._append((driver.topics.charges, 0), key, value or b"")
     driver._process_all()
     grant = driver.grant("feed", "s")

@@ -1,4 +1,4 @@
-"""A request that the contract allows is done or refused; it stops neither the budget service nor a worker."""
+"""A request that the contract allows is granted or refused, and stops neither the budget service nor a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Once a stream has ended, for whatever reason, it answers nothing and says why."""
+"""An ended stream answers no question and gives the reason, whatever ended it."""
 
 from __future__ import annotations
 

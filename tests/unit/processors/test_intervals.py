@@ -41,7 +41,7 @@ def test_each_measured_number_has_an_interval(kind: Kind) -> None:
         assert len(pairs) == (1 if number else len(result.estimates or ()))
         assert all(pair is not None and pair[0] <= pair[1] for pair in pairs)
         if result.alpha is not None and number and result.estimate is not None:
-            # One number by itself is surer than all numbers together.
+            # A bound that holds for one number is smaller than one that holds for all numbers together.
             assert result.interval is not None
             assert result.interval[1] - result.interval[0] <= 2.0 * result.alpha + 2.0
     unmeasured = mechanism["kind"] in WITHOUT or mechanism.get("numbers") == "gap"
@@ -121,7 +121,7 @@ def test_share_has_an_interval_no_wider_than_its_count(kind: str) -> None:
 
 
 def test_intervals_of_estimated_counts_end_on_whole_rows() -> None:
-    """The true count is whole, also where the interval is widened to contain an estimate that is not."""
+    """The true count is whole, so intervals end on whole rows, even if widened to contain an estimate that is not whole."""
     rows = {"t": {"a": [n * n % 12 for n in range(900)], "b": [n % 10 for n in range(900)]}}
     spec = stream("s", "t", mechanism={"kind": "pmw", "attributes": ["a", "b"]}, epsilon=0.5, expected_queries=20)
     driver = installation(spec, sources=[source("t", "table", attributes={"a": 12, "b": 10})], rows=rows)

@@ -1,4 +1,4 @@
-"""Noise keys change; answers given do not, and no stream answers under a key that it was not opened with."""
+"""After a change of noise keys, given answers stay the same, and no stream answers with another key than at its opening."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Laplace streams: noise that fits each question, charged answer by answer."""
+"""Laplace streams: the noise fits each question, and each answer is charged."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def many(source: str = "people") -> dict[str, Any]:
 
 
 def gaussian_noise(driver: Driver, variances: Sequence[int | Fraction]) -> list[int]:
-    """The noise of the first answer's numbers, from the key; their variances in those of what moves by a step alone."""
+    """Return the noise of the first answer's numbers, from the key; variances are multiples of that of a number that moves by one step."""
     definition = definition_of(driver)
     calibration = definition.calibration
     assert isinstance(calibration, AnswersCalibration)

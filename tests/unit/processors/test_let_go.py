@@ -1,4 +1,4 @@
-"""Versions of tables that no stream answers from are not kept in memory."""
+"""Versions of tables from which no stream answers are not kept in memory."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def test_an_ended_stream_says_why_where_its_table_is_not_read_any_more() -> None
 
 
 def _held(driver: Driver) -> CountedTable:
-    """The table that new streams would be over."""
+    """Return the table that new streams would use."""
     return driver._tables.get(parse_source(SOURCE))

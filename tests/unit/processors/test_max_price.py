@@ -1,4 +1,4 @@
-"""Limits of a question's price: what is refused, with which price, and that nothing of it depends on data."""
+"""Limits of a question's price: refusals and their prices do not depend on data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ask(made: Driver, **question: Any) -> Answer:
 
 @pytest.mark.parametrize("limit", ["10%", 0.1])
 def test_laplace_refuses_a_price_above_max_price_and_charges_nothing(limit: float | str) -> None:
-    """An alpha that costs ε 0.62 of a grant of 1 is rejected at a limit of 0.1, with price and limit, for nothing."""
+    """An alpha that costs ε 0.62 of a grant of 1 is rejected at a limit of 0.1 without a charge; the error has price and limit."""
     made = laplace()
     refused = ask(made, **TIGHT, max_price=limit)
     assert refused.outcome == "rejected"
@@ -62,7 +62,7 @@ def test_laplace_refuses_a_price_above_max_price_and_charges_nothing(limit: floa
 @pytest.mark.parametrize("make", [laplace, pmw])
 @pytest.mark.parametrize("question", [COUNT, TIGHT, {"group_by": ["sex"], "alpha": 2.0}, {"where": "sex = 'M'"}])
 def test_price_refusals_are_the_same_for_every_table(make: Any, question: dict[str, Any]) -> None:
-    """The refusal of a first question is decided without the rows: it is the same for 3 rows and for 1,000."""
+    """The refusal of a first question does not depend on the rows: it is the same for 3 rows and for 1,000."""
     told = [ask(make(rows=rows), **question, max_price=0) for rows in (3, 1000)]
     assert [one.outcome for one in told] == ["rejected", "rejected"]
     assert (told[0].reason, told[0].price) == (told[1].reason, told[1].price)
@@ -70,7 +70,7 @@ def test_price_refusals_are_the_same_for_every_table(make: Any, question: dict[s
 
 @pytest.mark.parametrize("make", [laplace, pmw])
 def test_price_refusals_change_no_later_answer(make: Any) -> None:
-    """Questions that are refused for their price leave the numbers of all others as they are."""
+    """Questions that are refused for their price do not change the numbers of other questions."""
     questions = [{"where": f"age >= {age}"} for age in (2, 5, 7)] + [{"where": "sex = 'F'", "alpha": 200.0}]
     plain, limited = make(), make()
     # Both logs have the same records, so that noise that is bound to an offset is the same.
@@ -82,7 +82,7 @@ def test_price_refusals_change_no_later_answer(make: Any) -> None:
 
 
 def test_pmw_with_a_limit_answers_what_is_known_for_nothing() -> None:
-    """At a limit of 0 a question that was measured is answered, and one that a test may charge is refused."""
+    """At a limit of 0, a measured question is answered, and a question that may be charged is refused."""
     made = pmw()
     tested = ask(made, where="age >= 2", max_price=0)
     assert tested.outcome == "rejected"
@@ -114,7 +114,7 @@ def test_gaussian_answers_take_a_percentage_and_no_epsilon() -> None:
 
 
 def test_a_dry_run_gives_the_price_and_raises_other_refusals() -> None:
-    """A dry run has the price that the answer is then charged; what is wrong with a question is raised as ever."""
+    """A dry run has the price of the later answer, and raises the usual errors of an invalid question."""
     made = laplace()
     price = made.ask("s", dry_run=True, **TIGHT).price
     assert made.grant("people", "s").spent.epsilon == 0.0
@@ -124,7 +124,7 @@ def test_a_dry_run_gives_the_price_and_raises_other_refusals() -> None:
 
 
 def test_a_statement_has_the_price_of_all_its_questions() -> None:
-    """A statement at a limit of 0 costs nothing and has the price that it is then charged."""
+    """A statement at a limit of 0 costs nothing, and shows the price that it is charged without a limit."""
     made = laplace()
     asked = "SELECT COUNT(*), AVG(age) FROM s"
     price = made.sql(asked, max_price=0).price
@@ -136,7 +136,7 @@ def test_a_statement_has_the_price_of_all_its_questions() -> None:
 
 @pytest.mark.parametrize("limit", [-0.1, 1001.0, "ten", "101%", "-1%", "%", "1e1%", True])
 def test_a_max_price_that_is_none_is_refused_by_its_field(limit: Any) -> None:
-    """A limit is an ε from 0 to 1000 or a percentage; the refusal says so."""
+    """A limit is an ε from 0 to 1000 or a percentage; the refusal of any other limit says this."""
     with pytest.raises(Invalid, match="max_price: give an ε from 0 to 1000"):
         laplace().ask("s", **COUNT, max_price=limit)
 
@@ -150,7 +150,7 @@ def test_a_max_price_that_is_none_is_refused_by_its_field(limit: Any) -> None:
     ],
 )
 def test_streams_of_one_price_refuse_max_price(mechanism: dict[str, Any], question: dict[str, Any]) -> None:
-    """A stream that takes no alpha takes no max_price either, and answers without one."""
+    """A stream that accepts no alpha accepts no max_price either, and answers without one."""
     made = installation(mechanism, epsilon=8.0)
     assert (ask(made, **question, max_price=0.1).reason or "").startswith(
         "malformed: max_price: all charged answers"
@@ -159,7 +159,7 @@ def test_streams_of_one_price_refuse_max_price(mechanism: dict[str, Any], questi
 
 
 def test_clients_limit_questions_with_an_alpha_to_a_tenth_of_the_grant() -> None:
-    """A client's question with an alpha has a limit of 10% unless it has one; others have none, and a dry run has 0."""
+    """A client's question with an alpha has a default limit of 10%; other questions have none, and a dry run has 0."""
     plain = Query(id="a", stream="s", where="TRUE")
     tight = plain.model_copy(update={"alpha": 5.0})
     assert set_default_max_price(plain) == plain

@@ -1,4 +1,4 @@
-"""Shares of a private number of rows on pmw: no less accurate than the count that they are made of."""
+"""Shares of a private number of rows on pmw are at least as accurate as the count from which they are computed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_measured_share_has_the_error_of_its_count() -> None:
     assert count.alpha is not None
     assert share.alpha is not None
     assert share.alpha * ROWS == pytest.approx(count.alpha, rel=0.05)
-    # Hits and misses share the 5 % with which the interval may miss.
+    # The hits and the misses each have a part of the interval's failure probability of 5 %.
     assert width(share) * ROWS < 1.3 * width(count)
 
 
@@ -56,7 +56,7 @@ def test_a_share_that_is_measured_afresh_publishes_its_count() -> None:
     assert (again.spent, count.spent) == (spent, spent)
     assert count.alpha is not None
     assert first.alpha is not None
-    # Only the part p of the noise of the number of rows is added.
+    # Only the share p of the noise of the number of rows is added.
     assert first.alpha * ROWS < 1.5 * count.alpha
 
 

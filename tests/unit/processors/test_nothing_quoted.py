@@ -51,7 +51,7 @@ def new_driver() -> Driver:
 
 
 def tell(driver: Driver, event: bytes) -> list[bytes]:
-    """All that is public of what one event led to: answers, headers of dead letters, the monitor's page of refusals."""
+    """Return all public effects of one event: answers, headers of dead letters, and the monitor's page of refusals."""
     before = {topic: len(driver.records(topic)) for topic in vars_of(driver)}
     driver.send(0, event)
     told: list[bytes] = []
@@ -148,7 +148,7 @@ def test_no_part_of_a_refused_request_is_public(request_bytes: bytes) -> None:
 def test_planner_errors_refuse_without_their_message(
     error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error of the arithmetic is a refusal in the service's words, with a log line that says where it was raised."""
+    """After an arithmetic error, the service refuses in its own words, and a log line names the place of the error."""
 
     def breaks(*_: object) -> None:
         raise error(MARKER)
@@ -165,7 +165,7 @@ def test_planner_errors_refuse_without_their_message(
 
 
 def test_a_fault_beside_the_planner_refuses_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any other error fails the task, which tries the request again, and is no answer to it."""
+    """Any other error fails the task, which retries the request; it does not refuse the request."""
 
     def breaks(*_: object) -> None:
         raise ZeroDivisionError

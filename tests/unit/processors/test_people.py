@@ -1,4 +1,4 @@
-"""Streams over tables whose people have several rows: what they take, what they refuse, and what is the same for all data."""
+"""Streams over tables with several rows per person: the questions that they accept and refuse, and properties that hold for all data."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_distinct_persons_in_sql_are_exact_for_many_rows() -> None:
 
 
 def test_nothing_public_tells_whether_somebody_had_more_rows_than_count() -> None:
-    """Equal rows beyond the bound change no true answer; plans, promises and what is refused are alike for any rows at all."""
+    """Equal rows beyond the bound change no true answer; plans, promises and refusals are equal for all rows."""
     mechanisms: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"kind": "laplace", "answers": 2}, {"where": "sex = 'F'"}),
         ({"kind": "laplace", "answers": 2}, {"people": True}),
@@ -179,7 +179,7 @@ def test_answers_are_the_same_after_a_crash_and_when_asked_once_more() -> None:
 
 
 def test_check_shows_what_larger_contributions_leave_out(tmp_path: Any) -> None:
-    """The check lists doubled contributions to the first that leaves out at most one row in a hundred, and says what they cost."""
+    """The check lists doubled contributions, up to the first that leaves out at most one row in a hundred, with their costs."""
     path = tmp_path / "visits.csv"
     rows = [f"{person},F" for person in range(90) for _ in range(1 + person % 10)]
     path.write_text("who,sex\n" + "\n".join(rows) + "\n")
@@ -196,7 +196,7 @@ ROWS_OF_ONE: Final = "of each 'who' at most 2 rows count"
 
 
 def test_answers_of_a_bounded_source_carry_how_many_rows_count() -> None:
-    """Every result says how many rows of one person count, in warnings and frames; counts of people and unbounded sources do not."""
+    """Warnings and frames of results say how many rows of one person count, except for counts of people and unbounded sources."""
     made = opened(driver(), {"kind": "laplace", "answers": 20})
     asked: list[dict[str, Any]] = [{"where": "TRUE"}, {"where": "sex = 'F'"}, {"people": True}]
     results = made.ask_many([{"stream": "s", "id": str(at), **one} for at, one in enumerate(asked)])
@@ -234,7 +234,7 @@ def test_a_check_counts_the_rows_that_are_beyond_what_counts(tmp_path: Any) -> N
 
 
 def test_check_counts_the_rows_that_services_count(tmp_path: Any) -> None:
-    """Rows beyond the contribution bound are counted among the rows that fit, as services choose them."""
+    """The check counts rows beyond the contribution bound among the valid rows, with the choice that services make."""
     path = tmp_path / "visits.csv"
     path.write_text("who,sex\nann,F\nann,?\nann,M\nann,\nben,?\nben,M\ncid,F\ncid,F\ncid,M\n,F\n")
     declared = parse_source(visits(2, path=str(path)))
@@ -258,5 +258,5 @@ def test_a_simulation_measures_errors_of_the_rows_that_its_own_key_counts() -> N
     assert report.rows == 450
     assert report.counted is not None
     assert report.counted < 400
-    # ε = 900: noise is 0, so that whatever were off would be the rows.
+    # With ε = 900 noise is 0, so any error comes from the choice of rows.
     assert {one.what: one.largest for one in report.figures} == {"counts": 0.0, "people": 0.0}

@@ -1,4 +1,4 @@
-"""Streams that answer from an estimate: what they answer, promise, spend, store and refuse."""
+"""Streams that answer from an estimate: their answers, promises, charges, records and refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def spec(name: str = "pmw", **more: Any) -> dict[str, Any]:
 
 
 def driver(*specs: dict[str, Any], neighbors: str = "add-remove", table: Any = None) -> Driver:
-    """An installation with the people and these streams."""
+    """Return an installation with the table of people and these streams."""
     attributes = {
         "age": {"kind": "integers", "minimum": 0, "maximum": AGES - 1},
         "sex": list(SEXES),
@@ -47,7 +47,7 @@ Holds = Callable[[Row], bool]
 
 
 def conditions(count: int, seed: int = 1) -> list[tuple[str, Holds]]:
-    """Random ranges of age, some within one sex, town or both, as predicates and as plain functions."""
+    """Return random ranges of age, some within one sex, town or both, as predicates and as plain functions."""
     generator = np.random.default_rng(seed)
     made: list[tuple[str, Holds]] = []
     for _ in range(count):
@@ -199,7 +199,7 @@ def test_stream_ends_after_its_last_top_if_asked_to() -> None:
 
 
 def test_every_question_after_the_last_top_gets_a_free_number() -> None:
-    """By default nothing ends: later answers have no promise and cost nothing."""
+    """By default, the stream does not end: later answers have no promise and cost nothing."""
     made = driver(spec(mechanism={"warm_start": 0, "updates": 2}))
     answers = made.ask_many(asked(conditions(100)))
     assert sum(answer.basis == "noisy" for answer in answers) == 2
@@ -387,7 +387,7 @@ def test_words_of_before_still_make_a_specification() -> None:
 def test_questions_over_many_small_attributes_take_memory_in_proportion_to_their_cells(
     count: int, size: int
 ) -> None:
-    """The cumulated sums of 18 attributes of two values would have 1,478 places a cell."""
+    """Cumulated sums over 18 attributes with two values would have 1,478 numbers per cell."""
     names = [f"a{number}" for number in range(count)]
     random = np.random.default_rng(3)
     rows = {name: random.integers(0, size, 300) for name in names}

@@ -1,4 +1,4 @@
-"""Streams of pmw that were opened before estimates: read, restored and answered as they always were.
+"""Streams of pmw from before estimates are still read, restored and answered as earlier.
 
 The records beside this file were written by the version before, with the key of these tests.
 """
@@ -65,7 +65,7 @@ def test_their_questions_get_the_very_answers_that_they_got() -> None:
     recorded = [json.loads(value) for _, value, _ in WRITTEN["answers"]]
     later = {"interval", "alpha"}
     assert [without(answer, later) for answer in answers] == [without(answer, later) for answer in recorded]
-    # The error bound of a share of a noisy number of rows has become tighter, all others are equal.
+    # The error bound of a share of a noisy number of rows is tighter now; all other bounds are equal.
     shares = {
         record["id"] for record in (json.loads(query.value or b"") for query in queries) if record.get("fraction")
     }

@@ -62,7 +62,7 @@ def test_an_answer_does_not_depend_on_how_its_question_is_written(
     mechanism = {**mechanism, "beyond": "unpromised"}
     asked = questions(3)
     plain, driver = answers(neighbors, mechanism, asked)
-    # Parentheses have the parser read each one in full.
+    # Because of the parentheses, the parser reads each predicate completely.
     nested, _ = answers(neighbors, mechanism, [f"({text})" for text in asked])
     assert plain == nested
     assert len({answer.basis for answer in plain}) > 1

@@ -1,4 +1,4 @@
-"""Streams of multiplicative weights, planned for the worst case: what they answer, spend, store and refuse."""
+"""Streams of multiplicative weights, planned for the worst case: their answers, charges, records and refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = {"age": AGES, "sex": len(SEXES)}
 
 
 def people() -> dict[str, list[Any]]:
-    """A table far from uniform: the young are many, and most of them are women."""
+    """Return a table far from uniform: most people are young, and most young people are women."""
     generator = np.random.default_rng(7)
     ages = np.minimum(generator.geometric(0.35, ROWS) - 1, AGES - 1)
     women = generator.random(ROWS) < np.where(ages < 3, 0.9, 0.3)
@@ -45,7 +45,7 @@ def spec(name: str = "pmw", **more: Any) -> dict[str, Any]:
 
 
 def driver(*specs: dict[str, Any], neighbors: str = "add-remove") -> Driver:
-    """An installation with the people and these streams."""
+    """Return an installation with the table of people and these streams."""
     attributes = {"age": AGES, "sex": list(SEXES), "town": 3}
     table = source("people", "table", neighbors=neighbors, epsilon=500.0, delta=1e-4, attributes=attributes)
     return installation(*specs, sources=[table], rows={"people": PEOPLE})
@@ -64,7 +64,7 @@ def questions(count: int, seed: int = 1, stream: str = "pmw") -> list[dict[str, 
 
 
 def truth(asked: Iterable[dict[str, Any]]) -> list[int]:
-    """The true counts, by plain loops over the rows."""
+    """Return the true counts, by plain loops over the rows."""
     counts = []
     for one in asked:
         condition = one["where"].replace("BETWEEN", "in range(").replace(" AND sex = ", ") and sex == ")
@@ -189,7 +189,7 @@ def test_streams_of_a_partition_keep_hypotheses_of_their_own() -> None:
 
 
 def test_a_stream_whose_updates_are_used_up_halts() -> None:
-    # The table has far more rows than the plan was told, so that errors are larger than it reckons with.
+    # The table has far more rows than the plan assumes, so errors are larger than planned.
     made = driver(spec(mechanism={"rows": 100, "gap": 0.75, "beyond": "end"}))
     answers = made.ask_many(questions(200))
     cutoff = bases(answers).count("noisy")

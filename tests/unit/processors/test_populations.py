@@ -14,7 +14,7 @@ PATIENTS: dict[str, Any] = {"population": "patients", "epsilon": 3.0}
 
 
 def driver_with(*sources: str, **population: Any) -> Driver:
-    """A driver with the population and sources of ε = 2 over it."""
+    """Return a driver with the population, and with sources of ε = 2 that belong to it."""
     driver = Driver(KEY, partitions=1)
     driver.register_population({**PATIENTS, **population})
     for name in sources:
@@ -126,7 +126,7 @@ def table_of_forty(driver: Driver, **more: Any) -> None:
 
 @pytest.mark.parametrize("joins", ["before", "after"])
 def test_one_answer_may_take_all_of_a_grant_that_adds_up_and_a_zcdp_population_counts_it_so(joins: str) -> None:
-    """All of ε = 2 in one answer is ρ = 2²/2, and not the 2²/200 of a hundred even answers."""
+    """One answer with all of ε = 2 has ρ = 2²/2, and not the 2²/200 of a hundred equal answers."""
     driver = Driver(KEY, partitions=1)
     driver.register_population({**PATIENTS, "epsilon": 1.0, "delta": 1e-6, "accountant": "zcdp"})
     table_of_forty(driver, **({"population": "patients"} if joins == "before" else {}))
@@ -174,11 +174,11 @@ def test_a_crash_forgets_no_population_and_no_allotment() -> None:
         driver.open(spec("b", "visits", epsilon=0.6), analyst="bob")
 
 
-# Allotments.
+# Tests of allotments.
 
 
 def team() -> Driver:
-    """A source of ε = 2, of which two analysts share 1 and one of them may have 0.8."""
+    """Return an installation with a source of ε = 2; two analysts share ε = 1, and one of them may have 0.8 of it."""
     driver = installation(sources=[source(epsilon=2.0)])
     driver.allot("team", 1.0, source="feed", analysts=["ada", "bob"])
     driver.allot("ada", 0.8, source="feed")

@@ -18,7 +18,7 @@ MANY = range(2 * MAX_REQUESTS_PER_STEP)
 
 
 def known() -> Ledger:
-    """A ledger with feeds of different budgets, and tables."""
+    """Return a ledger with feeds of different budgets, and with tables."""
     ledger = Ledger()
     for number in MANY:
         ledger.register(parse_source(source(f"feed-{number}", epsilon=1.0 + number)), None)

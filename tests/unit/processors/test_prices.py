@@ -1,4 +1,4 @@
-"""Questions that say how accurate they must be: what they are answered, charged and refused, on laplace and pmw."""
+"""Questions with a wanted accuracy: their answers, charges and refusals on laplace and pmw."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_the_rest_of_a_grant_pays_for_what_costs_less_than_an_ordinary_answer() 
 
 
 def test_a_stream_without_an_ordinary_charge_left_is_exhausted() -> None:
-    """It is shown as exhausted and raises Exhausted, answers what the rest pays for, and is open again once it is extended."""
+    """It is shown as exhausted and raises Exhausted, still answers cheaper questions, and is open again after an extension."""
     made = driver(laplace(10))
     assert made.ask("s", where="age >= 3", alpha=5.0).price
     while made.list_streams("people")[0].state == "open":
@@ -363,7 +363,7 @@ def test_a_price_is_told_before_anything_is_paid_and_tells_of_sizes_alone() -> N
     assert told[0].outcome == "rejected"
 
 
-# What takes no alpha, and alphas that are none
+# Questions without alpha, and invalid alphas
 
 
 @pytest.mark.parametrize("kind", ["laplace", "pmw"])
@@ -442,7 +442,7 @@ def test_a_fraction_of_a_row_makes_numbers_cheaper_than_a_marginal() -> None:
     assert finer.price < whole.price
 
 
-# What the commands say
+# Output of the commands
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Randomized response in the service: one charge for all events, and no event answered twice with different noise."""
+"""Randomized response in the service: all events cost one charge, and no event is answered twice with different noise."""
 
 from __future__ import annotations
 

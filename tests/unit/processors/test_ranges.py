@@ -1,4 +1,4 @@
-"""The range of a feed: what its values are clamped to, and which grids are too fine for it."""
+"""The range of a feed: its values are clamped to it, and some grids are too fine for it."""
 
 from __future__ import annotations
 

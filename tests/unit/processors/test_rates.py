@@ -1,4 +1,4 @@
-"""Rates, the largest groups, and numbers for each person: answers beside the truth, and refusals."""
+"""Rates, the largest groups, and numbers for each person: answers compared with the truth, and refusals."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def opened(kind: str, neighbors: str = "add-remove", *, person: bool = False, **
 
 
 def number(answer: Result) -> tuple[float, float]:
-    """The number of an answer and its bound."""
+    """Return the number of an answer and its bound."""
     assert answer.estimate is not None
     return answer.estimate, bound(answer)
 
@@ -151,7 +151,7 @@ def test_numbers_for_each_person_are_within_their_alpha() -> None:
         assert abs(found - truth) <= alpha
         assert answer.informative
     people = driver.ask("s", people=True, group_by=["ward"])
-    # Of each person two rows count, so that everybody is in one or two wards.
+    # Two rows of each person count, so everybody is in one or two wards.
     counts = [one for _, one in by_group(people)]
     assert PEOPLE - 4 * bound(people) <= sum(counts) <= 2 * PEOPLE + 4 * bound(people)
     assert abs(counts[3]) <= bound(people)

@@ -1,4 +1,4 @@
-"""New versions of a table: who goes on and who ends, what answers tell, and what is the same after crashes."""
+"""New versions of a table: which streams continue or end, what their answers show, and what crashes do not change."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_version_is_new_even_if_nothing_changed_and_its_fingerprint_does_not_s
 
 @pytest.mark.parametrize("table", ["as it was", "changed", "broken", "missing"])
 def test_registration_again_answers_from_the_definition_alone(table: str, tmp_path: Path) -> None:
-    """The receipt of an equal definition is the same whatever became of the table; another definition is refused."""
+    """An equal definition gets the same receipt, whatever happened to the table; another definition is refused."""
     path = tmp_path / "people.csv"
     pl.DataFrame(OLD).write_csv(path)
     source = {**SOURCE, "path": str(path)}
@@ -183,7 +183,7 @@ def test_what_was_told_before_a_refresh_takes_nothing_back() -> None:
         worker.follow([one for one in old if one.partition == partition])
     assert ask(driver, "laplace").version == 2
     assert ask(driver, "histogram").outcome == "halted"
-    # And in a restore, where an older event stands behind the later one.
+    # The same in a restore in which an older event comes after the later one.
     new = driver.records(driver.topics.control)
     place = next(one.partition for one in old if one.key == b"laplace")
     processor = QueryProcessor(driver.topics, place, KEY, driver._tables)

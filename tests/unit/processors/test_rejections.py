@@ -214,7 +214,7 @@ def test_no_bytes_whatever_stop_a_worker_and_each_event_has_one_fate(seed: int) 
         if _refused_by_the_model(event):
             assert record.offset in codes
         elif codes.get(record.offset) == b"malformed":
-            # The model has nothing against a where on a feed of values, nor against a name given twice.
+            # The model accepts a ``where`` for a feed of values, and a name that is given twice.
             assert Query.model_validate_json(event).where is not None or repeats_a_name(event)
         else:
             assert not repeats_a_name(event)
@@ -318,7 +318,7 @@ def test_the_reason_of_a_rejection_fits_an_answer(message: str) -> None:
 
 
 def test_a_worker_made_by_hand_answers_as_the_drivers_own() -> None:
-    # Fingerprints and noise hang on the key: a worker made by hand must be the driver's own.
+    # Fingerprints and noise depend on the key, so a worker that is made by hand needs the driver's key.
     driver = installation(spec("feed-0"))
     worker = worker_of(driver)
     [mine] = answers_in(process_records(worker, records([query("a", "feed-0", 3.0)])), driver.topics)
@@ -326,7 +326,7 @@ def test_a_worker_made_by_hand_answers_as_the_drivers_own() -> None:
 
 
 def test_rejection_keeps_no_frames_of_earlier_raises() -> None:
-    """A constant is raised for each event that repeats a field; its frames hold the events."""
+    """One exception object is raised for each event that repeats a field; its frames would keep the events in memory."""
     worker = worker_of(installation(spec("people-0", "people")))
     event = b'{"id":"q","stream":"people-0","where":"age > 1","where":"age > 1"}'
     process_records(worker, records([event] * 50))

@@ -1,4 +1,4 @@
-"""One charge, then any number of questions; every answer is read off one noisy release that is stored nowhere."""
+"""After one charge, any number of questions are answered from one noisy release, which is not stored."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ KINDS = sorted(MECHANISMS)
 def installation(
     *kinds: str, neighbors: str = "add-remove", epsilon: float = 1.0, partitions: int = 1, **changes: Any
 ) -> Driver:
-    """A driver with a small table and a stream of each kind, named after it."""
+    """Return a driver with a small table and a stream of each kind, which is its name."""
     driver = Driver(KEY, partitions=partitions)
     driver.register(source("people", "table", neighbors=neighbors, epsilon=1000.0, attributes=ATTRIBUTES), ROWS)
     for kind in kinds:
@@ -71,7 +71,7 @@ def exact_counts() -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def whole_noise(driver: Driver, stream: str, names: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The noise of a stream for all these cells, drawn at once."""
+    """Return the noise of a stream for all these cells, drawn at once."""
     streams = worker_of(driver).streams
     slot = streams.slots[stream]
     calibration = streams.terms_at(slot).calibration
@@ -143,7 +143,7 @@ def test_every_number_is_within_the_alpha_that_it_carries(neighbors: str) -> Non
 
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
 def test_release_errors_fall_with_epsilon(kind: str) -> None:
-    """The mean error of 120 cells falls as 1/ε and their α with it, until counts are exact."""
+    """The mean error of 120 cells falls like 1/ε, and so does their α, until counts are exact."""
     truth = Counter(zip(*ROWS.values(), strict=True))
     cells = list(product(*map(range, SHAPE)))
     errors, alphas = [], []

@@ -1,4 +1,4 @@
-"""A budget that renews grants again in each period, once, and what a stream may still answer is carried over."""
+"""A renewing budget grants again in each period, once; the amounts for streams' possible later answers are carried over."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_stream_that_is_open_at_the_edge_is_carried_over_until_it_is_closed() 
     driver.open(spec("a", epsilon=0.7))
     driver.ask("a", value=LOW)
     driver.wait(HOUR)
-    # One threshold serves all its answers: whatever it tells in this period belongs with what it told before.
+    # One threshold is used for all its answers, so the answers of this period are composed with the earlier ones.
     assert left(driver) == pytest.approx(0.3)
     closed(driver, "a")
     assert left(driver) == pytest.approx(1.0 - driver.grant("feed", "a").spent.epsilon)
@@ -100,7 +100,7 @@ def test_a_stream_that_ran_dry_holds_nothing_until_it_is_extended() -> None:
     driver.wait(HOUR)
     assert left(driver) == 1.0
     driver.open(spec("b", epsilon=0.5))
-    # Its threshold is the one that it had: with the extension it counts from its opening.
+    # It keeps its threshold, so with the extension it counts from its opening on.
     with pytest.raises(Refused, match=r"source 'feed' cannot pay: ε = 1\.\d+ asked, ε = 0\.5 left"):
         driver.extend("feed", "a", 0.9)
 
@@ -134,7 +134,7 @@ def test_populations_and_allotments_renew_each_by_their_own_budget() -> None:
 
 
 def test_joining_names_what_earlier_periods_did_not_count() -> None:
-    """Answers from before a join count in the period of joining; the receipt says that past periods may exceed ε by them."""
+    """Answers from before a join count in the period of joining; the receipt says that past periods may exceed ε by their cost."""
     driver = hourly(population=None, renews=None, epsilon=0.2)
     driver.register_population({"population": "patients", "epsilon": 2.0, "renews": "1h"})
     driver.register(source("member", epsilon=9.0, population="patients"))
@@ -208,7 +208,7 @@ def test_the_first_decision_of_a_period_is_written_with_its_change() -> None:
 
 
 class TestTheServicesOwnClock:
-    """Between two events the clock moves on as a monotonic clock does, and never by the machine's date."""
+    """Between two events, the clock advances like a monotonic clock, independently of the machine's date."""
 
     def test_it_runs_from_the_latest_event(self) -> None:
         clock = LedgerClock()

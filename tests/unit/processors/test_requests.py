@@ -1,4 +1,4 @@
-"""The budget service does each request once, answers it always, and gives back what was not spent."""
+"""The budget service carries out each request once, always answers it, and refunds the unspent amount."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_the_oldest_receipts_are_dropped_and_deleted_from_the_changelog(monkeypa
     service.restart()
     [again] = receipts_in(service.send(opening("2", "stream-2", epsilon=0.1)))
     assert again.outcome == "opened"
-    # Past the memory a request is new; what it would do twice, the ledger itself refuses.
+    # A request that the service has forgotten counts as new, but the ledger itself refuses to do it twice.
     [late] = receipts_in(service.send(opening("0", "stream-0", epsilon=0.1)))
     assert late.outcome == "refused"
     assert "was used before" in (late.reason or "")

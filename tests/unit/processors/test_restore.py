@@ -1,4 +1,4 @@
-"""A state restored bit by bit, topics by turns, is the state restored at once, and that is the live one."""
+"""A state that is restored in parts, from topics in turn, equals the state restored at once and the live state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def restored(*logs: Sequence[Record]) -> QueryProcessor:
 
 @contextmanager
 def taken_in_every(count: int) -> Iterator[None]:
-    """Restores that take in what they have collected as soon as it is so much."""
+    """Let restores apply the collected records whenever there are so many."""
     with (
         patch.object(stream_control, "MAX_COLLECTED_DEFINITIONS", count),
         patch.object(stream_control, "MAX_COLLECTED_CHECKPOINTS", count),
@@ -119,7 +119,7 @@ def test_a_stream_defined_anew_starts_afresh_whatever_was_taken_in_before() -> N
 
 
 def test_a_stream_with_figures_is_not_begun_afresh_by_a_definition_that_the_restore_missed() -> None:
-    # Compaction can take a definition away from under a restore, because of another one behind the restore's end.
+    # During a restore, compaction can remove a definition because of a later one after the restore's end.
     driver = installation(spec("s", cutoff=1), spec("other", cutoff=1, epsilon=0.1))
     driver.ask_many([query("a", "s", 1e9)])
     control = driver.records(driver.topics.control)

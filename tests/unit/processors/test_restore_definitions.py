@@ -1,4 +1,4 @@
-"""Reading definitions fast gives what the model gives, and refuses what the model refuses."""
+"""The fast reader of definitions has the same results and refusals as the model."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ control: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
 
 @cache
 def written() -> list[bytes]:
-    """Definitions of every mechanism, opened, halted and closed."""
+    """Return definitions of opened, halted and closed streams of every mechanism."""
     driver = asked_installation()
     return [record.value for record in driver.records(driver.topics.control) if record.value is not None]
 
 
 def warm_reader() -> DefinitionReader:
-    """A reader that has seen all of them."""
+    """Return a reader that has read all definitions."""
     reader = DefinitionReader(TermsTable())
     assert None not in reader.read(written())
     return reader
@@ -100,7 +100,7 @@ def leaves(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """A definition with something put in the place of one of its values, or beside it."""
+    """Draw a definition in which one value is replaced, or another one is added."""
     tree = json.loads(draw(st.sampled_from(written())))
     path = draw(st.sampled_from(leaves(tree)))
     holder = tree
@@ -134,5 +134,5 @@ def test_what_is_damaged_is_read_as_the_model_reads_it_or_refused_as_there(value
     reader = warm_reader()
     for one, found in zip([written()[0], value], reader.read([written()[0], value]), strict=True):
         assert_same(reader, found, one)
-    # Alone too, and once more: what was read once is known from then on.
+    # The record is also read alone and again, because a reader remembers earlier values.
     assert_same(reader, reader.read([value])[0], value)

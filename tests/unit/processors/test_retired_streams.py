@@ -1,4 +1,4 @@
-"""Workers that drop retired streams answer, charge and restore as workers that keep them."""
+"""Workers that drop retired streams answer, charge and restore like workers that keep them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Pair:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_worker_that_drops_streams_answers_as_one_that_keeps_them(seed: int) -> None:
-    """Answers and charges are equal byte by byte, over all mechanisms, ends and restarts."""
+    """Answers and charges have equal bytes, for all mechanisms, ends and restarts."""
     pair = Pair(seed)
     for _ in range(6):
         pair.open()
@@ -170,7 +170,7 @@ def with_streams(*names: str, **more: Any) -> Installation:
 
 
 def test_budget_service_writes_digests_before_deletions() -> None:
-    """Both are one transaction's records of the stream's partition, so no reader sees them apart."""
+    """Both are records of one transaction in the stream's partition, so no reader sees only one of them."""
     found = with_streams("one", "two")
     found.end("feed", "one", "two")
     keys = [record.key for record in found.driver.records(found.topics.control)][-3:]
@@ -223,7 +223,7 @@ def test_worker_killed_before_the_deletion_deletes_after_its_restart() -> None:
 
 
 def test_updates_of_a_retired_stream_are_deleted() -> None:
-    """The updates of a hypothesis are deleted with the checkpoint, also after a kill between."""
+    """The updates of a hypothesis are deleted with the checkpoint, even if the worker is killed in between."""
     kind = next(one for one in KINDS if one.name == "sparse_pmw")
     for restarts in (False, True):
         found = Installation()
@@ -263,7 +263,7 @@ def test_definition_after_its_digest_does_not_open_the_stream(restarts: bool) ->
 
 
 def test_standby_copy_drops_what_was_retired_meanwhile() -> None:
-    """A copy that read the definition and the checkpoint, and later digest and deletions."""
+    """The copy reads the definition and the checkpoint, and later the digest and the deletions."""
     found = with_streams("one", "two")
     found.ask("one")
     found.driver.close("feed", "one")
@@ -286,7 +286,7 @@ def test_standby_copy_drops_what_was_retired_meanwhile() -> None:
 
 
 def test_slots_of_retired_streams_serve_later_ones() -> None:
-    """Opening and retiring 300 streams in turns needs the slots of those open together."""
+    """Opening and retiring 300 streams in turn needs only as many slots as streams are open at once."""
     found = with_streams()
     for round_ in range(60):
         names = [f"r{round_}-{number}" for number in range(5)]
@@ -325,7 +325,7 @@ def retired_record(*names: str, reason: str = "closed") -> RetiredStreams:
 
 
 def test_retired_stream_takes_at_most_64_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nearly all of them are on disk."""
+    """Nearly all digests are on disk."""
     monkeypatch.setattr(digest_table, "MAX_RECENT_ROWS", 8192)
     count = 100_000
     tracemalloc.start()
@@ -351,14 +351,14 @@ def test_reasons_have_a_bound() -> None:
 
 @pytest.mark.parametrize("value", [b"{}", b"", b'{"kind":"retired","names":"00","answers":[],"answer_of":[0]}'])
 def test_unreadable_digests_are_ignored(value: bytes) -> None:
-    """A later release may write others; the worker keeps these streams until it is upgraded."""
+    """A later release may write other digests; the worker keeps their streams until it is upgraded."""
     found = with_streams("one")
     found.keep(found.worker.follow([Record(found.topics.control, 0, 9, 0, RETIRED_PREFIX + b"0", value)]))
     assert found.ask("one")["outcome"] == "above"
 
 
 def test_closed_partition_frees_its_files_without_a_garbage_collection() -> None:
-    """Full collections are rare: cycles would keep the files of each session on a disk that is full."""
+    """Full collections are rare, so reference cycles would keep the files of each session, even on a full disk."""
     driver = new_driver(1.0, partitions=1)
     for number, kind in enumerate(KINDS):
         driver.open(kind.spec(stream=f"stream-{number}"), acknowledge=True)

@@ -51,7 +51,7 @@ def so_far(steps: int = STEPS, **changed: Any) -> dict[str, Any]:
 
 
 def searched(hour: int, counts: dict[str, int], who: str = "p") -> list[dict[str, Any]]:
-    """Searches of different people in one hour."""
+    """Return searches of different people in one hour."""
     terms = [term for term, count in counts.items() for _ in range(count)]
     return [
         {"who": f"{who}{hour}-{number}", "at": HOUR.format(hour), "term": term, "site": "ab"[number % 2]}
@@ -60,7 +60,7 @@ def searched(hour: int, counts: dict[str, int], who: str = "p") -> list[dict[str
 
 
 def day(driver: Driver, *hours: dict[str, int]) -> list[Result]:
-    """The answers of windows with so many searches each."""
+    """Return the answers of windows with so many searches each."""
     found: list[Result] = []
     for hour, counts in enumerate(hours, start=8):
         driver.publish("shop", searched(hour, counts))
@@ -109,7 +109,7 @@ def test_whole_horizon_is_charged_with_the_first_answer() -> None:
 
 
 def test_released_text_stays_released_through_restores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The noise of the second window is far below 0; the text keeps its place, and the same after a replay."""
+    """Although the second window's noise is far below 0, the text stays released, also after a replay."""
     driver = installation(so_far(), sources=[shop()], partitions=2)
 
     def fallen(law: Any, subkey: bytes, names: Any) -> Any:
@@ -221,7 +221,7 @@ def test_plan_names_the_threshold_and_compares(tmp_path: Path) -> None:
 
 
 def test_threshold_grows_slowly_with_the_horizon() -> None:
-    """A count over 1,000 windows needs a text to have less than 15 times what one window needs."""
+    """In a count over 1,000 windows, the least count of a text is less than 15 times that for one window."""
     thresholds = [threshold_of(installation(so_far(steps), sources=[shop()])) for steps in (1, 24, 1000)]
     assert thresholds == sorted(thresholds)
     assert thresholds[2] < 15 * thresholds[0]

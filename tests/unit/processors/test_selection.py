@@ -1,4 +1,4 @@
-"""Noisy max and the exponential mechanism in the service: a name for each question, at its price, once."""
+"""Noisy max and the exponential mechanism in the service: each question gets a name, for its price, once."""
 
 from __future__ import annotations
 

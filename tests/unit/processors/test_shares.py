@@ -85,7 +85,7 @@ def test_a_question_larger_than_all_there_is_goes_alone() -> None:
 def test_what_is_outstanding_stays_within_bounds_and_survives_a_restore(
     asked: Sequence[tuple[int, int, int]], at: int
 ) -> None:
-    """A successor that has the figures decides as its predecessor would have."""
+    """A successor with the restored figures makes the same decisions as its predecessor."""
     limits, now = Limits.of(5.0, 0.7), 0
     shares = Shares(limits)
     for number, (slot, work, pause) in enumerate(asked):
@@ -105,12 +105,12 @@ def test_what_is_outstanding_stays_within_bounds_and_survives_a_restore(
         assert shares._outstanding <= max(limits.outstanding, work)
 
 
-# Of whole processors.
+# Tests of whole processors.
 
 
 @cache
 def people() -> Driver:
-    """Three streams over a table, in one partition, and one of trusted values."""
+    """Return an installation with three streams over a table and one of values, all in one partition."""
     return installation(
         *(stream(name, "people", "laplace", mechanism={"answers": 500}) for name in STREAMS),
         stream("feed"),
@@ -186,7 +186,7 @@ def test_no_limit_means_nobody_is_busy() -> None:
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_who_is_busy_follows_from_the_log_whatever_the_batches_and_restarts_were(data: st.DataObject) -> None:
-    """Malformed questions, trusted values and clocks that go back among the others."""
+    """The log also has malformed questions, questions with values and clocks that go back."""
     chance, now, records = random.Random(data.draw(st.integers(0, 2**32))), 0, []
     for offset in range(80):
         now += chance.choice((0, 0, 0, 5, 700, -300))
@@ -224,7 +224,7 @@ def test_a_batch_is_cut_by_its_work_and_each_piece_says_how_far_it_is() -> None:
     assert max(sizes[:-1]) - min(sizes[:-1]) < 0.1 * max(sizes)
 
 
-# Of what questions cost.
+# Tests of the work of questions.
 
 
 def told(driver: Driver, **asked: Any) -> int:
@@ -257,7 +257,7 @@ def test_the_work_of_a_question_does_not_tell_how_many_rows_there_are_where_that
 
 
 def test_work_in_an_engine_is_that_of_a_larger_table() -> None:
-    """Long predicates are busy there, while a batch of a hundred counts fits into a share and is one batch."""
+    """Long predicates are refused as ``busy`` there, while a hundred counts fit into a share and are one batch."""
     long, short = " OR ".join(f"a{n % 10} = {n % 4} AND a1 = 2" for n in range(90)), "a1 = 2 AND a2 = 1"
     hidden = over({"kind": "laplace"}, 10, "add-remove", engine="duckdb")
     assert told(hidden, where=long) > 5 * SECOND
@@ -321,7 +321,7 @@ def test_an_attribute_is_found_however_its_name_is_written() -> None:
 
 
 def test_1800_of_the_slowest_questions_hold_a_neighbour_up_for_ten_seconds_of_work() -> None:
-    """At the default settings, with as many terms over 2²⁰ cells as an event has room for."""
+    """The settings are the defaults, and each question has the most terms that an event can have, over 2²⁰ cells."""
     assert (Settings().work_outstanding, Settings().work_rate) == (20.0, 0.5)
     driver = over({"kind": "pmw", "attributes": list(CELLS), "updates": 5})
     driver.open(stream("quiet", "people", "laplace"))

@@ -1,4 +1,4 @@
-"""Numbers on a decimal grid are published as the decimals that they are."""
+"""Numbers on a decimal grid are published as exact decimals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standing streams: what opens, what is filled in, and what their plans take a person to move."""
+"""Standing streams: which ones open, their default fields, and the largest move of a person in their plans."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_the_ledgers_clock_begins_a_stream_that_says_nothing_else(driver: Driver
 
 
 def at_the_turn_of_2026(driver: Driver, **source: Any) -> None:
-    """Register a live topic beside, and have the ledger's clock stand there."""
+    """Register another live topic, and set the ledger's clock to this time."""
     driver.register(flights(source="visits", topic="visits", **source))
     driver._budget.ledger.advance_clock(moment_ms("2026-01-01T00:00:00Z"))
 
@@ -330,7 +330,7 @@ def test_the_plans_sensitivity_is_what_one_persons_events_move(
 
 
 def test_gaussian_noise_of_a_window_fits_the_euclidean_norm() -> None:
-    """At δ > 0, and with as many windows, Gaussian noise is narrower; all events of a person may lie in one group."""
+    """With δ > 0 and so many windows, Gaussian noise is narrower; all events of a person may be in one group."""
     deviations = {}
     for count in ("events", "people"):
         driver = Driver(KEY)

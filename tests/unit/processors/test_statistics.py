@@ -56,7 +56,7 @@ def replaced() -> Driver:
 
 
 def rank_error(values: list[int], found: float, q: float) -> float:
-    """By how many rows the rank of ``found`` misses that of the quantile."""
+    """Return the number of rows by which the rank of ``found`` differs from the quantile's rank."""
     numbers = np.array(values)
     below, upto, wanted = np.sum(numbers < found), np.sum(numbers <= found), q * len(values)
     return float(max(0.0, below - wanted, wanted - upto))
@@ -168,7 +168,7 @@ def test_each_answer_of_laplace_is_charged_once() -> None:
 
 
 def test_statistics_of_an_estimate_share_one_comparison() -> None:
-    """Quantiles of one attribute ask the same cumulative counts, so a second one is decided already."""
+    """Quantiles of one attribute use the same cumulative counts, so the second one is already measured."""
     made = driver(epsilon=0.05)
     first, second = made.ask("pmw", quantile="age"), made.ask("pmw", quantile="age", q=0.9)
     assert second.basis in {"measured", "hypothesis"}

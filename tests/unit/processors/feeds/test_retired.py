@@ -74,7 +74,7 @@ def test_merging_drops_a_halted_stream_only_once_it_is_retired() -> None:
 
 @pytest.mark.parametrize("slow", [False, True])
 def test_definitions_drop_a_retired_stream(slow: bool) -> None:
-    """Also if compaction removed the deletion; a definition behind the digest does not come back."""
+    """This holds even if compaction removed the deletion; a definition after the digest is ignored."""
     definitions = FeedDefinitions()
     opened = [told(spec, offset=at) for at, spec in enumerate(SPECS)]
     definitions.apply_control([*opened, told(SPECS[0], "halted", offset=9)])
@@ -97,7 +97,7 @@ def test_definitions_keep_no_source_of_retired_streams() -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_counting_deletes_the_records_of_a_retired_stream(restarts: bool) -> None:
-    """A restart finds a record without a definition, and does not wait for one."""
+    """After a restart, counting finds a record without a definition, and does not wait for one."""
     definitions, kafka = FeedDefinitions(), changelog(SOURCE)
     definitions.apply_control([told(spec, offset=at) for at, spec in enumerate(SPECS)])
     feed = start(SOURCE, definitions, kafka)
@@ -160,7 +160,7 @@ class Pair:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_feeds_that_drop_streams_ask_as_those_that_keep_them(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Partials, questions and answers are equal, over ends, periods and restarts."""
+    """Partials, questions and answers are equal, despite ends, periods and restarts."""
     monkeypatch.setattr(budget_processor, "LEAST_RETIRED_PER_PARTITION", 0)
     pair = Pair(seed)
     for step in range(40):

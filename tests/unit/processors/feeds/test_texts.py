@@ -33,7 +33,7 @@ TEXTS = {"place": {"kind": "text", "max_length": 40}}
 
 
 def texts_of(definition: StandingDefinition, most_bytes: int = MOST_WINDOW_BYTES) -> StandingDefinition:
-    """A running count stays one: feeds and merging need the limit of the calibration alone."""
+    """Return the stream with private texts; a running count stays one, because feeds and merging use only the calibration's limit."""
     mechanism = UnknownGroups(kind="unknown_groups", answers=100)
     changed = {"delta": 1e-6} if definition.is_running else {"mechanism": mechanism, "delta": 1e-6}
     spec = definition.spec.model_copy(update=changed)
@@ -41,14 +41,14 @@ def texts_of(definition: StandingDefinition, most_bytes: int = MOST_WINDOW_BYTES
 
 
 def published(kafka: Kafka, name: str) -> dict[int, dict[bytes, int] | None]:
-    """The committed counts of a stream's texts by window."""
+    """Return the committed counts of a stream's texts by window."""
     partials = [partial for partial in kafka.partials() if partial["stream"] == name]
     return {partial["start"]: decode_text_counts(partial["texts"]) for partial in partials}
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_text_counts_equal_those_of_declared_groups(seed: int) -> None:
-    """The origin is declared, and is also a text: both are counted over crashes and restores."""
+    """The origin is both a declared attribute and a text; both are counted despite crashes and restores."""
     chance = random.Random(seed)
     about = source(
         contribution=chance.choice([1, 2, 3]),
@@ -83,7 +83,7 @@ def test_text_counts_equal_those_of_declared_groups(seed: int) -> None:
 
 
 def arrived(*places: Any, at: int = MINUTE) -> list[Arrived]:
-    """Events of different people, each with a text."""
+    """Return events of different people, each with a text."""
     events = [
         {"who": f"p{number}", "at": at, "origin": "EWR", "delay": 0, **({} if one is None else {"place": one})}
         for number, one in enumerate(places)
@@ -92,7 +92,7 @@ def arrived(*places: Any, at: int = MINUTE) -> list[Arrived]:
 
 
 def closed_after(records: list[Arrived], *, most_bytes: int = MOST_WINDOW_BYTES, restores: int = 0) -> Any:
-    """The counts of the first hour, with a restore after every so many events."""
+    """Return the counts of the first hour, with a restore after every so many events."""
     about = source(texts=TEXTS)
     known, kafka = Known(texts_of(told(about, by=["place"]), most_bytes)), changelog(about)
     feed, step = start(about, known, kafka), restores or len(records)

@@ -1,4 +1,4 @@
-"""Windows that wait for their periods are asked in the order in which they close, however many of them had come by then."""
+"""Windows that wait for their periods are asked in order of their closing times, regardless of how many have come by then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ORDER = sorted(
 
 
 def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
-    """The period's questions in their order, where so many windows had come when control told of its streams, and others come so many at a time."""
+    """Return the period's questions in order, if so many windows came before control told of its streams, and then so many at a time."""
     definitions = FeedDefinitions()
     task = MergeProcessor(TOPICS, 0, definitions)
     models = [told(spec, source=HOURLY) for spec in MODELS]
@@ -44,7 +44,7 @@ def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
     records = logged(partial(name, 0, start, {}, 1) for start, name in ORDER)
     written: list[Outputs] = [process_records(task, records[:come_before]), task.collect_due_outputs(0.0)]
     for record in opened:
-        # Control has partitions, and is heard of one after the other.
+        # Control has several partitions, which are read one after the other.
         definitions.apply_control([record])
         written.append(task.collect_due_outputs(0.0))
     for place in range(come_before, len(records), at_once):

@@ -1,4 +1,4 @@
-"""A live topic for tests: its source and streams, events as records, and what a feed's processor makes of them."""
+"""A live topic for tests: its source and streams, events as records, and the outputs of a feed's processor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def source(**other: Any) -> EventsSource:
 
 @dataclass(frozen=True)
 class Arrived:
-    """A record of the topic, as aiokafka has it."""
+    """A record of the topic, in the form that aiokafka returns."""
 
     offset: int
     timestamp: int
@@ -51,7 +51,7 @@ class Arrived:
 
 
 def columns(records: Sequence[Arrived], timestamp_type: int = 1) -> RecordColumns:
-    """The same records as they are fetched where the kernel is compiled."""
+    """Return the same records in the form that a fetch returns with the compiled kernel."""
     return RecordColumns(
         "ops.departures",
         0,
@@ -74,7 +74,7 @@ def event(who: Any, at: Any, origin: str = "EWR", delay: Any = 0) -> bytes:
 
 
 class Known(FeedDefinitions):
-    """Definitions as a test tells them."""
+    """Definitions that a test sets."""
 
     def __init__(self, *streams: StandingDefinition) -> None:
         super().__init__()
@@ -118,18 +118,18 @@ def told(
 
 
 def ended(known: StandingDefinition, moment: int) -> StandingDefinition:
-    """A stream of which control told at a moment that it has ended."""
+    """Return the control record with which a stream has ended at a moment."""
     *epochs, latest = known.epochs
     return replace(known, kind="halted", epochs=(*epochs, replace(latest, ends=moment)))
 
 
 def extended(known: StandingDefinition, moment: int) -> StandingDefinition:
-    """A stream that had ended and of which control told at a moment that it was extended."""
+    """Return the control record with which an ended stream was extended at a moment."""
     return replace(known, kind="opened", epochs=(*known.epochs, Epoch(known.epochs[-1].number + 1, moment)))
 
 
 def home(who: Any, partitions: int) -> int:
-    """The partition of a person."""
+    """Return the partition of a person."""
     return partition_of(str(who).encode(), partitions)
 
 
@@ -166,7 +166,7 @@ class Kafka:
         ]
 
     def partials(self, to: int | None = None) -> list[dict[str, Any]]:
-        """All partials, or those to one partition, in their order there."""
+        """Return all partials, or those of one partition, in order."""
         return [
             json.loads(value or b"")
             for topic, partition, _, value in self.log
@@ -177,7 +177,7 @@ class Kafka:
 def start(
     about: EventsSource, definitions: FeedDefinitions, kafka: Kafka | None = None, partitions: int = 1
 ) -> FeedProcessor:
-    """A processor of partition 0, restored from what was committed."""
+    """Return a processor of partition 0, restored from the committed records."""
     processor = FeedProcessor(TOPICS, about, 0, partitions, definitions)
     processor.restore([] if kafka is None else kafka.records())
     processor.end_restore()
@@ -189,7 +189,7 @@ def changelog(about: EventsSource) -> Kafka:
 
 
 def drain(processor: FeedProcessor, kafka: Kafka) -> None:
-    """Have all written that is due."""
+    """Let the processor publish everything that is due."""
     while True:
         outputs = processor.collect_due_outputs(0.0)
         if not outputs:
