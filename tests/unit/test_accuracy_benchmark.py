@@ -1,4 +1,4 @@
-"""The accuracy benchmark: its questions, its peers' algorithms, and what it keeps and writes."""
+"""The accuracy benchmark: its questions, its peers' algorithms, its caches and its output."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_pmw_bypass_pays_as_published(codes: Any) -> None:
     different = {repr(boxes.slices(place)) for place in range(600)}
     assert 5 <= told.paid <= len(different)
     assert np.abs(told.estimates - truth).max() <= 0.1 * 500
-    # A question that was paid for has the same answer again.
+    # A repeated question, which is paid for already, has the same answer.
     [axes] = [axes for axes, places in boxes.by_axes() if 0 in places]
     question = {axis: (int(boxes.lows[0, axis]), int(boxes.highs[0, axis])) for axis in axes}
     twice = Boxes.of(SIZES, [question] * 3)
@@ -130,7 +130,7 @@ def test_runs_are_kept_and_not_made_twice(tmp_path: Path) -> None:
     assert kept.of(case) == runs
     assert median(kept.of(case), "largest") == 0.3
     assert kept.of(Case(Workload(FEW, 10, 500), 1.0, 0.0, "pmw")) == []
-    # Two that measure at once lose nothing of each other's.
+    # Two processes that measure at the same time lose no result of each other.
     first, second = Measured(path), Measured(path)
     first.put(case, 3, runs[0])
     second.put(case, 4, runs[1])

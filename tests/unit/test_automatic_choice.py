@@ -78,7 +78,7 @@ def test_auto_keeps_a_workload_of_named_sets() -> None:
 
 
 def test_auto_measures_pairs_for_most_of_epsilon() -> None:
-    """Pairs are what is asked for: they are a fifth less wrong than on pmw's own plan, α is hardly larger."""
+    """The questions are about pairs: their error is a fifth smaller than with pmw's own plan, and α is hardly larger."""
     driver = Driver(KEY, partitions=1)
     attributes = dict.fromkeys("abcde", 24)
     driver.register(

@@ -87,7 +87,7 @@ def test_up_says_that_another_program_has_the_usual_port() -> None:
 
 
 def test_source_commands_give_and_show_the_engine(driver: Driver) -> None:
-    """``--engine`` replaces the declared engine; list and show name it, with the rows that memory has room for."""
+    """``--engine`` replaces the declared engine; list and show name it, with the number of rows that fit into memory."""
     table = source("people", "table", path="in memory", attributes={"age": 100, "zip": 1000})
     driver.register({**table, "source": "first"}, {"age": [1], "zip": [2]})
     driver._tables.put("people", pl.DataFrame({"age": [1], "zip": [2]}))
@@ -110,7 +110,7 @@ def test_source_commands_give_and_show_the_engine(driver: Driver) -> None:
 def test_source_with_the_data_of_another_budget_is_warned_about(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two budgets of one table add up for its people; sources of one population share a budget."""
+    """Two budgets of one table add up for its people, unless its sources share the budget of one population."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     for name in ("p.csv", "q.csv"):
@@ -133,7 +133,7 @@ def test_source_with_the_data_of_another_budget_is_warned_about(
 
 
 def test_up_names_a_witness_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A missing folder is said at the start, and stops nothing; a witness without an anchor yet is fine."""
+    """A missing folder is reported at the start, and stops nothing; a witness without an anchor is no error."""
     warn_about_witnesses(Settings(witnesses=f"file://{tmp_path}/anchors, file://{tmp_path}/away/anchors"))
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"warning: witness: file://{tmp_path}/away/anchors: No such file")

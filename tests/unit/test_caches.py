@@ -1,4 +1,4 @@
-"""Caches: what they keep, how much it weighs, and that metrics show it."""
+"""Caches: the values that they keep, their weights, and their metrics."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_recent_cache_weighs_at_most_twice_its_capacity() -> None:
 
 
 def test_recent_cache_weighs_a_value_once() -> None:
-    """A value that is read or put again leaves the older generation, and a too heavy one both."""
+    """A value that is read or put again leaves the older generation; a value that is too heavy leaves both."""
     cache: RecentCache[str, str] = RecentCache(10)
     cache.put("a", "1", 6)
     cache.put("b", "2", 6)

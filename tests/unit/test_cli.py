@@ -1,4 +1,4 @@
-"""The command line, as far as it goes without Kafka: run as a process, as people run it."""
+"""The command line without Kafka, run as a process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.commands import run_sotto
 
 
 def plan(*arguments: str) -> dict[str, float]:
-    """Each calibration's α, as the command prints it."""
+    """Return each calibration's α, as the command prints it."""
     result = run_sotto("plan", "--mechanism", "above_threshold", "--json", *arguments)
     assert result.returncode == 0, result.stderr
     printed = json.loads(result.stdout)
@@ -218,7 +218,7 @@ def test_the_id_of_a_question_is_its_own(given: str | None, monkeypatch: pytest.
 
 
 def test_several_attributes_in_one_option_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only once they are refused: an attribute's name may hold a comma."""
+    """The hint comes only after a refusal, because an attribute's name may contain a comma."""
     outcomes: list[Outcome] = ["rejected", "answer"]
 
     async def reject(query: Query, _: float, **__: bool) -> Result:

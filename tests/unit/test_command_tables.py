@@ -34,7 +34,7 @@ def test_no_word_is_cut_at_any_width(width: int) -> None:
 
 
 def test_what_does_not_fit_beside_a_row_is_below_it() -> None:
-    """Columns stay aligned; of the others each line has as many as fit, with their names."""
+    """Columns stay aligned; the other fields follow below with their names, as many as fit into each line."""
     assert "┃" in printed(200, "streams", COLUMNS_OF_STREAMS, ROWS)
     narrow = [line.rstrip() for line in printed(80, "1 streams", COLUMNS_OF_STREAMS, ROWS).splitlines()]
     assert narrow == [
@@ -47,7 +47,7 @@ def test_what_does_not_fit_beside_a_row_is_below_it() -> None:
 
 
 def test_a_long_reason_is_below_its_row_whole() -> None:
-    """Entries of the trail keep their columns beside a reason of any length."""
+    """Entries of the trail keep their columns even with a long reason."""
     reason = "refused: source 'patients-of-2026' cannot pay: ε = 1.5 asked, ε = 1 left; " + "ask for less " * 9
     rows = [
         ["12", "2026-11-22 10:00:02", "olga.petrova", "open", "fever-watch-north", reason, "ε 1"],

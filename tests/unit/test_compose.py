@@ -1,4 +1,4 @@
-"""The compose file starts what it should, with commands that exist and no secret inside."""
+"""The compose file starts the intended services, with existing commands and without secrets."""
 
 import os
 import re
@@ -193,7 +193,7 @@ def test_the_image_gets_every_package_that_the_project_consists_of() -> None:
 
 
 def composer() -> list[str]:
-    """The command that checks the file: Docker Compose, or else the loader that it is built on."""
+    """Return the command that checks the file: Docker Compose, or otherwise the library that loads its files."""
     docker, loader = shutil.which("docker"), shutil.which("compose-spec")
     if docker and not subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
         return [docker, "compose", "--file", str(COMPOSE), "config", "--quiet"]

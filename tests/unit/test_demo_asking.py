@@ -1,4 +1,4 @@
-"""The demo asks again what came too soon, and counts what was never answered."""
+"""The demo repeats questions that were refused as ``busy``, and counts questions without an answer."""
 
 from __future__ import annotations
 

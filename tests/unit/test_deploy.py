@@ -1,4 +1,4 @@
-"""Prometheus and Grafana ask for figures that exist, and the alerts fire when they should."""
+"""Prometheus and Grafana use existing metrics, and the alerts fire in the intended cases."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def queries() -> list[str]:
 
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
-    """Every series that the services and the monitor offer, with its labels."""
+    """Return all series that the services and the monitor offer, with their labels."""
     installation = Installation()
     installation.open(spec("one"))
     installation.ask("one", HIGH)
@@ -70,16 +70,16 @@ def exported() -> dict[str, set[str]]:
             found.setdefault(name, set())
         for sample in family.samples:
             found[sample.name] |= set(sample.labels)
-    # Without a service at work there is nothing to tell of partitions.
+    # Without a running service there are no figures of partitions.
     for name in ("sotto_monitor_lag_events", "sotto_monitor_unassigned_partitions"):
         found[name] |= {"role"}
-    found["sotto_monitor_topic_stalled"] |= {"source"}  # nor of a live topic, without one
+    found["sotto_monitor_topic_stalled"] |= {"source"}  # and without a live topic, none of a live topic
     return found
 
 
 @pytest.fixture(scope="module")
 def begun() -> set[str]:
-    """The counters that a service offers from its start."""
+    """Return the counters that a service offers from its start."""
     alerting, feeding = AlertMetrics(), CollectorRegistry()
     alerting.for_target("oncall")
     FeedFigures(feeding)

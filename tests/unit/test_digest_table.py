@@ -1,4 +1,4 @@
-"""A table of digests finds each row that was added, and no other, whatever is in files or in memory."""
+"""A table of digests finds exactly the added rows, whether they are in files or in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def some_digest(chance: Random) -> bytes:
 @pytest.mark.parametrize("row_bytes", [0, 1, 36])
 @pytest.mark.parametrize("most_recent", [2, 7, 100])
 def test_digest_table_equals_a_dict(row_bytes: int, most_recent: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For each search, alone or of many digests at once, with pages of a few rows and merges of a few pages."""
+    """This holds for searches of one digest and of many, with pages of a few rows and merges of a few pages."""
     monkeypatch.setattr(digest_table, "MAX_RECENT_ROWS", most_recent)
     monkeypatch.setattr(digest_table, "PAGE_BYTES", 128)
     monkeypatch.setattr(digest_table, "_PAGES_PER_READ", 3)
@@ -59,7 +59,7 @@ def test_digest_table_equals_a_dict(row_bytes: int, most_recent: int, monkeypatc
 
 @pytest.fixture(autouse=True)
 def few_recent_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that a small table reaches."""
+    """Lower the limits, so that a small table writes files."""
     monkeypatch.setattr(digest_table, "MAX_RECENT_ROWS", 16)
 
 
@@ -91,7 +91,7 @@ def test_memory_does_not_grow_with_the_table(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def full_table() -> DigestTable:
-    """A table that writes a file with its next row."""
+    """Return a table that writes a file with its next row."""
     table = DigestTable()
     for number in range(111):
         table.add(digest_of(number))
@@ -166,7 +166,7 @@ def test_damaged_file_is_an_error_and_no_missing_row(damage: str, full_table: Di
 
 
 def test_files_have_no_name_and_are_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Other users cannot read them, and nothing is left when the table is gone."""
+    """Other users cannot read the files, and none is left when the table is freed."""
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("SOTTO_ENGINE_FOLDER", str(tmp_path))
     table = DigestTable()

@@ -1,4 +1,4 @@
-"""Sotto in memory: crashes and redeliveries, wherever they fall, change nothing that anybody can see."""
+"""Sotto in memory: crashes and redeliveries at any place change nothing that a client can see."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def new_driver(*streams: str, partitions: int = 2) -> Driver:
 
 
 def everything(driver: Driver) -> dict[str, list[Record]]:
-    """All that stands in any topic."""
+    """Return all records of all topics."""
     topics = driver.topics
     return {
         topic: driver.records(topic)
@@ -65,12 +65,12 @@ def everything(driver: Driver) -> dict[str, list[Record]]:
 
 
 def owner_of(driver: Driver, stream: str) -> str:
-    """The source that a stream was opened on; any, if it was not."""
+    """Return the source on which a stream was opened; any source if it was not opened."""
     return next((one.spec.source for one in driver.list_streams() if one.spec.stream == stream), "feed")
 
 
 class CrashMachine(RuleBasedStateMachine):
-    """Two installations are told the same; one crashes and has its batches delivered again, the other never."""
+    """Two installations get the same input; one of them crashes and has batches delivered again."""
 
     @initialize()
     def start(self) -> None:
@@ -270,7 +270,7 @@ def test_a_table_that_is_none_is_refused_with_its_column(table: Any, told: str) 
 
 
 def test_driver_names_why_a_table_is_not_read(tmp_path: Path) -> None:
-    """A path whose table is missing, malformed or lacks a column is refused by its cause, the file and the remedy."""
+    """The refusal of a missing or malformed table, or of one without a column, names the cause, the file and the remedy."""
     driver = Driver(KEY)
     with pytest.raises(Refused, match=r"no table can be read there: missing; give a well-formed \.csv"):
         driver.register({**PEOPLE, "path": f"{tmp_path}/none.csv"})
@@ -314,7 +314,7 @@ def retired_after(days: float, **options: float) -> bool:
 
 
 def test_driver_retires_streams_as_the_services_do() -> None:
-    """The default is the setting's, in the driver's time; answers and refusals stay the same."""
+    """The retention time has the setting's default, in the driver's time; answers and refusals do not change."""
     days = Settings().retire_days
     assert (retired_after(days), retired_after(days + 0.1)) == (False, True)
     assert (retired_after(days, retire_days=1.0), retired_after(days + 1, retire_days=0.0)) == (True, False)
@@ -367,7 +367,7 @@ def test_another_request_under_a_used_id_is_refused() -> None:
     ],
 )
 def test_arguments_of_a_wrong_kind_are_a_sotto_error(call: Callable[[Any], object], words: str) -> None:
-    """A call with what it does not take raises one of the family, which names the argument, and changes nothing."""
+    """A call with a wrong argument raises a SottoError that names the argument, and changes nothing."""
     driver = Driver(KEY)
     with pytest.raises(SottoError) as refused:
         call(driver)
@@ -378,7 +378,7 @@ def test_arguments_of_a_wrong_kind_are_a_sotto_error(call: Callable[[Any], objec
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_a_client_takes_the_address_of_kafka_as_text(kind: Any) -> None:
-    """A text in place of settings is the address; what is no setting is refused with its name."""
+    """A text in place of settings is the address; an unknown setting is refused with its name."""
     assert kind("127.0.0.1:9999").__dict__ is not None
     for given, fields, words in (
         ("127.0.0.1:9999", {"bootstrap": "127.0.0.1:9998"}, "bootstrap: is given twice"),
@@ -410,6 +410,6 @@ def test_errors_of_keys_and_secret_files_belong_to_the_family() -> None:
     ids=["integer", "negative", "fraction", "double"],
 )
 def test_a_moment_of_thousands_of_digits_is_refused(time: Any) -> None:
-    """A number that no double holds is no moment, and is refused as other numbers are."""
+    """A number beyond all doubles is no moment, and is refused like other invalid numbers."""
     with pytest.raises(Invalid, match=r"^time: .* is not (a time|from 1970 to 9999); give Unix time"):
         parse_time(time)

@@ -1,4 +1,4 @@
-"""Live topics in memory: events in, windows answered, and nothing changes with crashes and redeliveries."""
+"""Live topics in memory: events are counted, windows are answered, and crashes and redeliveries change nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.departures import AIRPORTS, FLIGHTS, LATE, event
 
 
 def running(steps: int) -> dict[str, Any]:
-    """The same, as a running count of hours."""
+    """Return the same stream as a running count of hours."""
     standing = {**LATE["standing"], "window": {"size": "1h"}}
     return {
         **LATE,
@@ -66,7 +66,7 @@ def some_events(chance: random.Random, hours: int) -> list[dict[str, Any]]:
 
 
 def plainly(events: list[dict[str, Any]], hours: int) -> Counter[tuple[str, str]]:
-    """The hourly counts by airport: of each plane the first two in an hour that were late."""
+    """Return the counts per hour and airport; each plane's first two late departures in an hour count."""
     counts: Counter[tuple[str, str]] = Counter()
     seen: Counter[tuple[str, str]] = Counter()
     for one in events:
@@ -125,7 +125,7 @@ def test_windows_hold_events_from_their_start_to_before_their_end() -> None:
 
 
 def test_live_sums_bound_people_and_values_however_large() -> None:
-    """One person's fifty events weigh like two though others have equal values, and values beyond the range like its end."""
+    """One person's fifty events count like two even if all values are equal; a value beyond the range counts as its end."""
     standing = {**LATE["standing"], "count": {"sum": "delay"}, "window": {"size": "1h"}}
     driver = new_driver("broker", {**LATE, "mechanism": {"kind": "laplace", "answers": 300}, "standing": standing})
     driver.advance("flights", "2026-01-01T00:40:00Z")
@@ -167,7 +167,7 @@ def test_running_counts_go_on_from_window_to_window_up_to_their_horizon() -> Non
 
 @pytest.mark.parametrize("together", [False, True], ids=["laplace", "histogram"])
 def test_window_quantiles_rest_on_the_counts_of_a_plain_count(together: bool) -> None:
-    """Each question has the count of every declared value, and its answer is a value with a rank near the wanted one."""
+    """Each question has the count of every declared value; its answer is a value with a rank near the wanted rank."""
     driver = new_driver("broker", typical(together=together))
     events = some_events(random.Random(5), 2)
     answers = list(driver.publish("flights", events))
@@ -197,7 +197,7 @@ def test_window_quantiles_rest_on_the_counts_of_a_plain_count(together: bool) ->
 
 @pytest.mark.parametrize("top", [1, 2, 9])
 def test_top_of_a_window_publishes_its_largest_groups(top: int) -> None:
-    """A question has the numbers of all groups; of the noisy ones the largest are published, with their groups."""
+    """A question has the numbers of all groups; the largest noisy numbers are published with their groups."""
     mechanism = {"kind": "histogram", "attributes": ["origin"], "answers": 9}
     standing = {**LATE["standing"], "window": {"size": "1h"}, "by": [], "top": top}
     driver = new_driver("broker", {**LATE, "epsilon": 99.0, "mechanism": mechanism, "standing": standing})
@@ -233,7 +233,7 @@ def test_window_quantile_of_ordered_categories_is_a_category() -> None:
 
 
 def typical(*, together: bool) -> dict[str, Any]:
-    """A stream of the delay below which four fifths of an hour's departures lie, at each airport."""
+    """Return a stream of the delay below which four fifths of an hour's departures are, at each airport."""
     mechanism: dict[str, Any] = {"kind": "laplace", "answers": 300}
     if together:
         mechanism = {"kind": "histogram", "attributes": ["origin"], "answers": 100}
@@ -243,7 +243,7 @@ def typical(*, together: bool) -> dict[str, Any]:
 
 
 def plain_delays(events: list[dict[str, Any]]) -> dict[tuple[int, str], list[int]]:
-    """The delays by hour and airport: of each plane the first two in an hour."""
+    """Return the delays by hour and airport; each plane's first two departures in an hour count."""
     found: dict[tuple[int, str], list[int]] = {place: [] for place in product(range(24), AIRPORTS)}
     seen: Counter[tuple[str, int]] = Counter()
     for one in events:
@@ -321,7 +321,7 @@ IDS = [
 
 
 def test_publish_keys_an_event_by_its_encoded_person() -> None:
-    """Events of UUIDs, decimals, bytes, enumerations and numpy's scalars are counted, each in its person's partition."""
+    """Events of people whose names are UUIDs, decimals, bytes, enumerations or numpy's scalars are counted in the right partition."""
     driver = new_driver(partitions=4)
     driver.advance("flights", "2026-01-01T00:40:00Z")
     time = "2026-01-01T00:30:00Z"
@@ -378,7 +378,7 @@ def test_publish_names_the_field_that_has_no_json_form() -> None:
 
 
 def test_dead_letters_are_refused_events_with_their_reasons() -> None:
-    """The driver gives each refused event as it came, with the reason, and what was refused elsewhere only if no source is named."""
+    """The driver returns refused events unchanged with their reasons, and other refused records only if no source is given."""
     driver = new_driver()
     seconds = {**event("N1", ""), "scheduled": 1_767_227_400}
     headers = (("__connect.errors.length", b"7"), ("traceparent", b"00"))
@@ -458,7 +458,7 @@ def test_what_belongs_to_questions_is_refused_beside_events() -> None:
 
 
 def test_live_histogram_names_the_groups_of_its_numbers() -> None:
-    """A window has no question of a client, so the stream's definition gives the groups."""
+    """No client has asked about the window, so the groups come from the stream's definition."""
     mechanism = {"kind": "histogram", "attributes": ["origin"], "answers": 9}
     standing = {**LATE["standing"], "window": {"size": "1h"}, "by": []}
     driver = new_driver("broker", {**LATE, "epsilon": 99.0, "mechanism": mechanism, "standing": standing})

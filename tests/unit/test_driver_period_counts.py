@@ -1,4 +1,4 @@
-"""Running counts on sources with periods, in memory: each period counts from nothing, with a horizon and a bound of its own."""
+"""Running counts on sources with periods, in memory: each period counts from 0, with a separate horizon and bound."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ready(begins: str = DAYS[0], count: Any = "events") -> Driver:
 
 
 def events(days: int, seed: int) -> Events:
-    """Some days of a few aircraft that fly often; the order of coming is not that of time."""
+    """Return events of a few aircraft over some days; their order of arrival differs from their order in time."""
     chance = random.Random(seed)
     found = [
         event(
@@ -77,7 +77,7 @@ def counted(coming: Iterable[Mapping[str, Any]], begins: int, *, people: bool) -
 def wanted(
     driver: Driver, coming: Events, begins: str, days: int, *, people: bool
 ) -> dict[tuple[str, str], list[int]]:
-    """All that is to be asked in some days: by stream and id, the sums of the nodes of what has been so far that day."""
+    """Return the expected questions of some days: by stream and id, the sums over the nodes of the day so far."""
     first = moment_ms(begins)
     numbers = counted(coming, first, people=people)
     found: dict[tuple[str, str], list[int]] = {}

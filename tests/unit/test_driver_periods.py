@@ -1,4 +1,4 @@
-"""Sources with periods in memory: each period an account of its own, begun once, asked once and closed by itself."""
+"""Sources with periods in memory: each period has a separate account, and is begun once, asked once and closed automatically."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_windows_that_reach_over_an_edge_are_asked_of_nobody() -> None:
 
 
 def test_a_periods_edge_belongs_to_the_next_period() -> None:
-    """Events in a period's last millisecond count in it, and those of the next millisecond in the next, each to its bound."""
+    """An event in a period's last millisecond counts in that period, and one a millisecond later in the next, each up to the bound."""
     driver = ready()
     edges = ["2013-01-01T23:59:59.999Z", "2013-01-02T00:00:00.000Z", "2013-01-02T23:59:59.999Z"]
     driver.publish("flights", [event("A", at) for at in edges for _ in range(3)])
@@ -231,7 +231,7 @@ def test_streams_that_open_later_are_asked_from_the_first_period_on_that_has_not
 
 
 def test_a_period_that_was_asked_for_too_late_by_one_stream_begins_for_another() -> None:
-    """Its account was asked for just before somebody closed the stream, and the ledger heard of that first."""
+    """A stream requested the period just before the stream was closed, and the ledger processed the closing first."""
     ahead = ready()
     ahead.advance("flights", DAYS[1])
     asked_for = [request_codec.decode(one.value or b"") for one in ahead.records(ahead.topics.requests)]
@@ -249,7 +249,7 @@ def test_a_period_that_was_asked_for_too_late_by_one_stream_begins_for_another()
 
 
 def test_a_stream_of_a_period_that_begins_when_it_is_over_for_its_model_is_closed_too() -> None:
-    """Another stream waits for events that are days late; by then its companion, without a window in the first period, is far ahead."""
+    """One stream waits for events that are days late; another stream, without a window in the first period, is then far ahead."""
     driver = installation(
         {**LATE, "epsilon": 4.0, "standing": {**LATE["standing"], "lateness": "3d"}},
         sources=[FLIGHTS],
@@ -375,7 +375,7 @@ def test_a_ledger_that_comes_back_from_a_backup_begins_no_more_of_its_streams() 
     streams = {name: grant for account in kept.accounts.values() for name, grant in account.grants.items()}
     assert streams.keys() == grants(driver).keys()
     assert {name for name, one in streams.items() if one.ending == "halted"} == {"late", f"late@{DAYS[1]}"}
-    # What a stream opened now may spend in a period, and what the lost one may have spent there, fit one budget.
+    # The possible charges of a new stream in a period, and those of the lost stream, fit into one budget.
     assert kept.accounts["flights"].budget.left == kept.accounts["flights"].budget.total - streams["late"].cost
 
 
@@ -392,7 +392,7 @@ def test_the_receipt_says_what_the_budget_is_for() -> None:
 
 
 def test_a_window_over_an_edge_would_tell_of_two_periods(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check that finds it, on merging that asks such windows of the period that they begin in."""
+    """The checker finds merging that asks such windows of the period in which they begin."""
     monkeypatch.setattr("stream.feeds.merge_state.lies_in_one_period", lambda *_: True)
     with pytest.raises(AssertionError):
         test_a_persons_events_of_one_period_move_that_periods_numbers_alone(1)

@@ -46,7 +46,7 @@ def opened(mechanism: dict[str, Any], **standing: Any) -> Driver:
 
 
 def numbers(driver: Driver) -> list[str]:
-    """The private numbers of the first window's questions, as they are written."""
+    """Return the private numbers of the first window's questions, as they are written."""
     driver.advance("sales", "2026-03-29T01:00:00Z")
     found = [
         json.loads(record.value or b"{}", parse_float=str) for record in driver.records(driver.topics.queries)
@@ -82,7 +82,7 @@ def test_live_sums_of_decimals_run_on_all_mechanisms_of_windows() -> None:
     [("paid = 3", "2"), ("paid = 2", "1"), ("due >= '2026-04'", "2"), ("due = '2026-03-31'", "1")],
 )
 def test_live_conditions_use_dates_in_their_zone(where: str, expected: str) -> None:
-    """At 01:00 in UTC the clock in Berlin jumped from 2 to 3."""
+    """At 01:00 UTC the clock in Berlin went from 2 to 3."""
     driver = opened({"kind": "laplace", "answers": 100}, count="events", where=where)
     events = [
         sale("ann", 1),

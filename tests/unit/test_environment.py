@@ -40,7 +40,7 @@ def test_every_secret_setting_is_among_the_secrets() -> None:
 
 
 class _Child:
-    """Stands for a process that is never started."""
+    """Replaces a process, which is never started."""
 
     environment: dict[str, str]
 

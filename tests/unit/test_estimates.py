@@ -1,4 +1,4 @@
-"""Estimates from collected answers: which answers count, and what the command makes of files of them."""
+"""Estimates from collected answers: the answers that count, and the command's results from files of answers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_only_randomized_responses_have_shares_to_estimate() -> None:
 
 
 def saved(folder: Path, grant: GrantRecord, answers: Sequence[Answer]) -> list[str]:
-    """The command's options for files of what was collected."""
+    """Return the command's options for files of collected answers."""
     (folder / "grant.json").write_text(grant.model_dump_json())
     (folder / "answers.jsonl").write_bytes(b"\n".join(answer_codec.encode(answer) for answer in answers) + b"\n")
     return ["--grant", str(folder / "grant.json"), "--answers", str(folder / "answers.jsonl")]
@@ -92,7 +92,7 @@ def saved(folder: Path, grant: GrantRecord, answers: Sequence[Answer]) -> list[s
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command line in this process: status, standard output, standard error."""
+    """Run the command in this process; return status, standard output and standard error."""
     monkeypatch.setenv("COLUMNS", "120")
 
     def run(*arguments: str) -> tuple[int | str | None, str, str]:

@@ -1,4 +1,4 @@
-"""``sotto events publish``: a file of events, as it is or between marks."""
+"""``sotto events publish``: a file of events, unchanged or with marks between the events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bytes_of(told: list[dict[str, Any]]) -> list[bytes]:
 
 
 def judged(events: list[bytes], about: EventsSource) -> list[tuple[bytes, int]]:
-    """Events with their moments."""
+    """Return events with their times."""
     return list(zip(events, EventCheck(about, []).check(events, None)[0], strict=True))
 
 
@@ -223,7 +223,7 @@ def test_a_replay_without_an_acceptable_event_writes_nothing(driver: Driver, tmp
 def test_publish_knows_what_a_clock_of_the_broker_refuses(
     time: str | None, accepted: bool, driver: Driver, tmp_path: Path
 ) -> None:
-    """With the broker's clock, events before every stream's first window and far ahead of now are counted as refused."""
+    """With the broker's clock, events before every stream's first window or far in the future are counted as refused."""
     driver.register(FLIGHTS)
     driver.wait(NEW_YEAR / 1000)
     driver.open(LATE)

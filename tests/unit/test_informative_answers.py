@@ -136,7 +136,7 @@ def _at_end(name: str, ends: str) -> str:
 def test_answer_warns_of_clamped_values(
     answer: dict[str, Any], asked: dict[str, Any], expected: str | None
 ) -> None:
-    """Clamping to the declared range is an error that no interval covers; a quantile has it only at an end."""
+    """Clamping to the declared range causes an error that no interval covers; a quantile has it only at an end of the range."""
     warnings = _answer(answer).with_question(_query(asked), FEES).question_warnings
     assert warnings == (() if expected is None else (expected,))
 
@@ -169,7 +169,7 @@ def test_answer_warns_of_clamped_values(
     ],
 )
 def test_answer_warns_of_ends_that_count_values_beyond(asked: dict[str, Any], expected: tuple[str, ...]) -> None:
-    """A condition or a group tells the end of a clamped range apart from the values that count as it."""
+    """A condition or a group may select the end of a clamped range, where values beyond it count too."""
     warnings = _answer({"estimate": 900.0}).with_question(_query(asked), FEES).question_warnings
     assert tuple(one for one in warnings if "also counts" in one) == expected
 

@@ -1,4 +1,4 @@
-"""The benchmark's ledger, at a size at which it can be checked: it holds what was opened, and so does what is restored of it."""
+"""The benchmark's ledger in a small size: it has the opened streams, and so has the ledger restored from its records."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_a_ledger_of_many_grants_is_restored_as_it_was_and_goes_on() -> None:
     assert figures(service) == before
     service.send(list(openings(150, 150, 1_500)))
     assert {streams for _, _, streams in figures(service).values()} == {11}
-    # A request that comes again, and a name that was used, grant nothing.
+    # A repeated request and a used name grant nothing.
     service.send(list(openings(150, 150, 1_500)))
     assert {streams for _, _, streams in figures(service).values()} == {11}
 
 
 def test_idle_open_stream_takes_at_most_a_kilobyte_and_a_half() -> None:
-    """A grant keeps bytes in place of models, and shares its plan; the memory includes a receipt."""
+    """A grant keeps bytes instead of models, and uses the plan of equal grants; the memory includes a receipt."""
     few, many = filled(500, 5), filled(1_500, 5)
     assert many.memory()[0] - few.memory()[0] <= 1_000 * 1_500
     for service in (few, many):

@@ -1,4 +1,4 @@
-"""``sotto ledger`` as far as it goes without Kafka: exports of the trail, and files that are verified."""
+"""``sotto ledger`` without Kafka: exports of the trail, and the verification of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams that were opened, asked, closed and retired leave nothing in the services but the items listed here."""
+"""Streams that were opened, asked, closed and retired leave only the items listed here in the services."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _items_by_attribute(*roots: object) -> Counter[str]:
     found: Counter[str] = Counter()
     seen = set(map(id, roots))
     left = list(roots)
-    kept = []  # so that no id is used again
+    kept = []  # keep the object, so that no other one gets its id
     while left:
         one = left.pop()
         kept.append(one)
@@ -85,7 +85,7 @@ def _parts(one: object) -> Iterator[tuple[str, object]]:
 
 @pytest.fixture(autouse=True)
 def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds that a short history reaches."""
+    """Lower the bounds of caches, so that a short history reaches them."""
     monkeypatch.setattr(receipts, "MAX_RECEIPTS", 10)
     monkeypatch.setattr(digest_table, "MAX_RECENT_ROWS", 64)
     partition_of = topic_names._cached_partition.__wrapped__
@@ -97,12 +97,12 @@ def small_caches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def lifetime() -> Lifetime:
-    """An installation with few open streams and few that are not retired yet."""
+    """Return an installation with few open streams and few ended streams that are not retired yet."""
     return Lifetime(OPEN, RETIRE_SECONDS / OPEN, keeps=False)
 
 
 def check_collections(lifetime: Lifetime, first: int, last: int) -> None:
-    """Open ``first`` and then ``last`` streams, and find the collections that have grown between."""
+    """Open ``first`` and then ``last`` streams, and find the collections that have grown in between."""
     roles = (lifetime._workers, lifetime._budget, lifetime._feeds, lifetime._tables, lifetime.monitor)
     before: Counter[str] = Counter()
     for streams in range(first, first + 4 * OPEN, OPEN // 2):
@@ -128,7 +128,7 @@ def test_memory_does_not_grow_with_history(lifetime: Lifetime) -> None:
     assert resident_bytes() - before < MAX_RESIDENT_BYTES
     tracemalloc.start()
     try:
-        lifetime.live(STREAMS - traced)  # replaces all that was not traced
+        lifetime.live(STREAMS - traced)  # replaces all objects that were not traced
         first = tracemalloc.take_snapshot()
         lifetime.live(STREAMS)
         grown = tracemalloc.take_snapshot().compare_to(first, "lineno")

@@ -1,4 +1,4 @@
-"""The benchmark of live topics: its events, what it reads off a run, and its ratios."""
+"""The benchmark of live topics: its events, its measurements of a run, and its ratios."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_events_are_such_as_a_feed_counts(conditions: int) -> None:
         event = json.loads(value)
         assert partition == partition_of(key, 3)
         assert (event["user"].encode(), event["group"] in groups) == (key, True)
-    # Nothing is set aside.
+    # No event is refused.
     for number in range(3):
         feed = FeedProcessor(Topics(partitions=3), declared, number, 3, FeedDefinitions())
         feed.end_restore()

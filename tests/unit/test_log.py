@@ -17,7 +17,7 @@ from stream.diagnostics import MAX_REPEATS, REPEAT_SECONDS, RepeatFilter, config
 
 
 class Pipe(io.StringIO):
-    """Remembers each write, as other processes that write to the same file could come between any two."""
+    """Keeps each write separately, because another process could write to the same file between two writes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Periods add up: what is done at an edge does not grow with those that are over, and little is kept of them."""
+"""Even after many periods, the work at the beginning of a period does not grow, and little is kept of past periods."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INCARNATION = re.compile(rb'"incarnation":"[0-9a-f]{32}"')
 
 @pytest.fixture(scope="module")
 def years() -> tuple[Year, Year]:
-    """One with few periods, and one with many."""
+    """Return an installation with few periods, and one with many."""
     found = []
     for periods in (FEW, MANY):
         year = Year(streams=2, categories=3)
@@ -55,7 +55,7 @@ def test_what_the_budget_service_does_at_an_edge_does_not_grow() -> None:
     few, many = Year(streams=2, categories=3), Year(streams=2, categories=3)
     few.pass_by(FEW)
     many.pass_by(4 * MANY)
-    # A look at each account, or at each name, would be hundreds of calls more for each of eight requests.
+    # If each of eight requests looked at all accounts or all names, there would be hundreds of further calls.
     assert calls(lambda: many.pass_by(2)) < 1.02 * calls(lambda: few.pass_by(2))
 
 
@@ -83,7 +83,7 @@ def test_an_opening_that_comes_late_does_not_begin_a_closed_period_again(years: 
     definitions.apply_control([opened._replace(value=(opened.value or b"").replace(first, second))])
     assert definitions.version == before
     assert definitions.find_stream("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is None
-    # Another opening under the name is news.
+    # Another opening with the same name is a new event.
     definitions.apply_control([opened])
     assert definitions.find_stream("live@2026-01-01T00:00:00Z", "busy-0@2026-01-01T00:00:00Z") is not None
 

@@ -69,5 +69,5 @@ def test_the_page_knows_the_mechanisms_that_charge_every_answer() -> None:
 
 
 def test_mechanisms_with_kept_results_are_those_that_a_refresh_closes() -> None:
-    """Their noise must never be added to another version of the data."""
+    """The noise of these mechanisms must never be added to another version of the data."""
     assert set(RESULTS_KEPT_BY_MECHANISM) == set(KEEPING)

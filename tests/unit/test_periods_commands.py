@@ -23,7 +23,7 @@ from tests.unit.periods import DAYS, played, ready
 
 
 class InMemory:
-    """The client's calls, on a driver."""
+    """The client's calls, carried out by a driver."""
 
     driver: Driver
 
@@ -112,7 +112,7 @@ def test_stream_list_pages_list_each_period_separately(run: Any) -> None:
 
 
 def test_stream_list_reads_no_status(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka finds no status by its stream, so a page would cost a read of the whole topic."""
+    """Kafka cannot find a status by its stream, so each page would need to read the whole topic."""
     monkeypatch.delattr(InMemory, "digests")
     assert "1 stream" in run("stream", "list", "--limit", "1")
 

@@ -19,7 +19,7 @@ from stream.privacy.planning.inverse_plans import error_curve
 from stream.privacy.planning.plans import name_of
 
 KINDS = [get_args(one.model_fields["kind"].annotation)[0] for one in get_args(get_args(Mechanism)[0])]
-# Plans of multiplicative weights are searched for longer; a number of updates makes them quick.
+# The search for plans of multiplicative weights takes longer, unless the number of updates is given.
 MORE = {"pmw": ["--rows", "100000", "--cutoff", "50"], "sparse_pmw": ["--rows", "100000", "--cutoff", "50"]}
 
 
@@ -41,7 +41,7 @@ def test_every_mechanism_is_planned_and_the_textbook_stands_beside_the_choice(ki
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_people_see_a_table_with_the_choice_marked_and_why(kind: str) -> None:
-    # The same parameters as above, so that the plan is known already.
+    # These are the same parameters as above, so the plan is cached.
     arguments = ["plan", "--epsilon", "1", "--delta", "1e-6", "--mechanism", kind, *MORE.get(kind, [])]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": "160"})
     assert result.exit_code == 0
@@ -78,7 +78,7 @@ def test_the_error_is_drawn_to_a_file(tmp_path: Path, against: str) -> None:
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
-    """The axes of a plot."""
+    """Return the axes of a plot."""
     figures: list[Any] = []
     monkeypatch.setattr(plan_output, "_save", lambda figure, _path: figures.append(figure))
     plan("--plot", "x.svg", *arguments)
@@ -108,7 +108,7 @@ def test_a_plot_marks_what_is_chosen_names_its_parameters_and_hatches_vacuous_er
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_calibration_has_one_colour_in_every_plot(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What colour a line has is not a matter of how many points it has.
+    # The colour of a line does not depend on its number of points.
     monkeypatch.setattr(plan_output, "error_curve", partial(error_curve, points=5))
     axes = drawn(monkeypatch, "--mechanism", kind, "--delta", "1e-6", *MORE.get(kind, []))
     colours = {

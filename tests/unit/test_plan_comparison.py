@@ -47,7 +47,7 @@ def test_plan_shows_what_a_bound_leaves_out_of_a_public_table(tmp_path: Path) ->
 
 
 def alphas(printed: dict[str, Any]) -> dict[str, float]:
-    """The α of each mechanism that applies, over all attributes where it is over any."""
+    """Return the α of each mechanism that applies; mechanisms over attributes use all of them."""
     return {
         one["mechanism"]: one["alpha"] for one in printed["mechanisms"] if one["applies"] and one["over"] is None
     }

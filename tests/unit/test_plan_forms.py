@@ -1,4 +1,4 @@
-"""``sotto plan --form``: the α that is told is what answers of the form carry, or what it is instead is said."""
+"""``sotto plan --form`` prints the α of answers of the form, or says what else its α means."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def compared(*arguments: str) -> dict[str, Any]:
 
 
 def told(neighbors: str, *arguments: str) -> dict[str, float]:
-    """The α of each mechanism that applies, at ε = 1."""
+    """Return the α of each mechanism that applies, at ε = 1."""
     asked = ["--epsilon", "1", "--queries", str(QUERIES), "--source", json.dumps(source(neighbors))]
     mechanisms = compared(*asked, *arguments)["mechanisms"]
     return {one["mechanism"]: one["alpha"] for one in mechanisms if one["applies"]}
 
 
 def carried(neighbors: str, kind: str, query: dict[str, Any]) -> float:
-    """The α of an answer about as many rows."""
+    """Return the α of an answer about the same number of rows."""
     driver = Driver(bytes(32))
     columns = {
         "age": [16 + n % 12 for n in range(ROWS)],
@@ -76,7 +76,7 @@ def test_an_estimate_s_share_is_within_what_is_told() -> None:
 @pytest.mark.parametrize("kind", ["laplace", "pmw", "histogram"])
 def test_where_the_number_of_rows_is_private_a_share_carries_about_what_is_told_over_it(kind: str) -> None:
     in_rows = told("add-remove", "--form", "fraction")[kind]
-    # The number of rows is off by less than a hundredth of them.
+    # The number of rows errs by less than a hundredth.
     half, few = (
         ROWS * carried("add-remove", kind, {"where": where, "fraction": True})
         for where in ("sex = 'F'", "age = 16")

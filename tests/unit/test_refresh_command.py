@@ -1,4 +1,4 @@
-"""``sotto source refresh`` says which version there is now, and which streams it has closed."""
+"""``sotto source refresh`` prints the new version, and the streams that it has closed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOURCE = {
 
 
 class InMemory:
-    """The client's calls, on a driver."""
+    """The client's calls, carried out by a driver."""
 
     driver: Driver
 

@@ -1,4 +1,4 @@
-"""The benchmark of restores measures what retired streams leave in a worker."""
+"""The benchmark of restores measures the memory that retired streams leave in a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that hold a secret: who may read or replace them, and symbolic links."""
+"""Files with a secret: the users who may read or replace them, and symbolic links."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_another_users_file_is_refused_even_to_root(tmp_path: Path) -> None:
 
 @only_root
 def test_what_is_roots_or_ones_own_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Kubernetes lays a Secret out: a sticky folder, with links to the version in force; and as one has it at home."""
+    """This includes Kubernetes' layout of a Secret, a sticky folder with links to the current version, and a home folder."""
     version = own_folder(tmp_path / "..2026_11_24", 0o755)
     write_secret(version / "noise.key", "secret")
     (version / "noise.key").chmod(0o400)

@@ -26,7 +26,7 @@ ROWS = {"age": [40] * 400, "sex": ["F", "M"] * 200}
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """An installation with two streams, to which the shell is connected."""
+    """Return an installation with two streams, to which the shell is connected."""
     driver = installation(sources=[PEOPLE], rows={"people": ROWS})
     driver.open(stream("many", "people", "laplace", epsilon=40.0, mechanism={"answers": 20}))
     driver.open(stream("few", "people", "laplace", epsilon=8.0, mechanism={"answers": 2}))

@@ -1,4 +1,4 @@
-"""Commands show a stream as it is: by the ledger where that knows more, by its worker's digest where that does."""
+"""Commands show a stream's latest state: from the ledger or from its worker's status, whichever is newer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_stream_that_its_worker_refuses_is_not_called_open() -> None:
 
 
 def test_a_stream_that_pays_for_no_ordinary_answer_is_exhausted() -> None:
-    """A digest of an open stream with part of a charge left shows an exhausted one; an extension that it lacks, an open one."""
+    """If the status has only part of a charge left, an open stream is shown as exhausted; after a newer extension, as open."""
     dry = digest(answered=95, tops=4, surplus=PARTS_PER_CHARGE // 2, tops_left=0)
     assert ShownGrant(grant(), dry, 1e9).state == "exhausted"
     assert ShownGrant(grant(ending="closed"), dry, 1e9).state == "closing"

@@ -1,4 +1,4 @@
-"""``sotto simulate`` runs a stream on public data, tells what came of it, and touches nothing private."""
+"""``sotto simulate`` runs a stream on public data, reports the results, and reads no private data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUESTIONS = ["age > 30", '{"mean": "age"}', "height > 2", '{"group_by": ["sex"]}
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with all that is needed, and no Kafka in reach."""
+    """A folder with all needed files, without a reachable Kafka."""
     for name in ("SOTTO_BOOTSTRAP", "SOTTO_TABLE_ROOTS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("stream.cli.plan.simulate_command._is_reachable", lambda _: False)
@@ -56,7 +56,7 @@ def told(*arguments: str, source: str = "private.json", env: dict[str, str] | No
 
 
 def refused(*arguments: str, source: str = "private.json", env: dict[str, str] | None = None) -> str:
-    # Other tests of this process may have had logs written out, as services do.
+    # Other tests of this process may have configured logs like a service.
     with patch.object(logging.root, "handlers", []):
         result = simulate(*arguments, source=source, env=env)
     assert result.exit_code != 0
@@ -142,7 +142,7 @@ def test_private_tables_are_refused_and_nothing_is_printed_of_them(nowhere: Path
     assert "is the file of source 'adult'" in refused("--table", "private.csv")
     assert "is the file of source 'adult'" in refused("--table", "link.csv")
     assert "SOTTO_TABLE_ROOTS" in refused("--table", "public.csv", env=roots)
-    # The shipped table is public, and a made-up one reads nothing.
+    # The shipped table is public, and a made-up table needs no file.
     shipped = {"SOTTO_TABLE_ROOTS": str(ADULT_PATH.parent)}
     assert told("--table", str(ADULT_PATH), env=shipped)["rows"] == 48842
     assert told("--synthetic", "10", env=roots)["rows"] == 10

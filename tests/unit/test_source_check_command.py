@@ -1,4 +1,4 @@
-"""``sotto source check`` tells a table's owner what does not fit, says that this is private, and tells nobody else."""
+"""``sotto source check`` shows a table's owner the misfits, says that they are private, and sends them nowhere."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BAD = "age,sex,bmi,who\n140,F,22,a\n50,x,31,b\n,M,9,c\n60,F,30,a\n"
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder without a table, and a machine from which nobody can be reached."""
+    """A folder without a table, on a machine without network."""
 
     def unreachable(*_: object, **__: object) -> None:
         raise AssertionError("a connection")
@@ -115,7 +115,7 @@ def test_json_has_all_of_it_and_the_same_status() -> None:
 
 
 def test_nothing_goes_anywhere_else(caplog: pytest.LogCaptureFixture) -> None:
-    """No connection, no log line, no file: the fixture has any connection fail."""
+    """The command makes no connection, log line or file; the fixture makes any connection fail."""
     with caplog.at_level(logging.DEBUG):
         result = check(BAD)
     assert result.exit_code == 1

@@ -39,7 +39,7 @@ def run(code: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
 def test_output_in_any_encoding_is_printed_whole(encoding: str) -> None:
-    """Signs that standard output's encoding lacks are written out, and JSON stays JSON with the same values."""
+    """Characters that standard output's encoding lacks are replaced by text, and JSON keeps its values."""
     done = run(PRINTING, env={"PYTHONIOENCODING": encoding})
     assert (done.returncode, done.stderr) == (0, b"")
     said, shown, *table = done.stdout.decode(encoding).splitlines()
@@ -80,7 +80,7 @@ def test_output_that_cannot_be_written_is_one_line_and_status_1(opened: Callable
 
 
 def test_messages_that_cannot_be_written_change_no_status() -> None:
-    """A command whose standard error leads to a full disk does what it does, and ends with its own status."""
+    """A command whose standard error is on a full disk does its work, and ends with its usual status."""
     descriptor = to_full_disk()
     try:
         done = run(VERSION, stderr=descriptor, env={"SOTTO_UNHEARD": "1"})
@@ -97,7 +97,7 @@ def test_a_width_of_thousands_of_digits_is_left_out() -> None:
 
 
 def test_main_raises_a_key_error_of_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A KeyError is shown as the bug that it is, and not as one line about what a user gave."""
+    """A KeyError is shown as a bug, not as one line about a user's input."""
 
     def broken() -> None:
         raise KeyError("patients")

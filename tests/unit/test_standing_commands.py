@@ -1,4 +1,4 @@
-"""Live topics and standing streams in commands, results and frames; and what is not for them says so."""
+"""Live topics and standing streams in commands, results and frames; commands that do not apply to them say so."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_results_name_their_window_and_group(driver: Driver) -> None:
 def test_answers_name_the_contribution_bound_once_a_stream(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Error bounds do not cover events beyond it, so readers of a live stream need it."""
+    """Error bounds do not cover events beyond the contribution bound, so readers of a live stream need it."""
     driver.register(flights())
     driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
     results = driver.ask_many([question("numbers", number, value=3) | {"id": str(number)} for number in range(2)])

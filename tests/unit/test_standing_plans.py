@@ -1,4 +1,4 @@
-"""``sotto plan --standing``: what a stream on a live topic would give and cost, as opening it then does."""
+"""``sotto plan --standing`` prints the accuracy and cost that a stream on a live topic then has when it is opened."""
 
 from __future__ import annotations
 

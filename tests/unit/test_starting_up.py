@@ -97,7 +97,7 @@ def test_services_start_without_what_only_planning_and_tables_need(modules: str,
 
 
 def test_a_worker_starts_without_the_budget_service() -> None:
-    """An import takes a tenth of the processor's time of a worker's start."""
+    """Its import takes a tenth of the processor time of a worker's start."""
     code = (
         "import sys, stream.services.runner, stream.worker.worker_processor\n"
         "print([name for name in sys.modules if name.startswith('stream.budget')])"
@@ -289,7 +289,7 @@ run_service(service())
 
 
 def test_readme_lists_the_extras_of_services() -> None:
-    """Each extra that a service or a table may need is in the README; others are of clients and of developers."""
+    """The README names each extra that a service or a table may need; other extras are for clients and developers."""
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     of_clients = {"arrow", "pandas", "plot", "polars"}
     of_developers = {"dev", "docs", "servers"}

@@ -1,4 +1,4 @@
-"""Traces follow records over Kafka's headers, tell nothing of their content, and cost nothing where nobody traces."""
+"""Traces follow records through Kafka's headers, show nothing of their content, and cost nothing without tracing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables that begin like Sotto's and are none of them are named, with the one that was meant, and their values are not."""
+"""Unknown variables with Sotto's prefix are reported with the probably intended name, and without their values."""
 
 from __future__ import annotations
 

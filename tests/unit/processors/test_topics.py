@@ -35,7 +35,7 @@ from stream.settings import Settings
     ],
 )
 def test_outer_prefixes_are_those_that_could_share_names(prefix: str, outer: list[str]) -> None:
-    """The word behind which live sources, or targets of alerts, give names ends the prefix of the other installation."""
+    """The other installation's prefix ends with the word after which names of live sources or of alert targets follow."""
     assert conflicting_prefixes(prefix) == outer
 
 
@@ -49,7 +49,7 @@ def test_outer_prefixes_find_every_shared_changelog(name: str) -> None:
 
 
 def test_outer_prefixes_find_every_shared_group() -> None:
-    """Groups of a live source or a target of alerts called `workers` or `budget` are those of a prefix that is refused."""
+    """If a live source or an alert target is called `workers` or `budget`, its group belongs to a prefix that is refused."""
     outer = Settings(prefix="sotto")
     feeds, alerts = (Settings(prefix=f"sotto-{word}") for word in ("feed", "alerts"))
     for inner in (feeds, alerts):
@@ -59,7 +59,7 @@ def test_outer_prefixes_find_every_shared_group() -> None:
 
 
 def test_an_installation_is_there_if_most_of_its_topics_are() -> None:
-    """A live source that is called as one of the topics makes no installation."""
+    """A live source with the name of a topic does not count as an installation."""
     names = [one.name for one in layout(Topics("sotto.feed"))]
     assert installation_exists("sotto.feed", names)
     assert not installation_exists("sotto.feed", [Topics("sotto").feed_state("ledger")])

@@ -1,4 +1,4 @@
-"""The audit trail: one entry a request, a chain that goes on across restarts, and points of what is spent."""
+"""The audit trail: one entry per request, a chain that continues across restarts, and entries of the spent amounts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.unit.processors.installation import written
 
 
 class Watched(Service):
-    """A budget service with all that it ever wrote into its trail."""
+    """A budget service with all entries that it ever wrote into its trail."""
 
     def __init__(self) -> None:
         self.trail: list[bytes] = []
@@ -69,7 +69,7 @@ class Watched(Service):
         return progress.trail
 
     def entries(self) -> list[TrailRecord]:
-        """The trail, checked: its end is the head that the ledger knows."""
+        """Return the trail after a check that its end is the ledger's head."""
         head, entries = checked(self.trail)
         assert head == self.head
         return entries
@@ -84,7 +84,7 @@ def checked(trail: Iterable[bytes]) -> tuple[TrailHead, list[TrailRecord]]:
 
 
 def opened(service: Watched) -> str:
-    """Open a stream and give its incarnation."""
+    """Open a stream and return its incarnation."""
     service.send(register())
     return grant_in(service.send(opening("r-1", "s"))).identity.incarnation
 

@@ -21,7 +21,7 @@ ROWS = 20_000
 
 
 def columns() -> dict[str, list[int]]:
-    """Rows in which b follows a and c follows b."""
+    """Return rows in which b depends on a, and c on b."""
     rng = np.random.default_rng(7)
     a = rng.integers(0, 4, ROWS)
     b = np.where(rng.random(ROWS) < 0.8, a, rng.integers(0, 4, ROWS))

@@ -1,4 +1,4 @@
-"""Requests that wait for a table: others are decided meanwhile, and each of them is decided once, in order."""
+"""While requests wait for a table, other requests are decided; each waiting request is decided once, in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABLE: dict[str, list[Any]] = {"age": [20, 30, 40], "sex": ["F", "M", "F"]}
 
 
 class HeldThreads(Executor):
-    """Begins nothing before ``run`` is called; then all work ends at once."""
+    """Begins no work before ``run`` is called; then all work ends at once."""
 
     def __init__(self) -> None:
         self.held: list[Callable[[], None]] = []
@@ -105,7 +105,7 @@ def test_requests_of_source_keep_their_order_while_it_is_read(service: Service, 
 
 
 def test_restart_reads_table_again_and_decides_once(service: Service, threads: HeldThreads) -> None:
-    """A kill while a table is read loses no request, and keeps their order."""
+    """A kill while a table is read loses no request, and keeps the requests' order."""
     service.send(registering("slow"), opening("open", "s", source="people"), register("feed"))
     threads.held.clear()
     service.restart()
@@ -135,7 +135,7 @@ def test_repeat_of_waiting_request_waits_with_it(service: Service, threads: Held
 
 
 def test_unreadable_table_refuses_its_waiting_request_only(threads: HeldThreads) -> None:
-    """A refusal of the reader is the receipt's reason, and the next request about the source reads anew."""
+    """The reader's refusal is the receipt's reason, and the next request about the source reads the table again."""
     tables = table_store()
     service = Service(tables=tables, threads=threads)
     service.send(registering("slow"), registering("anew"))
@@ -152,7 +152,7 @@ def test_unreadable_table_refuses_its_waiting_request_only(threads: HeldThreads)
 
 
 def test_opening_that_needs_row_count_waits(service: Service, threads: HeldThreads) -> None:
-    """An opening whose plan needs the public number of rows waits for the table, and others do not."""
+    """An opening whose plan needs the public number of rows waits for the table; other openings do not wait."""
     service.send(registering("slow", neighbors="replace", delta=0.001), register("feed"))
     threads.run()
     service.collect_due_outputs()

@@ -1,4 +1,4 @@
-"""Sums of an attribute that lies far from 0: answered exactly beside their noise, or refused by public facts; nothing stops."""
+"""Sums of an attribute far from 0 are exact apart from their noise, or refused by public facts; no service stops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def declared(**changes: Any) -> dict[str, Any]:
 
 
 def driver_of(columns: dict[str, list[int]], mechanism: dict[str, Any], **more: Any) -> Driver:
-    """A driver with a stream ``s`` on a table with times, the least of which is ``far``, and other attributes with two values each."""
+    """Return a driver with a stream ``s`` on a table with times from ``far`` on, and other attributes with two values each."""
     neighbors = more.pop("neighbors", "add-remove")
     far = more.pop("far", MS)
     made = Driver(KEY, partitions=1)

@@ -48,7 +48,7 @@ def terms(answers: int = 2, mechanism: Mapping[str, Any] | None = None, **standi
 
 
 def searched(*found: Any, people: int | None = None, minute: int = 10) -> list[dict[str, Any]]:
-    """Searches of different people, or of so few people in turn."""
+    """Return searches of different people, or of ``people`` people in turn."""
     return [
         {
             "who": f"p{place % (people or len(found))}",

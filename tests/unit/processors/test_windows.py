@@ -167,7 +167,7 @@ def test_a_standing_stream_is_extended_closed_and_refunded_as_others(driver: Dri
 
 
 def test_extension_says_whether_the_stream_had_ended(driver: Driver) -> None:
-    """Feeds learn from the latest definition alone which extensions resumed a stream; others are written as before."""
+    """Feeds read from the latest definition which extensions resumed a stream; other extensions are written as before."""
     driver.open(
         standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 1}, by=[]), acknowledge=True
     )
@@ -194,7 +194,7 @@ def asked_in_turn(number: int) -> list[dict[str, Any]]:
 def test_a_stream_whose_windows_are_asked_again_is_halted_and_answers_nothing_more(
     driver: Driver, repeated: int, *, crash: bool
 ) -> None:
-    """Merging that has forgotten what it asked asks from the first window on that the topics still hold."""
+    """If merging has forgotten its questions, it asks again from the first window that the topics still have."""
     driver.open(standing("numbers", {"kind": "laplace", "answers": 90}), acknowledge=True)
     driver.open(standing("other", {"kind": "laplace", "answers": 90}), acknowledge=True)
     asked = [*asked_in_turn(0), *asked_in_turn(1)]

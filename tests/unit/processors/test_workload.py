@@ -1,4 +1,4 @@
-"""Streams of kind pmw whose warm start chooses what to measure from a workload."""
+"""Streams of kind pmw whose warm start chooses its measurements from a workload."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = 4000
 
 
 def columns() -> dict[str, list[int]]:
-    """Rows in which b follows a, c follows b, and d and e depend on nothing."""
+    """Return rows in which b depends on a, c on b, and d and e are independent."""
     rng = np.random.default_rng(11)
     a = rng.integers(0, 4, ROWS)
     b = np.where(rng.random(ROWS) < 0.9, a, rng.integers(0, 4, ROWS))

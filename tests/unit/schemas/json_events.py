@@ -1,4 +1,4 @@
-"""Query events as they come over the wire: right, wrong, and mutilated."""
+"""Query events as bytes: valid, invalid, and damaged."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _field(draw: st.DrawFn, name: str) -> str:
 
 @st.composite
 def _objects(draw: st.DrawFn) -> bytes:
-    """JSON objects with the fields of a query, some left out, some given twice, some unknown."""
+    """Draw JSON objects with the fields of a query; some are missing, repeated or unknown."""
     names = ["id", "stream", draw(st.sampled_from(["value", "where"]))]
     names += draw(st.lists(st.sampled_from(FIELDS), max_size=2))
     fields = [draw(_field(name)) for name in draw(st.permutations(names))]
@@ -115,7 +115,7 @@ _FRAGMENTS = (
 
 
 def mutilated(randomness: Random) -> bytes:
-    """A query with bytes cut out, put in, put in place of others, or repeated."""
+    """Draw a query with removed, inserted, replaced or repeated bytes."""
     data = bytearray(randomness.choice(_TEMPLATES))
     for _ in range(randomness.choice((1, 1, 1, 2, 2, 3, 5))):
         start = randomness.randrange(len(data) + 1)

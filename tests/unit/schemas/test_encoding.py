@@ -1,4 +1,4 @@
-"""Structs and models read each other's events as equal."""
+"""Structs and models encode events that the other reads as equal."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ events: st.SearchStrategy[Event] = st.one_of(
 
 
 def as_struct(event: BaseModel) -> Any:
-    """The struct of an event, field by field."""
+    """Return the struct of an event, field by field."""
     fields = {
         name: as_struct(value) if isinstance(value, BaseModel) else value
         for name in type(event).model_fields

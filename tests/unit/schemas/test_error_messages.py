@@ -1,4 +1,4 @@
-"""Errors name the field and the remedy, and never quote what may be private."""
+"""Errors name the field and the remedy, and never quote a value that may be private."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ def test_a_field_is_told_by_the_name_that_it_was_given_under() -> None:
     ],
 )  # fmt: skip
 def test_describe_names_fields_as_they_were_given(change: dict[str, Any], words: str) -> None:
-    """A field's name has no kind of the contract in it that its author did not write."""
+    """A field's name contains no kind of the contract that its author did not write."""
     given = {**TABLE, **change}
     with pytest.raises(ValidationError) as refused:
         TypeAdapter(Source).validate_python(given)

@@ -1,4 +1,4 @@
-"""Addresses of tables: one form each, and never a word of a secret."""
+"""Addresses of tables have one form each, and never show a secret."""
 
 from __future__ import annotations
 

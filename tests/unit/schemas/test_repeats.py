@@ -1,4 +1,4 @@
-"""A field that is given twice is refused, on every topic, whatever it looks like."""
+"""A repeated field is refused on every topic, in any spelling."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def events(topic: str) -> list[bytes]:
 
 
 def with_a_repeat(value: bytes, place: int, spelling: str = "") -> bytes | None:
-    """The event with the field at some place given twice, each time with the same value; None where there is none."""
+    """Return the event with the field at a place repeated with the same value; None if there is no such field."""
     fields: list[str] = []
 
     def write(tree: Any) -> str:

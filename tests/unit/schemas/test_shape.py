@@ -25,7 +25,7 @@ trees = st.recursive(
 
 
 def _facts(tree: Any) -> tuple[int, int]:
-    """Count the names in a tree, and how deep it is nested."""
+    """Return the number of names in a tree, and the depth of its nesting."""
     if not isinstance(tree, dict | list):
         return 0, 0
     inner = [_facts(one) for one in (tree.values() if isinstance(tree, dict) else tree)]
@@ -37,7 +37,7 @@ def _facts(tree: Any) -> tuple[int, int]:
 def test_shape_fault_counts_names_and_nesting_outside_strings(
     tree: Any, ascii_only: bool, names: int, nesting: int
 ) -> None:
-    """A text is within bounds exactly if its names, objects and lists and nesting are, whatever its strings hold."""
+    """A text is within bounds exactly if its names, its objects and lists, and its nesting are; its strings do not matter."""
     text = json.dumps(tree, ensure_ascii=ascii_only)
     found, depth = _facts(tree)
     assert nesting_of(text.encode()) == depth
@@ -65,7 +65,7 @@ def test_codec_refuses_many_names_and_deep_nesting_unread(codec: Codec[Any]) -> 
 
 
 def test_codec_counts_faults_that_are_too_many_to_list() -> None:
-    """Above MAX_FAULTS faults the message has their number; up to it, the first of them."""
+    """With more than MAX_FAULTS faults, the message has their number; otherwise it has the first ones."""
     with pytest.raises(MalformedEventError, match=r"^event: 5002 fields are wrong; compare it with the contract$"):
         QUERIES.decode(_unknown(5000))
     with pytest.raises(MalformedEventError, match=f"and {MAX_FAULTS - 3} more$"):

@@ -98,7 +98,7 @@ def numbers(answer: Answer) -> list[Fraction]:
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Results]:
-    """The answers of each run, as the simulation had them."""
+    """Return the answers of each run of the simulation."""
     kept: list[Results] = []
 
     class Recording(Driver):

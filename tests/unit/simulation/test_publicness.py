@@ -35,7 +35,7 @@ def public(tmp_path: Path) -> Path:
 
 
 def aliases(private: Path) -> list[Path]:
-    """Other names of the same file."""
+    """Return other names of the same file."""
     symbolic, hard = private.with_name("symbolic.csv"), private.with_name("hard.csv")
     symbolic.symlink_to(private)
     os.link(private, hard)

@@ -1,4 +1,4 @@
-"""A file of questions: one a line, and what is wrong with which."""
+"""A file of questions has one in each line; errors name the line."""
 
 from __future__ import annotations
 

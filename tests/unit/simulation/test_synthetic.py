@@ -1,4 +1,4 @@
-"""Made-up tables have the law that is stated, and no other."""
+"""Made-up tables have exactly the stated law."""
 
 from __future__ import annotations
 

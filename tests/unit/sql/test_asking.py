@@ -1,4 +1,4 @@
-"""A statement's result is that of the same statement on the rows, to within what is told beside each number."""
+"""A statement's result equals that of the same statement on the rows, within the error bound of each number."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_share_is_one_of_all_rows() -> None:
 
 
 def driver(epsilon: float = 4.0, answers: int = 4) -> Driver:
-    """An installation with one stream of few answers."""
+    """Return an installation with one stream of few answers."""
     return opened({"kind": "laplace", "answers": answers}, epsilon, name="few")
 
 
@@ -186,7 +186,7 @@ def test_the_cheapest_open_stream_of_a_source_answers() -> None:
     counts, sums = 'SELECT "Sex", COUNT(*) AS n FROM patients GROUP BY "Sex"', "SELECT SUM(age) FROM patients"
     assert made.sql(counts).why is None
     made.open(stream("cells", "patients", mechanism={"kind": "histogram", "attributes": ["Sex"]}, epsilon=2.0))
-    # The histogram would cost 2, an answer of the other stream 1; once it is paid for, it is free.
+    # The histogram would cost ε 2, and an answer of the other stream ε 1; after its payment, the histogram is free.
     table = made.sql(counts)
     assert (table.stream, table.epsilon, table.why) == (
         "few",
@@ -424,7 +424,7 @@ def test_a_comment_is_no_part_of_a_condition() -> None:
     ],
 )
 def test_groups_are_named_as_sql_names_them(statement: str, name: str) -> None:
-    """By the attribute in letters of either case, or by what its column is called."""
+    """The name is the attribute in upper or lower case, or the name of its column."""
     assert [row[name] for row in asked(statement, LAPLACE)] == ["F", "M", "it's"]
 
 
@@ -445,7 +445,7 @@ def test_attributes_that_differ_in_case_alone_are_two() -> None:
 def test_a_sum_that_no_noise_hides_is_refused_before_the_count_beside_it_is_charged(
     delta: float, method: str
 ) -> None:
-    """The range decides it, which is public; the mean moves by less, and is answered."""
+    """The public range decides the refusal; the mean moves by less, and is answered."""
     stamps = {"at": {"kind": "integers", "minimum": 10**13, "maximum": 10**13 + 9}}
     budget = {"epsilon": 9, "delta": 2e-9, "accountant": "zcdp"}
     made = installation(
@@ -466,14 +466,14 @@ def test_a_sum_that_no_noise_hides_is_refused_before_the_count_beside_it_is_char
 
 @pytest.mark.parametrize("name", ["Patients", "PATIENTS", "patient", "FEW"])
 def test_an_unknown_name_after_from_is_refused_with_the_closest(name: str) -> None:
-    """A name that differs from a source's or a stream's in case or in a letter is refused with that one."""
+    """A name that differs from a source's or a stream's name in case or in a letter is refused with the right name."""
     meant = "few" if name == "FEW" else "patients"
     with pytest.raises(Unknown, match=f"did you mean '{meant}'"):
         driver().sql(f"SELECT COUNT(*) FROM {name}")  # noqa: S608
 
 
 def test_unknown_names_in_calls_are_refused_with_the_closest() -> None:
-    """A source, a stream or an attribute in the wrong case or with a wrong letter is refused with the one that is there."""
+    """A source, a stream or an attribute in the wrong case or with a wrong letter is refused with the existing name."""
     few = driver()
     with pytest.raises(Unknown, match="did you mean 'patients'"):
         few.budget("Patient")
@@ -517,7 +517,7 @@ def test_statistic_of_an_unfit_attribute_is_refused(statement: str, reason: str)
 
 
 def test_groups_that_where_excludes_are_not_listed() -> None:
-    """The statement's own WHERE decides by public domains: not a FILTER, and never the data; the price stays."""
+    """Only the statement's own WHERE decides, by public domains, and neither a FILTER nor the data; the price does not change."""
     every = opened(LAPLACE).sql("SELECT age, COUNT(*) AS n FROM patients GROUP BY age")
     table = opened(LAPLACE).sql("SELECT age, COUNT(*) AS n FROM patients WHERE age > 23 GROUP BY age")
     assert [row["age"] for row in table] == [24, 25, 26, 27, 28, 29]

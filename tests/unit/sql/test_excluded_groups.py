@@ -70,7 +70,7 @@ def excluded_labels(where: str, by: str, **domains: Any) -> list[str]:
 
 
 def test_condition_on_days_excludes_months_without_them() -> None:
-    """A row of a month has a day of this month, if both are read from one column over the same range."""
+    """If month and day are read from one column with the same range, each row of a month has a day of this month."""
     both: dict[str, Any] = {"day": DAYS, "month": {**DAYS, "granularity": "month"}}
     half = [f"2024-{month:02}" for month in range(1, 7)]
     assert excluded_labels("day >= '2024-07-01'", "month", **both) == half
@@ -96,7 +96,7 @@ def test_condition_on_dates_of_another_range_excludes_nothing() -> None:
 
 
 def test_excluded_groups_hold_no_row_of_the_domains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pass over the condition decides about all groups, so that thousands of them keep no event loop waiting."""
+    """One pass over the condition decides about all groups, so that thousands of groups do not block the event loop."""
     passes: list[object] = []
 
     def counted(predicate: Any, *functions: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A statement says what is asked; what cannot be asked is refused with what can."""
+"""Statements become questions; a statement without an equivalent question is refused with possible ones."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def test_read_names_the_remedy_for_sql_of_other_dialects(
 
 
 def test_read_keeps_the_parsers_log_for_other_programs(caplog: pytest.LogCaptureFixture) -> None:
-    """The parser's warnings are dropped while a statement is read, and not for other users of the parser."""
+    """The parser's warnings are dropped while a statement is read, but not for other users of the parser."""
     with caplog.at_level(logging.WARNING, "sqlglot"):
         sqlglot.parse_one("SHOW TABLES", dialect="postgres")
         assert "Falling back" in caplog.text

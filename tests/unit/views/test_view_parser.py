@@ -1,4 +1,4 @@
-"""The SQL of views: what is accepted, and where and why the rest is refused."""
+"""The SQL of views: accepted views, and the places and reasons of refusals."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_view_must_use_its_tables_and_select_its_attributes() -> None:
 
 
 def test_people_without_a_person_column_are_not_joined() -> None:
-    """Without persons a table of people is joined to itself on no column."""
+    """Without a person's column, there is no column on which a table of people could be joined."""
     flights = {"columns": {"origin": "text"}}
     with pytest.raises(ViewError, match=r"column 54: the table 'flights' of people is not joined on the person"):
         parse_view(
@@ -261,6 +261,6 @@ def test_view_of_the_guide_is_accepted() -> None:
 
 
 def test_name_with_a_control_character_is_refused() -> None:
-    """Names of columns are printable, so that no column is taken for one of another table."""
+    """Names of columns are printable, so that no column can be confused with another table's."""
     with pytest.raises(ViewError, match=r"a name with a control character; rename the column"):
         plan('SELECT tail, origin AS "a\x01b" FROM flights')

@@ -1,4 +1,4 @@
-"""Views over files: the same rows in a service's process, with public sizes and stamps as for one table."""
+"""Views over files have the same rows in a service's process, and have public sizes and stamps like one table."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_joined_rows_of_one_person_are_bounded_in_any_order(monkeypatch: pytest.
 
 
 def test_view_bounds_one_persons_joined_rows_over_all_tables() -> None:
-    """Two joined tables of people multiply their rows, so each has a lower bound than one alone."""
+    """Two joined tables of people multiply their rows, so each table has a lower bound than a single one."""
     spec = {"f": {"person": "who"}, "g": {"person": "who"}, "h": {"person": "who"}}
     select = "SELECT f.who, g.n FROM f JOIN g ON g.who = f.who JOIN h ON h.who = f.who"
     plan = parse_view(view_source(select, spec, ["n"], person="who"))
@@ -198,7 +198,7 @@ def test_view_bounds_one_persons_joined_rows_over_all_tables() -> None:
 
 
 def test_selected_column_of_several_types_is_refused(folder: Path) -> None:
-    """A joined table whose files differ in a column's type needs a kind for it."""
+    """A joined table whose files differ in a column's type needs a declared kind for the column."""
     pl.DataFrame({"tail": ["B"], "seats": ["many"]}).write_parquet(folder / "planes" / "more.parquet")
     with pytest.raises(UnreadableError, match=r"'planes': its files have several types for one column; declare"):
         Rows.load(people_source(folder))
@@ -275,7 +275,7 @@ def test_shared_people_of_two_sources_are_remarked(folder: Path) -> None:
     assert "again has the same data as 'view'" in (warn_about_shared_data(view, [record]) or "")
     own = record.model_copy(update={"source": view, "population": "travellers"})
     other = record.model_copy(update={"population": "travellers"})
-    assert warn_about_shared_data(view, [own, other]) is None  # both have joined it since
+    assert warn_about_shared_data(view, [own, other]) is None  # both sources have joined the population since
     assert warn_about_shared_data(view, [own, record]) is not None
     airports = view_source(
         "SELECT a.state FROM a", {"a": {"path": f"{folder}/airports.csv"}}, ["state"], source="again"

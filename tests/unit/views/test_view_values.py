@@ -1,4 +1,4 @@
-"""Expressions of views: the values of DuckDB, and NULL instead of errors."""
+"""Expressions of views have the values of DuckDB, and NULL instead of errors."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Witnesses, and the guards that compare with them."""
+"""Tests of witnesses, and of the guards that compare with them."""

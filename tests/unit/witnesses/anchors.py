@@ -12,13 +12,13 @@ from tests.unit.backup.backups import installation
 
 @cache
 def trail() -> tuple[bytes, ...]:
-    """The entries of an installation's trail."""
+    """Return the entries of an installation's trail."""
     driver = installation()
     return tuple(record.value or b"" for record in driver.records(driver.topics.trail))
 
 
 def heads(entries: tuple[bytes, ...]) -> list[TrailHead]:
-    """The trail's head before each entry, and after the last one."""
+    """Return the trail's head before each entry, and after the last one."""
     found = [EMPTY_TRAIL_HEAD]
     for value in entries:
         found.append(check_next_entry(found[-1], value)[0])
@@ -26,7 +26,7 @@ def heads(entries: tuple[bytes, ...]) -> list[TrailHead]:
 
 
 def anchor(entries: int, *, generation: int = 0, written: int = 0, **fields: object) -> Anchor:
-    """An anchor of a trail with this number of entries."""
+    """Return an anchor of a trail with this number of entries."""
     given = {"installation": "sotto", "generation": generation, "written": written or 1_000 + entries}
     head = {"entries": entries, "digest": f"{entries:064x}", "time": entries}
     return Anchor.model_validate({**given, "head": head, **fields})

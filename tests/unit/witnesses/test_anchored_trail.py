@@ -1,4 +1,4 @@
-"""Every trail that was cut off or rewritten before an anchor is found, and an honest one never is."""
+"""Every trail that was cut off or rewritten before an anchor is found; an unchanged trail is never refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def verified(entries: Sequence[bytes], anchored: TrailHead) -> list[str]:
 
 
 def rewritten(entries: Sequence[bytes], first: int) -> tuple[bytes, ...]:
-    """A chain without a break, with another entry ``first`` and so another one after it each."""
+    """Return an unbroken chain with another entry ``first``, and therefore other entries after it."""
     found = list(entries[:first])
     for number in range(first, len(entries)):
         entry = msgspec.json.decode(entries[number])
@@ -55,7 +55,7 @@ LENGTH = len(trail())
 
 @given(st.data())
 def test_honest_trail_is_never_refused(data: st.DataObject) -> None:
-    """Whatever was anchored before, and wherever reading begins at or before the anchored entry."""
+    """This holds for any earlier anchor, and for any start of reading at or before the anchored entry."""
     ledger = data.draw(st.integers(0, LENGTH))
     anchored = data.draw(st.integers(0, ledger))
     start = data.draw(st.integers(0, max(0, anchored - 1)))
@@ -77,7 +77,7 @@ def test_trail_cut_off_before_its_anchor_is_found(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_trail_rewritten_before_its_anchor_is_found(data: st.DataObject) -> None:
-    """Also if the forger makes a new chain, of any length, and a ledger that agrees with it."""
+    """It is found even if the forger makes a new chain of any length, and a ledger that agrees with it."""
     anchored = data.draw(st.integers(1, LENGTH))
     first = data.draw(st.integers(0, anchored - 1))
     forged = rewritten(trail(), first)[: data.draw(st.integers(anchored, LENGTH))]
@@ -112,7 +112,7 @@ def test_findings_name_numbers_and_places() -> None:
 
 @pytest.mark.parametrize("reason", [None, "disk of broker 2 restored"])
 def test_verify_says_what_it_compared(reason: str | None) -> None:
-    """Position, time and witness, and a rollback that was accepted."""
+    """The output has position, time and witness, and an accepted rollback."""
     found = [
         Anchor(installation="s", written=90_000, head=heads(trail())[9]),
         Anchor(installation="s", written=0, head=heads(trail())[3], reason=reason),
@@ -130,7 +130,7 @@ def test_verify_says_what_it_compared(reason: str | None) -> None:
 
 
 def test_copy_of_the_trail_may_be_older_than_an_anchor() -> None:
-    """A backup or an export, of which only the anchors within it are compared."""
+    """Only anchors within a backup or an export are compared with it."""
     known = heads(trail())
     found = [Anchor(installation="s", written=0, head=known[number]) for number in (9, 5)]
     for entries, told in ((7, "contains 1 anchors"), (4, "all 2 anchors read are later than this copy")):

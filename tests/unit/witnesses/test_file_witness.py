@@ -1,4 +1,4 @@
-"""A witness in a file: what was written is read again, and a crash, other users or a lost disk are noticed."""
+"""A witness in a file: written anchors are read again, and crashes, other users and a lost disk are noticed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_file_keeps_anchors_of_each_installation(path: Path) -> None:
-    """The newest come first, and at most as many as are needed."""
+    """The newest anchors come first, and only as many as needed are read."""
     witness = FileWitness(path)
     assert witness.read_newest("sotto") == []
     for entries in range(ANCHORS_READ + 5):
@@ -55,7 +55,7 @@ def test_line_cut_off_by_a_crash_is_passed_over(path: Path) -> None:
 
 
 def test_file_is_on_the_disk_before_write_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file, and at first also its folder."""
+    """The file is synced, and for a new file also its folder."""
     synced = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(stat.S_ISDIR(os.fstat(descriptor).st_mode)))
     FileWitness(path).write(anchor(1))
@@ -73,7 +73,7 @@ def test_file_that_others_may_write_is_refused(path: Path, mode: int) -> None:
 
 
 def test_file_witness_reads_back_to_its_own_anchors(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind many anchors of another installation, and behind the zeros that a crash has left."""
+    """Its anchors are found before many anchors of another installation, and before zeros that a crash has left."""
     monkeypatch.setattr(witness_kinds, "_BLOCK_BYTES", 700)
     witness = FileWitness(path)
     for entries in range(1, 5):
@@ -89,7 +89,7 @@ def test_file_witness_reads_back_to_its_own_anchors(path: Path, monkeypatch: pyt
 
 
 def test_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its owner can change it, whatever its mode."""
+    """The owner of a file can change it, whatever its mode."""
     FileWitness(path).write(anchor(1))
     monkeypatch.setattr(witness_kinds, "trusted_users", set)
     for call in (lambda: FileWitness(path).write(anchor(1)), lambda: FileWitness(path).read_newest("sotto")):
@@ -105,7 +105,7 @@ def test_pipe_is_refused_and_does_not_hang(path: Path) -> None:
 
 
 def test_anchor_of_an_impossible_time_is_none() -> None:
-    """Every anchor's time can be shown."""
+    """The time of every accepted anchor can be shown."""
     assert anchor(1, written=LARGEST_TIME).time.startswith("2286-")
     text = anchor(1, written=LARGEST_TIME).encode().replace(b"%d" % LARGEST_TIME, b"%d")
     assert parse_anchor(text % LARGEST_TIME) is not None
@@ -130,7 +130,7 @@ def test_lost_disk_is_an_error_and_no_empty_witness(tmp_path: Path) -> None:
 
 
 def test_newest_generation_binds_whatever_the_order() -> None:
-    """A process that has not heard of an accepted rollback may still write of before."""
+    """A process that does not know of an accepted rollback may still write anchors of the earlier generation."""
     anchors = [
         anchor(30, ends={"state": (9, 9)}),
         anchor(12, generation=1, reason="restored", ends={"state": (4, 6)}),

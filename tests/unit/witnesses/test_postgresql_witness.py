@@ -1,4 +1,4 @@
-"""A witness in PostgreSQL, against a server of this machine: rows are appended, and no more is allowed."""
+"""A witness in PostgreSQL, on a server of this machine: services may only append rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def witness(server: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_table_keeps_the_newest_anchors_first(witness: Witness) -> None:
-    """In the order of rows within the newest generation, whatever the clocks; installations are apart."""
+    """The order within the newest generation is that of the rows, whatever the clocks; installations are separate."""
     assert witness.read_newest("sotto") == []
     for entries in range(ANCHORS_READ + 2):
         witness.write(anchor(entries, written=1, ends={"state": (entries, 3)}))
@@ -53,7 +53,7 @@ def test_table_keeps_the_newest_anchors_first(witness: Witness) -> None:
     "change", ["DELETE FROM anchors", "UPDATE anchors SET generation = 9", "TRUNCATE anchors"]
 )
 def test_services_cannot_change_what_they_wrote(server: Database, witness: Witness, change: str) -> None:
-    """With the rights that the operations page gives them."""
+    """Services have the rights of the operations page."""
     witness.write(anchor(1))
     command = ["psql", "-X", "-h", "127.0.0.1", "-p", str(server.port), "-U", "reader", "clinic", "-c", change]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""A witness in a bucket, against a store of this machine."""
+"""A witness in a bucket, in a store of this machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def locked(client: Any, bucket: str, *, retains: bool = True) -> Witness:
 
 
 def test_bucket_keeps_the_newest_anchors_first(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also across generations, whatever the clocks; installations are apart."""
+    """The order also holds across generations, whatever the clocks; installations are separate."""
     witness = locked(client, BUCKET)
     assert witness.read_newest("sotto") == []
     for entries in range(12):
@@ -76,7 +76,7 @@ def test_object_that_is_no_anchor_is_an_error(client: Any) -> None:
 
 
 def test_object_that_is_no_anchor_hides_no_others(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """One object too large to read and one of another kind are reported and passed over."""
+    """An object that is too large and an object of another kind are reported and skipped."""
     witness = locked(client, "partly-mixed")
     for entries in range(12):
         witness.write(anchor(entries))

@@ -1,4 +1,4 @@
-"""Time stamps: a head that was stamped existed then, and no other head passes for it."""
+"""Time stamps prove that a stamped head existed at the time, and no other head can use its stamp."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stamped(authority: TimeStampAuthority, folder: Path, *entries: int) -> list[
 def test_stamp_proves_a_head_to_whoever_trusts_the_authority(
     authority: TimeStampAuthority, tmp_path: Path
 ) -> None:
-    """Also OpenSSL verifies it, from the name and the head alone; another head or authority is refused."""
+    """OpenSSL verifies the stamp too, from the name and the head alone; another head or authority is refused."""
     [found] = stamped(authority, tmp_path, 5)
     verifier = TimeStampVerifier(authority.roots)
     time = verifier.find_time(found)
@@ -82,7 +82,7 @@ def test_stamper_refuses_answers_to_other_requests(authority: TimeStampAuthority
 
 
 def test_verification_compares_all_stamps_with_the_trail(authority: TimeStampAuthority, tmp_path: Path) -> None:
-    """It says since when stamps prove the trail; a rewritten trail lacks a stamped head."""
+    """The output has the time from which stamps prove the trail; a rewritten trail lacks a stamped head."""
     found = stamped(authority, tmp_path, 2, 5)
     file = tmp_path / "stamps.jsonl"
     settings = Settings(timestamp_file=str(file), timestamp_roots=str(authority.roots))

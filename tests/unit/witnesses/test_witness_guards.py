@@ -1,4 +1,4 @@
-"""The guards of sessions: what a witness that fails, hangs or comes back late does to a partition."""
+"""The guards of sessions: the effect of a witness that fails, hangs or recovers late on a partition."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def until(holds: Any) -> None:
 
 
 async def test_witness_that_is_down_stops_nothing_and_is_compared_later() -> None:
-    """The session that began meanwhile ends with its next commit."""
+    """The session that began in the meantime ends at its next commit."""
     witness = Kept(anchor(5, ends={"state": (11, 10)}))
     witness.is_down = True
     guard, metrics = guard_of(witness, anchor_seconds=0.01)
@@ -120,7 +120,7 @@ async def test_witness_that_is_down_stops_nothing_and_is_compared_later() -> Non
 
 
 async def test_recovered_witness_is_compared_while_another_is_down() -> None:
-    """Each witness counts by itself, so one that is gone must not disarm the others."""
+    """Each witness is compared separately, so a missing witness must not prevent the comparison with others."""
     gone, recovered = Kept(), Kept(anchor(5, ends={"state": (11, 10)}))
     gone.is_down = recovered.is_down = True
     guard, metrics = guard_of(recovered, gone, anchor_seconds=0.01)
@@ -170,7 +170,7 @@ async def test_witness_read_during_a_comparison_is_compared_too() -> None:
 
 
 async def test_anchors_stay_in_order_after_a_clock_goes_back() -> None:
-    """A witness sorts by time: a later anchor must not hide behind one of a clock that was ahead."""
+    """A witness sorts anchors by time, so a later anchor must not get an earlier time than one of a clock that was ahead."""
     ahead = 9_000_000_000_000
     witness, processor = Kept(anchor(0, written=ahead)), Granting()
     processor.trail_head = anchor(0).head
@@ -186,7 +186,7 @@ async def test_anchors_stay_in_order_after_a_clock_goes_back() -> None:
 
 
 async def test_anchoring_goes_on_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is reported: as a failing witness until one is written again."""
+    """The error is reported as a failing witness until an anchor is written again."""
     ends, failures = witness_guards.read_ends, 0
     is_failing = True
 
@@ -211,7 +211,7 @@ async def test_anchoring_goes_on_after_an_unexpected_error(monkeypatch: pytest.M
 
 
 async def test_partition_of_another_process_is_not_reported() -> None:
-    """The alert ends when its new owner has it, or when newer topics are there."""
+    """The alert ends when another process owns the partition, or when the topics are newer."""
     guard, metrics = guard_of(Kept(anchor(5, ends={"control": (11, 11)})))
     async with guard:
         for partition in range(2):
@@ -234,7 +234,7 @@ async def test_anchor_that_was_read_once_binds_while_its_witness_is_down() -> No
 
 
 async def test_witness_that_hangs_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later calls fail at once."""
+    """Later calls fail at once and take no further thread."""
     monkeypatch.setattr(witness_guards, "CALL_SECONDS", 0.05)
     released, calls = threading.Event(), []
 
@@ -256,7 +256,7 @@ async def test_witness_that_hangs_takes_one_thread(monkeypatch: pytest.MonkeyPat
 
 
 async def test_read_waits_for_a_write_of_the_same_witness() -> None:
-    """A slow witness is no failing one."""
+    """A slow witness does not count as failing."""
     released = threading.Event()
 
     class Slow(Kept):
@@ -292,7 +292,7 @@ async def test_large_grants_are_anchored_at_once_and_small_ones_later() -> None:
 
 
 async def test_heads_are_stamped_beside_the_anchors(tmp_path: Path) -> None:
-    """An authority that is down is reported and stops no anchor; the next anchor tries it again."""
+    """An authority that is down is reported and prevents no anchor; the next anchor tries it again."""
     witness, processor = Kept(), Granting()
     with time_stamp_authority(tmp_path / "authority") as authority:
         stamps = tmp_path / "stamps.jsonl"

@@ -1,4 +1,4 @@
-"""A stand-in for a time-stamp authority (RFC 3161) on 127.0.0.1; OpenSSL signs its stamps."""
+"""Replaces a time-stamp authority (RFC 3161) with a server on 127.0.0.1; OpenSSL signs its stamps."""
 
 from __future__ import annotations
 
