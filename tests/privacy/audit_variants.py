@@ -1,4 +1,4 @@
-"""Broken variants of the sparse vector technique, put into the real processors by exchanging one part.
+"""Broken variants of the sparse vector technique: each replaces one part of the real processors.
 
 Each exchanges a function or class wherever the product uses it; nothing in the product knows of it. Lyu, Su & Li 2017
 ("LSL") number the published ones.
@@ -44,13 +44,13 @@ NO_NOISE = Fraction(200)
 
 
 class Surgery:
-    """Exchanges parts of the product for the time of one test."""
+    """Replaces parts of the product during one test."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.patch = patch
 
     def exchange(self, part: Any, other: Any) -> None:
-        """Put ``other`` wherever a module of the product knows ``part`` by its name."""
+        """Put ``other`` in place of ``part`` in all modules of the product that import it."""
         product = [module for name, module in list(sys.modules.items()) if name.startswith("stream.")]
         places = [(module, name) for module in product for name, value in vars(module).items() if value is part]
         assert len({module.__name__ for module, _ in places}) > 1, f"nothing uses {part} any more"
@@ -58,7 +58,7 @@ class Surgery:
             self.patch.setattr(module, name, other)
 
     def noise(self, threshold: Callable[[Any], Fraction], query: Callable[[Any], Fraction]) -> None:
-        """Draw both noises from two-sided laws of these rates, of the calibration."""
+        """Draw both noises from two-sided laws; the rates are functions of the calibration."""
         self.exchange(threshold_sampler, lambda calibration: sampler("two_sided", threshold(calibration)))
         self.exchange(query_sampler, lambda calibration: sampler("two_sided", query(calibration)))
 
@@ -78,7 +78,7 @@ def _epsilon(calibration: Any) -> Fraction:
 
 
 def query_noise_released(surgery: Surgery) -> None:
-    """The noise of the comparison is used again as the noise of the answer: ⊤ carries f + ν."""
+    """The noise of the comparison is used again as the noise of the answer: ⊤ is published with f + ν."""
 
     def compared_by(_: Any, batch: Any, compared: Any, decisions: Any) -> dict[int, PublishedNumber]:
         tops = np.flatnonzero(decisions.outcomes == ABOVE)
@@ -107,12 +107,12 @@ def lsl_5(surgery: Surgery) -> None:
 
 
 def lsl_6(surgery: Surgery) -> None:
-    """ρ and ν ~ Lap(2/ε), whatever the number of ⊤s; to be run with a cutoff that is not reached."""
+    """ρ and ν ~ Lap(2/ε) for any number of ⊤s; the tests use a cutoff that is not reached."""
     surgery.noise(lambda c: _epsilon(c) / 2, lambda c: _epsilon(c) / 2)
 
 
 def typical_error_without_noise(surgery: Surgery) -> None:
-    """The distance of estimate and table is published as it is."""
+    """The distance between estimate and table is published without noise."""
 
     def none(self: Any, order: int, law: Any) -> int:
         del self, order, law
@@ -122,14 +122,14 @@ def typical_error_without_noise(surgery: Surgery) -> None:
 
 
 def texts_without_a_threshold(surgery: Surgery) -> None:
-    """Every text that a row has is released with its noisy count, as declared groups are."""
+    """Every text of a row is released with its noisy count, like declared groups."""
     surgery.exchange(
         release_groups, lambda texts, counts, noise, _: release_groups(texts, counts, noise, -(1 << 40))
     )
 
 
 def names_without_a_rule(surgery: Surgery) -> None:
-    """Every text that a person has is named, as a list of declared groups would be."""
+    """Every text of a person is named, like declared groups."""
     surgery.exchange(
         release_keys,
         lambda names, people, words, _: release_keys(names, people, words, np.array([0, CERTAIN], np.uint64)),
@@ -138,7 +138,7 @@ def names_without_a_rule(surgery: Surgery) -> None:
 
 @dataclass(frozen=True)
 class _Difference:
-    """ν − ρ, so that every query brings a threshold noise of its own."""
+    """ν − ρ, so that every query has a separate threshold noise."""
 
     query: Sampler
     threshold: Sampler
@@ -155,7 +155,7 @@ class _Difference:
 
 
 def noise_of_a_node_for_each_answer(surgery: Surgery) -> None:
-    """A running count's noise is drawn anew with each answer, and not once for each sum."""
+    """A running count's noise is drawn again for each answer, instead of once for each sum."""
     answers = itertools.count()
     surgery.patch.setattr(
         window_families, "node_name", lambda group, node: node_name(group, node) + next(answers).to_bytes(8, "big")
@@ -163,7 +163,7 @@ def noise_of_a_node_for_each_answer(surgery: Surgery) -> None:
 
 
 def level_not_paid_for(surgery: Surgery) -> None:
-    """A running count's noise fits one level fewer than its tree has."""
+    """A running count's noise is planned for one level fewer than its tree has."""
     surgery.patch.setattr(
         window_families,
         "node_law",
@@ -207,7 +207,7 @@ def cutoff_forgotten_at_restart(surgery: Surgery) -> None:
 
 
 def same_noise_for_other_data(surgery: Surgery) -> None:
-    """Noise is bound to the source alone: neither to the stream, nor to the query's place and bytes."""
+    """Noise depends only on the source, and neither on the stream nor on the query's place and bytes."""
 
     def digest(_: Any, account: Any, __: Any) -> str:
         return blake3(account.source.source.encode()).hexdigest()
@@ -229,7 +229,7 @@ def same_noise_for_other_data(surgery: Surgery) -> None:
 
 
 def decimals_rounded_as_doubles(surgery: Surgery) -> None:
-    """⌊x/γ + ½⌋ is exact for the doubles nearest to a value and the grid, which are not what was written."""
+    """⌊x/γ + ½⌋ is computed for the doubles nearest to the value and the grid, instead of the written decimals."""
 
     def round_private(grid: Grid, doubles: Any, _: Any) -> IntegerArray:
         gamma = Fraction(float(grid.gamma))
@@ -239,12 +239,12 @@ def decimals_rounded_as_doubles(surgery: Surgery) -> None:
 
 
 def gaussian_noise_too_narrow(surgery: Surgery) -> None:
-    """σ of each answer is that of a single answer, whatever their number."""
+    """σ of each answer is that of a single answer, for any number of answers."""
     surgery.exchange(gaussian, lambda variance: gaussian(variance / 16))
 
 
 def distances_in_parts_of_a_row(surgery: Surgery) -> None:
-    """A quantile's weights take distances in units of 1/1000 row, at the rate of whole rows."""
+    """A quantile's weights use distances in 1/1000 of a row, with the rate of whole rows."""
 
     def unscaled(rate: Fraction) -> ExponentialWeights:
         return weights_for(rate * 1000)
@@ -253,7 +253,7 @@ def distances_in_parts_of_a_row(surgery: Surgery) -> None:
 
 
 def questions_of_a_hypothesis_without_noise(surgery: Surgery) -> None:
-    """LSL's Algorithm 5 for estimates and multiplicative weights: errors are compared with a noisy threshold as they are."""
+    """LSL's Algorithm 5 for estimates and multiplicative weights: errors without noise are compared with a noisy threshold."""
 
     def none(self: Any, tops: int, places: range) -> IntegerArray:
         del self, tops

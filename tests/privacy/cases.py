@@ -1,4 +1,4 @@
-"""Calibrations as the planner makes them, and the streams that they are tried on."""
+"""Calibrations of the planner, and the streams on which they are tried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def calibrations(
     steps: int = 1,
     numbers: Literal["none", "fresh", "gap"] = "none",
 ) -> dict[str, SparseVectorCalibration]:
-    """Every method's calibration; the large δ keeps the noise of ``one_sided_rounds`` small enough to enumerate."""
+    """Return every method's calibration; with the large δ, the noise of ``one_sided_rounds`` is small enough to enumerate."""
     mechanism: AboveThreshold | NumericSparse
     if numbers == "none":
         mechanism = AboveThreshold(kind="above_threshold", threshold=0.0, cutoff=cutoff, monotone=monotone)
@@ -47,23 +47,23 @@ def moves_of(calibration: SparseVectorCalibration, margins: tuple[int, ...]) -> 
 
 
 def near(calibration: SparseVectorCalibration) -> tuple[int, ...]:
-    """Margins around the shift, where ⊤ and ⊥ are both likely."""
+    """Return margins around the shift, where ⊤ and ⊥ are both likely."""
     reach = calibration.sensitivity_steps
     return tuple(range(calibration.shift - 1, calibration.shift + reach + 1))
 
 
 def lowest(machine: Machine) -> int:
-    """The margin below which a ⊤ is impossible."""
+    """Return the margin below which a ⊤ is impossible."""
     return machine.shift + machine.threshold.first - machine.query.last
 
 
 def highest(machine: Machine) -> int:
-    """The margin from which on a ⊥ is impossible."""
+    """Return the margin from which on a ⊥ is impossible."""
     return machine.shift + machine.threshold.last - machine.query.first
 
 
 def spread(calibration: SparseVectorCalibration) -> tuple[int, ...]:
-    """Pairs Δ apart near the shift, far above, far below and at both ends of the noise, where its cut tail shows.
+    """Return pairs Δ apart near the shift, far above, far below and at both ends of the noise, where its cut tail has an effect.
 
     A query's own threshold moves the margins of both neighbours alike, so that margins far apart are also what
     thresholds far apart come to.

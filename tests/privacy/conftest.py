@@ -1,4 +1,4 @@
-"""Estimates shared by tests of exact laws: fitted once, because many transcripts have equal measurements."""
+"""Caches estimates for tests of exact laws, because many transcripts have equal measurements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, fit_distrib
 
 @pytest.fixture
 def fitted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Recall each estimate by all that it is a function of."""
+    """Cache each estimate by all of its arguments."""
     known: dict[Any, npt.NDArray[np.int64]] = {}
 
     def recalled(shape: Sequence[int], marginals: Sequence[NoisyMarginal], rows: int) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Exact laws of the shipped noise, and the exact privacy loss of whatever is built on it.
+"""Exact laws of the shipped noise, and the exact privacy loss of mechanisms with this noise.
 
 Probabilities are integers out of 2^192, rounded down; ``Outcomes.slack`` bounds how far below the truth they may be.
 What is claimed of a divergence is therefore proved by integer arithmetic, not estimated.
@@ -43,7 +43,7 @@ DIGIT_BITS = 128
 
 @lru_cache(maxsize=1024)
 def exponential_below(exponent: Fraction) -> Fraction:
-    """A rational number at most e^exponent, and nearer to it than one part in 10^57."""
+    """Return a rational number that is at most e^exponent, and nearer to it than one part in 10^57."""
     with localcontext(prec=60):
         # Both the quotient and ``exp`` are correctly rounded; two units in the last place make up for it.
         quotient = (Decimal(exponent.numerator) / Decimal(exponent.denominator)).next_minus()
@@ -80,7 +80,7 @@ NO_NOISE = Law(first=0, weights=(1,), bits=0)
 
 @lru_cache(maxsize=256)
 def law_of(sampler: Sampler) -> Law:
-    """The law of a sampler, as its own fixed-point digit probabilities imply it, without any rounding."""
+    """Return the exact law of a sampler, which follows from its own fixed-point digit probabilities."""
     one = 1 << DIGIT_BITS
     if isinstance(sampler, Gaussian):
         return _gaussian_law(sampler)
@@ -107,7 +107,7 @@ def law_of(sampler: Sampler) -> Law:
 
 
 def _gaussian_law(gaussian: Gaussian) -> Law:
-    """The sum of its draws, each of a fair sign and a size whose cumulative_probabilities probabilities are shipped."""
+    """Return the law of the sum of its draws; each has a fair sign, and a size with the shipped cumulative probabilities."""
     weights = np.array([1], dtype=object)
     for variance in reversed(gaussian.levels):
         sums = (*cumulative_probabilities(variance), 1 << TABLE_BITS)
@@ -138,7 +138,7 @@ Transcript = tuple[Outcome, ...]
 
 @dataclass(frozen=True)
 class Machine:
-    """Anything that compares noisy values with a noisy threshold, right or wrong.
+    """A mechanism, correct or broken, that compares noisy values with a noisy threshold.
 
     A query is ⊤ iff f − T + ν >= ρ + ``shift``. ``renewed`` says when ρ is drawn anew, ``cutoff`` after how many ⊤s the
     stream ends (None: never). With ``released`` a ⊤ carries a number, by ``numbers``: the compared f − T + ν wherever
@@ -157,7 +157,7 @@ class Machine:
 
     @classmethod
     def shipped(cls, calibration: SparseVectorCalibration, released: Iterable[int] = ()) -> Machine:
-        """AboveThreshold, or NumericSparse where values are ``released``, with the laws that the shipped code draws from."""
+        """Return AboveThreshold, or NumericSparse if values are ``released``, with the laws of the shipped code."""
         return cls(
             threshold=law_of(threshold_sampler(calibration)),
             query=law_of(query_sampler(calibration)),
@@ -226,7 +226,7 @@ class Outcomes:
     slack: int
 
     def gather(self, transcript: Transcript, margins: Sequence[int]) -> Exact:
-        """The probabilities where every query's margin is one of those listed."""
+        """Return the probabilities for queries whose margins are all in the lists."""
         index = [self.margins.index(margin) for margin in margins]
         table = self.of[transcript]
         return table[np.ix_(*[index] * table.ndim)]
@@ -237,17 +237,17 @@ class Outcomes:
 
 
 def outcomes(machine: Machine, margins: Iterable[int], queries: int) -> Outcomes:
-    """Run a machine on every stream of so many queries whose margins are among those given."""
+    """Run a machine on all streams of so many queries with margins from the given ones."""
     choices = tuple(sorted(set(margins)))
     alphabet = tuple(machine.alphabet)
-    # Of each outcome to each margin, by one number for both.
+    # A table by a number for each pair of outcome and margin.
     likelihoods = [machine.likelihood(outcome, margin) for outcome in alphabet for margin in choices]
     prior = machine.prior()
     found: dict[Transcript, Exact] = {}
 
     @cache
     def given(seen: tuple[int, ...]) -> Exact:
-        """P(all of these, and each ρ): in whatever order they come, it is the same."""
+        """Return P(all of these outcomes, and each ρ), which does not depend on their order."""
         return (given(seen[:-1]) * likelihoods[seen[-1]]) >> BITS if seen else prior
 
     @cache
@@ -280,7 +280,7 @@ def outcomes(machine: Machine, margins: Iterable[int], queries: int) -> Outcomes
 
 
 def neighbours(margins: Iterable[int], steps: int, direction: Literal["any", "up", "down"] = "any") -> list[Move]:
-    """All moves of at most so many steps within a range of margins."""
+    """Return all moves of at most so many steps within a range of margins."""
     choices = sorted(set(margins))
     moves = [(a, b) for a in choices for b in choices if abs(a - b) <= steps]
     allowed: dict[str, Callable[[Move], bool]] = {
@@ -309,12 +309,12 @@ def worst_delta(outcomes: Outcomes, moves: Sequence[Move], loss: Callable[[Trans
         return clipped
 
     def play(transcript: Transcript) -> tuple[Exact, Exact, Exact]:
-        """The value of the game from here on, and P(transcript) under either neighbour, by the moves made."""
+        """Return the value of the game from here on, and P(transcript) under either neighbour, by the moves so far."""
         if transcript in outcomes.of:
             ours, theirs = outcomes.gather(transcript, left), outcomes.gather(transcript, right)
             return excess(transcript, ours, theirs), ours, theirs
         games = [play((*transcript, outcome)) for outcome in alphabet]
-        # Whatever is asked next, the probabilities of its outcomes add up to that of having come so far.
+        # For any next query, the probabilities of its outcomes add up to the probability of the transcript so far.
         value, ours, theirs = (reduce(np.add, parts) for parts in zip(*games, strict=True))
         ours, theirs, going_on = ours[..., 0], theirs[..., 0], np.max(value, axis=-1)
         if not transcript:
@@ -335,7 +335,7 @@ class WorstCase(NamedTuple):
 
 
 def worst_loss(outcomes: Outcomes, moves: Sequence[Move], least: float = 2.0**-40) -> WorstCase:
-    """The largest ln P(t | f) / P(t | f′) of a transcript whose probability is at least ``least``.
+    """Return the largest ln P(t | f) / P(t | f′) of a transcript whose probability is at least ``least``.
 
     Far rarer ones show only the noise's cut tail. Exact but for the rounding of the final logarithm to a double.
     """

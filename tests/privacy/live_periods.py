@@ -1,4 +1,4 @@
-"""Small live topics with periods: from the bytes of events to what is asked in each period's account, by the shipped feeds and merging."""
+"""Small live topics with periods: shipped feeds and merging turn bytes of events into questions to each period's account."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Asked = dict[tuple[str, int], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class World:
-    """A source with periods of an hour, the models that are open on it, and the periods that have begun."""
+    """A source with periods of an hour, its open models, and the periods that have begun."""
 
     source: EventsSource
     forms: Mapping[str, Form]
@@ -82,7 +82,7 @@ class World:
         return self._numbers(_written_to(outputs, topics.queries))
 
     def _numbers(self, questions: Sequence[Record]) -> Asked:
-        """Questions as numbers of windows: those of a running count are what it has grown by."""
+        """Return the questions as numbers of windows; for a running count, they are its increases."""
         running = {name for name, form in self.forms.items() if form.mechanism["kind"] == "running_count"}
         groups: dict[tuple[str, int], list[int]] = defaultdict(list)
         so_far: dict[tuple[str, int], int] = defaultdict(int)
@@ -104,14 +104,14 @@ class World:
 
     @property
     def told(self) -> Mapping[str, Any]:
-        """The latest control record of each stream."""
+        """The definition of each stream, by its name."""
         found = ((record, parse_definition(record)) for record in self.control)
         return {(record.key or b"").decode(): told for record, told in found if told is not None}
 
 
 @dataclass
 class MovedInPeriod:
-    """The most that what one person did in one period moved, over all pairs that were tried: by model."""
+    """The largest moves by one person's events in one period, over all tried pairs, by model."""
 
     window: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """The largest move of one window, over all groups together."""
@@ -122,7 +122,7 @@ class MovedInPeriod:
     same_questions: bool = True
 
     def compare(self, ours: Asked, theirs: Asked, period: int) -> None:
-        """Take in two topics that differ in what one person did in a period."""
+        """Compare two topics that differ in one person's events of a period."""
         self.same_questions &= ours.keys() == theirs.keys()
         here = "@" + format_moment(period * HOUR)
         over: dict[str, int] = defaultdict(int)
@@ -148,7 +148,7 @@ def in_period(person: Person, period: int, *, inside: bool = True) -> Person:
 def neighbours(
     others: Mapping[str, Person], own: Sequence[Person], period: int, *, replaced: bool
 ) -> Iterator[tuple[Mapping[str, Person], Mapping[str, Person]]]:
-    """Pairs of topics that differ in what one person did in a period: it is there or not or, with ``replaced``, somebody else's is."""
+    """Yield pairs of topics that differ in one person's events of a period, which are missing in one or, with ``replaced``, another person's."""
     if replaced:
         days = list(dict.fromkeys(in_period(life, period) for life in own))
         for rest in dict.fromkeys(in_period(life, period, inside=False) for life in own):

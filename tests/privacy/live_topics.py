@@ -1,4 +1,4 @@
-"""Small live topics, with whole people in them and without: from the bytes of events to the numbers that are asked."""
+"""Small live topics with and without a whole person: from the bytes of events to the numbers in questions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Numbers = dict[tuple[str, int], tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Form:
-    """A standing query, and how far one person may move its numbers: any of them, and all together.
+    """A standing query, and how far one person may move each of its numbers, and all of them together.
 
     ``told`` is when control tells of it, in milliseconds; 0 for one that is there before feeds begin. ``gaps`` are the moments at which
     control tells that it has ended, each with that at which it is extended, if it is.
@@ -88,7 +88,7 @@ def about(**other: Any) -> EventsSource:
 
 
 def written(people: Mapping[str, Person]) -> list[Record]:
-    """The topic's records, each in its person's partition, in the order in which they come."""
+    """Return the topic's records in order of arrival, each in its person's partition."""
     events = sorted(
         ((moment.comes, who, place) for who, moments in people.items() for place, moment in enumerate(moments)),
         key=lambda one: (one[0], one[2], one[1]),
@@ -99,7 +99,7 @@ def written(people: Mapping[str, Person]) -> list[Record]:
         at = max(0, comes - moment.ago) * MINUTE
         fields = {"who": {"id": who}, "at": at, "group": moment.group, "amount": moment.amount}
         home = partition_of(who.encode(), PARTITIONS)
-        # A person's own offsets: which ones others have makes no difference, and shows in nothing.
+        # These are a person's own offsets; other people's offsets make no difference.
         records.append(Record("ops", home, 0, comes * MINUTE, who.encode(), json.dumps(fields).encode()))
     return records
 
@@ -111,13 +111,13 @@ Schedule = Callable[[int, int], int]
 
 
 def punctual(step: int, due: int) -> int:
-    """A feed reads what it must have read by then, and nothing else."""
+    """Let a feed read only the control records that it must have read by then."""
     del step
     return due
 
 
 def behind(step: int, due: int) -> int:
-    """A feed is so far behind that after a step it reads all that control ever tells."""
+    """Let a feed lag so far that it reads all control records after one step."""
     return END_MS if step else due
 
 
@@ -182,7 +182,7 @@ def _published(
 
 
 def _hear(known: Known, streams: Sequence[StandingDefinition], moment: int, before: int = -1) -> int:
-    """Have control read up to a moment; it is never read again."""
+    """Let the feed read control up to a moment; nothing is read twice."""
     if moment > before:
         news = [one for stream in streams if (one := as_of(stream, moment)) is not None]
         if any(known.find_told(one) != one for one in news):
@@ -222,7 +222,7 @@ def opened(source: EventsSource, forms: Mapping[str, Form]) -> list[StandingDefi
 
 
 def _opened(source: EventsSource, name: str, form: Form) -> StandingDefinition:
-    """All that control ever tells of a stream."""
+    """Return all control records of a stream."""
     known = told(source, name, mechanism=form.mechanism, moment=form.told, **form.standing)
     if form.standing.get("by") == ["name"]:
         known = replace(known, calibration=texts_calibration(MOST_BYTES))
@@ -234,7 +234,7 @@ def _opened(source: EventsSource, name: str, form: Form) -> StandingDefinition:
 
 @dataclass
 class Moved:
-    """The most that one person moved each stream's numbers, over all neighbours that were tried."""
+    """The largest moves of each stream's numbers by one person, over all tried neighbours."""
 
     each: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     all: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -254,14 +254,14 @@ class Moved:
 
 
 def lives(moments: Sequence[Moment], most: int) -> list[Person]:
-    """All that a person may do with so many of these events at most, in their order."""
+    """Return all sequences of at most so many of these events, in their order."""
     return [chosen for size in range(1, most + 1) for chosen in combinations(moments, size)]
 
 
 def neighbours(
     source: EventsSource, others: Mapping[str, Person], own: Sequence[Person], who: str = "me"
 ) -> Iterator[tuple[Mapping[str, Person], Mapping[str, Person]]]:
-    """Pairs of topics that differ in one person's whole life: present or not or, where that is the relation, another's in its place."""
+    """Yield pairs of topics that differ in all events of one person, which are missing in one or, under replacement, another person's."""
     if source.neighbors == "add-remove":
         for life in own:
             yield others, {**others, who: life}

@@ -13,7 +13,7 @@ from tests.privacy.exact import UNIT, Law, exponential_below
 
 
 def excess(law: Law, moved: int, epsilon: float) -> Fraction:
-    """The least δ for which noise and noise moved by so many steps are (ε, δ)-indistinguishable, rounded up."""
+    """Return the least δ for which noise and noise moved by so many steps are (ε, δ)-indistinguishable, rounded up."""
     factor = exponential_below(Fraction(epsilon))
     numerator, denominator = factor.numerator, factor.denominator
     total = 0
@@ -30,7 +30,7 @@ def worst_delta(laws: Sequence[Law], moves: Sequence[int], epsilon: float) -> Fr
     ours, theirs = np.array(1, dtype=object), np.array(1, dtype=object)
     for law, move in zip(laws, moves, strict=True):
         support = range(min(law.first, law.first + move), max(law.last, law.last + move) + 1)
-        # Rounded to what makes the loss larger.
+        # Rounding makes the loss larger.
         ours = np.multiply.outer(ours, [_weight(law, value) + 1 for value in support])
         theirs = np.multiply.outer(theirs, [_weight(law, value - move) for value in support])
     factor = int(exponential_below(Fraction(epsilon)) * UNIT)
@@ -39,7 +39,7 @@ def worst_delta(laws: Sequence[Law], moves: Sequence[int], epsilon: float) -> Fr
 
 
 def _weight(law: Law, value: int) -> int:
-    """The probability of a value, out of 2^192, rounded down."""
+    """Return the probability of a value, out of 2^192, rounded down."""
     inside = law.first <= value <= law.last
     return (law.weights[value - law.first] * UNIT) >> law.bits if inside else 0
 

@@ -11,7 +11,7 @@ from tests.privacy.exact import law_of
 
 
 def loss(law: Sampler, moved: Sequence[int]) -> float:
-    """The largest loss of numbers that are moved so: exact, but for the cut tail and a logarithm."""
+    """Return the largest loss of numbers with these moves; it is exact except for the cut tail and a logarithm."""
     return sum(_loss(law, abs(step)) for step in moved)
 
 
@@ -23,5 +23,5 @@ def _loss(law: Sampler, step: int) -> float:
 
 
 def worst(law: Sampler, seen: Iterable[Sequence[int]]) -> float:
-    """The largest loss over all moves."""
+    """Return the largest loss over all moves."""
     return max(loss(law, moved) for moved in seen)

@@ -1,4 +1,4 @@
-"""Wrong ways to bound how many rows of a person count, put into the real tables by exchanging one part."""
+"""Wrong bounds on a person's rows: each variant replaces one part of the real tables."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _by(order: npt.NDArray[np.intp], counts: npt.NDArray[np.bool_], own: people.
 
 
 def no_bound(surgery: Surgery) -> None:
-    """All rows of everybody count."""
+    """All rows of all people count."""
     surgery.exchange(choose_rows, lambda codes, own, _, key: choose_rows(codes, own, COUNTED_UNBOUND, key))
 
 
 def chosen_by_order_across_people(surgery: Surgery) -> None:
-    """As many rows as all people together may have, the first ones in the file, whoever's they are."""
+    """The first rows of the file count, as many as all people together may have, whoever has them."""
 
     def first(codes: Mapping[str, Any], own: people.RowOwners, most: int, key: bytes) -> RowChoice:
         del codes, key
@@ -39,7 +39,7 @@ def chosen_by_order_across_people(surgery: Surgery) -> None:
 
 
 def hashed_without_the_person(surgery: Surgery) -> None:
-    """The hash is of the row and how many equal ones came before it, anybody's: of a person's rows the least of these count."""
+    """Rows are chosen by a hash of the row and the number of equal earlier rows of all people, instead of the person's."""
 
     def hashed(codes: Mapping[str, Any], own: people.RowOwners, most: int, key: bytes) -> RowChoice:
         everybody = people.RowOwners(np.zeros(len(own.private_numbers), np.uint32), np.zeros((1, 2), np.uint64))
@@ -54,7 +54,7 @@ def hashed_without_the_person(surgery: Surgery) -> None:
 
 
 def bound_after_the_filter(surgery: Surgery) -> None:
-    """All rows count, and of those that satisfy a question as many of each person as are allowed."""
+    """The bound applies after a question's predicate, to each person's rows that satisfy it, instead of before."""
     no_bound(surgery)
     grouped = PrivateTable.group_counts
 

@@ -1,4 +1,4 @@
-"""Wrong ways to keep periods apart, put into the real feeds and merging by exchanging one part."""
+"""Wrong separations of periods: each variant replaces one part of the real feeds or of merging."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.privacy.audit_variants import Surgery, Variant
 
 
 def windows_over_an_edge(surgery: Surgery) -> None:
-    """A window that reaches into two periods is asked of the one that it begins in: what is in it counts in either."""
+    """A window that spans two periods asks the period in which it begins, so its events count in both periods."""
     surgery.patch.setattr(merge_state, "lies_in_one_period", lambda *_: True)
 
 
 def windows_asked_of_the_period_before(surgery: Surgery) -> None:
-    """The first window of a period is asked of the one before."""
+    """The first window of a period asks the previous period."""
     names = merge_state._period_names
 
     def before(told: Any, start: int) -> tuple[str, str]:
@@ -39,7 +39,7 @@ def bound_for_each_window(surgery: Surgery) -> None:
 
 
 def sums_carried_over(surgery: Surgery) -> None:
-    """A running count goes on with the sums of the period before, so that what was counted there is told again."""
+    """A running count continues with the sums of the previous period, so events of that period are published again."""
     ask = MergeProcessor._ask_window
     totals: dict[str, tuple[str, list[int]]] = {}
 

@@ -60,7 +60,7 @@ def question(*inside: int) -> LinearQuestion:
 
 
 def calibration(kind: Literal["numbers", "cells", "opening"], *, replace: bool = False) -> EstimateCalibration:
-    """Two ⊤s; numbers are told where nothing else keeps to the promise, sums of cells where anything does."""
+    """Return a calibration with two ⊤s; noisy numbers are published only if the promise needs them."""
     shared: dict[str, Any] = {
         "epsilon": 4.0,
         "delta": 0.0,
@@ -105,7 +105,7 @@ def two_sided(noise: float, rate: float) -> float:
 
 @cache
 def thresholds(rate: float) -> Integers:
-    """Noise of a threshold that is likely enough to count, thinned out."""
+    """Return a sparse selection of the threshold's noise with non-negligible probability."""
     return np.arange(0, math.ceil(60 / rate), 16)
 
 
@@ -117,13 +117,13 @@ def first_weights(rate: float) -> Floats:
 
 @lru_cache(maxsize=256)
 def chances(threshold_rate: float, rate: float, lacking: int, *, top: bool) -> Floats:
-    """For each noise of the threshold, P(⊤) or P(⊥) of a question whose error lacks so much for a threshold without noise."""
+    """Return P(⊤) or P(⊥) for each noise of the threshold, for a question whose error is so far below the exact threshold."""
     above = np.asarray(np.exp(-rate * np.maximum(thresholds(threshold_rate) + lacking, 0)))
     return above if top else 1.0 - above
 
 
 def neighbours(rows: Rows, *, replace: bool) -> set[Rows]:
-    """The other tables, as sorted rows: nothing that is asked of a table hangs on their order."""
+    """Return the neighbouring tables with sorted rows; no question depends on the order of rows."""
     if not replace:
         return {tuple(sorted((*rows, cell))) for cell in range(CELLS)}
     changed = {

@@ -26,7 +26,7 @@ Truth = Callable[[Answer], float]
 
 @dataclass(frozen=True)
 class Asked:
-    """A question without its stream, and how far an answer to it is off."""
+    """A question without its stream, and a function that returns the error of its answer."""
 
     query: dict[str, Any]
     error: Truth
@@ -48,7 +48,7 @@ def numbers(truths: npt.NDArray[Any]) -> Truth:
 
 @lru_cache(maxsize=1)
 def conditions() -> list[tuple[str, pl.DataFrame]]:
-    """Ordinary predicates, and the rows that they hold for."""
+    """Return ordinary predicates, and the rows that satisfy them."""
     generator = random.Random(15)
     found = []
     for _ in range(QUESTIONS):
@@ -67,7 +67,7 @@ def conditions() -> list[tuple[str, pl.DataFrame]]:
 
 
 def groups(rows: pl.DataFrame) -> npt.NDArray[np.int64]:
-    """Counts by sex and race in row-major order."""
+    """Return counts by sex and race in row-major order."""
     found = np.zeros((2, 5), dtype=np.int64)
     for sex, race in rows.select("sex", "race").iter_rows():
         found["FM".index(sex), race] += 1

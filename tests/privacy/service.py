@@ -75,7 +75,7 @@ def everything(driver: Driver) -> Iterator[Record]:
 
 @dataclass(frozen=True)
 class Derived:
-    """The noise of a stream as a holder of the key derives it, and the outcomes that follow from it."""
+    """The noise of a stream, derived from the key, and the outcomes that follow from it."""
 
     key: NoiseKey
     definition: Control

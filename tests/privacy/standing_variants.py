@@ -1,4 +1,4 @@
-"""Wrong ways to count a live topic, put into the real feeds by exchanging one part."""
+"""Wrong counts of a live topic: each variant replaces one part of the real feeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.processors.feeds.topic import Known
 
 
 def bound_for_each_batch(surgery: Surgery) -> None:
-    """Each batch begins to count a person anew."""
+    """Each batch starts each person's count again."""
     count = Form.count
 
     def anew(form: Form, batch: Any, piece: int) -> Any:
@@ -47,7 +47,7 @@ def bound_after_the_filter_of_another_stream(surgery: Surgery) -> None:
 
 
 def empty_windows_left_out(surgery: Surgery) -> None:
-    """A window that nobody was counted in is not told of."""
+    """A window without counted events is not published."""
     process = FeedProcessor.process
 
     def sparing(feed: FeedProcessor, batch: Any) -> Any:
@@ -61,7 +61,7 @@ def empty_windows_left_out(surgery: Surgery) -> None:
 
 
 def groups_only_when_seen(surgery: Surgery) -> None:
-    """A window has the groups that are in it, in their order, and no others."""
+    """A window publishes only the groups that have events, in order."""
     values = StreamEpoch.values
 
     def seen(stream: StreamEpoch, start: int) -> Any:
@@ -72,7 +72,7 @@ def groups_only_when_seen(surgery: Surgery) -> None:
 
 
 def watermark_of_event_times(surgery: Surgery) -> None:
-    """The clock is the largest time of any event: whoever is ahead makes other people's events late."""
+    """The clock is the largest time of any event, so a person who is ahead makes other people's events late."""
 
     shipped = EventClock.advance
 
@@ -91,7 +91,7 @@ def watermark_of_event_times(surgery: Surgery) -> None:
 
 
 def late_events_counted(surgery: Surgery) -> None:
-    """An event counts in every window that has not been told of yet, although its stamp says that it came too late."""
+    """An event counts in every unpublished window, although it is late by its timestamp."""
     count = Form.count
 
     def whenever(form: Form, batch: Any, piece: int) -> Any:
@@ -102,18 +102,18 @@ def late_events_counted(surgery: Surgery) -> None:
 
 
 def counted_from_where_a_feed_hears_of_it(surgery: Surgery) -> None:
-    """A stream counts all that comes from the step on in which a feed hears of it."""
+    """A stream counts events from the step in which a feed reads its definition."""
     surgery.patch.setattr(EventClock, "first_timestamp_of", lambda *_: NOT_BEGUN)
 
 
 def counted_from_when_control_told(surgery: Surgery) -> None:
-    """A stream counts all that is stamped from the moment at which control told of it, whenever a feed hears of that."""
+    """A stream counts events with timestamps from its control event on, even if the feed reads that event later."""
     since = EventClock.first_timestamp_of
     surgery.patch.setattr(EventClock, "first_timestamp_of", lambda clock, told: since(clock, told) - clock._idle)
 
 
 def the_latest_definition_alone(surgery: Surgery) -> None:
-    """A feed looks at the latest definition alone: it counts on for an open stream, whatever control told since its last look."""
+    """A feed uses only the latest definition: it goes on counting an open stream, even if the stream had ended in between."""
     of = Known.streams_of
 
     def latest(known: Known, source: str) -> tuple[StandingDefinition, ...]:
@@ -123,7 +123,7 @@ def the_latest_definition_alone(surgery: Surgery) -> None:
 
 
 def ended_in_the_step_that_reads_of_it(surgery: Surgery) -> None:
-    """A stream ends and resumes with the step in which a feed reads of it."""
+    """A stream ends and resumes in the step in which a feed reads the control event."""
     effect = EventClock.effective_timestamp
     surgery.patch.setattr(
         EventClock, "effective_timestamp", lambda clock, told: max(clock.now, effect(clock, told))

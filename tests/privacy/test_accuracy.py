@@ -1,4 +1,4 @@
-"""The error that a calibration promises holds on streams answered by the service, and is no idle promise."""
+"""The error that a calibration promises holds for the service's answers, and a much smaller error would not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every ``alpha`` bounds the whole error of what is published, on a real table: each mechanism, 160 streams of forty questions.
+"""Every ``alpha`` bounds the whole error of the published numbers on a real table, for 160 streams of forty questions per mechanism.
 
 A stream fails if any of its numbers is further from the truth than the ``alpha`` beside it; β = 0.05 of the streams may. Streams have
 incarnations, and so noise, of their own. Of 20 streams 9 failures are too many (by chance one in a million, ``FALSE_ALARM``);
@@ -49,7 +49,7 @@ def counts() -> list[Asked]:
 
 
 def everything_of_laplace() -> list[Asked]:
-    """Counts, sums, means, shares and groups."""
+    """Return questions for counts, sums, means, shares and groups."""
     asked = []
     for place, (where, rows) in enumerate(conditions()):
         match place % 5:
@@ -90,7 +90,7 @@ def everything_of_pmw() -> list[Asked]:
 
 @lru_cache(maxsize=1)
 def cells() -> list[Asked]:
-    """Weighted sums of up to 16 cells: some that hold many rows, some at random, some single."""
+    """Return weighted sums of up to 16 cells: some with many rows, some at random, some single."""
     generator = random.Random(16)
     heavy = sorted(cell_counts(), key=lambda cell: (-cell_counts()[cell], cell))[:400]
     asked = []
@@ -106,7 +106,7 @@ def cells() -> list[Asked]:
 
 
 def choices() -> list[Asked]:
-    """The best of four counts; the error is how far the chosen one lies below it."""
+    """Return questions for the best of four counts; the error is the difference of the chosen count from the best."""
     asked = []
     for place in range(QUESTIONS):
         named = {f"c{one}": conditions()[(place + 7 * one) % QUESTIONS] for one in range(4)}
@@ -121,7 +121,7 @@ def choices() -> list[Asked]:
 
 
 def values() -> list[Asked]:
-    """Numbers of a feed whose grid is 1, as far from it as can be."""
+    """Return values of a feed with grid 1 that are as far from the grid as possible."""
     generator = random.Random(17)
     asked = []
     for place in range(QUESTIONS):
@@ -140,7 +140,7 @@ def single_values() -> list[Asked]:
 
 
 def mechanisms(neighbors: str) -> dict[str, tuple[str, dict[str, Any], list[Asked]]]:
-    """Every mechanism that says an α: the source, the mechanism, and what it is asked."""
+    """Return every mechanism with an α: its source, the mechanism and its questions."""
     table: dict[str, Any] = {"attributes": list(ATTRIBUTES)}
     sparse = table | {"sparsity": SPARSITY}
     updates = {"updates": 30} | ({"rows": 50_000} if neighbors == "add-remove" else {})
@@ -164,7 +164,7 @@ def mechanisms(neighbors: str) -> dict[str, tuple[str, dict[str, Any], list[Aske
 
 @lru_cache(maxsize=len(SETTINGS))
 def largest_shares(neighbors: str, epsilon: float, delta: float) -> dict[str, list[float]]:
-    """For each mechanism, the largest error of each of its streams as a share of the α beside it."""
+    """For each mechanism, the largest error of each of its streams, divided by the answer's α."""
     driver = Driver(bytes(range(7, 39)), partitions=1)
     driver.register(adult_source(1000.0, 1e-3).model_copy(update={"neighbors": neighbors}))
     driver.register(source(neighbors=neighbors, epsilon=1000.0, delta=1e-3, grid=1.0))
@@ -192,7 +192,7 @@ def _share(asked: Asked, answer: Answer, definition: Any) -> float:
             decided if answer.estimate is None else max(decided, asked.error(answer) / (answer.alpha or np.nan))
         )
     if answer.outcome == "halted" or (definition.spec.mechanism.kind == "pmw" and answer.tops_left == 0):
-        return 0.0  # nothing is promised after the last update
+        return 0.0  # after the last update, answers have no promise
     assert answer.alpha is not None
     return float(asked.error(answer) / answer.alpha)
 
@@ -234,7 +234,7 @@ def test_over_all_settings_errors_exceed_alpha_in_no_more_streams_than_beta_allo
 @pytest.mark.parametrize("name", NAMES)
 def test_no_alpha_is_three_times_as_wide_as_the_largest_error_but_where_it_is_said_why(name: str) -> None:
     largest = max(share for setting in SETTINGS for share in largest_shares(*setting)[name])
-    # The noise hangs on the folder that the table lies in, and the largest of many errors moves a little with it.
+    # The noise depends on the table's folder, so the largest of many errors varies a little.
     assert largest < 0.4 if name in WIDE else largest > 0.3, largest
 
 

@@ -16,7 +16,7 @@ from tests.privacy.audit_variants import broken
 
 @pytest.fixture
 def one_case(monkeypatch: pytest.MonkeyPatch) -> Case:
-    """Have the command audit the first case alone."""
+    """Let the command audit only the first case."""
     case = cases_of(["above_threshold"])[0]
     monkeypatch.setattr(demo_command, "cases_of", lambda _: (case,))
     return case

@@ -31,7 +31,7 @@ def test_bounds_without_any_success_or_failure_have_a_closed_form(alpha: float) 
 
 
 def test_bounds_have_the_values_of_published_tables() -> None:
-    """95 % intervals, as Clopper & Pearson's chart and every table since give them."""
+    """The reference is the 95 % intervals of Clopper & Pearson's chart and of later tables."""
     assert clopper_pearson_lower(10, 100, 0.025) == pytest.approx(0.0490, abs=5e-5)
     assert clopper_pearson_upper(10, 100, 0.025) == pytest.approx(0.1762, abs=5e-5)
     assert clopper_pearson_lower(4, 20, 0.025) == pytest.approx(0.0573, abs=5e-5)
@@ -75,18 +75,18 @@ def test_bound_is_zero_without_evidence_and_grows_with_it() -> None:
 
 
 def case(epsilon: float) -> Case:
-    """A case whose runs the tests below make up."""
+    """Return a case whose runs the tests make up."""
     return Case("made up", {"kind": "made_up"}, {}, (Side([{}]), Side([{}])), {"epsilon": epsilon})
 
 
 def flips(generator: np.random.Generator, runs: int, chances: list[float]) -> list[Transcript]:
-    """Transcripts of independent answers, ⊤ with these chances."""
+    """Return transcripts of independent answers, each ⊤ with its given probability."""
     drawn = generator.random((runs, len(chances))) < np.array(chances)
     return [tuple(ABOVE if one else BELOW for one in row) for row in drawn]
 
 
 def test_a_mechanism_that_loses_exactly_epsilon_is_flagged_as_rarely_as_stated() -> None:
-    """Randomized response of two bits: all of ε is in one transcript of four, and the search has to find it."""
+    """In a randomized response of two bits, one transcript of four has the whole ε, and the search must find it."""
     generator = np.random.default_rng(7)
     epsilon, alpha, audits = 1.0, 0.1, 60
     truth = math.exp(epsilon / 2) / (1 + math.exp(epsilon / 2))
@@ -101,7 +101,7 @@ def test_a_mechanism_that_loses_exactly_epsilon_is_flagged_as_rarely_as_stated()
 
 
 def test_the_search_finds_what_is_spread_over_many_answers() -> None:
-    """No single transcript of 60 answers is ever seen twice, yet their number of ⊤s tells the sides apart."""
+    """Hardly a transcript of 60 answers occurs twice, but the number of ⊤s distinguishes the data sets."""
     generator = np.random.default_rng(8)
     samples = (flips(generator, 2000, [0.6] * 60), flips(generator, 2000, [0.4] * 60))
     assert judge(case(2.0), samples, 1e-6)[-1] > 2.0
@@ -119,7 +119,7 @@ def test_the_search_finds_one_number_among_many() -> None:
     assert bound > 0.5
     assert likely > unlikely
     assert trials == 1500
-    # Neighbours that answer alike: there is nothing to be found.
+    # These neighbours have the same law, so nothing can be found.
     assert judge(case(1.0), (releases(0), releases(0)), 1e-6)[-1] == 0.0
     assert event.label
 

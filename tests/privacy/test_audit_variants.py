@@ -1,4 +1,4 @@
-"""The audit flags every broken variant of the sparse vector technique, run by the real processors, and nothing shipped."""
+"""The audit flags every broken variant of the sparse vector technique in the real processors, and no shipped mechanism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness catches what is wrong: every broken variant loses more than the ε it was calibrated to.
+"""The exact computation of losses reveals each broken variant: it loses more than its calibrated ε.
 
 Each is the shipped AboveThreshold, or a published variant, with one mistake made. Lyu, Su & Li 2017 ("LSL") number the
 published ones.
@@ -48,7 +48,7 @@ def shipped(method: str, cutoff: int = 1) -> tuple[SparseVectorCalibration, Mach
 
 
 def worst(machine: Machine, margins: tuple[int, ...], queries: int) -> WorstCase:
-    """The worst case with Δ = 1, checked to break ε = 1 far beyond any rounding."""
+    """Return the worst case with Δ = 1, after a check that it exceeds ε = 1 far beyond any rounding."""
     law = outcomes(machine, margins, queries)
     moves = neighbours(margins, 1)
     found = worst_loss(law, moves, least=2.0**-30)
@@ -57,7 +57,7 @@ def worst(machine: Machine, margins: tuple[int, ...], queries: int) -> WorstCase
 
 
 def loss_of(machine: Machine, transcript: Transcript, one: tuple[int, ...], other: tuple[int, ...]) -> float:
-    """The loss of one transcript between two streams."""
+    """Return the loss of one transcript between two streams."""
     law = outcomes(machine, {*one, *other}, len(one))
     likely, unlikely = law.probability(transcript, one), law.probability(transcript, other)
     return math.inf if unlikely == 0 else math.log(likely) - math.log(unlikely)
@@ -65,7 +65,7 @@ def loss_of(machine: Machine, transcript: Transcript, one: tuple[int, ...], othe
 
 @pytest.mark.parametrize("m", [3, 4, 5])
 def test_noise_used_for_the_comparison_and_again_as_the_answer(m: int) -> None:
-    """LSL Algorithm 3: what is released with ⊤ is the very value compared, f + ν."""
+    """LSL Algorithm 3: the compared value f + ν itself is released with ⊤."""
     machine = Machine(discrete_laplace(Fraction(2)), discrete_laplace(Fraction(2)), cutoff=1, released=(0,))
     transcript = (*[BELOW] * m, Outcome(above=True, value=0))
     lost = loss_of(machine, transcript, (*[0] * m, 1), (*[1] * m, 0))
@@ -130,7 +130,7 @@ def test_a_count_of_tops_lost_at_a_restart(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
 def test_noise_redrawn_when_the_same_events_are_delivered_again(method: str) -> None:
-    """Two deliveries of one stream with independent noise, both answers seen, the second alone counted."""
+    """One stream is delivered twice with independent noise; both answers are seen, but only the second is counted."""
     calibration, machine = shipped(method)
     margins = near(calibration)
     once = outcomes(machine, margins, 3)
@@ -145,7 +145,7 @@ def test_noise_redrawn_when_the_same_events_are_delivered_again(method: str) -> 
 
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
 def test_the_same_noise_for_other_data_at_the_same_place(method: str) -> None:
-    """One position answered for two payloads with one ρ and one ν: where the answers differ, f is known."""
+    """One position is answered for two payloads with the same ρ and ν, so a difference of the answers reveals f."""
     calibration, machine = shipped(method)
     margins = near(calibration)
     prior = machine.prior()

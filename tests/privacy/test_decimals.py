@@ -1,4 +1,4 @@
-"""Decimals as people write them, from the bytes of an event to the steps that noise is added to.
+"""Decimals in people's spellings: from the bytes of an event to the steps to which noise is added.
 
 Two numbers that are a sensitivity apart as they are written must not be further apart, in steps, than the noise is made
 for; whichever way they are written, on whatever grid, on every path that a private number takes.
@@ -79,7 +79,7 @@ def rounded(
     fields: dict[str, Any],
     texts: Sequence[str],
 ) -> tuple[list[int], Any]:
-    """The steps that numbers become on their way through the processors, and the stream's calibration."""
+    """Return the steps to which the processors round numbers, and the stream's calibration."""
     found: list[int] = []
     events = list(asked(texts))
     private = Grid.round_private
@@ -104,7 +104,7 @@ def rounded(
 
 
 def spelled(number: Decimal, way: int) -> str:
-    """One of many texts of the same number."""
+    """Draw one of many spellings of the same number."""
     plain = format(number, "f")
     match way % 4:
         case 0:
@@ -119,7 +119,7 @@ def spelled(number: Decimal, way: int) -> str:
 
 
 def ties(grid: Decimal) -> list[Decimal]:
-    """All half-grid numbers near 0, some far from it, and what is closer to one than doubles can tell."""
+    """Draw half-grid numbers near and far from 0, and numbers closer to one than doubles can express."""
     places = [*range(-80, 80), 10**3 + 7, -(10**6) - 3, 10**9, 2**40 + 1]
     half = [WIDE.multiply(grid, Decimal(2 * place + 1) / 2) for place in places]
     hair = grid.scaleb(-25)

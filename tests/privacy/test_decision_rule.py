@@ -1,4 +1,4 @@
-"""The shipped decision rule, run on every outcome of the noise with its exact weight, is what the proof is about."""
+"""The shipped decision rule equals the rule of the proof, for every outcome of the noise with its exact weight."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Integers = npt.NDArray[np.int64]
 
 
 def tiny(method: str, cutoff: int) -> SparseVectorCalibration:
-    """A calibration with so little noise that all of its outcomes can be listed."""
+    """Return a calibration with so little noise that all outcomes can be listed."""
     epsilon = cutoff * (30.0 if method.startswith("one_sided") else 60.0)
     return calibrations(cutoff, epsilon=epsilon)[method]
 
 
 class Enumeration:
-    """Every (ρ, ν1, ν2, …) as a stream of its own, all decided in one batch; rounds beyond the first have own ρs."""
+    """Each (ρ, ν1, ν2, …) as a separate stream, all decided in one batch; each round after the first has its own ρ."""
 
     def __init__(self, calibration: SparseVectorCalibration, margins: tuple[int, ...]) -> None:
         rounds = calibration.cutoff if calibration.fresh_threshold else 1
@@ -52,7 +52,7 @@ class Enumeration:
         return weight
 
     def decided(self, *, cut_at: int | None = None) -> npt.NDArray[np.uint8]:
-        """Codes per stream and query, from one batch or from two."""
+        """Return codes per stream and query, from one batch or from two."""
         streams, queries = self.margins.shape
         tops_left = np.full(streams, self.calibration.cutoff, dtype=np.int64)
         if cut_at is None:

@@ -1,4 +1,4 @@
-"""A sparse vector that goes on beyond its cutoff loses no more than its opening and its extension are charged: enumerated exactly."""
+"""A sparse vector that continues after its cutoff loses no more than the charges of its opening and its extension, by enumeration."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Numbers = Literal["none", "fresh", "gap"]
 
 
 def extended(calibration: SparseVectorCalibration, added: int) -> Machine:
-    """The shipped machine, which stops after so many more ⊤s than its noise was planned for."""
+    """Return the shipped machine; it stops after so many more ⊤s than its noise was planned for."""
     released = () if calibration.numbers == "none" else window(calibration)
     machine = Machine.shipped(calibration, released=released)
     return replace(machine, cutoff=calibration.cutoff + added)
 
 
 def worst_excess(calibration: SparseVectorCalibration, queries: int, price: Fraction) -> Fraction:
-    """The largest δ by which a transcript of one ⊤ more than planned loses more than it is charged, at a price for that one."""
+    """Return the largest δ by which transcripts with one ⊤ more than planned lose more than charged, if that ⊤ has a given price."""
     extension = Extension(request="0" * 64, answers=1, epsilon=rounded_up(price))
 
     def charged(transcript: Transcript) -> Fraction:

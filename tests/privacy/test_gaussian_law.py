@@ -1,4 +1,4 @@
-"""The Gaussian sampler's law is known exactly, is next to the ideal one, and is what ``draw`` draws."""
+"""The Gaussian sampler's law is known exactly, is near the ideal one, and is the law of ``draw``."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_whatever_the_variance_draws_add_up_to_it_and_their_tails_to_less_than_a
     off = Fraction(len(levels)) * (Fraction(1, 2**66) + Fraction(2**15, 2**127))
     for place, level in enumerate(levels[:-1]):
         above = sum(STRETCH ** (2 * more) * one for more, one in enumerate(levels[place + 1 :]))
-        # What a sum of draws may be off by: docs/noise.md, "Wide noise".
+        # The possible error of a sum of draws: docs/noise.md, "Wide noise".
         kept = level * above / (level + STRETCH**2 * above)
         assert kept >= Fraction(8, 3)
         off += Fraction(4 * math.exp(-2.0 * math.pi**2 * float(kept)))
@@ -118,7 +118,7 @@ def test_noise_that_does_not_fit_is_refused_with_what_to_change() -> None:
 
 
 def naive(variance: Fraction, words: list[int]) -> int:
-    """Word by word with big integers."""
+    """Draw word by word with big integers."""
     total = 0
     for place, (level, word) in enumerate(zip(Gaussian(variance).levels, words, strict=True)):
         sign, rest = word >> TABLE_BITS, word & ((1 << TABLE_BITS) - 1)
@@ -129,7 +129,7 @@ def naive(variance: Fraction, words: list[int]) -> int:
 
 @st.composite
 def wide_words(draw: st.DrawFn, variance: Fraction) -> list[int]:
-    """A 128-bit word per level, often within a step of a probability or tied in the high half."""
+    """Draw a 128-bit word per level, often within a step of a probability or with an equal high half."""
     words = []
     for level in Gaussian(variance).levels:
         entry = draw(st.sampled_from(cumulative_probabilities(level)))

@@ -1,4 +1,4 @@
-"""Gaussian noise keeps to its (ε, δ), summed exactly from the sampler's fixed-point probabilities."""
+"""Gaussian noise is within its (ε, δ), by exact sums of the sampler's fixed-point probabilities."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.privacy.losses import cut_tail, worst_delta
 
 
 def gaussian_plan(mechanism: dict[str, Any], epsilon: float, delta: float, **facts: Any) -> Calibration:
-    """The calibration with Gaussian noise, whether or not another is better."""
+    """Return the calibration with Gaussian noise, even if another one is better."""
     spec = parse_spec(**mechanism, epsilon=epsilon, delta=delta)
     [found] = [one for one in plan_calibrations(spec, SourceFacts(**facts)) if name_of(one).endswith("gaussian")]
     return found

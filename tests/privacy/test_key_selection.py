@@ -35,7 +35,7 @@ def planned(
 
 
 def chance(rule: Rule, people: int) -> Fraction:
-    """The probability that the shipped selection releases a text, by the first word that it does not release."""
+    """Return the probability that the shipped selection releases a text, from the first word that it does not release."""
     limit = int(rule[min(people, len(rule) - 1)])
     words = np.array([0, max(0, 2 * limit - 1), min(2 * limit, 2 * CERTAIN - 1)], dtype=np.uint64)
     found = release_keys([b"0", b"1", b"2"], np.full(3, people), words, rule)
@@ -44,7 +44,7 @@ def chance(rule: Rule, people: int) -> Fraction:
 
 
 def divergence(one: Counts, other: Counts, chance_of: Callable[[int], Fraction], factor: Fraction) -> Fraction:
-    """At least the hockey-stick divergence of the sets of released texts."""
+    """Return an upper bound of the hockey-stick divergence of the sets of released texts."""
     lost = Fraction(0)
     for released in product((False, True), repeat=len(one)):
         left = right = Fraction(1)
@@ -56,7 +56,7 @@ def divergence(one: Counts, other: Counts, chance_of: Callable[[int], Fraction],
 
 
 def moved(most: int, texts: int) -> Iterator[Counts]:
-    """All sets of at most ``most`` texts that one person may have."""
+    """Return all sets of at most ``most`` texts that one person may have."""
     return (own for own in product((0, 1), repeat=texts) if sum(own) <= most)
 
 
@@ -74,7 +74,7 @@ def neighbors(
 
 
 def worst(plan: UnknownGroupsCalibration, rule: Rule, texts: int = 2) -> Fraction:
-    """The largest δ at the calibration's ε over all neighboring tables of these texts."""
+    """Return the largest δ at the calibration's ε over all neighboring tables of these texts."""
     people = range(len(rule)) if texts == 1 else (0, 1, len(rule) // 2, len(rule) - 2)
     factor = exponential_below(Fraction(plan.epsilon))
     chance_of = cache(lambda count: chance(rule, count))
@@ -108,7 +108,7 @@ def test_check_finds_a_text_that_is_released_one_person_too_early() -> None:
 
 
 def test_rule_is_the_largest_that_is_private() -> None:
-    """Each entry is within rounding of what both conditions of privacy allow after the one before."""
+    """Each entry is, up to rounding, the largest that both conditions of privacy allow after the previous entry."""
     epsilon, delta = Fraction(1, 2), Fraction(1, 10**5)
     rule = [int(one) for one in selection_rule(epsilon, delta)]
     factor = exponential_below(epsilon)

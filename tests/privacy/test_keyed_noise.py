@@ -1,4 +1,4 @@
-"""Noise drawn through the key follows the exact law, and is independent wherever anything at all differs."""
+"""Noise drawn with the key follows the exact law, and is independent if any of its inputs differs."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_pairs_of_draws_follow_the_product_law_under(noise: str, difference: str
     size = len(exact.weights)
     counts = np.bincount((ours - exact.first) * size + theirs - exact.first, minlength=size * size)
     chances = [float(exact.probability(value)) for value in range(exact.first, exact.last + 1)]
-    # Sorted, so that cells merged for expecting little are alike in that.
+    # Sorted, so that merged cells have similarly few expected draws.
     expected = EVENTS * np.outer(chances, chances).reshape(-1)
     order = np.argsort(expected)
     assert fits(counts[order].tolist(), expected[order].tolist())

@@ -27,7 +27,7 @@ def test_no_move_within_the_sensitivity_costs_more_than_epsilon(epsilon: float, 
     allowed = Fraction((1.0 + math.exp(epsilon)) * DELTA_PER_DRAW)
     for moved in range(-sensitivity, sensitivity + 1):
         assert excess(law, moved, epsilon) <= allowed
-    # One step more is too much, by far more than what the cut tail explains.
+    # One step more loses too much, by far more than the cut tail.
     assert excess(law, sensitivity + 1, epsilon) > Fraction(1, 100)
 
 
@@ -35,7 +35,7 @@ def test_no_move_within_the_sensitivity_costs_more_than_epsilon(epsilon: float, 
 def test_a_vector_costs_epsilon_if_its_noise_fits_all_its_moves_together(
     values: int, moves: tuple[int, ...]
 ) -> None:
-    """Trusted values all move, groups one or two of them: the rate is ε over the sum of the moves."""
+    """All trusted values move, but only one or two groups, so the rate is ε divided by the sum of the moves."""
     assert len(moves) == values
     total = sum(abs(move) for move in moves)
     law = law_of(sampler("two_sided", Fraction(1, total)))
@@ -58,7 +58,7 @@ def test_published_answers_follow_the_exact_law_around_the_value() -> None:
 
 
 def alike(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) -> bool:
-    """χ² of two samples of equal size, values beyond ±4 standard deviations together."""
+    """Return χ² of two samples of equal size; values beyond ±4 standard deviations are one cell."""
     edge = int(4 * np.std(ours))
     one, other = (np.bincount(np.clip(x, -edge, edge) + edge, minlength=2 * edge + 1) for x in (ours, theirs))
     both = one + other

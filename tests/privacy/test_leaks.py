@@ -1,4 +1,4 @@
-"""Nothing private or secret appears where it may be read: on topics, in headers, in logs, in exceptions."""
+"""Private and secret values appear in no readable place: topics, headers, logs and exceptions."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def publish_status(driver: Driver) -> None:
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    """Answers, rejections, halts, closings, crashes and redeliveries over private values; with what was logged."""
+    """Run answers, rejections, halts, closings, crashes and redeliveries over private values; return the installation and its log."""
     with capture_logs() as logs:
         driver = Driver(KEY, partitions=2)
         driver.register({**feed(grid=MINUTE_GRID), "minimum": -1e6, "maximum": 1e6})

@@ -1,4 +1,4 @@
-"""AboveThreshold as shipped never loses more than it claims: by exact enumeration, against every adaptive asker."""
+"""The shipped AboveThreshold never loses more than it claims against any adaptive asker, by exact enumeration."""
 
 from __future__ import annotations
 

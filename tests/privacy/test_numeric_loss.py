@@ -1,4 +1,4 @@
-"""NumericSparse as shipped never loses more than it claims, numbers included: by exact enumeration.
+"""The shipped NumericSparse, including its numbers, never loses more than it claims, by exact enumeration.
 
 A fresh number or a gap is seen exactly where it lies in a window, and beyond it as the window's end.
 """
@@ -32,7 +32,7 @@ def shipped(calibration: SparseVectorCalibration) -> Machine:
 
 
 def worst(calibration: SparseVectorCalibration, machine: Machine, queries: int) -> float:
-    """The largest loss of any transcript, over all neighbours near the threshold."""
+    """Return the largest loss of any transcript, over all neighbours near the threshold."""
     law = outcomes(machine, near(calibration), queries)
     return max(worst_loss(law, moves, least=2.0**-30).loss for moves in moves_of(calibration, law.margins))
 
@@ -77,7 +77,7 @@ def test_rounds_keep_to_their_epsilon_and_delta_with_numbers_too(numbers: Number
     [(rounds, round_epsilon)] = losses(calibration).pure_parts
     assert rounds == 2
     assert optimal_delta(math.nextafter(float(round_epsilon), math.inf), 2, epsilon) <= delta * (1 + 1e-9)
-    # Two rounds of ⊥⊤: each loses all of its ε0 only with a ⊥ in it.
+    # Two rounds of ⊥⊤: a round loses all of its ε0 only if it has a ⊥.
     law = outcomes(shipped(calibration), near(calibration), 4)
     lost = max(
         worst_delta(law, moves, lambda _: Fraction(epsilon)) for moves in moves_of(calibration, law.margins)

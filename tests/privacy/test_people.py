@@ -1,4 +1,4 @@
-"""Whole people added to, and removed from, small tables: what they move, and exactly what that loses of the shipped noise."""
+"""Whole people are added to and removed from small tables: their moves, and the exact loss of these moves with the shipped noise."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def declared(neighbors: str = "add-remove", contribution: int = CONTRIBUTION) ->
 
 def columns(people: Sequence[tuple[int, ...]]) -> dict[str, list[object]]:
     named = [(f"p{number}", value) for number, own in enumerate(people) for value in own]
-    # The one who comes and goes stands first in the file.
+    # The added or removed person is first in the file.
     named = sorted(named, key=lambda row: row[0] != f"p{len(people) - 1}")
     return {"who": [who for who, _ in named], "x": [value for _, value in named]}
 
 
 def numbers(people: Sequence[tuple[int, ...]]) -> Moves:
-    """Everything that mechanisms ask of a table."""
+    """Return all numbers that mechanisms compute from a table."""
     source = builders.parse_source(declared())
     table = PrivateTable.load(source, columns(people), bytes(range(32)))
     everyone, one = parse("TRUE", source.attributes), parse("x = 1", source.attributes)
@@ -111,7 +111,7 @@ def _added() -> dict[str, frozenset[tuple[int, ...]]]:
 
 
 def moves() -> dict[str, frozenset[tuple[int, ...]]]:
-    """The same of one who is added or removed."""
+    """Return how far an added or removed person moves a number."""
     return {name: seen | {tuple(-step for step in one) for one in seen} for name, seen in added().items()}
 
 
@@ -144,7 +144,7 @@ def test_one_person_moves_everything_by_the_declared_contribution_and_people_by_
         "cells": 2,
         "projection": 8,
     }
-    # All of a person's rows may lie in one cell, and a person moves all groups the same way.
+    # All of a person's rows may be in one cell, and a person moves all groups in the same direction.
     assert max(sum(step * step for step in moved) for moved in moves()["groups"]) == CONTRIBUTION**2
     assert all(min(moved) >= 0 or max(moved) <= 0 for moved in moves()["groups"])
     assert max(sum(map(abs, moved)) for moved in replaced("groups")) == 2 * CONTRIBUTION
@@ -164,7 +164,7 @@ def test_laplace_answers_lose_their_epsilon_and_no_more(neighbors: str) -> None:
     ]
     for question, name, width, values in asked:
         answer = driver.ask("s", **question)  # type: ignore[arg-type]
-        # What is promised tells by how wide a noise it was answered.
+        # The promise shows the width of the noise.
         assert answer.alpha == alpha_for(calibration, width, values)
         lost = worst(answer_law(calibration, width, 1), seen[name])
         assert lost == pytest.approx(1.0, rel=1e-6)
@@ -299,11 +299,11 @@ def test_an_estimate_divides_each_part_among_a_persons_rows(neighbors: str) -> N
     )
     for name in ("top", "numbered"):
         assert lost[name] == pytest.approx(CONTRIBUTION * inner.epsilon_answer / inner.cutoff, rel=1e-6)
-    # A price is the loss of the numbers that it buys.
+    # A price is the loss of the numbers that it pays for.
     assert float(noise_rate(calibration, 1 << 20, 1)) * CONTRIBUTION == pytest.approx(
         float(parts.loss_per_answer), rel=1e-12
     )
-    # The comparisons: steps of one row, times as many rows.
+    # The comparisons: steps of one row, times the number of rows.
     thresholds = float(Fraction(inner.epsilon_threshold)) / WEIGHT_STEPS
     moved = max(abs(step) for (step,) in seen["count"]) * WEIGHT_STEPS
     assert threshold_sampler(inner).rate == pytest.approx(thresholds)  # type: ignore[union-attr]

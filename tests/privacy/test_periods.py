@@ -47,12 +47,12 @@ MOMENTS = (
     Moment(25, group="b", amount=3),
     Moment(26, ago=2, amount=9),
     Moment(45),
-    Moment(58, ago=-3, group="b"),  # of the second hour, and comes in the first
-    Moment(61, ago=4),  # of the first, and comes late
+    Moment(58, ago=-3, group="b"),  # the event's time is in the second hour, and it comes in the first
+    Moment(61, ago=4),  # the event's time is in the first hour, and it comes late
     Moment(65, group="b", amount=3),
     Moment(85),
     Moment(110, group="b", amount=-2),
-    Moment(119, ago=-1, amount=2),  # of the third hour, on its edge
+    Moment(119, ago=-1, amount=2),  # the event's time is exactly the beginning of the third hour
 )
 OTHERS: Mapping[str, Person] = {
     "ann": (Moment(5), Moment(70, group="b"), Moment(130)),
@@ -103,7 +103,7 @@ def moved(where: World, chosen: Iterable[Person]) -> MovedInPeriod:
 
 
 def shuffled(size: int) -> list[Person]:
-    """All lives of so many events, in some order."""
+    """Return all sequences of so many events, in some order."""
     chosen = [life for life in lives(MOMENTS, size) if len(life) == size]
     random.Random(size).shuffle(chosen)
     return chosen
@@ -115,7 +115,7 @@ def test_what_a_person_does_in_one_period_moves_its_account_alone_and_no_further
     assert found.elsewhere == set()
     for name, form in FORMS.items():
         assert found.window[name] <= form.all, name
-    # The bounds are reached: what is promised is no more than what is needed.
+    # The bounds are reached, so the promise is not larger than necessary.
     assert {name for name, form in FORMS.items() if found.window[name] == form.all} == set(FORMS)
     assert {name: found.period[name] for name in RUNNING} == dict.fromkeys(RUNNING, TOTAL)
 
@@ -131,7 +131,7 @@ def test_somebody_elses_period_in_place_of_ones_own_moves_twice_as_much() -> Non
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 def test_each_periods_plan_rests_on_what_is_moved_there(neighbors: str) -> None:
-    """The plans that the ledger made for the streams of periods: as much noise as the figures above need."""
+    """The ledger's plans for the streams of periods have the noise that the figures above need."""
     where = world(neighbors)
     told = where.told
     for name in FORMS:

@@ -1,4 +1,4 @@
-"""Rates and numbers for each person: how far one person moves them, and exactly what that loses of the shipped noise."""
+"""Rates and numbers for each person: how far one person moves them, and the exact loss of these moves with the shipped noise."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_numbers_of_people_lose_their_epsilon_and_no_more(
 ) -> None:
     driver, plan = calibration(neighbors)
     width = widths[neighbors]
-    # The promise tells by how wide a noise it was answered.
+    # The promise shows the width of the noise.
     assert driver.ask("s", **question).alpha == alpha_for(plan, width, values)
     lost = worst(answer_law(plan, width, 1), moves(numbers, neighbors))
     assert lost == pytest.approx(1.0, rel=1e-6)
@@ -193,7 +193,7 @@ def test_gaussian_noise_covers_the_norm_of_people_in_groups() -> None:
 
 
 def every_row_counts(table: PrivateTable) -> Move:
-    """People in groups by all their rows, not by those that count."""
+    """A broken variant: people are grouped by all their rows, not only by those that count."""
     everyone = table.all_rows
     assert everyone is not None
     whose, codes = everyone.people.private_numbers, everyone.private_codes["x"]
@@ -202,7 +202,7 @@ def every_row_counts(table: PrivateTable) -> Move:
 
 
 def counted_by_rows(table: PrivateTable) -> Move:
-    """Rows of people with two or more, in place of the people."""
+    """A broken variant: rows of people with two or more rows are counted, instead of the people."""
     everyone = table.all_rows
     assert everyone is not None
     rows = np.bincount(everyone.people.private_numbers, minlength=everyone.people.count)
@@ -214,7 +214,7 @@ def not_clamped(table: PrivateTable) -> Move:
 
 
 def hits_and_all(table: PrivateTable) -> Move:
-    """Numerator and denominator at the width of one count: a row in the predicate moves both."""
+    """A broken variant: numerator and denominator have the noise of one count, although a row in the predicate moves both."""
     return (table.count(predicate("x < 2 AND y = 'a'")), table.count(predicate("x < 2")))
 
 
@@ -248,7 +248,7 @@ def _shares() -> Iterator[Fraction]:
 @pytest.mark.parametrize("scale", [1, 2, 7])
 @pytest.mark.parametrize("rates", [1, 12])
 def test_the_reach_of_rates_holds_for_every_share(scale: int, rates: int) -> None:
-    """Exactly computed tails of the shipped noise never exceed the promised failure probability."""
+    """Exact tails of the shipped noise never exceed the promised failure probability."""
     plan = _plan(scale)
     reach = rates_reach(plan, 1, rates, 1)
     law = law_of(sampler("two_sided", Fraction(1, scale)))
@@ -261,7 +261,7 @@ def test_the_reach_of_rates_holds_for_every_share(scale: int, rates: int) -> Non
 
 @pytest.mark.parametrize(("hits", "misses"), [(30, 70), (2, 98)])
 def test_intervals_of_rates_contain_the_true_share(hits: int, misses: int) -> None:
-    """The exact probability of an interval with the true share, over all draws of both noises that matter."""
+    """This computes the exact probability that an interval contains the true share, over all relevant draws of both noises."""
     law = sampler("two_sided", Fraction(1, 2))
     exact = law_of(law)
     places = range(-16, 17)

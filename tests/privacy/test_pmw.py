@@ -1,4 +1,4 @@
-"""Streams that answer from an estimate never lose more than they claim: exact probabilities on small tables.
+"""Streams that answer from an estimate never lose more than they claim, by exact probabilities on small tables.
 
 The shipped estimator runs on both of two neighbouring tables with whatever noise makes the public transcript the same; the
 probability of that noise is then known from the laws. A transcript is the noisy number of rows, the cells of every measured
@@ -46,7 +46,7 @@ QUESTIONS = (question(1, 0, 0), question(0, 1, 1), question(0, 1, 0))
 
 @dataclass(frozen=True)
 class Transcript:
-    """All that is published: ``tops`` says of each question whether it had a ⊤; cells in the order measured."""
+    """All that is published: ``tops`` has for each question whether it was a ⊤, and cells are in the order of measurement."""
 
     rows: int
     tops: tuple[bool, ...]
@@ -55,13 +55,13 @@ class Transcript:
 
 
 def adaptive(tops: Sequence[bool], cells: Sequence[Sequence[int]]) -> LinearQuestion:
-    """An asker who lets the next question depend on what was published."""
+    """An asker whose next question depends on earlier published values."""
     return QUESTIONS[(len(tops) + sum(tops) + sum(map(sum, cells))) % len(QUESTIONS)]
 
 
 @dataclass
 class Forced:
-    """Noise that makes a table show a transcript; what it was is kept."""
+    """Noise with which a table gives a transcript; the noise is kept."""
 
     table: Integers
     transcript: Transcript
@@ -105,7 +105,7 @@ class Forced:
 
 
 class Memory:
-    """A memory whose estimates outlive a table: they follow from the transcript alone, and so do these keys."""
+    """A cache that keeps estimates for all tables, because estimates and keys depend only on the transcript."""
 
     shares: ClassVar[dict[Any, Any]] = {}
 
@@ -140,7 +140,7 @@ def log_likelihood(
     gaussian: Drawn | None = None,
     added: int = 0,
 ) -> float:
-    """ln of the probability that the mechanism on these rows publishes the transcript, but for its ``gaussian`` noise.
+    """Return ln of the probability that the mechanism publishes the transcript for these rows, without its ``gaussian`` noise.
 
     It is extended by so many ⊤s as are ``added``.
     """
@@ -194,7 +194,7 @@ FEWER = SHIFTS[::2]
 def transcripts(
     plan: EstimateCalibration, rows: Rows, added: int = 0, shifts: Sequence[tuple[int, ...]] = SHIFTS
 ) -> Iterator[Transcript]:
-    """Patterns of up to three questions, with cells and numbers about the true ones."""
+    """Return patterns of up to three questions, with cells and numbers near the true ones."""
     table = np.bincount(rows, minlength=CELLS)
     near = [tuple(int(c) for c in table + shift) for shift in shifts]
     for tops in product((False, True), repeat=3):
@@ -215,7 +215,7 @@ def excesses(
     added: int = 0,
     shifts: Sequence[tuple[int, ...]] = SHIFTS,
 ) -> Iterator[float]:
-    """By how much each transcript's privacy loss exceeds what it is charged, in ln."""
+    """Return by how much each transcript's privacy loss exceeds its charge, in ln."""
     claimed = losses(plan)
     for size in (1, 2):
         for rows in combinations_with_replacement(range(CELLS), size):
@@ -286,14 +286,14 @@ def with_gaussian_noise(kind: Any, *, replace: bool) -> EstimateCalibration:
 def excesses_of_gaussian_noise(
     plan: EstimateCalibration, *, replace: bool, wider: Fraction = Fraction(1)
 ) -> Iterator[tuple[float, Fraction]]:
-    """The excesses of each transcript: of its pure loss over what is charged, of its precision over what is counted."""
+    """Return the excesses of each transcript: of its pure loss over the charge, and of its precision over the counted one."""
     claimed = losses(plan)
     first, charged = (
         sum((one.precision for one in some), Fraction(0))
         for some in (claimed.gaussian_first, claimed.gaussian_charged)
     )
     for rows in combinations_with_replacement(range(CELLS), 2):
-        # By how much a row moves Gaussian noise does not depend on the cells; two kinds of them choose all questions.
+        # The move of a row under Gaussian noise does not depend on the cells; two kinds of cells choose all questions.
         for transcript in transcripts(plan, rows, shifts=FEWER):
             tops = sum(transcript.tops)
             allowed = float(claimed.first_loss + tops * claimed.loss_per_answer)

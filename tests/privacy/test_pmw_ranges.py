@@ -1,4 +1,4 @@
-"""One person moves the error of a sum or a mean by no more than a row's steps, whatever its predicate leaves of the attribute's range."""
+"""One person moves the error of a sum or a mean by at most a row's steps, for any predicate on the attribute's range."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def mean_of(where: str) -> MeanQuestion:
 
 
 def cells(people: tuple[int, ...], axes: tuple[int, ...]) -> TensorCells:
-    """The cells of people, each the number of a cell of both attributes, along those that a question is about."""
+    """Return people's cells over the attributes of a question, from the numbers of their cells over both attributes."""
     whole = np.bincount(people, minlength=2 * SIZE).reshape(SIZE, 2)
     along = tuple(axis for axis in range(2) if axis not in axes)
     return TensorCells(whole.sum(axis=along).astype(np.int64))
 
 
 def neighbours(*relations: Neighbors) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Tables of two people, with one more or with another in the place of one."""
+    """Return tables of two people, with one person more or with one person replaced."""
     for people in combinations_with_replacement(range(2 * SIZE), 2):
         for other in range(2 * SIZE):
             if "add-remove" in relations:

@@ -1,4 +1,4 @@
-"""A stream with an estimate publishes the proved rule's output on keyed noise, recomputed without its state."""
+"""A stream with an estimate publishes the output of the proved rule with keyed noise, which is recomputed without its state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def service(warm_start: int) -> Driver:
 
 
 class Told:
-    """A stream as a holder of the key can tell it; every question is x <= a AND y = b."""
+    """A stream whose noise is derived from the key; every question is x <= a AND y = b."""
 
     def __init__(self, definition: Control) -> None:
         calibration = definition.calibration

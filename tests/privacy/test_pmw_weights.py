@@ -1,4 +1,4 @@
-"""Online private multiplicative weights never loses more than it claims: by exact enumeration on small universes."""
+"""Online private multiplicative weights never loses more than it claims, by exact enumeration on small universes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ADAPTIVE = (0, 1, 0, 2)
 
 
 def asked(steps: Sequence[tuple[bool, bool]]) -> Question:
-    """An asker who lets the next question depend on all earlier answers."""
+    """Return the next question of an asker who lets it depend on all earlier answers."""
     ups = sum(above and up for above, up in steps)
     return QUESTIONS[(ADAPTIVE[len(steps) % len(ADAPTIVE)] + ups) % len(QUESTIONS)]
 
@@ -64,7 +64,7 @@ def asked(steps: Sequence[tuple[bool, bool]]) -> Question:
 def vector(
     epsilon: float, cutoff: int, *, fresh: bool = False, noise: Literal["one_sided", "two_sided"] = "one_sided"
 ) -> SparseVectorCalibration:
-    """A sparse vector over counts in whole steps of one row, ε divided 1 : 2 : 1 over ρ, ν and numbers."""
+    """Return a sparse vector over counts in whole steps of one row, with ε divided 1 : 2 : 1 among ρ, ν and numbers."""
     each = epsilon / cutoff if fresh else epsilon
     return SparseVectorCalibration(
         method="one_sided_rounds" if fresh else noise,
@@ -161,7 +161,7 @@ def neighbours(table: Rows, relation: str) -> set[Rows]:
 def worst_excess(
     calibration: SparseVectorCalibration, pair: tuple[Rows, Rows], rows: int, threshold: int, queries: int
 ) -> tuple[Fraction, float]:
-    """Σ over paths of max(0, P − e^loss·P′) of the ⊤/⊥ part, and the largest pattern loss less what is charged.
+    """Return Σ over paths of max(0, P − e^loss·P′) of the ⊤/⊥ part, and the largest loss of a pattern minus its charge.
 
     The numbers' laws multiply in: given the path they are independent of all else, and are checked by themselves.
     """
@@ -280,7 +280,7 @@ def test_the_noisy_number_of_rows_loses_its_share_of_epsilon_and_is_charged_for_
 
 
 class Drawn:
-    """Noise written out: one ρ a round, one ν and one number's noise for each place."""
+    """Given noise: one ρ per round, and one ν and one number's noise for each place."""
 
     def __init__(self, rho: Sequence[int], nu: Sequence[int], numbers: Sequence[int]) -> None:
         self._rho, self._nu, self._numbers = rho, nu, numbers
@@ -304,7 +304,7 @@ def small(law: Law) -> range:
 def test_the_shipped_run_on_every_outcome_of_the_noise_has_the_law_that_was_checked(
     fresh: bool, table: Rows
 ) -> None:
-    # So little noise that all of its outcomes can be listed.
+    # The noise is so small that all of its outcomes can be listed.
     calibration = replace_parts(vector(1.0, 2, fresh=fresh), threshold=40.0, query=240.0, answer=40.0)
     rows, threshold, queries = 3, 1, 3
     instance = Instance(calibration, table, rows, threshold)
@@ -338,7 +338,7 @@ def test_the_shipped_run_on_every_outcome_of_the_noise_has_the_law_that_was_chec
 
 
 def closed_form(instance: Instance, fixed: Sequence[Question], transcript: Sequence[HypothesisAnswer]) -> Fraction:
-    """P(transcript) as the product that the proof works with, for questions fixed in advance."""
+    """Return P(transcript) as the product in the proof, for questions fixed in advance."""
     hypothesis = TensorHypothesis(SHAPE, RATE, 1)
     weights = instance.machine.prior()
     numbers = Fraction(1)

@@ -1,4 +1,4 @@
-"""A stream of multiplicative weights publishes the proved rule's output on keyed noise, recomputed singly."""
+"""A stream of multiplicative weights publishes the output of the proved rule with keyed noise, recomputed question by question."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FULL = 1024
 
 @dataclass(frozen=True)
 class AtMost:
-    """The rows up to a value."""
+    """The question for the rows up to a value."""
 
     value: int
 
@@ -43,7 +43,7 @@ class AtMost:
 
     @property
     def key(self) -> bytes:
-        """The canonical bytes that noise belongs to."""
+        """Return the canonical bytes on which noise depends."""
         return f'[["[\\"x\\", 0, {self.value + 1}]", {FULL}]]'.encode()
 
 
@@ -61,7 +61,7 @@ def service(method: str) -> Driver:
 
 
 class Told:
-    """A stream as a holder of the key can tell it."""
+    """A stream whose noise is derived from the key."""
 
     def __init__(self, definition: Control) -> None:
         calibration = definition.calibration

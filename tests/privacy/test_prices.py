@@ -1,4 +1,4 @@
-"""A grant pays for any mix of ordinary questions and of such that say how accurate they must be: exact losses, noise, errors.
+"""A grant pays for any mix of questions with and without a wanted accuracy: exact losses, noise and errors.
 
 The shipped estimator runs on both of two neighbouring tables with whatever noise makes the public transcript the same, as in
 ``test_pmw``; the asker chooses questions and errors by what was published.
@@ -61,7 +61,7 @@ ERRORS = (None, Fraction(20), Fraction(60), Fraction(45))
 
 @dataclass(frozen=True)
 class Transcript:
-    """All that is published: whether each question that is compared has a ⊤, and each measurement's cells and number."""
+    """All that is published: whether each compared question is a ⊤, and each measurement's cells and number."""
 
     tops: tuple[bool, ...]
     cells: tuple[tuple[int, ...], ...]
@@ -80,7 +80,7 @@ def law_rate(law: Symmetric) -> Fraction:
 
 @dataclass
 class Forced:
-    """Noise that makes a table show a transcript; its ln P is kept."""
+    """Noise with which a table gives a transcript; its ln P is kept."""
 
     table: Integers
     transcript: Transcript
@@ -123,7 +123,7 @@ class Forced:
 
 
 class Memory:
-    """A memory whose estimates outlive a table: they follow from the transcript alone."""
+    """A cache that keeps estimates for all tables, because estimates depend only on the transcript."""
 
     shares: ClassVar[dict[Any, Any]] = {}
 
@@ -146,7 +146,7 @@ def plan(*, replace: bool) -> EstimateCalibration:
 
 @dataclass(frozen=True)
 class Seen:
-    """ln of the probability of a transcript on some rows, what was charged for it, and what kinds of answers it had.
+    """For some rows: ln of a transcript's probability, its charge, and its kinds of answers.
 
     ``published`` is the part of the transcript that was shown: transcripts that agree in it are one.
     """
@@ -204,7 +204,7 @@ def transcripts(rows: Rows) -> Iterator[Transcript]:
 
 
 def excesses(made: EstimateCalibration, *, replace: bool) -> Iterator[tuple[float, tuple[str, ...]]]:
-    """By how much each transcript's privacy loss exceeds what was charged for it, and its kinds of answers."""
+    """Return by how much each transcript's privacy loss exceeds its charge, and its kinds of answers."""
     claimed = losses(made)
     Memory.shares.clear()
     for size in (1, 2):
@@ -259,7 +259,7 @@ def test_a_grant_that_is_not_counted_down_is_found(monkeypatch: pytest.MonkeyPat
     assert any(excess > 0.01 for excess, _ in excesses(plan(replace=False), replace=False))
 
 
-# Laplace: the shipped law of every price
+# Laplace: the shipped law for every price
 
 
 @pytest.mark.parametrize("alpha", [1.0, 2.5, 8.0, 40.0])
@@ -322,7 +322,7 @@ FACTORS = (0.3, 0.6, 0.9, 1.5, 4.0)
 
 
 def asked_of_a_table() -> list[Asked]:
-    """Counts, sums and groups of the benchmark's table."""
+    """Return questions for counts, sums and groups of the benchmark's table."""
     found = []
     for place, (where, rows) in enumerate(conditions()[: QUESTIONS // 2]):
         match place % 4:

@@ -1,4 +1,4 @@
-"""Losses that the literature states for broken and for sound variants, by numerical integration with Laplace noise.
+"""Losses of broken and of correct variants from the literature, by numerical integration with Laplace noise.
 
 Lyu, Su & Li 2017 ("LSL") number the variants. ε = Δ = 1 and T = 0 throughout.
 """
@@ -33,7 +33,7 @@ def below(x: Floats, scale: float) -> Floats:
 
 @dataclass(frozen=True)
 class Noise:
-    """Scales of the threshold's and of the queries' noise."""
+    """The scales of the threshold's and of the queries' noise."""
 
     threshold: float
     query: float
@@ -43,7 +43,7 @@ class Noise:
         return below(GRID - value, self.query)
 
     def top(self, value: float) -> Floats:
-        """P(⊤ | ρ); the complement would cancel far out."""
+        """Return P(⊤ | ρ); far from 0, 1 − P(⊥ | ρ) would lose all digits."""
         return below(value - GRID, self.query)
 
     def probability(self, bottoms: Sequence[float], tops: Sequence[float], released: float | None = None) -> float:
@@ -116,7 +116,7 @@ def test_above_threshold_with_the_textbook_constants_loses_epsilon_and_no_more()
 
 @pytest.mark.parametrize("cutoff", [2, 3])
 def test_one_threshold_for_all_tops_loses_epsilon_and_no_more(cutoff: int) -> None:
-    """LSL Algorithm 7 without numbers, at an even split."""
+    """LSL Algorithm 7 without numbers, with ε divided equally."""
     noise = Noise(threshold=2, query=4 * cutoff)
     one = noise.probability([40] * 40, [-10] * cutoff)
     other = noise.probability([41] * 40, [-11] * cutoff)

@@ -1,4 +1,4 @@
-"""The exact privacy loss of a randomized response, and that its answers follow the law they are said to."""
+"""The exact privacy loss of a randomized response, and a check that its answers follow the stated law."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One person in all versions of a table: what a stream that goes on may lose, and what it would by another rule."""
+"""One person in all versions of a table: the loss of a stream that continues, and its loss by another rule."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSIONS = 3
 
 
 def histories() -> list[list[Move]]:
-    """The counts of men in all versions, with one person and without, who may have another sex in each."""
+    """Return the counts of men in all versions, with and without one person, whose sex may differ between versions."""
     found = []
     for others in product(OTHERS, repeat=VERSIONS):
         for own in product(SEXES, repeat=VERSIONS):
@@ -47,7 +47,7 @@ def opened(**mechanism: Any) -> SparseVectorCalibration:
 def test_a_threshold_over_all_versions_is_private_for_a_person_in_all_of_them(monotone: bool) -> None:
     calibration = opened(monotone=monotone)
     margins = range(calibration.shift - 1, calibration.shift + 3)
-    # One question a version: whatever the sequence, each is moved by what one table allows, and all the same way.
+    # One question per version: each is moved as far as in one table, and all in the same direction.
     moved = {(with_one - without) for counts in histories() for with_one, without in counts}
     assert moved == {0, 1}
     found = outcomes(Machine.shipped(calibration), margins, VERSIONS)
@@ -66,7 +66,7 @@ def test_a_threshold_that_each_version_drew_anew_would_lose_more() -> None:
         renewed="each query",
     )
     seen = outcomes(drawn_anew, margins, 1)
-    # ⊥ in each of twelve versions, which are then independent: one more row each time makes it less likely.
+    # ⊥ in each of twelve versions, which are then independent; one row more in each version makes it less likely.
     lost = max(
         12 * math.log(seen.probability((BELOW,), [one]) / seen.probability((BELOW,), [one + 1]))
         for one in margins
@@ -76,7 +76,7 @@ def test_a_threshold_that_each_version_drew_anew_would_lose_more() -> None:
 
 
 def test_noise_of_questions_is_bound_to_the_version_that_they_are_answered_of() -> None:
-    """An answer that was never committed, and the committed one of other data, do not tell how the data differ."""
+    """An uncommitted answer and the committed answer from other data do not reveal the difference of the data."""
     differences = set()
     for number in range(20):
         answers = []

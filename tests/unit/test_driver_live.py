@@ -25,7 +25,7 @@ from tests.unit.departures import AIRPORTS, FLIGHTS, LATE, event
 
 
 def running(steps: int) -> dict[str, Any]:
-    """Return the same stream as a running count of hours."""
+    """Return the definition of the same stream as a running count of hours."""
     standing = {**LATE["standing"], "window": {"size": "1h"}}
     return {
         **LATE,
@@ -233,7 +233,7 @@ def test_window_quantile_of_ordered_categories_is_a_category() -> None:
 
 
 def typical(*, together: bool) -> dict[str, Any]:
-    """Return a stream of the delay below which four fifths of an hour's departures are, at each airport."""
+    """Return the definition of a stream of the delay below which four fifths of an hour's departures are, at each airport."""
     mechanism: dict[str, Any] = {"kind": "laplace", "answers": 300}
     if together:
         mechanism = {"kind": "histogram", "attributes": ["origin"], "answers": 100}

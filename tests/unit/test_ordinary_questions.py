@@ -1,4 +1,4 @@
-"""The ordinary questions of the example ``ordinary_questions``."""
+"""The ordinary questions of the benchmark ``ordinary_questions``."""
 
 from __future__ import annotations
 

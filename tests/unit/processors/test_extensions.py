@@ -39,7 +39,7 @@ def asked(driver: Driver, questions: Sequence[dict[str, Any]], prefix: str) -> l
 
 
 def dry(kind: Kind) -> tuple[Driver, list[Answer]]:
-    """Return a stream of this kind with few charged answers, and its answers until it is exhausted."""
+    """Return an installation with a stream of this kind and few charged answers, and its answers until it is exhausted."""
     fields = {name: FEW.get(name, value) for name, value in kind.mechanism.items()}
     if "threshold" in fields:
         fields["threshold"] = 5.0 if kind.source == "people" else 20.0

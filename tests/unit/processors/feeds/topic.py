@@ -102,7 +102,7 @@ def told(
     mechanism: Mapping[str, Any] | None = None,
     **standing: Any,
 ) -> StandingDefinition:
-    """Return the control record of a stream."""
+    """Return the definition of a stream, as control tells it."""
     spec = parse_stream(
         stream(
             name,
@@ -118,13 +118,13 @@ def told(
 
 
 def ended(known: StandingDefinition, moment: int) -> StandingDefinition:
-    """Return the control record with which a stream has ended at a moment."""
+    """Return the definition of a stream after it has ended at a moment."""
     *epochs, latest = known.epochs
     return replace(known, kind="halted", epochs=(*epochs, replace(latest, ends=moment)))
 
 
 def extended(known: StandingDefinition, moment: int) -> StandingDefinition:
-    """Return the control record with which an ended stream was extended at a moment."""
+    """Return the definition of an ended stream after it was extended at a moment."""
     return replace(known, kind="opened", epochs=(*known.epochs, Epoch(known.epochs[-1].number + 1, moment)))
 
 
