@@ -39,7 +39,7 @@ def chosen_by_order_across_people(surgery: Surgery) -> None:
 
 
 def hashed_without_the_person(surgery: Surgery) -> None:
-    """Rows are chosen by a hash of the row and the number of equal earlier rows of all people, instead of the person's."""
+    """Rows are chosen by a hash of the row and the number of equal rows before it, without the person; each person's first rows by it count."""
 
     def hashed(codes: Mapping[str, Any], own: people.RowOwners, most: int, key: bytes) -> RowChoice:
         everybody = people.RowOwners(np.zeros(len(own.private_numbers), np.uint32), np.zeros((1, 2), np.uint64))

@@ -119,7 +119,7 @@ def spelled(number: Decimal, way: int) -> str:
 
 
 def ties(grid: Decimal) -> list[Decimal]:
-    """Draw half-grid numbers near and far from 0, and numbers closer to one than doubles can express."""
+    """Return half-grid numbers near and far from 0, and numbers closer to one than doubles can express."""
     places = [*range(-80, 80), 10**3 + 7, -(10**6) - 3, 10**9, 2**40 + 1]
     half = [WIDE.multiply(grid, Decimal(2 * place + 1) / 2) for place in places]
     hair = grid.scaleb(-25)

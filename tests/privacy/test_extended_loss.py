@@ -27,7 +27,7 @@ def extended(calibration: SparseVectorCalibration, added: int) -> Machine:
 
 
 def worst_excess(calibration: SparseVectorCalibration, queries: int, price: Fraction) -> Fraction:
-    """Return the largest δ by which transcripts with one ⊤ more than planned lose more than charged, if that ⊤ has a given price."""
+    """Return the largest δ of losses above the charges, with up to one ⊤ more than planned, which has a given price."""
     extension = Extension(request="0" * 64, answers=1, epsilon=rounded_up(price))
 
     def charged(transcript: Transcript) -> Fraction:

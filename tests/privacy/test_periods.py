@@ -103,7 +103,7 @@ def moved(where: World, chosen: Iterable[Person]) -> MovedInPeriod:
 
 
 def shuffled(size: int) -> list[Person]:
-    """Return all sequences of so many events, in some order."""
+    """Return all sequences of so many events; the order of the sequences is random."""
     chosen = [life for life in lives(MOMENTS, size) if len(life) == size]
     random.Random(size).shuffle(chosen)
     return chosen

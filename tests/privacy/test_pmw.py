@@ -194,7 +194,7 @@ FEWER = SHIFTS[::2]
 def transcripts(
     plan: EstimateCalibration, rows: Rows, added: int = 0, shifts: Sequence[tuple[int, ...]] = SHIFTS
 ) -> Iterator[Transcript]:
-    """Return patterns of up to three questions, with cells and numbers near the true ones."""
+    """Yield patterns of up to three questions, with cells and numbers near the true ones."""
     table = np.bincount(rows, minlength=CELLS)
     near = [tuple(int(c) for c in table + shift) for shift in shifts]
     for tops in product((False, True), repeat=3):
@@ -215,7 +215,7 @@ def excesses(
     added: int = 0,
     shifts: Sequence[tuple[int, ...]] = SHIFTS,
 ) -> Iterator[float]:
-    """Return by how much each transcript's privacy loss exceeds its charge, in ln."""
+    """Yield by how much each transcript's privacy loss exceeds its charge, in ln."""
     claimed = losses(plan)
     for size in (1, 2):
         for rows in combinations_with_replacement(range(CELLS), size):
@@ -286,7 +286,7 @@ def with_gaussian_noise(kind: Any, *, replace: bool) -> EstimateCalibration:
 def excesses_of_gaussian_noise(
     plan: EstimateCalibration, *, replace: bool, wider: Fraction = Fraction(1)
 ) -> Iterator[tuple[float, Fraction]]:
-    """Return the excesses of each transcript: of its pure loss over the charge, and of its precision over the counted one."""
+    """Yield the excesses of each transcript: of its pure loss over the charge, and of its precision over the counted one."""
     claimed = losses(plan)
     first, charged = (
         sum((one.precision for one in some), Fraction(0))

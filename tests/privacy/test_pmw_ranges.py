@@ -54,7 +54,7 @@ def cells(people: tuple[int, ...], axes: tuple[int, ...]) -> TensorCells:
 
 
 def neighbours(*relations: Neighbors) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return tables of two people, with one person more or with one person replaced."""
+    """Yield tables of two people, with one person more or with one person replaced."""
     for people in combinations_with_replacement(range(2 * SIZE), 2):
         for other in range(2 * SIZE):
             if "add-remove" in relations:

@@ -204,7 +204,7 @@ def transcripts(rows: Rows) -> Iterator[Transcript]:
 
 
 def excesses(made: EstimateCalibration, *, replace: bool) -> Iterator[tuple[float, tuple[str, ...]]]:
-    """Return by how much each transcript's privacy loss exceeds its charge, and its kinds of answers."""
+    """Yield by how much each transcript's privacy loss exceeds its charge, and its kinds of answers."""
     claimed = losses(made)
     Memory.shares.clear()
     for size in (1, 2):

@@ -89,7 +89,7 @@ def test_noise_of_questions_is_bound_to_the_version_that_they_are_answered_of() 
             )
             if len(rows) != 10:
                 driver.refresh("people", {"sex": list(rows)})
-            # The same event at the same place: once answered of the old version, once of the new.
+            # The same event at the same place is answered once from the old version, and once from the new one.
             answers.append(driver.ask("s", where="TRUE", id="1").estimate or 0.0)
         differences.add(answers[1] - answers[0])
     assert len(differences) > 5

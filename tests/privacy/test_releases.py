@@ -105,7 +105,7 @@ def test_noise_for_one_row_of_the_projection_is_not_enough_for_all() -> None:
 def test_a_histogram_that_leaves_empty_cells_bare_hides_nobody() -> None:
     noisy = noise_of(calibrations("histogram")["basic"])
     shown = 1 - noisy.probability(-1)
-    # A cell of one row shows a number other than 0 with this probability, which an empty bare cell never does.
+    # A cell with one row shows a number other than 0 with this probability; an empty cell without noise never does.
     assert NO_NOISE.probability(0) == 1
     assert shown > Fraction(3, 4)
 

@@ -1,4 +1,4 @@
-"""Delivery never changes an answer: the same event in the same place has the same noise, any other has its own."""
+"""Delivery never changes an answer: the same event at the same place has the same noise, and any other event has different noise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUERIES = 4000
 
 
 def mixed_session(key: NoiseKey = KEY) -> Driver:
-    """Streams of one and of many ⊤s, with one and with fresh thresholds."""
+    """Return an installation with streams of one and of many ⊤s, with one threshold and with fresh thresholds."""
     driver = Driver(key, partitions=2)
     driver.register(feed())
     driver.open(stream("once", 1))
@@ -30,7 +30,7 @@ def mixed_session(key: NoiseKey = KEY) -> Driver:
 
 
 def mixed_batch(part: int) -> list[bytes | dict[str, Any]]:
-    """Answers of every kind: near the threshold, on streams that run out, and refusals."""
+    """Return events with all kinds of answers: near the threshold, on streams that are exhausted, and refusals."""
     queries: list[bytes | dict[str, Any]] = [
         {"id": f"{part}.{i}", "stream": name, "value": float(i % 16 - 6)}
         for i in range(40)
@@ -89,7 +89,7 @@ def test_streams_of_equal_terms_have_noise_of_their_own() -> None:
     derived = [Derived(KEY, definition_of(driver, name)) for name in names]
     assert len({one.definition.calibration for one in derived}) == 1
     assert len({one.definition.identity.incarnation for one in derived}) == len(names)
-    # Forty equal draws in a row, were they one draw; forty independent ones are all equal about never.
+    # If the draws were one draw, all forty answers would be equal; forty independent draws are practically never equal.
     assert len({one.barrier(0) for one in derived}) > 5
 
 
@@ -106,7 +106,7 @@ def test_a_name_is_never_used_for_a_second_stream() -> None:
 
 
 class Coin:
-    """One long stream whose every answer is about as likely ⊤ as ⊥, given its threshold noise."""
+    """A long stream whose answers are ⊤ or ⊥ with about equal probability, given its threshold noise."""
 
     def __init__(self, prefix: str, key: NoiseKey = KEY) -> None:
         self.driver = Driver(key, partitions=1)
@@ -163,7 +163,7 @@ def test_events_behind_a_streams_last_offset_are_never_answered_again() -> None:
     driver.ask_many(
         [{"id": "1", "stream": "once", "value": -1000.0}, {"id": "2", "stream": "once", "value": -1000.0}]
     )
-    # The topic is recreated: its offsets begin at 0 again, with other data.
+    # The topic is created again, so its offsets begin at 0 again, with other data.
     driver._logs[driver.topics.queries, 0].clear()
     driver._positions[driver.topics.queries, 0] = 0
     again = driver.ask_many([{"id": "3", "stream": "once", "value": 1000.0}])

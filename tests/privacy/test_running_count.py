@@ -1,4 +1,4 @@
-"""A running count loses no more than it claims: exactly, over all that one person can do in a small horizon.
+"""A running count loses no more than it claims, by exact computation for all events that one person can have in a small horizon.
 
 Whoever is in the data or not, each answer is a sum of exact node sums and of the noise that belongs to the nodes. What noise each
 answer has is seen at the shipped worker, whose draws are taken down by name; how likely what is published is, follows from
@@ -55,7 +55,7 @@ BOUNDS = {1: events_once, 2: events_twice}
 
 
 def lives(stream: Stream, total: int) -> list[Person]:
-    """All that one person may do whose events count no more often than this: in any windows and groups."""
+    """Return all sets of events of one person within these bounds, in any windows and groups."""
     places = list(product(range(stream.steps), range(len(stream.groups))))
     return [life for events in range(total + 1) for life in combinations_with_replacement(places, events)]
 
@@ -102,7 +102,7 @@ def moved(one: Moves, other: Moves) -> list[int]:
 
 @lru_cache(maxsize=256)
 def ratio(law: Sampler, move: int, least: float = 2.0**-30) -> Fraction:
-    """The most that a noisy number which is not too rare tells of a move: max P(x)/P(x − move), exactly."""
+    """Return the exact largest P(x)/P(x − move) of a noisy number x that is not too rare."""
     known = law_of(law)
     common = max(abs(move), 0)
     if common >= len(known.weights):
@@ -117,12 +117,12 @@ def ratio(law: Sampler, move: int, least: float = 2.0**-30) -> Fraction:
 
 
 def told(law: Sampler, moves: Sequence[int]) -> Fraction:
-    """The most that all noisy numbers together tell: they are independent, and may all be as telling as can be."""
+    """Return the largest ratio of all noisy numbers together; they are independent, so the largest ratios multiply."""
     return math.prod((ratio(law, move) for move in moves), start=Fraction(1))
 
 
 def worst(stream: Stream, one: Sequence[Moves], other: Sequence[Moves]) -> float:
-    """The largest loss between any two."""
+    """Return the largest loss between any two of these."""
     apart = {tuple(moved(left, right)) for left in one for right in other}
     law = node_law(stream.calibration)
     return max(math.log(told(law, moves)) for moves in apart)
@@ -183,7 +183,7 @@ def test_gaussian_noise_keeps_to_its_delta_whatever_one_person_does(steps: int, 
 
 
 def test_answers_tell_each_node_and_no_other_number() -> None:
-    """From the answer of t windows, and that of those before its last node, that node's noisy sum follows: there is one a window."""
+    """The answer after t windows and the answer before its last node give that node's noisy sum; there is one node per window."""
     for stream in HORIZONS.values():
         tree = tree_of(stream.calibration)
         names = {node_name(0, node) for windows in range(1, stream.steps + 1) for node in tree.nodes(windows)}
@@ -208,7 +208,7 @@ Break = Callable[[pytest.MonkeyPatch], None]
 
 
 def noise_of_its_own_for_each_answer(patch: pytest.MonkeyPatch) -> None:
-    """A node's noise is drawn anew with each event that asks."""
+    """A node's noise is drawn again for each question."""
     names = iter(range(10**6))
     patch.setattr(
         window_families, "node_name", lambda group, node: node_name(group, node) + bytes(str(next(names)), "ascii")
@@ -220,7 +220,7 @@ def one_noise_for_all_groups(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_noise_for_nodes_that_end_together(patch: pytest.MonkeyPatch) -> None:
-    """The noise belongs to how far the count goes, and not to the node."""
+    """The noise depends on the end of the count, and not on the node."""
     patch.setattr(window_families, "node_name", lambda group, node: bytes((group, node.end % 2)))
 
 

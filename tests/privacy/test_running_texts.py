@@ -1,4 +1,4 @@
-"""A running count of texts is (ε, δ)-private: exactly, over all that one person can do in a small horizon.
+"""A running count of texts is (ε, δ)-private, by exact computation for all events that one person can have in a small horizon.
 
 The laws of the noise are those of the shipped sampler, as doubles; ``SLACK`` bounds the rounding errors and the cut
 tails. Which texts are released, and when the texts are too large, is decided by the shipped rules.
@@ -51,7 +51,7 @@ SLACK = 1e-7
 def planned(
     monkeypatch: pytest.MonkeyPatch, *, replace: bool = False, levels: int | None = None
 ) -> RunningCountCalibration:
-    """The plan of texts of one byte, with a limit that few texts reach."""
+    """Return the plan for texts of one byte, with a limit that few texts reach."""
     people = 2 if replace else 1
     monkeypatch.setattr(running_text_plans, "MOST_WINDOW_BYTES", LIMIT * people)
     facts = SourceFacts(
@@ -75,7 +75,7 @@ def weights(law: Sampler) -> Mapping[int, float]:
 
 
 def outcomes_of(plan: RunningCountCalibration, counts: Counts, released: Callable[..., Any]) -> Sequence[Outcomes]:
-    """The law of one text's results after 0, 1, … windows, by the shipped release."""
+    """Return the law of one text's results after 0, 1, … windows, by the shipped release."""
     tree, law = tree_of(plan), weights(node_law(plan))
     nodes = sorted({node for window in range(len(counts)) for node in tree.nodes(window + 1)}, key=str)
     found: list[dict[tuple[int | None, ...], float]] = [defaultdict(float) for _ in range(len(counts) + 1)]
@@ -98,7 +98,7 @@ def outcomes_of(plan: RunningCountCalibration, counts: Counts, released: Callabl
 
 
 def ends_of(plan: RunningCountCalibration, sizes: Sequence[int]) -> list[float]:
-    """The probability of an end in each window, and of none, by the shipped test."""
+    """Return the probability of an end in each window, and of no end, by the shipped test."""
     law = running_size_law(plan)
     noise, chances = _column(law)
     below = np.concatenate([[0.0], np.cumsum(chances)])
@@ -127,7 +127,7 @@ def divergence(
     others_size: int,
     known: Callable[[Counts], Sequence[Outcomes]],
 ) -> float:
-    """The hockey-stick divergence of all answers, beside so many bytes of other people's texts."""
+    """Return the hockey-stick divergence of all answers, if other people's texts have so many bytes."""
     names = sorted(one.keys() | other.keys())
     nothing, factor = (0,) * plan.steps, math.exp(plan.epsilon)
     left, right = (ends_of(plan, _sizes(texts, plan.steps, others_size)) for texts in (one, other))
@@ -148,7 +148,7 @@ def _sizes(texts: Texts, steps: int, others: int) -> list[int]:
 
 
 def added(texts: Texts, life: Sequence[tuple[str, int]]) -> Texts:
-    """The texts with a person's events, each of a text and a window."""
+    """Return the texts' counts with a person's events, each of which has a text and a window."""
     found = {name: list(counts) for name, counts in texts.items()}
     for name, window in life:
         found.setdefault(name, [0] * STEPS)[window] += 1
@@ -177,7 +177,7 @@ def worst(
     beside = others or [
         {"a": (threshold, 1)},
         {"a": (threshold - TOTAL, 0)},
-        {"a": (0, threshold)},  # others have the text later than the person
+        {"a": (0, threshold)},  # other people have the text later than the person
         {"a": (1, 1), "b": (threshold - 1, 0)},
         {},
     ]
@@ -194,7 +194,7 @@ def test_all_answers_keep_epsilon_and_delta(monkeypatch: pytest.MonkeyPatch, rep
     plan = planned(monkeypatch, replace=replace)
     lost = worst(plan, others=[] if not replace else [{"a": ((plan.threshold or 0) - 1, 0)}, {}])
     assert lost <= DELTA
-    # Of the factor 1 + e^ε of the proof, the own texts of this side need 1.
+    # Of the factor 1 + e^ε in the proof, this side's own texts need 1.
     assert lost > DELTA / (1 + math.exp(EPSILON)) / 20
 
 
@@ -216,7 +216,7 @@ def release_early(state: RunningRelease, texts: Any, counts: Any, noise: Any, th
 
 
 def release_unseen(state: RunningRelease, texts: Any, counts: Any, noise: Any, threshold: int) -> Any:
-    """Release texts without noise that decides: exact counts."""
+    """Release texts by exact counts, so that noise does not decide."""
     return state.release(texts, counts, 0 * noise, threshold)
 
 
@@ -274,7 +274,7 @@ def test_delta_of_a_person_is_the_worst_division_of_events(monkeypatch: pytest.M
 
 
 def test_intervals_cover_given_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For every count, at least 95 % of the noisy counts of a released text have it in their interval."""
+    """For every count, at least 95 % of a released text's noisy counts have an interval that contains it."""
     plan = planned(monkeypatch)
     for first, second in product([1, 2, (plan.threshold or 0) - 1, 3 * (plan.threshold or 0)], [0, 1, 5]):
         known = outcomes_of(plan, (first, second), RunningRelease.release)

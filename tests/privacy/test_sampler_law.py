@@ -1,4 +1,4 @@
-"""The sampler's law is known exactly, is next to the ideal one, and is what ``draw`` draws."""
+"""The sampler's law is known exactly, is near the ideal one, and is the law of ``draw``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NEVER = 2**64 - 1
 
 
 def ideal_digit(rate: Fraction, digit: int) -> Decimal:
-    """The probability 1 / (1 + e^(rate·2^digit)) of a digit, in the context's precision."""
+    """Return the probability 1 / (1 + e^(rate·2^digit)) of a digit, in the context's precision."""
     exponent = rate * 2**digit
     return 1 / (1 + (Decimal(exponent.numerator) / Decimal(exponent.denominator)).exp())
 
@@ -77,7 +77,7 @@ def test_whatever_the_rate_tail_and_rounding_stay_below_what_a_draw_may_cost(rat
     geometric = Geometric(rate)
     with localcontext(prec=80):
         tail = (-Decimal(rate.numerator) / Decimal(rate.denominator) * 2**geometric.digits).exp()
-        # Given no tail the ideal digits are independent, so that their distances add up at most.
+        # Without the tail, the ideal digits are independent, so the total distance is at most the sum of theirs.
         one_sided = tail + geometric.digits * Decimal(2) ** -128
     assert one_sided <= Decimal(2) ** -61
     assert 2 * one_sided <= Decimal(DELTA_PER_DRAW)
@@ -118,7 +118,7 @@ def as_words(rows: list[list[int]]) -> Words:
 
 
 class LowWordsOf:
-    """Low words from a table, with a record of the rows asked for."""
+    """Low words from a table, with a record of the requested rows."""
 
     def __init__(self, rows: list[list[int]]) -> None:
         self.rows: Words = as_words(rows)

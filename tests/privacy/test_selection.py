@@ -36,7 +36,7 @@ DELTA_PER_CHOICE = 2.0**-179
 """Total variation between a draw of the exponential mechanism among at most 256 candidates and the ideal law: Lemma 4 of docs/proofs/noisy-max.md."""
 
 REACH = 5
-"""Scores run from 0 to this; only their differences matter."""
+"""The largest score; scores begin at 0, and only their differences matter."""
 
 
 def calibration(
@@ -58,7 +58,7 @@ def calibration(
 
 
 def maximum_chances(law: Law, scores: Scores) -> tuple[Fraction, ...]:
-    """P(each candidate's noisy score is the largest, the first of equals), exact."""
+    """Return the exact probability that each candidate's noisy score is the largest; the first of equal scores wins."""
     below = [0, *accumulate(law.weights)]
 
     def less_than(bound: int) -> int:
@@ -97,7 +97,7 @@ def exponential_chances(plan: AnswersCalibration) -> Chances:
 
 
 def neighbouring(candidates: int, steps: int, *, monotone: bool) -> Iterator[tuple[Scores, Scores]]:
-    """All pairs of score vectors that one person can turn into each other; the least score is 0 or near it."""
+    """Yield all pairs of score vectors that differ by one person; the least score is 0 or near it."""
     downs = 0 if monotone else -steps
     for scores in product(range(REACH + 1), repeat=candidates):
         if min(scores) == 0:
@@ -108,7 +108,7 @@ def neighbouring(candidates: int, steps: int, *, monotone: bool) -> Iterator[tup
 
 
 def excess(ours: Sequence[Fraction], theirs: Sequence[Fraction], epsilon: float) -> Fraction:
-    """The least δ for which these two laws are (ε, δ)-indistinguishable in this direction, rounded up."""
+    """Return the least δ for which these two laws are (ε, δ)-indistinguishable in this direction, rounded up."""
     factor = exponential_below(Fraction(epsilon))
     return sum((max(Fraction(0), a - factor * b) for a, b in zip(ours, theirs, strict=True)), Fraction(0))
 
@@ -167,7 +167,7 @@ def test_releasing_the_largest_noisy_score_as_well_is_found_out() -> None:
     law = law_of(score_noise(calibration(1.0)))
 
     def with_value(scores: Scores, value: int) -> Fraction:
-        """P(the first candidate wins, with this noisy score) of two."""
+        """Return the probability that the first of two candidates wins, with this noisy score."""
         second = sum(law.probability(noise) for noise in range(value - scores[1] + 1))
         return law.probability(value - scores[0]) * second
 
@@ -271,7 +271,7 @@ def test_one_sided_noise_on_a_fine_grid_is_another_implementations_permute_and_f
     ours = np.bincount([noisy_max(np.array(scores) * steps, row) for row in noise.reshape(draws, 4)], minlength=4)
     theirs = np.bincount([oracle(scores) for _ in range(draws)], minlength=4)
     statistic = float(np.sum((ours - theirs) ** 2 / (ours + theirs)))
-    # Their draws are not seeded: this fails once in a billion runs though nothing is wrong.
+    # The other library's draws are not seeded, so this fails once in a billion runs although nothing is wrong.
     assert chi2.sf(statistic, len(scores) - 1) >= 1e-9
     assert min(ours) >= 50
 

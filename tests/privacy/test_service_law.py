@@ -1,4 +1,4 @@
-"""The service publishes the proved rule's output on the proved noise, recomputed over many streams."""
+"""The service publishes the output of the proved rule with the proved noise, which is recomputed for many streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One person with all that they ever do moves no number of a standing stream further than is promised, in any window and group.
+"""A person with all events moves no number of a standing stream further than promised, in any window and group.
 
 Small topics are enumerated with whole people added, removed and replaced, and go through the shipped code from the events' bytes to
 the numbers that merging asks. docs/proofs/standing-streams.md has the proof of what is checked here.
@@ -138,7 +138,7 @@ def test_a_person_more_moves_no_number_further_than_promised(clock: str) -> None
         assert (found.each[name], found.all[name]) <= (form.each, form.all), name
         assert found.each[name] <= form.each
         assert found.all[name] <= form.all
-    # The bounds are reached: what is promised is no more than what is needed.
+    # The bounds are reached, so the promise is not larger than necessary.
     tight = {name for name, form in FORMS.items() if (found.each[name], found.all[name]) == (form.each, form.all)}
     assert tight == set(FORMS)
 
@@ -162,7 +162,7 @@ def test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_oth
 @pytest.mark.parametrize("step", [1, 3, 7])
 @pytest.mark.parametrize("clock", ["broker", "marks"])
 def test_a_person_moves_no_end_and_no_extension(clock: str, step: int, schedule: Schedule) -> None:
-    """The same windows are asked of streams that end and are extended, and one person moves their numbers no further."""
+    """Streams that end and are extended get the same windows, and one person moves their numbers no further."""
     found = moved(about(clock=clock, idle="2m"), EXTENDED, most=2, step=step, schedule=schedule)
     assert found.same_questions
     for name, form in EXTENDED.items():
@@ -173,7 +173,7 @@ def test_a_person_moves_no_end_and_no_extension(clock: str, step: int, schedule:
 
 @pytest.mark.parametrize("clock", ["broker", "marks"])
 def test_schedules_of_reading_control_change_no_question(clock: str) -> None:
-    """Every schedule of reading control gives the same windows and counts, whatever a step takes in."""
+    """Every schedule of reading control gives the same windows and counts, for steps of any size."""
     source = about(clock=clock, idle="2m")
     streams = opened(source, EXTENDED)
     wanted = asked(source, streams, written(OTHERS), END, 1)
@@ -185,7 +185,7 @@ def test_schedules_of_reading_control_change_no_question(clock: str) -> None:
 
 
 def test_windows_are_those_between_openings_and_ends() -> None:
-    """A window is asked if it closes by ``idle`` behind an end, or begins by ``idle`` behind an extension or later."""
+    """A window is asked if it closes at most ``idle`` after an end, or begins at least ``idle`` after an extension."""
     source = about(idle="2m")
     numbers = asked(source, opened(source, EXTENDED), written(OTHERS), END)
     starts = {name: [start // MINUTE for stream, start in sorted(numbers) if stream == name] for name in EXTENDED}
@@ -229,7 +229,7 @@ def test_what_counts_of_a_person_in_all_windows_of_a_running_count_is_bounded(co
 
 
 def test_the_figures_are_those_that_plans_rest_on() -> None:
-    """The ledger's own figures of what one person moves, for each of these forms."""
+    """The ledger's figures of one person's largest moves are those of each of these forms."""
     for neighbors in ("add-remove", "replace"):
         source = about(neighbors=neighbors)
         found = moved(source, FORMS, most=5 if neighbors == "add-remove" else 2)
@@ -259,7 +259,7 @@ def test_ten_thousand_events_of_one_person_move_no_count_by_more_than_the_bound(
 
 
 def test_which_windows_and_groups_are_asked_hangs_on_the_clock_alone() -> None:
-    """Nobody at all, one person, or many: the same windows, all groups of each, those among them that nobody is in."""
+    """With no person, one or many, the same windows are asked, with all their groups, even groups without events."""
     source = about()
     streams = opened(source, FORMS)
     nobody = asked(source, streams, [], END)

@@ -1,4 +1,4 @@
-"""Whole people with all their events added to, removed from and replaced in a window: what they move, and what that loses of the shipped noise."""
+"""Whole people with all their events are added, removed and replaced in a window: their moves, and the loss of these moves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RANGES = {"events": (0, 1), "people": (0, 1), "paid": (0, 2), "owed": (-2, 0), "
 
 
 def window(number: int) -> dict[str, str]:
-    """One of the windows of an hour that follow upon each other."""
+    """Return one of the consecutive windows of an hour."""
     return {"start": format_moment(number * 3_600_000), "end": format_moment((number + 1) * 3_600_000)}
 
 
@@ -85,7 +85,7 @@ def opened(
 
 
 def loss(law: Sampler, moved: Sequence[int]) -> float:
-    """The largest loss of numbers with independent noise that are moved so."""
+    """Return the largest loss of numbers with independent noise and these moves."""
     exact = law_of(law)
     found = 0.0
     for step in filter(None, map(abs, moved)):
@@ -171,7 +171,7 @@ def test_sparse_vectors_are_private_for_whole_people(kind: str, count: str, mono
 
 
 def test_decisions_are_the_rule_applied_to_the_noise_derived_from_the_key() -> None:
-    """The whole question is bound to its noise, its window and group with it."""
+    """The noise depends on the whole question, including its window and group."""
     driver, calibration = opened({"kind": "above_threshold", "threshold": 5.0, "cutoff": 4}, "events")
     answers = driver.ask_many(
         {

@@ -1,4 +1,4 @@
-"""Typical errors never lose more than they are charged: exact probabilities on small tables.
+"""Typical errors never lose more than their charge, by exact probabilities on small tables.
 
 The shipped figures are computed on both of two neighboring tables for the same public measurements. The published
 number is a function of the mean distance plus noise, so its loss is that of the noise at the distance of the two.
@@ -53,7 +53,7 @@ class Given:
 
 
 def figures(rows: Sequence[Row], plan: EstimateCalibration, draws: Any, weights: Integers) -> TypicalErrors:
-    """The figures of a table for one public estimate on all attributes."""
+    """Return the figures of a table for one public estimate on all attributes."""
 
     def shares(axes: Axes) -> TensorCells:
         others = tuple(axis for axis in range(len(SIZES)) if axis not in axes)
@@ -79,7 +79,7 @@ def estimates() -> list[Integers]:
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_mean_distance_moves_by_at_most_its_sensitivity(replace: bool) -> None:
-    """All tables of up to two rows, and all their neighbors, for four public estimates."""
+    """This tests all tables of up to two rows, and all their neighbors, for four public estimates."""
     made, most = plan(replace=replace), 0
     for weights in estimates():
         known: dict[tuple[Row, ...], list[int]] = {}
@@ -106,7 +106,7 @@ def test_mean_distance_moves_by_at_most_its_sensitivity(replace: bool) -> None:
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("wrong", [1.0, 2.0])
 def test_all_orders_together_lose_their_charge_and_no_more(replace: bool, wrong: float) -> None:
-    """For a table far from the estimate one row moves every order fully; half the noise is found out."""
+    """For a table far from the estimate, one row moves every order fully; the check reveals half the noise."""
     made = plan(replace=replace)
     weights = np.zeros(SIZES, dtype=np.int64)
     weights[0, 0, 0] = 1 << 30

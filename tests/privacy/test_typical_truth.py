@@ -1,4 +1,4 @@
-"""Published typical errors against the truth, on made tables of six kinds."""
+"""Compares published typical errors with the true ones, on made-up tables of six kinds."""
 
 from __future__ import annotations
 

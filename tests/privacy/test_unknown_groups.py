@@ -52,7 +52,7 @@ def planned(
 
 
 def shipped(law: Law, count: int, threshold: int) -> Outcomes:
-    """The law of one text's result, by the shipped release."""
+    """Return the law of one text's result, by the shipped release."""
     found: Outcomes = {}
     for noise, weight in enumerate(law.weights, start=law.first):
         groups = release_groups([b"k"], np.array([count]), np.array([noise]), threshold)
@@ -62,7 +62,7 @@ def shipped(law: Law, count: int, threshold: int) -> Outcomes:
 
 
 def divergence(one: Sequence[Outcomes], other: Sequence[Outcomes], epsilon: float) -> Fraction:
-    """At least the hockey-stick divergence of the results of all texts, which are independent."""
+    """Return an upper bound of the hockey-stick divergence of the results of all texts, which are independent."""
     factor = int(exponential_below(Fraction(epsilon)) * (1 << 64))
     left, right = np.array([1], dtype=object), np.array([1], dtype=object)
     for own, theirs in zip(one, other, strict=True):
@@ -73,12 +73,12 @@ def divergence(one: Sequence[Outcomes], other: Sequence[Outcomes], epsilon: floa
 
 
 def moved(rows: int, texts: int) -> Iterator[Counts]:
-    """All ways in which one person may have 1 to ``rows`` rows among the texts."""
+    """Return all ways in which one person may have 1 to ``rows`` rows among the texts."""
     return (own for own in product(range(rows + 1), repeat=texts) if 0 < sum(own) <= rows)
 
 
 def neighbors(plan: UnknownGroupsCalibration, texts: int) -> Iterator[tuple[Counts, Counts]]:
-    """Pairs of counts that differ in one person; others have 0, 1 or T rows of each text."""
+    """Yield pairs of counts that differ in one person; other people have 0, 1 or T rows of each text."""
     rows, threshold = plan.contribution, plan.threshold
     replaces = plan.sensitivity_steps > rows
     for others in product((0, 1, threshold), repeat=texts):
@@ -91,7 +91,7 @@ def neighbors(plan: UnknownGroupsCalibration, texts: int) -> Iterator[tuple[Coun
 
 
 def worst(plan: UnknownGroupsCalibration, *, texts: int = 2, by: Released = shipped) -> Fraction:
-    """The largest δ at the calibration's ε over all neighboring tables."""
+    """Return the largest δ at the calibration's ε over all neighboring tables."""
     law = law_of(count_law(plan))
     known = cache(lambda count: by(law, count, plan.threshold))
     divergences = {
@@ -155,7 +155,7 @@ LIMIT = 400
 def planned_window(
     monkeypatch: pytest.MonkeyPatch, rows: int = 1, *, replace: bool = False, limit: int = LIMIT
 ) -> UnknownGroupsCalibration:
-    """The plan of a live topic whose texts have one byte, with a limit that few texts reach."""
+    """Return the plan of a live topic whose texts have one byte, with a limit that few texts reach."""
     monkeypatch.setattr(unknown_groups_plans, "MOST_WINDOW_BYTES", limit * rows)
     facts = SourceFacts(
         contribution=rows, neighbors="replace" if replace else "add-remove", disjoint=True, text_bytes=1
@@ -170,7 +170,7 @@ def planned_window(
 def window_divergence(
     plan: UnknownGroupsCalibration, others: int, one: Counts, other: Counts, by: Callable[[int], Outcomes]
 ) -> Fraction:
-    """The hockey-stick divergence of a window's answers, beside so many bytes of other people's texts."""
+    """Return the hockey-stick divergence of a window's answers, if other people's texts have so many bytes."""
 
     def too_large(counts: Counts) -> Fraction:
         size = others + sum(text_size(b"k") for count in counts if count)
@@ -193,7 +193,7 @@ def window_divergence(
 
 
 def worst_window(plan: UnknownGroupsCalibration) -> Fraction:
-    """The largest δ over neighboring windows whose other texts have any size around both limits."""
+    """Return the largest δ over neighboring windows whose other texts have any size around both limits."""
     law, rows, threshold = law_of(count_law(plan)), plan.contribution, plan.threshold
     known = cache(lambda count: shipped(law, count, threshold))
     replaces = plan.sensitivity_steps > rows
@@ -298,7 +298,7 @@ def test_a_text_with_the_stated_rows_is_released_that_often(level: float) -> Non
 
 
 def test_intervals_cover_given_release() -> None:
-    """For every number of rows, at least 95 % of the released noisy counts have it in their interval."""
+    """For every number of rows, at least 95 % of the released noisy counts have an interval that contains it."""
     plan = planned(1, epsilon=0.5, delta=1e-4)
     law = law_of(count_law(plan))
     for count in [*range(1, 2 * plan.threshold), 10 * plan.threshold]:

@@ -1,4 +1,4 @@
-"""Lemma of views, over all small databases: each person's rows are the same without all other people."""
+"""The lemma of views holds for all small databases: each person's rows are the same without all other people."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ def finds_leak(plan: ViewPlan, lookups: list[list[Row]]) -> bool:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_view_adds_rows_of_one_person_only(view: str) -> None:
-    """The rows of a view are those of each person alone, together: adding a person adds rows of that person only."""
+    """The rows of a view are the rows of each person alone, together; adding a person adds only that person's rows."""
     plan = plan_of(view)
     lookups = list(LOOKUPS) if any(use.table.key for use in plan.uses) else [[]]
     assert not finds_leak(plan, lookups)
 
 
 def join_on_another_column(plan: ViewPlan) -> ViewPlan:
-    """Join visits of equal cost, whoever they are of."""
+    """Join visits of equal cost, even of different people."""
     join = plan.joins[0]
     return replace(plan, joins=(replace(join, on={"cost": pl.col(column_label("v", "cost"))}),))
 
@@ -140,7 +140,7 @@ def test_enumeration_finds_broken_views(view: str, broken: Callable[[ViewPlan], 
 
 
 def test_enumeration_finds_a_common_bound_of_joined_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound of joined rows holds for each person; one for all people is found."""
+    """The bound of joined rows holds for each person; the enumeration reveals a common bound for all people."""
     monkeypatch.setattr(reading, "MAX_JOINED_ROWS", 1)
     assert not finds_leak(plan_of("people"), [[]])
     monkeypatch.setattr(reading, "bound_rows", lambda rows, *_: rows.head(1))
@@ -158,7 +158,7 @@ ROWS_VIEWS = (
 
 
 def gives_several_rows(plan: ViewPlan, lookup: list[Row]) -> bool:
-    """Return whether some row without a person gives other rows than one, or depends on another row."""
+    """Return whether a row without a person gives no row or several rows, or depends on another row."""
     rows = list(product((None,), ("p", "q", None), (0, 1, None)))
     frames = [frames_of({"visits": (row,), "stays": ()}, lookup) for row in rows]
     alone = {row: view_rows(plan, frame) for row, frame in zip(rows, frames, strict=True)}
@@ -173,7 +173,7 @@ def gives_several_rows(plan: ViewPlan, lookup: list[Row]) -> bool:
 
 @pytest.mark.parametrize("select", ROWS_VIEWS)
 def test_view_of_rows_has_one_row_for_each(select: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without persons each row gives exactly one row; a lookup table with a repeated key would give two, and is refused."""
+    """Without persons, each row gives exactly one row; a lookup table with a repeated key, which would give two, is refused."""
     plan = parse_view(view_source(select, ROWS_TABLES, ["place", "cost"]))
     for lookup in LOOKUPS:
         assert not gives_several_rows(plan, list(lookup))

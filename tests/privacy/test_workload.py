@@ -1,4 +1,4 @@
-"""The warm start for a workload never loses more than it is charged: exact probabilities on small tables.
+"""The warm start for a workload never loses more than its charge, by exact probabilities on small tables.
 
 The shipped selection runs on both of two neighboring tables, with the choices and the noise that make the transcript
 the same. The transcript is the noisy number of rows, the cells of all single attributes, the sets chosen and their
@@ -93,7 +93,7 @@ def true_cells(rows: Sequence[Row], axes: Axes) -> TensorCells:
 
 @dataclass
 class Forced:
-    """Noise that makes a table show a transcript; what it was is kept."""
+    """Noise with which a table gives a transcript; the noise is kept."""
 
     rows: Sequence[Row]
     transcript: Transcript
@@ -134,7 +134,7 @@ class Forced:
 
 
 def log_chance(scores: Integers, place: int, rate: float) -> float:
-    """ln P(this candidate has the largest noisy score, the first of equals)."""
+    """Return ln of the probability that this candidate has the largest noisy score; the first of equal scores wins."""
     own = np.arange(0, math.ceil(45 / rate), dtype=np.int64)
     chances = -math.expm1(-rate) * np.exp(-rate * own)
     for other, score in enumerate(scores.tolist()):
@@ -151,7 +151,7 @@ def log_likelihood(
     patch: pytest.MonkeyPatch,
     wrong: float = 1.0,
 ) -> float:
-    """ln of the probability of a transcript; with ``wrong`` the scores' noise has this many times its rate."""
+    """Return ln of the probability of a transcript; with ``wrong``, the scores' noise has this many times its rate."""
     forced = Forced(rows, transcript)
     places = iter(transcript.places)
     total = two_sided(transcript.rows - len(rows), plan.epsilon_rows) if plan.epsilon_rows else 0.0
@@ -195,7 +195,7 @@ def neighbours(rows: Sequence[Row], *, replace: bool) -> list[list[Row]]:
 
 
 def excesses(patch: pytest.MonkeyPatch, *, replace: bool, wrong: float = 1.0) -> Iterator[float]:
-    """By how much each transcript's privacy loss exceeds the charge of the opening, in ln."""
+    """Yield by how much each transcript's privacy loss exceeds the charge of the opening, in ln."""
     made = plan(replace=replace)
     allowed = float(losses(made).first_loss) - made.sparse_vector.epsilon_threshold
     for rows in ([(0, 0, 0)], [(0, 0, 0), (1, 1, 0), (1, 1, 1)]):
@@ -247,7 +247,7 @@ def test_choice_is_the_noisy_maximum() -> None:
 
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_only_sets_that_were_not_selected_are_moved_to_the_product(rounds: int) -> None:
-    """With all three sets measured noise of ±1 around the product disappears; with two selected ones it stays."""
+    """If all three sets are measured, noise of ±1 around the product disappears; if only two are selected, it stays."""
     rows = EVERYONE * 50
     few = {"estimate": 2, "rounds_rows": 1e-3, "epsilon_choices": 0.5, "epsilon_chosen": 0.5}
     made = plan(rounds=rounds).model_copy(update=few)

@@ -243,7 +243,7 @@ LIVE = source(
 
 
 def lives() -> Iterator[Driver]:
-    """Return installations in which streams of every mechanism are opened, asked, refused, crashed, closed and halted."""
+    """Yield installations in which streams of every mechanism are opened, asked, refused, crashed, closed and halted."""
     for kind in KINDS:
         driver = driver_with(kind)
         driver.open(kind.spec(stream="halted"), acknowledge=True)

@@ -103,7 +103,7 @@ class _Bounds:
 def _countable(
     about: EventsSource, stream: StandingDefinition, records: Sequence[Arrived], now: list[int], effect: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Return the events that satisfy the stream's condition and are not ahead, from its first counted record on."""
+    """Yield the events that satisfy the stream's condition and are not ahead, from its first counted record on."""
     since, stamps = -1, now
     if about.clock == "marks":
         is_mark = [any(name == "sotto-mark" for name, _ in record.headers) for record in records]
