@@ -136,9 +136,8 @@ def test_work_takes_as_long_as_it_takes_and_is_told(
     told = look(Member(), Task(0, name, clock.now - 900.0), Task(1, "waiting", clock.now))
     assert told.not_ready_reason == ""
     assert figure(told, "step_seconds") == 900.0
-    assert "long step" in "".join(
-        capsys.readouterr()
-    )  # on one of the two outputs, depending on how earlier tests configured the log
+    # On one of the two outputs, depending on how earlier tests configured the log.
+    assert "long step" in "".join(capsys.readouterr())
 
 
 def test_whoever_has_lost_its_name_to_another_process_ends(clock: Clock) -> None:
@@ -241,15 +240,13 @@ def test_a_connection_that_breaks_is_one_line_of_the_log_without_its_address(
     port, told = free_port(), ""
     ServiceHealth("worker").serve(HOST, port)
     with begun(port) as connection:
-        connection.setsockopt(
-            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-        )  # the connection may be reset at its end
+        # The connection may be reset at its end.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     until = time.monotonic() + WAIT
     while "probe cut short" not in told and time.monotonic() < until:
         time.sleep(0.01)
-        told += "".join(
-            capfd.readouterr()
-        )  # on one of the two outputs, depending on how earlier tests configured the log
+        # On one of the two outputs, depending on how earlier tests configured the log.
+        told += "".join(capfd.readouterr())
     assert "ConnectionResetError" in told
     assert "Traceback" not in told
     assert HOST not in told

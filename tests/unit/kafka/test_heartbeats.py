@@ -87,9 +87,8 @@ async def test_it_goes_on_after_a_moment_in_which_a_file_of_its_secrets_is_missi
     telling.cancel()
     await asyncio.gather(telling, return_exceptions=True)
     assert Producer.sent
-    assert "SecurityError" in "".join(
-        capsys.readouterr()
-    )  # on one of the two outputs, depending on how earlier tests configured the log
+    # On one of the two outputs, depending on how earlier tests configured the log.
+    assert "SecurityError" in "".join(capsys.readouterr())
 
 
 def test_memory_is_known_where_the_system_has_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:

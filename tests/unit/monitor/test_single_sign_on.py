@@ -154,9 +154,8 @@ async def test_id_token_for_another_purpose_is_refused(tmp_path: Path, name: str
     async with signing_in(tmp_path) as (client, provider, _):
         provider.change = change
         if name == "alg HS256":
-            provider.key = OctKey.import_key(
-                "a shared key " * 3, {"kid": "first"}
-            )  # the provider publishes this key
+            # The provider publishes this key.
+            provider.key = OctKey.import_key("a shared key " * 3, {"kid": "first"})
         assert await sign_in(client, provider) in {("/#sign-in=failed", None), ("/#sign-in=unavailable", None)}
 
 

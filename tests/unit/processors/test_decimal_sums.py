@@ -48,9 +48,8 @@ def test_laplace_sum_of_decimals_is_in_their_unit() -> None:
     answer: Any = driver.ask("s", sum="cost")
     assert in_cents(answer.estimate)
     assert abs(answer.estimate - TRUE_SUM) <= answer.alpha
-    assert (
-        20 < answer.alpha < 2_000
-    )  # a visit moves the sum by at most 200, and the noise's scale is a tenth of this
+    # A visit moves the sum by at most 200, and the noise's scale is a tenth of this.
+    assert 20 < answer.alpha < 2_000
 
 
 def test_laplace_mean_of_decimals_is_in_their_unit() -> None:

@@ -526,9 +526,8 @@ def test_marks_decide_where_a_stream_ends_and_resumes() -> None:
     about = source(clock="marks", ahead="90m")
     opened = hours(about)
     halted = ended(opened, MINUTE + 1)  # in effect with the mark of 2:00
-    resumed = extended(
-        halted, 2 * MINUTE + 1
-    )  # in effect with the mark of 3:00, before which the clock is at 2:00
+    # In effect with the mark of 3:00, before which the clock is at 2:00.
+    resumed = extended(halted, 2 * MINUTE + 1)
     for heard in range(1, 7):
         for again in range(heard, 10):
             definitions, records = Known(opened), marked(8)
