@@ -188,7 +188,7 @@ def least_bound(bound: Callable[[float], float]) -> float:
 
 
 GAUSSIAN_TAIL_FACTOR = 1.0 + 3e-13
-"""The tail of a discrete draw is at most this factor above the continuous tail (docs/noise.md)."""
+"""Each discrete draw with a variance of at least ``LEAST_VARIANCE`` raises a tail by at most this factor."""
 
 
 def variance_of(law: Symmetric) -> float:

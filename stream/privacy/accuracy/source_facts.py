@@ -216,7 +216,7 @@ def summed_domain(source: EventsSource, count: SumOf) -> Numeric:
 
 
 MAX_STEPS = 1 << 50
-"""Values in queries are clamped to ±2⁵⁰ steps, which leaves room for noise of 52 binary digits."""
+"""Values and sums in queries are clamped to ±2⁵⁰ steps, which leaves room for noise of 52 binary digits."""
 
 LARGEST_NUMBER = Decimal(10**15)
 """Values in queries without a declared range are clamped to ±10¹⁵, or to the grid's smaller range."""

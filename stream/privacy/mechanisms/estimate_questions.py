@@ -1,7 +1,7 @@
 """Questions about a tensor of cells, and the error of an estimate for each question, in whole steps.
 
 The error of a question is measured in units of its number's sensitivity, so one row changes it by at most
-1024 steps (one row). If a question has several numbers, its error is the largest of their errors. All
+1024 steps, the error of one row. If a question has several numbers, its error is the largest of their errors. All
 classes of questions have these attributes:
 
 - ``axes``: the axes (attributes) that the question depends on, in increasing order.
@@ -44,8 +44,7 @@ class LinearQuestion:
     """A question of one number: a weighted sum over cells.
 
     The weights are a linear combination of ``parts``; ``weights`` computes the weight of each cell.
-    ``extent`` returns the number of cells with a weight, and True if these cells are a range on every
-    axis and have equal weights.
+    ``extent`` returns the number of cells with a weight, and True if these cells are a range on every axis.
     """
 
     axes: tuple[int, ...]
@@ -398,7 +397,7 @@ def _mean_steps(estimates: Numbers, range_size: int) -> int:
 
 
 def extent_of(weights: npt.NDArray[np.generic]) -> tuple[int, bool]:
-    """Count the cells with a weight; return also True if they are a range on every axis."""
+    """Return the number of cells with a weight, and True if they are a range on every axis."""
     used = weights != 0
     count = int(np.count_nonzero(used))
     volume = 1

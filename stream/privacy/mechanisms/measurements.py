@@ -132,7 +132,7 @@ class MeasuredMarginal:
       of these numbers, in units of the sensitivity.
     - ``share``: the number of parts for which the question was measured alone, or None. If ``axes`` are
       empty, no marginal was measured.
-    - ``unselected``: True if the warm start measured all sets of the workload, without a choice.
+    - ``unselected``: True for a set of the workload if the warm start measured all sets without a choice.
     """
 
     axes: Axes

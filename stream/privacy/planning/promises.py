@@ -2,8 +2,8 @@
 
 Each text states which numbers or decisions the bound is for, how many answers, and the probability. A
 promise is not informative if the error exceeds a third of the rows or of the range of a number, or the
-threshold of a decision. The error is the half-width of a 95 % confidence interval if it is the same for
-all answers of the mechanism, and α otherwise. Warnings depend on public facts alone.
+threshold of a decision. For laplace and histograms, the error is the half-width of a 95 % confidence
+interval; for other mechanisms it is α. Warnings depend on public facts alone.
 """
 
 from __future__ import annotations

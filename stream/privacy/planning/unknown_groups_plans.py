@@ -50,7 +50,7 @@ def most_texts_within(most_bytes: int) -> int:
 
 
 def largest_text(max_length: int) -> int:
-    """Return the largest size of a text with at most ``max_length`` characters."""
+    """Return the largest size of a text of at most ``max_length`` bytes."""
     return max_length + TEXT_OVERHEAD
 
 

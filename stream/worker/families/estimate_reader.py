@@ -427,7 +427,7 @@ def _extent_of_weights(weights: WeightedPredicates, sizes: dict[str, int]) -> tu
 
 
 def _extent_of_predicate(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
-    """Count the cells of a predicate; return also True if they are a range on every axis."""
+    """Return the number of cells of a predicate, and True if they are a range on every axis."""
     if (factors := _factor_predicate(predicate, sizes)) is None:
         return extent_of(cell_mask(predicate, sizes))
     each = [extent_of(factor) for factor in factors.values()]
