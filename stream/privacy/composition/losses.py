@@ -120,12 +120,14 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
             return Losses(((calibration.cutoff, each),), Fraction(0), each)
         case ReleaseCalibration(method="gaussian"):
             # The ℓ₂ norm of the change is largest if all rows of a person change the same number.
-            several, variance = calibration.contribution, Fraction(calibration.deviation) ** 2
-            squared = (several * (calibration.sensitivity_steps * calibration.parts // calibration.moved)) ** 2
-            together = GaussianNumbers(calibration.moved // several, squared, variance)
+            contribution, variance = calibration.contribution, Fraction(calibration.deviation) ** 2
+            squared = (
+                contribution * (calibration.sensitivity_steps * calibration.parts // calibration.moved)
+            ) ** 2
+            together = GaussianNumbers(calibration.moved // contribution, squared, variance)
             apart = GaussianNumbers(calibration.moved - together.count, 0, variance)
             return Losses(
-                (), Fraction(0), Fraction(0), gaussian_first=(together, apart) if several > 1 else (together,)
+                (), Fraction(0), Fraction(0), gaussian_first=(together, apart) if contribution > 1 else (together,)
             )
         case ReleaseCalibration():
             part = Fraction(calibration.epsilon_part)
@@ -156,9 +158,9 @@ def losses(calibration: Calibration) -> Losses:  # noqa: C901, PLR0911 - one for
                 inner.loss_while_open,
                 loss_beyond_plan=inner.loss_beyond_plan,
             )
-        case EstimateCalibration(contribution=several) if several > 1:
+        case EstimateCalibration(contribution=contribution) if contribution > 1:
             # If a part is ε-DP for one row, then by group privacy it is kε-DP for a person with k rows.
-            return _scale_losses(losses(calibration.model_copy(update={"contribution": 1})), several)
+            return _scale_losses(losses(calibration.model_copy(update={"contribution": 1})), contribution)
         case EstimateCalibration():
             inner = losses(calibration.sparse_vector)
             rows, start = Fraction(calibration.epsilon_rows), Fraction(calibration.epsilon_start)

@@ -137,12 +137,16 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             )
             return (_build_promise(calibration, "each quantile's rank is within ±", " rows", over),)
         case Laplace(dimensions=dimensions):
-            several = f", of up to {dimensions:,} in an answer," if dimensions > 1 else ""
+            dimensions_text = f", of up to {dimensions:,} in an answer," if dimensions > 1 else ""
             table = "on a table: each count; numbers with a larger sensitivity carry their own alpha"
             remark = "" if spec.standing is not None else table
             return (
                 _build_promise(
-                    calibration, f"each number{several} is within ±", "", _over_charged(calibration), remark
+                    calibration,
+                    f"each number{dimensions_text} is within ±",
+                    "",
+                    _over_charged(calibration),
+                    remark,
                 ),
             )
         case NoisyMax() | Exponential():

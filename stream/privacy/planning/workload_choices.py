@@ -192,14 +192,16 @@ def _expected_error(
                 cells
             ), f"measures all {universe:,} cells once; a count has the noise of its cells; no sums and means"
         case EstimateCalibration(warm_start="workload"):
-            several = sum(1 for axes in sets if len(axes) > 1)
-            rounds = count_rounds(calibration, facts.rows or MAX_UNIVERSE**2, several)
-            chosen = factor_of_estimates * mean_noise(chosen_set_law(calibration, rounds, every=rounds == several))
+            set_count = sum(1 for axes in sets if len(axes) > 1)
+            rounds = count_rounds(calibration, facts.rows or MAX_UNIVERSE**2, set_count)
+            chosen = factor_of_estimates * mean_noise(
+                chosen_set_law(calibration, rounds, every=rounds == set_count)
+            )
             single = mean_noise(opening_law(calibration))
             errors = [single if len(axes) == 1 else chosen for axes in sets]
             spread = sum(count * error for count, error in zip(cells, errors, strict=True))
             word = "pairs" if {len(axes) for axes in sets} == {2} else "sets"
-            why = f"measures {rounds} of {several} {word}; other {word} are computed from these"
+            why = f"measures {rounds} of {set_count} {word}; other {word} are computed from these"
             return spread / sum(cells), why
         case EstimateCalibration(warm_start=2) if max(map(len, sets)) <= 2:
             return factor_of_estimates * mean_noise(
