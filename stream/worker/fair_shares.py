@@ -288,8 +288,8 @@ def _fit_work(
     measured = (MARGINAL_WORK * cells + GROUPING_WORK * facts.rows * (1 + len(named))) / (
         1 if cells > MAX_CELLS_OF_ONE_ESTIMATE else served
     )
-    text_key = cells * sum(TERM_WORK + COMPARISON_WORK * _count_comparisons(text) for text in texts)
-    return work + measured + text_key + (LISTED_WORK * min(cells, MAX_CATEGORIES) if grouped else 0.0)
+    weights_work = cells * sum(TERM_WORK + COMPARISON_WORK * _count_comparisons(text) for text in texts)
+    return work + measured + weights_work + (LISTED_WORK * min(cells, MAX_CATEGORIES) if grouped else 0.0)
 
 
 def _cell_work(mechanism: Mechanism, cutoff: int, query: Any, texts: Sequence[str], facts: _TableFacts) -> float:
