@@ -44,13 +44,14 @@ DEFAULT_UPDATES = 3
 TYPICAL_SHARE = 0.03
 """Part of ε for typical errors."""
 TYPICAL_UNIT = 1 << 20
-"""In a typical error, a set of m cells has the weight ⌊2²⁰/√m⌋, with this constant as 2²⁰."""
+"""Unit of the weights in a typical error: a set of m cells has the weight ⌊2²⁰/√m⌋."""
 _TYPICAL_PARTS = {1: 1, 2: 2, 3: 1}
-"""Parts into which this ε is divided, for questions about one, two and three attributes."""
+"""Parts into which the ε for typical errors is divided: for one, two and three attributes."""
 _MAX_TYPICAL_SETS = {1: 128, 2: 128, 3: 24}
 _MAX_TYPICAL_CELLS = 1 << 14
 _MAX_TYPICAL_ATTRIBUTES = 40
-"""A typical error is a mean over at most this many sets, of at most this many cells and attributes."""
+"""Limits of a typical error: sets over which it is averaged, by their number of attributes; cells of a set;
+and attributes that occur in the sets."""
 
 
 @dataclass(frozen=True, slots=True)
