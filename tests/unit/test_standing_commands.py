@@ -14,6 +14,7 @@ from sotto import Driver, Invalid, Refused, Result
 from stream.cli.app import app
 from stream.cli.manage import query_commands, record_rows
 from stream.cli.manage.query_commands import _format_answer
+from stream.formatting import format_error_bound
 from tests.builders import KEY
 from tests.commands import Connected, run_connected
 from tests.unit.processors.live import GROUP, WINDOW, flights, question, standing, window
@@ -53,6 +54,14 @@ def test_commands_say_what_is_declared_asked_and_promised(driver: Driver) -> Non
     opened = run_connected("stream", "open", json.dumps(histogram))
     assert "each number of a window is within ±" in opened
     assert bound in opened
+    summed = standing("sum", {"kind": "laplace", "answers": 9000}, count={"sum": "delay"}, by=[])
+    said = run_connected("stream", "open", json.dumps(summed))
+    assert "values of 'delay' outside -60 to 1500 count as its ends; no ± covers this" in said
+    shown = run_connected("stream", "show", "flights", "sum")
+    assert (
+        format_error_bound(driver.grant("flights", "sum").calibration.alpha, grouped=True)
+        in shown.split("within")[0]
+    )
     assert bound in run_connected("stream", "show", "flights", "all")
     assert driver.grant("flights", "all").spec.standing is not None
 

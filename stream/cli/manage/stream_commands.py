@@ -23,7 +23,7 @@ from stream.cli.output import (
 )
 from stream.client.async_client import AsyncClient
 from stream.errors import Missing
-from stream.formatting import describe_choice, describe_source_bound, format_count
+from stream.formatting import describe_choice, describe_source_bound, format_count, format_error_bound
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers
 from stream.questions.question_forms import opening_adapter
@@ -168,7 +168,7 @@ def show(names: Names, as_json: AsJson = False) -> None:
         [
             [
                 grant.calibration.method,
-                f"{grant.calibration.alpha:g}",
+                format_error_bound(grant.calibration.alpha, grouped=True),
                 requested_amount(grant.spec),
                 format_amount(grant.cost),
                 format_amount(shown.totals.spent),
