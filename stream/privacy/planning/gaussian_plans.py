@@ -99,9 +99,10 @@ class _GaussianSearch:
         if laplace_plan.rounds:
             fixed_precision += laplace_plan.marginal_sensitivity / chosen**2
         pure_epsilon = laplace_plan.epsilon_rows + laplace_plan.epsilon_choices + laplace_plan.epsilon_typical
+        widest_marginal = number * (1.0 - _MARGIN) * _widest_marginal(laplace_plan.marginal_sensitivity)
 
         def divide(log_marginal_factor: float) -> _EpsilonDivision:
-            marginal = self.marginal_deviation * math.exp(log_marginal_factor)
+            marginal = min(self.marginal_deviation * math.exp(log_marginal_factor), widest_marginal)
             precision = fixed_precision + laplace_plan.cutoff * laplace_plan.marginal_sensitivity / marginal**2
             left = self.epsilon - pure_epsilon - rough_epsilon(precision, self.delta)
             noise = marginal if self.wide is None else start
@@ -148,6 +149,14 @@ def plan_calibrations(
     searches = _list_searches(spec, facts, mechanism, laplace_plan)
     calibrations = [plan for search in searches if search.affords(1.0) for plan in _improve_plan(spec, search)]
     return (min(calibrations, key=lambda plan: plan.alpha),) if calibrations else ()
+
+
+def _widest_marginal(sensitivity: int) -> float:
+    """Return the widest noise of cells beside a number, in deviations of the number.
+
+    With it the number's variance is at least that of a ⊤'s cells without a number, which ``losses`` assumes.
+    """
+    return math.inf if sensitivity == 1 else math.sqrt(sensitivity / (sensitivity - 1))
 
 
 def _list_searches(

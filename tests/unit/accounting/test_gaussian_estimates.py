@@ -84,7 +84,7 @@ def test_a_better_plan_is_listed_beside_the_other_by_a_name_of_its_own() -> None
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 def test_a_number_and_the_marginal_beside_it_have_the_precision_of_a_marginal_alone(neighbors: str) -> None:
-    found = plan(neighbors=neighbors)
+    found = plan(sizes=(10, 8, 4, 5, 17), neighbors=neighbors)
     cells = found.marginal_sensitivity
     alone, beside = (marginal_law(found, numbered=numbered) for numbered in (False, True))
     assert isinstance(alone, Gaussian)
