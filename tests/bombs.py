@@ -1,4 +1,4 @@
-"""Record batches that hold far more than they weigh, or what no client library reads: built by hand, byte by byte.
+"""Builds record batches byte by byte: batches that decompress to far more bytes, and batches that no client library reads.
 
 A producer's library builds none of these, and any client that may write to a topic can send them.
 """
@@ -25,7 +25,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def varint(number: int) -> bytes:
-    """A number as Kafka's records have it: zigzag, seven bits a byte."""
+    """Encode a number like Kafka's records: in zigzag form, with seven bits per byte."""
     left = (number << 1) ^ (number >> 63)
     out = bytearray()
     while left > 0x7F:
@@ -35,12 +35,12 @@ def varint(number: int) -> bytes:
 
 
 def sized(data: bytes | None) -> bytes:
-    """Bytes behind their length; -1 for none."""
+    """Return bytes after their length; the length is -1 for None."""
     return varint(-1) if data is None else varint(len(data)) + data
 
 
 def record(delta: int, key: bytes | None, value: bytes | None, headers: Headers = ()) -> bytes:
-    """One record within a batch. Header names are bytes, which need not be text."""
+    """Return one record of a batch. Header names are bytes, which need not be text."""
     named = [sized(name) + sized(given) for name, given in headers]
     return sized(
         b"\0" + varint(0) + varint(delta) + sized(key) + sized(value) + varint(len(named)) + b"".join(named)
@@ -48,7 +48,7 @@ def record(delta: int, key: bytes | None, value: bytes | None, headers: Headers 
 
 
 def long_record(delta: int, length: int, chunk: bytes = b"a" * MEGABYTE) -> Iterator[bytes]:
-    """One record with a long value, in pieces."""
+    """Yield one record with a long value, in pieces."""
     head = b"\0" + varint(0) + varint(delta) + sized(b"key") + varint(length)
     yield varint(len(head) + length + 1) + head
     for _ in range(length // len(chunk)):
@@ -57,7 +57,7 @@ def long_record(delta: int, length: int, chunk: bytes = b"a" * MEGABYTE) -> Iter
 
 
 def batch(pieces: Iterable[bytes], count: int, codec: str = "zstd", level: int = 3) -> bytes:
-    """A batch of ``count`` records that are given in pieces, compressed as they come."""
+    """Return a batch of ``count`` records from pieces, which are compressed one by one."""
     if codec == "none":
         body = b"".join(pieces)
     elif codec == "snappy":
@@ -76,26 +76,26 @@ def batch(pieces: Iterable[bytes], count: int, codec: str = "zstd", level: int =
 
 @cache
 def large_value(megabytes: int, codec: str = "zstd") -> bytes:
-    """One record whose value has so many megabytes: 9 of them weigh a few kilobytes, 400 of them twelve."""
+    """Return a batch of one record with a value of so many megabytes; for 9 it has a few kilobytes, and for 400 twelve."""
     return batch(long_record(0, megabytes * MEGABYTE), 1, codec)
 
 
 @cache
 def large_values(count: int, codec: str = "zstd") -> bytes:
-    """Many records with a value of a megabyte each."""
+    """Return a batch of many records, each with a value of a megabyte."""
     return batch((piece for delta in range(count) for piece in long_record(delta, MEGABYTE)), count, codec)
 
 
 @cache
 def tiny_records(count: int, codec: str = "zstd") -> bytes:
-    """Many records with an empty key and no value, of eight bytes or nine each."""
-    # What ``record`` makes of each, with all but the number made once.
+    """Return a batch of many records with an empty key and no value, each of eight or nine bytes."""
+    # The same bytes as from ``record``; all parts except the number are made once.
     head, tail = b"\0" + varint(0), sized(b"") + sized(None) + varint(0)
     return batch([b"".join(sized(head + varint(delta) + tail) for delta in range(count))], count, codec, level=3)
 
 
 def bad_header_names(count: int, stream: str, prefix: str, codec: str = "none") -> bytes:
-    """Questions to a stream, each with a header whose name is not text."""
+    """Return a batch of questions to a stream, each with a header whose name is not text."""
     questions = (
         json.dumps({"id": f"{prefix}{number}", "stream": stream, "value": 1.0}).encode() for number in range(count)
     )
@@ -107,7 +107,7 @@ def bad_header_names(count: int, stream: str, prefix: str, codec: str = "none") 
 
 
 async def send(bootstrap: str, topic: str, partition: int, built: bytes) -> int:
-    """Send a batch as it is; gives the offset of its first record.
+    """Send a batch unchanged; return the offset of its first record.
 
     Raises:
         KafkaError: the broker does not take it.

@@ -17,7 +17,7 @@ from tests.preloaded import command
 
 
 def run_sotto(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as a process whose environment has no variable of Sotto but these."""
+    """Run a command as a process whose environment has no other variables of Sotto than these."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
     return command(arguments, {**inherited, **environment}, timeout=120)
 
@@ -31,12 +31,12 @@ def run_installed(settings: Settings, *arguments: str) -> subprocess.CompletedPr
 def run_in(
     *arguments: str, environment: Mapping[str, str], timeout: float = 120, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as a process in a folder, with these variables besides those of the tests."""
+    """Run a command as a process in a folder, with these variables in addition to those of the tests."""
     return command(arguments, {**os.environ, **environment}, timeout, folder)
 
 
 class Connected:
-    """Stands for the asynchronous client: each call goes to a driver."""
+    """Replaces the asynchronous client: a driver carries out each call."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

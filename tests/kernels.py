@@ -17,14 +17,14 @@ ROOT = Path(__file__).parents[1]
 
 @cache
 def built_kernel() -> Any:
-    """The kernel, built from the source as it is now."""
+    """The kernel, built from the current source."""
     build = runpy.run_path(str(ROOT / "hatch_build.py"))["build"]
     made = build(Path(mkdtemp(prefix="sotto-kernel-")) / "kernel.so")
     return None if made is None else load_kernel(made)
 
 
 def kernel() -> Any:
-    """The same; a test that needs it is skipped where there is no compiler."""
+    """The kernel, built from the current source; without a compiler, tests that need it are skipped."""
     if (library := built_kernel()) is None:
         pytest.skip("no C compiler (cc, gcc or clang, or the package ziglang)")
     return library

@@ -1,4 +1,4 @@
-"""A file of names for a test's monitor, and the tokens that open it."""
+"""A file of names for a test's monitor, and the tokens of these names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE = "names.json"
 
 
 def make_names(folder: Path) -> dict[str, str]:
-    """Write the file with a name for each role, called like it, and give their tokens."""
+    """Write the file with one name for each role (the role's own name), and return the tokens."""
     return {role: give_token(folder, role, role) for role in get_args(AccessRole)}
 
 
@@ -28,5 +28,5 @@ def give_token(folder: Path, name: str, role: AccessRole) -> str:
 
 
 def revoke(folder: Path, which: str) -> None:
-    """Take a name's tokens back."""
+    """Revoke a name's tokens."""
     change_names(folder / FILE, lambda names: names.revoke(which, int(time.time())))

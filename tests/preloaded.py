@@ -49,7 +49,7 @@ COMMANDS = (
     "scipy.optimize",
     "scipy.special",
 )
-# Without the module that runs: it confines the process before it imports what is not loaded yet, as polars.
+# Without the main module, because it confines the process before it imports modules such as polars.
 READERS = (
     "stream.tables.readers.reading_protocol",
     "stream.tables.readers.csv_files",
@@ -180,7 +180,7 @@ def command(
 
 
 class _Parent:
-    """The process that others are forked from; it ends with this one."""
+    """The process from which others are forked; it ends with this one."""
 
     def __init__(self, modules: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> None:
         self._one_at_a_time = threading.Lock()

@@ -1,4 +1,4 @@
-"""One browser for all tests, a window of its own for each."""
+"""One browser for all tests, with a separate window for each test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.browser.scene import VIEWER, Scene
 
-# Longer than the page's longest pause between two attempts to connect, on a machine that has much else to do.
+# Longer than the page's longest pause between two attempts to connect, even on a busy machine.
 expect.set_options(timeout=60_000)
 
 OpenPage = Callable[..., Awaitable[Page]]
@@ -23,8 +23,8 @@ OpenPage = Callable[..., Awaitable[Page]]
 
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The browser's path. Nothing else is a reason not to run these tests."""
-    # The first has no windows to draw and nobody to please: half the processor's time.
+    """The browser's path; these tests are skipped only if there is no browser."""
+    # The headless shell draws no windows, so it takes half of the processor time.
     for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"):
         if (path := shutil.which(name)) is not None:
             return path
@@ -33,7 +33,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="session")
 def scene() -> Scene:
-    """Five sources and fourteen streams after an hour's work; for tests that only look."""
+    """Five sources and fourteen streams after an hour's work, for tests that change nothing."""
     made = Scene()
     made.at_work()
     return made
@@ -70,7 +70,7 @@ def complaints() -> list[str]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def open_page(browser: Browser, complaints: list[str]) -> AsyncIterator[OpenPage]:
-    """Open a place of the page, signed in if a token is given, and at the end insist that nothing went wrong in it."""
+    """Open a place of the page, signed in if a token is given; at the end, require that the page had no errors."""
     async with AsyncExitStack() as stack:
 
         async def opened(address: str, place: str = "", token: str | None = VIEWER, **options: Any) -> Page:
@@ -93,7 +93,7 @@ async def open_page(browser: Browser, complaints: list[str]) -> AsyncIterator[Op
 
 
 def _complain(kind: str, text: str, complaints: list[str]) -> None:
-    """A refused request is told on the console too; it is part of some tests."""
+    """Note an error, except refused requests on the console, which are part of some tests."""
     if kind == "error" and "Failed to load resource" not in text:
         complaints.append(text)
 

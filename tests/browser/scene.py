@@ -79,7 +79,7 @@ STREAMS: list[tuple[dict[str, Any], int, float]] = [
 
 
 class Scene(Installation):
-    """An installation whose past has been made up: the monitor sees its records with the times of that past."""
+    """An installation with an invented past: the monitor sees its records with the times of that past."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.read: dict[tuple[str, int], int] = {}
@@ -87,7 +87,7 @@ class Scene(Installation):
         super().__init__(settings=settings or Settings.model_validate(roomy), now=time.time())
 
     def flow(self) -> None:
-        """Take in what is new, digests of all streams that changed among it."""
+        """Give the monitor all new records, with the status of all changed streams."""
         for worker in self.driver._workers:
             self.driver.write(worker.collect_due_outputs(self.now))
         for topic in self.tables.inputs:
@@ -99,7 +99,7 @@ class Scene(Installation):
         self.flow_answers()
 
     def at_work(self) -> None:
-        """An hour's work on five sources."""
+        """Return a scene with an hour's work on five sources."""
         self.monitor.clock = lambda: self.now
         end, chance = self.now, random.Random(7)
         self.now = end - HOUR
@@ -167,7 +167,7 @@ class Scene(Installation):
             raise AssertionError("a stream was opened that the budget cannot pay for")
 
     def answer_windows(self, end: float) -> None:
-        """Windows of an hour over three zones, of which two have been above of late."""
+        """Answer windows of an hour over three zones; two of the zones were ``above`` in the latest windows."""
         hour = int(end // 3600) * 3600
         for ago, groups in (
             (5, {"north": "above"}),
@@ -262,7 +262,7 @@ class Scene(Installation):
         self.monitor.set_workers(WorkersView(time=now, members=members, partitions=[*partitions, ledger]))
 
     def with_periods(self, hours: int) -> None:
-        """A live topic whose periods are hours, with two streams on it, beside a feed of values."""
+        """Return a scene with a live topic with periods of an hour and two streams, and with a feed of values."""
         self.driver.register(values("vitals", 4.0))
         self.driver.open(above("ward-3/heart-rate", "vitals", 1.0, 24), acknowledge=True)
         self.driver.register(VISITS)
@@ -299,7 +299,7 @@ class Scene(Installation):
             self.add_grant(grant, f"crowd/stream-{number:05}", tops=number % 10, answered=number)
 
     def add_grant(self, model: GrantRecord, stream: str, **changes: Any) -> None:
-        """A grant like another one's, straight from the ledger's topic; its name need not be one that is allowed."""
+        """Add a grant like another one to the monitor's tables; its name may be invalid."""
         spec = model.spec.model_copy(update={"stream": stream})
         record = model.model_copy(update={"spec": spec, **changes})
         place = (self.driver.topics.ledger, 0)
@@ -309,7 +309,7 @@ class Scene(Installation):
         self.tables.add_record(Record(*place, offset, int(self.now * 1000), f"grant|{stream}".encode(), value))
 
     def add_dead_letter(self, headers: RejectedHeaders) -> None:
-        """A dead letter whose headers say whatever one likes."""
+        """Add a dead letter with any headers."""
         place = (self.driver.topics.rejected, 0)
         offset = self.read.get(place, 0)
         self.read[place] = offset + 1
@@ -317,7 +317,7 @@ class Scene(Installation):
 
     @property
     def a_grant(self) -> GrantRecord:
-        """The latest record of some stream."""
+        """The latest record of a stream."""
         return next(
             found
             for record in reversed(self.driver.records(self.driver.topics.ledger))
@@ -326,7 +326,7 @@ class Scene(Installation):
 
     @asynccontextmanager
     async def served(self, port: int = 0) -> AsyncIterator[str]:
-        """The monitor on a port, any free one if none is given; gives its address."""
+        """Serve the monitor on a port (default: any free one), and yield its address."""
         runner = MonitorRunner(self.application())
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", port, reuse_address=True)

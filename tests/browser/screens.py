@@ -1,4 +1,4 @@
-"""Sizes of the screens that pictures are taken on."""
+"""Sizes of the screens on which pictures are taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Halting and closing from the page: asked twice, with the operator's token, once per request id."""
+"""Halting and closing from the page need a confirmation and the operator's token, and happen once per request id."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STRANGER = "stranger-" + "2" * 32
 
 
 class Slow(Scene):
-    """The budget service does not answer the first request in time, though it has done what was asked."""
+    """A monitor whose first request times out, although the budget service has carried it out."""
 
     async def request(self, request: Request) -> Receipt:
         receipt = await super().request(request)
@@ -28,7 +28,7 @@ class Slow(Scene):
 
 
 class Refusing(Scene):
-    """The budget service refuses whatever it is asked."""
+    """A monitor whose requests are all refused by the budget service."""
 
     async def request(self, request: Request) -> Receipt:
         raise Refused(f"request: this id belongs to an earlier request with other content ({request.kind})")

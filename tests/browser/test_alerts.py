@@ -1,4 +1,4 @@
-"""The alerts view: what fires, live; its history; and what it says where there is nothing."""
+"""The alerts view: firing alerts, live; the history; and the text without any alerts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_a_monitor_that_reads_no_answers_says_what_to_set(open_page: OpenP
 
 
 async def test_page_is_amber_while_no_feed_asks(open_page: OpenPage) -> None:
-    """With open streams on a live topic and no feed, neither Alerts nor the overview says that all is well."""
+    """With open streams on a live topic and no feed, neither Alerts nor the overview shows a good state."""
     scene = Scene()
     scene.driver.register({name: value for name, value in VISITS.items() if name not in {"unit", "period"}})
     standing = {"by": ["zone"], "window": {"size": "15m"}, "begins": BEGINS}

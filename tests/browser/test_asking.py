@@ -55,7 +55,7 @@ async def test_a_choice_is_one_among_all_values_of_an_attribute_or_not_offered(o
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=most", OPERATOR)
         values = page.get_by_label("Values of")
-        # A thousand days are more than a question's candidates: the first of them would have won, unasked about the others.
+        # A thousand days are more than a question's candidates; otherwise only the first ones would be compared.
         await expect(values.locator("option")).to_have_text(["sex", "bmi", "in"])
         await values.select_option("bmi")
         await ask(page)
@@ -110,7 +110,7 @@ async def test_quantile_of_each_group_is_asked_and_shown_with_its_interval(open_
 
 
 async def test_page_asks_dear_question_only_after_a_confirmation(open_page: OpenPage) -> None:
-    """A question with an own error is not charged more than a tenth of the grant at once."""
+    """A question with a wanted accuracy is not charged more than a tenth of the grant without a confirmation."""
     scene = people(counts={"kind": "laplace", "answers": 40})
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=counts", OPERATOR)
@@ -135,7 +135,7 @@ async def test_page_brings_a_price_into_view_on_a_phone(open_page: OpenPage) -> 
 
 
 async def test_page_points_to_the_earlier_answer_of_a_repeated_question(open_page: OpenPage) -> None:
-    """The same question is sent again only if the button is pressed twice; the answers can be saved."""
+    """The same question is sent again only after a second click; the answers can be saved."""
     scene = people(counts={"kind": "laplace", "answers": 40})
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=counts", OPERATOR)
@@ -212,7 +212,7 @@ async def test_a_select_that_nobody_wrote_is_about_the_stream_that_is_chosen(ope
 
 
 async def test_kind_of_question_offers_streams_of_all_mechanisms_that_answer_it(open_page: OpenPage) -> None:
-    """Each mechanism that answers the kind is offered, none that does not, and the form begins with the kind."""
+    """Exactly the mechanisms that answer the kind of question are offered, and the form begins with the kind."""
     scene = people(
         laplace={"kind": "laplace", "answers": 3},
         cells={"kind": "histogram", "attributes": ["sex"]},
@@ -236,7 +236,7 @@ async def test_kind_of_question_offers_streams_of_all_mechanisms_that_answer_it(
             await page.get_by_label("Kind of question").select_option(kind)
             await expect(options).to_have_count(len(streams))
             assert sorted([await one.get_attribute("value") or "" for one in await options.all()]) == streams
-            if kind != "sum":  # the chosen stream declares no sums, which only its definition says
+            if kind != "sum":  # the chosen stream declares no sums, which only its definition shows
                 await expect(page.get_by_label("Ask", exact=True)).to_have_value(kind)
         await expect(page.get_by_text("does not answer this kind of question")).to_be_visible()
         await page.get_by_label("Kind of question").select_option("people")
@@ -269,7 +269,7 @@ async def test_select_is_prefilled_only_with_what_the_stream_takes(open_page: Op
 
 
 async def test_price_is_shown_before_a_question_of_each_mechanism(open_page: OpenPage) -> None:
-    """Fixed prices stand below the form; statements have the button of questions with an own price."""
+    """Fixed prices are below the form; statements have the button of questions whose price must be asked."""
     scene = people(
         counts={"kind": "laplace", "answers": 4},
         cells={"kind": "histogram", "attributes": ["sex"]},
@@ -316,7 +316,7 @@ async def test_more_streams_than_are_listed_are_not_passed_over_in_silence(open_
 
 @pytest.mark.parametrize("width", [390, 1440])
 async def test_answer_table_fits_its_card(open_page: OpenPage, width: int) -> None:
-    """All columns of two figures with their marks are in view, on a phone and on a desktop."""
+    """All columns of two numbers with their marks are visible, on a phone and on a desktop."""
     scene = people(counts={"kind": "laplace", "answers": 90})
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=counts", OPERATOR, viewport={"width": width, "height": 900})

@@ -1,4 +1,4 @@
-"""The page shows what the ledger says, as it changes, on any screen."""
+"""The page shows the ledger's figures and their changes on any screen."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_every_source_shows_its_budget_as_the_ledger_has_it(scene: Scene, 
         for source in ("vitals", "energy", "payments", "web-traffic", "census"):
             record = scene.driver.budget(source)
             row = source_row(scene.tables.sources[source])
-            # While Gaussian noise is counted nothing adds up: an amount with a δ says what its ρ implies.
+            # With Gaussian noise, amounts do not add up, because an amount with a δ shows the ε that its ρ implies.
             in_rho = row.total.rho and (
                 row.left.delta or (row.left.rho or 0.0) / row.total.rho >= row.left.epsilon / row.total.epsilon
             )
@@ -190,7 +190,7 @@ async def test_nobody_reads_a_sign_where_a_word_is_meant(scene: Scene, open_page
 
 
 async def test_a_stream_takes_three_short_lines_of_a_phone(scene: Scene, open_page: OpenPage) -> None:
-    """Half of the 209 pixels that the lowest card of labels above figures took."""
+    """A card may take half of the 209 pixels that the lowest card with labels above its figures took."""
     async with scene.served() as address:
         page = await open_page(address, "streams", viewport={"width": 360, "height": 740})
         rows = page.locator("table.streams tbody tr")
@@ -319,7 +319,7 @@ async def test_a_monitor_that_has_started_again_is_not_live_before_its_figures_a
         await expect(status).to_have_text("not up to date")
         await expect(page.get_by_text("Connection lost")).to_be_hidden()
         await expect(rows).to_have_count(2)
-        # What the page says is noted down at every change of the table and of the word.
+        # The text of the page is noted at every change of the table and of the state.
         await page.evaluate(NOTE)
         after.open(spec("ward/7"), spec("ward/8"))
         after.readiness = Readiness(ready=True, behind=0)
@@ -391,14 +391,14 @@ FORMS = {
     "ask?stream=seniors%2Fcounts": "fieldset.where",
 }
 
-# Every visible control that nothing names.
+# Return every visible control without a name.
 NAMELESS = """() => [...document.querySelectorAll("input, select, textarea, button")]
   .filter(control => control.checkVisibility())
   .filter(control => !control.labels?.length && !control.ariaLabel && !control.textContent.trim())
   .map(control => control.outerHTML)"""
 
 
-# Every visible text with its contrast to the nearest painted ground, as WCAG 2 defines it; those below 4.5 are returned.
+# Return every visible text whose contrast to the nearest background, as WCAG 2 defines it, is below 4.5.
 FAINT = """() => {
   const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
   const light = ([red, green, blue]) => [red, green, blue]

@@ -1,4 +1,4 @@
-"""A stream's page lists the answers of the log, also of questions that nobody asked on the page."""
+"""A stream's page lists all answers of the log, including answers to other clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def asked(answers: int) -> Scene:
 
 
 async def test_history_pages_through_answers_of_other_clients(open_page: OpenPage) -> None:
-    """Newest first, with interval, α and price; older pages come on demand."""
+    """Answers are listed newest first, with interval, α and price; older pages come on demand."""
     scene = asked(40)
     async with scene.served() as address:
         page = await open_page(address, "streams/counts", OPERATOR)
@@ -55,7 +55,7 @@ async def test_history_pages_through_answers_of_other_clients(open_page: OpenPag
 
 
 async def test_history_says_the_question_that_the_page_asked(open_page: OpenPage) -> None:
-    """A question of this monitor stands in words beside its answer, with the names of its groups in the file."""
+    """A question from this monitor is shown in words with its answer; the file has the names of its groups."""
     scene = asked(1)
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=counts", OPERATOR)
@@ -87,7 +87,7 @@ async def test_history_says_the_question_that_the_page_asked(open_page: OpenPage
 
 
 async def test_history_tells_prices_from_answers_and_ranks_from_rows(open_page: OpenPage) -> None:
-    """A request for a price is no answer, and the error bound of a quantile has its unit, or the head has it."""
+    """A request for a price is not shown as an answer; the unit of a quantile's error bound is next to it or in the head."""
     scene = asked(0)
     scene.driver.ask({"id": "unknown", "stream": "counts", "where": "age >= 30"})
     scene.flow()
@@ -110,7 +110,7 @@ async def test_history_tells_prices_from_answers_and_ranks_from_rows(open_page: 
 
 
 async def test_history_shows_the_digits_of_a_quantile(open_page: OpenPage) -> None:
-    """The error bound of a quantile is in rows: it says nothing about the digits of a value below 1."""
+    """The error bound of a quantile is in rows, so it does not limit the digits of a value below 1."""
     scene = Scene()
     share = {"kind": "decimal", "minimum": 0, "maximum": 1, "step": 0.01}
     scene.driver.register({**PEOPLE, "attributes": {"share": share}}, {"share": ["0.37"] * 20_000})
@@ -131,7 +131,7 @@ async def test_history_shows_the_digits_of_a_quantile(open_page: OpenPage) -> No
 
 
 async def test_history_marks_numbers_that_are_not_informative(open_page: OpenPage) -> None:
-    """A small number behind a wide error is marked, as in results of the client; a large one is not."""
+    """A small number with a large error is marked, like in the client's results; a large number is not."""
     scene = Scene()
     scene.driver.register(PEOPLE, ROWS)
     mechanism = {"kind": "laplace", "answers": 50}
@@ -151,7 +151,7 @@ async def test_history_marks_numbers_that_are_not_informative(open_page: OpenPag
 
 
 async def test_saved_history_has_each_answer_once(open_page: OpenPage) -> None:
-    """A file that takes several requests has one line of heads and no answer twice."""
+    """A file that needs several requests has one header line and no answer twice."""
     scene = asked(520)
     async with scene.served() as address:
         page = await open_page(address, "streams/counts", OPERATOR)

@@ -1,4 +1,4 @@
-"""The page on real Kafka: what it shows is committed, and what its operator says is done."""
+"""On real Kafka, the page shows committed records, and its operator's requests are carried out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MECHANISM = {"kind": "above_threshold", "threshold": 0.0, "cutoff": 3}
 
 
 async def rows(page: Page) -> list[str]:
-    """Each stream's name, state and ⊤s, which do not change by themselves."""
+    """Return each stream's name, state and charged answers, which do not change by themselves."""
     found = await page.locator("table.streams tbody tr").all()
     return [
         " ".join(
@@ -75,7 +75,7 @@ async def test_a_halt_from_the_page_halts_the_stream_on_kafka_and_a_killed_monit
             await expect(dialog.get_by_role("alert")).to_contain_text(re.compile(r"Receipt \d+: halted"))
             await dialog.get_by_role("button", name="Done").click()
             await expect(page.locator(".head .badge")).to_contain_text("halted")
-            async with asyncio.timeout(120):  # the worker may be told a moment later
+            async with asyncio.timeout(120):  # the worker may learn of this a moment later
                 while (await client.ask({"stream": "ward/7", "value": LOW}, outcomes=True)).outcome != "halted":
                     await asyncio.sleep(0.1)
             assert (await client.ask({"stream": "ward/8", "value": LOW})).outcome == "below"
@@ -86,7 +86,7 @@ async def test_a_halt_from_the_page_halts_the_stream_on_kafka_and_a_killed_monit
             monitor.kill()
         await expect(page.get_by_role("alert").filter(has_text="Connection lost")).to_be_visible()
         with Service("monitor", own, None, log):
-            # Live is said over whole figures alone, so that nothing else need be waited for.
+            # The page shows "live" only when all figures are complete, so the test waits for nothing else.
             await expect(page.get_by_text("live", exact=True)).to_be_visible()
             assert await rows(page) == before
             _, output, _ = await run_top(address, token=viewer)

@@ -1,4 +1,4 @@
-"""Populations, allotments, forecasts and the trail on the page: what is shown, and what is changed once and asked twice."""
+"""Populations, allotments, forecasts and the trail on the page; changes need a confirmation and happen once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY = 86_400.0
 
 
 def shared() -> Scene:
-    """Two sources over the same people, of which ana and a team have parts; a fortnight's openings, some refused."""
+    """Two sources of one population with allotments of ana and of a team, after two weeks of openings, some refused."""
     scene = Scene()
     end = scene.now
     scene.now = end - 14 * DAY
@@ -229,7 +229,7 @@ async def test_trail_breaks_no_word(open_page: OpenPage, width: int) -> None:
         await expect(page.locator(".trail tbody tr").first).to_be_visible()
         words = await page.evaluate(LINES_OF_WORDS)
         assert len(words) > 100
-        # A cell's word has one box, or two beside its heading on a phone.
+        # A word in a cell has one box; on a phone it may have two, next to the cell's heading.
         assert [word for word, boxes in words if boxes > 1] == []
 
 

@@ -1,4 +1,4 @@
-"""Sources and streams with periods on the page: a line each, with the latest period, and all of them behind one click, page by page."""
+"""The page lists each source and stream with periods in one line with its latest period; one click shows all periods, page by page."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_stream_is_one_line_and_its_periods_are_behind_it(hourly: Scene,
         await row.get_by_role("link", name="all 54 periods").click()
         await expect(rows).to_have_count(50)
         await page.get_by_role("group", name="States").get_by_role("button", name="open", exact=True).click()
-        # Nothing is left of the latest, and those before it are closed.
+        # The latest period has no budget left, and the earlier ones are closed.
         await expect(page.locator(".pager").get_by_role("status")).to_contain_text("out of 54")
         await page.goto(f"{address}/#/streams/visits%2Fbusy")
         latest = page.get_by_role("region", name="Latest period")
@@ -136,7 +136,7 @@ async def test_pictures_of_periods(
 
 
 async def test_refused_events_are_on_the_source_s_page_for_operators(open_page: OpenPage) -> None:
-    """An operator sees the share of refused events and the remedy; a viewer sees neither."""
+    """Operators see the share of refused events and the remedy; viewers see neither."""
     scene = Scene()
     scene.with_periods(1)
     for offset in range(300):

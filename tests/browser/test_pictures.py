@@ -1,4 +1,4 @@
-"""Pictures of the page, for people to judge: written where SOTTO_SCREENSHOTS says, else only taken."""
+"""Takes pictures of the page for people to judge, and writes them to the folder SOTTO_SCREENSHOTS, if that is set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_pictures_show_every_place_with_its_figures(
             for chart in await page.locator(".chart:visible").all():
                 await expect(chart.locator("path.line, .estimate").first).to_be_visible()
             await page.evaluate("scrollTo(0, 0)")
-            # The front page is one screen; of the others one sees all.
+            # The picture of the front page is one screen; other pages are shown completely.
             picture = await page.screenshot(full_page=name != "monitor" or screen.startswith("phone"))
             assert len(picture) > 8_000
             keep_screenshot(name, picture)

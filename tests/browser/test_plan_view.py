@@ -1,4 +1,4 @@
-"""The plan view compares mechanisms, warns in words, and shows how far the error curve is."""
+"""The plan view compares mechanisms, shows warnings, and shows the progress of the error curve."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def registered() -> Scene:
 
 
 async def test_plan_warns_by_threshold_rows_and_expected_answer(open_page: OpenPage) -> None:
-    """A promise that is worse than what it is compared with is never shown as good."""
+    """A promised error that is too large for its threshold, rows or expected answer is never shown as good."""
     async with registered().served() as address:
         page = await open_page(address, "plan?source=people", OPERATOR)
         verdict = page.locator(".verdict")
@@ -58,7 +58,7 @@ async def test_plan_warns_by_threshold_rows_and_expected_answer(open_page: OpenP
 
 
 async def test_plan_compares_mechanisms_as_the_command(open_page: OpenPage) -> None:
-    """The same order and choice as ``sotto plan``, and a click takes one of them."""
+    """The view has the order and the choice of ``sotto plan``, and a click selects a mechanism."""
     arguments = ["plan", "--source", json.dumps(PEOPLE), "--json", "--epsilon", "0.5", "--form", "alarm"]
     printed = json.loads(CliRunner().invoke(app, arguments, catch_exceptions=False).stdout)
     async with registered().served() as address:
@@ -120,7 +120,7 @@ async def test_plan_shows_how_far_the_error_curve_is(open_page: OpenPage, monkey
         await expect(progress).to_be_hidden()
         await expect(page.locator(".chosen-dot")).to_have_count(1)
         await page.get_by_label("ε", exact=True).fill("0.7")
-        # At once: before the pause after which the plan is asked for.
+        # This is shown at once, before the pause after which the plan is requested.
         assert await progress.is_visible()
         assert await page.locator(".curve[data-stale]").count() == 1
         await expect(page.locator(".curve[data-stale]")).to_have_count(0)

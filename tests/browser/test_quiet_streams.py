@@ -1,4 +1,4 @@
-"""A stream of which there is little to show: nothing is made up for it."""
+"""For a stream with few records, the page shows no invented figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever names and reasons say stays text, and the page runs nothing but what came with the package."""
+"""Names and reasons are always shown as text, and the page runs only scripts of the package."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_hostile_name_leads_to_its_own_page_and_into_the_dialog_as_text(
     async with scene.served() as address:
         page = await open_page(address, "streams", OPERATOR)
         await page.get_by_role("link", name=name, exact=True).click()
-        # Such a name breaks the contract, so the monitor serves no details of it; the page shows it all the same.
+        # Such a name violates the contract, so the monitor serves no details of it, but the page shows the name.
         await expect(page.locator("h1")).to_have_text(name)
         assert await page.locator("#page img, #page script").count() == 0
         assert await page.evaluate("window.hacked") is None

@@ -1,4 +1,4 @@
-"""``sotto run_top`` shows in a terminal what the page shows."""
+"""``sotto top`` shows the page's figures in a terminal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_it_goes_on_showing_the_present_until_it_is_interrupted() -> None:
 
 
 class Terminal:
-    """``sotto run_top`` as a person sees it."""
+    """``sotto top`` in a terminal, as a person sees it."""
 
     def __init__(self, address: str) -> None:
         self._address = address

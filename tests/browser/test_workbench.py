@@ -1,4 +1,4 @@
-"""From a domain to an answer with its ±, all of it on the page: register, plan, open, ask, extend, close."""
+"""The whole work on the page, from a domain to an answer with its ±: register, plan, open, ask, extend, close."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session"), py
 
 
 async def confirmed(page: Page, button: str, told: str) -> None:
-    """Confirm a dialog, see what it tells, and leave it."""
+    """Confirm a dialog, check its message, and close it."""
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("button", name=button).click()
     await expect(dialog.get_by_role("alert")).to_contain_text(told)
@@ -102,7 +102,7 @@ async def test_a_source_is_registered_as_it_was_previewed(open_page: OpenPage) -
 
 
 async def test_register_sends_no_declaration_before_it_is_complete(open_page: OpenPage) -> None:
-    """A form without name, file or attribute says what is missing, without a request that is refused."""
+    """A form without name, file or attribute shows what is missing, and sends no request."""
     sent: list[str] = []
     async with Scene().served() as address:
         page = await open_page(address, "register", OPERATOR)
@@ -236,7 +236,7 @@ async def test_a_plan_shows_its_cost_its_curve_and_what_is_vacuous(open_page: Op
         await expect(page.locator(".curve[data-stale]")).to_have_count(0)
         await expect(page.get_by_role("button", name="Open stream…")).to_be_enabled()
         await page.get_by_label("ε", exact=True).fill("9")
-        # At once: nothing is opened by a plan that the form has left.
+        # Nothing is opened with an old plan after the form has changed.
         assert await page.get_by_role("button", name="Open stream…").is_disabled()
         await expect(page.locator(".verdict")).to_contain_text("cannot pay")
         await expect(page.get_by_role("button", name="Open stream…")).to_be_disabled()
@@ -343,7 +343,7 @@ async def test_whoever_looks_is_asked_for_an_operators_token_and_a_quiet_monitor
 
 
 async def test_standing_quantiles_are_opened_with_their_groups_by_the_form(open_page: OpenPage) -> None:
-    """Only a quantile has the field of its shares, and it has no field of the largest groups."""
+    """Only a quantile has the field of its shares; it has no field for the largest groups."""
     scene = Scene()
     delay = {"kind": "integers", "minimum": 0, "maximum": 60}
     attributes = {"delay": delay, "day": ["Mon", "Tue"], "origin": ["EWR", "JFK"]}
@@ -462,7 +462,7 @@ async def test_the_whole_way_on_kafka(
 
 
 async def test_register_proposes_attributes_from_the_columns(open_page: OpenPage, tmp_path: Path) -> None:
-    """Names, kinds and the described ranges are filled in; the form says what it read, and no cell appears."""
+    """Names, kinds and described ranges are filled in; the form says which files it read, and shows no cell."""
     file = tmp_path / "patients.csv"
     file.write_text("age,ward\n71,zyxwvu\n")
     described = {"name": "age", "type": "integer", "unit": "years", "constraints": {"minimum": 0, "maximum": 120}}
@@ -486,7 +486,7 @@ async def test_register_proposes_attributes_from_the_columns(open_page: OpenPage
             page.get_by_text("2 attributes proposed; to be declared by you, with ranges or values: 1")
         ).to_be_visible()
         assert "zyxwvu" not in await page.content()
-        # What is left to declare stands at the attributes, so it is no mistake yet.
+        # The fields that are still missing are listed at the attributes, so they are no error yet.
         await page.wait_for_timeout(500)
         await expect(page.locator(".outcome:visible")).to_have_count(0)
         await ward.get_by_label("Kind").select_option("integers")

@@ -1,4 +1,4 @@
-"""Checks of single blocks; each raises where the block is wrong."""
+"""Checks of single blocks of code; each check raises if the block is wrong."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Namespace = dict[str, Any]
 
 
 class WrongBlockError(AssertionError):
-    """A block that does not do what its page says."""
+    """A block differs from its page's description."""
 
 
 def check_python(blocks: Iterable[Block]) -> None:
-    """Run a page's blocks one after the other, and hold what they print against what the page shows."""
+    """Run a page's blocks in order, and compare their output with the page's."""
     namespace: Namespace = {"__name__": "page"}
     for block in blocks:
         printed = io.StringIO()
@@ -50,7 +50,7 @@ def check_python(blocks: Iterable[Block]) -> None:
 
 
 def check_json(text: str) -> None:
-    """Read one or several objects, each as the event or definition that its fields say it is."""
+    """Parse one or several objects, each as the event or definition to which its fields belong."""
     decoder, rest = json.JSONDecoder(), text.strip()
     while rest:
         found, end = decoder.raw_decode(rest)
@@ -66,7 +66,7 @@ def check_json(text: str) -> None:
 
 
 def check_command(line: str) -> None:
-    """Parse a command as the command line does, up to the point of running it, and the JSON that it is given."""
+    """Parse a command like the command line, without running it, and parse its JSON input."""
     words = shlex.split(line, comments=True)
     while "=" in words[0]:
         words.pop(0)
@@ -87,7 +87,7 @@ def check_command(line: str) -> None:
 
 
 def check_mention(text: str) -> None:
-    """A command named within text: it exists, and so do the options named with it."""
+    """Check that a command in a text exists, with the options named there."""
     command: Any = typer.main.get_command(app)
     words = re.findall(r"[^\s\[\]|]+", text)[1:]
     while words and hasattr(command, "get_command") and re.fullmatch(r"[a-z]+", words[0]):

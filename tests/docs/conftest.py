@@ -1,4 +1,4 @@
-"""The site, which is built once: its build also runs the notebook."""
+"""Builds the site once; the build also runs the notebook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.docs.sites import build
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the site's build: its pages are in ``html``, the notebook with what its cells put out in ``jupyter_execute``."""
+    """The folder of the site's build: ``html`` has the pages, and ``jupyter_execute`` the notebook with its cells' outputs."""
     target = tmp_path_factory.mktemp("site")
     result = build(DOCS, target)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""The documentation's pages, taken apart: code blocks, code within text, links."""
+"""Parses the documentation's pages into code blocks, code within text, and links."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BESIDE_BOUND = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: its language and text, and the text of the ``text`` block right behind it, if there is one."""
+    """A fenced block: its language, its text, and the text of a ``text`` block directly after it, if there is one."""
 
     place: str
     language: str
@@ -45,7 +45,7 @@ class Page:
     links: tuple[str, ...]
 
     def of_language(self, *languages: str) -> list[Block]:
-        """The blocks in any of these languages."""
+        """Return the blocks in any of these languages."""
         return [block for block in self.blocks if block.language in languages]
 
 
@@ -60,7 +60,7 @@ def needs_broker(code: str) -> bool:
 
 
 def take_apart(text: str, name: str = "page") -> Page:
-    """A page's blocks, code and links."""
+    """Return a page's blocks, code and links."""
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     inside = [child for token in tokens for child in token.children or ()]
     return Page(
@@ -72,17 +72,17 @@ def take_apart(text: str, name: str = "page") -> Page:
 
 @cache
 def page(path: Path) -> Page:
-    """A page of the project."""
+    """Return a page of the project."""
     return take_apart(path.read_text(), str(path.relative_to(PROJECT)))
 
 
 def label(path: Path) -> str:
-    """A page's name in the list of tests."""
+    """Return a page's name in the list of tests."""
     return str(path.relative_to(PROJECT))
 
 
 def commands(text: str) -> Iterator[str]:
-    """Every ``sotto`` command of a shell block, those that go on over several lines in one piece."""
+    """Return each ``sotto`` command of a shell block; commands of several lines are joined."""
     lines = text.splitlines()
     for number, line in enumerate(lines):
         if not _COMMAND.match(line):

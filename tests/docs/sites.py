@@ -1,4 +1,4 @@
-"""Building the site as ``make docs`` does."""
+"""Builds the site like ``make docs``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The findings that docs/auditing.md shows are of shipped cases."""
+"""The findings in docs/auditing.md belong to shipped cases."""
 
 from __future__ import annotations
 

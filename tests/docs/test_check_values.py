@@ -1,4 +1,4 @@
-"""Tables of α in the documentation are what the planner gives, in the figures that `sotto plan` shows."""
+"""Tables of α in the documentation have the planner's values, with the digits of `sotto plan`."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_folder_of_parquet_files_is_counted_by_duckdb(tmp_path: Path) -> None:
     assert people is not None
     assert abs(float(people[1]) - visits[1]["patient"].n_unique()) < 100
     assert [ward for ward, _ in wards] == list(parquet_folder.WARDS)
-    # Nearly all patients have fewer than ten visits, of which four count.
+    # Nearly all patients have fewer than ten visits; four visits of each count.
     assert 0.5 < sum(float(count) for _, count in wards) / sum(part.height for part in visits.values()) < 1
 
 

@@ -1,4 +1,4 @@
-"""The notebook runs from its first cell to its last, and what it says of its numbers is so."""
+"""The notebook runs from its first cell to its last, and its text about its numbers is true."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ PATIENCE = 50
 
 
 def follow(command: list[str], settings: Settings) -> subprocess.CompletedProcess[str]:
-    """Do what a page says, as a reader does: in a program of its own."""
+    """Carry out a page's instructions in a separate program, like a reader."""
     programs = Path(sys.executable).parent
     return subprocess.run(
         command,
@@ -105,5 +105,5 @@ async def test_producers_of_live_topics_write_events_that_feeds_accept(settings:
                 events = EventReader(source, 4).read([record.value for record in records])
                 assert (events.flaws, set(events.homes.tolist())) == ({}, {partition})
                 origins += [(partition, json.loads(record.value)["origin"]) for record in records]
-    homes = [0, 1, 1, 3]  # by CRC32 each of these people would be elsewhere
+    homes = [0, 1, 1, 3]  # CRC32 would put each of these people into another partition
     assert sorted(origins) == [(home, "JFK") for home in homes]

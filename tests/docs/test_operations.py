@@ -23,7 +23,7 @@ def ward(name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def driver() -> Driver:
-    """One stream that has given one of its two ⊤s."""
+    """Return an installation with a stream that has given one of its two ⊤s."""
     made = installation(ward("ward-7"), sources=[SOURCE], key=OTHER_KEY)
     assert [ask(made, value).outcome for value in (20.0, 5000.0)] == ["below", "above"]
     return made

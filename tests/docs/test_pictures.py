@@ -30,12 +30,12 @@ def terminal() -> ModuleType:
 
 
 def letters(text: str) -> str:
-    """A text without its spaces: where these are depends on how lines were broken."""
+    """Return a text without its spaces, because their places depend on line breaks."""
     return "".join(text.split())
 
 
 def shown(picture: str) -> str:
-    """All letters of a picture, in their order."""
+    """Return all letters of a picture, in order."""
     return letters("".join(text.text or "" for text in ET.fromstring(picture).iter(f"{SVG}text")))  # noqa: S314  (drawn here)
 
 

@@ -53,7 +53,7 @@ def write_program(path: Path, text: str) -> None:
 
 
 def prepare(folder: Path, kafka: SecuredKafka) -> tuple[Path, Path]:
-    """Place what a reader has: Kafka's tools, the administrator's password, two authorities; return tools and a certificate."""
+    """Prepare what a reader has: Kafka's tools, the administrator's password and two authorities; return tools and a certificate."""
     tools = folder / "bin"
     tools.mkdir()
     run = f'#!/bin/sh\nexec "{java_launcher()}" -XX:TieredStopAtLevel=1 -Xmx256m -cp "{fetch_jars()}/*"'
@@ -72,7 +72,7 @@ def prepare(folder: Path, kafka: SecuredKafka) -> tuple[Path, Path]:
 
 
 def script(kafka: SecuredKafka, certificate: Path) -> str:
-    """The page's blocks as one program, with what it leaves to the reader: addresses, one broker, restarts."""
+    """Return the page's blocks as one program, with the steps that it leaves to the reader: addresses, one broker, restarts."""
     parts = []
     for block in page(PAGE).of_language("sh"):
         if "--delete-config" in block.text:
@@ -106,7 +106,7 @@ def end_group(leader: subprocess.Popen[bytes]) -> None:
 
 
 def test_production_page_leads_from_a_cluster_to_answers(kafka: SecuredKafka, tmp_path: Path) -> None:
-    """The first answer, one after the workers' user was rotated, and one when only the new authority is trusted."""
+    """There are three answers: the first one, one after the workers' user was rotated, and one with only the new authority."""
     tools, certificate = prepare(tmp_path, kafka)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
     path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -1,4 +1,4 @@
-"""The site builds without a warning, and what is broken is a warning."""
+"""The site builds without a warning, and a broken site causes warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distributions built from this tree, and empty environments to install them into."""
+"""Distributions built from this tree, and empty environments in which they are installed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Environment:
         return found
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one of its programs for a user with an empty home, with nothing of this tree or of Sotto in the environment."""
+        """Run one of its programs for a user with an empty home folder; the variables contain nothing of this tree or of Sotto."""
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         return _run([str(self.folder / "bin" / program), *arguments], self.folder, HOME=str(home))
@@ -74,7 +74,7 @@ def build(folder: Path) -> Distributions:
 
 @contextmanager
 def install(wheel: Path, python: str, extras: str = "all") -> Iterator[Environment]:
-    """An empty environment of an interpreter with the wheel and what it needs; gone afterwards, for it is large."""
+    """Yield a new environment with the wheel and its requirements; it is deleted afterwards, because it is large."""
     with TemporaryDirectory() as folder:
         environment = Environment(Path(folder) / "environment")
         subprocess.run([python, "-m", "venv", "--without-pip", str(environment.folder)], check=True, cwd=folder)
@@ -87,7 +87,7 @@ def install(wheel: Path, python: str, extras: str = "all") -> Iterator[Environme
 
 
 def find_python(version: str) -> str | None:
-    """An interpreter of this version on this machine that can make environments."""
+    """Return an interpreter of this version on this machine that can make environments."""
     found = [shutil.which(f"python{version}")]
     found += map(str, sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python")))
     code = f"import ensurepip, sys, venv; sys.exit('%d.%d' % sys.version_info[:2] != '{version}')"

@@ -1,4 +1,4 @@
-"""The image built for real, and its programs run from its file system, without a container daemon.
+"""Builds the real image, and runs its programs from its file system, without a container daemon.
 
 Buildah works with nothing but a chroot here: what it runs has the image's files, user and environment, and the machine's
 network and processes.
@@ -36,18 +36,18 @@ def missing() -> str | None:
 
 @dataclass(frozen=True)
 class Builder:
-    """Buildah with a store of its own in ``folder``."""
+    """Buildah with a separate store in ``folder``."""
 
     folder: Path
 
     def __call__(self, *arguments: str) -> str:
-        """Run buildah to its end, and give what it wrote."""
+        """Run buildah to its end, and return its output."""
         done = subprocess.run(self.command(*arguments), capture_output=True, text=True, check=False, timeout=1800)
         assert done.returncode == 0, f"buildah {' '.join(arguments)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
         return done.stdout.strip()
 
     def command(self, *arguments: str) -> list[str]:
-        """The command line."""
+        """Return the command line."""
         return ["buildah", "--storage-driver", self._driver, *self._places, *arguments]
 
     @property
@@ -61,20 +61,20 @@ class Builder:
         return "overlay" if subprocess.run(tried, capture_output=True, check=False).returncode == 0 else "vfs"
 
     def remove(self) -> None:
-        """Remove the store: what it has mounted, and its files."""
+        """Remove the store: its mounts and its files."""
         mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
         for mount in reversed([mount for mount in mounts if mount.startswith(f"{self.folder}/")]):
             subprocess.run([shutil.which("umount") or "umount", mount], check=True)
         shutil.rmtree(self.folder)
 
     def make_base(self) -> None:
-        """Debian with Python and its venv module, as an image."""
+        """Make an image of Debian with Python and its venv module."""
         container = self("from", "scratch")
         install_system(Path(self("mount", container)))
         self("commit", "--rm", container, BASE)
 
     def build(self) -> str:
-        """Build this tree's Dockerfile, and give the number of the image."""
+        """Build this tree's Dockerfile, and return the image's number."""
         trusted = [f"--volume={CERTIFICATES}:{CERTIFICATES}:ro"] if CERTIFICATES.is_dir() else []
         arguments = ["--isolation=chroot", "--pull-never", f"--build-arg=BASE={BASE}", *trusted]
         return self("build", *arguments, "--quiet", str(PROJECT)).splitlines()[-1]
@@ -91,7 +91,7 @@ class Container:
     def command(
         self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, volumes: Sequence[str] = ()
     ) -> list[str]:
-        """The command line that runs a program in it, as the image's user."""
+        """Return the command line that runs a program in the container as the image's user."""
         given = [f"--env={name}={value}" for name, value in (environment or {}).items()]
         mounted = [f"--volume={volume}" for volume in volumes]
         return self.builder.command("run", "--isolation=chroot", *given, *mounted, self.name, "--", *arguments)
@@ -104,7 +104,7 @@ class Container:
     def serving(
         self, *arguments: str, environment: Mapping[str, str], volumes: Sequence[str], log: Path
     ) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a program beside the test; it and what it started end by SIGTERM, by SIGKILL if they do not."""
+        """Run a program during the test; it and its children are ended by SIGTERM, or by SIGKILL if they do not end."""
         with log.open("wb") as output:
             started = subprocess.Popen(
                 self.command(arguments, environment, volumes),
@@ -135,7 +135,7 @@ class Container:
 
 @contextmanager
 def container_of(builder: Builder, image: str) -> Iterator[Container]:
-    """A container of an image, gone afterwards."""
+    """Yield a container of an image, and remove it afterwards."""
     name = builder("from", "--pull-never", image)
     try:
         yield Container(builder, name, Path(builder("mount", name)))

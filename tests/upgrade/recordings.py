@@ -25,7 +25,7 @@ from tests.upgrade.record import FOLDER
 
 @dataclass(frozen=True)
 class Recording:
-    """One installation of an earlier version: all that it had committed when it was stopped."""
+    """An installation of an earlier version: all records that it had committed when it was stopped."""
 
     topics: Topics
     key: NoiseKey
@@ -48,7 +48,7 @@ class Recording:
         return Installation(self.topics, self.key, self.tables(), limits=self.limits)
 
     def records(self, name: str) -> Iterator[Record]:
-        """All records of a topic, by its name without the prefix."""
+        """Return all records of a topic, by its name without the prefix."""
         for (topic, _), records in sorted(self.logs.items()):
             if topic == self.names[name]:
                 yield from records  # type: ignore[misc]  # they were made as records
@@ -58,16 +58,16 @@ class Recording:
         return {(one.key or b"").decode(): json.loads(one.value or b"null") for one in self.records(name)}
 
     def specs(self) -> list[StreamSpec]:
-        """The streams that were opened."""
+        """Return the streams that were opened."""
         return [StreamSpec.model_validate(one["spec"]) for one in self.latest("control").values()]
 
     def committed_of(self, topic: str) -> int:
-        """The offset that a group had committed of a topic of one partition."""
+        """Return the offset that a group had committed for a topic with one partition."""
         (found,) = [offset for _, place, offset in self.committed if place.topic == topic]
         return found
 
     def fill(self, broker: Broker) -> None:
-        """Have a simulated broker hold what Kafka held: each record at its offset, and what the groups had committed."""
+        """Fill a simulated broker with Kafka's state: each record at its offset, and the groups' committed offsets."""
         for log in broker.logs.values():
             log.entries, log.end = [], 0
         for (topic, number), records in self.logs.items():
@@ -82,7 +82,7 @@ class Recording:
 
 @cache
 def recordings() -> dict[str, Recording]:
-    """Every installation that is kept, by version and number."""
+    """Return all kept installations, by version and number."""
     return {
         f"{path.name.removesuffix('.json.gz')}-{number}": _recording(document, one)
         for path in sorted(FOLDER.glob("*.json.gz"))

@@ -1,4 +1,4 @@
-"""The last release's own code, kept beside what it wrote, and its services run from it.
+"""Runs services of the last release from its own code, which is kept with its records.
 
 Its packages alone are of that release: what they stand on is what is installed for this one, as where both are upgraded in
 place.
@@ -18,21 +18,21 @@ from tests.upgrade.record import CODE_SUFFIX, FOLDER
 
 
 def kept_code() -> Path:
-    """The archive of the last release's code; of earlier ones none is kept."""
+    """Return the archive of the last release's code; the code of earlier releases is not kept."""
     [found] = FOLDER.glob(f"*{CODE_SUFFIX}")
     return found
 
 
 def version_of(archive: Path) -> str:
-    """The name of the version that an archive holds."""
+    """Return the name of an archive's version."""
     return archive.name.removesuffix(CODE_SUFFIX)
 
 
 def unpack(folder: Path) -> Path:
-    """The code in a folder of its own."""
+    """Return the code, unpacked into a separate folder."""
     code = folder / "released"
     with tarfile.open(fileobj=io.BytesIO(kept_code().read_bytes()), mode="r:xz") as archive:
-        # File by file: the first releases of Python 3.11 do not know the filter without which later ones warn.
+        # File by file, because the first releases of Python 3.11 lack the filter without which later releases warn.
         for member in archive:
             if (content := archive.extractfile(member)) is not None:
                 path = code / member.name
@@ -43,6 +43,6 @@ def unpack(folder: Path) -> Path:
 
 @contextmanager
 def services_of(code: Path) -> Iterator[None]:
-    """Have services that are started meanwhile run this code."""
+    """Let services that are started in this block run this code."""
     with patch.dict(os.environ, {"PYTHONPATH": str(code)}):
         yield

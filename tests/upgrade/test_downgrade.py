@@ -27,12 +27,12 @@ ONE = next(iter(recordings()))
 
 
 def later(record: Record) -> Record:
-    """The record as a later version might have written it."""
+    """Return the record as a later version might write it."""
     return record._replace(value=json.dumps({**json.loads(record.value or b""), "later": 1}).encode())
 
 
 def changed(recording: Recording, name: str, chosen: Callable[[bytes], bool]) -> tuple[list[Record], Record]:
-    """A topic's records, the last one of the chosen keys a later version's."""
+    """Return a topic's records; for the chosen keys, the last record is a later version's."""
     records = list(recording.records(name))
     last = max(place for place, one in enumerate(records) if chosen(one.key or b""))
     records[last] = later(records[last])
@@ -127,7 +127,7 @@ def asked_of(recording: Recording, control: list[Record], *followed: Record) -> 
         )
         for place, name in enumerate(names)
     ]
-    assert not worker.prepare(questions).needs_tables  # what cannot be read does not come by waiting
+    assert not worker.prepare(questions).needs_tables  # waiting does not make the record readable
     outputs = process_records(worker, questions)
     answers = [
         Answer.model_validate_json(value or b"") for _, value, _ in outputs.messages[recording.topics.answers, 0]

@@ -1,4 +1,4 @@
-"""Workers of the last release and of today share a group on a real broker, whichever of them is killed meanwhile.
+"""Workers of the last release and of this version share a group on a real broker, while some of them are killed.
 
 What is asked and requested is what the recordings of that release hold: it knows all of it. The steps are those of
 `docs/production.md` (Upgrade), each cut short by a kill. Versions may reckon otherwise how much work a question is, and so which
@@ -35,7 +35,7 @@ _requests: TypeAdapter[Request] = TypeAdapter(Request)
 
 
 class Release:
-    """The last release on a installation: its services, and the traffic that it has recorded."""
+    """The last release in an installation: its services, and its recorded events."""
 
     def __init__(self, installation: LoadedInstallation) -> None:
         self.installation = installation
@@ -54,7 +54,7 @@ class Release:
         return (asked for turn in itertools.zip_longest(*each) for asked in turn if asked is not None)
 
     async def ask(self, count: int) -> None:
-        """Ask the next of the recorded questions, all over again after the last; one in fifty is malformed."""
+        """Ask the next recorded questions, and begin again after the last one; one in fifty is malformed."""
         client = self.installation.client
         for asked in itertools.islice(self._turns, count):
             identifier = f"q{len(self.installation.asked)}"
@@ -65,9 +65,9 @@ class Release:
         await client.flush()
 
     async def request(self, *kinds: str) -> list[Receipt]:
-        """Make the recorded requests of these kinds: each once, though several recordings have it."""
+        """Make the recorded requests of these kinds, each once, even if several recordings have it."""
         table = self.installation.folder / "people.csv"
-        if not table.exists():  # a worker that reads it at this moment would find that it changes
+        if not table.exists():  # a worker that reads it at this moment would see it change
             write_table(table)
         made: dict[str, Request] = {}
         for recording in self.recordings:
@@ -83,12 +83,12 @@ class Release:
         return await self.installation.client.requests(list(made.values()), PATIENCE)
 
     def specs(self) -> list[StreamSpec]:
-        """The streams of the recordings."""
+        """Return the streams of the recordings."""
         return [spec for one in self.recordings for spec in one.specs()]
 
 
 async def shared(installation: LoadedInstallation, *workers: Service) -> None:
-    """Wait until the workers have all partitions among them, and each has some."""
+    """Wait until the workers own all partitions together, and each owns some."""
     everything = list(range(installation.settings.partitions))
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -99,7 +99,7 @@ async def shared(installation: LoadedInstallation, *workers: Service) -> None:
 
 
 async def refused(installation: LoadedInstallation) -> set[str]:
-    """The topics of which some event was refused: the malformed questions of the load are, and nothing that services write."""
+    """Return the topics with refused events: only the load's malformed questions are refused, and no event of a service."""
     topics = installation.client.topics
     letters = [
         one
@@ -126,7 +126,7 @@ async def test_a_mixed_pair_of_workers_serves_without_loss_whichever_of_them_is_
         await shared(installation, old, new)
         await release.ask(600)
         await installation.answered(missing=400, seconds=PATIENCE)
-        old.kill()  # today's goes on from what the release has written
+        old.kill()  # the new worker continues from the release's state
         installation.injected["SIGKILL worker of the last release"] += 1
         await release.ask(300)
         await installation.answered(seconds=PATIENCE)
@@ -134,7 +134,7 @@ async def test_a_mixed_pair_of_workers_serves_without_loss_whichever_of_them_is_
         await shared(installation, old, new)
         await release.ask(600)
         await installation.answered(missing=400, seconds=PATIENCE)
-        new.kill()  # and the release's from what today's has written
+        new.kill()  # and the release's worker from the new worker's state
         installation.injected["SIGKILL worker of today, one of the last release goes on"] += 1
         await release.ask(300)
         await installation.answered(seconds=PATIENCE)

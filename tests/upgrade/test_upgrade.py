@@ -1,4 +1,4 @@
-"""Records of earlier versions are read: an upgrade answers, grants and forgets nothing."""
+"""Records of earlier versions are read: an upgrade repeats no answer and no grant, and forgets nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.upgrade.recordings import Recording, recordings
 
 @pytest.fixture(params=list(recordings()))
 def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
-    """An installation that was stopped; services that are started have its key, tables and limits."""
+    """A stopped installation; services that tests start have its key, tables and limits."""
     found = recordings()[request.param]
     monkeypatch.setattr(simulated, "KEY", found.key)
     monkeypatch.setattr(simulated, "LIMITS", found.limits)
@@ -85,7 +85,7 @@ def test_the_ledger_is_restored_as_it_was_written(recording: Recording) -> None:
 
 
 def test_services_go_on_where_the_earlier_version_stopped(recording: Recording) -> None:
-    """Nothing is answered again, open streams answer, budgets still add up, and endings hold."""
+    """No question is answered again, open streams answer, budgets still add up, and ended streams stay ended."""
 
     async def scene(world: World) -> list[str]:
         recording.fill(world.broker)
@@ -99,7 +99,7 @@ def test_services_go_on_where_the_earlier_version_stopped(recording: Recording) 
         if after != before:
             violations.append(f"{after - before} answers to nothing new")
         questions = Questions(recording.specs(), 11)
-        questions._count = len(recording.asked)  # ids of their own
+        questions._count = len(recording.asked)  # ids that differ from the recorded ones
         for _ in range(30):
             world.ask(*questions.next())
             await asyncio.sleep(0.2)
