@@ -56,7 +56,7 @@ class StandingDefinition:
 
     @property
     def is_merged(self) -> bool:
-        """Whether merging asks the windows of the stream's partials; after a halt, those from before it."""
+        """Whether merging still asks windows of the stream; for a halted stream, these are the windows from before the halt."""
         return self.is_open or (self.kind == "halted" and not self.source.has_periods)
 
     @property
