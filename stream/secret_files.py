@@ -33,7 +33,7 @@ def find_writable_folder(path: Path) -> Path | None:
     while link_chain[-1].is_symlink() and len(link_chain) < MAX_LINKS:
         link_chain.append(link_chain[-1].parent / link_chain[-1].readlink())
     link_chain.append(path.resolve())
-    for place in {place for way in link_chain for place in (way, *way.parents)}:
+    for place in {place for link in link_chain for place in (link, *link.parents)}:
         folder = place.parent
         status = folder.stat()
         if not stat.S_IMODE(status.st_mode) & OTHERS_WRITE_BITS:

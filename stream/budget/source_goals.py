@@ -120,11 +120,11 @@ def ranked_attributes(form: Form, source: Source | None, attribute: str | None) 
 
 
 def _summed_attribute(domain: Numeric, neighbors: Literal["add-remove", "replace"]) -> SummedAttribute:
-    whole = domain.in_steps
+    in_steps = domain.in_steps
     return SummedAttribute(
-        range=whole.maximum - whole.minimum,
-        moves=sum_sensitivity(whole, neighbors),
-        centred=sum_sensitivity(whole, neighbors, (whole.minimum + whole.maximum) // 2),
+        range=in_steps.maximum - in_steps.minimum,
+        moves=sum_sensitivity(in_steps, neighbors),
+        centred=sum_sensitivity(in_steps, neighbors, (in_steps.minimum + in_steps.maximum) // 2),
         unit=float(domain.unit),
     )
 

@@ -277,8 +277,8 @@ class PendingResults:
         asked = self._questions
         async with aclosing(
             self._yield_results_or_errors(_parse_questions(asked) if isinstance(asked, Collection) else asked)
-        ) as each:
-            async for one in each:
+        ) as results_or_errors:
+            async for one in results_or_errors:
                 if isinstance(one, (Timeout, Unreachable)):
                     raise one
                 yield one
@@ -292,8 +292,8 @@ class PendingResults:
                 self._yield_results_or_errors(
                     asked if isinstance(asked, AsyncIterable) else _parse_questions(asked)
                 )
-            ) as each:
-                async for one in each:
+            ) as results_or_errors:
+                async for one in results_or_errors:
                     if isinstance(one, (Timeout, Unreachable)):
                         errors.append(one)
                     else:
@@ -390,8 +390,8 @@ async def watch_notices(
             if unread_ends:
                 continue
             if not caught_up or time.monotonic() - ledger_read_at >= LEDGER_READ_SECONDS:
-                news = await openings.read()
-                for notice in watch.end_notices(news if caught_up else openings.openings()):
+                new_openings = await openings.read()
+                for notice in watch.end_notices(new_openings if caught_up else openings.openings()):
                     yield notice
                 caught_up, ledger_read_at = True, time.monotonic()
     finally:

@@ -233,8 +233,8 @@ class AsyncClient(AsyncCalls):
         self._connection.require_open()
         with translate_errors():
             watch = Watch(streams, source, quiet=quiet)
-            async with aclosing(watch_notices(self._connection, watch, from_beginning=from_beginning)) as each:
-                async for notice in each:
+            async with aclosing(watch_notices(self._connection, watch, from_beginning=from_beginning)) as notices:
+                async for notice in notices:
                     yield notice
 
     async def _ask_query(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ASYNC109

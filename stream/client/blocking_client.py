@@ -186,10 +186,10 @@ def _wait_for_result(future: Future[Returned]) -> Returned:
 
 
 async def _cancel_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    each = [task for task in tasks if task is not asyncio.current_task()]
-    for task in each:
+    others = [task for task in tasks if task is not asyncio.current_task()]
+    for task in others:
         task.cancel()
-    await asyncio.gather(*each, return_exceptions=True)
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class Client(SyncCalls):

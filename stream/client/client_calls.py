@@ -125,8 +125,8 @@ class AsyncCalls(ABC):
             >>> client.register_population({"population": "patients", "epsilon": 8.0}).outcome
             'registered'
         """
-        made = validate_as_invalid(lambda: Population.model_validate(population), given=population)
-        return await self._make_request(RegisterPopulation, population=made)
+        model = validate_as_invalid(lambda: Population.model_validate(population), given=population)
+        return await self._make_request(RegisterPopulation, population=model)
 
     async def join(self, source: str, population: str) -> Receipt:
         """Add a source to a population for ever.
@@ -514,8 +514,8 @@ class AsyncCalls(ABC):
 
     async def _make_request(self, kind: type[Event], **fields: Any) -> Receipt:
         """Send a request of class ``kind`` and return its receipt; raise ``Invalid`` if a field is wrong."""
-        made: Any = validate_as_invalid(lambda: kind.model_validate({"request": self._new_id(), **fields}))
-        return await self.request(made)
+        request: Any = validate_as_invalid(lambda: kind.model_validate({"request": self._new_id(), **fields}))
+        return await self.request(request)
 
 
 def require_accepted(receipt: Receipt) -> None:

@@ -175,14 +175,14 @@ class FollowedLedger:
 
     async def read(self) -> LedgerView:
         """Return the view with all records that were committed before this call."""
-        begun = self._reads_begun
+        reads_begun = self._reads_begun
         async with self._lock:
             self._connection.require_open()
             if (view := self._view) is None:
                 view = self._view = LedgerView()
                 self._complete_at = time.monotonic()
             # The first call that gets the lock reads; calls that have waited for the lock share this read.
-            if self._last_complete_read <= begun:
+            if self._last_complete_read <= reads_begun:
                 self._reads_begun = number = self._reads_begun + 1
                 if time.monotonic() - self._complete_at > MAX_VIEW_AGE_SECONDS:
                     self._clear(view)

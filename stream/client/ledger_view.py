@@ -167,9 +167,9 @@ class LedgerView:
         if sources:
             return sources, self._grants(_FIRST_OF_GROUPS, prefix, prefix[:-1] + _AFTER)
         condition, *bounds = _prefixed(b"source|")
-        some = MAX_COMPARED_NAMES + 1
-        sources = self._decode_all(SourceRecord, f"{condition} LIMIT ?", *bounds, some)
-        return sources, self._grants("WHERE open_group IS NOT NULL LIMIT ?", some)
+        limit = MAX_COMPARED_NAMES + 1
+        sources = self._decode_all(SourceRecord, f"{condition} LIMIT ?", *bounds, limit)
+        return sources, self._grants("WHERE open_group IS NOT NULL LIMIT ?", limit)
 
     def _require_source(self, name: str) -> None:
         if not self._read("SELECT 1 FROM record WHERE key = ?", f"source|{name}".encode()):

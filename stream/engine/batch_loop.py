@@ -78,10 +78,12 @@ class BatchLoop:
         self, session: PartitionSession, table: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> None:
         """Apply new records of a table topic, such as ``control``."""
-        if news := self._unprocessed(session, table, records):
-            processor, known = session.processor, readable(news, self._metrics.unreadable)
-            await self.commit(session, await self.run_step(session, processor.follow, known, in_thread=True))
-            session.positions[table] = news[-1].offset + 1
+        if new_records := self._unprocessed(session, table, records):
+            processor, readable_records = session.processor, readable(new_records, self._metrics.unreadable)
+            await self.commit(
+                session, await self.run_step(session, processor.follow, readable_records, in_thread=True)
+            )
+            session.positions[table] = new_records[-1].offset + 1
             # In a thread, because checking a million streams takes as long as a batch.
             await self.run_step(session, session.refusals.report, processor, in_thread=True)
 
@@ -98,8 +100,8 @@ class BatchLoop:
         while records:
             count = await self._answer_batch(session, topic_partition, records)
             if records := records[count:]:
-                for table, news in (await self.fetch(session, tables, 0)).items():
-                    await self.follow(session, table, news)
+                for table, control_records in (await self.fetch(session, tables, 0)).items():
+                    await self.follow(session, table, control_records)
                 if self._stopping.is_set():
                     return
 

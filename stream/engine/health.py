@@ -112,12 +112,12 @@ class CacheCollector(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """Yield the memory of each cache."""
-        held = GaugeMetricFamily(
+        cache_memory = GaugeMetricFamily(
             self._name, "Memory that a cache holds, by cache; each is bounded.", labels=["cache"]
         )
         for name, size in cache_bytes().items():
-            held.add_metric([name], size)
-        yield held
+            cache_memory.add_metric([name], size)
+        yield cache_memory
 
 
 class Metrics:
@@ -311,19 +311,19 @@ class EngineHealth:
 class _ProbeServer(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
-    def __init__(self, *given: Any) -> None:
+    def __init__(self, *arguments: Any) -> None:
         self._start_times: dict[Any, float] = {}
-        super().__init__(*given)
+        super().__init__(*arguments)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if len(begun := tuple(self._start_times)) >= MAX_CONNECTIONS:
-            self._end_connection(begun[0])
+        if len(open_requests := tuple(self._start_times)) >= MAX_CONNECTIONS:
+            self._end_connection(open_requests[0])
         self._start_times[request] = time.monotonic()
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        for request, begun in tuple(self._start_times.items()):
-            if time.monotonic() - begun > REQUEST_SECONDS:
+        for request, began_at in tuple(self._start_times.items()):
+            if time.monotonic() - began_at > REQUEST_SECONDS:
                 self._end_connection(request)
 
     def shutdown_request(self, request: Any) -> None:

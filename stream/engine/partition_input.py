@@ -363,14 +363,14 @@ class Prefetch:
         until = loop.time() + wait_ms / 1000
         while not self._stopping.is_set():
             self._records_arrived.clear()
-            held = [
+            filled = [
                 (topic_partition, buffer)
                 for topic_partition in topic_partitions
                 if (buffer := self._buffers[topic_partition]).fetches
             ]
-            if held:
+            if filled:
                 self._records_taken.set()
-                return {topic_partition: buffer.next(self._batch_events) for topic_partition, buffer in held}
+                return {topic_partition: buffer.next(self._batch_events) for topic_partition, buffer in filled}
             if self._filling is not None and self._filling.done():
                 self._filling.result()
             now = loop.time()

@@ -237,7 +237,7 @@ class Standby:
 
     async def _tail(self, partition: int, consumer: Consumer) -> None:
         """Apply a partition's tables and changelog from the beginning, then all new records."""
-        processor, taken = self._make_processor(partition), 0
+        processor, record_count = self._make_processor(partition), 0
         copy = self._copies[partition] = StandbyCopy(processor)
         topic_partitions = [TopicPartition(topic, partition) for topic in (*processor.tables, processor.changelog)]
         for rounds in count():
@@ -248,14 +248,14 @@ class Standby:
                     # No await between these two lines: the copy cannot be taken here.
                     processor.restore(records)
                     copy.positions[topic_partition] = records[-1].offset + 1
-                    taken += len(records)
+                    record_count += len(records)
                     async with self._turn:
                         await asyncio.sleep(len(records) / COPIED_RECORDS_PER_SECOND)
                 # The position includes the transaction markers after the last record.
                 copy.positions[topic_partition] = await consumer.position(topic_partition)
                 consumer.pause(topic_partition)
             if rounds == 0:
-                standby_log.info("standby ready", partition=partition, records=taken)
+                standby_log.info("standby ready", partition=partition, records=record_count)
             await asyncio.sleep(COPY_PAUSE_SECONDS)
 
 

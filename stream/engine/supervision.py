@@ -177,8 +177,8 @@ class Supervision:
             if health.stop_reason:
                 refusals.add(health.stop_reason)
             restoring_since = since if name == "restoring" else None
-            begun = (one for one in (health.failing_since, restoring_since) if one is not None)
-            if any(now - one > FAILING_SECONDS for one in begun):
+            starts = (one for one in (health.failing_since, restoring_since) if one is not None)
+            if any(now - one > FAILING_SECONDS for one in starts):
                 failing.append(task.partition)
             contact = self._membership.contact
             if (

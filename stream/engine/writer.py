@@ -111,23 +111,23 @@ class FramedBatch:
 
 def encode_batches(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
     """Yield encoded batches of the messages, one at a time."""
-    for some in _portions(messages):
-        yield from _encode_group(some, timestamp, batch_bytes)
+    for group in _portions(messages):
+        yield from _encode_group(group, timestamp, batch_bytes)
 
 
 def _portions(messages: Messages) -> Iterator[list[Collection[Message]]]:
     """Yield groups of parts with at most ``_COPIED_AT_ONCE`` copied messages; columns are not copied."""
-    some: list[Collection[Message]] = []
+    group: list[Collection[Message]] = []
     copied = 0
     for part in messages.parts:
         for piece in _pieces(part):
             more = len(piece) if isinstance(piece, list) else 0
             if copied + more > _COPIED_AT_ONCE:
-                yield some
-                some, copied = [], 0
-            some.append(piece)
+                yield group
+                group, copied = [], 0
+            group.append(piece)
             copied += more
-    yield some
+    yield group
 
 
 def _pieces(part: Collection[Message]) -> Iterator[Collection[Message]]:
@@ -145,8 +145,8 @@ def _has_headers(message: Message) -> bool:
     return bool(message[2])
 
 
-def _encode_group(some: list[Collection[Message]], timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
-    parts = [_columns(part) for part in some]
+def _encode_group(group: list[Collection[Message]], timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
+    parts = [_columns(part) for part in group]
     sizes = [_sizes(part) for part in parts]
     room = min(batch_bytes - _HEADER.size, sum(total for total, _ in sizes))
     largest = max(longest for _, longest in sizes)

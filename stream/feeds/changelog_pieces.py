@@ -90,19 +90,19 @@ class _Sections(msgspec.Struct, array_like=True, gc=False):
     """The content of a piece."""
 
     people: list[_PersonCounts]
-    lives: list[_TotalCounts]
+    totals: list[_TotalCounts]
     cells: list[_Places]
     texts: list[_Texts] = []
 
     def encode(self) -> bytes:
         """Encode the piece; without texts it has the format of earlier versions."""
-        parts = [self.people, self.lives, self.cells, self.texts]
+        parts = [self.people, self.totals, self.cells, self.texts]
         return _encode(parts if self.texts else parts[:3])
 
     @property
     def entries(self) -> int:
         """Return the number of entries: rows of people and cells."""
-        digests = sum(len(one.digests) for one in self.people) + sum(len(one.digests) for one in self.lives)
+        digests = sum(len(one.digests) for one in self.people) + sum(len(one.digests) for one in self.totals)
         counted = sum(one.count for one in self.cells) + sum(one.entries for one in self.texts)
         return digests // _DIGEST_BYTES + counted
 
@@ -149,7 +149,7 @@ def _add(piece: _Sections, section: _Section) -> None:
     if isinstance(section, _PersonCounts):
         piece.people.append(section)
     elif isinstance(section, _TotalCounts):
-        piece.lives.append(section)
+        piece.totals.append(section)
     elif isinstance(section, _Places):
         piece.cells.append(section)
     else:
@@ -250,11 +250,11 @@ def apply_piece(value: bytes, number: int, forms: Iterable[Form]) -> int:
     for form in forms:
         for people in piece.people:
             _apply_people(people, number, form)
-        for lives in piece.lives:
-            tally = form.tallies.get(lives.tally)
-            if tally is not None and not tally.period_is_over(lives.period):
-                counts = unpack_counts(lives.counts, tally.rule.total or 0, 1)
-                tally.counts_of_period(lives.period).put(_digests(lives.digests), [0], counts, number)
+        for totals in piece.totals:
+            tally = form.tallies.get(totals.tally)
+            if tally is not None and not tally.period_is_over(totals.period):
+                counts = unpack_counts(totals.counts, tally.rule.total or 0, 1)
+                tally.counts_of_period(totals.period).put(_digests(totals.digests), [0], counts, number)
         for places in piece.cells:
             if (tally := form.tallies.get(places.tally)) is not None:
                 _apply_cells(places, number, form, tally)

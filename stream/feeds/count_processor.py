@@ -243,7 +243,7 @@ class FeedProcessor:
         if self._seen_version == self._definitions.version:
             return
         self._seen_version = self._definitions.version
-        news: list[Beginning] = []
+        beginnings: list[Beginning] = []
         known = {one.spec.stream: one for one in self._definitions.streams_of(self._source.source)}
         for stream in self._streams:
             stream.definition = known.get(stream.definition.spec.stream, stream.definition)
@@ -255,13 +255,13 @@ class FeedProcessor:
                 continue
             reached = max(kept, default=-1)
             epochs = [epoch for epoch in definition.epochs if epoch.number > reached and epoch.begins is not None]
-            news += [self._beginning(definition, epoch.number, epoch.begins or 0) for epoch in epochs]
+            beginnings += [self._beginning(definition, epoch.number, epoch.begins or 0) for epoch in epochs]
             for ended in [number for number in kept if epochs and (name, number) not in self._streams.streams]:
                 self._drop_epoch(outputs, name, ended)
         for name in [one for one in self._changelog_keys if one not in known]:
             for epoch in list(self._changelog_keys[name]) if self._definitions.is_retired(name) else ():
                 self._drop_epoch(outputs, name, epoch)
-        for stream in self._streams.begin(news, offset):
+        for stream in self._streams.begin(beginnings, offset):
             name, epoch = stream.key
             key = _LATER_EPOCH + b"%d|" % epoch if epoch else _STREAM
             self._changelog_keys.setdefault(name, {})[epoch] = key + name.encode()

@@ -154,8 +154,8 @@ class StandingStreams:
         windows in a separate tally if the shared one has counted events of these windows already, or
         counts from another timestamp.
         """
-        begun = []
-        news: dict[tuple[int, int], Tally] = {}
+        begun_streams = []
+        separate_tallies: dict[tuple[int, int], Tally] = {}
         for one in beginnings:
             definition = one.definition
             rule, key = self._counting_rule(definition, one.since)
@@ -170,9 +170,9 @@ class StandingStreams:
                 # In later windows, the shared tally and a separate tally would count the same events.
                 apart = max(apart, max(one.since, tally.since) + self._ahead)
             if apart >= first:
-                own = news.get((tally.number, one.since))
+                own = separate_tallies.get((tally.number, one.since))
                 if own is None:
-                    own = news[tally.number, one.since] = self._create_tally(
+                    own = separate_tallies[tally.number, one.since] = self._create_tally(
                         rule, one.since, apart - apart % rule.interval_ms
                     )
                 until = own.last
@@ -189,9 +189,9 @@ class StandingStreams:
                 one.epoch,
                 one.awaits_first,
             )
-            begun.append(self._add_stream(stream))
+            begun_streams.append(self._add_stream(stream))
         self.drop_unused()
-        return begun
+        return begun_streams
 
     def resume(
         self, definition: StandingDefinition, record: FeedStream, epoch: int, *, awaits_first: bool

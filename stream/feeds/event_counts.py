@@ -125,11 +125,11 @@ def unpack_counts(value: bytes, max_count: int, width: int) -> Counts:
     bits = _bits(max_count)
     if bits >= 8:
         return np.frombuffer(value, dtype=f"<u{bits // 8}").reshape(-1, width).astype(count_type(max_count))
-    whole = np.frombuffer(value, dtype=np.uint8).reshape(-1, packed_bytes(max_count, width))
-    found: Counts = np.zeros((len(whole), width), dtype=np.uint8)
+    packed = np.frombuffer(value, dtype=np.uint8).reshape(-1, packed_bytes(max_count, width))
+    found: Counts = np.zeros((len(packed), width), dtype=np.uint8)
     for place in range(8 // bits):
         columns = found[:, place :: 8 // bits]
-        columns[:] = whole[:, : columns.shape[1]] >> np.uint8(place * bits) & np.uint8((1 << bits) - 1)
+        columns[:] = packed[:, : columns.shape[1]] >> np.uint8(place * bits) & np.uint8((1 << bits) - 1)
     return found
 
 
@@ -208,21 +208,21 @@ class CellCounts:
 
     def clear(self, row: int) -> None:
         """Empty a window's cells."""
-        whole = slice(row * self.cells, (row + 1) * self.cells)
-        self.entry_count -= int(np.count_nonzero(self.pieces[whole] != NOT_IN_CHANGELOG))
-        self.counts[whole] = 0
-        self.pieces[whole] = NOT_IN_CHANGELOG
+        cells_of_row = slice(row * self.cells, (row + 1) * self.cells)
+        self.entry_count -= int(np.count_nonzero(self.pieces[cells_of_row] != NOT_IN_CHANGELOG))
+        self.counts[cells_of_row] = 0
+        self.pieces[cells_of_row] = NOT_IN_CHANGELOG
         if self.quantity.sum is not None:
-            self.sums[whole] = 0
+            self.sums[cells_of_row] = 0
 
     def values(self, row: int) -> tuple[list[int], list[int]]:
         """Return a window's nonzero cells and their values."""
-        whole = slice(row * self.cells, (row + 1) * self.cells)
-        counts = self.counts[whole]
+        cells_of_row = slice(row * self.cells, (row + 1) * self.cells)
+        counts = self.counts[cells_of_row]
         cells = np.flatnonzero(counts)
         found = counts[cells].tolist()
         if self.quantity.sum is not None:
-            sums = self.sums[whole][cells].tolist()
+            sums = self.sums[cells_of_row][cells].tolist()
             found = [self._minimum * count + total for count, total in zip(found, sums, strict=True)]
         pairs = [(cell, number) for cell, number in zip(cells.tolist(), found, strict=True) if number]
         return [cell for cell, _ in pairs], [number for _, number in pairs]

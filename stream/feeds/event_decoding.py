@@ -129,10 +129,10 @@ def _common_type(kinds: Sequence[Any]) -> Any:
 def _getter(name: str) -> Callable[[Any], Any]:
     if "." not in name:
         return attrgetter(name)
-    *way, last = name.split(".")
+    *parents, last = name.split(".")
 
     def get(event: Any) -> Any:
-        for step in way:
+        for step in parents:
             event = getattr(event, step)
             if event is None:
                 return None
@@ -232,15 +232,15 @@ class Events:
         """Merge with other events of the batch; ``places`` has the batch index of each of these events."""
         both = np.concatenate([self.places, places[others.places]])
         order = np.argsort(both)
-        theirs = dict(others.codes)
+        other_codes = dict(others.codes)
         for name, texts in self.texts.items():
-            theirs[name] = np.where(theirs[name] == NO_TEXT, NO_TEXT, theirs[name] + len(texts))
+            other_codes[name] = np.where(other_codes[name] == NO_TEXT, NO_TEXT, other_codes[name] + len(texts))
         return Events(
             both[order],
             np.concatenate([self.people, others.people])[order],
             np.concatenate([self.homes, others.homes])[order],
             np.concatenate([self.times, others.times])[order],
-            {name: np.concatenate([codes, theirs[name]])[order] for name, codes in self.codes.items()},
+            {name: np.concatenate([codes, other_codes[name]])[order] for name, codes in self.codes.items()},
             {**self.flaws, **{int(places[place]): flaw for place, flaw in others.flaws.items()}},
             {name: [*texts, *others.texts[name]] for name, texts in self.texts.items()},
         )
@@ -258,7 +258,9 @@ class PlainReader:
         names = (*source.attributes, *source.texts)
         self._paths = {name: tuple(source.path_of(name).split(".")) for name in names}
         paths = {self._person, self._time, *self._paths.values()}
-        has_prefix_path = any(way != path and path[: len(way)] == way for way in paths for path in paths)
+        has_prefix_path = any(
+            prefix != path and path[: len(prefix)] == prefix for prefix in paths for path in paths
+        )
         self._fields = None if has_prefix_path else Fields(sorted(paths))
         self._names: dict[str, SlotNames] = {}
         for name, domain in source.attributes.items():

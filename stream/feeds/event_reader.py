@@ -68,9 +68,9 @@ class EventReader:
             return self._read(_as_list(values))
         if len(plain.places) == len(values):
             return plain
-        left = np.ones(len(values), dtype=np.bool_)
-        left[plain.places] = False
-        places = np.flatnonzero(left)
+        is_left = np.ones(len(values), dtype=np.bool_)
+        is_left[plain.places] = False
+        places = np.flatnonzero(is_left)
         others = values.gather(places) if isinstance(values, Spans) else [values[one] for one in places.tolist()]
         return plain.merged(self._read(_as_list(others)), places)
 

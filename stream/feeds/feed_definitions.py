@@ -192,8 +192,8 @@ class FeedDefinitions:
     def apply_control(self, records: Iterable[RecordLike]) -> None:
         """Apply control records in the order of their partition, from the beginning."""
         left = iter(records)
-        while some := list(islice(left, RECORDS_PER_UPDATE)):
-            self._apply(some)
+        while portion := list(islice(left, RECORDS_PER_UPDATE)):
+            self._apply(portion)
 
     def drop_retired(self) -> None:
         """Drop all retired streams, also if compaction has removed the deletion of their definitions."""

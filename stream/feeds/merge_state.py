@@ -63,8 +63,8 @@ class RunningSums:
         sums = self.groups or [[] for _ in counts]
         nothing, lowest = [0] * len(counts), tree.count_kept_nodes(number)
         for one in range(self.windows + 1, number + 1):
-            kept, news = tree.count_kept_nodes(one), counts if one == number else nothing
-            sums = [next_node_sums(before, kept, count) for before, count in zip(sums, news, strict=True)]
+            kept, added = tree.count_kept_nodes(one), counts if one == number else nothing
+            sums = [next_node_sums(before, kept, count) for before, count in zip(sums, added, strict=True)]
             lowest = min(lowest, kept)
         self.windows, self.groups = number, sums
         return range(lowest, tree.count_kept_nodes(number) + 1)

@@ -160,9 +160,14 @@ class Form:
         if len(bounded.changed):
             step.changes.people[start] = bounded.changed
         self._figures.left_out += _count_bits(column_masks & ~bounded.within_bound)
-        some = int(np.bitwise_or.reduce(column_masks))
+        all_columns = int(np.bitwise_or.reduce(column_masks))
         return _WindowRows(
-            start, some, rows, np.full(len(rows), window.row, dtype=np.int64), bounded.within_bound, bounded.first
+            start,
+            all_columns,
+            rows,
+            np.full(len(rows), window.row, dtype=np.int64),
+            bounded.within_bound,
+            bounded.first,
         )
 
     def _bound(self, window: OpenWindow, rows: Column, column_masks: UInt64Array, step: _Step) -> BoundedCounts:

@@ -122,9 +122,9 @@ class Feeds:
     def _follow_control(self) -> bool:
         moved = False
         for number, at in self._control_positions.items():
-            if news := self._logs.log((self._topics.control, number))[at:]:
-                self._definitions.apply_control(news)
-                self._control_positions[number] = at + len(news)
+            if records := self._logs.log((self._topics.control, number))[at:]:
+                self._definitions.apply_control(records)
+                self._control_positions[number] = at + len(records)
                 moved = True
         for name, source in self._definitions.sources().items() if moved else ():
             # All tasks share one clock, so ``collect_due_outputs`` need not wait for slow partitions.

@@ -330,8 +330,8 @@ def _budget_bar(row: SourceRow) -> Text:
     """Draw a bar: the budget's spent share, the granted but unspent share, and the rest."""
     total = _epsilon_or_rho(row, row.total) or 1.0
     spent = min(_epsilon_or_rho(row, row.spent) / total, 1.0)
-    held = max(1.0 - _epsilon_or_rho(row, row.left) / total - spent, 0.0)
-    return _bar([(spent, "█", "blue"), (held, "▒", "cyan")], BAR_WIDTH)
+    granted = max(1.0 - _epsilon_or_rho(row, row.left) / total - spent, 0.0)
+    return _bar([(spent, "█", "blue"), (granted, "▒", "cyan")], BAR_WIDTH)
 
 
 def _bar(segments: Sequence[tuple[float, str, str]], width: int) -> Text:

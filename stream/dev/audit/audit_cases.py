@@ -165,7 +165,9 @@ def _sides(
 ) -> tuple[Side, Side]:
     def side(*, present: bool) -> Side:
         parts = zip(others, person, _BATCH_ENDS, strict=False)
-        sent = [([*(mine if present else ()), *theirs], end) for theirs, mine, end in parts]
+        sent = [
+            ([*(own_events if present else ()), *other_events], end) for other_events, own_events, end in parts
+        ]
         return Side(sent=[SentEvents(events, f"2026-01-01T{end}:00Z") for events, end in sent])
 
     return side(present=False), side(present=True)

@@ -145,8 +145,8 @@ def _is_busy(answer: Answer) -> bool:
 
 
 def _wait_seconds(answer: Answer) -> float:
-    said = _retry_pattern.search(answer.reason or "")
-    return float(said[1]) if said else 1.0
+    retry_time = _retry_pattern.search(answer.reason or "")
+    return float(retry_time[1]) if retry_time else 1.0
 
 
 CENSUS, SURVEY = "census", "survey"
@@ -251,9 +251,9 @@ def _sparse_vector_stops(people: AdultColumns) -> list[TourStop]:
         ]
 
     def judge_numbers(answers: Sequence[Answer], grant: GrantRecord) -> tuple[str, bool]:
-        seen, held = judge_tops(answers, grant)
-        said, within = _judge_errors([float(young)])(answers[1:], grant)
-        return f"{seen}; {said}", held and within
+        tops_text, held = judge_tops(answers, grant)
+        error_text, within = _judge_errors([float(young)])(answers[1:], grant)
+        return f"{tops_text}; {error_text}", held and within
 
     return [
         TourStop(_spec({"kind": "above_threshold", **base}), questions, judge_tops),

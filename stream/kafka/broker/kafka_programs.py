@@ -225,9 +225,9 @@ def server_command(jars: Path, *, heap_megabytes: int, java_options: Iterable[st
 def new_cluster_id() -> str:
     """Creates a random cluster id."""
     # Kafka's tools read an id that begins with a hyphen as an option.
-    while (made := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+    while (cluster_id := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass
-    return made
+    return cluster_id
 
 
 def format_data(
@@ -340,8 +340,10 @@ def copy_formatted_data(jars: Path, data: Path, kind: NodeKind, *, cluster: str,
     try:
         shutil.copytree(_formatted_folder(jars, kind), data)
         identity = data / _IDENTITY_FILE
-        told = dict(line.split("=", 1) for line in identity.read_text().splitlines() if not line.startswith("#"))
-        identity.write_text("".join(f"{name}={value}\n" for name, value in {**told, **ids}.items()))
+        properties = dict(
+            line.split("=", 1) for line in identity.read_text().splitlines() if not line.startswith("#")
+        )
+        identity.write_text("".join(f"{name}={value}\n" for name, value in {**properties, **ids}.items()))
     except (OSError, ValueError):
         shutil.rmtree(data, ignore_errors=True)
         return False

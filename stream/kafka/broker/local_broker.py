@@ -236,8 +236,8 @@ class LocalBroker:
         while cluster_at(HOST, ports.clients) != cluster:
             if not is_alive(process):
                 errors = error_lines([self._console, self.log])
-                taken = any("Address already in use" in line for line in errors)
-                kind = PortTakenError if taken else BrokerError
+                port_taken = any("Address already in use" in line for line in errors)
+                kind = PortTakenError if port_taken else BrokerError
                 raise kind(f"Kafka ended while starting: {errors[-1]} (see {self.log})")
             if time.monotonic() > deadline:
                 raise BrokerError(f"Kafka did not answer in time; allow more, or see {self.log}")
@@ -307,11 +307,11 @@ def record_start_cache(progress: Callable[[str], None] | None = None) -> Path:
         if progress is not None:
             progress("Starting Kafka once to record Java's startup cache")
         with tempfile.TemporaryDirectory(dir=jars) as folder:
-            made = Path(folder) / "made.aot"
-            broker = LocalBroker(Path(folder) / "broker", java_options=(f"-XX:AOTCacheOutput={made}",))
+            new_cache = Path(folder) / "made.aot"
+            broker = LocalBroker(Path(folder) / "broker", java_options=(f"-XX:AOTCacheOutput={new_cache}",))
             broker.start(timeout=_RECORDING_SECONDS)
             broker.stop(timeout=_RECORDING_SECONDS)  # Java writes the cache at its end
-            if not made.exists():
+            if not new_cache.exists():
                 raise BrokerError("Java wrote no startup cache; brokers start without it, only slower")
-            made.rename(cache)
+            new_cache.rename(cache)
     return cache

@@ -132,12 +132,12 @@ async def raise_if_refused(settings: Settings) -> None:
         except SecurityError:
             raise
         except ssl.SSLCertVerificationError as error:
-            what = f"the certificate of {host}:{port} is not accepted ({error.verify_message})"
+            problem = f"the certificate of {host}:{port} is not accepted ({error.verify_message})"
             if error.verify_message.startswith(("Hostname mismatch", "IP address mismatch")):
                 remedy = f"name the broker in {variable_of('bootstrap')} as its certificate does"
             else:
                 remedy = f"{variable_of('tls_ca_file')} must name the file of the authority that signed it"
-            raise SecurityError(f"{what}; {remedy}") from None
+            raise SecurityError(f"{problem}; {remedy}") from None
         except ssl.SSLError as error:
             raise SecurityError(
                 f"TLS with {host}:{port} failed ({error.reason or 'refused'}); check {variable_of('security_protocol')}, and "

@@ -61,12 +61,12 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
                     self._discard_read_records()
                 return taken
             room = max_records - len(found)
-            some = list(islice(rest or (), room))
-            if some:
-                self.next_fetch_offset = some[-1].offset + 1
-            if len(some) < room:
+            records = list(islice(rest or (), room))
+            if records:
+                self.next_fetch_offset = records[-1].offset + 1
+            if len(records) < room:
                 self._discard_read_records()
-            found += some
+            found += records
         return found
 
     @property

@@ -188,8 +188,8 @@ class TransactionalProducer:
         """
         await self._client.bootstrap()
         request = InitProducerIdRequest(self._id, self._timeout_ms)
-        told = await self._request_coordinator(ProtocolRequest(request, error_code_of))
-        self._identity = Identity(told.producer_id, told.producer_epoch)
+        response = await self._request_coordinator(ProtocolRequest(request, error_code_of))
+        self._identity = Identity(response.producer_id, response.producer_epoch)
         if await self._uses_second_protocol():
             self._protocol = SecondProtocol(self._id, self._timeout_ms)
 
@@ -282,16 +282,16 @@ class TransactionalProducer:
     async def _send(self, batches: Batches) -> list[tuple[TopicPartition, int]]:
         """Sends batches to their leaders; returns each partition's error code."""
         by_node: dict[int, dict[TopicPartition, Encoded]] = {}
-        told = []
+        error_codes = []
         for partition, batch in batches.items():
             leader = self._client.cluster.leader_for_partition(partition)
             if leader is None or leader == _NO_LEADER:
-                told.append((partition, errors.LeaderNotAvailableError.errno))
+                error_codes.append((partition, errors.LeaderNotAvailableError.errno))
             else:
                 by_node.setdefault(leader, {})[partition] = batch
-        for answer in await _gather_all([self._send_to(node, part) for node, part in by_node.items()]):
-            told += answer
-        return told
+        for node_codes in await _gather_all([self._send_to(node, part) for node, part in by_node.items()]):
+            error_codes += node_codes
+        return error_codes
 
     async def _send_to(self, node: int, batches: Batches) -> list[tuple[TopicPartition | None, int]]:
         protocol_request = self._protocol.produce(batches)

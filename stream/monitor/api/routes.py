@@ -176,9 +176,9 @@ def has_rights(role: AccessRole, access: AccessRole) -> bool:
 def require_rights(bearer: Bearer | None, route: Route) -> None:
     """Raise a 403 if a user's role is not enough for a route."""
     if route.access is not None and (bearer is None or not has_rights(bearer.role, route.access)):
-        whose = "nobody's" if bearer is None else f"{role_with_article(bearer.role)}'s"
+        owner = "nobody's" if bearer is None else f"{role_with_article(bearer.role)}'s"
         raise ProblemError(
-            403, "forbidden", f"this is for {role_with_article(route.access)}; the token is {whose}"
+            403, "forbidden", f"this is for {role_with_article(route.access)}; the token is {owner}"
         )
 
 
