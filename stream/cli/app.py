@@ -138,13 +138,13 @@ def _load_command(name: str, lazy: LazyCommand) -> Any:
 
 
 @cache
-def _build_command(name: str, found: Any) -> Any:
+def _build_command(name: str, function_or_group: Any) -> Any:
     """Return the command of a function or group; it is built once, because Typer inspects all its options."""
-    if not isinstance(found, typer.Typer):
+    if not isinstance(function_or_group, typer.Typer):
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        single.command(name)(found)
-        found = single
-    command = typer.main.get_command(found)
+        single.command(name)(function_or_group)
+        function_or_group = single
+    command = typer.main.get_command(function_or_group)
     command.name = name
     return command
 

@@ -82,9 +82,9 @@ class KafkaSender:
             self._end_task = asyncio.create_task(self._stop_producer())
         await asyncio.shield(self._end_task)
 
-    def _on_delivery(self, sent: asyncio.Future[Any]) -> None:
-        self._undelivered.discard(sent)
-        if not sent.cancelled() and sent.exception() is not None:
+    def _on_delivery(self, delivery: asyncio.Future[Any]) -> None:
+        self._undelivered.discard(delivery)
+        if not delivery.cancelled() and delivery.exception() is not None:
             self.failed = True
 
     async def _stop_producer(self) -> None:

@@ -349,8 +349,8 @@ def _since_or_none(tally: Tally) -> int | None:
     return None if tally.since == NOT_BEGUN else tally.since
 
 
-def _since(kept: int | None) -> int:
-    return NOT_BEGUN if kept is None else kept
+def _since(changelog_value: int | None) -> int:
+    return NOT_BEGUN if changelog_value is None else changelog_value
 
 
 def _counted_quantity(definition: StandingDefinition) -> CountedQuantity:

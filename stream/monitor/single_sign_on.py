@@ -187,7 +187,7 @@ class SingleSignOn:
         claims = {"state": state, "nonce": nonce, "verifier": verifier}
         return StartedSignIn(location, self._sign("sign-in", claims, SIGN_IN_SECONDS))
 
-    async def finish(self, given: Mapping[str, str], cookies: Mapping[str, str]) -> tuple[str, Bearer]:
+    async def finish(self, parameters: Mapping[str, str], cookies: Mapping[str, str]) -> tuple[str, Bearer]:
         """Return the session's cookie and the person, from the provider's redirection and the sign-in's cookie.
 
         Raises:
@@ -196,14 +196,14 @@ class SingleSignOn:
         started = self._verify("sign-in", cookies.get(SIGN_IN_COOKIE, ""))
         if started is None:
             raise SignOnError("expired", "no sign-in of this browser is under way")
-        if not hmac.compare_digest(given.get("state", "").encode(), str(started["state"]).encode()):
+        if not hmac.compare_digest(parameters.get("state", "").encode(), str(started["state"]).encode()):
             raise SignOnError("expired", "the state is another sign-in's")
-        if given.get("iss", self._issuer) != self._issuer:
+        if parameters.get("iss", self._issuer) != self._issuer:
             raise SignOnError("failed", "the redirection is another issuer's")
-        if "error" in given or not given.get("code"):
+        if "error" in parameters or not parameters.get("code"):
             raise SignOnError("denied", "the provider sent no code")
         claims = await self._read_id_token(
-            await self._exchange(given["code"], str(started["verifier"])), str(started["nonce"])
+            await self._exchange(parameters["code"], str(started["verifier"])), str(started["nonce"])
         )
         name, role = self._name_of(claims), self._role_of(claims)
         bearer = Bearer(name, role, "", int(self._clock()) + self._session_seconds)

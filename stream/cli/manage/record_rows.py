@@ -191,10 +191,10 @@ def group_by_name(
     return [_merge_periods(name, found, name_of) for name, found in lines.items()]
 
 
-def _merge_periods(name: str, found: list[_Item], name_of: Callable[[_Item], str]) -> Line[_Item]:
-    periods = [(name_of(item).removeprefix(f"{name}@"), item) for item in found if name_of(item) != name]
+def _merge_periods(name: str, items_of_name: list[_Item], name_of: Callable[[_Item], str]) -> Line[_Item]:
+    periods = [(name_of(item).removeprefix(f"{name}@"), item) for item in items_of_name if name_of(item) != name]
     if not periods:
-        return Line(name, found[0])
+        return Line(name, items_of_name[0])
     start, latest = max(periods, key=lambda one: one[0])
     return Line(name, latest, f"{short_start(start)}, of {len(periods):,}")
 

@@ -186,8 +186,8 @@ def _describe_found(misfit: Misfit) -> str:
     )
 
 
-def _list_values(found: Sequence[FoundValue]) -> str:
-    return ", ".join(f"'{one.value}' {one.rows:,}×" for one in found)
+def _list_values(values: Sequence[FoundValue]) -> str:
+    return ", ".join(f"'{one.value}' {one.rows:,}×" for one in values)
 
 
 def _list_names(names: Sequence[str]) -> str:

@@ -77,8 +77,8 @@ def _count_people(source: Source | None, table: Path) -> PersonRows:
     return people
 
 
-def _print(found: MechanismComparison, sensitivity: float) -> None:
-    goal, options, choices = found.goal, found.options, found.choices
+def _print(comparison: MechanismComparison, sensitivity: float) -> None:
+    goal, options, choices = comparison.goal, comparison.options, comparison.choices
     applicable = [one for one in choices if one.applies]
     questions = f"{goal.queries:,} questions" if goal.queries > 1 else "1 question"
     limits = [f"ε {goal.epsilon:g}"] if goal.epsilon is not None else []
@@ -106,7 +106,7 @@ def _print(found: MechanismComparison, sensitivity: float) -> None:
     _print_others([one for one in choices if not one.applies])
     if not applicable:
         raise CommandError("no mechanism answers these questions about this source; see the reasons above")
-    _print_choice(found, sensitivity)
+    _print_choice(comparison, sensitivity)
 
 
 def _format_alpha(choice: Choice) -> str:
@@ -132,9 +132,9 @@ def _describe_groups_only(options: SourceOptions) -> str:
     return f"over the attribute{'s' * (len(options.group_by) > 1)} {', '.join(options.group_by)} only"
 
 
-def _print_choice(found: MechanismComparison, sensitivity: float) -> None:
-    best, goal, options = found.choices[0], found.goal, found.options
-    alpha_text = f"; {found.least_alpha}" if found.least_alpha else ""
+def _print_choice(comparison: MechanismComparison, sensitivity: float) -> None:
+    best, goal, options = comparison.choices[0], comparison.goal, comparison.options
+    alpha_text = f"; {comparison.least_alpha}" if comparison.least_alpha else ""
     choice_text = f"{best.kind} {_describe_groups_only(options)}" if best.alone else best.kind
     if goal.epsilon is None:
         console.print(
@@ -143,19 +143,19 @@ def _print_choice(found: MechanismComparison, sensitivity: float) -> None:
         )
     else:
         console.print(f"→ take {choice_text}: the smallest α, {_format_alpha(best)}{alpha_text}", soft_wrap=True)
-    if (error := found.value_error(best)) and goal.facts.rows is not None:
+    if (error := comparison.value_error(best)) and goal.facts.rows is not None:
         shown = format_error_bound(error["value_error"], grouped=True)
         console.print(
             f"  that is ±{shown} in value if the {goal.facts.rows:,} rows are spread evenly over the range",
             soft_wrap=True,
         )
-    if not found.keeps_alpha(best):
+    if not comparison.keeps_alpha(best):
         more = "no ε is enough" if best.epsilon is None else f"that needs ε {format_error_bound(best.epsilon)}"
         console.print(f"  it does not keep an α of {goal.alpha:g}: {more}")
-    if found.counted:
-        console.print(f"  {found.counted}")
-    if found.warning is not None:
-        console.print(f"  {found.warning}", soft_wrap=True)
+    if comparison.counted:
+        console.print(f"  {comparison.counted}")
+    if comparison.warning is not None:
+        console.print(f"  {comparison.warning}", soft_wrap=True)
     elif best.vacuous:
         console.print(f"  {VACUOUS}")
     by_window = goal.facts.horizon is not None and best.kind != "running_count"

@@ -166,16 +166,16 @@ def system_certificates() -> Iterator[None]:
         os.environ.pop(name, None)
 
 
-def describe_fetch_error(wanted: str, error: Exception) -> str:
+def describe_fetch_error(artifact: str, error: Exception) -> str:
     """Describes a failed download, with a remedy."""
     reason = type(error).__name__
     if reason == "SSLError":
         return (
-            f"Cannot fetch {wanted} from Maven Central: its certificate is not trusted; "
+            f"Cannot fetch {artifact} from Maven Central: its certificate is not trusted; "
             f"set {_CERTIFICATE_VARIABLES[0]} to a file with your network's certificates"
         )
     return (
-        f"Cannot fetch {wanted} from Maven Central ({reason}); connect to the network once, "
+        f"Cannot fetch {artifact} from Maven Central ({reason}); connect to the network once, "
         "or give the address of a running Kafka in SOTTO_BOOTSTRAP"
     )
 

@@ -290,9 +290,9 @@ async def configuration(admin: AIOKafkaAdminClient, name: str) -> dict[str, str]
     return found[name]
 
 
-def require_readable(names: Iterable[str], found: Mapping[str, object]) -> None:
+def require_readable(names: Iterable[str], configurations: Mapping[str, object]) -> None:
     """Raises a TopicsError if the configuration of a topic is hidden."""
-    if hidden := sorted(set(names) - found.keys()):
+    if hidden := sorted(set(names) - configurations.keys()):
         raise TopicsError(
             f"cannot read the configuration of topic {', '.join(hidden)}: give this principal DescribeConfigs on it, see 'sotto topics acl'"
         )

@@ -286,7 +286,7 @@ class TrailExports:
         self._sending: Counter[str] = Counter()
 
     async def serve(
-        self, request: web.Request, bearer: Bearer, trail: TrailState, wanted: TrailFilter
+        self, request: web.Request, bearer: Bearer, trail: TrailState, trail_filter: TrailFilter
     ) -> web.StreamResponse:
         """Send the matching entries, oldest first; on HEAD only the headers."""
         if request.method == "HEAD":
@@ -302,7 +302,7 @@ class TrailExports:
             response = web.StreamResponse(headers=_HEADERS)
             with streaming_answer(request):
                 await response.prepare(request)
-                for text in trail_csv(list(trail)[::-1], wanted):
+                for text in trail_csv(list(trail)[::-1], trail_filter):
                     await write_text(response, text)
                     # If the client reads fast, no write waits, and other tasks run only here.
                     await asyncio.sleep(0)
@@ -311,14 +311,14 @@ class TrailExports:
         return response
 
 
-def trail_csv(entries: list[HeldEntry], wanted: TrailFilter) -> Iterator[str]:
+def trail_csv(entries: list[HeldEntry], trail_filter: TrailFilter) -> Iterator[str]:
     """Yield the CSV in parts, header first."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for start in range(0, max(len(entries), 1), _ROWS_PER_PART):
         writer.writerows(
-            _csv_cells(one) for one in entries[start : start + _ROWS_PER_PART] if matches(one, wanted)
+            _csv_cells(one) for one in entries[start : start + _ROWS_PER_PART] if matches(one, trail_filter)
         )
         yield text.getvalue()
         text.seek(0)

@@ -85,20 +85,20 @@ class History:
     ) -> Forecast:
         before = series.row_at(end.now - window)
         since = end.now if before is None else max(before[0], end.now - window)
-        taken = [0.0] * 3 if before is None else [now - then for now, then in zip(net, before[1:], strict=True)]
-        measured = amount_of(taken if total.rho is not None else [*taken[:2], math.nan])
+        used = [0.0] * 3 if before is None else [now - then for now, then in zip(net, before[1:], strict=True)]
+        measured = amount_of(used if total.rho is not None else [*used[:2], math.nan])
 
         def forecast(
             outcome: ForecastOutcome, at: float | None = None, part: BudgetPart | None = None
         ) -> Forecast:
             return Forecast(window_seconds=window, since=since, taken=measured, outcome=outcome, at=at, part=part)
 
-        if (gone := _used_up_part(left, total)) is not None:
-            return forecast("gone", part=gone)
+        if (used_up_part := _used_up_part(left, total)) is not None:
+            return forecast("gone", part=used_up_part)
         seconds = end.now - since
         if seconds < min(MIN_HISTORY_SECONDS, window):
             return forecast("too-early")
-        lasts, part = _seconds_left(taken, seconds, left, total)
+        lasts, part = _seconds_left(used, seconds, left, total)
         if lasts == math.inf:
             return forecast("never")
         if end.renews is not None and end.now + lasts >= end.renews:
@@ -168,15 +168,15 @@ def _is_used_up(left: float, total: float) -> bool:
     return left <= total * MAX_ROUNDING_SHARE
 
 
-def _seconds_left(taken: Sequence[float], seconds: float, left: Amount, total: Amount) -> tuple[float, BudgetPart]:
+def _seconds_left(used: Sequence[float], seconds: float, left: Amount, total: Amount) -> tuple[float, BudgetPart]:
     """Return the seconds until the budget is used up at this pace, or infinity, and the part that ends it."""
 
-    def seconds_until(amount: float, gone: float) -> float:
-        return amount * seconds / gone if gone > 0.0 else math.inf
+    def seconds_until(amount: float, used_in_period: float) -> float:
+        return amount * seconds / used_in_period if used_in_period > 0.0 else math.inf
 
-    epsilon, rho = seconds_until(left.epsilon, taken[0]), seconds_until(left.rho or 0.0, taken[2])
+    epsilon, rho = seconds_until(left.epsilon, used[0]), seconds_until(left.rho or 0.0, used[2])
     if total.rho is None or left.rho is None:
-        delta = seconds_until(left.delta, taken[1]) if total.delta else math.inf
+        delta = seconds_until(left.delta, used[1]) if total.delta else math.inf
         return (delta, "delta") if delta < epsilon else (epsilon, "epsilon")
     # Under zCDP the budget lasts until both ε and ρ are used up.
     return (epsilon, "epsilon") if _is_epsilon_a_sum(left) and epsilon > rho else (rho, "rho")
