@@ -1,4 +1,4 @@
-"""A TCP proxy between a service and the broker, and a broker with a listener of its own behind it."""
+"""A TCP proxy between a service and the broker, and a broker with a separate listener behind the proxy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Broken variants of the sparse vector technique: each replaces one part of the real processors.
 
-Each exchanges a function or class wherever the product uses it; nothing in the product knows of it. Lyu, Su & Li 2017
-("LSL") number the published ones.
+Each variant replaces a function or class in all modules of the product; the product itself has no hook for this. Lyu, Su &
+Li 2017 ("LSL") number the published variants.
 """
 
 from __future__ import annotations

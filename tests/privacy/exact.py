@@ -140,10 +140,10 @@ Transcript = tuple[Outcome, ...]
 class Machine:
     """A mechanism, correct or broken, that compares noisy values with a noisy threshold.
 
-    A query is ⊤ iff f − T + ν >= ρ + ``shift``. ``renewed`` says when ρ is drawn anew, ``cutoff`` after how many ⊤s the
-    stream ends (None: never). With ``released`` a ⊤ carries a number, by ``numbers``: the compared f − T + ν wherever
-    that is one of the values listed; the ``gap`` f − T + ν − ρ − ``shift``; or ``fresh``, f − T + η with η drawn from
-    ``answer``. Gaps and fresh numbers beyond either end of the list are shown as that end.
+    A query is ⊤ iff f − T + ν >= ρ + ``shift``. ``renewed`` tells when ρ is drawn again; the stream ends after ``cutoff``
+    ⊤s (None: never). With ``released``, a ⊤ has a number, and ``numbers`` tells which: the compared f − T + ν if it is one
+    of the listed values; the ``gap`` f − T + ν − ρ − ``shift``; or ``fresh``, f − T + η with η drawn from ``answer``. Gaps
+    and fresh numbers beyond an end of the list are shown as that end.
     """
 
     threshold: Law

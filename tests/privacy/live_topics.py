@@ -58,8 +58,8 @@ Numbers = dict[tuple[str, int], tuple[int, ...]]
 class Form:
     """A standing query, and how far one person may move each of its numbers, and all of them together.
 
-    ``told`` is when control tells of it, in milliseconds; 0 for one that is there before feeds begin. ``gaps`` are the moments at which
-    control tells that it has ended, each with that at which it is extended, if it is.
+    ``told`` is the time of its control event, in milliseconds; 0 for a stream that exists before feeds begin. ``gaps`` has pairs of
+    times: when control tells that it has ended, and when control tells of its extension, if there is one.
     """
 
     standing: Mapping[str, Any]

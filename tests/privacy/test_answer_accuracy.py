@@ -1,10 +1,10 @@
 """Every ``alpha`` bounds the whole error of the published numbers on a real table, for 160 streams of forty questions per mechanism.
 
-A stream fails if any of its numbers is further from the truth than the ``alpha`` beside it; β = 0.05 of the streams may. Streams have
-incarnations, and so noise, of their own. Of 20 streams 9 failures are too many (by chance one in a million, ``FALSE_ALARM``);
-a mechanism whose streams fail with 0.8 is found out in each setting with 0.9994. Over all eight settings 25 failures of
-160 are too many, which finds out one that fails with 0.25 in 99 cases of 100. Forty questions are enough to tell a β for the whole stream
-from one for each answer: with the latter 0.87 of the streams fail.
+A stream fails if the error of a number is larger than the answer's ``alpha``; a share β = 0.05 of the streams may fail. Streams have
+different incarnations, and therefore different noise. Nine failures of 20 streams are too many; by chance, this happens once in a
+million runs (``FALSE_ALARM``). In each setting, the test reveals a mechanism whose streams fail with probability 0.8 in 99.94 % of the
+runs. Over all eight settings, 25 failures of 160 streams are too many, which reveals a failure probability of 0.25 in 99 of 100 runs.
+Forty questions suffice to distinguish a β for the whole stream from a β for each answer, with which 87 % of the streams would fail.
 """
 
 from __future__ import annotations

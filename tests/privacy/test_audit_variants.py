@@ -29,9 +29,9 @@ BROKEN: list[tuple[Variant, str, int, float, float]] = [
     (variants.cutoff_forgotten_at_restart, "up, 5 down; cutoff 2, crashes, best", 3000, 0.1568, 0.0024),
     (variants.same_noise_for_other_data, "two streams, one up, best", 2300, 0.094, 0.0),
 ]
-"""Each variant, a shipped case that shows what is wrong with it, and how many runs flag it in 999 of 1000 keys by an event that is as
-likely on the two data sets, measured over some thousand runs on either. The search may settle on a lesser one: what it finds with
-``SEED`` is tried."""
+"""Each variant, a shipped case that reveals it, the number of runs that flag it for 999 of 1000 keys, and an event's probabilities on the
+two data sets, measured over some thousand runs on each. The search may find a less likely event; the tests use the result with
+``SEED``."""
 
 OTHERS: list[tuple[Variant, str, str, int, float, float]] = [
     (variants.questions_of_a_hypothesis_without_noise, "pmw", "up, down", 1800, 0.2923, 0.0),
@@ -105,9 +105,9 @@ OTHERS: list[tuple[Variant, str, str, int, float, float]] = [
     ),
     (people_variants.bound_after_the_filter, "laplace", "one person in both groups more", 1500, 0.536, 0.008),
 ]
-"""The same of other mechanisms and ways to count, each with the mechanism and the pair that show what is wrong; measured over some hundred
-runs. Of the wrong bounds on a person's rows a hash without the person is missing: each run of an audit has a key of its own, whose
-chance hides what one key shows."""
+"""The same for other mechanisms and ways to count, each with the mechanism and the pair that reveal it; measured over some hundred
+runs. Of the wrong bounds on a person's rows, the hash without the person is missing: each run of an audit has a different key, and this
+variation hides an effect that a single key would show."""
 
 SHIPPED_RUNS = 300
 """The number of runs in which each shipped case is audited."""

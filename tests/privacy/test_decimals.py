@@ -1,7 +1,7 @@
 """Decimals in people's spellings: from the bytes of an event to the steps to which noise is added.
 
-Two numbers that are a sensitivity apart as they are written must not be further apart, in steps, than the noise is made
-for; whichever way they are written, on whatever grid, on every path that a private number takes.
+If two written numbers differ by the sensitivity, their steps must not differ by more than the noise is planned for. This
+must hold in every spelling, on every grid, and on every path of a private number.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Each published interval contains the true number in 95 of 100 cases: ordinary questions about a real table, many streams.
 
-Streams have noise of their own. Intervals of one question in different streams are independent, and those of one stream nearly so.
+Streams have different noise. Intervals of one question in different streams are independent, and those of one stream nearly so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The shipped NumericSparse, including its numbers, never loses more than it claims, by exact enumeration.
 
-A fresh number or a gap is seen exactly where it lies in a window, and beyond it as the window's end.
+Fresh numbers and gaps within a window are distinguished exactly; a number beyond the window counts as the window's end.
 """
 
 from __future__ import annotations

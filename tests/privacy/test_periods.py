@@ -1,7 +1,7 @@
 """A person's events in one period move only the numbers of that period's account, and no further than promised.
 
-Small topics with periods of an hour are enumerated: each person's events lie in several of them, and those of one are added, taken away or
-replaced. docs/proofs/standing-streams.md has the proof of what is checked here.
+All small topics with periods of an hour are tested: each person has events in several periods, and the events of one period are added,
+removed or replaced. docs/proofs/standing-streams.md proves this claim.
 """
 
 from __future__ import annotations

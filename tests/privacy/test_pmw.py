@@ -1,8 +1,8 @@
 """Streams that answer from an estimate never lose more than they claim, by exact probabilities on small tables.
 
-The shipped estimator runs on both of two neighbouring tables with whatever noise makes the public transcript the same; the
-probability of that noise is then known from the laws. A transcript is the noisy number of rows, the cells of every measured
-marginal, the numbers told, and which questions had a ⊤.
+The shipped estimator runs on both of two neighbouring tables, with the noise that makes the public transcript the same; the
+probability of this noise follows from its law. A transcript has the noisy number of rows, the cells of every measured
+marginal, the published numbers, and the questions with a ⊤.
 """
 
 from __future__ import annotations

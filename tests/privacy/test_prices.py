@@ -1,7 +1,7 @@
 """A grant pays for any mix of questions with and without a wanted accuracy: exact losses, noise and errors.
 
-The shipped estimator runs on both of two neighbouring tables with whatever noise makes the public transcript the same, as in
-``test_pmw``; the asker chooses questions and errors by what was published.
+The shipped estimator runs on both of two neighbouring tables, with the noise that makes the public transcript the same, as in
+``test_pmw``. The asker chooses questions and errors depending on earlier published values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A running count loses no more than it claims, by exact computation for all events that one person can have in a small horizon.
 
-Whoever is in the data or not, each answer is a sum of exact node sums and of the noise that belongs to the nodes. What noise each
-answer has is seen at the shipped worker, whose draws are taken down by name; how likely what is published is, follows from
-the sampler's own fixed-point probabilities. The answers tell each node's noisy sum, so that the nodes together decide.
+For any data, each answer is a sum of exact sums of nodes and of the nodes' noise. The test records the names of the shipped worker's
+draws, which show the noise in each answer. The probability of published numbers follows from the sampler's own fixed-point
+probabilities. The answers reveal each node's noisy sum, so the loss is that of all nodes together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A person with all events moves no number of a standing stream further than promised, in any window and group.
 
-Small topics are enumerated with whole people added, removed and replaced, and go through the shipped code from the events' bytes to
-the numbers that merging asks. docs/proofs/standing-streams.md has the proof of what is checked here.
+All small topics with a whole person added, removed or replaced go through the shipped code, from the events' bytes to the numbers in
+merging's questions. docs/proofs/standing-streams.md proves this claim.
 """
 
 from __future__ import annotations

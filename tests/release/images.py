@@ -1,7 +1,7 @@
 """Builds the real image, and runs its programs from its file system, without a container daemon.
 
-Buildah works with nothing but a chroot here: what it runs has the image's files, user and environment, and the machine's
-network and processes.
+Buildah uses only a chroot here: its programs have the image's files, user and environment, but the machine's network and
+processes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Keeps the records of this version for tests of later versions: ``python -m tests.upgrade.record NAME``.
 
-The engine and all processors run on the simulated broker, without a fault: streams of all mechanisms are opened, asked,
-closed and halted. Everything that is committed afterwards goes into one file, byte for byte, and the version's own code
-into another, in place of the code of the version before. Run it from a checkout of the version that is to be kept, and never
-again for that version: a file that a later one wrote proves nothing.
+The engine and all processors run on the simulated broker, without faults: streams of all mechanisms are opened, asked,
+closed and halted. One file gets all committed records, byte for byte; another file gets the version's own code, and replaces
+that of the previous version. Run it once, from a checkout of the version to be kept: a file that a later version wrote would
+prove nothing.
 """
 
 from __future__ import annotations

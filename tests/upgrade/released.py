@@ -1,7 +1,6 @@
 """Runs services of the last release from its own code, which is kept with its records.
 
-Its packages alone are of that release: what they stand on is what is installed for this one, as where both are upgraded in
-place.
+Only Sotto's packages are from that release. Their dependencies are those of this version, as after an upgrade in place.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Workers of the last release and of this version share a group on a real broker, while some of them are killed.
 
-What is asked and requested is what the recordings of that release hold: it knows all of it. The steps are those of
-`docs/production.md` (Upgrade), each cut short by a kill. Versions may reckon otherwise how much work a question is, and so which
-are busy: all work is taken on.
+The questions and requests are from the recordings of that release, so it knows all of them. The steps are those of
+`docs/production.md` (Upgrade), each interrupted by a kill. There is no limit on outstanding work, because versions may measure
+the work of a question differently, and would refuse different questions as ``busy``.
 """
 
 from __future__ import annotations

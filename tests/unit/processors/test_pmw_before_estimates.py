@@ -1,6 +1,6 @@
 """Streams of pmw from before estimates are still read, restored and answered as earlier.
 
-The records beside this file were written by the version before, with the key of these tests.
+The records next to this file were written by the version before estimates, with the key of these tests.
 """
 
 from __future__ import annotations

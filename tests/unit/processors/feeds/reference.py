@@ -129,7 +129,7 @@ def refused_by(
 ) -> list[tuple[int, str]]:
     """Return the offset and code of a topic's events with impossible dates, by the broker's clock.
 
-    Streams that control tells of at 0 count all that the topic has.
+    Streams with a control event at time 0 count all events of the topic.
     """
     found = []
     for record in records:
