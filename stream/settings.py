@@ -172,7 +172,7 @@ class Settings(BaseSettings):
     """Most seconds for reading one table."""
 
     table_readings: Annotated[int, Field(ge=1, le=64)] = 2
-    """Most tables that the budget service reads at the same time, each within these limits."""
+    """Most tables that a service reads at the same time, each within these limits."""
 
     engine_folder: str = ""
     """Folder on local disk for files of digests of retired streams, and for the databases of tables with another

@@ -240,6 +240,8 @@ class PartitionTask:
             else:
                 ready = reading is not None and reading.has_finished_readings
                 await self._answering.run_idle(session, in_thread=ready, idle=not fetched)
+                if ready:
+                    await self._answering.run_step(session, session.refusals.report, processor, in_thread=True)
             if time.monotonic() - self._disturbed > CALM_SECONDS:
                 self.health.recover()
 

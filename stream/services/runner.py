@@ -194,16 +194,18 @@ def build_worker_engine(
 ) -> Engine:
     """Return an engine that answers queries."""
     from stream.worker.fair_shares import Limits  # noqa: PLC0415
+    from stream.worker.table_loads import TableLoads  # noqa: PLC0415
     from stream.worker.worker_processor import QueryProcessor  # noqa: PLC0415  (imports of the other role are slow)
 
     tables = table_store(settings, key)
+    loads = TableLoads(tables, ThreadPoolExecutor(settings.table_readings, thread_name_prefix="reading"))
     limits = Limits.of(settings.work_outstanding, settings.work_rate)
     health = health or ServiceHealth("worker")
     role = EngineRole(
         name="worker",
         group=worker_group(settings),
         status_topic=topics.status,
-        make_processor=lambda partition: QueryProcessor(topics, partition, key, tables, limits),
+        make_processor=lambda partition: QueryProcessor(topics, partition, key, tables, limits, loads),
         guard=witness_guard(settings, topics, health),
     )
     return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)

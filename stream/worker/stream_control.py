@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from schemas import FIRST_VERSION, Checkpoint, EventsSource, Progress, TableSource
+from schemas import FIRST_VERSION, Checkpoint, EventsSource, Progress
 from schemas.wire import struct
 from stream.privacy.accuracy.source_facts import questions_in_period
 from stream.processing.protocol import (
@@ -23,8 +23,6 @@ from stream.processing.protocol import (
     is_stale,
     topic_ids_of,
 )
-from stream.tables.counted_table import CountedTable
-from stream.tables.store import TableStore
 from stream.worker.families import Families
 from stream.worker.hosted_streams import (
     CLOSED,
@@ -36,17 +34,18 @@ from stream.worker.hosted_streams import (
     answering_mask,
 )
 from stream.worker.stream_records import UPDATE_PREFIX, DefinitionReader, StreamDefinition, UpdateLog, update_key
+from stream.worker.table_loads import PartitionTables
 
 
 class StreamControl:
-    """Adds and ends a partition's streams according to control events, and keeps their tables in memory.
+    """Adds and ends a partition's streams according to control events.
 
     If ``runs_in_thread`` is True, the engine answers in a thread. It becomes True with the first stream that
     reads a table or is not a sparse vector, because one question to such a stream may take a second.
     """
 
     def __init__(
-        self, streams: HostedStreams, tables: TableStore, changelog: str, forget_slot: Callable[[int], None]
+        self, streams: HostedStreams, tables: PartitionTables, changelog: str, forget_slot: Callable[[int], None]
     ) -> None:
         """``forget_slot`` is called before a retired stream's slot is released."""
         self.runs_in_thread = False
@@ -58,15 +57,16 @@ class StreamControl:
         self._forget_slot = forget_slot
         self._reader = DefinitionReader(streams.terms_table)
         self._pending_ends: dict[int, StreamDefinition] = {}
-        self._tables_in_use: dict[int, CountedTable] = {}
         self._checkpoints_without_definition: Mapping[str, str] = {}
 
     def set_checkpoints_without_definition(self, checkpoints: Mapping[str, str]) -> None:
         """Set the incarnations, by stream, of restored checkpoints whose stream has no control event."""
         self._checkpoints_without_definition = checkpoints
 
-    def apply_events(self, records: Sequence[RecordLike]) -> list[int]:
+    def apply_events(self, records: Sequence[RecordLike], *, may_hold: bool = False) -> list[int]:
         """Apply control events in order and return the slots of their streams.
+
+        With ``may_hold``, a refreshed stream gets its new version when the table is loaded.
 
         Digests of retired streams are applied first, because definitions are deleted only after the digests
         are written.
@@ -82,7 +82,8 @@ class StreamControl:
         definitions = self._reader.read([record.value or b"" for record in named])
         for record, definition in zip(named, definitions, strict=True):
             if definition is not None:
-                readable.append(definition)
+                if not (may_hold and self._tables.hold(record, definition)):
+                    readable.append(definition)
                 continue
             slots += self._add_streams(readable)
             readable = []
@@ -198,28 +199,11 @@ class StreamControl:
             if isinstance(source, EventsSource) and source.has_periods:
                 for slot in slots[terms_of == index].tolist():
                     streams.life.refuse(slot, MODEL_NOT_ASKED_REASON)
-            if not isinstance(source, TableSource):
-                continue
-            try:
-                self._tables_in_use[index] = self._tables.get(source, terms.fingerprint, terms.version)
-            except ValueError as error:
-                for slot in slots[terms_of == index].tolist():
-                    if slot not in missing_keys:
-                        streams.life.refuse(slot, f"table: {error}")
+            self._tables.use(index)
         # A table becomes unnecessary only if a stream was refreshed or has ended.
         renewed = any(streams.terms[index].version > FIRST_VERSION for index in indices)
         if renewed or not answering_mask(streams.columns.gather(slots)).all():
-            self._release_tables()
-
-    def _release_tables(self) -> None:
-        """Release the tables from which no stream answers."""
-        if not self._tables_in_use:
-            return
-        columns = self._streams.columns
-        hosted = slice(len(self._streams))
-        terms_of = columns.terms_of[hosted][answering_mask(columns)[hosted]]
-        needed = np.bincount(terms_of, minlength=len(self._streams.terms))
-        self._tables_in_use = {index: table for index, table in self._tables_in_use.items() if needed[index]}
+            self._tables.release_unused()
 
     def end_streams(self) -> npt.NDArray[np.intp]:
         """End the streams that control events have ended, and return their slots.
@@ -236,7 +220,7 @@ class StreamControl:
                 ended.append(slot)
         self._pending_ends = waiting
         if ended:
-            self._release_tables()
+            self._tables.release_unused()
         return np.array(ended, dtype=np.intp)
 
     def _is_still_asked(self, slot: int, definition: StreamDefinition) -> bool:

@@ -26,6 +26,7 @@ from stream.worker.families.sparse_vector_family import QuestionRows, QuestionSt
 from stream.worker.hosted_streams import HALTED, HostedStreams
 from stream.worker.output_encoding import OutputEncoder
 from stream.worker.stream_control import StreamControl, WorkerRestore
+from stream.worker.table_loads import PartitionTables, TableLoads
 
 MAX_BATCH_WORK = 3 * SECOND // 20
 """Most work per batch, so that a batch is committed early and the service can stop in time."""
@@ -40,9 +41,18 @@ class QueryProcessor:
     """Answers the queries of one partition's streams."""
 
     def __init__(
-        self, topics: Topics, partition: int, key: NoiseKey, tables: TableStore, limits: Limits = NO_LIMITS
+        self,
+        topics: Topics,
+        partition: int,
+        key: NoiseKey,
+        tables: TableStore,
+        limits: Limits = NO_LIMITS,
+        loads: TableLoads | None = None,
     ) -> None:
-        """Limit outstanding work by ``limits``, which must be equal on all workers."""
+        """Limit outstanding work by ``limits``, which must be equal on all workers.
+
+        ``loads`` loads tables beside the steps; without it, steps load them.
+        """
         self.inputs = (topics.queries,)
         self.tables = (topics.control,)
         self.changelog = topics.state
@@ -50,7 +60,8 @@ class QueryProcessor:
         self._topics = topics
         self._partition = partition
         self._encoder = OutputEncoder(topics, partition, self.streams)
-        context = Context(self.streams, tables, topics.queries, partition)
+        self._tables = PartitionTables(self.streams, loads or TableLoads(tables))
+        context = Context(self.streams, tables, topics.queries, partition, self._tables.await_slots)
         self._reply_publisher = ReplyPublisher(self.streams, self._encoder)
         self._column_publisher = ColumnPublisher(self.streams, self._encoder)
         self._families = families(context)
@@ -64,7 +75,7 @@ class QueryProcessor:
             stream_families.forget_stream(streams.kinds[slot], slot)
             admission.shares.forget(slot)
 
-        self._control = StreamControl(streams, tables, topics.state, forget_slot)
+        self._control = StreamControl(streams, self._tables, topics.state, forget_slot)
         self._restore = WorkerRestore(topics.control, self._control, self.streams)
         self._status_due = 0.0
 
@@ -102,7 +113,10 @@ class QueryProcessor:
 
     def follow(self, records: Sequence[RecordLike]) -> Outputs:
         """Apply control events; write the last totals of each ended stream once, and drop retired streams."""
-        slots = self._control.apply_events(records)
+        return self._apply_events(records, may_hold=True)
+
+    def _apply_events(self, records: Sequence[RecordLike], *, may_hold: bool) -> Outputs:
+        slots = self._control.apply_events(records, may_hold=may_hold)
         slots = self._control.drop_retired([*slots, *self._control.slots_of_deleted(records)])
         self._control.refuse_unanswerable_streams(np.array(slots, dtype=np.intp))
         return self._end_streams()
@@ -110,6 +124,15 @@ class QueryProcessor:
     def refusals(self) -> Mapping[str, int]:
         """Count the open streams that this worker refuses, by reason."""
         return self.streams.refusals()
+
+    @property
+    def has_finished_readings(self) -> bool:
+        """True if a table has been loaded."""
+        return self._tables.has_finished
+
+    def cancel_readings(self) -> None:
+        """Cancel the loads of tables, because the partition goes."""
+        self._tables.cancel()
 
     def prepare(self, records: Sequence[RecordLike]) -> QueryBatch:
         """Decode the records of one step: all records or, in a thread, up to ``MAX_BATCH_WORK``.
@@ -119,8 +142,12 @@ class QueryProcessor:
         return self._admission.read(records, MAX_BATCH_WORK if self.runs_in_thread else math.inf)
 
     def collect_due_outputs(self, now: float) -> Outputs:
-        """End streams, and write status records of changed streams once per interval."""
-        outputs = self._end_streams()
+        """Take in loaded tables, end streams, and write status records of changed streams once per interval."""
+        outputs = (
+            self._apply_events(self._tables.settle(), may_hold=False)
+            if self._tables.has_finished
+            else self._end_streams()
+        )
         if now >= self._status_due:
             self._status_due = now + STATUS_SECONDS
             changed = np.flatnonzero(self.streams.columns.changed[: len(self.streams)])
@@ -134,6 +161,7 @@ class QueryProcessor:
         outputs = self._end_streams()
         if not records:
             return outputs
+        self._tables.await_slots(slot for _, slot, _ in batch.unresolved)
         admitted = self._admission.admit(batch)
         answers: list[Message | None] = [None] * (len(records) - len(admitted.rows.slots) and len(records))
         for place, rejection in admitted.rejected:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from schemas import Answer, OpenStream, RegisterSource
 from sotto import AsyncClient, Refused, Timeout
 from stream.engine.group_engine import Engine
 from stream.privacy.noise.keys import NoiseKey
+from stream.processing.topic_names import partition_of
 from stream.services.runner import build_budget_engine, build_worker_engine
 from stream.settings import Settings
 from stream.tables.readers.table_reading import READING_PROCESS, GuardedReader
@@ -118,6 +120,31 @@ async def test_budget_service_killed_while_it_reads_decides_once(
     assert (again.outcome, again.sequence) == ("registered", (await asking)[0].sequence)
     decided = [entry.request async for entry in client.trail() if entry.kind == "request"]
     assert decided.count("slow") == decided.count("open") == 1
+
+
+async def test_worker_answers_other_streams_while_it_loads(
+    client: AsyncClient, start: StartService, tmp_path: Path
+) -> None:
+    """While a worker loads a table, it answers another stream of the same partition."""
+    path = tmp_path / "people.csv"
+    path.write_text("age\n" + "20\n30\n" * 1_000_000)
+    start("budget")
+    await client.register(people("people", path))
+    await client.register(source("feed"))
+    home = partition_of(b"adults", client.topics.partitions)
+    names = map("beside-{}".format, count())
+    beside = next(name for name in names if partition_of(name.encode(), client.topics.partitions) == home)
+    await client.open(stream(beside, mechanism={"cutoff": 2}))
+    worker = start("worker")
+    assert (await client.ask({"stream": beside, "value": 1e9}, outcomes=True)).outcome == "above"
+    await client.open(stream("adults", "people", mechanism={"threshold": 10_000.0}))
+    async with asyncio.timeout(SECONDS):
+        while (reading := reading_process_of(worker.pid)) is None:
+            await asyncio.sleep(0.01)
+    os.kill(reading, signal.SIGSTOP)
+    assert (await client.ask({"stream": beside, "value": 1e9}, outcomes=True)).outcome == "above"
+    os.kill(reading, signal.SIGCONT)
+    assert (await client.ask({"stream": "adults", "where": "age >= 18"}, outcomes=True)).outcome == "above"
 
 
 async def test_a_table_that_unfolds_into_much_is_refused_and_stops_neither_services_nor_their_next_start(

@@ -57,9 +57,8 @@ def group_of(role: str) -> str:
     return f"{SETTINGS.prefix}-{role}"
 
 
-@cache
 def tables() -> TableStore:
-    """Return a store with the table that all processes read."""
+    """Return a store for the tables of one process."""
     store = TableStore.keyed_by(KEY)
     store.put("people", ROWS)
     return store

@@ -35,6 +35,7 @@ from stream.worker.admission import QueryBatch
 from stream.worker.fair_shares import Shares
 from stream.worker.hosted_streams import HostedStreams, LifeCycle
 from stream.worker.stream_records import StreamDefinition, UpdateLog
+from stream.worker.table_loads import PartitionTables
 from stream.worker.worker_processor import QueryProcessor
 from tests.simulation.clients import MAX_POLL_INTERVAL_MS, SimulatedProducer
 from tests.simulation.retirement_mutations import RETIREMENT
@@ -313,6 +314,19 @@ def requests_overtaken() -> Iterator[None]:
 
 
 @contextmanager
+def refreshes_forgotten() -> Iterator[None]:
+    """A worker forgets the control events that it has held until a table was loaded."""
+    settle = PartitionTables.settle
+
+    def forgetful(self: PartitionTables) -> list[RecordLike]:
+        settle(self)
+        return []
+
+    with patch.object(PartitionTables, "settle", forgetful):
+        yield
+
+
+@contextmanager
 def periods_begun_by_a_restart() -> Iterator[None]:
     """The budget service begins a new period at each start."""
     restored = BudgetProcessor.end_restore
@@ -557,6 +571,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     requests_granted_again,
     waiting_requests_forgotten,
     requests_overtaken,
+    refreshes_forgotten,
     *RETIREMENT,
     periods_begun_by_a_restart,
     claims_of_populations_lost,

@@ -6,7 +6,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -28,11 +27,13 @@ from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_o
 from stream.services.witness_guards import AnchoringGuard, WitnessGuard
 from stream.witnesses.anchor import Anchor, WitnessError, largest_end
 from stream.worker.fair_shares import Limits
+from stream.worker.table_loads import TableLoads
 from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY
 from tests.chaos.checker import check_letters, examine
 from tests.chaos.replay import Installation, Logs, answers_codec, as_read, differences
 from tests.chaos.trails import check_anchors
+from tests.held_threads import HeldFuture, HeldThreads
 from tests.simulation.broker import Broker
 from tests.simulation.cast import (
     CASTS,
@@ -111,23 +112,17 @@ class Beginning(NamedTuple):
     limits: Limits = LIMITS
 
 
-class VirtualThreads(Executor):
-    """Threads that read tables; each reading ends after some virtual seconds."""
+class VirtualThreads(HeldThreads):
+    """Threads that read tables: a reading ends after some virtual seconds, or when a step waits for it."""
 
     def __init__(self, loop: VirtualLoop, chance: random.Random) -> None:
+        super().__init__()
         self._loop = loop
         self._chance = chance
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-
-        def work() -> None:
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except Exception as error:  # noqa: BLE001  (handed on, as a thread's would be)
-                future.set_exception(error)
-
-        self._loop.call_later(self._chance.uniform(0.0, READING_SECONDS), work)
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> HeldFuture:
+        future = super().submit(fn, *args, **kwargs)
+        self._loop.call_later(self._chance.uniform(0.0, READING_SECONDS), future.run)
         return future
 
 
@@ -184,17 +179,19 @@ class World:
 
     def _engine(self, role: Literal["worker", "budget"], member: str, clients: Clients) -> Engine:
         topics, minting = self.topics, self.branch()
+        store = tables()
+        loads = TableLoads(store, self._threads)
 
         def make(number: int) -> Processor:
             if role == "worker":
-                processor = FragileProcessor(topics, number, KEY, tables(), self.installation.limits)
+                processor = FragileProcessor(topics, number, KEY, store, self.installation.limits, loads)
                 processor.failures = self.failures
                 return processor
             return BudgetProcessor(
                 topics,
                 number,
                 key_id=KEY.key_id,
-                tables=tables(),
+                tables=store,
                 new_incarnation=lambda _: minting.randbytes(16),
                 retire_after_ms=self.retire_after_ms,
                 threads=self._threads,
@@ -324,6 +321,8 @@ class World:
         """
         life = self._life(number)
         if life is None or life.writer._producer.in_transaction:
+            return False
+        if life.processor._tables._held:  # it may answer from an earlier version of the table
             return False
         for topic in (self.topics.queries, self.topics.control):
             records = self.broker.committed(topic, number)

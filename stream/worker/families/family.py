@@ -316,6 +316,8 @@ class Context:
     tables: TableStore
     topic: str
     partition: int
+    await_tables: Callable[[Iterable[int]], None] = lambda _: None
+    """Waits until the tables of the streams in some slots are loaded."""
 
     def mechanism(self, slot: int, kind: type[Kind]) -> Kind:
         """Return a stream's mechanism; TypeError if it is not of this class."""
@@ -485,8 +487,10 @@ class Context:
         a person. If several rows of a person count, the number of rows is private, and the result None. The
         number of rows outside the domains is always private.
         """
-        source = self.source_table(slot)
-        return self.table(slot).public_size if rows_are_public(source) else None
+        if not rows_are_public(self.source_table(slot)):
+            return None
+        self.await_tables((slot,))
+        return self.table(slot).public_size
 
 
 _OTHER_FORMS: Final = ("people", "group_by", "person_sum", *STATISTICS)

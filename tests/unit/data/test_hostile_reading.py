@@ -7,12 +7,15 @@ import fcntl
 import os
 import signal
 import subprocess
+from contextvars import copy_context
 from pathlib import Path
+from threading import Event
 from time import monotonic
 
 import pytest
 
 from schemas import TableSource
+from stream.tables.engines.engine_limits import CancelledStepError, current_cancellation
 from stream.tables.readers import table_reading as reading_module
 from stream.tables.store import TableStore
 from tests.unit.data.guarded import AGE, cause, reader
@@ -93,6 +96,20 @@ def test_a_reading_process_that_leaves_another_behind_is_done_with_in_its_time(
         # While this is held, its process is alive.
         fcntl.flock(file, fcntl.LOCK_EX)
     assert monotonic() - begun < 10
+
+
+def test_reading_ends_when_its_partition_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reading that would go on for minutes ends with its partition, and is no refusal of the table."""
+    table = taken_over(tmp_path, monkeypatch, "import time; time.sleep(600)")
+    given_up = Event()
+    given_up.set()
+
+    def read() -> None:
+        current_cancellation.set(given_up)
+        with pytest.raises(CancelledStepError):
+            reader(tmp_path).read(table)
+
+    copy_context().run(read)
 
 
 def test_a_service_without_room_for_a_process_reads_the_table_when_there_is(
