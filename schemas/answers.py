@@ -169,7 +169,7 @@ HEADER_PREFIX = "__connect.errors."
 """The prefix of Kafka Connect's headers, so that its tools can read Sotto's dead letters."""
 
 OPTIONAL_FACTS: Final = ("last_offset", "codec", "length", "digest", "key_length", "header_count")
-"""Facts that only dead letters with a part of the refused event have."""
+"""Facts that most dead letters lack; they are set if the event was cut, or if a whole batch was refused."""
 
 
 class RejectedHeaders(Event):

@@ -157,7 +157,10 @@ Analysts = Annotated[tuple[Identifier, ...], Field(max_length=1000, strict=False
 """Names of analysts with a right to open streams."""
 
 Surplus = Annotated[int, Field(ge=-(2**62), le=2**62)]
-"""The cost of charged answers beyond ordinary charges, in units of 2⁻²⁰ of an ordinary charge; may be negative."""
+"""The cost of charged answers beyond ordinary charges; it may be negative.
+
+Its unit is 2⁻²⁰ of an ordinary charge.
+"""
 
 Incarnation = Annotated[str, text_matching(r"^[0-9a-f]{32}$", "give 32 hexadecimal digits, letters in lower case")]
 """128 random bits in hexadecimal that distinguish streams opened under the same name."""

@@ -210,7 +210,10 @@ class RecordReader:
 
 
 class RecordWriter:
-    """Writes the Kafka records of one batch, at most ``max_records`` in ``room`` bytes; the first record always fits."""
+    """Writes the Kafka records of one batch.
+
+    A batch has at most ``max_records`` records in ``room`` bytes; the first record always fits.
+    """
 
     def __init__(self, room: int, max_records: int, largest: int, header: int) -> None:
         """Set the limits; ``largest`` is the size of the largest record, and ``header`` that of the batch's header."""

@@ -133,7 +133,10 @@ def describe_reasons(reasons: tuple[str | None, ...]) -> str | None:
 
 
 def _error_of(number: float, interval: Interval | None, alpha: float | None) -> float | None:
-    """Return the most by which a number may be wrong: the farther end counts, because limits may cut the nearer end."""
+    """Return the most by which a number may be wrong.
+
+    The farther end of the interval counts, because a limit of the range may cut off the nearer end.
+    """
     if interval is None:
         return alpha
     low, high = interval

@@ -113,7 +113,10 @@ def _describe_ends(
 
 
 def _ends_in_condition(text: str, attributes: Mapping[str, Domain]) -> Iterator[tuple[str, bool]]:
-    """Yield each end of a range beyond which a condition holds for other rows: attribute, and whether it is the last."""
+    """Yield each end of a range beyond which a condition holds for other rows than at the end.
+
+    An end is an attribute, and whether it is the last end.
+    """
     wider = _widen(attributes)
     predicate = _parse(text, {**attributes, **{name: domain for name, (domain, _) in wider.items()}})
     for leaf in _list_leaves(predicate):
@@ -124,7 +127,10 @@ def _ends_in_condition(text: str, attributes: Mapping[str, Domain]) -> Iterator[
 
 
 def _ends_in_groups(where: str, name: str, attributes: Mapping[str, Domain]) -> Iterator[bool]:
-    """Yield the ends of an attribute's range that a condition does not exclude: False for the first, True for the last."""
+    """Yield the ends of an attribute's range that a condition does not exclude.
+
+    False stands for the first end, True for the last.
+    """
     predicate, size = _parse(where, attributes), attributes[name].size
     for is_last, cuts in ((False, (0, 1)), (True, (size - 1, size))):
         if conjunction([predicate, make_leaf(name, size, cuts)]) != FALSE:
@@ -150,7 +156,10 @@ def _list_leaves(predicate: Predicate) -> Iterator[Codes]:
 
 
 def _widen(attributes: Mapping[str, Domain]) -> dict[str, tuple[Domain, int]]:
-    """Return each clamped domain with cells beyond both ends, and the number of added cells before its first value."""
+    """Return each clamped attribute's domain with added cells beyond both ends.
+
+    The number is that of the cells that are added before the first value.
+    """
     wider = {}
     for name, domain in attributes.items():
         if _is_clamped(domain):
@@ -219,7 +228,10 @@ def _range_text(domain: Domain) -> str:
 
 
 def _is_clamped(domain: Domain) -> bool:
-    """Return whether values outside a domain count as its ends; parts of dates, such as the hour, are never outside."""
+    """Return whether values outside a domain count as its ends.
+
+    Parts of dates, such as the hour, are never outside.
+    """
     match domain:
         case Dates():
             return domain.part is None and domain.outside == "clamp"

@@ -303,7 +303,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Combines conditions: all ``parts`` hold (``and``), one part holds (``or``), or the only part does not (``not``)."""
+    """Combines conditions.
+
+    All ``parts`` must hold (``and``), at least one part (``or``), or the only part must not hold (``not``).
+    """
 
     connective: Literal["and", "or", "not"]
     parts: tuple[Having, ...]

@@ -24,7 +24,7 @@ SUPPORTED_SUBQUERIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PeopleQuery:
-    """A subquery that makes one row of each person's rows of ``table`` that satisfy ``where``."""
+    """A subquery with one row for each person: it groups the rows of ``table`` that satisfy ``where``."""
 
     table: exp.Table
     person: str

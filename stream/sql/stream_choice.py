@@ -98,7 +98,10 @@ def choose_stream(
 def list_tables(
     sources: Iterable[SourceRecord], grants: Iterable[GrantRecord]
 ) -> dict[str, dict[str, Domain | Text]]:
-    """Return the sources and open streams that FROM can name, with the attributes that statements about each can name."""
+    """Return the sources and open streams that FROM can name.
+
+    Each has the attributes that statements about it can name.
+    """
     tables = {one.source.source: one.source for one in sources if isinstance(one.source, TableSource)}
     found: dict[str, dict[str, Domain | Text]] = {}
     for grant in grants:

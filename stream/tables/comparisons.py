@@ -196,7 +196,10 @@ class Attribute:
             ) from None
 
     def _cell_beginning_at(self, domain: Dates, at: int, text: str) -> int:
-        """Return the code of the calendar cell that begins at a day or instant; at the domain's end, the number of cells."""
+        """Return the code of the calendar cell that begins at a day or instant.
+
+        At or after the end of the domain, the number of cells is returned.
+        """
         calendar = domain.calendar
         if at <= calendar.start(0):
             return 0
@@ -277,12 +280,12 @@ MAX_SHAPED_LENGTH: Final = 512
 """Length of the longest text whose shape is cached; shapes of longer texts rarely repeat."""
 
 Ranges = tuple[tuple[str, int, int, int], ...]
-"""Attributes in sorted order, each with its name, its size, and a half-open range of some but not all of its codes."""
+"""Attributes in sorted order: name, size, and a half-open range of some but not all codes."""
 
 _NumberOffsets = tuple[tuple[int, int], ...]
 """The numbers of a text that bound one end of a range, as their positions, each with an amount to subtract."""
 _Range = tuple[str, int, int, int, _NumberOffsets, _NumberOffsets]
-"""An attribute's name, its size, the range by the shape alone, and the numbers that bound its lower and upper end."""
+"""A range in a shape: attribute, size, the range without the text's numbers, and the numbers that bound either end."""
 _Shape = tuple[_Range, ...]
 
 _NUMBER_HOLE: Final = "\0"

@@ -130,7 +130,7 @@ def cell_mask(predicate: Predicate, sizes: Mapping[str, int]) -> npt.NDArray[np.
             )
         if size != node.size:
             raise PredicateError(
-                f"the tensor declares {quote_name(node.attribute)} otherwise; parse the predicate for its attributes"
+                f"the tensor declares {quote_name(node.attribute)} with other values; parse the predicate for its attributes"
             )
         broadcast = [1] * len(shape)
         broadcast[axes[node.attribute]] = node.size
@@ -328,7 +328,7 @@ class CountedTable(ABC):
         domain = self.attributes.get(leaf.attribute)
         if domain is None or domain.size != leaf.size:
             raise DataError(
-                f"the table declares {quote_name(leaf.attribute)} otherwise; parse the predicate for this table"
+                f"the table declares {quote_name(leaf.attribute)} with other values; parse the predicate for this table"
             )
 
     def _require_declared(self, attributes: Sequence[str]) -> dict[str, Domain]:

@@ -143,7 +143,10 @@ def memory_of(predicate: Predicate) -> int:
 
 
 def _merge_leaves(parts: Iterable[Predicate], needed: Callable[[int], int]) -> set[Predicate]:
-    """Drop repeated parts; merge the n leaves of an attribute to the codes that at least ``needed(n)`` of them have."""
+    """Drop repeated parts, and merge the leaves of each attribute to one leaf.
+
+    If an attribute has n leaves, the merged leaf has the codes that are in at least ``needed(n)`` of them.
+    """
     merged: set[Predicate] = set()
     leaves: dict[str, list[Codes]] = {}
     for part in parts:

@@ -63,7 +63,7 @@ class RowOwners:
 def person_names(name: str, column: pl.Series) -> tuple[pl.Series, Mask]:
     """Return each row's person as text, and a mask of the rows with a missing or blank name.
 
-    Names are stripped, and 1.0 becomes 1, because some programs write a column of integers as floats if
+    Names are stripped of spaces at both ends, and 1.0 becomes 1, because some programs write a column of integers as floats if
     a cell is missing. ColumnError if the column's type cannot be read as text.
     """
     texts = as_text(name, column)
@@ -106,7 +106,7 @@ class PersonNumbering:
 
 
 def contribution_key(key: bytes, source: str) -> bytes:
-    """Derive the key by which a source's rows are chosen from a deployment's key."""
+    """Derive from a deployment's key the key that determines which rows of a source count."""
     return blake3(source.encode(), key=blake3(_KEY_PURPOSE, key=key).digest()).digest(NAME_BYTES)
 
 

@@ -23,7 +23,7 @@ from stream.tables.table_errors import UnreadableError
 
 DESCRIPTION_SUFFIX: Final = ".schema.json"
 READ_PARTS: Final = (
-    "Read are the names and types of the first 1,024 columns (the first line of a CSV file, within its first 64 KiB; the schema "
+    "Sotto reads only the names and types of the first 1,024 columns (the first line of a CSV file, within its first 64 KiB; the schema "
     "of a Parquet file, a Delta table or a database) and the file TABLE.schema.json beside the table, if there is one. The first "
     "line of a CSV file is shown as names; in a file without a line of names, this line is a row. Nothing else of a row is shown."
 )
@@ -41,7 +41,10 @@ _domain: TypeAdapter[Domain] = TypeAdapter(Domain)
 
 
 class ColumnType(NamedTuple):
-    """A column's name and type; ``kind`` is polars' name of the type, ``scale`` a decimal's digits after the point."""
+    """A column's name and type.
+
+    ``kind`` is polars' name of the type, and ``scale`` the number of digits after the point of a decimal.
+    """
 
     name: str
     kind: str
@@ -115,7 +118,7 @@ def read_description(path: str, roots: tuple[Root, ...] | None = None) -> TableD
 
 
 def remark_on_types(columns: Sequence[ColumnType], proposed: Sequence[ProposedAttribute]) -> str | None:
-    """Return a remark if no column of a table has a type, and its kinds are therefore still open."""
+    """Return a remark if no column of a table has a type, so that its owner must choose all kinds."""
     is_untyped = all(column.kind == "String" for column in columns)
     return _UNTYPED_TEXT if is_untyped and any("values" in one.missing for one in proposed) else None
 

@@ -17,7 +17,7 @@ class OrderedValues:
     """The values of an ordered attribute's codes 0 … ``size`` − 1, in increasing order.
 
     - A code stands for the values from ``low`` to ``high``; ``middle`` represents them.
-    - ``step`` is the distance of neighboring values. It is None if the values have no variance, as bins and dates.
+    - ``step`` is the distance of neighboring values. It is None for bins and dates, whose values have no variance.
     - ``text`` returns the text of a code of dates and ordered categories, whose numbers are the codes themselves.
     - ``distances`` is False for ordered categories, whose values have no distances.
     """

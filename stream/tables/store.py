@@ -243,7 +243,7 @@ class TableStore:
                 table = build_table(rows, source, self._keys[0])
                 current = _CurrentTable(stamp, table, fingerprint(table, source, self._keys[0]))
             except EngineStatementError as error:
-                # An engine's failure makes a question wait, but refuses the loading of a table.
+                # If an engine fails, a question waits; but a table that cannot be loaded is refused.
                 raise UnreadableError(str(error), lasting=False, hidden=True) from None
             del rows
             if self._keeps_tables:
@@ -325,7 +325,10 @@ def fingerprint(table: CountedTable, source: TableSource, key: bytes, version: i
 
 
 def _ordered_parts(rows: Rows) -> Iterator[bytes | memoryview]:
-    """Yield the columns of the rows in order: the name and codes of each attribute, then the name and digests of each text."""
+    """Yield the columns of ordered rows as bytes.
+
+    First come the name and the codes of each attribute, then the name and the digests of each text.
+    """
     for name in sorted(rows.private_codes):
         yield name.encode()
         yield from _column_parts(rows.private_codes[name])
@@ -347,7 +350,10 @@ def _is_in_database(source: TableSource) -> bool:
 
 
 def _people_parts(rows: Rows | StoredRows, key: bytes) -> Iterator[bytes | memoryview]:
-    """Yield the people of a table: in the order of its rows in memory, or as one unordered hash of its stored rows."""
+    """Yield the people of a table as bytes.
+
+    The people of a table in memory are in the order of its rows; those of stored rows are one hash without an order.
+    """
     if isinstance(rows, Rows):
         if rows.people is not None:
             yield from _column_parts(rows.people.private_numbers)

@@ -79,7 +79,7 @@ class CellCheck:
         self._misfits: dict[What, _MisfitCells] = {}
 
     def add(self, column: pl.Series) -> tuple[Mask, Mask]:
-        """Return a mask of the cells with a code, and a mask of those whose code stands for another value than the cell's.
+        """Return two masks: cells with a code, and among these the cells whose code stands for another value.
 
         DataError if the column's type is not supported.
         """
@@ -100,7 +100,7 @@ class CellCheck:
     def misfits(self) -> tuple[Misfit, ...]:
         """Return the misfits, in the order of ``What``."""
         return tuple(
-            self._misfit_of(what, self._misfits[what]) for what in get_args(What) if what in self._misfits
+            self._make_misfit(what, self._misfits[what]) for what in get_args(What) if what in self._misfits
         )
 
     def undeclared(self) -> ValueCounts:
@@ -120,14 +120,14 @@ class CellCheck:
         missing = missing_cells(column)
         unread = np.isnan(numbers) & ~missing
         whole = numbers == np.floor(numbers) if isinstance(domain, Integers) else ~np.isnan(numbers)
-        low, high = _range(domain)
+        low, high = _limits_of(domain)
         below, above = whole & (numbers < low), whole & (numbers > high)
         broken = ~whole & ~missing & ~unread
         self._count("missing", missing)
         self._count("not a number", unread, column)
         self._count("not whole", broken, column)
-        self._measure(self._count("below", below), numbers[below], low)
-        self._measure(self._count("above", above), numbers[above], high)
+        self._measure_outside(self._count("below", below), numbers[below], low)
+        self._measure_outside(self._count("above", above), numbers[above], high)
         return missing | unread | broken | below | above
 
     def _add_dates(self, domain: Dates, column: pl.Series) -> Mask:
@@ -154,8 +154,8 @@ class CellCheck:
         self._count("missing", missing)
         self._count("not a number", unread, column)
         self._count("between steps", rounded, column)
-        self._measure(self._count("below", below), numbers[below], domain.minimum)
-        self._measure(self._count("above", above), numbers[above], domain.maximum)
+        self._measure_outside(self._count("below", below), numbers[below], domain.minimum)
+        self._measure_outside(self._count("above", above), numbers[above], domain.maximum)
         misfits: Mask = missing | unread | rounded | below | above
         return misfits
 
@@ -170,15 +170,15 @@ class CellCheck:
         return found
 
     @staticmethod
-    def _measure(found: _MisfitCells | None, outside: npt.NDArray[np.float64], end: float) -> None:
+    def _measure_outside(found: _MisfitCells | None, outside: npt.NDArray[np.float64], end: float) -> None:
         if found is None:
             return
         known = [] if found.farthest is None else [found.farthest]
         found.farthest = max([float(outside.min()), float(outside.max()), *known], key=lambda one: abs(one - end))
         found.sum_moved += float(np.sum(end - outside[np.isfinite(outside)]))
 
-    def _misfit_of(self, what: What, found: _MisfitCells) -> Misfit:
-        fate, becomes = self._fate(what)
+    def _make_misfit(self, what: What, found: _MisfitCells) -> Misfit:
+        fate, becomes = self._find_fate(what)
         is_counted = what in {"undeclared", "not a number", "not a date", "not whole"}
         return Misfit(
             attribute=self.name,
@@ -188,11 +188,11 @@ class CellCheck:
             becomes=becomes,
             found=found.values.most_frequent(),
             different=found.values.distinct_count() if is_counted else None,
-            farthest=None if found.farthest is None else _number(found.farthest),
+            farthest=None if found.farthest is None else _format_number(found.farthest),
             sum_moved=found.sum_moved if fate == "clamped" and isinstance(self.domain, Numeric) else None,
         )
 
-    def _fate(self, what: What) -> tuple[Fate, str | None]:
+    def _find_fate(self, what: What) -> tuple[Fate, str | None]:
         if isinstance(self.domain, Categories):
             return ("left out", None) if self.domain.other is None else ("other", self.domain.other)
         if what == "between steps":
@@ -200,11 +200,11 @@ class CellCheck:
         if what not in {"below", "above"} or self.domain.outside == "reject":
             return "left out", None
         if isinstance(self.domain, Numeric):
-            return "clamped", _number(self.domain.minimum if what == "below" else self.domain.maximum)
+            return "clamped", _format_number(self.domain.minimum if what == "below" else self.domain.maximum)
         if isinstance(self.domain, Dates):
             return "clamped", str(self.domain.values()[0 if what == "below" else -1])
         edges = self.domain.edges[:2] if what == "below" else self.domain.edges[-2:]
-        return "clamped", f"{_number(edges[0])} … {_number(edges[1])}"
+        return "clamped", f"{_format_number(edges[0])} … {_format_number(edges[1])}"
 
 
 def missing_cells(column: pl.Series) -> Mask:
@@ -217,11 +217,11 @@ def missing_cells(column: pl.Series) -> Mask:
     return empty.to_numpy()
 
 
-def _range(domain: Integers | Bins) -> tuple[float, float]:
+def _limits_of(domain: Integers | Bins) -> tuple[float, float]:
     if isinstance(domain, Integers):
         return domain.minimum, domain.maximum
     return domain.edges[0], domain.edges[-1]
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < _LARGEST_WHOLE else repr(value)

@@ -9,7 +9,7 @@ NOTICE: Final = (
     "PRIVATE: exact figures about people's rows, which no noise protects. They are for the table's owner alone: do not "
     "publish, log or send them. Nothing was sent, logged or stored."
 )
-"""Notice above every report, printed or as JSON."""
+"""The notice at the top of every report, both of printed reports and of JSON."""
 
 What = Literal[
     "missing", "undeclared", "not a number", "not a date", "not whole", "between steps", "below", "above"
@@ -197,13 +197,16 @@ class CheckReport:
     people: PersonRows | None
     suggestions: tuple[str, ...]
     times: EngineTimes | None = None
-    """None for a table in memory."""
+    """Measured times of the engine; None for a table in memory."""
 
     counted: int | None = None
-    """Number of rows that fit, have a person and are within the contribution bound; None without a declared person."""
+    """Number of rows that fit, have a person and are within the contribution bound.
+
+    None if the source declares no person column.
+    """
 
     view: ViewRows | None = None
-    """None for a source without a view."""
+    """Counts of the view's rows; None for a source without a view."""
 
     @property
     def fits(self) -> bool:

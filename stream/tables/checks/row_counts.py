@@ -135,7 +135,10 @@ def _count_left_out(contributions: list[int], left_out: list[int], rows: int, mo
 
 
 def _count_names(batches_of_names: Iterable[pl.Series], part: int, parts: int) -> pl.DataFrame:
-    """Count the rows of each name in the part ``part`` of ``parts``; the digest of its folded form decides the part."""
+    """Count the rows of each name in one of ``parts`` parts of all names.
+
+    A name is in the part ``part`` by the digest of its folded form.
+    """
     batches = []
     for names in batches_of_names:
         digests = pl.DataFrame({"name": names.hash(), "folded": _fold(names).hash()})
@@ -146,7 +149,10 @@ def _count_names(batches_of_names: Iterable[pl.Series], part: int, parts: int) -
 def _names_of_fitting_rows(
     file: TableScan, column: str, domains: Sequence[tuple[str, Domain]]
 ) -> Iterator[pl.Series]:
-    """Yield the persons of the rows whose cells are in the domains, in batches; rows without a person are left out."""
+    """Yield the persons of the rows whose cells are in the domains, in batches.
+
+    Rows without a person are left out.
+    """
     for batch in file.batches(list(dict.fromkeys([column, *(name for name, _ in domains)]))):
         texts, is_unnamed = person_names(column, batch[column])
         fits = ~is_unnamed

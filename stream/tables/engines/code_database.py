@@ -39,7 +39,7 @@ _REAL: Final = "real"
 """The name of the column that is 1 in rows of the table, and 0 in filler rows (see ``CodeTable.append``)."""
 
 Measure = tuple[str | None, Predicate]
-"""The sum of an attribute's codes over the rows that match a predicate; without an attribute, the number of rows."""
+"""A number about the rows that match a predicate: the sum of an attribute's codes, or without an attribute their count."""
 
 _FOLDER_PREFIX: Final = "sotto-codes-"
 _LOCK_NAME: Final = "lock"

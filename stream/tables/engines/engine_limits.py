@@ -101,15 +101,15 @@ _TOO_LONG: Final = "the statement took longer than SOTTO_ENGINE_SECONDS"
 
 
 class CancelledStepError(Exception):
-    """The partition of this step has been given up, and so the step has been cancelled."""
+    """The processing of a batch was cancelled, because its partition has been given up."""
 
 
 current_cancellation: Final[ContextVar[Event | None]] = ContextVar("current_cancellation", default=None)
-"""Set when the partition whose step runs in this context is given up."""
+"""The event that is set when the partition is given up whose batch is processed in this context."""
 
 
 def is_step_cancelled() -> bool:
-    """Return whether the partition of the current step has been given up."""
+    """Return whether the partition whose batch is processed in this context has been given up."""
     return (event := current_cancellation.get()) is not None and event.is_set()
 
 
@@ -223,7 +223,10 @@ class StatementRunner:
 
 @contextmanager
 def _acquire(lock: Lock | BoundedSemaphore, deadline: float) -> Iterator[None]:
-    """Hold a lock; EngineStatementError if the deadline passes first, CancelledStepError if the partition is given up."""
+    """Hold a lock during a ``with`` block.
+
+    EngineStatementError if it is not free before the deadline; CancelledStepError if the partition is given up.
+    """
     while True:
         if is_step_cancelled():
             raise CancelledStepError

@@ -1,7 +1,7 @@
 """Reads CSV files in blocks of whole rows, and refuses files with ambiguous quotes.
 
-Quotes decide which newlines end a row, so the quotes of all columns are checked before a block is
-parsed: a quoted cell begins and ends with a quote, inner quotes are doubled, and other cells have none.
+Quotes decide which newlines end a row, so the quotes of all columns are checked before a block is parsed. A quoted cell
+begins and ends with a quote, and quotes inside it are doubled. Other cells have no quotes.
 """
 
 from __future__ import annotations

@@ -286,7 +286,7 @@ def _client() -> Any:
         read_timeout=_READ_SECONDS,
         retries={"total_max_attempts": 3, "mode": "standard"},
     )
-    # Use a new session: boto3's default one keeps the credentials and addresses of its first use.
+    # A new session is used, because boto3's default session keeps the credentials and addresses of its first use.
     return boto3.Session().client("s3", config=settings)
 
 

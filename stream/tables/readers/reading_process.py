@@ -60,9 +60,11 @@ def landlock_version() -> int:
 def confine(readable: Iterable[Path]) -> bool:
     """Confine this process to reading these paths, Python's files and a few system files.
 
-    Afterwards it cannot write, create or remove files, start programs, or see other processes' memory. Linux 6.2 and
-    later also forbids truncation, 6.7 TCP, and 6.12 signals to other processes. File modes and times, Unix sockets by
-    path and UDP stay allowed. Return False, without a change, if Landlock is not available; OSError if it fails.
+    Afterwards it cannot write, create or remove files, start programs, or see other processes' memory. Newer kernels
+    also forbid truncation (from Linux 6.2 on), TCP (6.7) and signals to other processes (6.12). File modes and times,
+    Unix sockets by path and UDP stay allowed.
+
+    Return False, without a change, if Landlock is not available; OSError if it fails.
     """
     if not (known := landlock_version()):
         return False

@@ -61,7 +61,7 @@ def write_batch(pipe: IO[bytes], batch: EncodedBatch) -> None:
 
 
 def write_end(pipe: IO[bytes], name_digests: Words | None, texts: Mapping[str, tuple[bytes, ...]]) -> None:
-    """Send the texts of each text attribute and the digests of people's names, which end the table."""
+    """Send the end of a table: the texts of each text attribute, then the digests of people's names."""
     counts = (
         {"texts": [[len(column_texts), sum(map(len, column_texts))] for column_texts in texts.values()]}
         if texts
@@ -140,8 +140,8 @@ def receive_rows(
 ) -> Collected:
     """Read all batches into a collector.
 
-    UnreadableError if there are more than ``row_limit`` rows, or if the kept people and texts, and the rows if they
-    are kept in memory too, need more than ``most_bytes`` of memory.
+    UnreadableError if there are more than ``row_limit`` rows, or if more than ``most_bytes`` bytes of memory are needed:
+    for people and texts, and for the rows of the engine ``memory``.
     """
     in_memory, highest_person = row_bytes(source) if source.engine == "memory" else 0, -1
     largest = dict.fromkeys(source.texts, 0)

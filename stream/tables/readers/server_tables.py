@@ -162,7 +162,10 @@ def _uses_tls(server: str) -> bool:
 
 
 def _read_setting(name: str) -> str:
-    """Return the variable ``name``, or the content of the owner-only file in ``name``_FILE; empty if neither is set."""
+    """Return the environment's variable ``name``; empty if it is not set.
+
+    If the variable ``name``_FILE is set, the content of the owner-only file at its path is returned instead.
+    """
     path = os.environ.get(f"{name}_FILE")
     return read_secret(Path(path)) if path else os.environ.get(name, "")
 
@@ -210,8 +213,8 @@ def open_table_in_file(location: str, schema: str, name: str) -> Iterator[Databa
     with _as_unreadable_errors():
         backend = connect_to_file(location)
         try:
-            # Ibis 12 uses methods that DuckDB 2 deprecates, and batches are read without it, because DuckDB 2 lacks
-            # the method that it uses for them.
+            # Ibis 12 uses methods that DuckDB 2 deprecates. DuckDB 2 lacks the method by which Ibis reads batches, so
+            # DuckDB itself reads them.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
                 table = backend.table(name, database=schema)

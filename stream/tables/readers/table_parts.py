@@ -227,7 +227,9 @@ def as_unreadable_errors(file: str = "") -> Iterator[None]:
     except PermissionError:
         raise UnreadableError("its permissions do not let this process read it", file=file) from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeError):
-        raise UnreadableError("its format is damaged, or not the one that its name says", file=file) from None
+        raise UnreadableError(
+            "its format is damaged, or differs from the format that its name says", file=file
+        ) from None
 
 
 def _is_parquet(location: str) -> bool:

@@ -105,7 +105,7 @@ class ReadingLimits:
     """Longest time for reading a table."""
 
     reveals_causes: bool = False
-    """Whether callers get the cause why a table is unreadable; the log always has it."""
+    """Whether callers get the cause of a failed read; the log always has it."""
 
     engine: EngineLimits = EngineLimits()  # noqa: RUF009  (its slots are shared by the process)
     """The limits of the databases of engines other than ``memory``."""
@@ -128,8 +128,7 @@ class ReadingLimits:
 class GuardedReader:
     """Reads tables within a deployment's limits.
 
-    The log has the cause why a table is unreadable. Callers get the same error for all causes, unless the limits
-    reveal them.
+    The log has the cause of a failed read. Callers get the same error for all causes, unless ``reveals_causes`` is set.
     """
 
     def __init__(self, limits: ReadingLimits) -> None:

@@ -84,7 +84,10 @@ OpenParts = Callable[[str], Iterator[TablePart]]
 
 
 class RowObserver(Protocol):
-    """Sees private rows while a view reads them. Only a check for the tables' owner uses an observer, and no service."""
+    """Sees private rows while a view reads them.
+
+    Only a check for the tables' owner uses an observer; no service does.
+    """
 
     def add_cells(self, use: TableUse, cells: pl.DataFrame, converted: pl.DataFrame) -> None:
         """See a table's cells before and after their conversion to the kinds of their columns."""
