@@ -5,7 +5,7 @@ from stream.sql.aggregates import AnswerColumn, StatementError
 from stream.sql.result_tables import PreparedStatement, Table, format_cost
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement, parse_statement
 from stream.sql.statement_questions import StatementPlan, StatementQuestion, plan_statement
-from stream.sql.statement_rewrites import Parameters, bind_parameters
+from stream.sql.statement_text import Parameters, bind_parameters
 from stream.sql.stream_choice import StreamChoice, Target, choose_stream, list_tables
 
 __all__ = [

@@ -23,8 +23,8 @@ from stream.questions.result_text import (
     cost_of,
 )
 from stream.questions.results import list_warnings
-from stream.sql.aggregates import satisfies_having
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement
+from stream.sql.statement_clauses import satisfies_having
 from stream.sql.statement_questions import StatementPlan
 from stream.sql.stream_choice import Target, choose_stream, takes_max_price
 

@@ -8,13 +8,12 @@ and ``LIMIT`` apply to the result and cost nothing. A statement that groups by a
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
-from sqlglot import Token, TokenType, exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
@@ -22,103 +21,25 @@ from stream.questions.result_text import NUMBER_SUFFIXES
 from stream.sql.aggregates import (
     SUPPORTED_AGGREGATES,
     AnswerColumn,
-    Having,
     StatementError,
     attribute_of,
     condition_of,
     parse_aggregate,
-    parse_having,
     strip_parentheses,
 )
-from stream.sql.person_statements import PeopleQuery, parse_people_column, parse_people_query
-from stream.sql.statement_rewrites import is_calendar_name, name_calendar_functions, tokenize
+from stream.sql.statement_clauses import Having, PeopleQuery, parse_having, parse_people_column, parse_people_query
+from stream.sql.statement_text import (
+    columns_of,
+    conditions_of,
+    is_calendar_name,
+    name_calendar_functions,
+    tokenize,
+    unquoted_special_name,
+)
 from stream.tables.predicates import DOUBLE_QUOTES, remedy_of
 from stream.tables.table_errors import quote_name, to_one_line
 
 _DIALECT: Final = Dialect.get_or_raise("postgres")
-
-_OPEN: Final = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET})
-_CLOSE: Final = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET})
-_CONDITION_ENDS: Final = frozenset(
-    TokenType[name]
-    for name in ("THEN", "COMMA", "GROUP_BY", "HAVING", "ORDER_BY", "LIMIT", "FETCH", "OFFSET", "SEMICOLON")
-)
-_COUNT_IF_NAMES: Final = frozenset({"COUNT_IF", "COUNTIF"})
-
-
-def columns_of(text: str) -> list[str]:
-    """Return the text of each column between SELECT and FROM."""
-    tokens = tokenize(text)
-    found, first = [], 1 + (len(tokens) > 1 and tokens[1].token_type in {TokenType.ALL, TokenType.DISTINCT})
-    for index, token in _outermost_tokens(tokens):
-        if index >= first and token.token_type in {TokenType.COMMA, TokenType.FROM}:
-            found.append(to_one_line(_source_text(text, tokens[first:index]), len(text)))
-            first = index + 1
-            if token.token_type is TokenType.FROM:
-                break
-    return found
-
-
-def unquoted_special_name(text: str) -> str | None:
-    """Return the unquoted name after FROM if it has special characters, else None.
-
-    The parser would read only the part before these characters: ``a@b`` as ``a``.
-    """
-    tokens = tokenize(text)
-    after_from = (index + 1 for index, token in _outermost_tokens(tokens) if token.token_type is TokenType.FROM)
-    first = last = next(after_from, len(tokens))
-    if first < len(tokens) and tokens[first].token_type is TokenType.L_PAREN:
-        return None
-    for token, after in pairwise(tokens[first:]):
-        ends = after.start > token.end + 1 or after.token_type in _OPEN | _CLOSE | _CONDITION_ENDS
-        if ends or TokenType.IDENTIFIER in {token.token_type, after.token_type}:
-            break
-        last += 1
-    return _source_text(text, tokens[first : last + 1]) if last > first else None
-
-
-def conditions_of(text: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield each condition in two forms: as it is written, and with blanks in place of table names."""
-    tokens = tokenize(text)
-    blanked = _blank_table_names(text, tokens, tables)
-    for index, token in enumerate(tokens):
-        counts_if = (
-            token.token_type is TokenType.L_PAREN and index and tokens[index - 1].text.upper() in _COUNT_IF_NAMES
-        )
-        if not counts_if and token.token_type not in {TokenType.WHERE, TokenType.WHEN}:
-            continue
-        rest = tokens[index + 1 :]
-        ends = (at for at, one in _outermost_tokens(rest) if one.token_type in _CONDITION_ENDS | _CLOSE)
-        if condition := rest[: next(ends, len(rest))]:
-            yield _source_text(text, condition), _source_text(blanked, condition)
-
-
-def _upper_tokens(text: str) -> list[str]:
-    return [token.text.upper() for token in tokenize(text)]
-
-
-def _outermost_tokens(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
-    """Yield the tokens outside parentheses with their positions, up to an unmatched closing parenthesis."""
-    depth = 0
-    for index, token in enumerate(tokens):
-        closes = token.token_type in _CLOSE
-        if depth == 0:
-            yield index, token
-            if closes:
-                return
-        depth += (token.token_type in _OPEN) - closes
-
-
-def _source_text(text: str, tokens: Sequence[Token]) -> str:
-    return text[tokens[0].start : tokens[-1].end + 1] if tokens else ""
-
-
-def _blank_table_names(text: str, tokens: Sequence[Token], tables: Collection[str]) -> str:
-    for name, dot in pairwise(tokens):
-        if dot.token_type is TokenType.DOT and name.text in tables:
-            text = text[: name.start] + " " * (dot.end + 1 - name.start) + text[dot.end + 1 :]
-    return text
-
 
 MAX_STATEMENT_LENGTH: Final = 8192
 """Most characters of a statement."""
@@ -384,6 +305,10 @@ def _parse_column(
         return parse_aggregate(name, node, where, grouped=bool(groups))
     except StatementError as error:
         raise StatementError(f"column '{to_one_line(written)}': {error}") from None
+
+
+def _upper_tokens(text: str) -> list[str]:
+    return [token.text.upper() for token in tokenize(text)]
 
 
 def _normal_form(node: exp.Expr) -> str:

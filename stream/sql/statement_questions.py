@@ -31,9 +31,10 @@ from stream.formatting import did_you_mean
 from stream.privacy.accuracy.rate_intervals import NUMBERS_PER_VARIANCE, row_sensitivities
 from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
-from stream.sql.aggregates import AnswerColumn, StatementError, compared_columns, distinct_message
+from stream.sql.aggregates import AnswerColumn, StatementError, distinct_message
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement, no_aggregates_error
-from stream.sql.statement_rewrites import calendar_attribute, is_calendar_name, replace_calendar_names
+from stream.sql.statement_clauses import compared_columns
+from stream.sql.statement_text import calendar_attribute, is_calendar_name, replace_calendar_names
 from stream.tables.expressions import Codes, attributes_of, evaluate
 from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import (

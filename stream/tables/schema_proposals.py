@@ -25,7 +25,7 @@ DESCRIPTION_SUFFIX: Final = ".schema.json"
 READ_PARTS: Final = (
     "Sotto reads only the names and types of the first 1,024 columns (the first line of a CSV file, within its first 64 KiB; the schema "
     "of a Parquet file, a Delta table or a database) and the file TABLE.schema.json beside the table, if there is one. The first "
-    "line of a CSV file is shown as names; in a file without a line of names, this line is a row. Nothing else of a row is shown."
+    "line of a CSV file is shown, because it has the names: in a file without names this shows a row. No other cell is shown."
 )
 """The text that lists everything on which a proposal depends; the page and ``docs/tables.md`` say the same."""
 

@@ -471,7 +471,9 @@ async def test_register_proposes_attributes_from_the_columns(open_page: OpenPage
     scene = Scene(Settings.model_validate(roomy))
     async with scene.served() as address:
         page = await open_page(address, "register", OPERATOR)
-        await expect(page.get_by_text("The first line of a CSV file is shown as names")).to_be_visible()
+        await expect(
+            page.get_by_text("The first line of a CSV file is shown, because it has the names")
+        ).to_be_visible()
         await page.get_by_label("File of the table").fill(str(file))
         await page.get_by_role("button", name="Propose attributes").click()
         attributes = page.get_by_role("group", name="Attribute", exact=True)

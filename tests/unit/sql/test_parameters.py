@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sotto import StatementError
 from stream.sql import bind_parameters
-from stream.sql.statement_rewrites import tokenize
+from stream.sql.statement_text import tokenize
 
 values = st.one_of(
     st.text(),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.sql import AnswerColumn, GroupColumn, StatementError, parse_statement
-from stream.sql.aggregates import satisfies_having
+from stream.sql.statement_clauses import satisfies_having
 
 
 def test_counts_by_a_group_are_read() -> None:

@@ -23,7 +23,7 @@ const NEIGHBORS = [["add-remove", "one person more or less"], ["replace", "one p
 const ACCOUNTANTS = [["pure", "ε and δ added up"], ["zcdp", "zCDP: ρ, for Gaussian noise"]];
 const ENGINES = [["memory", "memory"], ["duckdb", "DuckDB, on local disk"]];
 
-const READ_PARTS = "Sotto reads only the names and types of the first 1,024 columns (the first line of a CSV file, within its first 64 KiB; the schema of a Parquet file, a Delta table or a database) and the file TABLE.schema.json beside the table, if there is one. The first line of a CSV file is shown as names; in a file without a line of names, this line is a row. Nothing else of a row is shown. Needs an operator's token, and SOTTO_TABLE_ROOTS of the monitor.";
+const READ_PARTS = "Sotto reads only the names and types of the first 1,024 columns (the first line of a CSV file, within its first 64 KiB; the schema of a Parquet file, a Delta table or a database) and the file TABLE.schema.json beside the table, if there is one. The first line of a CSV file is shown, because it has the names: in a file without names this shows a row. No other cell is shown. Needs an operator's token, and SOTTO_TABLE_ROOTS of the monitor.";
 
 export function registerView({ session }) {
   const changed = afterPause(() => {

@@ -1,15 +1,15 @@
-"""Rewrites statements: parameters become literals, and calendar functions become names of attributes.
+"""Finds parts of a statement's text by its tokens, and rewrites parameters and calendar functions.
 
-Calendar functions are EXTRACT(MONTH FROM visited) and DATE_TRUNC('month', visited). Each stands for an attribute that
-reads the same column with the granularity of the function. In a statement it becomes the name of a column, such as
-``DATE_TRUNC(MONTH FROM visited)``, until the source is known.
+Parameters become literals. Calendar functions are EXTRACT(MONTH FROM visited) and DATE_TRUNC('month', visited). Each
+stands for an attribute that reads the same column with the granularity of the function. In a statement it becomes the
+name of a column, such as ``DATE_TRUNC(MONTH FROM visited)``, until the source is known.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
 from itertools import pairwise
@@ -24,7 +24,7 @@ from schemas import Dates, TableSource
 from schemas.calendars import DATE_PARTS, cell_label
 from stream.formatting import did_you_mean
 from stream.sql.aggregates import StatementError
-from stream.tables.table_errors import quote_name
+from stream.tables.table_errors import quote_name, to_one_line
 
 _DIALECT: Final = Dialect.get_or_raise("postgres")
 
@@ -51,6 +51,85 @@ _DATE_TYPES: Final = frozenset(
 def tokenize(text: str) -> list[Token]:
     """Split a statement into tokens."""
     return _DIALECT.tokenize(text)
+
+
+_OPEN: Final = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET})
+_CLOSE: Final = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET})
+_CONDITION_ENDS: Final = frozenset(
+    TokenType[name]
+    for name in ("THEN", "COMMA", "GROUP_BY", "HAVING", "ORDER_BY", "LIMIT", "FETCH", "OFFSET", "SEMICOLON")
+)
+_COUNT_IF_NAMES: Final = frozenset({"COUNT_IF", "COUNTIF"})
+
+
+def columns_of(text: str) -> list[str]:
+    """Return the text of each column between SELECT and FROM."""
+    tokens = tokenize(text)
+    found, first = [], 1 + (len(tokens) > 1 and tokens[1].token_type in {TokenType.ALL, TokenType.DISTINCT})
+    for index, token in _outermost_tokens(tokens):
+        if index >= first and token.token_type in {TokenType.COMMA, TokenType.FROM}:
+            found.append(to_one_line(_source_text(text, tokens[first:index]), len(text)))
+            first = index + 1
+            if token.token_type is TokenType.FROM:
+                break
+    return found
+
+
+def unquoted_special_name(text: str) -> str | None:
+    """Return the unquoted name after FROM if it has special characters, else None.
+
+    The parser would read only the part before these characters: ``a@b`` as ``a``.
+    """
+    tokens = tokenize(text)
+    after_from = (index + 1 for index, token in _outermost_tokens(tokens) if token.token_type is TokenType.FROM)
+    first = last = next(after_from, len(tokens))
+    if first < len(tokens) and tokens[first].token_type is TokenType.L_PAREN:
+        return None
+    for token, after in pairwise(tokens[first:]):
+        ends = after.start > token.end + 1 or after.token_type in _OPEN | _CLOSE | _CONDITION_ENDS
+        if ends or TokenType.IDENTIFIER in {token.token_type, after.token_type}:
+            break
+        last += 1
+    return _source_text(text, tokens[first : last + 1]) if last > first else None
+
+
+def conditions_of(text: str, tables: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield each condition in two forms: as it is written, and with blanks in place of table names."""
+    tokens = tokenize(text)
+    blanked = _blank_table_names(text, tokens, tables)
+    for index, token in enumerate(tokens):
+        counts_if = (
+            token.token_type is TokenType.L_PAREN and index and tokens[index - 1].text.upper() in _COUNT_IF_NAMES
+        )
+        if not counts_if and token.token_type not in {TokenType.WHERE, TokenType.WHEN}:
+            continue
+        rest = tokens[index + 1 :]
+        ends = (at for at, one in _outermost_tokens(rest) if one.token_type in _CONDITION_ENDS | _CLOSE)
+        if condition := rest[: next(ends, len(rest))]:
+            yield _source_text(text, condition), _source_text(blanked, condition)
+
+
+def _outermost_tokens(tokens: Sequence[Token]) -> Iterator[tuple[int, Token]]:
+    """Yield the tokens outside parentheses with their positions, up to an unmatched closing parenthesis."""
+    depth = 0
+    for index, token in enumerate(tokens):
+        closes = token.token_type in _CLOSE
+        if depth == 0:
+            yield index, token
+            if closes:
+                return
+        depth += (token.token_type in _OPEN) - closes
+
+
+def _source_text(text: str, tokens: Sequence[Token]) -> str:
+    return text[tokens[0].start : tokens[-1].end + 1] if tokens else ""
+
+
+def _blank_table_names(text: str, tokens: Sequence[Token], tables: Collection[str]) -> str:
+    for name, dot in pairwise(tokens):
+        if dot.token_type is TokenType.DOT and name.text in tables:
+            text = text[: name.start] + " " * (dot.end + 1 - name.start) + text[dot.end + 1 :]
+    return text
 
 
 def name_calendar_functions(statement: exp.Expr) -> exp.Expr:
