@@ -257,12 +257,12 @@ def may_repeat_a_field(data: bytes, event: Any) -> bool:
 
 
 MAX_NAMES: Final = 8192
-"""Most fields in a text, and most objects and lists together; a definition has at most 5,400."""
+"""Maximum number of fields in a text, and most objects and lists together; a definition has at most 5,400."""
 
 MAX_NESTING: Final = 64
 
 MAX_FAULTS: Final = 1000
-"""Most faults that are described one by one."""
+"""Maximum number of faults that are described one by one."""
 
 # The pattern is possessive, and its closing quote optional, so that an unterminated string is scanned only once.
 STRING: Final = rb'"(?:[^"\\]|\\.)*+"?'

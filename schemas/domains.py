@@ -96,7 +96,7 @@ class Integers(Event):
 _ONE: Final = Fraction(1)
 
 MAX_STEPS_FROM_ZERO = 1 << 40
-"""Most steps from 0 to either end of a decimal range; doubles then resolve a small part of a step."""
+"""Maximum number of steps from 0 to either end of a decimal range; doubles then resolve a small part of a step."""
 
 
 class Decimals(Event):

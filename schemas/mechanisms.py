@@ -12,10 +12,10 @@ from schemas.domains import AttributeName, Category
 MAX_ANSWERS = 1_000_000
 
 MAX_CATEGORIES = 4096
-"""Most categories of a randomized response, and most cells in one answer."""
+"""Maximum number of categories of a randomized response, and most cells in one answer."""
 
 MAX_UNIVERSE = 1 << 20
-"""Most cells of a hypothesis or a histogram that is held in memory."""
+"""Maximum number of cells of a hypothesis or a histogram that is held in memory."""
 
 MAX_PROJECTIONS = 1 << 16
 
@@ -24,10 +24,10 @@ MAX_SPARSITY = 256
 MAX_HORIZON = 1 << 20
 
 MAX_KEYS = 4096
-"""Most texts in one answer of ``unknown_groups``."""
+"""Maximum number of texts in one answer of ``unknown_groups``."""
 
 MAX_KEY_BYTES = 448 * 1024
-"""Most bytes, as JSON, of the texts in one answer of ``unknown_groups`` with their numbers."""
+"""Maximum number of bytes, as JSON, of the texts in one answer of ``unknown_groups`` with their numbers."""
 
 Cutoff = Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
 Gap = Annotated[float, Field(ge=1e-6, le=1.0)]

@@ -28,10 +28,10 @@ MAX_PREDICATE_LENGTH = 2048
 """Longest predicate in characters."""
 
 MAX_CANDIDATES = 256
-"""Most candidates, cells or terms in one query, and most sums in one query of a running count."""
+"""Maximum number of candidates, cells or terms in one query, and most sums in one query of a running count."""
 
 MAX_VALUES = 1664
-"""Most values in one query; the counts of this number of values of a quantile fit into an event."""
+"""Maximum number of values in one query; the counts of this number of values of a quantile fit into an event."""
 
 MAX_VALUE_COUNT = 99_999_999
 """Largest count of one value of a quantile in a window; a larger count is lowered to it."""
@@ -40,7 +40,7 @@ MAX_BOUND = 2**31 - 1
 """Largest ``bound`` of a person's sum, and largest ``min_rows``."""
 
 MAX_QUANTILES = 32
-"""Most quantiles of one query."""
+"""Maximum number of quantiles of one query."""
 
 MAX_WEIGHT = 1024.0
 """Largest absolute weight in a query."""

@@ -36,7 +36,7 @@ MAX_CONTRIBUTION = 1_000_000
 MAX_TEXT_BYTES = 256
 
 MAX_TEXTS = 1 << 20
-"""Most different texts of one attribute in a table."""
+"""Maximum number of different texts of one attribute in a table."""
 
 
 class Text(Event):

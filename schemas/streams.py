@@ -36,7 +36,7 @@ from schemas.windows import Moment, Span, Windows, span_ms
 from schemas.wire import Codec
 
 MAX_GROUPS = 10_000
-"""Most groups of a standing stream."""
+"""Maximum number of groups of a standing stream."""
 
 
 class SumOf(Event):

@@ -26,7 +26,7 @@ MAX_SPAN_MS: Final = 3660 * _UNITS_MS["d"]
 MIN_WINDOW_MS: Final = 100
 
 MAX_OVERLAP: Final = 64
-"""Most windows that contain one time."""
+"""Maximum number of windows that contain the same time."""
 
 
 @lru_cache(maxsize=4096)

@@ -50,10 +50,10 @@ DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 MAX_DESCRIPTION: Final = 500
 
 MAX_DIGITS: Final = 400
-"""Most digits of a JSON integer; longer integers become infinite floats."""
+"""Maximum number of digits of a JSON integer; longer integers become infinite floats."""
 
 MAX_DESCRIBED_FAULTS: Final = 3
-"""Most faults that are described for one event; of further faults only the number is given."""
+"""Maximum number of faults that are described for one event; of further faults only the number is given."""
 
 
 class MalformedEventError(ValueError):

@@ -27,7 +27,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 MAX_CLIENTS = 10_000
-"""Most clients in memory; if there are more, the client whose last request is oldest is forgotten."""
+"""Maximum number of clients in memory; if there are more, the client whose last request is oldest is forgotten."""
 
 
 class RateLimiter:
@@ -64,11 +64,11 @@ MAX_REPEATS = 30
 REPEAT_SECONDS = 10.0
 """Seconds between two lines of a repeated warning or error after ``MAX_REPEATS`` lines."""
 MAX_TEXT_CHARACTERS = 500
-"""Most characters of a library's report that are logged."""
+"""Maximum number of characters of a library's report that are logged."""
 MAX_FRAMES = 4
 """Number of innermost frames of an exception that are logged."""
 MAX_TRACKED_LINES = 1000
-"""Most kinds of warnings and errors that are tracked; Sotto has about fifty."""
+"""Maximum number of kinds of warnings and errors that are tracked; Sotto has about fifty."""
 
 _PLACE_FIELD = "_place"
 _REPEAT_FIELDS = ("component", "event", "role", "source", "target", "topic")
@@ -216,7 +216,7 @@ if TYPE_CHECKING:
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _CONTEXT_HEADERS = ("traceparent", "tracestate")
 MAX_LINKS = 128
-"""Most links of the span of one batch."""
+"""Maximum number of links of the span of one batch."""
 
 
 class TracingError(RuntimeError):

@@ -80,7 +80,7 @@ def _format_number(number: float, last_exponent: int | None, rounding: str, *, g
 
 
 MAX_COMPARED_NAMES: Final = 1000
-"""Most names that are compared for similarity; more names are compared without letter case only."""
+"""Maximum number of names that are compared for similarity; more names are compared without letter case only."""
 
 
 def find_name_in_other_case(name: str, names: Collection[str]) -> str | None:
@@ -128,7 +128,7 @@ def cells_of(attributes: Mapping[str, Domain], by: Sequence[str]) -> tuple[dict[
 
 
 MAX_NAMES_LENGTH: Final = 1 << 16
-"""Most characters in the names of an answer's groups together."""
+"""Maximum number of characters in the names of an answer's groups together."""
 
 
 def longest_name(attributes: Mapping[str, Domain], by: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from typing import BinaryIO, Final
 from stream.errors import SottoError
 
 MAX_LINKS: Final = 40
-"""Most symbolic links that are followed, as on Linux."""
+"""Maximum number of symbolic links that are followed, as on Linux."""
 OTHERS_WRITE_BITS: Final = 0o022
 """Mode bits of write access for group and others."""
 

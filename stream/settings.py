@@ -102,7 +102,7 @@ class Settings(BaseSettings):
     """Replicas of each new topic. If unset: three, or the number of brokers if smaller."""
 
     batch_events: Annotated[int, Field(ge=1, le=100_000)] = 10_000
-    """Most events in one transaction."""
+    """Maximum number of events in one transaction."""
 
     work_outstanding: Annotated[float, Field(ge=0.0, le=86_400.0)] = 20.0
     """Seconds of queued work per partition above which questions are answered ``busy``; half as many
@@ -143,10 +143,10 @@ class Settings(BaseSettings):
     """Largest record batch in bytes; keep it below the topics' max.message.bytes."""
 
     fetch_bytes: Annotated[int, Field(ge=65_536, le=1 << 30)] = 4 * 1024 * 1024
-    """Most bytes that are fetched ahead per partition; with the batch limits, this bounds a worker's memory."""
+    """Maximum number of bytes fetched ahead per partition; with the batch limits, it bounds a worker's memory."""
 
     transaction_timeout_ms: Annotated[int, Field(ge=1000, le=900_000)] = 10_000
-    """Most milliseconds for which a dead worker's transaction blocks readers; at most the brokers'
+    """Maximum number of milliseconds for which a dead worker's transaction blocks readers; at most the brokers'
     transaction.max.timeout.ms."""
 
     session_timeout_ms: Annotated[int, Field(ge=1000, le=1_800_000)] = 6_000
@@ -154,7 +154,7 @@ class Settings(BaseSettings):
     group.min.session.timeout.ms (default 6,000) and group.max.session.timeout.ms."""
 
     standby_partitions: Annotated[int, Field(ge=0, le=10_000)] = 4
-    """Most standby partitions of a worker: copies of other workers' state, so that a takeover is fast. 0: none."""
+    """Maximum number of a worker's standbys: copies of other workers' state, for fast takeovers. 0: none."""
 
     heartbeat_ms: Annotated[int, Field(ge=100, le=600_000)] = 1_000
     """Milliseconds between heartbeats; at most a third of the session timeout."""
@@ -163,33 +163,33 @@ class Settings(BaseSettings):
     """Allowed folders and addresses (s3://, postgresql://) of tables, separated by colons. Empty: none."""
 
     table_bytes: Annotated[int, Field(ge=1 << 20)] = DEFAULT_TABLE_BYTES
-    """Most bytes of one table in a service's memory; each row takes a few bytes per attribute."""
+    """Maximum number of bytes of one table in a service's memory; each row takes a few bytes per attribute."""
 
     table_reading_bytes: Annotated[int, Field(ge=256 << 20)] = 4 << 30
-    """Most bytes of a table's files in total, and of the memory of the process that reads them."""
+    """Maximum number of bytes of a table's files in total, and of the memory of the process that reads them."""
 
     table_reading_seconds: Annotated[float, Field(ge=1.0, le=3600.0)] = 120.0
-    """Most seconds for reading one table."""
+    """Maximum number of seconds for reading one table."""
 
     table_readings: Annotated[int, Field(ge=1, le=64)] = 2
-    """Most tables that a service reads at the same time, each within these limits."""
+    """Maximum number of tables that a service reads at the same time, each within these limits."""
 
     engine_folder: str = ""
     """Folder on local disk for files of digests of retired streams, and for the databases of tables with another
     ``engine`` than ``memory``. Empty: the system's temporary folder."""
 
     engine_disk_bytes: Annotated[int, Field(ge=64 << 20)] = 32 << 30
-    """Most bytes on disk of the codes in one table's database, and as many of its temporary files."""
+    """Maximum number of bytes on disk of the codes in one table's database, and as many of its temporary files."""
 
     engine_memory_bytes: Annotated[int, Field(ge=64 << 20)] = 1 << 30
-    """Most bytes of memory that one table's database uses."""
+    """Maximum memory in bytes that one table's database uses."""
 
     engine_seconds: Annotated[float, Field(ge=1.0, le=3600.0)] = 60.0
-    """Most seconds of one statement in a table's database, including its wait for other statements; twice as
+    """Maximum time in seconds of one statement in a table's database, with its wait for others; twice as
     many when it is retried."""
 
     engine_statements: Annotated[int, Field(ge=1, le=64)] = 2
-    """Most statements in tables' databases that a service runs at the same time."""
+    """Maximum number of statements in tables' databases that a service runs at the same time."""
 
     table_causes: bool = False
     """Report to clients why a table cannot be read; otherwise only the log has the cause. ``sotto up`` sets it."""
@@ -252,7 +252,7 @@ class Settings(BaseSettings):
     """Owner-only JSON file of the targets of ``sotto serve alerts``."""
 
     monitor_event_streams: Annotated[int, Field(ge=1, le=10_000)] = 64
-    """Most connections for live events that one token may have at a time."""
+    """Maximum number of connections for live events that one token may have at a time."""
 
     @field_validator("bootstrap", mode="after")
     @classmethod
@@ -353,7 +353,7 @@ ALL_VARIABLES: Final = (
 """All variables that Sotto reads."""
 
 _MAX_NAMED: Final = 10
-"""Most variables named in a warning."""
+"""Maximum number of variables named in a warning."""
 _MIN_SIMILARITY: Final = 0.75
 _SERVICE_HOST_SUFFIX: Final = "_SERVICE_HOST"
 _SERVICE_VARIABLE_PATTERN: Final = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)|_PORT(_\d+_\w+)?")

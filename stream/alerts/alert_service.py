@@ -53,7 +53,7 @@ from stream.settings import Settings
 COMMIT_SECONDS: Final = 1.0
 """Seconds between commits for a webhook; after a kill, deliveries since the last commit are repeated."""
 REBUILD_RECORDS: Final = 1_000_000
-"""Most answers of one partition that are read again at the start, to restore firing alarms."""
+"""Maximum number of answers of one partition that are read again at the start, to restore firing alarms."""
 STOP_SECONDS: Final = 75.0
 """Time limit for stopping: a little longer than the longest request to a target."""
 
@@ -264,7 +264,7 @@ class TargetDelivery:
 POLL_MS: Final = 250
 BATCH_RECORDS: Final = 2_000
 PARTITION_BYTES: Final = 512 * 1024
-"""Most prefetched bytes per partition and target; small, because a service may have many targets."""
+"""Maximum number of prefetched bytes per partition and target; small, because a service may have many targets."""
 _REBALANCE_ERRORS: Final = (CommitFailedError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError)
 """Errors of a commit after its partitions have moved to another process."""
 

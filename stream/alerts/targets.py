@@ -49,7 +49,7 @@ SENDINGS_AHEAD: Final = 4
 RESOLVED_SECONDS: Final = 900.0
 """Seconds for which a resolved alarm is still sent, because its end may get lost; as in Prometheus."""
 MAX_BATCH_ALARMS: Final = 64
-"""Most alarms in one request; as in Prometheus."""
+"""Maximum number of alarms in one request; as in Prometheus."""
 
 log = get_logger("alerts")
 

@@ -134,7 +134,7 @@ def _plan_facts(source: Any, ledger: Ledger) -> Any:
 
 
 MAX_CHARGES_PER_STEP = 1_000
-"""Most charges in one step."""
+"""Maximum number of charges in one step."""
 
 LEAST_RETIRED_PER_PARTITION: Final = 16
 """Fewest streams per partition that are retired together before ``MAX_RETIREMENT_DELAY_MS`` have passed."""

@@ -39,7 +39,7 @@ from stream.privacy.ledger.retirement import NAMES_KEY_PREFIX, NameDigests
 from stream.processing.protocol import Record, RecordLike, decode_changelog_record, keep_latest
 
 MAX_RECEIPTS = 100_000
-"""Most receipts that are kept; if there are more, the oldest receipt is deleted, also from the ledger."""
+"""Maximum number of receipts that are kept; if there are more, the oldest is deleted, also from the ledger."""
 
 RECEIPT_KEY_PREFIX = b"receipt|"
 WAITING_KEY_PREFIX = b"waiting|"

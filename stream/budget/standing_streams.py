@@ -58,12 +58,12 @@ If a window with its lateness is longer than a day, its length is the limit. A d
 several streams one after the other that begin at the same time.
 """
 MAX_PAST_QUESTIONS: Final = 100_000_000
-"""Most questions about past windows of a new stream: windows times groups (and times a quantile's values).
+"""Maximum number of questions about a new stream's past windows: windows × groups (× a quantile's values).
 
 With clock ``marks`` a replay may begin long ago; the limit is three years of one-second windows.
 """
 MAX_PAST_PERIODS: Final = 100_000
-"""Most past periods of a new stream; each period gets an account."""
+"""Maximum number of past periods of a new stream; each period gets an account."""
 _QUESTION_BYTES: Final = 512
 """Maximum number of bytes of a window's question, without its numbers and its group."""
 _NUMBER_BYTES: Final = 40

@@ -34,7 +34,7 @@ _FETCH_BYTES: Final = 256 * 1024
 """Bytes of one fetch, which may reach beyond the block."""
 _FETCHED_RECORDS: Final = 500
 _CLOCK_SKEW_SECONDS: Final = 600.0
-"""Most seconds by which two brokers' clocks may differ."""
+"""Maximum number of seconds by which two brokers' clocks may differ."""
 
 
 class LoggedAnswer(NamedTuple):

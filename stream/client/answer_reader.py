@@ -69,7 +69,7 @@ class LastUse:
 
 
 MAX_SEARCHED_STRINGS: Final = 8
-"""Most byte strings for which a batch is searched, because each search reads all of its bytes."""
+"""Maximum number of byte strings for which a batch is searched, because each search reads all of its bytes."""
 
 _UNESCAPED_ID: Final = re.compile(r"[A-Za-z0-9_.:-]+")
 
@@ -248,7 +248,7 @@ class AnswerListener:
 
 
 MAX_PENDING_QUESTIONS: Final = 1000
-"""Most questions of one ``ask_many`` that wait for answers at the same time."""
+"""Maximum number of questions of one ``ask_many`` that wait for answers at the same time."""
 
 PublishFunction = Callable[[Question], Awaitable[PendingQuestion]]
 

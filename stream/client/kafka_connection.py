@@ -24,7 +24,7 @@ from stream.questions.live_events import LiveRecord
 from stream.settings import Settings
 
 END_TIMEOUT: Final = 10.0
-"""Most seconds for which a stopping producer still delivers its records."""
+"""Maximum time in seconds for which a stopping producer still delivers its records."""
 
 _CLOSED_PRODUCER_SECONDS: Final = 1.0
 """Seconds to wait for a stopping producer's requests after its connections are closed."""

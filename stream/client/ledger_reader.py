@@ -139,7 +139,7 @@ class LedgerFollower:
 
 
 MAX_LEDGER_WAIT_SECONDS: Final = 5.0
-"""Most seconds that a question waits for a read of the ledger; afterwards the read continues."""
+"""Maximum number of seconds that a question waits for a read of the ledger; afterwards the read continues."""
 
 MAX_VIEW_AGE_SECONDS: Final = 12 * 3600.0
 """Seconds without a read after which a view is read again from the beginning.
@@ -152,7 +152,7 @@ _RETRY_ABSENT_SECONDS: Final = 1.0
 """Seconds before a stream that was not in the ledger is looked up again."""
 
 _MAX_CACHED_STREAMS: Final = 10_000
-"""Most streams whose sources are kept decoded."""
+"""Maximum number of streams whose sources are kept decoded."""
 
 
 class FollowedLedger:
@@ -282,11 +282,11 @@ class FollowedLedger:
 
 
 _UNWANTED_BYTES: Final = 8 << 20
-"""Most bytes of stream names that a reader of openings remembers as unwanted; forgotten names are looked up again."""
+"""Maximum size in bytes of the stream names remembered as unwanted; forgotten names are looked up again."""
 
 
 _RETIRED_BYTES: Final = 8 << 20
-"""Most bytes of openings that a reader keeps after their streams have left the ledger."""
+"""Maximum size in bytes of the openings that a reader keeps after their streams have left the ledger."""
 
 
 class OpeningReader:

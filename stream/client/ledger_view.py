@@ -28,7 +28,7 @@ from stream.privacy.composition.costs import displayed_grant, ordinary_charges_l
 _Decoded = TypeVar("_Decoded", bound=BaseModel)
 
 CACHE_KIB: Final = 32 * 1024
-"""Most memory of a view's database, in KiB; SQLite keeps the rest in a temporary file without a name."""
+"""Maximum memory of a view's database, in KiB; SQLite keeps the rest in a temporary file without a name."""
 
 _SCHEMA: Final = """
 CREATE TABLE record (key BLOB NOT NULL UNIQUE, stream BLOB, open_group BLOB, value BLOB NOT NULL);
@@ -43,7 +43,7 @@ _FIRST_OF_GROUPS: Final = (
     "WHERE stream IN (SELECT MIN(stream) FROM record WHERE open_group > ? AND open_group < ? GROUP BY open_group)"
 )
 MANY_ANSWERS: Final = 256
-"""Most questions of a statement. A stream with this many charged answers left can answer any statement."""
+"""Maximum number of questions of a statement; a stream with this many charged answers left can answer it."""
 _KINDS: Final = (b"source|", b"grant|", b"population|", b"allotment|")
 """Prefixes of the keys that a view keeps: all keys of the ledger except receipts and progress."""
 _AFTER: Final = b"}"

@@ -86,7 +86,7 @@ HUNG_SECONDS: Final = 60.0
 REQUEST_SECONDS: Final = 10.0
 """A connection is closed if its request and answer take longer."""
 MAX_CONNECTIONS: Final = 32
-"""Most connections at once. A further connection ends the oldest one, so that probes are always answered."""
+"""Maximum number of connections at once. A further one ends the oldest, so that probes are always answered."""
 
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]

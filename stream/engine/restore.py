@@ -73,7 +73,7 @@ READ_TIMEOUT_MS = 50
 """Longest wait for records, in milliseconds: no record comes if a topic ends with transaction markers."""
 
 FETCH_BYTES = 16 * 1024 * 1024
-"""Most bytes of one fetch over all partitions, unless ``fetch_bytes`` is larger."""
+"""Maximum number of bytes of one fetch over all partitions, unless ``fetch_bytes`` is larger."""
 
 
 def reader(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
@@ -154,7 +154,7 @@ COPY_START_SECONDS: Final = 3.0
 COPY_PAUSE_SECONDS: Final = 0.5
 """Seconds between two fetches."""
 COPIED_RECORDS_PER_SECOND: Final = 50_000
-"""Most records per second of all copies together; they take about a quarter of a core."""
+"""Maximum number of records per second of all copies together; they take about a quarter of a core."""
 COPY_RETRY_SECONDS: Final = 15.0
 """Seconds before a failed copy is restarted."""
 

@@ -35,10 +35,10 @@ _LENGTH_END: Final = 12
 _CHECKSUM: Final = struct.Struct(">I")
 _TRANSACTIONAL: Final = 0x10
 _OVERHEAD: Final = 32
-"""Most bytes of a record in addition to its key and value."""
+"""Maximum number of bytes of a record in addition to its key and value."""
 
 _COPIED_AT_ONCE: Final = 4_000
-"""Most messages that are copied at once: a step may write tens of thousands."""
+"""Maximum number of messages that are copied at once: a step may write tens of thousands."""
 
 _NO_HEADERS: Final[list[tuple[str, bytes]]] = []
 

@@ -36,7 +36,7 @@ from stream.processing.protocol import (
 from stream.processing.topic_names import Topics
 
 MAX_WORK_PER_STEP: Final = 1_000_000
-"""Most work of one step: events × windows × conditions."""
+"""Maximum work of one step: events × windows × conditions."""
 
 _STREAM: Final = b"stream|"
 _LATER_EPOCH: Final = b"epoch|"

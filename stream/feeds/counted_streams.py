@@ -25,7 +25,7 @@ Key = tuple[str, int]
 """A stream's name and the number of its epoch."""
 
 EARLY_WINDOWS: Final = 10_000
-"""Most windows of a stream that may have counts before the first mark."""
+"""Maximum number of windows of a stream that may have counts before the first mark."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from stream.kernel.byte_columns import Column
 from stream.kernel.key_numbering import BoundedCounts
 
 COLUMNS: Final = 64
-"""Most conditions that share a table of people, one for each bit of a 64-bit word."""
+"""Maximum number of conditions that share a table of people, one for each bit of a 64-bit word."""
 _WIDTHS: Final = 4
 """Number of columns that are added together, because each addition copies the table."""
 

@@ -40,7 +40,7 @@ _SINGLE_QUESTION_KINDS = {"histogram"}
 """Kinds of mechanisms that get one question with the numbers of all groups."""
 
 TEXT_WINDOWS_PER_STEP: Final = 8
-"""Most windows with texts in a step, because a window may be large and its number of texts is private."""
+"""Maximum number of windows with texts in a step; a window may be large, and its number of texts is private."""
 
 
 def count_groups(definition: StandingDefinition) -> int:
@@ -206,9 +206,9 @@ def _has_expected_texts(partial: Any, definition: StandingDefinition) -> bool:
 
 
 MAX_PARTIALS_PER_STEP: Final = 2_000
-"""Most windows that one step publishes."""
+"""Maximum number of windows that one step publishes."""
 MAX_CELLS_PER_STEP: Final = 200_000
-"""Most cells in these windows, empty cells included, because the number of nonempty ones is private."""
+"""Maximum number of cells in these windows, empty ones included; the number of nonempty ones is private."""
 
 _WirePartial: Any = struct(Partial)
 

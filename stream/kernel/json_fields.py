@@ -127,7 +127,7 @@ def _empty_table(entries: int) -> npt.NDArray[np.uint64]:
 _NUMBER: Final = 2
 """The kernel's kind of a field with a number."""
 _MAX_NODES: Final = 64
-"""Most nodes in a tree of field names; the kernel has one bit of a word for each node."""
+"""Maximum number of nodes in a tree of field names; the kernel has one bit of a word for each node."""
 
 Read = npt.NDArray[np.bool_]
 

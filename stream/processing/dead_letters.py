@@ -92,7 +92,7 @@ def _has_second_address(value: bytes, address: _Address) -> bool:
 
 
 DECOMPRESSED_PART_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes that are decompressed at once: the size of the largest message of any topic that Sotto reads."""
+"""Maximum number of bytes that are decompressed at once: the largest message of any topic that Sotto reads."""
 MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
 """Largest decompressed size of a batch.
 
@@ -100,11 +100,11 @@ A larger batch is refused with all of its events. The limit is far above usual b
 otherwise one person's event could cause the refusal of other people's events.
 """
 MAX_BATCH_RECORDS: Final = 1_000_000
-"""Most records of a batch; this many of the smallest events have about ``MAX_DECOMPRESSED_BYTES``."""
+"""Maximum number of records of a batch; this many of the smallest events have about ``MAX_DECOMPRESSED_BYTES``."""
 MAX_RECORD_BYTES: Final = 128 * 1024
 """Largest record in a batch that is decompressed in parts: twice the largest event of a live topic."""
 MAX_HEADERS: Final = 64
-"""Most headers of a record; a header that takes 2 bytes in Kafka takes about 100 bytes of memory."""
+"""Maximum number of headers of a record; a header that takes 2 bytes in Kafka takes about 100 bytes of memory."""
 
 INVALID_HEADER_NAME = Rejection("unreadable", "headers: a name is not UTF-8; send the event again without it")
 TOO_MANY_HEADERS = Rejection("unreadable", f"headers: more than {MAX_HEADERS}; send the event again with fewer")
@@ -160,7 +160,7 @@ MAX_VALUE_BYTES: Final = 64 * 1024
 MAX_KEY_BYTES: Final = 1024
 MAX_HEADERS_BYTES: Final = 16 * 1024
 MAX_KEPT_HEADERS: Final = MAX_HEADERS - 16
-"""Most headers of an event that a dead letter keeps; it adds up to 16 and must keep to ``MAX_HEADERS``."""
+"""Maximum number of headers of an event that a dead letter keeps; it adds up to 16, within ``MAX_HEADERS``."""
 
 
 def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
@@ -289,7 +289,7 @@ def read_dead_letter(record: RecordLike) -> DeadLetter:
 LATEST_EVENTS: Final = 1_000
 """Number of latest events of each partition that are considered."""
 MAX_REASONS: Final = 64
-"""Most reasons of a partition; feeds have about twenty reasons, and about twenty more for each attribute."""
+"""Maximum number of reasons of a partition; feeds have about twenty, and about twenty more for each attribute."""
 OTHER_REASON: Final = "other"
 RECENT_SECONDS: Final = 600.0
 """Seconds after a topic's latest refused event during which the share is shown."""

@@ -152,7 +152,7 @@ def parse_time(time: str | float | datetime) -> int:
 
 
 MAX_MARKS: Final = 1_000_000
-"""Most marks of a replay: one each 15 minutes for 28 years. More marks mean that a date is wrong."""
+"""Maximum number of marks of a replay: one each 15 minutes for 28 years. More marks mean that a date is wrong."""
 
 
 class Replay:

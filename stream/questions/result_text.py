@@ -34,10 +34,10 @@ NUMBER_SUFFIXES = (ERROR_SUFFIX, LOW_SUFFIX, HIGH_SUFFIX, INFORMATIVE_SUFFIX)
 """Endings of the columns that a column of numbers may have beside it."""
 
 MAX_LISTED_RESULTS = 10
-"""Most results that are listed in a terminal."""
+"""Maximum number of results that are listed in a terminal."""
 
 MAX_ROWS = 50
-"""Most rows of a table in a notebook."""
+"""Maximum number of rows of a table in a notebook."""
 
 _BAR_WIDTH, _BAR_HEIGHT = 160, 14
 """Size of an error bar in pixels."""

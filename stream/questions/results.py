@@ -176,7 +176,7 @@ class Result(DataFrames, Answer):
 
     @property
     def rows_per_person(self) -> int | None:
-        """Most rows of one person that the answer counts; None if all rows count, or if the bound is unknown."""
+        """Maximum number of counted rows of one person; None if all rows count, or if the bound is unknown."""
         if self._query is None or self._source is None or counts_people(self._query):
             return None
         return contribution_bound_of(self._source)

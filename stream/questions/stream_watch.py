@@ -146,7 +146,7 @@ _source_decoder = msgspec.json.Decoder(_SourceRecord)
 
 _HALTED_BYTES: Final = b'"halted"'
 _ENDED_BYTES: Final = 8 << 20
-"""Most bytes of names of streams whose end was reported; the end of an older stream may be reported again."""
+"""Maximum size in bytes of the set of streams whose end was reported; older ends may be reported again."""
 
 
 class AnswerRecord(Protocol):

@@ -42,7 +42,7 @@ from stream.tables.table_errors import quote_name, to_one_line
 _DIALECT: Final = Dialect.get_or_raise("postgres")
 
 MAX_STATEMENT_LENGTH: Final = 8192
-"""Most characters of a statement."""
+"""Maximum number of characters of a statement."""
 
 _LIST_REMEDY: Final = "'sotto source list' and list_sources() show what can be asked"
 
@@ -75,7 +75,7 @@ _FIRST_TOKENS: Final = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_
 """First tokens of the statements that are given to the parser; it logs a warning about most others."""
 
 _MAX_DIGITS: Final = 18
-"""Most digits of an integer in LIMIT, GROUP BY and ORDER BY."""
+"""Maximum number of digits of an integer in LIMIT, GROUP BY and ORDER BY."""
 
 _ONE_NAME_RULE: Final = (
     "FROM: name one source or one stream, by its name alone (in double quotes if it has special characters)"

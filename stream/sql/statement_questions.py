@@ -204,7 +204,7 @@ _GROUPED_FORMS: Final = frozenset({"count", "people", "rate"})
 """Forms whose numbers for all groups are one question."""
 
 MAX_QUESTIONS: Final = 256
-"""Most questions of one statement."""
+"""Maximum number of questions of one statement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ Bitmap = npt.NDArray[np.uint64]
 
 BITMAP_CACHE_BYTES: Final = 64 << 20
 INDEX_CACHE_SIZE: Final = 8
-"""Most cached indexes of cells; each takes as much memory as the codes of its attributes."""
+"""Maximum number of cached indexes of cells; each takes as much memory as the codes of its attributes."""
 
 _PEOPLE_GROUP_CACHE_BYTES: Final = 32 << 20
 _FARTHEST_MINIMUM: Final = 1 << 32

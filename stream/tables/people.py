@@ -27,12 +27,12 @@ Numbers = npt.NDArray[np.uint32]
 NAME_BYTES: Final = 16
 """Bytes of the digest of a person's name."""
 PERSON_BYTES: Final = 44
-"""Most bytes of memory for each person while rows are chosen: two orders of the names' digests, and positions."""
+"""Maximum memory in bytes for each person to choose rows: two orders of the names' digests, and positions."""
 
 _INTEGER_WRITTEN_AS_FLOAT: Final = r"^(-?[0-9]+)\.0+$"
 _WORD_BYTES: Final = 8
 _MAX_ROWS_AT_ONCE: Final = 1 << 22
-"""Most rows that are processed at a time; each takes about a hundred bytes."""
+"""Maximum number of rows that are processed at a time; each takes about a hundred bytes."""
 _HASH_ROWS: Final = 1 << 16
 _NAME_CONTEXT: Final = "sotto 2026 person v1"
 _KEY_PURPOSE: Final = b"sotto contribution v1"

@@ -24,13 +24,13 @@ DOUBLED_QUOTE: Final = "double a quote inside a text, as in 'O''Brien'; a backsl
 _ESCAPED_QUOTE: Final = "\\'"
 
 MAX_TOKENS = 1024
-"""Most tokens of a predicate; its syntax tree has at most two nodes for each token."""
+"""Maximum number of tokens of a predicate; its syntax tree has at most two nodes for each token."""
 
 MAX_NESTING = 16
 """Deepest nesting of parentheses and NOTs."""
 
 MAX_LIST_LENGTH = 256
-"""Most literals in one IN list."""
+"""Maximum number of literals in one IN list."""
 
 # In this dialect double quotes mark identifiers, and the only escape in a string is a doubled quote.
 _DIALECT: Final = Dialect.get_or_raise("postgres")

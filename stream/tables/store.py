@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 PREDICATE_CACHE_BYTES: Final = 32 << 20
 TABLES_KEPT: Final = 64
-"""Most tables that are kept for new streams; an open stream keeps its own table."""
+"""Maximum number of tables that are kept for new streams; an open stream keeps its own table."""
 SOURCES_KEPT: Final = 1 << 10
-"""Most sources whose parser, fingerprint, refusal or unreadable table is remembered."""
+"""Maximum number of sources whose parser, fingerprint, refusal or unreadable table is remembered."""
 RETRY_SECONDS: Final = 10.0
 _FINGERPRINT_PURPOSE: Final = "sotto table fingerprint v1"
 _ORDERED_TAG: Final = b"sotto table fingerprint v1"

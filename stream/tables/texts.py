@@ -35,7 +35,7 @@ Digests = npt.NDArray[np.void]
 
 TEXT_CODE: Final = np.dtype(f"<u{TEXT_CODE_BYTES}")
 TEXT_BYTES: Final = 128
-"""Most bytes of memory for each distinct text, beside the text itself."""
+"""Maximum memory in bytes for each distinct text, beside the text itself."""
 _TOO_MANY: Final = f"more than {MAX_TEXTS} different texts in one attribute; declare a column with fewer"
 
 _DIGEST_BYTES: Final = 16

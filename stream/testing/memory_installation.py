@@ -139,7 +139,7 @@ class Feeds:
 
 
 MAX_WAIT_SECONDS: Final = 100 * 366 * 86_400
-"""Most seconds of one call of ``wait``: a hundred years."""
+"""Maximum number of seconds of one call of ``wait``: a hundred years."""
 
 
 class MemoryInstallation:

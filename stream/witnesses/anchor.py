@@ -17,7 +17,7 @@ from schemas import TrailHead
 from stream.errors import SottoError
 
 ANCHORS_READ: Final = 100
-"""Most anchors that a witness returns: the newest anchor binds, and earlier ones are further evidence."""
+"""Maximum number of anchors that a witness returns: the newest binds, and earlier ones are further evidence."""
 LARGEST_TIME: Final = 9_999_999_999_999
 """Largest time of an anchor, in milliseconds since 1970: 13 digits, in the year 2286."""
 

@@ -238,7 +238,7 @@ class PostgresqlWitness:
 
 _READ_SECONDS: Final = 10
 _OBJECTS_READ: Final = 10
-"""Most anchors that are read from a bucket; each takes a request."""
+"""Maximum number of anchors that are read from a bucket; each takes a request."""
 _LARGEST_OBJECT: Final = 1 << 20
 """Size of the largest object that is read, in bytes."""
 _LARGEST_GENERATION: Final = 9_999

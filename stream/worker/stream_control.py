@@ -237,7 +237,7 @@ def _name_of(record: RecordLike) -> str:
 
 MAX_COLLECTED_DEFINITIONS = 10_000
 MAX_COLLECTED_CHECKPOINTS = 50_000
-"""Most records (of different keys) that a restore collects before it applies them, to bound memory."""
+"""Maximum number of records of different keys that a restore collects before it applies them, to bound memory."""
 
 # An incarnation is only compared with the incarnation of its stream, so its form is not checked.
 _WireCheckpoint = msgspec.defstruct(

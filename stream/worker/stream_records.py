@@ -314,7 +314,7 @@ _Row: Final = Struct("<dddqI")
 """Spent ε, δ and ρ (NaN for None), the charged answers left (-1 for None), and the number of the reason."""
 
 MAX_REASON_BYTES: Final = 1 << 20
-"""Most bytes of different reasons; if there are more, further streams have ``OTHER_REASON``."""
+"""Maximum number of bytes of different reasons; if there are more, further streams have ``OTHER_REASON``."""
 _REASON_OBJECT_BYTES: Final = 200
 OTHER_REASON: Final = "the stream has ended; the audit trail has the reason"
 

@@ -29,7 +29,7 @@ from stream.worker.stream_control import StreamControl, WorkerRestore
 from stream.worker.table_loads import PartitionTables, TableLoads
 
 MAX_BATCH_WORK = 3 * SECOND // 20
-"""Most work per batch, so that a batch is committed early and the service can stop in time."""
+"""Maximum work per batch, so that a batch is committed early and the service can stop in time."""
 
 STATUS_SECONDS = 2.0
 """Seconds between two status records of one stream."""

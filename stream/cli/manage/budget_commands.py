@@ -54,7 +54,7 @@ PROPOSE: Final = LazyCommand(
     "Propose a source for a table, with null where you must declare a range or values.",
 )
 SHOWN_STREAMS: Final = 1000
-"""Most streams that ``sotto source show`` prints."""
+"""Maximum number of streams that ``sotto source show`` prints."""
 
 app = typer.Typer(
     cls=make_lazy_group({"check": CHECK, "propose": PROPOSE}),

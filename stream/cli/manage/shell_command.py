@@ -114,7 +114,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.document import Document
 
 MAX_STREAMS: Final = 1_000
-"""Most streams whose names are completed."""
+"""Maximum number of streams whose names are completed."""
 CONFIRMED_SHARE: Final = 0.1
 """Share of a stream's grant above which a price must be confirmed."""
 _KEYWORDS: Final = (

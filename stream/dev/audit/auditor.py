@@ -18,7 +18,7 @@ from stream.questions.question_forms import as_source, as_spec
 from stream.testing import Driver
 
 RUNS_AT_A_TIME = 2500
-"""Most runs per data set in one installation; the limit bounds memory."""
+"""Maximum number of runs per data set in one installation; the limit bounds memory."""
 
 DELIVERIES = 4
 """Number of times that the queries of a redelivered run are processed."""

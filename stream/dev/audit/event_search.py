@@ -49,7 +49,7 @@ def epsilon_at_least(
 
 
 MAX_LABEL_TRANSCRIPTS = 2
-"""Most transcripts that an event's label lists."""
+"""Maximum number of transcripts that an event's label lists."""
 
 Score = Callable[[Transcript], float]
 """An estimate of ln(P(transcript | D) / P(transcript | D′))."""

@@ -281,7 +281,7 @@ def exact_counts() -> dict[WindowAirport, Truth]:
 LOCAL_SESSION = {"session_timeout_ms": 2000, "heartbeat_ms": 500}
 """Settings with which Kafka notices a killed worker after two seconds, for groups on a local broker."""
 ANSWER_TIMEOUT = 60.0
-"""Most seconds to wait for the next answer, or for the budget service to close the streams."""
+"""Maximum number of seconds to wait for the next answer, or for the budget service to close the streams."""
 
 
 class DemoProgress(Protocol):

@@ -68,7 +68,7 @@ from stream.tables.demo_tables import (
 QUERIES: Final = 200_000
 STREAMS: Final = 20
 MOST_SECONDS: Final = 60.0
-"""Most seconds to wait for the answers."""
+"""Maximum number of seconds to wait for the answers."""
 _BATCH_BYTES: Final = 128 * 1024
 
 

@@ -116,7 +116,7 @@ def _draw_question(
 
 
 ATTEMPTS: Final = 100
-"""Most attempts to ask a question that is answered ``busy``."""
+"""Maximum number of attempts to ask a question that is answered ``busy``."""
 
 AskAll = Callable[[Sequence[Query]], Awaitable[Sequence[Answer]]]
 Sleep = Callable[[float], Awaitable[object]]

@@ -24,7 +24,7 @@ from stream.settings import SECURITY_FIELDS, Settings, variable_of
 DEFAULT_FOLDER: Final = Path(".sotto/broker")
 DEFAULT_PORT: Final = 9092
 MAX_NODES: Final = 7
-"""Most nodes of a local cluster."""
+"""Maximum number of nodes of a local cluster."""
 _PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
 
 # These ports are below the ephemeral ports. On an ephemeral port, a client that tries to reach a stopped

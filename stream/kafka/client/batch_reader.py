@@ -55,9 +55,9 @@ MAX_FETCH_BYTES: Final = DECOMPRESSED_PART_BYTES
 MAX_NATIVE_BYTES: Final = 1024 * 1024
 """Largest batch that aiokafka parses, because it creates all headers before Sotto can count them."""
 COLUMN_RECORDS: Final = 100_000
-"""Most records, according to the batch's header, of a batch that is read into columns."""
+"""Maximum number of records, according to the batch's header, of a batch that is read into columns."""
 TURN_RECORDS: Final = 50_000
-"""Most records that a batch returns in one of several turns."""
+"""Maximum number of records that a batch returns in one of several turns."""
 DEAD_LETTER_BYTES: Final = 4096
 """Number of bytes of an unread batch, from its start, that its dead letter contains."""
 

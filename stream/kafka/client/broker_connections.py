@@ -37,9 +37,9 @@ from stream.secret_files import SecretFileError, read_secret
 from stream.settings import SECRET_VARIABLES, SECURITY_FIELDS, Settings, environment_without, variable_of
 
 TOKEN_SECONDS = 10.0
-"""Most seconds that the command for a bearer token may run."""
+"""Maximum run time in seconds of the command for a bearer token."""
 PROBE_SECONDS = 5.0
-"""Most seconds for a trial connection to a broker, by which Sotto learns why connections are refused."""
+"""Maximum time in seconds of a trial connection, by which Sotto learns why a broker refuses connections."""
 
 _CLEARTEXT_MECHANISMS: Final = frozenset({"PLAIN", "OAUTHBEARER"})
 _REFUSALS: Final = (

@@ -97,9 +97,9 @@ async def open_connection(host: str, port: int, **options: Any) -> BrokerConnect
 
 RATE_INTERVAL_SECONDS: Final = 1.0
 MAX_METADATA_REQUESTS: Final = 10
-"""Most metadata requests of a client per second."""
+"""Maximum number of metadata requests of a client per second."""
 MAX_EMPTY_FETCHES: Final = 20
-"""Most fetches per second from one broker that return no records at once."""
+"""Maximum number of fetches per second from one broker that return no records at once."""
 
 
 class RateLimit:

@@ -255,9 +255,9 @@ def trail_row(entry: HeldEntry) -> TrailRow:
 
 
 MAX_EXPORTS: Final = 8
-"""Most concurrent exports."""
+"""Maximum number of concurrent exports."""
 MAX_EXPORTS_PER_USER: Final = 2
-"""Most concurrent exports per user, so that a slow reader does not block other users."""
+"""Maximum number of concurrent exports per user, so that a slow reader does not block other users."""
 _ROWS_PER_PART: Final = 50
 """Number of rows that are formatted before other tasks run; a row takes about 40 µs."""
 _HEADERS: Final = {

@@ -30,7 +30,7 @@ from stream.diagnostics import RateLimiter, get_logger
 from stream.monitor.api.models import FieldProblem, Problem, ProblemCode
 
 MAX_FIELDS = 10
-"""Most invalid fields that one answer lists."""
+"""Maximum number of invalid fields that one answer lists."""
 
 
 class ProblemError(Exception):
@@ -192,7 +192,7 @@ class RequestTurns:
 IDLE_SECONDS = 15.0
 """Seconds within which a request must be complete, from the connection's start or the last answer."""
 MAX_WAITING = 256
-"""Most waiting connections."""
+"""Maximum number of waiting connections."""
 WRITE_SECONDS = 30.0
 """Seconds after which a client that does not read its answer is disconnected."""
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2 * MAX_DEFINITION_BYTES

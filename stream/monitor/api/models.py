@@ -47,7 +47,7 @@ ProblemCode = Literal[
 ]
 
 MAX_PAGE = 500
-"""Most items of one page."""
+"""Maximum number of items of one page."""
 
 Time = Annotated[float, Field(description="Seconds since the epoch.")]
 Name = Annotated[str, StringConstraints(max_length=128)]

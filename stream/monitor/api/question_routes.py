@@ -36,7 +36,7 @@ ANSWER_SECONDS: Final = 30.0
 """Seconds to wait for answers; afterwards a client may repeat the request with the same ids."""
 
 MAX_WAITING: Final = 512
-"""Most questions of all users that wait for their answers."""
+"""Maximum number of questions of all users that wait for their answers."""
 
 _MAX_REMEMBERED: Final = 4096
 _MAX_ANSWER_SECONDS: Final = 600.0

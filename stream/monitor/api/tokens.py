@@ -28,7 +28,7 @@ from stream.monitor.api.models import AccessRole
 from stream.secret_files import SecretFileError, read_secret, replace_secret, write_secret
 
 MAX_TOKENS = 10_000
-"""Most tokens in one file; revoked tokens count too."""
+"""Maximum number of tokens in one file; revoked tokens count too."""
 
 _PREFIX = "sotto"
 _DUMMY_DIGEST = bytes(32)

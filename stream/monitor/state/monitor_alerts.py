@@ -188,7 +188,7 @@ def _alert_filter(query: AlertQuery) -> Callable[[Answer, str | None], bool]:
 LOOK_BACK_SECONDS: Final = 7 * 86_400
 """Largest age, in seconds, of the answers that are read at the start."""
 LOOK_BACK_RECORDS: Final = 500_000
-"""Most answers per partition that are read at the start."""
+"""Maximum number of answers per partition that are read at the start."""
 _RETRY_SECONDS: Final = 5.0
 
 log = get_logger("monitor")

@@ -50,15 +50,15 @@ MAX_RECENT_REJECTED = 100
 """Number of dead letters that are kept for each reason."""
 MEMBER_PREFIX = b"@member|"
 MAX_MEMBERS = 10_000
-"""Most service processes in memory, because a killed process does not remove its heartbeat."""
+"""Maximum number of service processes in memory, because a killed process does not remove its heartbeat."""
 IDLE_SECONDS = 2 * max(RATE_WINDOWS)
 """Seconds without a new record after which a stream's activity is packed."""
 MAX_PACKINGS = 64
-"""Most kinds of mechanisms that are packed separately."""
+"""Maximum number of kinds of mechanisms that are packed separately."""
 MAX_CODES = 64
-"""Most distinct reasons of dead letters; the services use about ten."""
+"""Maximum number of distinct reasons of dead letters; the services use about ten."""
 MAX_LIVE_TOPICS = 1_000
-"""Most live topics whose refused events are counted."""
+"""Maximum number of live topics whose refused events are counted."""
 
 ChangeTopic = Literal["sources", "streams", "rejected", "workers", "trail", "alerts"]
 

@@ -22,7 +22,7 @@ from stream.processing.protocol import Headers
 from stream.questions.stream_watch import SpecTerms
 
 _SHARED_PARTS: Final = 1 << 14
-"""Most entries of each cache of parts that later streams may share."""
+"""Maximum number of entries of each cache of parts that later streams may share."""
 
 _Shape = TypeVar("_Shape", bound=msgspec.Struct | BaseModel)
 

@@ -42,7 +42,7 @@ from stream.processing.topic_names import Topics
 from stream.settings import Settings
 
 BUFFERED_RECORDS = 1000
-"""Most records that Faust reads ahead per topic."""
+"""Maximum number of records that Faust reads ahead per topic."""
 POLL_SECONDS = 0.25
 ASSIGNMENT_POLL_SECONDS = 0.05
 
@@ -265,10 +265,10 @@ def _to_record(event: EventT[bytes]) -> Record:
 
 
 LOOK_BACK_RECORDS: Final = 500_000
-"""Most records of the trail that are read at the start."""
+"""Maximum number of records of the trail that are read at the start."""
 _RETRY_SECONDS: Final = 5.0
 _EARLIER_BATCH: Final = 500
-"""Most earlier entries of the trail that are added at once; they take some milliseconds of the event loop."""
+"""Maximum number of earlier entries of the trail that are added at once, which takes some milliseconds."""
 
 
 def choose_start(first: int, recent: int, end: int) -> int:

@@ -161,7 +161,7 @@ _OUT_OF_RANGE = {True: b"-1e300", False: b"1e300"}
 """Replacements of negative (True) and positive numbers that are too large for doubles; no declared range contains them."""
 
 _MAX_NUMBER_LENGTH = 1024
-"""Most characters of a number that is not rewritten; some parsers limit the number of digits."""
+"""Maximum number of characters of a number that is not rewritten; some parsers limit the number of digits."""
 
 _STRING_OR_NUMBER = re.compile(STRING + rb"|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.DOTALL)
 
@@ -264,7 +264,7 @@ def _replace_extreme(match: re.Match[bytes]) -> bytes:
 TextCounts = Mapping[bytes, int]
 
 MAX_ENCODED: Final = 4 * (MOST_WINDOW_BYTES // 3 + 1) + 16
-"""Most characters of encoded counts."""
+"""Maximum number of characters of encoded counts."""
 
 MOST_TEXT_COUNT: Final = 1 << 62
 """Largest accepted count of a text; no topic has so many events."""

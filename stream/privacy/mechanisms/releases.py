@@ -100,7 +100,7 @@ NO_ROW: Final = 0
 _NUMBERS_PER_GROUP: Final = 3
 """A group has three numbers in an answer: its count and the two ends of its interval."""
 _EXTRA_CHARACTERS: Final = 4
-"""Most characters by which such a number is longer than the count: a digit, a sign and punctuation."""
+"""Maximum number of characters that such a number has beyond the count: a digit, a sign, punctuation."""
 
 
 _NUMBERS_BYTES_PER_TEXT: Final = 64

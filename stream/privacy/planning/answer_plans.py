@@ -44,7 +44,7 @@ _ROUNDING = 1.0 + 1e-10
 """Margin above the rounding errors of a few operations."""
 
 _TWO_NUMBERS = 2
-"""Most numbers of an answer that one row of a table changes: both of a quotient, or those of two groups."""
+"""Maximum count of an answer's numbers that one row changes: both of a quotient, or those of two groups."""
 
 
 def _plan_numbers(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:

@@ -42,7 +42,7 @@ from stream.privacy.planning.unknown_groups_plans import (
 SIZE_PART: Final = Fraction(1, 8)
 """The part of ε for the test of the texts' size."""
 MOST_NODES: Final = 16
-"""Most nodes that an answer adds up, each with noise for each text; more would hardly lower a threshold."""
+"""Maximum number of nodes that an answer adds up, each with noise per text; more hardly lower a threshold."""
 
 _DIGITS: Final = 80
 _ABOVE: Final = 1 + Decimal(10) ** -60

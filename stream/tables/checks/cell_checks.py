@@ -21,7 +21,7 @@ from stream.tables.encoding import CodeArray, Mask, as_numbers, as_text, encode
 
 SHOWN_VALUES: Final = 5
 MAX_VALUES: Final = 10_000
-"""Most distinct values that are counted; if there are more, only the most frequent half is kept."""
+"""Maximum number of distinct values that are counted; if there are more, only the most frequent half is kept."""
 
 _SHOWN_LENGTH: Final = 60
 

@@ -27,7 +27,7 @@ PERSON_CODE_BYTES: Final = 4
 TEXT_CODE_BYTES: Final = 4
 """Bytes of the code of a text."""
 CHOOSING_BYTES: Final = 32
-"""Most bytes of memory for each row, beside its codes, while rows are chosen: person, hash, rank and position."""
+"""Maximum memory in bytes for each row, beside its codes, to choose rows: person, hash, rank and position."""
 _ROOM_TO_GROW: Final = 2
 """Memory is advised if it has room for this many times the table's rows."""
 
@@ -96,7 +96,7 @@ def _code_bytes(source: TableSource) -> int:
 
 _POLL_SECONDS: Final = 0.05
 _LATE_STATEMENTS: Final = 64
-"""Most statements of one database whose extended time limit is remembered."""
+"""Maximum number of statements of one database whose extended time limit is remembered."""
 _TOO_LONG: Final = "the statement took longer than SOTTO_ENGINE_SECONDS"
 
 
@@ -129,16 +129,16 @@ class EngineLimits:
     """Folder of the databases; if empty, the system's temporary folder."""
 
     memory_bytes: int = 1 << 30
-    """Most bytes of memory of one table's database."""
+    """Maximum memory in bytes of one table's database."""
 
     disk_bytes: int = 32 << 30
-    """Most bytes of one table's codes on disk, and again of its statements' temporary files."""
+    """Maximum number of bytes of one table's codes on disk, and again of its statements' temporary files."""
 
     seconds: float = 60.0
     """Longest time of one statement, including its wait for other statements; each new try has twice the time."""
 
     statements: int = 2
-    """Most statements that the process runs at the same time."""
+    """Maximum number of statements that the process runs at the same time."""
 
     slots: BoundedSemaphore = field(init=False, repr=False, compare=False)
 

@@ -158,13 +158,13 @@ def column_sizes(source: TableSource) -> dict[str, int | None]:
 
 
 _MEASURES_AT_ONCE: Final = 256
-"""Most measures of one statement."""
+"""Maximum number of measures of one statement."""
 _RANGES_AT_ONCE: Final = 2000
-"""Most ranges of codes in one statement of several measures; DuckDB cannot be interrupted while it plans them."""
+"""Maximum number of ranges of codes in one statement of several measures; their planning cannot be interrupted."""
 _CUBE_CELLS: Final = 1 << 20
-"""Most cells of a cube: the counts of all combinations of some attributes' values."""
+"""Maximum number of cells of a cube: the counts of all combinations of some attributes' values."""
 _JOINED_CUBE_CELLS: Final = 1 << 16
-"""Most cells of a cube that is made for several sets of attributes."""
+"""Maximum number of cells of a cube that is made for several sets of attributes."""
 _COUNTS_PER_CUBE: Final = 5
 """Least number of counts that are read from one cube: making it takes about as long as three to five counts."""
 

@@ -101,7 +101,7 @@ class PathPattern:
 
     @property
     def depth(self) -> int | None:
-        """Most levels of folders to search below ``folder``; None if unlimited."""
+        """Maximum number of levels of folders to search below ``folder``; None if unlimited."""
         return None if _ANY_FOLDERS in self.pattern else len(self.pattern)
 
     @property

@@ -96,10 +96,10 @@ class ReadingLimits:
     """Folders and addresses below which tables are read, at any depth; if empty, no table is read."""
 
     table_bytes: int
-    """Most bytes of a table's codes in the memory of a service."""
+    """Maximum number of bytes of a table's codes in the memory of a service."""
 
     reading_bytes: int
-    """Most bytes of a table's files, and most bytes of memory of the process that reads them."""
+    """Maximum number of bytes of a table's files, and most bytes of memory of the process that reads them."""
 
     seconds: float
     """Longest time for reading a table."""

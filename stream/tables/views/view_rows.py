@@ -72,7 +72,7 @@ class ViewPlan:
 
 
 MAX_JOINED_ROWS: Final = 1000
-"""Most rows of the view that joins with tables of people make from one row of the first table."""
+"""Maximum number of rows of the view that joins with tables of people make from one row of the first table."""
 
 _BATCH_ROWS: Final = 1 << 20
 """Rows that are joined at a time; polars hashes the whole joined table for each of these batches."""

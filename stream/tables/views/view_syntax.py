@@ -20,9 +20,9 @@ from stream.tables.views.view_terms import TermError, ViewTerm
 MAX_TOKENS: Final = 2048
 MAX_NESTING: Final = 32
 MAX_DEPTH: Final = 128
-"""Most nested operations; 1 + 1 + 1 nests two operations. Parsing is recursive, so the depth is bounded."""
+"""Maximum number of nested operations, because parsing is recursive; 1 + 1 + 1 nests two operations."""
 MAX_SIZE: Final = 8192
-"""Most operations on a row; an operand counts once for each value that it is compared with."""
+"""Maximum number of operations on a row; an operand counts once for each value that it is compared with."""
 
 FUNCTIONS: Final = (
     *("ABS", "CAST", "CEIL", "COALESCE", "FLOOR", "LENGTH", "LOWER", "NULLIF"),

@@ -62,11 +62,11 @@ from stream.worker.families.family import (
 from stream.worker.families.statistics import keep_largest_groups, read_statistic, statistic_form, statistic_reply
 
 ESTIMATE_CACHE_BYTES: Final = 256 << 20
-"""Most bytes of cached noisy counts and estimates per partition; others are computed again."""
+"""Maximum number of bytes of cached noisy counts and estimates per partition; others are computed again."""
 EXACT_COUNT_CACHE_BYTES: Final = 128 << 20
-"""Most bytes of cached exact counts per partition, with their cumulative sums."""
+"""Maximum number of bytes of cached exact counts per partition, with their cumulative sums."""
 QUESTION_CACHE_BYTES: Final = 64 << 20
-"""Most bytes of cached resolved questions per partition."""
+"""Maximum number of bytes of cached resolved questions per partition."""
 _STATE_BYTES: Final = 16 << 10
 """Bytes of a stream's state without the measurements and caches of its estimator."""
 

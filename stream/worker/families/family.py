@@ -240,7 +240,7 @@ State = TypeVar("State")
 
 
 STATE_CACHE_BYTES: Final = 128 << 20
-"""Most bytes of streams' states that a family caches; other states are built again from their updates."""
+"""Maximum size in bytes of a family's cached states; other states are built again from their updates."""
 
 
 class RestorableFamily(Family, Generic[State]):

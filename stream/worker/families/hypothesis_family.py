@@ -43,7 +43,7 @@ from stream.worker.families.family import (
 from stream.worker.families.tensors import CellSpace, TensorSpace, WeightCache
 
 HYPOTHESIS_CACHE_BYTES: Final = 256 << 20
-"""Most bytes of cached hypotheses per partition; other hypotheses are built again from their updates."""
+"""Maximum size in bytes of a partition's cached hypotheses; others are built again from their updates."""
 
 _NUMBER_BYTES: Final = 8
 

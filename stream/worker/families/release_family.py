@@ -75,7 +75,7 @@ from stream.worker.families.statistics import (
 from stream.worker.families.tensors import AttributeCells
 
 RELEASE_CACHE_BYTES: Final = 128 << 20
-"""Most bytes of cached releases per partition; other releases are computed again."""
+"""Maximum number of bytes of cached releases per partition; other releases are computed again."""
 
 BASIS: Final = "release"
 

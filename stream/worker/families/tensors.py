@@ -32,7 +32,7 @@ from stream.tables.expressions import Predicate, attributes_of, evaluate
 from stream.tables.store import TableStore
 
 WEIGHT_CACHE_BYTES: Final = 64 << 20
-"""Most bytes of cached weights of questions per partition; other weights are computed again."""
+"""Maximum number of bytes of cached weights of questions per partition; other weights are computed again."""
 
 CellWeights = npt.NDArray[np.int32]
 
