@@ -257,7 +257,7 @@ def may_repeat_a_field(data: bytes, event: Any) -> bool:
 
 
 MAX_NAMES: Final = 8192
-"""Maximum number of fields in a text, and most objects and lists together; a definition has at most 5,400."""
+"""Maximum number of fields in a text, and of objects and lists together; a definition has at most 5,400."""
 
 MAX_NESTING: Final = 64
 

@@ -12,7 +12,7 @@ from schemas.domains import AttributeName, Category
 MAX_ANSWERS = 1_000_000
 
 MAX_CATEGORIES = 4096
-"""Maximum number of categories of a randomized response, and most cells in one answer."""
+"""Maximum number of categories of a randomized response, and of cells in one answer."""
 
 MAX_UNIVERSE = 1 << 20
 """Maximum number of cells of a hypothesis or a histogram that is held in memory."""

@@ -28,7 +28,7 @@ MAX_PREDICATE_LENGTH = 2048
 """Longest predicate in characters."""
 
 MAX_CANDIDATES = 256
-"""Maximum number of candidates, cells or terms in one query, and most sums in one query of a running count."""
+"""Maximum number of candidates, cells or terms in one query, and of sums in one query of a running count."""
 
 MAX_VALUES = 1664
 """Maximum number of values in one query; the counts of this number of values of a quantile fit into an event."""

@@ -84,7 +84,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     finally:
         heartbeat_task.cancel()
         ignore_stop_signals()
-    log.info("left")
+    log.info("alerts stopped")
 
 
 async def _run_deliveries(deliveries: list[TargetDelivery], probes: Probes, stopping: asyncio.Event) -> None:
@@ -116,13 +116,13 @@ class TargetDelivery:
         self,
         connection: KafkaConnection,
         target: Target,
-        page: str | None,
+        monitor_url: str | None,
         metrics: TargetMetrics,
         stopping: asyncio.Event,
     ) -> None:
         self.name = target.name
         self._target = target
-        self._page = page
+        self._monitor_url = monitor_url
         self._connection = connection
         self._metrics = metrics
         self._stopping = stopping
@@ -163,7 +163,9 @@ class TargetDelivery:
         if isinstance(self._target, WebhookTarget):
             await self._deliver_to_webhook(Webhook(self._target, sender, self._metrics, self._stopping))
         else:
-            await self._deliver_to_alertmanager(Alertmanager(self._target, sender, self._metrics, page=self._page))
+            await self._deliver_to_alertmanager(
+                Alertmanager(self._target, sender, self._metrics, monitor_url=self._monitor_url)
+            )
 
     async def _deliver_to_webhook(self, webhook: Webhook) -> None:
         async for partition, records in self._follower.batches(self._stopping):
@@ -238,7 +240,9 @@ class TargetDelivery:
         if answer.outcome not in {"above", "below"} or answer.stream != opening.stream:
             return None
         counted = self._openings.sources.get(opening.source, "")
-        return Alert(self._connection.topics.prefix, opening, answer, record.timestamp / 1000, self._page, counted)
+        return Alert(
+            self._connection.topics.prefix, opening, answer, record.timestamp / 1000, self._monitor_url, counted
+        )
 
     async def _start_offset(
         self, consumer: AIOKafkaConsumer, partition: TopicPartition, committed: int | None, end: int

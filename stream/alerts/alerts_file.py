@@ -59,14 +59,14 @@ class Secret(NamedTuple):
         return cls(key)
 
 
-def signed_headers(secrets: Sequence[Secret], key: str, sent_at: int, body: bytes) -> dict[str, str]:
+def signed_headers(secrets: Sequence[Secret], alert_key: str, sent_at: int, body: bytes) -> dict[str, str]:
     """Return the headers of a webhook: alert key, Unix time, one signature for each secret."""
-    content = f"{key}.{sent_at}.".encode() + body
+    content = f"{alert_key}.{sent_at}.".encode() + body
     signatures = (
         base64.b64encode(hmac.digest(secret.key, content, hashlib.sha256)).decode() for secret in secrets
     )
     return {
-        "webhook-id": key,
+        "webhook-id": alert_key,
         "webhook-timestamp": str(sent_at),
         "webhook-signature": " ".join(f"v1,{one}" for one in signatures),
     }
@@ -215,11 +215,11 @@ class WebhookTarget(_Target):
 
 
 class AlertmanagerTarget(_Target):
-    """One Alertmanager or a cluster, which gets each firing alarm again after each ``resend``.
+    """One Alertmanager or a cluster, which is sent each firing alarm again every ``resend``.
 
-    An alarm is a series of alerts of one stream and group without other answers between them. It is
-    resolved if no answer follows within the window's length plus ``resolve_after``. After a restart,
-    firing alarms are restored from the answers of the last ``look_back``. ``urls`` are the addresses of
+    An alarm is a series of alerts of one stream and group without other answers between them. An answer
+    ``below`` resolves it, or else the time ``resolve_after`` plus one window's length without an answer.
+    After a restart, firing alarms are restored from the answers of the last ``look_back``. ``urls`` are the addresses of
     all members of one cluster; ``alertname`` and ``labels`` are labels of each alarm. Other fields are as
     for a webhook.
     """

@@ -190,7 +190,7 @@ class Alert:
     opening: StreamOpening
     answer: Answer
     time: float
-    page: str | None = None
+    monitor_url: str | None = None
     counted: str = ""
 
     @property
@@ -211,7 +211,7 @@ class Alert:
             **answer,
             **{name: term for name, term in self.opening.terms._asdict().items() if term is not None},
             **({"counted": self.counted} if self.counted else {}),
-            **({} if (link := stream_page_url(self.page, self.opening.stream)) is None else {"page": link}),
+            **({} if (link := stream_page_url(self.monitor_url, self.opening.stream)) is None else {"page": link}),
         }
         message: dict[str, Any] = {"type": "sotto.alert", "timestamp": format_time(self.time), "data": data}
         return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode()
@@ -220,6 +220,6 @@ class Alert:
 _ANSWER_FIELDS = {"index", "window", "group", "estimate", "alpha", "interval", "spent", "tops_left", "version"}
 
 
-def stream_page_url(page: str | None, stream: str) -> str | None:
+def stream_page_url(monitor_url: str | None, stream: str) -> str | None:
     """Return the address of a stream on the monitor's page."""
-    return None if page is None else f"{page.rstrip('/')}/#/streams/{quote(stream, safe='')}"
+    return None if monitor_url is None else f"{monitor_url.rstrip('/')}/#/streams/{quote(stream, safe='')}"

@@ -74,7 +74,7 @@ class Alertmanager:
     target: AlertmanagerTarget
     sender: TargetSender
     metrics: TargetMetrics
-    page: str | None = None
+    monitor_url: str | None = None
     clock: Callable[[], float] = time.time
     backoff: Backoff = field(default_factory=Backoff)
     firing: AlarmTable = field(default_factory=AlarmTable)
@@ -170,7 +170,7 @@ class Alertmanager:
             "counted": self._sent[key].counted,
             "alerts_left": "" if answer.tops_left is None else str(answer.tops_left),
         }
-        link = stream_page_url(self.page, key.stream)
+        link = stream_page_url(self.monitor_url, key.stream)
         return {
             "labels": {
                 "alertname": target.alertname,

@@ -65,7 +65,7 @@ class Membership:
         self._answered = time.monotonic()
         self._away: float | None = None
 
-    def require_place(self) -> None:
+    def require_not_excluded(self) -> None:
         """Raise if the group has excluded this process for good.
 
         Raises:
@@ -164,7 +164,7 @@ class Supervision:
             RefusedTimeError: the group does not accept this process's session timeout.
             StalledError: a task waits for Kafka forever; another process must take over.
         """
-        self._membership.require_place()
+        self._membership.require_not_excluded()
         now, longest, failing = time.monotonic(), 0.0, [*refused]
         refusals = {refusal} if refusal else set[str]()
         for task in partitions:

@@ -59,7 +59,7 @@ log = get_logger("monitor")
 
 async def serve_monitor(
     settings: Settings,
-    names: Callable[[], TokenFile],
+    read_tokens: Callable[[], TokenFile],
     *,
     sign_on: SingleSignOn | None = None,
     stop_with_stdin: bool = False,
@@ -87,7 +87,7 @@ async def serve_monitor(
         alerts = Alerts(tables) if settings.monitor_alerts else None
         monitor = Monitor(
             tables,
-            names,
+            read_tokens,
             settings,
             client,
             lambda: _readiness(reader, trail_reader, groups),
@@ -127,14 +127,16 @@ async def serve_monitor(
     ignore_stop_signals()
     if not stopping.is_set():
         raise MonitorEndedError("the monitor's reader ended; see its log, and start it again")
-    log.info("left")
+    log.info("monitor stopped")
 
 
 def _readiness(reader: TopicReader, trail_reader: TrailReader, groups: GroupWatch) -> Readiness:
     if reader.unread_offsets is None or trail_reader.unread_offsets is None:
         return Readiness(ready=False, behind=0, reason="the topics' ends are not known yet")
     if behind := reader.unread_offsets + trail_reader.unread_offsets:
-        return Readiness(ready=False, behind=behind, reason="the tables are still being read")
+        return Readiness(
+            ready=False, behind=behind, reason="the monitor has not yet read its topics to their ends"
+        )
     if groups.answered_at is None or time.monotonic() - groups.answered_at > CONTACT_SECONDS:
         return Readiness(ready=False, behind=0, reason="Kafka does not answer")
     return Readiness(ready=True, behind=0)
@@ -193,19 +195,21 @@ class GroupWatch:
     async def _query_until_error(self) -> None:
         async with (
             admin_client(self._settings) as admin,
-            reader(self._settings, isolation_level="read_uncommitted", metadata_max_age_ms=METADATA_MS) as ends,
+            reader(
+                self._settings, isolation_level="read_uncommitted", metadata_max_age_ms=METADATA_MS
+            ) as end_reader,
         ):
             while True:
-                self._show(await self._query_groups(admin, ends))
+                self._show(await self._query_groups(admin, end_reader))
                 self.answered_at = time.monotonic()
                 await asyncio.sleep(GROUPS_SECONDS)
 
-    async def _query_groups(self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer) -> WorkersView:
+    async def _query_groups(self, admin: AIOKafkaAdminClient, end_reader: AIOKafkaConsumer) -> WorkersView:
         partitions: list[PartitionRow] = []
         members: list[MemberRow] = []
         for group in self._groups:
             present = await _query_members(admin, group)
-            rows = await self._partition_rows(admin, ends, group, present)
+            rows = await self._partition_rows(admin, end_reader, group, present)
             if group.role == "feed" and not present and not any(row.end for row in rows):
                 continue  # this installation has no feed
             partitions += rows
@@ -229,22 +233,22 @@ class GroupWatch:
         return WorkersView(time=time.time(), members=members, partitions=partitions)
 
     async def _partition_rows(
-        self, admin: AIOKafkaAdminClient, ends: AIOKafkaConsumer, group: _Group, present: list[_Member]
+        self, admin: AIOKafkaAdminClient, end_reader: AIOKafkaConsumer, group: _Group, present: list[_Member]
     ) -> list[PartitionRow]:
         committed: dict[TopicPartition, Any] = await admin.list_consumer_group_offsets(group.name)
         # Use only partitions in the client's metadata; for any other partition it would wait until a timeout.
         counts = {
-            topic: len(ends.partitions_for_topic(topic) or range(group.partitions)) for topic in group.inputs
+            topic: len(end_reader.partitions_for_topic(topic) or range(group.partitions)) for topic in group.inputs
         }
         sources = [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
-        beginning: dict[TopicPartition, int] = await ends.beginning_offsets(sources)
-        end: dict[TopicPartition, int] = await ends.end_offsets(sources)
+        beginning: dict[TopicPartition, int] = await end_reader.beginning_offsets(sources)
+        end: dict[TopicPartition, int] = await end_reader.end_offsets(sources)
         rows = []
         for number in range(max(counts.values())):
             inputs = [TopicPartition(topic, number) for topic, count in counts.items() if number < count]
             positions = [committed[one].offset if one in committed else beginning[one] for one in inputs]
             lags = [
-                self._lag_of(one, position, end[one] - position)
+                self._lag_without_markers(one, position, end[one] - position)
                 for one, position in zip(inputs, positions, strict=True)
             ]
             rows.append(
@@ -261,12 +265,12 @@ class GroupWatch:
             )
         return rows
 
-    def _lag_of(self, topic_partition: TopicPartition, position: int, offsets: int) -> int:
+    def _lag_without_markers(self, topic_partition: TopicPartition, position: int, offsets: int) -> int:
         """Return the lag without the writers' transaction markers at the end of a partition.
 
         Each worker writes ``charges`` in transactions, and the feed of each partition of a live topic writes
-        ``partials``. Only the merging feed of a partition writes ``queries`` in transactions, if there are
-        live topics: a marker follows its questions, not the partition's start or a client's question.
+        ``partials``. In ``queries``, only feeds write in transactions. So the last offset can be a marker
+        only if the record before it is a feed's question.
         """
         follows_feed = position > 0 and not self._tables.is_client_question(
             topic_partition.partition, position - 1

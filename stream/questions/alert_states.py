@@ -246,7 +246,7 @@ class AlertRuns:
 
 
 MAX_ALERT_KEYS: Final = 20_000
-"""Maximum number of alert keys in memory, and most periods; if there are more, the oldest are dropped."""
+"""Maximum number of alert keys in memory, and of periods; if there are more, the oldest are dropped."""
 
 
 @dataclass(slots=True)

@@ -311,10 +311,14 @@ async def test_a_monitor_that_has_started_again_is_not_live_before_its_figures_a
         await expect(rows).to_have_count(2)
     status = page.get_by_role("status").and_(page.locator(".live"))
     await expect(status).to_have_text("not live")
-    after.readiness = Readiness(ready=False, behind=7, reason="the tables are still being read")
+    after.readiness = Readiness(
+        ready=False, behind=7, reason="the monitor has not yet read its topics to their ends"
+    )
     async with after.served(int(address.rpartition(":")[2])):
         await page.get_by_role("button", name="Try now").click()
-        notice = page.get_by_text("Not up to date: the tables are still being read, 7 records to go.")
+        notice = page.get_by_text(
+            "Not up to date: the monitor has not yet read its topics to their ends, 7 records to go."
+        )
         await expect(notice).to_be_visible()
         await expect(status).to_have_text("not up to date")
         await expect(page.get_by_text("Connection lost")).to_be_hidden()

@@ -76,11 +76,11 @@ class Requester(Protocol):
 class Monitor:
     """The context of all handlers.
 
-    ``names`` returns the names file (users, roles, digests of tokens) or raises TokenError.
+    ``read_tokens`` returns the names file (users, roles, digests of tokens) or raises TokenError.
     """
 
     tables: MonitorTables
-    names: Callable[[], TokenFile]
+    read_tokens: Callable[[], TokenFile]
     settings: Settings
     requester: Requester
     readiness: Callable[[], Readiness]
@@ -116,14 +116,14 @@ class Monitor:
 
     def bearer(self, text: str) -> Bearer | None:
         """Return the user of a token; raise TokenError if the names file is unreadable."""
-        return self.names().bearer(text, self.clock())
+        return self.read_tokens().bearer(text, self.clock())
 
     def is_valid(self, bearer: Bearer) -> bool:
         """Return True if a user's token or session is still valid."""
         if not bearer.token:
             return bearer.expires is not None and self.clock() < bearer.expires
         try:
-            return self.names().is_valid(bearer, self.clock())
+            return self.read_tokens().is_valid(bearer, self.clock())
         except TokenError:
             return False
 

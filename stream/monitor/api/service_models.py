@@ -97,14 +97,16 @@ class FiringRow(ApiModel):
     closed and retired streams are not.
     """
 
-    since: Annotated[float, Field(description="End of the first window of the run, in seconds since the epoch.")]
-    alerts: Annotated[int, Field(description="Alerts of the run so far.")]
+    since: Annotated[
+        float, Field(description="End of the first window of this series of alerts, in seconds since the epoch.")
+    ]
+    alerts: Annotated[int, Field(description="Number of alerts of this series so far.")]
     latest: AlertRow
     state: StreamState | None
 
 
 class AlertingSource(ApiModel):
-    """Numbers of a source's firing and kept alerts."""
+    """Numbers of a source's alerts: ``firing``, without exhausted streams, and the latest that the monitor keeps."""
 
     source: str
     firing: int
@@ -115,14 +117,28 @@ class AlertsView(ApiModel):
     """Firing alerts, longest first, and the latest alerts."""
 
     shown: Annotated[bool, Field(description="True if this monitor reads answers (SOTTO_MONITOR_ALERTS).")]
-    complete: Annotated[bool, Field(description="True once the look-back range and the alerts' sources are read.")]
-    firing_total: Annotated[int, Field(description="Number of alerts of streams that may still resolve them.")]
+    complete: Annotated[
+        bool,
+        Field(description="True once the answers of the look-back time, the streams and the sources are read."),
+    ]
+    firing_total: Annotated[
+        int,
+        Field(
+            description="Number of firing alerts whose stream still answers, so that a later answer can resolve them."
+        ),
+    ]
     exhausted_total: Annotated[
-        int, Field(description="Number of alerts of exhausted streams, also in ``firing``.")
+        int,
+        Field(description="Number of firing alerts of exhausted streams. The list ``firing`` contains them too."),
     ]
     firing_matching: int
     firing: list[FiringRow]
-    total: Annotated[int, Field(description="Number of kept alerts; the latest alerts that match are listed.")]
+    total: Annotated[
+        int,
+        Field(
+            description="Number of the latest alerts that the monitor keeps in memory; ``recent`` lists those that match."
+        ),
+    ]
     matching: int
     recent: list[AlertRow]
     sources: list[AlertingSource]
@@ -167,16 +183,19 @@ class RefusedEvents(ApiModel):
     source: str
     topic: str
     events: Annotated[
-        int, Field(description="Number of latest events: up to 1,000 of each partition with refused events.")
+        int,
+        Field(
+            description="Number of events to which the share refers: the latest 1,000 or fewer of each partition that has refused events."
+        ),
     ]
-    share: Annotated[str, Field(description="Such as '50 to 90 %'.")]
-    at_least: Annotated[float, Field(description="Lower end of the share, between 0 and 1.")]
+    share: Annotated[str, Field(description="The share as a range, such as '50 to 90 %'.")]
+    at_least: Annotated[float, Field(description="Lower end of that range, between 0 and 1.")]
     reason: Annotated[str, Field(description="The most frequent reason: code, problem and remedy.")]
     last: Time
 
 
 class RefusalsView(ApiModel):
-    """Live sources of whose topics events were refused in the last ten minutes."""
+    """Live sources with events that were refused in the last ten minutes."""
 
     items: list[RefusedEvents]
 
@@ -195,7 +214,10 @@ class FeedView(ApiModel):
     topic: str
     clock: Literal["broker", "marks"]
     idle: Annotated[
-        str | None, Field(description="Delay of an idle partition's clock; null for a clock of watermarks.")
+        str | None,
+        Field(
+            description="How far the clock of a partition without events stays behind the feed's clock; null with watermarks."
+        ),
     ]
     asked_to: Annotated[
         Time | None, Field(description="End of the last answered window in event time; null before any.")

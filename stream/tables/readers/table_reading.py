@@ -99,7 +99,7 @@ class ReadingLimits:
     """Maximum number of bytes of a table's codes in the memory of a service."""
 
     reading_bytes: int
-    """Maximum number of bytes of a table's files, and most bytes of memory of the process that reads them."""
+    """Maximum number of bytes of a table's files, and of memory of the process that reads them."""
 
     seconds: float
     """Longest time for reading a table."""

@@ -209,7 +209,9 @@ def test_guide_shows_a_file_and_docstrings_name_every_field() -> None:
     named = set(re.findall(r"``(\w+)``", f"{WebhookTarget.__doc__} {AlertmanagerTarget.__doc__}"))
     assert {*WebhookTarget.model_fields, *AlertmanagerTarget.model_fields} - {"kind", "url"} <= named
     [message] = re.findall(r"^```text\n(\{\"type\".*?\})\n```$", guide, flags=re.DOTALL | re.MULTILINE)
-    assert set(json.loads(message)["data"]) == set(json.loads(replace(alert(), page="https://sotto").body)["data"])
+    assert set(json.loads(message)["data"]) == set(
+        json.loads(replace(alert(), monitor_url="https://sotto").body)["data"]
+    )
 
 
 def test_an_installation_is_not_started_with_targets_that_are_wrong(

@@ -67,7 +67,7 @@ class Member:
     contact: float | None = 0.0
     is_displaced = False
 
-    def require_place(self) -> None:
+    def require_not_excluded(self) -> None:
         if self.is_displaced:
             raise MembershipLostError
 

@@ -109,7 +109,9 @@ async def test_a_viewer_cannot_change_anything(path: str) -> None:
 
 async def test_health_needs_no_token_and_tells_nothing() -> None:
     installation = opened()
-    installation.readiness = Readiness(ready=False, behind=7, reason="the tables are still being read")
+    installation.readiness = Readiness(
+        ready=False, behind=7, reason="the monitor has not yet read its topics to their ends"
+    )
     async with installation.web() as client:
         async with client.get("/healthz") as response:
             assert (response.status, await response.json()) == (200, {"status": "ok"})

@@ -139,7 +139,7 @@ async def test_there_is_a_limit_to_each_tokens_live_connections_and_a_closed_one
 
 async def test_a_monitor_that_still_reads_says_so_and_sends_no_figures() -> None:
     installation = Installation()
-    reading = Readiness(ready=False, behind=7, reason="the tables are still being read")
+    reading = Readiness(ready=False, behind=7, reason="the monitor has not yet read its topics to their ends")
     installation.readiness = reading
     async with asyncio.timeout(WAIT), installation.web() as client:
         response = await listen(client, views="streams")

@@ -145,11 +145,13 @@ def test_lag_leaves_out_transaction_markers_of_feeds() -> None:
         found.flow()
         topics = found.driver.topics
         groups = GroupWatch(found.settings, topics, found.tables, lambda _: None)
-        lags = [groups._lag_of(TopicPartition(topics.queries, 0), 7, offsets) for offsets in (0, 1, 2)]
+        lags = [
+            groups._lag_without_markers(TopicPartition(topics.queries, 0), 7, offsets) for offsets in (0, 1, 2)
+        ]
         assert lags == [0, marker, 2]
-        assert groups._lag_of(TopicPartition(topics.queries, 0), 0, 1) == 1
-        assert groups._lag_of(TopicPartition(topics.partials, 0), 7, topics.partitions) == 0
-        assert groups._lag_of(TopicPartition(topics.requests, 0), 7, 1) == 1
+        assert groups._lag_without_markers(TopicPartition(topics.queries, 0), 0, 1) == 1
+        assert groups._lag_without_markers(TopicPartition(topics.partials, 0), 7, topics.partitions) == 0
+        assert groups._lag_without_markers(TopicPartition(topics.requests, 0), 7, 1) == 1
 
 
 def test_lag_has_the_question_after_a_question_of_a_client() -> None:
@@ -159,7 +161,7 @@ def test_lag_has_the_question_after_a_question_of_a_client() -> None:
     found.show(status(found, "ward", 1, 1, 6))
     groups = GroupWatch(found.settings, found.driver.topics, found.tables, lambda _: None)
     queries = TopicPartition(found.driver.topics.queries, 0)
-    assert [groups._lag_of(queries, position, 1) for position in (6, 7, 8)] == [0, 1, 0]
+    assert [groups._lag_without_markers(queries, position, 1) for position in (6, 7, 8)] == [0, 1, 0]
 
 
 async def test_refused_share_is_for_operators_only() -> None:
