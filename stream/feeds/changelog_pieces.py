@@ -1,8 +1,10 @@
 """Writes a feed's counts to its changelog in binary records, called pieces, and reads them.
 
-A piece has the counts that one step changed, with their values after the step. So if several pieces
-contain a count, the latest piece has its current value. A piece has no names of people: it identifies
-people by digests of 16 bytes. A person's counts in a window are stored once for all conditions.
+A *tally* has the counts under one *condition*, the ``where`` of standing streams, and a ``Form`` has the
+tallies whose windows are equal. A piece has the counts that one step changed, with their values after the
+step. So if several pieces contain a count, the latest piece has its current value. A piece identifies
+people by digests of 16 bytes, not by names, and has one row for a person and window, with a count for each
+condition.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ _CELL_BYTES: Final = 24
 _PREFIX: Final = b"piece|"
 
 
-class _PersonCounts(msgspec.Struct, array_like=True, gc=False):
-    """Counts of people in one window under the conditions of some tallies."""
+class _PeopleSection(msgspec.Struct, array_like=True, gc=False):
+    """For each of some people: the counts in one window under the conditions of some tallies."""
 
     tallies: list[int]
     start: int
@@ -46,8 +48,8 @@ class _PersonCounts(msgspec.Struct, array_like=True, gc=False):
     counts: bytes
 
 
-class _TotalCounts(msgspec.Struct, array_like=True, gc=False):
-    """Counts of people in one tally, over all windows or over the windows of a period."""
+class _TotalsSection(msgspec.Struct, array_like=True, gc=False):
+    """For each of some people: the count in one tally, over all windows or over the windows of a period."""
 
     tally: int
     period: int
@@ -55,8 +57,11 @@ class _TotalCounts(msgspec.Struct, array_like=True, gc=False):
     counts: bytes
 
 
-class _Places(msgspec.Struct, array_like=True, gc=False):
-    """Values of a tally's cells; ``among`` has the index of each cell's window in ``windows``."""
+class _CellsSection(msgspec.Struct, array_like=True, gc=False):
+    """For each of some cells of a tally: its value; ``window_indices`` has its window's index in ``windows``.
+
+    ``count`` is the number of these cells.
+    """
 
     tally: int
     by: tuple[str, ...]
@@ -64,14 +69,14 @@ class _Places(msgspec.Struct, array_like=True, gc=False):
     sum: str | None
     windows: list[int]
     count: int
-    among: bytes
+    window_indices: bytes
     cells: bytes
     counts: bytes
     sums: bytes
 
 
-class _Texts(msgspec.Struct, array_like=True, gc=False):
-    """Counts of some texts of a tally's window; None means that the window's texts are too large."""
+class _TextsSection(msgspec.Struct, array_like=True, gc=False):
+    """For each of some texts: its count in a tally's window; None if the window's texts are too large."""
 
     tally: int
     by: tuple[str, ...]
@@ -89,10 +94,10 @@ class _Texts(msgspec.Struct, array_like=True, gc=False):
 class _Sections(msgspec.Struct, array_like=True, gc=False):
     """The content of a piece."""
 
-    people: list[_PersonCounts]
-    totals: list[_TotalCounts]
-    cells: list[_Places]
-    texts: list[_Texts] = []
+    people: list[_PeopleSection]
+    totals: list[_TotalsSection]
+    cells: list[_CellsSection]
+    texts: list[_TextsSection] = []
 
     def encode(self) -> bytes:
         """Encode the piece; without texts it has the format of earlier versions."""
@@ -101,13 +106,13 @@ class _Sections(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def entries(self) -> int:
-        """Return the number of entries: rows of people and cells."""
+        """Return the number of entries: rows of people, cells and texts."""
         digests = sum(len(one.digests) for one in self.people) + sum(len(one.digests) for one in self.totals)
         counted = sum(one.count for one in self.cells) + sum(one.entries for one in self.texts)
         return digests // _DIGEST_BYTES + counted
 
 
-_Section = _PersonCounts | _TotalCounts | _Places | _Texts
+_Section = _PeopleSection | _TotalsSection | _CellsSection | _TextsSection
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Sections).decode
@@ -146,11 +151,11 @@ def encode_pieces(changes: Iterable[tuple[Form, StepChanges]]) -> Iterator[Piece
 
 
 def _add(piece: _Sections, section: _Section) -> None:
-    if isinstance(section, _PersonCounts):
+    if isinstance(section, _PeopleSection):
         piece.people.append(section)
-    elif isinstance(section, _TotalCounts):
+    elif isinstance(section, _TotalsSection):
         piece.totals.append(section)
-    elif isinstance(section, _Places):
+    elif isinstance(section, _CellsSection):
         piece.cells.append(section)
     else:
         piece.texts.append(section)
@@ -161,21 +166,21 @@ def _sections(form: Form, changes: StepChanges) -> Iterator[tuple[_Section, int]
     numbers, columns = [tally.number for tally in tallies], [tally.column for tally in tallies]
     for start, rows in changes.people.items():
         yield from (
-            (_PersonCounts(numbers, start, digests, counts), len(digests) + len(counts) + _overhead(numbers))
+            (_PeopleSection(numbers, start, digests, counts), len(digests) + len(counts) + _overhead(len(numbers)))
             for digests, counts in _people(form.windows[start].person_counts, rows, columns, form.contribution)
         )
     for (number, period), rows in changes.lifetime_counts.items():
         tally = form.tallies[number]
         yield from (
-            (_TotalCounts(number, period, digests, counts), len(digests) + len(counts) + _overhead(()))
+            (_TotalsSection(number, period, digests, counts), len(digests) + len(counts) + _overhead(0))
             for digests, counts in _people(tally.counts_of_period(period), rows, [0], tally.rule.total or 0)
         )
-    by_row = {window.row: start for start, window in form.windows.items()}
+    start_of_row = {window.row: start for start, window in form.windows.items()}
     for (number, quantity), places in changes.cells.items():
-        yield from _places(form.tallies[number], quantity, places, by_row)
+        yield from _encode_cells(form.tallies[number], quantity, places, start_of_row)
     for (number, quantity), texts in changes.texts.items():
         for row, changed in texts.items():
-            yield _texts(form.tallies[number], quantity, row, by_row[row], changed)
+            yield _encode_texts(form.tallies[number], quantity, row, start_of_row[row], changed)
 
 
 def _people(
@@ -190,30 +195,30 @@ def _people(
         )
 
 
-def _places(
-    tally: Tally, quantity: CountedQuantity, changed_places: npt.NDArray[np.int64], by_row: Mapping[int, int]
+def _encode_cells(
+    tally: Tally, quantity: CountedQuantity, changed_places: npt.NDArray[np.int64], start_of_row: Mapping[int, int]
 ) -> Iterator[tuple[_Section, int]]:
     cells = tally.cells[quantity]
     for part in _parts(len(changed_places), _CELL_BYTES):
         places = changed_places[part]
-        rows, among = np.unique(places // cells.cells, return_inverse=True)
-        found = _Places(
+        rows, window_indices = np.unique(places // cells.cells, return_inverse=True)
+        found = _CellsSection(
             tally.number,
             quantity.by,
             quantity.counts_people,
             quantity.sum,
-            [by_row[row] for row in rows.tolist()],
+            [start_of_row[row] for row in rows.tolist()],
             len(places),
-            b"" if len(rows) == 1 else _narrow(among),
-            _narrow(places % cells.cells),
-            _narrow(cells.counts[places]),
-            _narrow(cells.sums[places]) if quantity.sum is not None else b"",
+            b"" if len(rows) == 1 else _pack_integers(window_indices),
+            _pack_integers(places % cells.cells),
+            _pack_integers(cells.counts[places]),
+            _pack_integers(cells.sums[places]) if quantity.sum is not None else b"",
         )
-        size = len(found.among) + len(found.cells) + len(found.counts) + len(found.sums)
-        yield found, size + _overhead(found.windows)
+        size = len(found.window_indices) + len(found.cells) + len(found.counts) + len(found.sums)
+        yield found, size + _overhead(len(found.windows))
 
 
-def _texts(
+def _encode_texts(
     tally: Tally, quantity: CountedQuantity, row: int, start: int, changed: Sequence[bytes]
 ) -> tuple[_Section, int]:
     """Return the counts of some texts of a window.
@@ -221,8 +226,8 @@ def _texts(
     The counts fit into a piece, because all texts of a window have at most ``MOST_WINDOW_BYTES``.
     """
     counts = tally.texts[quantity].some_counts(row, changed)
-    found = _Texts(tally.number, quantity.by, quantity.counts_people, quantity.most_bytes, start, counts)
-    return found, window_text_size(changed) + _overhead(())
+    found = _TextsSection(tally.number, quantity.by, quantity.counts_people, quantity.most_bytes, start, counts)
+    return found, window_text_size(changed) + _overhead(0)
 
 
 def _parts(count: int, size: int) -> Iterator[slice]:
@@ -230,17 +235,18 @@ def _parts(count: int, size: int) -> Iterator[slice]:
     return (slice(start, start + most) for start in range(0, count, most))
 
 
-def _overhead(numbers: Iterable[int]) -> int:
-    """Return an upper bound for the bytes of a section without its columns."""
-    return 200 + 9 * sum(1 for _ in numbers)
+def _overhead(listed: int) -> int:
+    """Return an upper bound for the bytes of a section without its columns, if it lists ``listed`` integers."""
+    return 200 + 9 * listed
 
 
-def _narrow(numbers: np.ndarray[Any, Any]) -> bytes:
+def _pack_integers(numbers: np.ndarray[Any, Any]) -> bytes:
+    """Encode integers of at least 0, all in the least of 1, 2, 4 or 8 bytes that holds the largest."""
     bits = int(numbers.max(initial=0)).bit_length()
     return numbers.astype(next(f"<u{size}" for size in (1, 2, 4, 8) if bits <= 8 * size)).tobytes()
 
 
-def _wide(value: bytes, count: int) -> npt.NDArray[np.int64]:
+def _unpack_integers(value: bytes, count: int) -> npt.NDArray[np.int64]:
     return np.frombuffer(value, dtype=f"<u{max(1, len(value) // max(1, count))}").astype(np.int64)
 
 
@@ -255,15 +261,15 @@ def apply_piece(value: bytes, number: int, forms: Iterable[Form]) -> int:
             if tally is not None and not tally.period_is_over(totals.period):
                 counts = unpack_counts(totals.counts, tally.rule.total or 0, 1)
                 tally.counts_of_period(totals.period).put(_digests(totals.digests), [0], counts, number)
-        for places in piece.cells:
-            if (tally := form.tallies.get(places.tally)) is not None:
-                _apply_cells(places, number, form, tally)
+        for cells in piece.cells:
+            if (tally := form.tallies.get(cells.tally)) is not None:
+                _apply_cells(cells, number, form, tally)
         for texts in piece.texts:
             _apply_texts(texts, number, form)
     return piece.entries
 
 
-def _apply_people(section: _PersonCounts, number: int, form: Form) -> None:
+def _apply_people(section: _PeopleSection, number: int, form: Form) -> None:
     own = [place for place, tally in enumerate(section.tallies) if tally in form.tallies]
     if not own or section.start < form.first:
         return
@@ -275,20 +281,22 @@ def _apply_people(section: _PersonCounts, number: int, form: Form) -> None:
         tally.last_counted = max(tally.last_counted, section.start)
 
 
-def _apply_cells(section: _Places, number: int, form: Form, tally: Tally) -> None:
+def _apply_cells(section: _CellsSection, number: int, form: Form, tally: Tally) -> None:
     quantity = CountedQuantity(section.by, section.people, section.sum)
     if (cells := tally.cells.get(quantity)) is None:
         return
     kept = [form.open(start).row if start >= form.first else -1 for start in section.windows]
-    among = _wide(section.among, section.count) if section.among else np.zeros(section.count, dtype=np.int64)
-    rows = np.array(kept, dtype=np.int64)[among]
+    indices = np.zeros(section.count, dtype=np.int64)
+    if section.window_indices:
+        indices = _unpack_integers(section.window_indices, section.count)
+    rows = np.array(kept, dtype=np.int64)[indices]
     is_open = rows >= 0
-    places = rows[is_open] * cells.cells + _wide(section.cells, section.count)[is_open]
-    sums = _wide(section.sums, section.count)[is_open] if quantity.sum is not None else None
-    cells.put(places, _wide(section.counts, section.count)[is_open], sums, number)
+    places = rows[is_open] * cells.cells + _unpack_integers(section.cells, section.count)[is_open]
+    sums = _unpack_integers(section.sums, section.count)[is_open] if quantity.sum is not None else None
+    cells.put(places, _unpack_integers(section.counts, section.count)[is_open], sums, number)
 
 
-def _apply_texts(section: _Texts, number: int, form: Form) -> None:
+def _apply_texts(section: _TextsSection, number: int, form: Form) -> None:
     quantity = CountedQuantity(section.by, section.people, most_bytes=section.most_bytes)
     tally = form.tallies.get(section.tally)
     if tally is None or section.start < form.first or (texts := tally.texts.get(quantity)) is None:
@@ -301,19 +309,22 @@ def _digests(value: bytes) -> UInt64Array:
 
 
 SLACK_ENTRIES: Final = 65_536
-"""The changelog may have twice as many entries as the open windows, plus this number."""
-REWRITTEN_ENTRIES: Final = 2 * 65_536
-"""A step rewrites about ``REWRITTEN_ENTRIES / REWRITE_FACTOR`` old entries at most.
+"""The changelog may have twice as many entries as the counts of the open windows, plus this number."""
+REWRITTEN_ENTRIES: Final = 32_768
+"""A step rewrites old entries up to this number or, if it is larger, to four times the number of its new entries.
 
-A step with many new entries may rewrite ``REWRITE_FACTOR`` times as many old entries instead.
+An earlier step's entries are rewritten all together, so the last of these steps may exceed the limit.
 """
-REWRITE_FACTOR: Final = 4
 
 Changes = Sequence[tuple[Form, StepChanges]]
 
 
 class PiecesLog:
-    """The numbers of the pieces of one partition, grouped by the steps that wrote the pieces."""
+    """The numbers of one partition's pieces and of their entries, grouped by the step that wrote the pieces.
+
+    If the changelog has too many entries that later pieces repeat, ``write`` deletes the oldest pieces.
+    Before that, it writes again the entries that only they have.
+    """
 
     def __init__(self) -> None:
         self.next = 0
@@ -348,7 +359,7 @@ class PiecesLog:
         known = list(forms)
         excess = self._entries - 2 * sum(form.entry_count for form in known) - SLACK_ENTRIES
         old: list[tuple[int, int, int]] = []
-        allowed = max(REWRITTEN_ENTRIES // REWRITE_FACTOR, REWRITE_FACTOR * entries)
+        allowed = max(REWRITTEN_ENTRIES, 4 * entries)
         while self._steps and self._steps[0][0] < first and excess > 0 and allowed > 0:
             old.append(self._steps.popleft())
             excess -= old[-1][2]
@@ -376,7 +387,10 @@ class PiecesLog:
 
 
 def _renumber_old_entries(form: Form, before: int, piece: int) -> StepChanges:
-    """Return a form's entries that are only in pieces before ``before``, and mark them with ``piece``."""
+    """Return a form's entries whose latest piece is before ``before``, and mark them with ``piece``.
+
+    ``before`` and ``piece`` are numbers of pieces.
+    """
     touched = StepChanges()
     for start, window in form.windows.items():
         if len(rows := window.person_counts.renumber_old_entries(before, piece)):

@@ -11,7 +11,7 @@ import pytest
 from schemas import Extension, SparseVectorCalibration
 from stream.privacy.composition.costs import EPSILON_UNITS, realised_cost
 from stream.privacy.composition.losses import losses
-from stream.privacy.composition.pure_rounds import rounded_up
+from stream.privacy.composition.pure_rounds import round_fraction_up
 from tests.privacy.cases import calibrations, moves_of, near
 from tests.privacy.exact import Machine, Transcript, outcomes, worst_delta
 from tests.privacy.numeric_losses import cut_tail, window
@@ -28,7 +28,7 @@ def extended(calibration: SparseVectorCalibration, added: int) -> Machine:
 
 def worst_excess(calibration: SparseVectorCalibration, queries: int, price: Fraction) -> Fraction:
     """Return the largest δ of losses above the charges, with up to one ⊤ more than planned, which has a given price."""
-    extension = Extension(request="0" * 64, answers=1, epsilon=rounded_up(price))
+    extension = Extension(request="0" * 64, answers=1, epsilon=round_fraction_up(price))
 
     def charged(transcript: Transcript) -> Fraction:
         tops = sum(outcome.above for outcome in transcript)

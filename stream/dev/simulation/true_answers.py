@@ -72,7 +72,7 @@ class TableTruths:
         return (sum(parts, Fraction()),) if parts else ()
 
     def text_groups(self, query: Query, *, people: bool) -> dict[tuple[str | int | float, ...], int] | None:
-        """Return the exact count of each group of a text, by its values; None for other questions."""
+        """Map each group's values to its exact count, if the question groups by a text; else None."""
         names = query.group_by or ()
         text = next((name for name in names if name in self._source.texts), None)
         if text is None:
@@ -87,9 +87,9 @@ class TableTruths:
         labels = [tuple(group[name] for name in names) for group in groups]
         return dict(zip(labels, found.private_counts.tolist(), strict=True))
 
-    def statistics(self, query: Query) -> TrueStatistics:
+    def statistics(self, query: Query) -> OrderedTruths:
         """Return the exact counts behind a question about an ordered attribute."""
-        return TrueStatistics(self._source, self._table, query)
+        return OrderedTruths(self._source, self._table, query)
 
     def scores(self, query: Query) -> dict[str, Fraction]:
         """Return the exact score of each candidate."""
@@ -155,7 +155,7 @@ class ValuesTruths:
         return {candidate.name: self._clamp(candidate.value or 0.0) for candidate in query.candidates or ()}
 
     def _clamp(self, value: float) -> Fraction:
-        # Use the shortest decimal of the double, as the query has it.
+        # The query's JSON has the shortest decimal of this double, so use that decimal.
         return max(self._low, min(self._high, Fraction(repr(value))))
 
 
@@ -178,8 +178,8 @@ def _where(query: Query) -> str:
     return "TRUE" if query.where is None else query.where
 
 
-class TrueStatistics:
-    """The rows of each group with each value of an ordered attribute.
+class OrderedTruths:
+    """Exact statistics of an ordered attribute, from the number of rows of each group with each value.
 
     Raises:
         ValueError: the attribute has no order.
@@ -200,10 +200,10 @@ class TrueStatistics:
         """Return the distance of each published quantile's rank from the requested rank, in rows."""
         q = self._query.q
         given = q if isinstance(q, tuple) else (0.5 if q is None else q,)
-        wanted = [(counts, Fraction(repr(part))) for counts in self._groups for part in given]
+        wanted = [(counts, Fraction(repr(one))) for counts in self._groups for one in given]
         return [
-            _rank_error(counts, self._values, part, number)
-            for (counts, part), number in zip(wanted, published, strict=True)
+            _rank_error(counts, self._values, wanted_q, number)
+            for (counts, wanted_q), number in zip(wanted, published, strict=True)
         ]
 
     def code_of(self, text: str) -> float:
@@ -221,11 +221,11 @@ class TrueStatistics:
         return tuple(found if self._query.variance is not None else (Fraction(math.sqrt(one)) for one in found))
 
 
-def _rank_error(counts: Counts, values: OrderedValues, part: Fraction, number: float) -> Fraction:
+def _rank_error(counts: Counts, values: OrderedValues, q: Fraction, published: float) -> Fraction:
     rows = int(counts.sum())
-    below = int(counts[[values.high(code) < number for code in range(values.size)]].sum())
-    upto = int(counts[[values.low(code) <= number for code in range(values.size)]].sum())
-    return max(Fraction(0), below - part * rows, part * rows - upto)
+    below = int(counts[[values.high(code) < published for code in range(values.size)]].sum())
+    upto = int(counts[[values.low(code) <= published for code in range(values.size)]].sum())
+    return max(Fraction(0), below - q * rows, q * rows - upto)
 
 
 def _quartile(counts: Counts, values: OrderedValues, quarters: int) -> Fraction:

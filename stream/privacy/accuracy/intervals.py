@@ -46,7 +46,10 @@ _COVERED_DEVIATIONS: Final = 24
 """A transform covers this many standard deviations; the rest has probability below 1e−6."""
 _TRANSFORM_ERROR: Final = 2e-6
 _MIXTURE_SHARE: Final = 0.02
-"""Part of the missing probability for each of the two rare events of a bound."""
+"""Share of the miss probability for each of the two events that ``_mixture_half_width`` neglects.
+
+They are a larger variance than its bound, and a larger sum of the remainders than its bound.
+"""
 _EXACT_VARIANCE: Final = 1 << 20
 """Gaussian noise of at most this variance is summed value by value."""
 
@@ -93,10 +96,10 @@ def weighted_half_width(law: Symmetric, weights: Sequence[int]) -> int:
     terms, largest = sum(1 for weight in weights if weight), max(sizes)
     if len(sizes) == 1:
         return largest * half_width(law, terms)
-    return bounded_half_width(law, terms, largest)
+    return half_width_bound(law, terms, largest)
 
 
-def bounded_half_width(law: Symmetric, terms: int, largest: int) -> int:
+def half_width_bound(law: Symmetric, terms: int, largest: int) -> int:
     """Return an h that ``weighted_half_width`` does not exceed for weights of at most ``largest``."""
     return math.ceil(largest * sum_alpha(law, terms, 1, MISS_PROBABILITY, full_weights=False))
 
@@ -140,8 +143,9 @@ def _find_edge(inside: float, outside: float, is_possible: Callable[[float], boo
 def widen_interval(low: float, high: float) -> tuple[float, float]:
     """Widen a 95 % interval so that it misses the true number with a probability of at most 3 %.
 
-    The number must have a single noise. The tail of a sum S of independent draws is log-concave:
-    P(|S| > λx) is at most P(|S| > x)^λ. One more unit covers the rounding to integers.
+    The number must have a single noise. The tail of a sum S of independent draws is log-concave: for every
+    x and every λ ≥ 1, P(|S| > λx) is at most P(|S| > x)^λ. Here x is the half-width, and 0.05^λ = 0.03. One
+    more unit covers the rounding to integers.
     """
     factor = math.log(MISS_PROBABILITY - SECOND_MISS_PROBABILITY) / math.log(MISS_PROBABILITY) - 1.0
     more = factor * (0.5 * (high - low) + 1.0) + 1.0
@@ -219,7 +223,10 @@ def _difference_tail(first: Symmetric, second: Symmetric, factor: float, at_leas
 
 
 def _denominator_half_width(first: Symmetric, second: Symmetric) -> float:
-    """Return the half-width of ``second`` that ``_difference_tail`` implies for a large factor."""
+    """Return the half-width of the denominator's noise ``second``.
+
+    It is the one that ``_difference_tail`` implies if its ``factor``, a possible quotient, becomes very large.
+    """
     if isinstance(first, Gaussian) or isinstance(second, Gaussian):
         miss = MISS_PROBABILITY / (_gaussian_factor(first) * _gaussian_factor(second))
         return math.sqrt(variance_of(second)) * normal_reach(miss) + 1.0

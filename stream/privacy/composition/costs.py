@@ -32,7 +32,7 @@ from schemas import (
 from stream.errors import Refused
 from stream.privacy.composition.gaussian_losses import largest_rho, least_epsilon
 from stream.privacy.composition.losses import has_independent_answers, is_pure, losses, summed_loss
-from stream.privacy.composition.pure_rounds import rounded_down, rounded_up
+from stream.privacy.composition.pure_rounds import round_fraction_down, round_fraction_up
 
 
 def charged_answers(calibration: Calibration, extensions: Extensions) -> int:
@@ -178,14 +178,16 @@ def exact_decimal(value: float) -> Fraction:
 @lru_cache(maxsize=4096)
 def affordable_epsilon(value: float) -> float:
     """Return the largest double that costs at most ``value`` rounded down to whole units of ε."""
-    return rounded_down(_whole_steps(exact_decimal(value), Fraction(1, EPSILON_UNITS)))
+    return round_fraction_down(_whole_steps(exact_decimal(value), Fraction(1, EPSILON_UNITS)))
 
 
 @lru_cache(maxsize=4096)
 def affordable_delta(value: float) -> float:
     """Return the largest double that costs at most ``value`` rounded down to 12 digits and whole units."""
     last = shortest_decimal(value).adjusted() - (DELTA_DIGITS - 1)
-    return rounded_down(_whole_steps(exact_decimal(value), max(Fraction(10) ** last, Fraction(1, DELTA_UNITS))))
+    return round_fraction_down(
+        _whole_steps(exact_decimal(value), max(Fraction(10) ** last, Fraction(1, DELTA_UNITS)))
+    )
 
 
 def _whole_steps(value: Fraction, step: Fraction) -> Fraction:
@@ -331,7 +333,7 @@ def to_amount(cost: Cost, terms: BudgetTerms) -> Amount:
 def _amount(cost: Cost, delta: float, accountant: str) -> Amount:
     if cost.unbounded:
         rho = Fraction(cost.rho, EPSILON_UNITS)
-        epsilon = rounded_up(least_epsilon(rho, exact_decimal(delta)))
+        epsilon = round_fraction_up(least_epsilon(rho, exact_decimal(delta)))
         return Amount(epsilon=epsilon, delta=delta, rho=cost.rho / EPSILON_UNITS)
     return Amount(
         epsilon=cost.loss / EPSILON_UNITS,

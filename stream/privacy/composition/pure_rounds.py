@@ -1,7 +1,8 @@
-"""Optimal composition of c equal pure rounds (Kairouz, Oh & Viswanath 2015, Theorem 3.3).
+"""Optimal composition of equal pure rounds (Kairouz, Oh & Viswanath 2015, Theorem 3.3).
 
-The theorem holds for adaptively chosen rounds; ``docs/proofs/composition.md`` compares it with the other
-composition theorems.
+A round is pure if it is ε0-differentially private with δ = 0. In formulas, c is the number of rounds and ε0 the
+loss of each: the parameters ``rounds`` and ``epsilon_round``. The theorem holds for adaptively chosen rounds;
+``docs/proofs/composition.md`` compares it with the other composition theorems.
 """
 
 from __future__ import annotations
@@ -30,9 +31,8 @@ _STIRLING_TERMS: Final = 24
 def optimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> float:
     """Return the least δ at which adaptive pure rounds are (``epsilon``, δ)-DP together.
 
-    δ(ε) = Σ_l C(c, l) max(0, e^{(c−l)ε0} − e^{ε+lε0}) / (1 + e^{ε0})^c (Kairouz, Oh & Viswanath
-    2015). The result is at most one part in 10^12 above the exact value, then rounded up to a double. It is
-    0 only if the exact value is 0.
+    δ(ε) = Σ C(c, l) max(0, e^{(c−l)ε0} − e^{ε+lε0}) / (1 + e^{ε0})^c over l = 0 … c. The result is at most
+    one part in 10^12 above the exact value, then rounded up to a double. It is 0 only if the exact value is 0.
     """
     round_loss = Fraction(epsilon_round)
     excess = round_loss * rounds - Fraction(epsilon)
@@ -46,30 +46,33 @@ def optimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> float:
         start = min(last, math.floor(rounds / (1.0 + math.exp(min(epsilon_round, 700.0)))))
         gap = excess - 2 * round_loss * start
         weight = _binomial_weight(rounds, start, Decimal(epsilon_round))
-        kept = (-Decimal(gap.numerator) / Decimal(gap.denominator)).exp()
+        discount = (-Decimal(gap.numerator) / Decimal(gap.denominator)).exp()
         growth = Decimal(epsilon_round).exp()
     with localcontext(Context(prec=digits, Emax=MAX_EMAX, Emin=MIN_EMIN)):
-        total = weight * (1 - kept)
+        total = weight * (1 - discount)
         smaller = ((index * growth, rounds - index + 1) for index in range(start, 0, -1))
-        total = _add_terms(total, weight, kept, smaller, 1 / (growth * growth))
+        total = _add_terms(total, weight, discount, smaller, 1 / (growth * growth))
         larger = ((rounds - index, (index + 1) * growth) for index in range(start, last))
-        total = _add_terms(total, weight, kept, larger, growth * growth)
+        total = _add_terms(total, weight, discount, larger, growth * growth)
         return round_up(min(total * _MARGIN, Decimal(1)))
 
 
 def _add_terms(
     total: Decimal,
     weight: Decimal,
-    kept: Decimal,
+    discount: Decimal,
     ratios: Iterable[tuple[Decimal | int, Decimal | int]],
-    kept_ratio: Decimal,
+    discount_ratio: Decimal,
 ) -> Decimal:
-    """Add the terms on one side of the largest term; ``ratios`` has the ratios of successive weights."""
-    before = weight * (1 - kept)
+    """Add the terms on one side of the first one, each of which is weight · (1 − discount).
+
+    ``ratios`` has the ratios of successive weights, and ``discount_ratio`` is that of successive discounts.
+    """
+    before = weight * (1 - discount)
     for numerator, denominator in ratios:
         weight = weight * numerator / denominator
-        kept *= kept_ratio
-        term = weight * (1 - kept)
+        discount *= discount_ratio
+        term = weight * (1 - discount)
         total += term
         if term < before and term < total * _NEGLIGIBLE:
             # The terms are log-concave, so the sum of the rest is below a geometric series.
@@ -111,26 +114,26 @@ _TOLERANCE = 3e-11
 _LEAST_DOUBLE = 5e-324
 
 
-def rounded_down(value: Fraction) -> float:
+def round_fraction_down(value: Fraction) -> float:
     """Return the largest double that is not above ``value``."""
     nearest = float(value)
     return math.nextafter(nearest, -math.inf) if Fraction(nearest) > value else nearest
 
 
-def rounded_up(value: Fraction) -> float:
+def round_fraction_up(value: Fraction) -> float:
     """Return the least double that is not below ``value``."""
     # Subtracting from 0.0 never gives −0.
-    return 0.0 - rounded_down(-value)
+    return 0.0 - round_fraction_down(-value)
 
 
 def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
     """Return the least ε at which the rounds are (ε, δ)-DP, rounded up.
 
-    The result is at most c·ε0/10^10 above the exact value, and ``optimal_delta(epsilon_round, rounds, ε)
+    The result is at most ``rounds`` · ``epsilon_round``/10^10 above the exact value, and ``optimal_delta(epsilon_round, rounds, ε)
     <= delta`` holds for the returned double. No theorem about pure rounds can give a smaller ε (Kairouz,
     Oh & Viswanath 2015).
     """
-    highest = rounded_up(Fraction(epsilon_round) * rounds)
+    highest = round_fraction_up(Fraction(epsilon_round) * rounds)
     if optimal_delta(epsilon_round, rounds, 0.0) <= delta:
         return 0.0
     found = _solve_delta(lambda total: optimal_delta(epsilon_round, rounds, total), delta, 0.0, highest)
@@ -142,13 +145,13 @@ def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
 
 @lru_cache(maxsize=4096)
 def optimal_round_epsilon(epsilon: float, delta: float, rounds: int) -> float:
-    """Return the largest ε0, rounded down, at which the rounds are (ε, δ)-DP together.
+    """Return the largest loss ε0 of each round, rounded down, at which the rounds are (ε, δ)-DP together.
 
     ``optimal_delta(ε0, rounds, epsilon) <= delta`` holds for the returned double, which is at most one
-    part in 10^10 below the best ε0. If ``delta`` is 0, the result is ε/c, rounded so that c·ε0 <= ε holds
-    exactly.
+    part in 10^10 below the best ε0. If ``delta`` is 0, the result is ``epsilon``/``rounds``, rounded so that
+    ``rounds`` times the result is at most ``epsilon``, exactly.
     """
-    low = rounded_down(Fraction(epsilon) / rounds)
+    low = round_fraction_down(Fraction(epsilon) / rounds)
     if delta <= 0.0:
         return low
     high = 2.0 * low

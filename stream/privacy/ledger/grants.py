@@ -40,7 +40,7 @@ from stream.privacy.composition.costs import (
     realised_cost,
 )
 from stream.privacy.composition.losses import has_independent_answers, is_pure, losses, summed_loss
-from stream.privacy.composition.pure_rounds import optimal_delta, optimal_epsilon, rounded_up
+from stream.privacy.composition.pure_rounds import optimal_delta, optimal_epsilon, round_fraction_up
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import takes_alpha
 
@@ -334,10 +334,14 @@ def plan_extension(
     _require_extensible(spec, calibration, extensions)
     each = losses(calibration).extension_loss
     answers = math.floor(exact_decimal(epsilon) / each)
-    granted, failing = rounded_up(answers * each), 0.0
+    granted, failing = round_fraction_up(answers * each), 0.0
     # If questions may have their own prices, charges are not equal rounds.
     if delta > 0.0 and has_independent_answers(calibration) and not takes_alpha(calibration):
-        charge_epsilon, most, most_delta = rounded_up(each), affordable_epsilon(epsilon), affordable_delta(delta)
+        charge_epsilon, most, most_delta = (
+            round_fraction_up(each),
+            affordable_epsilon(epsilon),
+            affordable_delta(delta),
+        )
         longest = _most_answers(charge_epsilon, most, most_delta, answers)
         if longest > answers:
             answers, failing = longest, most_delta
@@ -357,7 +361,7 @@ def plan_extension(
 
 
 def _rounded_up_decimal(value: Fraction) -> float:
-    found = rounded_up(value)
+    found = round_fraction_up(value)
     return found if exact_decimal(found) >= value else math.nextafter(found, math.inf)
 
 

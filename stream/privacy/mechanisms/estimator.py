@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from schemas import EstimateCalibration
 from stream.caches import ENTRY_BYTES, RecentCache
-from stream.privacy.accuracy.intervals import bounded_half_width, half_width
+from stream.privacy.accuracy.intervals import half_width, half_width_bound
 from stream.privacy.accuracy.noise_laws import variance_of
 from stream.privacy.accuracy.rate_intervals import NoiseSum
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
@@ -630,7 +630,7 @@ class Estimator:
             half = (
                 half_width(law, question.summed_cells) * width
                 if question.full_weights
-                else bounded_half_width(law, question.summed_cells, width)
+                else half_width_bound(law, question.summed_cells, width)
             )
             rates = question.compute_rate_intervals(numbers, law) if isinstance(question, Rates) else None
         return EstimateAnswer(

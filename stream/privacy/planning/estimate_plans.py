@@ -26,7 +26,7 @@ from stream.privacy.accuracy.noise_laws import (
     variance_of,
 )
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.pure_rounds import rounded_down
+from stream.privacy.composition.pure_rounds import round_fraction_down
 from stream.privacy.noise.samplers import Symmetric, gaussian, sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
@@ -190,7 +190,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCal
     If a person has several rows, the plan is made with ε divided by their number (group privacy).
     """
     if (rows := facts.contribution) > 1:
-        spec_of_one_row = spec.model_copy(update={"epsilon": rounded_down(Fraction(spec.epsilon) / rows)})
+        spec_of_one_row = spec.model_copy(update={"epsilon": round_fraction_down(Fraction(spec.epsilon) / rows)})
         calibrations = _plan_for_one_row(spec_of_one_row, facts)
         return tuple(
             calibration.model_copy(update={"contribution": rows, "epsilon": spec.epsilon})
@@ -322,7 +322,7 @@ def _calibration(
     division = _best_division(task)
     grid = 1.0 / WEIGHT_STEPS
     answer = division.tops_epsilon
-    query = rounded_down(task.epsilon_left - Fraction(answer) - Fraction(division.threshold_epsilon))
+    query = round_fraction_down(task.epsilon_left - Fraction(answer) - Fraction(division.threshold_epsilon))
     number = task.number_share * answer / task.updates
     least = min(division.threshold_epsilon, query / (2.0 * task.updates), number)
     require_fit(WEIGHT_STEPS / least, " or lower updates")

@@ -23,7 +23,7 @@ from stream.privacy.accuracy.noise_laws import (
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.gaussian_losses import gaussian_delta, least_noise_factor, rough_epsilon
 from stream.privacy.composition.losses import losses
-from stream.privacy.composition.pure_rounds import rounded_down
+from stream.privacy.composition.pure_rounds import round_fraction_down
 from stream.privacy.planning.estimate_plans import (
     NUMBERS_PART,
     SLACK_NOISE_SCALES,
@@ -193,7 +193,7 @@ def _calibrations_for(
     spec: StreamSpec, laplace_plan: EstimateCalibration, division: _EpsilonDivision
 ) -> tuple[EstimateCalibration, ...]:
     threshold, _, _ = division.comparisons.best_division(division.comparisons_epsilon)
-    query = rounded_down(Fraction(division.comparisons_epsilon) - Fraction(threshold))
+    query = round_fraction_down(Fraction(division.comparisons_epsilon) - Fraction(threshold))
     vector = laplace_plan.sparse_vector.model_copy(
         update={"epsilon_threshold": threshold, "epsilon_query": query, "epsilon_answer": 0.0}
     )

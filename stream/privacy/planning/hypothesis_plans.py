@@ -20,7 +20,7 @@ from stream.optional_packages import optimize
 from stream.privacy.accuracy.noise_laws import two_sided_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
-from stream.privacy.composition.pure_rounds import rounded_down
+from stream.privacy.composition.pure_rounds import round_fraction_down
 from stream.privacy.planning.noise_layouts import (
     PlanError,
     PlanInputs,
@@ -298,7 +298,7 @@ def _plan_textbook_hypothesis(task: _HypothesisTask) -> HypothesisCalibration:
 def _divide_epsilon(task: _HypothesisTask, part: float) -> tuple[float, float]:
     """Return the ε of the noisy row count and the remaining ε; their exact sum is at most the stream's ε."""
     epsilon_rows = task.spec.epsilon * part
-    return epsilon_rows, rounded_down(Fraction(task.spec.epsilon) - Fraction(epsilon_rows))
+    return epsilon_rows, round_fraction_down(Fraction(task.spec.epsilon) - Fraction(epsilon_rows))
 
 
 def _calibration(

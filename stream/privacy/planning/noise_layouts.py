@@ -26,7 +26,7 @@ from stream.privacy.accuracy.sparse_vector_accuracy import (
     run_layout,
 )
 from stream.privacy.composition.losses import top_number_rate, tops_epsilon
-from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon, rounded_down
+from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon, round_fraction_down
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -388,9 +388,9 @@ def _divide_epsilon(inputs: PlanInputs, epsilon: float, split: EpsilonSplit) -> 
     answers = total * split.numbers_share
     threshold = total * (1.0 - split.numbers_share) * split.threshold_share
     if total == epsilon:
-        return threshold, rounded_down(Fraction(epsilon) - Fraction(threshold) - Fraction(answers)), answers
-    threshold = min(threshold, rounded_down(Fraction(epsilon) - Fraction(answers)))
-    query = rounded_down(Fraction(epsilon) - Fraction(max(threshold, answers)))
+        return threshold, round_fraction_down(Fraction(epsilon) - Fraction(threshold) - Fraction(answers)), answers
+    threshold = min(threshold, round_fraction_down(Fraction(epsilon) - Fraction(answers)))
+    query = round_fraction_down(Fraction(epsilon) - Fraction(max(threshold, answers)))
     return threshold, min(query, total * (1.0 - split.numbers_share) * (1.0 - split.threshold_share)), answers
 
 

@@ -18,7 +18,7 @@ from schemas import RunningCount, RunningCountCalibration, StreamSpec
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.noise_laws import sum_tail
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.pure_rounds import rounded_down
+from stream.privacy.composition.pure_rounds import round_fraction_down
 from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, sampler
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.release_plans import (
@@ -96,7 +96,7 @@ def _draft_at(epsilon: float, spec: StreamSpec, facts: SourceFacts, tree: Counti
     changed = spec.model_copy(update={"epsilon": epsilon})
     limits = {
         "delta": spec.delta,
-        "epsilon_size": rounded_down(Fraction(epsilon) * SIZE_PART),
+        "epsilon_size": round_fraction_down(Fraction(epsilon) * SIZE_PART),
         "text_bytes": largest_text(facts.text_bytes or 0),
         "most_bytes": MOST_WINDOW_BYTES,
     }

@@ -22,7 +22,7 @@ from stream.optional_packages import np
 from stream.privacy.accuracy.intervals import CONFIDENCE
 from stream.privacy.accuracy.noise_laws import part_failure, two_sided_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.pure_rounds import optimal_round_epsilon, rounded_down
+from stream.privacy.composition.pure_rounds import optimal_round_epsilon, round_fraction_down
 from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, sampler
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 
@@ -95,7 +95,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGrou
         raise TypeError(f"{mechanism.kind} has no unknown groups")
     require_delta(spec)
     epsilon = optimal_round_epsilon(spec.epsilon, 0.0, mechanism.answers)
-    delta = rounded_down(Fraction(spec.delta) / mechanism.answers)
+    delta = round_fraction_down(Fraction(spec.delta) / mechanism.answers)
     if delta < _LEAST_DELTA:
         raise PlanError(
             f"delta: {spec.delta:g} is less than {_LEAST_DELTA:g} for each of {mechanism.answers:,} answers; raise "

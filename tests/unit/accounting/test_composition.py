@@ -17,8 +17,8 @@ from stream.privacy.composition.pure_rounds import (
     optimal_delta,
     optimal_epsilon,
     optimal_round_epsilon,
-    rounded_down,
-    rounded_up,
+    round_fraction_down,
+    round_fraction_up,
 )
 
 epsilons = st.floats(min_value=1e-3, max_value=20.0)
@@ -26,7 +26,7 @@ epsilons = st.floats(min_value=1e-3, max_value=20.0)
 
 def basic_epsilon(epsilon_round: float, rounds: int) -> float:
     """Return the sum of the rounds' ε."""
-    return rounded_up(Fraction(epsilon_round) * rounds)
+    return round_fraction_up(Fraction(epsilon_round) * rounds)
 
 
 def advanced_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
@@ -37,12 +37,12 @@ def advanced_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
 
 def zcdp_rho(epsilon_round: float, rounds: int) -> float:
     """Return ρ of pure rounds (Bun & Steinke 2016, Proposition 1.4)."""
-    return rounded_up(Fraction(epsilon_round) ** 2 * rounds / 2)
+    return round_fraction_up(Fraction(epsilon_round) ** 2 * rounds / 2)
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
     """Return the ε that ρ implies at δ (Canonne, Kamath & Steinke 2020, Corollary 13)."""
-    return rounded_up(least_epsilon(Fraction(rho), Fraction(delta)))
+    return round_fraction_up(least_epsilon(Fraction(rho), Fraction(delta)))
 
 
 def exponential(of: Fraction, bits: int) -> tuple[int, int]:
@@ -161,7 +161,7 @@ def test_the_round_epsilon_found_satisfies_delta_and_hardly_more_would(
     found = optimal_round_epsilon(epsilon, delta, rounds)
     assert optimal_delta(found, rounds, epsilon) <= delta
     assert optimal_delta(found * (1.0 + 1e-8), rounds, epsilon) > delta * (1.0 - 1e-6)
-    assert found >= rounded_down(Fraction(epsilon) / rounds)
+    assert found >= round_fraction_down(Fraction(epsilon) / rounds)
 
 
 @given(epsilon=epsilons, rounds=st.integers(1, 10**6))
@@ -191,18 +191,18 @@ def test_one_round_may_exceed_epsilon_by_what_delta_buys() -> None:
 
 @given(st.fractions(min_value=Fraction(1, 10**6), max_value=1000))
 def test_rounding_down_gives_the_nearest_double_below(value: Fraction) -> None:
-    double = rounded_down(value)
+    double = round_fraction_down(value)
     assert Fraction(double) <= value < Fraction(math.nextafter(double, math.inf))
 
 
 @given(st.fractions(min_value=Fraction(1, 10**6), max_value=1000))
 def test_rounding_up_gives_the_nearest_double_above(value: Fraction) -> None:
-    double = rounded_up(value)
+    double = round_fraction_up(value)
     assert Fraction(math.nextafter(double, -math.inf)) < value <= Fraction(double)
 
 
 def test_nothing_is_rounded_up_to_nothing() -> None:
-    assert math.copysign(1.0, rounded_up(Fraction(0))) == 1.0
+    assert math.copysign(1.0, round_fraction_up(Fraction(0))) == 1.0
 
 
 @given(epsilon_round=epsilons, rounds=st.integers(1, 10**6))
