@@ -23,7 +23,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 MAX_SPAN_MS: Final = 3660 * _UNITS_MS["d"]
 
-MIN_WINDOW_MS: Final = 100
+MIN_EVERY_MS: Final = 100
 
 MAX_OVERLAP: Final = 64
 """Maximum number of windows that contain the same time."""
@@ -106,9 +106,9 @@ class Windows(SparingEvent):
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Windows:
-        if self.every_ms < MIN_WINDOW_MS:
+        if self.every_ms < MIN_EVERY_MS:
             raise ValueError(
-                f"windows start at least {MIN_WINDOW_MS} ms apart; give a longer 'every' (or 'size', without 'every')"
+                f"windows start at least {MIN_EVERY_MS} ms apart; give a longer 'every' (or 'size', without 'every')"
             )
         if self.size_ms % self.every_ms:
             raise ValueError("'size' must be a multiple of 'every'; change one of them")
@@ -153,7 +153,7 @@ NO_MOMENT: Final = -1
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-def moment_of(value: Any) -> int:
+def parse_event_time(value: Any) -> int:
     """Convert an ISO 8601 time or a number of milliseconds to whole milliseconds since 1970, truncated.
 
     Returns −1 for any other value, and for times outside the years 1970 to 9999.

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from schemas import TableSource
-from stream.tables.readers.table_parts import KEPT, TablePart
+from stream.tables.readers.table_parts import KEPT_COLUMN, TablePart
 from stream.tables.views.view_rows import ViewPlan, open_view
 
 Row = tuple[Any, ...]
@@ -57,7 +57,7 @@ def view_source(select: str, tables: Mapping[str, Any], columns: Sequence[str], 
 
 
 def view_frame(plan: ViewPlan, frames: Mapping[str, pl.DataFrame], rows: int = 1 << 16) -> pl.DataFrame:
-    """Return all rows of a view, also those that it leaves out, with the column ``KEPT``."""
+    """Return all rows of a view, also those that it leaves out, with the column ``KEPT_COLUMN``."""
 
     def open_parts(name: str) -> Iterator[TablePart]:
         yield FramePart(frames[name], rows)
@@ -68,4 +68,4 @@ def view_frame(plan: ViewPlan, frames: Mapping[str, pl.DataFrame], rows: int = 1
 
 def view_rows(plan: ViewPlan, frames: Mapping[str, pl.DataFrame], rows: int = 1 << 16) -> Counter[Row]:
     """Return the rows of a view in any order, each with a flag that tells whether the view keeps it."""
-    return Counter(view_frame(plan, frames, rows).select(*plan.outputs, KEPT).iter_rows())
+    return Counter(view_frame(plan, frames, rows).select(*plan.outputs, KEPT_COLUMN).iter_rows())

@@ -232,7 +232,7 @@ class AsyncClient(AsyncCalls):
         """
         self._connection.require_open()
         with translate_errors():
-            watch = Watch(streams, source, quiet=quiet)
+            watch = Watch(streams, source, all_answers=quiet)
             async with aclosing(watch_notices(self._connection, watch, from_beginning=from_beginning)) as notices:
                 async for notice in notices:
                     yield notice

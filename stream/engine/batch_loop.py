@@ -57,7 +57,7 @@ class BatchLoop:
         self._partition = partition
         self._role = equipment.role
         self._run_in_thread = equipment.run_in_thread
-        self._offsets = equipment.offsets
+        self._offsets = equipment.offsets_consumer
         self._metrics = equipment.metrics
         self._stopping = stopping
         self._step = step

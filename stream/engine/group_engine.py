@@ -21,7 +21,7 @@ from stream.engine.partition_task import PartitionTask
 from stream.engine.restore import FETCH_BYTES, Standby, reader
 from stream.engine.session import EngineRole, Equipment
 from stream.engine.supervision import Membership, MembershipLostError, StalledError, Supervision
-from stream.engine.writer import Stamps
+from stream.engine.writer import RecordClock
 from stream.kafka.client.adapter import KAFKA, Clients
 from stream.kafka.client.broker_connections import Stopped, connection_options, retry_until_available
 from stream.kafka.topics.layouts import PARTITIONS_REMEDY
@@ -43,7 +43,7 @@ class KnownRanges(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka is 
     def assign(self, cluster: Any, members: Mapping[str, Any]) -> dict[str, Any]:
         """Return the assignment of each member."""
         parts = [
-            RangePartitionAssignor.assign(_View(cluster, numbers), members)
+            RangePartitionAssignor.assign(_ClusterSubset(cluster, numbers), members)
             for numbers in (range(self._partition_count), range(self._partition_count, 1 << 31))
         ]
         assigned = {}
@@ -56,7 +56,7 @@ class KnownRanges(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka is 
         return assigned
 
 
-class _View:
+class _ClusterSubset:
     def __init__(self, cluster: Any, numbers: range) -> None:
         self._cluster = cluster
         self._numbers = numbers
@@ -105,7 +105,7 @@ class Engine:
         copies: bool = True,
         remedy: str = PARTITIONS_REMEDY,
         health: ServiceHealth | EngineHealth | None = None,
-        stamps: Stamps | None = None,
+        record_clock: RecordClock | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``copies`` allows standbys; ``remedy`` is the advice for refused partitions."""
@@ -118,7 +118,7 @@ class Engine:
         self._partition_count = partitions
         self._remedy = remedy
         self._standby = Standby(role.make_processor, settings, partitions if copies else 0, clients)
-        self._stamps = stamps or Stamps()
+        self._record_clock = record_clock or RecordClock()
         self._clock = clock
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._partitions: dict[int, PartitionTask] = {}
@@ -191,7 +191,7 @@ class Engine:
                 offsets,
                 self.metrics,
                 self._standby.take_standby_copy,
-                self._stamps,
+                self._record_clock,
                 self._clock,
                 threads=threads,
             )
@@ -280,8 +280,8 @@ class Engine:
                 f"{topic_partition.partition} of {topic_partition.topic}" for topic_partition in beyond
             )
             self.refusal = (
-                f"partitions beyond the {self._partition_count} that all its topics had when this {self.role.name} began: "
-                f"{named}; {self._remedy}"
+                f"this {self.role.name}'s topics all had {self._partition_count} partitions when it began; it refuses later "
+                f"ones: {named}; {self._remedy}"
             )
             log.error("partitions refused", role=self.role.name, reason=self.refusal)
         return {topic_partition.partition for topic_partition in assigned} - self.refused
@@ -312,7 +312,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         with self._record_error():
-            # Fetching starts after the task has fenced, restored and sought.
+            # Fetching starts after the task has fenced, restored and set the positions.
             self._equipment.consumer.pause(*assigned)
             await self._engine.start_partitions(self._engine.refuse_unknown(assigned), self._equipment)
 

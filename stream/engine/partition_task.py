@@ -81,7 +81,7 @@ class PartitionTask:
         self._role = equipment.role
         self._settings = equipment.settings
         self._consumer = equipment.consumer
-        self._offsets = equipment.offsets
+        self._offsets = equipment.offsets_consumer
         self._metrics = equipment.metrics
         self._clock = equipment.clock
         self._turns = equipment.turns

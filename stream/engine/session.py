@@ -20,7 +20,7 @@ from stream.diagnostics import get_logger
 from stream.engine.health import Metrics, ServiceName, TaskStep
 from stream.engine.partition_input import Extent, GroupOffsets, Prefetch, TopicIds, next_offset
 from stream.engine.restore import StandbyCopy, read_to_end, reader
-from stream.engine.writer import OutputBuffer, Stamps, Writer
+from stream.engine.writer import OutputBuffer, RecordClock, Writer
 from stream.kafka.client.adapter import Clients, Consumer
 from stream.kafka.client.broker_connections import unless_stopped
 from stream.processing.protocol import Outputs, Processor, RefusingProcessor, TimedProcessor
@@ -70,7 +70,7 @@ class EngineRole:
     """Whether restores are reported on the status topic."""
 
     max_write_delay: float = 0.0
-    """Seconds that writes to the changelog alone may wait; 0 if other services read the changelog."""
+    """Seconds that a step's output may wait if it goes only to the changelog; 0 if other services read it."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     """Fields of log lines in addition to role and partition, such as the source."""
@@ -162,7 +162,7 @@ class RestoreReport:
 
 TURN_SECONDS: Final = 0.002
 """Seconds that a partition pauses for each other active partition: twice the time of a small step."""
-AT_WORK_SECONDS: Final = 0.05
+ACTIVE_SECONDS: Final = 0.05
 """A partition is active if its last step began within this time."""
 
 
@@ -186,7 +186,7 @@ class PartitionTurns:
         """Return the seconds until a partition should begin its next step."""
         if (begun := self._step_began_at.get(partition)) is None:
             return 0.0
-        others = sum(now - last < AT_WORK_SECONDS for last in self._step_began_at.values()) - 1
+        others = sum(now - last < ACTIVE_SECONDS for last in self._step_began_at.values()) - 1
         return max(0.0, begun + TURN_SECONDS * others - now)
 
 
@@ -216,7 +216,7 @@ class PartitionSession:
 class Equipment:
     """Objects that all partitions of one engine share.
 
-    ``consumer`` is the member of the consumer group. ``offsets`` is a consumer that also reads
+    ``consumer`` is the member of the consumer group. ``offsets_consumer`` is a consumer that also reads
     uncommitted records, for high watermarks. ``take_standby_copy`` returns a partition's standby copy, if
     there is one; it must be called after the fence.
     """
@@ -225,10 +225,10 @@ class Equipment:
     settings: Settings
     clients: Clients
     consumer: Consumer
-    offsets: Consumer
+    offsets_consumer: Consumer
     metrics: Metrics
     take_standby_copy: Callable[[int], StandbyCopy | None] = lambda _: None
-    stamps: Stamps = field(default_factory=Stamps)
+    record_clock: RecordClock = field(default_factory=RecordClock)
     clock: Callable[[], float] = time.time
     """Seconds since 1970 on this machine's clock."""
     turns: PartitionTurns = field(default_factory=PartitionTurns)
@@ -245,7 +245,7 @@ class SessionOpener:
     """Opens the sessions of one partition in this process."""
 
     def __init__(self, partition: int, equipment: Equipment, stopping: asyncio.Event, step: TaskStep) -> None:
-        """``stopping`` ends the opening; ``step`` is called with the name of each step."""
+        """``stopping`` ends the opening; ``step`` is told the name of each step."""
         self._step = step
         self._partition = partition
         self._equipment = equipment
@@ -274,7 +274,7 @@ class SessionOpener:
             role.transactional_id(self._partition),
             role.group,
             self._equipment.clients,
-            self._equipment.stamps,
+            self._equipment.record_clock,
         )
         try:
             copy = self._equipment.take_standby_copy(self._partition)
@@ -282,9 +282,9 @@ class SessionOpener:
                 (copy.processor, copy.positions) if copy else (role.make_processor(self._partition), {})
             )
             seconds = self._settings.transaction_timeout_ms / 1000
-            topic_ids = TopicIds(self._equipment.offsets, seconds, metrics.recreated)
+            topic_ids = TopicIds(self._equipment.offsets_consumer, seconds, metrics.recreated)
             positions, offsets = await self._restore(processor, read, report, writer, topic_ids)
-            await role.guard.check(self._partition, processor, self._equipment.offsets)
+            await role.guard.check(self._partition, processor, self._equipment.offsets_consumer)
             if role.reports_restores:
                 await report.send_ready(writer)
             writer.confirm = topic_ids.confirm
@@ -366,7 +366,7 @@ class SessionOpener:
     async def _extent(self, topic_partition: TopicPartition) -> Extent:
         committed = await self._consumer.committed(topic_partition)
         beginning = (await self._consumer.beginning_offsets([topic_partition]))[topic_partition]
-        end = (await self._equipment.offsets.end_offsets([topic_partition]))[topic_partition]
+        end = (await self._equipment.offsets_consumer.end_offsets([topic_partition]))[topic_partition]
         return Extent(topic_partition, beginning, end, committed or 0)
 
     def _resume_at(self, processor: Processor, extent: Extent, changelog_offset: int) -> int:

@@ -229,7 +229,7 @@ SET_BACK_SECONDS: Final = 60.0
 log = get_logger("stamps")
 
 
-class Stamps:
+class RecordClock:
     """Record timestamps of one process, in milliseconds since 1970.
 
     In topics that ``sotto topics create`` makes, brokers replace these timestamps. Another topic may
@@ -337,11 +337,11 @@ class Writer:
     metadata (KIP-447), so the transactional id alone fences. After an error, a writer can only be closed.
     """
 
-    def __init__(self, producer: Producer, group: str, stamps: Stamps, batch_bytes: int) -> None:
+    def __init__(self, producer: Producer, group: str, record_clock: RecordClock, batch_bytes: int) -> None:
         self._producer = producer
         self._batch_bytes = batch_bytes
         self._group = group
-        self._stamps = stamps
+        self._record_clock = record_clock
         self.confirm: Callable[[], Awaitable[None]] | None = None
         """Awaited before each write; an error prevents the write."""
 
@@ -352,7 +352,7 @@ class Writer:
         transactional_id: str,
         group: str,
         clients: Clients = KAFKA,
-        stamps: Stamps | None = None,
+        record_clock: RecordClock | None = None,
     ) -> Self:
         """Open a partition's writer; wait until the predecessor's last transaction has ended.
 
@@ -366,7 +366,7 @@ class Writer:
             transaction_timeout_ms=settings.transaction_timeout_ms,
             max_batch_size=settings.batch_bytes,
         )
-        writer = cls(producer, group, stamps or Stamps(), settings.batch_bytes)
+        writer = cls(producer, group, record_clock or RecordClock(), settings.batch_bytes)
         try:
             await producer.start()
         except InvalidTransactionTimeout:
@@ -385,7 +385,7 @@ class Writer:
             await self._write(outputs)
         except InvalidTimestampError:
             # The next writer of this process sends records without timestamps.
-            self._stamps.refuse()
+            self._record_clock.refuse()
             raise
         if positions:
             await self._producer.add_offsets(positions, self._group)
@@ -404,7 +404,7 @@ class Writer:
                 await self._producer.stop()
 
     async def _write(self, outputs: Outputs) -> None:
-        timestamp, size = self._stamps.now(), self._batch_bytes
+        timestamp, size = self._record_clock.now(), self._batch_bytes
         # Batches are encoded while earlier ones are sent, so only the batches in flight are in memory twice.
         batches = {
             TopicPartition(topic, partition): batches_of(self._producer, messages, timestamp, size)

@@ -63,7 +63,7 @@ def describe_record_bound(value: bytes | None) -> str:
 
 
 def parse_opening(
-    key: bytes | None, value: bytes | None, stamp: int, is_wanted: Callable[[str, str], bool]
+    key: bytes | None, value: bytes | None, timestamp_ms: int, is_wanted: Callable[[str, str], bool]
 ) -> StreamOpening | None:
     """Parse the ledger record of a stream; None for other records, and for streams that are not wanted."""
     kind, _, rest = (key or b"").partition(b"|")
@@ -76,9 +76,15 @@ def parse_opening(
         grant = _grant_decoder.decode(value)
     except DECODE_ERRORS:
         return None  # a record of a later version
-    state = grant.state if grant.state != "open" or grant.ending is None else grant.ending
+    state = grant.state if grant.state != "open" or grant.next_state is None else grant.next_state
     return StreamOpening(
-        stream, source, grant.identity.incarnation, state, grant.reason, stamp / 1000, alert_terms_of(grant.spec)
+        stream,
+        source,
+        grant.identity.incarnation,
+        state,
+        grant.reason,
+        timestamp_ms / 1000,
+        alert_terms_of(grant.spec),
     )
 
 
@@ -126,7 +132,7 @@ class _Grant(msgspec.Struct, gc=False):
     identity: _Identity
     spec: SpecTerms
     state: StreamState
-    ending: Literal["halted", "closed"] | None = None
+    next_state: Literal["halted", "closed"] | None = msgspec.field(default=None, name="ending")
     reason: str | None = None
 
 
@@ -161,15 +167,15 @@ class AnswerRecord(Protocol):
 
 
 class Watch:
-    """Selects streams by patterns of names and by source, and their alerts or, with ``quiet``, all their answers.
+    """Selects streams by patterns of names and by source; of these, the alerts or, with ``all_answers``, all answers.
 
     The name of a standing stream with periods selects the streams of all its periods.
     """
 
-    def __init__(self, patterns: tuple[str, ...], source: str | None, *, quiet: bool) -> None:
+    def __init__(self, patterns: tuple[str, ...], source: str | None, *, all_answers: bool) -> None:
         self._patterns = tuple(as_names("streams", patterns))
         self._source = source
-        self._quiet = quiet
+        self._all_answers = all_answers
         self._ended: BoundedCache[str, bool] = BoundedCache(_ENDED_BYTES, name="ended streams")
 
     def wants(self, source: str, stream: str) -> bool:
@@ -216,7 +222,7 @@ class Watch:
     def may_matter(self, record: AnswerRecord) -> bool:
         """Return whether an answer may give a notice; its bytes are searched, because parsing is slow."""
         value = record.value or b""
-        return (self._quiet or ABOVE_BYTES in value or _HALTED_BYTES in value) and matches_patterns(
+        return (self._all_answers or ABOVE_BYTES in value or _HALTED_BYTES in value) and matches_patterns(
             (record.key or b"").decode(errors="replace"), self._patterns
         )
 
@@ -233,10 +239,10 @@ class Watch:
                 if opening.end is None
                 else self._report_end(opening, opening.end, min(notice.time, opening.time))
             )
-            return ends or ([notice] if self._quiet else [])
+            return ends or ([notice] if self._all_answers else [])
         if answer.outcome != "rejected" and opening.end is None:
             self._ended.pop(opening.stream)
-        return [notice] if self._quiet or notice.is_alert else []
+        return [notice] if self._all_answers or notice.is_alert else []
 
     def _report_end(self, opening: StreamOpening, end: str, when: float) -> list[Notice]:
         if self._ended.get(opening.stream):

@@ -16,7 +16,7 @@ from stream.optional_packages import pl
 from stream.tables.date_codes import iso_text
 from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_text, code_type, exact_text
 from stream.tables.people import Numbers, PersonNumbering, RowOwners, person_names
-from stream.tables.readers.table_parts import KEPT, TablePart, open_source_parts, open_table_parts
+from stream.tables.readers.table_parts import KEPT_COLUMN, TablePart, open_source_parts, open_table_parts
 from stream.tables.table_errors import ColumnError, DataError, UnreadableError
 from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, hashed_columns, text_encoders
 
@@ -129,8 +129,8 @@ class RowEncoder:
         if self._people is not None:
             numbers, kept = self._people.add(cells[self._people.column])
             unnamed = int(np.count_nonzero(~kept))
-        if KEPT in cells.columns:
-            selected = cells[KEPT].to_numpy() if kept is None else cells[KEPT].to_numpy() & kept
+        if KEPT_COLUMN in cells.columns:
+            selected = cells[KEPT_COLUMN].to_numpy() if kept is None else cells[KEPT_COLUMN].to_numpy() & kept
             cells = cells.filter(pl.Series(selected))
             numbers, kept = None if numbers is None else numbers[selected], None
         encoded: dict[str, CodeArray] = {}

@@ -355,7 +355,7 @@ class Driver(MemoryInstallation, SyncCalls):
             >>> [notice.ended for notice in client.watch("counts", from_beginning=True)]
             ['halted: wrong table']
         """
-        watch = Watch(streams, source, quiet=quiet)
+        watch = Watch(streams, source, all_answers=quiet)
         seen = 0 if from_beginning else len(self.records(self.topics.answers))
         ledger = self.records(self.topics.ledger)
         openings: dict[str, StreamOpening] = {}

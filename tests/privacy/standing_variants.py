@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from schemas.windows import moment_of
+from schemas.windows import parse_event_time
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.counted_streams import StreamEpoch
 from stream.feeds.event_intake import NOT_BEGUN, ClockValues, EventClock
@@ -77,7 +77,7 @@ def watermark_of_event_times(surgery: Surgery) -> None:
     shipped = EventClock.advance
 
     def time_of(record: Any) -> int:
-        return moment_of(msgspec.json.decode(record.value)["at"]) if record.value else -1
+        return parse_event_time(msgspec.json.decode(record.value)["at"]) if record.value else -1
 
     def read(clock: EventClock, records: Any) -> Any:
         before = clock.now

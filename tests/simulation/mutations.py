@@ -23,7 +23,7 @@ from stream.engine.partition_input import FETCH_WAIT_MS, Extent, Prefetch
 from stream.engine.partition_task import PartitionTask
 from stream.engine.session import EngineRole, PartitionSession, SessionOpener
 from stream.engine.supervision import Membership
-from stream.engine.writer import Stamps, Writer
+from stream.engine.writer import RecordClock, Writer
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.client.broker_connections import Stopped
 from stream.privacy.ledger.accounts import Account
@@ -518,7 +518,7 @@ def waits_that_an_order_to_stop_does_not_end() -> Iterator[None]:
 @contextmanager
 def refused_times_written_again() -> Iterator[None]:
     """A clock whose time Kafka has refused is used again."""
-    with patch.object(Stamps, "refuse", lambda _: None):
+    with patch.object(RecordClock, "refuse", lambda _: None):
         yield
 
 

@@ -19,7 +19,7 @@ from stream.budget.receipts import WAITING_KEY_PREFIX, receipt_key
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
 from stream.engine.session import EngineRole, SessionGuard
-from stream.engine.writer import Stamps
+from stream.engine.writer import RecordClock
 from stream.kafka.client.adapter import Clients
 from stream.processing.dead_letters import says_exhausted
 from stream.processing.protocol import Processor, Record
@@ -205,7 +205,7 @@ class World:
             kind = WitnessGuard if role == "worker" else AnchoringGuard
             guard = kind(SETTINGS, topics, [self.witness], health.metrics, clients)
         described = EngineRole(role, group_of(role), topics.status, make, guard=guard, process=member)
-        stamps = Stamps(self._wall_clock())
+        record_clock = RecordClock(self._wall_clock())
         return Engine(
             described,
             SETTINGS,
@@ -214,7 +214,7 @@ class World:
             partitions=count,
             copies=role == "worker",
             health=health,
-            stamps=stamps,
+            record_clock=record_clock,
         )
 
     def _wall_clock(self) -> Callable[[], float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
@@ -64,7 +64,7 @@ def describe_noise(calibration: Calibration) -> str:  # noqa: PLR0911 - one for 
             gaussian = f"Gaussian noise, σ {calibration.deviation:.4g} per sum"
             pure = f"ε {(calibration.epsilon - calibration.epsilon_size) / calibration.levels:.4g} per level"
             needed = (
-                f"; a text needs a noisy count so far of {calibration.threshold:,}"
+                f"; a text is published once its noisy running count is at least {calibration.threshold:,}"
                 if calibration.threshold
                 else ""
             )
@@ -79,16 +79,21 @@ def describe_noise(calibration: Calibration) -> str:  # noqa: PLR0911 - one for 
             )
         case UnknownGroupsCalibration():
             return (
-                f"ε {calibration.epsilon_answer:.4g} and δ {calibration.delta_answer:.3g} per answer; a text needs a noisy count of "
-                f"{calibration.threshold:,}"
+                f"ε {calibration.epsilon_answer:.4g} and δ {calibration.delta_answer:.3g} per answer; "
+                f"a text is published if its noisy count is at least {calibration.threshold:,}"
             )
         case _ if calibration.method == "gaussian":
             per = "answer" if calibration.kind == "answers" else "number"
             return f"Gaussian noise, σ {calibration.deviation:.4g} per {per}"
         case _ if calibration.kind == "answers":
             return f"ε {calibration.epsilon_answer:.4g} per answer"
+        case _ if calibration.parts == 1:
+            return f"ε {calibration.epsilon_part:.4g}, charged once"
         case _:
-            return f"{calibration.parts} × ε {calibration.epsilon_part:.4g}, once"
+            return (
+                f"ε {calibration.epsilon_part:.4g} for each of the {calibration.parts} parts of the release that one "
+                "person affects, charged once"
+            )
 
 
 def _describe_estimate(calibration: EstimateCalibration) -> str:
@@ -99,15 +104,16 @@ def _describe_estimate(calibration: EstimateCalibration) -> str:
     gaussian = calibration.noise == "gaussian"
     if calibration.starts:
         each = f"σ {calibration.deviation_start:.4g}" if gaussian else f"ε {calibration.epsilon_start:.4g}"
-        parts.append(f"{calibration.starts} marginals first, {each} each")
+        parts.append(f"first {calibration.starts} marginals, {each} for each")
     if calibration.rounds:
         chosen = (
-            f"σ {calibration.deviation_chosen:.4g}·√k for each of k sets"
+            f"σ {calibration.deviation_chosen:.4g}·√k for each if k sets are chosen"
             if gaussian
             else f"ε {calibration.epsilon_chosen:.4g} for all their measurements"
         )
         parts.append(
-            f"then up to {calibration.rounds} sets of the workload, ε {calibration.epsilon_choices:.4g} for the choices, {chosen}"
+            f"then up to {calibration.rounds} sets of attributes of the workload, ε {calibration.epsilon_choices:.4g} for the "
+            f"choices, {chosen}"
         )
     if gaussian:
         parts.append(
@@ -122,13 +128,19 @@ def _describe_estimate(calibration: EstimateCalibration) -> str:
 
 
 def _describe_sparse_vector(calibration: SparseVectorCalibration) -> str:
-    drawn: Literal["after each above", "once"] = "after each above" if calibration.fresh_threshold else "once"
-    parts = f"ε₁ {calibration.epsilon_threshold:.4g} (drawn {drawn}), ε₂ {calibration.epsilon_query:.4g}"
+    drawn = "again after each above" if calibration.fresh_threshold else "once"
+    parts = [
+        f"ε₁ {calibration.epsilon_threshold:.4g} for the threshold's noise, drawn {drawn}",
+        f"ε₂ {calibration.epsilon_query:.4g} for the questions' noise",
+    ]
     if calibration.numbers == "fresh" and calibration.epsilon_answer:
-        parts += f", ε₃ {calibration.epsilon_answer:.4g}"
+        parts.append(f"ε₃ {calibration.epsilon_answer:.4g} for the numbers")
     if calibration.numbers != "none":
-        parts += f", numbers within {format_error_bound(calibration.answer_alpha, grouped=True)}"
-    return f"{parts}, shift {calibration.shift * calibration.grid:.4g}"
+        parts.append(f"numbers within {format_error_bound(calibration.answer_alpha, grouped=True)}")
+    if calibration.shift:
+        change = "raised" if calibration.shift > 0 else "lowered"
+        parts.append(f"the threshold is {change} by {abs(calibration.shift) * calibration.grid:.4g}")
+    return "; ".join(parts)
 
 
 def print_simplest_alternative(spec: StreamSpec, facts: SourceFacts) -> None:
@@ -191,6 +203,10 @@ def print_plan(
             for one in listed
         ],
     )
+    if any(one.alpha != rank(one) for one in listed):
+        console.print(
+            "α is the calibration's own bound; exact α, which compares them, is computed from their noise"
+        )
     if spec.calibration == "textbook":
         console.print("→ requested")
     elif rank(calibration) == min(rank(one) for one in listed):

@@ -322,7 +322,7 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
     if by_broker and actual != expected:
         raise TopicsError(
             f"topic {source.topic} exists with {setting}={actual}, but windows of source '{source.source}' close by the "
-            f"broker's stamps; set {expected} with kafka-configs.sh before any event is written"
+            f"broker's timestamps; set {expected} with kafka-configs.sh before any event is written"
         )
     return len(found), is_new
 

@@ -26,14 +26,17 @@ from stream.questions.results import Group
 
 READ_SECONDS: Final = 20.0
 """Seconds after which a page that Kafka has not delivered is given up."""
-_NAMED_GROUPS: Final = 256
+_MAX_NAMED_GROUPS: Final = 256
 
 
 class AnswerQuery(Parameters):
     """Selects a page of a stream's answers, newest first."""
 
     before: Annotated[
-        int | None, Field(ge=0, description="``before`` of the page before this one; the newest page if omitted.")
+        int | None,
+        Field(
+            ge=0, description="The field ``before`` of the page that was read last; omit it for the newest page."
+        ),
     ] = None
     until: Annotated[
         float | None, Field(ge=0.0, description="Only answers before this time, in seconds since the epoch.")
@@ -71,7 +74,7 @@ class AnswersView(ApiModel):
 
     items: list[AnswerRow]
     before: Annotated[
-        int | None, Field(description="``before`` of the next page; null if no older answers exist.")
+        int | None, Field(description="The parameter ``before`` of the next page; null if no older answers exist.")
     ]
     reached: Annotated[
         Time | None, Field(description="Time of the oldest record that was read, also of other streams.")
@@ -130,14 +133,15 @@ async def list_answers(
     rows = [
         AnswerRow(
             time=one.time,
-            # The source has the groups' names for the numbers of a known question and of a live histogram.
+            # The numbers of an answer get their groups from the question or, for a live histogram, from the
+            # stream's definition, together with the source's attributes.
             answer=(
                 answer := one.result.with_question(question := find_question(one.result), source).with_stream(
                     spec, source
                 )
             ),
             question=question,
-            groups=list(answer.groups or ()) if len(answer.estimates or ()) <= _NAMED_GROUPS else [],
+            groups=list(answer.groups or ()) if len(answer.estimates or ()) <= _MAX_NAMED_GROUPS else [],
             uninformative=list(answer.uninformative),
             cost=_charge(one, older[place + 1 :]),
         )
@@ -160,7 +164,7 @@ def _charge(answer: LoggedAnswer, older: Sequence[LoggedAnswer]) -> Amount | Non
     )
     if spent.rho is None:
         return Amount(epsilon=epsilon, delta=delta)
-    # With δ, ε is derived from ρ and cannot be subtracted.
+    # Under zCDP the running total is ρ; with δ, ε is derived from ρ and cannot be subtracted.
     return Amount(epsilon=0.0 if spent.delta else epsilon, delta=spent.delta, rho=rho)
 
 

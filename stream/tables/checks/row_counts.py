@@ -17,7 +17,7 @@ from stream.tables.checks.check_report import Bound, PersonRows, UnreadableCells
 from stream.tables.encoding import encode
 from stream.tables.people import person_names
 from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN
-from stream.tables.readers.table_parts import KEPT, open_source_parts
+from stream.tables.readers.table_parts import KEPT_COLUMN, open_source_parts
 from stream.tables.views.view_parser import parse_view
 from stream.tables.views.view_rows import PERSON_KIND, RowObserver, TableUse, column_label
 
@@ -66,7 +66,9 @@ class TableScan:
         """
         for part in open_source_parts(self.source, observer=observer):
             for cells in part.batches([*names, EXTRA_CELL_COLUMN] if part.is_csv else names):
-                yield cells.filter(pl.col(KEPT)).drop(KEPT) if KEPT in cells.columns else cells
+                yield (
+                    cells.filter(pl.col(KEPT_COLUMN)).drop(KEPT_COLUMN) if KEPT_COLUMN in cells.columns else cells
+                )
 
 
 _ROWS_PER_PASS: Final = 1 << 23

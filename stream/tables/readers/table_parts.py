@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 1 << 16
 
-KEPT: Final = "\0kept"
+KEPT_COLUMN: Final = "\0kept"
 """The column of a view's batches that is false for rows that the view leaves out."""
 
 
@@ -209,7 +209,8 @@ class DatabaseTable:
                 cells.columns = list(names)
                 if any(_zone(kind) != _zone(schema[name]) for name, kind in cells.schema.items()):
                     raise UnreadableError("its times have another zone than its columns declare")
-                # A time that its unit cannot hold is missing: no cell may make a read fail.
+                # A time outside the range of the column's time unit becomes a missing cell, because no cell may make
+                # a read fail.
                 yield from cells.cast(schema, strict=False).iter_slices(BATCH_ROWS)
 
 

@@ -1,7 +1,7 @@
 """Plans of views, and their rows in batches.
 
 The first table is read in parts, and joined to the other tables, which are in memory. If a view leaves a row of the
-first table out, its batch still has one row for it, with ``KEPT`` false, so that people and rows are counted as for a
+first table out, its batch still has one row for it, with ``KEPT_COLUMN`` false, so that people and rows are counted as for a
 single table.
 """
 
@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 from schemas import ColumnKind, ViewTable
 from stream.optional_packages import pl
 from stream.tables.people import person_names
-from stream.tables.readers.table_parts import KEPT, TablePart
+from stream.tables.readers.table_parts import KEPT_COLUMN, TablePart
 from stream.tables.table_errors import ColumnError, UnreadableError
 from stream.tables.views.view_terms import convert_cells, require_simple_type
 
@@ -141,7 +141,7 @@ class _JoinedTable:
         return cls(join, rows.with_columns(pl.lit(value=True).alias(_MATCH)), copies)
 
     def join_to(self, frame: pl.DataFrame, observer: RowObserver | None = None) -> Iterator[pl.DataFrame]:
-        """Yield the joined rows of a batch in pieces; ``KEPT`` is false if an inner join has no match."""
+        """Yield the joined rows of a batch in pieces; ``KEPT_COLUMN`` is false if an inner join has no match."""
         names = [f"\0on{place}" for place in range(len(self.join.on))]
         columns = [column_label(self.join.use.alias, name) for name in self.join.on]
         frame = frame.with_columns(
@@ -153,9 +153,9 @@ class _JoinedTable:
             )
             if self.join.is_inner:
                 if observer is not None:
-                    unmatched = found.select(pl.col(KEPT) & pl.col(_MATCH).is_null()).to_series()
+                    unmatched = found.select(pl.col(KEPT_COLUMN) & pl.col(_MATCH).is_null()).to_series()
                     observer.add_unmatched(self.join.use, int(unmatched.sum()))
-                found = found.with_columns(pl.col(KEPT) & pl.col(_MATCH).is_not_null())
+                found = found.with_columns(pl.col(KEPT_COLUMN) & pl.col(_MATCH).is_not_null())
             yield found.drop(*names, _MATCH)
 
     def _pieces(self, frame: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -176,7 +176,7 @@ class _JoinedTable:
 
 def for_each_row(value: pl.Expr) -> pl.Expr:
     """Return an expression with one value for each row; polars gives a constant expression only one value in all."""
-    return pl.when(pl.col(KEPT).is_not_null()).then(value)
+    return pl.when(pl.col(KEPT_COLUMN).is_not_null()).then(value)
 
 
 def require_unique(use: TableUse, keys: pl.DataFrame) -> None:
@@ -218,7 +218,7 @@ class ViewPart:
             _require_columns(use, self.first)
             types = pl.Schema({name: self.first.types[name] for name in use.columns})
             selected = self._select(pl.DataFrame(schema=types), list(self.plan.outputs))
-            self._types.update(next(iter(selected)).drop(KEPT).schema)
+            self._types.update(next(iter(selected)).drop(KEPT_COLUMN).schema)
         return self._types
 
     def row_count_from_metadata(self) -> int | None:
@@ -226,20 +226,22 @@ class ViewPart:
         return None
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """Yield the named columns and ``KEPT`` in batches, first an empty one."""
+        """Yield the named columns and ``KEPT_COLUMN`` in batches, first an empty one."""
         for cells in _merge_batches(_read_columns(self.plan.first, self.first)):
             yield from self._select(cells, names)
 
     def _select(self, cells: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-        frame = _convert_cells(self.plan.first, cells, self.observer).with_columns(pl.lit(value=True).alias(KEPT))
-        kept = pl.col(KEPT)
+        frame = _convert_cells(self.plan.first, cells, self.observer).with_columns(
+            pl.lit(value=True).alias(KEPT_COLUMN)
+        )
+        kept = pl.col(KEPT_COLUMN)
         if self.plan.where is not None:
             kept &= for_each_row(self.plan.where).fill_null(value=False)
         outputs = [for_each_row(self.plan.outputs[name]).alias(name) for name in names]
         for joined in self._join(frame, self.joined):
-            selected = joined.select(*outputs, kept.alias(KEPT))
+            selected = joined.select(*outputs, kept.alias(KEPT_COLUMN))
             if self.observer is not None:
-                self.observer.add_filtered(int(joined[KEPT].sum()) - int(selected[KEPT].sum()))
+                self.observer.add_filtered(int(joined[KEPT_COLUMN].sum()) - int(selected[KEPT_COLUMN].sum()))
             yield selected
 
     def _join(self, frame: pl.DataFrame, joined: Sequence[_JoinedTable]) -> Iterator[pl.DataFrame]:

@@ -88,7 +88,7 @@ def test_a_stream_that_has_run_dry_or_is_closed_is_told_of_once() -> None:
 
 
 def test_a_halted_stream_is_told_of_by_its_first_answer_and_again_after_it_has_answered() -> None:
-    watch = Watch((), None, quiet=False)
+    watch = Watch((), None, all_answers=False)
     halted = record("halted", reason="the table is not the one that was registered")
     ends = [len(watch.notices_of(halted, OPENING)) for _ in range(3)]
     assert ends == [1, 0, 0]
@@ -105,7 +105,7 @@ def test_a_reason_that_names_the_state_is_not_told_twice() -> None:
 
 
 def test_an_extended_stream_ends_anew() -> None:
-    watch = Watch((), None, quiet=False)
+    watch = Watch((), None, all_answers=False)
     dry = OPENING._replace(state="exhausted", reason="its grant is used up")
     assert [len(watch.end_notices([one])) for one in (dry, dry, OPENING, dry)] == [1, 0, 0, 1]
 
@@ -113,9 +113,9 @@ def test_an_extended_stream_ends_anew() -> None:
 def test_an_end_has_the_time_at_which_it_was_first_told_of_however_late_it_is_looked_at() -> None:
     dry = OPENING._replace(state="exhausted", reason="its grant is used up")
     halted = record("halted", reason="exhausted: its grant is used up")
-    by_ledger = Watch((), None, quiet=False).end_notices([dry])
-    by_answer = Watch((), None, quiet=False).notices_of(halted, dry)
-    by_answer_alone = Watch((), None, quiet=False).notices_of(halted, OPENING)
+    by_ledger = Watch((), None, all_answers=False).end_notices([dry])
+    by_answer = Watch((), None, all_answers=False).notices_of(halted, dry)
+    by_answer_alone = Watch((), None, all_answers=False).notices_of(halted, OPENING)
     assert [one.time for one in (*by_ledger, *by_answer, *by_answer_alone)] == [1.6e9, 1.6e9, 1.7e9]
     known = {dry.stream: dry}
     assert not add_if_changed(known, dry._replace(time=1.65e9))  # the ledger writes records for other reasons, too

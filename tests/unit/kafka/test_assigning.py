@@ -61,7 +61,7 @@ def test_an_engine_refuses_what_is_beyond_and_says_what_to_do() -> None:
     assert one.refuse_unknown([*known, TopicPartition("queries", 5)]) == {3}
     assert one.refused == {5}
     assert one.refusal.startswith(
-        "partitions beyond the 4 that all its topics had when this worker began: 5 of queries; "
+        "this worker's topics all had 4 partitions when it began; it refuses later ones: 5 of queries; "
     )
     assert "another prefix" in one.refusal
     assert one.refuse_unknown(known) == {3}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stream.engine import writer
-from stream.engine.writer import SET_BACK_SECONDS, UNSTAMPED, Stamps
+from stream.engine.writer import SET_BACK_SECONDS, UNSTAMPED, RecordClock
 
 
 class Clocks:
@@ -30,7 +30,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 
 
 def test_a_refused_time_is_not_written_again_before_the_clock_has_been_set_back(clocks: Clocks) -> None:
-    written = Stamps()
+    written = RecordClock()
     clocks.ahead = 7200.0
     assert written.now() == int(clocks.time() * 1000)
     written.refuse()
@@ -44,7 +44,7 @@ def test_a_refused_time_is_not_written_again_before_the_clock_has_been_set_back(
 
 
 def test_a_clock_that_goes_back_by_little_and_little_is_tried_again_now_and_then(clocks: Clocks) -> None:
-    written = Stamps()
+    written = RecordClock()
     clocks.ahead = 7200.0
     written.refuse()
     clocks.ahead -= SET_BACK_SECONDS

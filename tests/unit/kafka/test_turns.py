@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.engine.session import AT_WORK_SECONDS, TURN_SECONDS, PartitionTurns
+from stream.engine.session import ACTIVE_SECONDS, TURN_SECONDS, PartitionTurns
 
 
 def test_a_partition_that_is_alone_never_waits() -> None:
@@ -29,7 +29,7 @@ def test_who_has_begun_nothing_for_a_while_is_not_waited_for_and_does_not_wait()
     turns = PartitionTurns()
     for partition in range(1, 4):
         turns.start_step(partition, 100.0)
-    later = 100.0 + 1.1 * AT_WORK_SECONDS
+    later = 100.0 + 1.1 * ACTIVE_SECONDS
     turns.start_step(0, later)
     assert turns.seconds_to_wait(0, later) == 0.0
     assert turns.seconds_to_wait(1, later) == 0.0

@@ -214,7 +214,7 @@ def test_plan_names_the_threshold_and_compares(tmp_path: Path) -> None:
     arguments = ["plan", "--source", str(declared), "--standing", str(wanted)]
     shown = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"}).stdout
     threshold = threshold_of(installation(so_far(24), sources=[shop()]))
-    assert f"a text needs a noisy count so far of {threshold}" in shown
+    assert f"a text is published once its noisy running count is at least {threshold}" in shown
     assert f"a text with {threshold:,} counted so far is released with probability 50 %" in shown
     assert "unknown groups a window" in shown
     assert "(unknown_groups): each window's numbers within ±" in shown

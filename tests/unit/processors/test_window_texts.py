@@ -214,6 +214,6 @@ def test_plan_names_threshold_and_windows(tmp_path: Path) -> None:
     [grant] = driver.list_streams("shop")
     assert isinstance(grant, GrantRecord)
     assert grant.calibration.kind == "unknown_groups"
-    assert f"a text needs a noisy count of {grant.calibration.threshold}" in shown
+    assert f"a text is published if its noisy count is at least {grant.calibration.threshold}" in shown
     assert "unknown groups a window" in shown
     assert "24 windows" in shown

@@ -164,7 +164,7 @@ function latestPeriod() {
 }
 
 const CLOCKS = {
-  broker: ({ idle }) => `the broker's stamps; where no event comes the feed's own clock, ${idle} behind`,
+  broker: ({ idle }) => `the broker's timestamps, ${idle} later if a partition is silent`,
   marks: () => "marks in the topic, from whoever replays it",
 };
 

@@ -2,7 +2,7 @@
 
 import { given, labelled, numberInput, select, textInput, typed } from "../forms.js";
 
-const CLOCKS = [["broker", "the broker's stamps"], ["marks", "marks in the topic, for replays"]];
+const CLOCKS = [["broker", "the broker's timestamps"], ["marks", "marks in the topic, for replays"]];
 
 /** `elements` are the fields; `value()` reads them. */
 export function topicForm() {

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Integers
-from schemas.windows import END_MS, moment_of
+from schemas.windows import END_MS, parse_event_time
 from stream.feeds.event_decoding import digests_of, partitions_of
 from stream.feeds.event_fields import MAX_BYTES, MAX_DEPTH, NESTED, FieldCodes, moments_of
 from stream.processing.topic_names import partition_of
@@ -235,7 +235,7 @@ def test_partitions_are_those_of_kafkas_partitioner(names: list[bytes], partitio
 def test_moments_that_are_written_alike_are_read_as_each_alone(moments: list[int], *, fine: bool) -> None:
     texts = [str(np.datetime64(one if fine else one - one % 1000, "ms")) for one in moments]
     texts = [f"{text if fine else text[:19]}Z" for text in texts]
-    assert moments_of(texts).tolist() == [moment_of(text) for text in texts]
+    assert moments_of(texts).tolist() == [parse_event_time(text) for text in texts]
     assert moments_of(texts).tolist() == [one if fine else one - one % 1000 for one in moments]
 
 
