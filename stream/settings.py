@@ -96,10 +96,10 @@ class Settings(BaseSettings):
     crash, a process with the same name gets its partitions back at once. Empty: no static membership."""
 
     partitions: Annotated[int, Field(ge=1, le=10_000)] = 4
-    """Partitions of new topics; ``requests``, ``charges``, ``ledger`` and ``trail`` always have one."""
+    """Number of partitions of new topics; ``requests``, ``charges``, ``ledger`` and ``trail`` always have one."""
 
     replication: Annotated[int, Field(ge=1, le=10)] = 1
-    """Replicas of each new topic. If unset: three, or the number of brokers if smaller."""
+    """Number of replicas of each new topic. If unset: three, or the number of brokers if smaller."""
 
     batch_events: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """Maximum number of events in one transaction."""
@@ -240,7 +240,7 @@ class Settings(BaseSettings):
     """Average requests per second of one token at one address."""
 
     monitor_burst: Annotated[int, Field(ge=1, le=100_000)] = 100
-    """Requests that one token at one address may send at once."""
+    """Number of requests that one token at one address may send at once."""
 
     monitor_asks: bool = False
     """Let analysts and operators ask questions in the monitor, which then writes ``queries`` and reads ``answers``."""

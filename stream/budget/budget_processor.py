@@ -137,7 +137,7 @@ MAX_CHARGES_PER_STEP = 1_000
 """Maximum number of charges in one step."""
 
 LEAST_RETIRED_PER_PARTITION: Final = 16
-"""Fewest streams per partition that are retired together before ``MAX_RETIREMENT_DELAY_MS`` have passed."""
+"""Minimum number of streams per partition that are retired together before ``MAX_RETIREMENT_DELAY_MS`` have passed."""
 MAX_RETIREMENT_DELAY_MS: Final = 3_600_000
 
 MAX_RENEWALS_PER_CALL = 100

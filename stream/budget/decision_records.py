@@ -53,7 +53,7 @@ from stream.processing.protocol import RETIRED_PREFIX, Message, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 POINT_INTERVAL_MS: Final = 60_000
-"""Fewest milliseconds, by the ledger's clock, between two *points* of an account: entries with its totals."""
+"""Minimum time, by the ledger's clock, between two *points* of an account: entries with its totals."""
 QUIET_SECONDS: Final = 60.0
 """Seconds without input after which all pending points are written."""
 

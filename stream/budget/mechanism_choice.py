@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from schemas import Auto, Calibration, ComparedMechanism, OpeningSpec, Pmw, Source, StreamSpec, TableSource
 from stream.budget.openings import facts_for_plan
-from stream.budget.source_goals import (
+from stream.budget.plan_facts import (
     SourceOptions,
     choose_form,
     facts_of_source,

@@ -114,7 +114,7 @@ def facts_for_plan(spec: StreamSpec, source: Source, table_rows: Callable[[], in
             sensitivity_steps=steps, grid=source.grid, neighbors=source.neighbors, rounding=0.5 * source.grid
         )
     if isinstance(source, RecordsSource):
-        return SourceFacts(neighbors=source.neighbors, contributions=source.contributions)
+        return SourceFacts(neighbors=source.neighbors, records_per_person=source.contributions)
     return _table_facts(mechanism, source, table_rows)
 
 

@@ -29,7 +29,7 @@ from schemas import (
 )
 from schemas.queries import MAX_CANDIDATES, MAX_VALUE_COUNT
 from schemas.sources import MAX_PARENT_NAME, named_from
-from stream.budget.source_goals import quantile_facts
+from stream.budget.plan_facts import quantile_facts
 from stream.formatting import MAX_NAMES_LENGTH, longest_name, values_of
 from stream.privacy.accuracy.source_facts import (
     LARGEST_NUMBER,

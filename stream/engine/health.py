@@ -360,7 +360,7 @@ STEPS_WAITING_FOR_KAFKA: Final[frozenset[StepName]] = frozenset({"waiting", "wri
 """Steps that end soon if Kafka answers. The other steps may take any time."""
 
 FAILURES_UNTIL_NOT_READY: Final = 5
-"""Failures in a row at one record that make the service not ready."""
+"""Number of failures in a row at one record that make the service not ready."""
 
 
 class TaskStep:

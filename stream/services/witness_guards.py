@@ -42,11 +42,11 @@ RETRY_SECONDS: Final = 1.0
 READING_AGE_SECONDS: Final = 10.0
 """Partitions of one process whose sessions begin within this time share one reading of the witnesses."""
 LEAST_ANCHOR_SECONDS: Final = 1.0
-"""Fewest seconds between two anchors."""
+"""Minimum number of seconds between two anchors."""
 LAST_ANCHOR_SECONDS: Final = 5.0
 """Longest wait for the last anchor when the service stops."""
 FIRST_SPAN: Final = 1_000
-"""Offsets at the trail's end that are read first; the span doubles until it has the anchored entry."""
+"""Number of offsets at the trail's end that are read first; the span doubles until it has the anchored entry."""
 
 WORKER_TOPICS: Final = ("state", "control")
 """The topics whose anchored ends a worker compares; the budget service compares the end of ``ledger``."""

@@ -228,7 +228,7 @@ Words = npt.NDArray[np.uint64]
 
 _SIPHASH_START: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 _ROWS_PER_BLOCK: Final = 1 << 14
-"""Messages that are hashed at a time, so that they fit into the cache of a processor core."""
+"""Number of messages that are hashed at a time, so that they fit into the cache of a processor core."""
 _SIPHASH_END: Final = 0xFF
 
 

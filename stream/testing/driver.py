@@ -58,7 +58,7 @@ from stream.questions.stream_watch import (
     parse_source_name,
 )
 from stream.settings import MS_PER_DAY
-from stream.testing.memory_installation import Delivery, MemoryInstallation, Place, as_frame, as_key
+from stream.testing.memory_installation import Delivery, MemoryInstallation, PartitionName, as_frame, as_key
 from stream.worker.fair_shares import Limits
 
 Returned = TypeVar("Returned")
@@ -71,7 +71,7 @@ class MemoryCalls(AsyncCalls):
     names: Topics
     send: Callable[[Sequence[Request]], list[Receipt]]
     ask_all: Callable[[Sequence[Query], Headers], Results]
-    log: Callable[[Place], Sequence[Record]]
+    log: Callable[[PartitionName], Sequence[Record]]
     make_id: Callable[[], str]
     view: LedgerView = field(default_factory=LedgerView)
     last_in_view: Record | None = None
@@ -383,12 +383,12 @@ class Driver(MemoryInstallation, SyncCalls):
         if not isinstance(value, bytes) or partition not in range(self.topics.partitions):
             raise Invalid(f"send: give bytes, and a partition from 0 to {self.topics.partitions - 1}")
         require_headers(headers)
-        marks = self._log_ends()
+        ends_before = self._log_ends()
         place = (self.topics.queries, partition)
         self._append(place, b"", value, headers)
         self._last = None
         self._process_all()
-        results = self._collect(Delivery(marks, {}, [(place, None, None)] if address_of(value) else []))
+        results = self._collect(Delivery(ends_before, {}, [(place, None, None)] if address_of(value) else []))
         return results[0] if results else None
 
     def redeliver(self, *, compare: bool = True) -> Results:
@@ -406,13 +406,13 @@ class Driver(MemoryInstallation, SyncCalls):
             raise SottoError(
                 "there is nothing to deliver again; ask, publish or advance first, and nothing else after it"
             )
-        marks = self._last.marks
-        before = {place: log[marks.get(place, 0) :] for place, log in self._logs.items()}
+        ends_before = self._last.ends_before
+        before = {place: log[ends_before.get(place, 0) :] for place, log in self._logs.items()}
         for place, log in self._logs.items():
-            del log[self._last.written.get(place, marks.get(place, 0)) :]
-        self._positions = {place: min(at, marks.get(place, 0)) for place, at in self._positions.items()}
+            del log[self._last.ends_after.get(place, ends_before.get(place, 0)) :]
+        self._positions = {place: min(at, ends_before.get(place, 0)) for place, at in self._positions.items()}
         self.crash()
-        after = {place: log[marks.get(place, 0) :] for place, log in self._logs.items()}
+        after = {place: log[ends_before.get(place, 0) :] for place, log in self._logs.items()}
         for place, records in before.items():
             if place[0].startswith(self.topics.feed_changelog_prefix()):
                 continue  # a restart may split counts into other records; the answers stay the same
@@ -437,7 +437,7 @@ class Driver(MemoryInstallation, SyncCalls):
             self._tables.put(source, frame)
 
     def _send_requests(self, requests: Sequence[Request]) -> list[Receipt]:
-        ledger: Place = (self.topics.ledger, 0)
+        ledger: PartitionName = (self.topics.ledger, 0)
         begin = len(self.log(ledger))
         for request in requests:
             self._append((self.topics.requests, 0), subject_of(request)[0].encode(), request_codec.encode(request))
@@ -452,8 +452,8 @@ class Driver(MemoryInstallation, SyncCalls):
         return [receipts[request.request, request_digest(request)] for request in requests]
 
     def _ask(self, questions: Sequence[Query | bytes], headers: Headers) -> Results:
-        marks = self._log_ends()
-        expected: list[tuple[Place, Query | None, Source | None]] = []
+        ends_before = self._log_ends()
+        expected: list[tuple[PartitionName, Query | None, Source | None]] = []
         for question in questions:
             value = question if isinstance(question, bytes) else query_codec.encode(question)
             address = address_of(value)
@@ -463,21 +463,23 @@ class Driver(MemoryInstallation, SyncCalls):
             if address:
                 query = None if isinstance(question, bytes) else question
                 expected.append((place, query, None if query is None else self._source_of(query)))
-        self._last = Delivery(marks, self._log_ends(), expected)
+        self._last = Delivery(ends_before, self._log_ends(), expected)
         self._process_all()
         return self._collect(self._last)
 
     def _write(self, records: Iterable[LiveRecord]) -> Results:
-        marks = self._log_ends()
+        ends_before = self._log_ends()
         for topic, partition, key, value, headers in records:
             self._append((topic, partition), key, value, headers)
-        self._last = Delivery(marks, self._log_ends(), None)
+        self._last = Delivery(ends_before, self._log_ends(), None)
         self._process_all()
         return self._collect(self._last)
 
     def _collect(self, delivery: Delivery) -> Results:
         answers = {
-            number: self.log((self.topics.answers, number))[delivery.marks.get((self.topics.answers, number), 0) :]
+            number: self.log((self.topics.answers, number))[
+                delivery.ends_before.get((self.topics.answers, number), 0) :
+            ]
             for number in range(self.topics.partitions)
         }
         if delivery.expected is None:

@@ -21,10 +21,11 @@ from stream.processing.topic_names import Topics
 from stream.tables.rows import select_columns
 from stream.tables.store import TableStore
 from stream.worker.fair_shares import Limits
+from stream.worker.hosted_streams import StreamSnapshot
 from stream.worker.worker_processor import QueryProcessor
 
-Place = tuple[str, int]
-"""A topic and one of its partitions."""
+PartitionName = tuple[str, int]
+"""A topic and the number of one of its partitions."""
 
 BATCH_EVENTS = 5000
 
@@ -32,10 +33,10 @@ BATCH_EVENTS = 5000
 class Logs(Protocol):
     """The topics that a task reads and writes."""
 
-    def log(self, place: Place) -> Sequence[Record]:
+    def log(self, place: PartitionName) -> Sequence[Record]:
         """Return all records of a partition."""
 
-    def compacted(self, place: Place) -> Sequence[Record]:
+    def compacted(self, place: PartitionName) -> Sequence[Record]:
         """Return the latest record of each key."""
 
     def write(self, outputs: Outputs) -> None:
@@ -153,8 +154,8 @@ class MemoryInstallation:
         self._now = 0
         self._tables = TableStore.keyed_by(self._key)
         self._frames: dict[str, pl.DataFrame] = {}
-        self._logs: dict[Place, list[Record]] = {}
-        self._positions: dict[Place, int] = {}
+        self._logs: dict[PartitionName, list[Record]] = {}
+        self._positions: dict[PartitionName, int] = {}
         self._start()
 
     def records(self, topic: str) -> list[Record]:
@@ -167,7 +168,7 @@ class MemoryInstallation:
         """
         return [record for place in sorted(self._logs) if place[0] == topic for record in self._logs[place]]
 
-    def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str, int]]:
+    def figures(self) -> dict[str, StreamSnapshot]:
         """Return the state of every stream, to compare it before and after a crash.
 
         Examples:
@@ -176,12 +177,13 @@ class MemoryInstallation:
             >>> client.figures() == before
             True
         """
-        return {name: kept for worker in self._workers for name, kept in worker.streams.figures().items()}
+        return {name: figures for worker in self._workers for name, figures in worker.streams.figures().items()}
 
     def wait(self, seconds: float) -> None:
-        """Advance the driver's clock, which stamps records, refills work shares and renews budgets.
+        """Advance the clock of this installation.
 
-        Streams that ended ``retire_days`` ago are retired with the next request.
+        The clock gives records their timestamps; by it, workers refill the streams' shares of work, and the
+        budget service renews budgets. Streams that ended ``retire_days`` ago are retired with the next request.
 
         Examples:
             >>> client.wait(60)
@@ -195,7 +197,7 @@ class MemoryInstallation:
         self._now += round(1000 * seconds)
         self._process_all()
 
-    def log(self, place: Place) -> Sequence[Record]:
+    def log(self, place: PartitionName) -> Sequence[Record]:
         """Return all records ever written to a partition.
 
         Examples:
@@ -251,7 +253,7 @@ class MemoryInstallation:
         self._positions[topics.control, partition] = len(self._logs.get((topics.control, partition), ()))
         return worker
 
-    def compacted(self, place: Place) -> list[Record]:
+    def compacted(self, place: PartitionName) -> list[Record]:
         """Return the latest record of each key of a partition.
 
         Examples:
@@ -317,13 +319,15 @@ class MemoryInstallation:
                 for number, (key, value, headers) in enumerate(messages)
             )
 
-    def _append(self, place: Place, key: bytes | None, value: bytes | None, headers: Headers = ()) -> Record:
+    def _append(
+        self, place: PartitionName, key: bytes | None, value: bytes | None, headers: Headers = ()
+    ) -> Record:
         log = self._logs.setdefault(place, [])
         record = Record(place[0], place[1], len(log), self._now, key, value, headers)
         log.append(record)
         return record
 
-    def _log_ends(self) -> dict[Place, int]:
+    def _log_ends(self) -> dict[PartitionName, int]:
         return {place: len(log) for place, log in self._logs.items()}
 
 
@@ -336,19 +340,20 @@ def as_key(noise_key: NoiseKey | bytes | str) -> NoiseKey:
 
 @dataclass(frozen=True)
 class Delivery:
-    """The last input, given by the ends of the logs before it (``marks``) and after it (``written``).
+    """The last input, given by the ends of the logs before and after it.
 
-    ``expected`` has the place of each answer, or is None if the number of answers is unknown.
+    ``expected`` has the partition of each question, with the question and its source if they are known. It is
+    None if the number of answers is unknown.
     """
 
-    marks: dict[Place, int]
-    written: dict[Place, int]
-    expected: list[tuple[Place, Query | None, Source | None]] | None
+    ends_before: dict[PartitionName, int]
+    ends_after: dict[PartitionName, int]
+    expected: list[tuple[PartitionName, Query | None, Source | None]] | None
 
     @property
     def count(self) -> int:
         """The number of input records."""
-        return sum(end - self.marks.get(place, 0) for place, end in self.written.items())
+        return sum(end - self.ends_before.get(place, 0) for place, end in self.ends_after.items())
 
 
 def as_frame(table: Any) -> pl.DataFrame:

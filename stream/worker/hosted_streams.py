@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -119,6 +119,21 @@ MIN_RELEASED: Final = 64
 
 PLAIN_SORT: Final = 1
 STANDING_SORT: Final = 2
+
+
+class StreamSnapshot(NamedTuple):
+    """The part of a stream's state that a restore must reproduce.
+
+    ``barrier`` is None for a mechanism without a threshold.
+    """
+
+    state: str
+    answered: int
+    tops: int
+    last_offset: int
+    barrier: int | None
+    incarnation: str
+    surplus: int
 
 
 class HostedStreams:
@@ -375,11 +390,11 @@ class HostedStreams:
         figures = (int(columns.answered[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
         return self.terms_at(slot).spent(*figures, self.extensions.get(slot, ()))
 
-    def figures(self) -> dict[str, tuple[str, int, int, int, int | None, str, int]]:
-        """Return the figures of every stream that checkpoints have, to compare a restored with a live state."""
+    def figures(self) -> dict[str, StreamSnapshot]:
+        """Return a snapshot of each stream, to compare a restored state with a live one."""
         columns = self.columns
         return {
-            name: (
+            name: StreamSnapshot(
                 STATES[columns.state[slot]],
                 int(columns.answered[slot]),
                 int(columns.tops[slot]),

@@ -221,7 +221,7 @@ def tables_followed_from_the_high_watermark() -> Iterator[None]:
     async def skipping(self: SessionOpener, processor: Processor, *rest: Any) -> Any:
         positions, offsets = await restored(self, processor, *rest)
         tables = [TopicPartition(topic, self._partition) for topic in processor.tables]
-        positions.update(await self._equipment.offsets.end_offsets(tables))
+        positions.update(await self._equipment.offsets_consumer.end_offsets(tables))
         return positions, offsets
 
     with patch.object(SessionOpener, "_restore", skipping):

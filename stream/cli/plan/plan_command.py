@@ -13,7 +13,7 @@ import typer
 from pydantic import TypeAdapter
 
 from schemas import MAX_CATEGORIES, Mechanism, SparseProject, StreamSpec
-from stream.budget.source_goals import FINE_GRID, SourceOptions, facts_of_windows
+from stream.budget.plan_facts import FINE_GRID, SourceOptions, facts_of_windows
 from stream.cli.output import AsJson, CommandError, console, say, show_json
 from stream.cli.plan.plan_comparison import show_choices, show_workload
 from stream.cli.plan.plan_output import (
@@ -153,7 +153,7 @@ def plan(
         float | None,
         typer.Option(help="Multiplicative weights: the error that triggers an update, as a share of the rows."),
     ] = None,
-    sparsity: Annotated[int, typer.Option(help="Most cells per sparse query.", min=1)] = 16,
+    sparsity: Annotated[int, typer.Option(help="Maximum number of cells per sparse query.", min=1)] = 16,
     projections: Annotated[int, typer.Option(help="sparse_project: rows of the projection.", min=1)] = 4096,
     calibration: Annotated[
         Literal["best", "textbook"], typer.Option(help="The stream's calibration field.")
@@ -220,11 +220,11 @@ def plan(
         options = SourceOptions(
             neighbors=neighbors,
             sizes=given_sizes,
-            universe=universe,
+            cell_count=universe,
             rows=rows,
             sensitivity=sensitivity,
             grid=grid,
-            contributions=contributions,
+            records_per_person=contributions,
             total=total,
             group_by=tuple(group_by or ()),
             attribute=attribute,
@@ -260,7 +260,7 @@ def plan(
         universe=math.prod(given_sizes) if given_sizes else universe or _UNIVERSE,
         sizes=given_sizes,
         rows=rows,
-        contributions=contributions,
+        records_per_person=contributions,
         disjoint=not over_values,
         rounding=0.5 * grid if over_values else 0.0,
     )

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from schemas import Source, TableSource, ValuesSource
 from stream.budget.mechanism_choice import MechanismComparison, compare_for_source
-from stream.budget.source_goals import SourceOptions, choose_form, facts_of_source
+from stream.budget.plan_facts import SourceOptions, choose_form, facts_of_source
 from stream.cli.output import CommandError, console, show_json, show_table
 from stream.cli.plan.simulate_command import RegisteredSources, parse_source, public_path
 from stream.formatting import format_error_bound
@@ -190,7 +190,7 @@ def _plan_command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
         **_cell_options(facts),
         "--rows": mechanism.get("rows") or facts.rows,
         "--categories": None if categories is None else len(categories),
-        "--contributions": facts.contributions if facts.contributions > 1 else None,
+        "--contributions": facts.records_per_person if facts.records_per_person > 1 else None,
         "--neighbors": facts.neighbors if facts.neighbors != "add-remove" else None,
     }
     if facts.horizon is not None:

@@ -18,7 +18,10 @@ ForecastOutcome = Literal["never", "runs-out", "renews-first", "too-early", "gon
 
 
 Unread = Annotated[
-    int, Field(description="Earlier entries of the trail that are still being read, after a start of the monitor.")
+    int,
+    Field(
+        description="Number of earlier entries of the trail that are still being read, after a start of the monitor."
+    ),
 ]
 
 
@@ -69,7 +72,7 @@ class SpendingQuery(Parameters):
     """Selects the spending to show."""
 
     source: Annotated[Name | None, Field(description="Only of this source.")] = None
-    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Most streams to list.")] = 20
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE, description="Maximum number of streams to list.")] = 20
 
 
 class Share(ApiModel):

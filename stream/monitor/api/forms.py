@@ -30,7 +30,7 @@ from schemas import (
 from schemas.mechanisms import MAX_UNIVERSE
 from stream.budget.mechanism_choice import ChosenStream, choose_mechanism, compare_for_source, describe_opening
 from stream.budget.openings import facts_for_plan, plan_stream, require_reach
-from stream.budget.source_goals import SourceOptions, accepted_forms
+from stream.budget.plan_facts import SourceOptions, accepted_forms
 from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
 from stream.errors import Refused
 from stream.formatting import describe_rows, describe_table_bound

@@ -141,14 +141,16 @@ class Overview(ApiModel):
     sources: int
     sources_halted: int
     streams: StreamCounts
-    nearly_dry: Annotated[int, Field(description="Open streams with at most 10 % of their charged answers left.")]
+    nearly_dry: Annotated[
+        int, Field(description="Number of open streams with at most 10 % of their charged answers left.")
+    ]
     answered: int
     tops: int
     rates: list[Rate]
     history: Annotated[list[TrafficPoint], Field(description="Oldest first, since the monitor started.")]
     rejected: int
     workers: int
-    lag: Annotated[int | None, Field(description="Unanswered questions; null while unknown.")]
+    lag: Annotated[int | None, Field(description="Number of unanswered questions; null while unknown.")]
     stalled: Annotated[
         list[StalledSource], Field(description="Live topics whose next window should have been answered by now.")
     ] = []
@@ -230,8 +232,10 @@ class StreamRow(ApiModel):
         Field(description="Effect of a refresh of its table; null if it has ended or is ending."),
     ]
     answered: int
-    tops: Annotated[int, Field(description="Charged answers so far.")]
-    cutoff: Annotated[int | None, Field(description="Charged answers that the grant pays for; null if unlimited.")]
+    tops: Annotated[int, Field(description="Number of charged answers so far.")]
+    cutoff: Annotated[
+        int | None, Field(description="Number of charged answers that the grant pays for; null if unlimited.")
+    ]
     added: Annotated[int, Field(description="Number of charged answers that extensions added.")]
     tops_left: int | None
     alpha: float

@@ -65,13 +65,13 @@ class SourceFacts:
     - ``sizes``: number of values of each attribute of the mechanism; ``universe``: number of
       cells or, for a standing stream, of groups.
     - ``rows``: the table's number of rows if neighbors replace a row, else a public bound on it.
-    - ``contributions``: most records of a person in one stream (for records); ``contribution``: the
+    - ``records_per_person``: maximum number of a person's records in one stream (for records); ``contribution``: the
       contribution bound, to which the sensitivity is proportional.
     - ``rounding``: largest change by rounding to the grid; half a step for values in queries, 0 for tables.
     - ``movement``: sensitivity of one window of a standing stream; ``horizon``: sensitivity of all windows
       of a running count together.
     - ``quantiles``: facts about the quantiles that a standing stream asks for in each window.
-    - ``text_bytes``: most bytes of a text, if a standing stream has unknown groups.
+    - ``text_bytes``: maximum number of bytes of a text, if a standing stream has unknown groups.
     - ``disjoint``: True if an answer's numbers count disjoint groups, so that a row counts in one number.
     """
 
@@ -81,7 +81,7 @@ class SourceFacts:
     universe: int | None = None
     sizes: tuple[int, ...] = ()
     rows: int | None = None
-    contributions: int = 1
+    records_per_person: int = 1
     disjoint: bool = False
     rounding: float = 0.0
     contribution: int = 1

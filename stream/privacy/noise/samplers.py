@@ -164,7 +164,7 @@ STRETCH: Final = 512
 CUT_BITS: Final = 66
 """The tail that a table leaves out has a probability of at most 2⁻⁶⁶."""
 TABLE_BITS: Final = 127
-"""Binary digits of the cumulative probabilities in a table."""
+"""Number of binary digits of the cumulative probabilities in a table."""
 
 _BASE_VARIANCE: Final = 4 * STRETCH**2
 _SIGN_BIT: Final = WORD_BITS - 1

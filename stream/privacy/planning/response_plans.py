@@ -85,7 +85,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[ReleaseCali
     mechanism = spec.mechanism
     if not isinstance(mechanism, RandomizedResponse):
         raise TypeError(f"{mechanism.kind} is not randomized response")
-    events_per_person, categories = facts.contributions, len(mechanism.categories)
+    events_per_person, categories = facts.records_per_person, len(mechanism.categories)
     # If a person has one event, δ is not used.
     compositions = equal_parts(spec.epsilon, spec.delta if events_per_person > 1 else 0.0, events_per_person)
     return tuple(_calibration(spec, categories, events_per_person, *composition) for composition in compositions)

@@ -48,7 +48,7 @@ _PERFECT_GROUP_BITS: Final = 20
 """Groups of up to 2^20 cells are counted in an array, three times as fast as in a hash table."""
 _BLOCK_ROWS: Final = 1 << 20
 _ROWS_BETWEEN_FILLERS: Final = 1 << 14
-"""Rows between filler rows. DuckDB stores segments of up to 122,880 rows, so each segment has filler rows."""
+"""Number of rows between filler rows. DuckDB stores segments of up to 122,880 rows, so each segment has filler rows."""
 
 
 class CodeDatabase:

@@ -75,7 +75,7 @@ MAX_JOINED_ROWS: Final = 1000
 """Maximum number of rows of the view that joins with tables of people make from one row of the first table."""
 
 _BATCH_ROWS: Final = 1 << 20
-"""Rows that are joined at a time; polars hashes the whole joined table for each of these batches."""
+"""Number of rows that are joined at a time; polars hashes the whole joined table for each of these batches."""
 
 _MATCH: Final = "\0match"
 

@@ -33,7 +33,7 @@ def plans(
     spec = parse_spec(
         "randomized_response", categories=named, epsilon=epsilon, delta=delta, expected_queries=events
     )
-    return {one.method: one for one in plan_calibrations(spec, SourceFacts(contributions=contributions))}
+    return {one.method: one for one in plan_calibrations(spec, SourceFacts(records_per_person=contributions))}
 
 
 @given(

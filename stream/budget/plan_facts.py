@@ -1,4 +1,4 @@
-"""Converts a source's definition, or figures in its place, to the facts and goals of a plan."""
+"""Computes the public facts that a plan needs, from a source's definition or from command options."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ FINE_GRID: Final = 1 / 1024
 _VALUE_FORMS: Final[set[Form]] = {"value", "values"}
 _VALUE_OR_TABLE_FORMS: Final[set[Form]] = {"alarm", "candidates"}
 _SUM_FORMS: Final = {"sum", "mean"}
-_WINDOW_FORM: Final = "running"
-_USUAL_FORMS: Final[tuple[Form, ...]] = ("count", "value", "category", _WINDOW_FORM)
+_RUNNING_COUNT_FORM: Final = "running"
+_USUAL_FORMS: Final[tuple[Form, ...]] = ("count", "value", "category", _RUNNING_COUNT_FORM)
 """Default forms of a comparison; the first form that the source accepts is used."""
 
 
@@ -47,11 +47,11 @@ class SourceOptions:
 
     neighbors: str = "add-remove"
     sizes: tuple[int, ...] = ()
-    universe: int | None = None
+    cell_count: int | None = None
     rows: int | None = None
     sensitivity: float = 1.0
     grid: float = FINE_GRID
-    contributions: int = 1
+    records_per_person: int = 1
     total: int | None = None
     group_by: tuple[str, ...] = ()
     attribute: str | None = None
@@ -137,9 +137,9 @@ def accepted_forms(source: Source | None) -> set[Form]:
         case RecordsSource():
             return {"category"}
         case EventsSource():
-            return {_WINDOW_FORM}
+            return {_RUNNING_COUNT_FORM}
         case TableSource():
-            return set(FORMS) - _VALUE_FORMS - {"category", _WINDOW_FORM}
+            return set(FORMS) - _VALUE_FORMS - {"category", _RUNNING_COUNT_FORM}
         case None:
             return set(FORMS)
 
@@ -165,35 +165,35 @@ def facts_of_source(form: Form, source: Source | None, options: SourceOptions) -
             steps = sensitivity_steps(source.sensitivity, source.grid)
             return _facts_of_values(steps, source.grid, source.neighbors)
         case RecordsSource():
-            return SourceFacts(neighbors=source.neighbors, contributions=source.contributions)
+            return SourceFacts(neighbors=source.neighbors, records_per_person=source.contributions)
         case EventsSource():
             if source.total is None:
                 raise PlanError(
                     "--source: a running count needs a bound on a person's events in all windows; declare the source's total"
                 )
-            return facts_of_windows(source.contribution, source.total, options.universe or 1, source.neighbors)
+            return facts_of_windows(source.contribution, source.total, options.cell_count or 1, source.neighbors)
         case TableSource():
             sizes = options.sizes or tuple(domain.size for domain in source.attributes.values())
             # One person changes a count of people by one, whatever the contribution bound.
             each = 1 if form == "people" else source.contribution
             return _facts_of_table(source.neighbors, sizes, math.prod(sizes), options.rows, each)
     if form == "category":
-        return SourceFacts(neighbors="replace", contributions=options.contributions)
+        return SourceFacts(neighbors="replace", records_per_person=options.records_per_person)
     return _facts_of_options(form, options)
 
 
 def _facts_of_options(form: Form, options: SourceOptions) -> SourceFacts:
     """Return the public facts from options."""
-    if form == _WINDOW_FORM:
+    if form == _RUNNING_COUNT_FORM:
         each = sensitivity_steps(options.sensitivity, 1.0)
-        return facts_of_windows(each, options.total or each, options.universe or 1, options.neighbors)
+        return facts_of_windows(each, options.total or each, options.cell_count or 1, options.neighbors)
     sizes = options.sizes
-    universe = math.prod(sizes) if sizes else options.universe
-    if form in _VALUE_FORMS or (form in _VALUE_OR_TABLE_FORMS and universe is None and options.rows is None):
+    cell_count = math.prod(sizes) if sizes else options.cell_count
+    if form in _VALUE_FORMS or (form in _VALUE_OR_TABLE_FORMS and cell_count is None and options.rows is None):
         return _facts_of_values(
             sensitivity_steps(options.sensitivity, options.grid), options.grid, options.neighbors
         )
-    return _facts_of_table(options.neighbors, sizes, universe, options.rows)
+    return _facts_of_table(options.neighbors, sizes, cell_count, options.rows)
 
 
 def _facts_of_values(steps: int, grid: float, neighbors: Any) -> SourceFacts:
@@ -208,12 +208,12 @@ def facts_of_windows(each: int, total: int, groups: int, neighbors: Any) -> Sour
 
 
 def _facts_of_table(
-    neighbors: Any, sizes: tuple[int, ...], universe: int | None, rows: int | None, contribution: int = 1
+    neighbors: Any, sizes: tuple[int, ...], cell_count: int | None, rows: int | None, contribution: int = 1
 ) -> SourceFacts:
     return SourceFacts(
         sensitivity_steps=contribution,
         neighbors=neighbors,
-        universe=universe,
+        universe=cell_count,
         sizes=sizes,
         rows=rows,
         disjoint=True,
