@@ -1,1 +1,1 @@
-"""How fast Sotto is, beside other stream processors on the same broker."""
+"""Measures how fast Sotto is, compared with other stream processors on the same broker."""

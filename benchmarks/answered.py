@@ -1,4 +1,4 @@
-"""How many of the expected questions `pmw` answers with α, and how far all answers are off, on tables of different kinds.
+"""Measures how many of the expected questions `pmw` answers with α, and the errors of all answers, on different kinds of tables.
 
 Every table but Adult is made from a seed, with structure: classes of respondents, popular products, dependent health figures, a few
 very common values, or no dependence at all. Questions name one to three attributes. The stream has the default settings.
@@ -81,7 +81,7 @@ def skewed(rows: int, generator: np.random.Generator) -> Sample:
 
 
 def independent(rows: int, generator: np.random.Generator) -> Sample:
-    """Six attributes that have nothing to do with each other."""
+    """Return six independent attributes."""
     sizes = (10, 20, 5, 2, 30, 8)
     return Sample(tuple(generator.integers(0, size, rows) for size in sizes), sizes)
 

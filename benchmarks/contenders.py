@@ -1,4 +1,4 @@
-"""The compared systems: how each is started, and what it needs."""
+"""The compared systems: their start, and their requirements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOTTO = "Sotto"
 KAFKA_STREAMS = "Kafka Streams"
 PEERS = Path(__file__).parent / "peers"
 ENVIRONMENT = Path(".sotto/bench-venv")
-"""The peers' own Python packages: their pins and the project's need not agree."""
+"""The environment of the peers' Python packages, whose versions may differ from the project's."""
 
 STREAMS_JARS = "org.apache.kafka:kafka-streams:4.3.1"
 """Its JSON library, jackson-databind, comes with the broker's own jars."""
@@ -28,7 +28,7 @@ STREAMS_JARS = "org.apache.kafka:kafka-streams:4.3.1"
 
 @dataclass(frozen=True)
 class Contender:
-    """A stream processor: how to start it on an input and an output topic, and what share of the queries it gets."""
+    """A stream processor: a function that starts it on an input and an output topic, and its share of the queries."""
 
     name: str
     start: Callable[[Installation, str, str, Path], Program]
@@ -51,7 +51,7 @@ def sotto(processes: int = 1) -> Contender:
 def kafka_streams(
     name: str, *, state: str = "plain", settings: Mapping[str, str] | None = None
 ) -> Contender | None:
-    """Kafka Streams on the broker's Java; None where there is no compiler."""
+    """Return Kafka Streams on the broker's Java; None without a compiler."""
     compiler = shutil.which("javac")
     if compiler is None:
         print("Kafka Streams is left out: there is no javac on PATH; install a JDK of version 17 or later")
@@ -133,7 +133,7 @@ def quix() -> Contender | None:
 
 
 def faust() -> Contender | None:
-    """Faust, exactly once, with a table; it gets a twentieth of the queries, for it is slow."""
+    """Return Faust, exactly once, with a table; it gets a twentieth of the queries, because it is slow."""
     python = environment("faust-streaming")
     if python is None:
         return None
@@ -158,7 +158,7 @@ def _state_folder(sink: str) -> Path:
 
 
 def environment(package: str) -> Path | None:
-    """The interpreter of the peers' environment, with a package installed; None if that cannot be had."""
+    """Return the interpreter of the peers' environment, with a package installed; None if it cannot be installed."""
     python = (ENVIRONMENT / "bin" / "python").absolute()
     try:
         if not python.exists():

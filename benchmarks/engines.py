@@ -81,7 +81,7 @@ def _shown(seconds: float | None) -> str:
 
 
 def _measure(path: str, engine: str, folder: str) -> dict[str, float]:
-    """What a worker's process takes to load the table and to answer."""
+    """Return the time and memory that a worker's process needs to load the table and to answer."""
     address = Address.parse_table(path)
     limits = ReadingLimits(
         (Path(folder) if address is None else address,),
@@ -103,7 +103,7 @@ def _measure(path: str, engine: str, folder: str) -> dict[str, float]:
     )
     driver = Driver(bytes(32), partitions=1)
     tables = driver._tables = TableStore.keyed_by(NoiseKey(bytes(32)), read=reader.read, stamp=reader.stamp)  # noqa: SLF001
-    driver.crash()  # its services begin again, with this store
+    driver.crash()  # its services restart with this store
     began = time.perf_counter()
     driver.register(source)
     found = {"loaded": time.perf_counter() - began, "reading": float(_children_peak())}

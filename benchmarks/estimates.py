@@ -1,4 +1,4 @@
-"""What streams that answer from an estimate cost: a fit, a ⊤, and questions about attributes that are known.
+"""Measures the cost of streams that answer from an estimate: a fit, a ⊤, and questions about measured attributes.
 
 All in one process, the processor from the questions' bytes to the answers' bytes, without Kafka. Seconds are of the
 processor, not of the clock.

@@ -1,4 +1,4 @@
-"""From kill -9 of a worker to the first answer by another one, with very many streams open.
+"""Measures the time from kill -9 of a worker to the first answer by another one, with very many open streams.
 
 The streams' definitions are written to the control topic, and each stream is asked once, so that each has a checkpoint.
 Then one of two workers is killed and a query is due in each of its partitions every few milliseconds.

@@ -1,4 +1,4 @@
-"""What counting a live topic costs, without Kafka: events a second of one feed, a restore of many people, and their memory.
+"""Measures the cost of counting a live topic without Kafka: a feed's events per second, a restore with many people, and memory.
 
 Processor time of one core, so that other programs on the machine matter little.
 """
@@ -48,14 +48,14 @@ _SOURCE: Final = EventsSource.model_validate(
 
 
 class _Opened(FeedDefinitions):
-    """Standing streams that nobody need open first."""
+    """Definitions of standing streams that need no opening."""
 
     def __init__(self, conditions: Sequence[str | None]) -> None:
         super().__init__()
         self._opened = tuple(_stream(number, where) for number, where in enumerate(conditions))
 
-    def of(self, source: str) -> tuple[StandingDefinition, ...]:
-        """All of them."""
+    def streams_of(self, source: str) -> tuple[StandingDefinition, ...]:
+        """Return all of these definitions."""
         del source
         return self._opened
 
@@ -72,7 +72,7 @@ _CALIBRATION: Final = AnswersCalibration(
     method="basic",
     epsilon_answer=1.0,
 )
-"""Feeds ask nothing of it."""
+"""A calibration that feeds do not use."""
 
 
 def _stream(number: int, where: str | None) -> StandingDefinition:
@@ -99,7 +99,7 @@ def _stream(number: int, where: str | None) -> StandingDefinition:
 
 @dataclass
 class _Changelog:
-    """What a compacted changelog holds."""
+    """The content of a compacted changelog."""
 
     records: dict[bytes, Record]
     written: int = 0
@@ -173,7 +173,7 @@ def _counting(name: str, conditions: Sequence[str | None], batches: int) -> list
 
 
 def _restoring(people: int) -> list[Figure]:
-    """A window that so many people were counted in, each in a batch like any other."""
+    """Measure the restore of a window in which so many people were counted."""
     feed, changelog = _feed([None]), _Changelog({})
     feed.end_restore()
     for start in range(0, people, BATCH):

@@ -1,4 +1,4 @@
-"""A private broker, one Sotto installation for each number of streams, and the same queries for everybody."""
+"""A private broker, one installation for each number of streams, and the same queries for all contenders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FOLDER = Path(".sotto/bench")
 PARTITIONS = 4
 SOURCE_EPSILON = 1000.0
 STREAM_EPSILON = 0.04
-"""Or less, where the source's does not reach for so many streams."""
+"""The ε of a stream; it is smaller if the source's ε does not suffice for so many streams."""
 THRESHOLD = 1e6
 """Far above every value: no stream may reach its cutoff during a run."""
 
@@ -129,7 +129,7 @@ async def create_topic(settings: Settings, name: str) -> None:
 
 
 async def delete_topics(settings: Settings, prefix: str) -> None:
-    """Remove a contender's topics, whatever it added to them."""
+    """Remove a contender's topics, including those that it added."""
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
     await admin.start()
     try:

@@ -1,4 +1,4 @@
-"""Class paths of Java programs that run beside the local broker, such as Kafka Streams."""
+"""Class paths of Java programs that use the local broker, such as Kafka Streams."""
 
 from __future__ import annotations
 

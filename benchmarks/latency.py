@@ -1,4 +1,4 @@
-"""Seconds from asking to the committed answer, at a steady rate of queries.
+"""Measures the seconds from a question to its committed answer, at a steady rate of queries.
 
 Every query has a time at which it is due, and its latency counts from then: a sender that falls behind makes the
 figures worse, not better. Who asks and who listens use librdkafka: they share the machine with what they measure, and take
@@ -33,7 +33,7 @@ from stream.settings import Settings
 LINGER_MS = 2
 """How long the sender gathers a batch; Sotto's own client does the same."""
 WARM_UP_SECONDS = 60.0
-"""Left out: for about that long a broker that has just been started keeps a third of a core busy with compiling."""
+"""Seconds that are left out, because a newly started broker uses a third of a core for compiling in this time."""
 START_SECONDS = 60.0
 LAST_ANSWERS_SECONDS = 10.0
 AT_ONCE = 1000
@@ -49,7 +49,7 @@ _number_of = msgspec.json.Decoder(_Address).decode
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds from due time to answer in hand, warm-up left out."""
+    """Milliseconds from a query's due time to its received answer, without the warm-up."""
 
     contender: str
     partitions: int
@@ -63,7 +63,7 @@ class Latency:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure Sotto, and Kafka Streams where there is a compiler."""
+    """Measure Sotto, and Kafka Streams if there is a compiler."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.latency", description=__doc__)
     parser.add_argument("--rate", type=int, default=10_000, help="queries per second")
     parser.add_argument("--seconds", type=int, default=30, help="measured after the warm-up")
@@ -136,7 +136,7 @@ def _measure(installation: Installation, contender: Contender, rate: int) -> Lat
 
 @contextmanager
 def _listening(settings: Settings, topic: str) -> Iterator[Consumer]:
-    """A consumer of what is committed to a topic from now on."""
+    """Return a consumer of all later committed records of a topic."""
     consumer = Consumer(
         {
             "bootstrap.servers": settings.bootstrap,
@@ -169,7 +169,7 @@ def _no_garbage() -> Iterator[None]:
 def _await_first_answer(
     producer: Producer, consumer: Consumer, source: str, pair: tuple[int, int, bytes, bytes], program: Program
 ) -> None:
-    """Ask until an answer comes, then let the answers to all that was asked pass."""
+    """Ask until an answer comes, then skip the answers to all these questions."""
     deadline = time.monotonic() + START_SECONDS
     _, partition, key, value = pair
     asked = answered = 0
@@ -205,7 +205,7 @@ def _send(
 
 
 def _listen(consumer: Consumer, received: npt.NDArray[np.float64], until: float) -> None:
-    """Note when each answer is in hand, until all are or it is too late."""
+    """Note when each answer is received, until all are received or the time limit is reached."""
     missing = len(received)
     while missing and time.monotonic() < until:
         if (first := consumer.poll(0.5)) is None:
@@ -221,7 +221,7 @@ def _listen(consumer: Consumer, received: npt.NDArray[np.float64], until: float)
 
 
 def _number(value: bytes) -> int:
-    """Queries are called query-0, query-1, …; an answer repeats the name."""
+    """Return the number of a query from its answer; queries are called query-0, query-1, …."""
     return int(_number_of(value).id.removeprefix("query-"))
 
 

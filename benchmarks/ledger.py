@@ -1,4 +1,4 @@
-"""A ledger of many grants over many sources: how long it takes to open a stream, how many are opened per second, and how long a restore takes.
+"""Measures a ledger of many grants over many sources: the time of an opening, openings per second, and the time of a restore.
 
 Without ``--broker`` everything happens in memory, through the processor as the budget service runs it, in processor time.
 """
@@ -50,9 +50,9 @@ from stream.tables.store import TableStore
 KEY: Final = NoiseKey(bytes(range(32)))
 TOPICS: Final = Topics(partitions=1)
 ALONE: Final = 300
-"""Streams opened one at a time, each in a step of its own, in the full ledger."""
+"""Streams that are opened one at a time, each in a separate step, in the full ledger."""
 TOGETHER: Final = 4_000
-"""Streams opened with as many at once as a step takes."""
+"""Streams that are opened together, as many in a step as it accepts."""
 
 _requests: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
 _records: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_DEFINITION_BYTES)
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 async def _on_a_broker(base: Settings, grants: int, sources: int) -> list[Figure]:
-    """The same of a budget service and a broker, in seconds of the clock: what else runs on the machine counts."""
+    """Measure a budget service and a broker in seconds of the clock, which include the machine's other work."""
     settings = base.model_copy(update={"prefix": "bench-ledger"})
     key = secrets.token_hex(32)
     await create_topics(settings)
@@ -114,7 +114,7 @@ async def _on_a_broker(base: Settings, grants: int, sources: int) -> list[Figure
 
 
 class _Desk:
-    """Requests that are sent, and their receipts, which it waits for."""
+    """Sends requests, and waits for their receipts."""
 
     def __init__(self, settings: Settings, producer: AIOKafkaProducer) -> None:
         self._topics = Topics(settings.prefix, settings.partitions)
@@ -133,7 +133,7 @@ class _Desk:
         await self._consumer.stop()
 
     async def ask(self, requests: Sequence[Request]) -> float:
-        """Send requests and wait for all receipts; gives the seconds."""
+        """Send requests, wait for all receipts, and return the seconds."""
         values = [(receipt_key(one.request), _requests.encode(one)) for one in requests]
         missing = {key for key, _ in values}
         began = time.perf_counter()
@@ -165,7 +165,7 @@ class Service:
         )
 
     def send(self, requests: Sequence[Request]) -> float:
-        """Handle requests as the engine hands them over; gives the processor time."""
+        """Handle requests like the engine, and return the processor time."""
         records = []
         for request in requests:
             value = _requests.encode(request)
@@ -182,7 +182,7 @@ class Service:
         return spent
 
     def restore(self) -> float:
-        """Begin anew from the ledger; gives the processor time."""
+        """Restore from the ledger, and return the processor time."""
         records = [Record(TOPICS.ledger, 0, at, 0, *pair) for at, pair in enumerate(self.ledger.items())]
         del self.processor
         gc.collect()
@@ -193,7 +193,7 @@ class Service:
         return time.process_time() - began
 
     def memory(self) -> tuple[int, int]:
-        """Begin anew from the ledger; give the bytes that it takes then and at most, with its records."""
+        """Restore from the ledger; return the memory afterwards and the largest memory, including its records."""
         del self.processor
         gc.collect()
         tracemalloc.start()
@@ -248,7 +248,7 @@ def filled(grants: int, sources: int) -> Service:
 
 
 def retired(streams: int) -> list[Figure]:
-    """What the ledger keeps of so many retired streams: bytes of records and files, and the time of a restore."""
+    """Return what the ledger keeps of so many retired streams: bytes of records and files, and the time of a restore."""
     names, records = NameDigests(DigestTable()), dict[int, bytes]()
     for number in range(streams):
         names.add("stream", f"stream-{number}")

@@ -1,4 +1,4 @@
-"""Years of an installation in memory, and what each role keeps of the streams that came and went.
+"""Measures years of an installation in memory: the data that each role keeps of past streams.
 
 A constant number of streams is open; others are opened, asked, closed and retired. The longer history spans
 ten years of virtual time by default, the shorter one a part of it at the same pace. Everything goes through the

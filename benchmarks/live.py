@@ -1,4 +1,4 @@
-"""Live topics on a real broker: events a second beside other stream processors, latency, and restarts.
+"""Measures live topics on a real broker: events per second, compared with other stream processors, latency, and restarts.
 
 One feed process, standing streams by group, each person's contribution bounded, exactly once.
 """
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def ratios(runs: Sequence[Run], name: str, figure: str) -> list[float]:
-    """Sotto's figure by this contender's, in each round that both ended."""
+    """Return the ratio of Sotto's figure to this contender's, for each round that both ended."""
     other = {run.round: getattr(run, figure) for run in runs if run.contender == name}
     own = {run.round: getattr(run, figure) for run in runs if run.contender == SOTTO}
     return [own[number] / other[number] for number in own if number in other]
@@ -121,7 +121,7 @@ def _median_ratio(runs: Sequence[Run], name: str, figure: str) -> str:
 
 
 def latency_figures(found: live_latency.Latency) -> list[Figure]:
-    """What is shown of a latency."""
+    """Return the shown figures of a latency."""
     return [
         ("events sent", found.rate, "events/s"),
         ("windows", found.windows, ""),
@@ -142,7 +142,7 @@ def latency_figures(found: live_latency.Latency) -> list[Figure]:
 
 
 def restart_figures(found: live_restart.Restart) -> list[Figure]:
-    """What is shown of restarts."""
+    """Return the shown figures of restarts."""
     return [
         ("counts again after a kill", found.killed_seconds, "s"),
         ("counts again after a stop in good order", found.stopped_seconds, "s"),

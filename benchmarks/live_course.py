@@ -1,4 +1,4 @@
-"""The course of a program that works off a topic: what it has committed, its processor time and its memory, over time."""
+"""The course of a program that processes a topic: its committed events, its processor time and its memory, over time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from stream.settings import Settings
 
 POLL_SECONDS: Final = 0.1
 LEAST_SECONDS: Final = 1.0
-"""What takes less than this is too short to measure by commits that come now and then."""
+"""A shorter time cannot be measured by commits, because these are rare."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """At ``seconds`` since its start a program had committed so many events, and used so much."""
+    """The committed events and the used resources of a program, ``seconds`` after its start."""
 
     seconds: float
     events: int
@@ -86,7 +86,7 @@ def used(pid: int) -> tuple[float, int]:
 
 
 class Positions:
-    """Polls the offsets that a consumer group has committed, which under exactly once is what it has done for good."""
+    """Polls the offsets that a consumer group has committed; with exactly-once processing, these events are completely processed."""
 
     def __init__(self, settings: Settings, group: str, topic: str) -> None:
         self._admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)

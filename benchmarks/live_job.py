@@ -48,7 +48,7 @@ class Job:
 
     @property
     def words(self) -> list[int]:
-        """As the peers' programs take it."""
+        """Return the job as arguments of the peers' programs."""
         return [
             self.streams,
             self.conditions,
@@ -60,7 +60,7 @@ class Job:
 
 
 class People:
-    """So many people and their events, equal for equal arguments but for the times."""
+    """So many people and their events; equal arguments give equal events except for the times."""
 
     def __init__(self, count: int, partitions: int, groups: int = GROUPS, seed: int = 1) -> None:
         self._chance = random.Random(seed)
@@ -70,11 +70,11 @@ class People:
         self._groups = groups
 
     def event(self, at: int) -> tuple[int, bytes, bytes]:
-        """Partition, key and value of anybody's event at a time."""
+        """Return partition, key and value of a random person's event at a time."""
         return self._of(int(self._chance.random() * len(self._people)), at)
 
     def once(self, at: int) -> Iterator[tuple[int, bytes, bytes]]:
-        """One event of each, all at one time."""
+        """Return one event of each person, all at one time."""
         return (self._of(number, at) for number in range(len(self._people)))
 
     def _of(self, number: int, at: int) -> tuple[int, bytes, bytes]:
@@ -85,7 +85,7 @@ class People:
 
 
 def source(topic: str, job: Job) -> dict[str, Any]:
-    """The live topic, as an operator registers it."""
+    """Return the live topic's definition, as an operator registers it."""
     return {
         "source": SOURCE,
         "kind": "events",
@@ -171,7 +171,7 @@ async def open_streams(base: Settings, prefix: str, topic: str, job: Job, begins
 
 
 async def fill(settings: Settings, topic: str, people: People, count: int) -> None:
-    """Send anybody's events of now, as fast as the client can: the broker's stamps follow the events' times."""
+    """Send events of random people with the present time, as fast as the client can, so that the broker's timestamps follow their times."""
     await _send(settings, topic, (people.event(int(1000 * time.time())) for _ in range(count)))
 
 

@@ -1,4 +1,4 @@
-"""From a window's end to its answers in hand, at a steady rate of events; memory and backlog of the feed meanwhile."""
+"""Measures the time from a window's end to its received answers, at a steady rate of events, and the feed's memory and backlog."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _partial_of = msgspec.json.Decoder(_Partial).decode
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds from the end of a window to an answer of it in hand, over all answers after the warm-up."""
+    """Milliseconds from the end of a window to its received answers, over all answers after the warm-up."""
 
     rate: float
     """Events per second that were sent."""
@@ -73,7 +73,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the programs had used at a moment, in processor seconds; memory and backlog of the feed."""
+    """The processor seconds of the programs at a moment, and the memory and backlog of the feed."""
 
     at: float
     feed_cpu: float
@@ -242,7 +242,7 @@ async def _look(
 
 
 async def _send(producer: AIOKafkaProducer, people: People, rate: int, seconds: int, sent: list[int]) -> None:
-    """One batch of each partition a tick: the sender must not take the processor that the feed needs."""
+    """Send one batch per partition and tick, because the sender must not use the processor that the feed needs."""
     began, count = time.perf_counter(), rate * seconds
     while sent[0] < count:
         due = min(count, int((time.perf_counter() - began) * rate) + 1)

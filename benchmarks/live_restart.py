@@ -1,4 +1,4 @@
-"""How long a feed takes to count again with many people in open windows, and what memory they take."""
+"""Measures the time until a restarted feed counts again with many people in open windows, and their memory."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Restart:
     """After a stop in good order."""
     empty_rss: int
     full_rss: int
-    """Memory of the process after a restart, with all people in open windows, and without any."""
+    """Memory of the process after a restart, with all people in open windows and with none."""
     load: float
 
     @property
     def bytes_each(self) -> float:
-        """Memory a person and window, all of the process counted in."""
+        """Memory per person and window, including the whole process."""
         return (self.full_rss - self.empty_rss) / self.people
 
 
 async def measure(base: Settings, people: int) -> Restart:
-    """Count one event of each in one window that stays open, and restart twice."""
+    """Count one event of each person in a window that stays open, and restart twice."""
     job = Job(conditions=1, window_ms=DAY_MS, lateness_ms=60_000)
     await live_topic(base, TOPIC)
     now = int(1000 * time.time())
@@ -71,7 +71,7 @@ async def measure(base: Settings, people: int) -> Restart:
 async def _until(opened: Opened, positions: Positions, sent: int) -> tuple[Program, float]:
     """Start a feed, and wait until it has counted all that was sent."""
     log = FOLDER / "logs" / f"restart-feed-{sent}.log"
-    # Whoever starts services again gives them names: partitions come back with these, and not after a session.
+    # Restarted services have names, so their partitions come back at once, and not after a session.
     named = opened.settings.model_copy(update={"instance": "feed"})
     feed = service("feed", named, opened.noise_key, log)
     try:

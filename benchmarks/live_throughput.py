@@ -26,7 +26,7 @@ TOPIC: Final = "live-events"
 
 @dataclass(frozen=True)
 class Peer:
-    """Another stream processor: how it is started for a job, from a topic to a sink; what share of the events it is given."""
+    """Another stream processor: a function that starts it for a job, from a topic to a sink, and its share of the events."""
 
     name: str
     start: Callable[[Settings, Job, str, Path], Program]
@@ -36,7 +36,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Run:
-    """What one contender did in one round."""
+    """The figures of one contender in one round."""
 
     contender: str
     round: int
@@ -49,17 +49,17 @@ class Run:
     half_rss: int
     most_rss: int
     load: float
-    """Load average of the machine just before: what else was going on."""
+    """Load average of the machine just before the run."""
 
 
 def peers(names: Sequence[str]) -> list[Peer]:
-    """Those that can be run here."""
+    """Return the peers that can be run here."""
     makers = {"kafka-streams": _kafka_streams, "quix": _quix, "faust": _faust}
     return [peer for name in names if name in makers and (peer := makers[name]()) is not None]
 
 
 async def compare(base: Settings, job: Job, events: int, rounds: int, others: Sequence[Peer]) -> list[Run]:
-    """Let all take turns on the same events; every other round goes backwards."""
+    """Let all contenders process the same events in turn; every other round has the reverse order."""
     begins = int(1000 * time.time())
     await live_topic(base, TOPIC)
     await fill(base, TOPIC, People(PEOPLE, base.partitions, job.groups), events)

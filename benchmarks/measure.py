@@ -1,4 +1,4 @@
-"""One measure for all: committed answers as the broker shows them, whoever wrote them."""
+"""The common measure of all contenders: the committed answers that the broker shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stream.settings import Settings
 
 POLL_SECONDS = 0.02
 QUIET_SECONDS = 2.0
-"""How long the end of a topic must stand still, with all answers there, before a run counts as over."""
+"""Seconds without new records, after all answers have come, until a run counts as over."""
 
 Ends = Mapping[TopicPartition, int]
 
@@ -73,7 +73,7 @@ def _rate(start: tuple[float, int], end: tuple[float, int]) -> float:
 
 
 class Watch:
-    """Polls the last stable offsets of a topic, which is what a read_committed consumer may read up to."""
+    """Polls the last stable offsets of a topic, up to which a read_committed consumer may read."""
 
     def __init__(self, settings: Settings, topic: str, partitions: int) -> None:
         self._settings = settings
@@ -102,7 +102,9 @@ class Watch:
             grown = sum(ends.values()) - sum(self.start.values())
             if grown > samples[-1][1]:
                 samples.append((now, grown))
-                if len(samples) == 2 or grown >= wanted:  # seldom: all processes of the machine are looked at
+                if (
+                    len(samples) == 2 or grown >= wanted
+                ):  # seldom, because this looks at all processes of the machine
                     cpu.append(session_seconds(program.pid))
             quiet = now - samples[-1][0]
             if (grown >= wanted and (quiet > QUIET_SECONDS or not is_all)) or now > limit:

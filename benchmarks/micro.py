@@ -39,7 +39,7 @@ _control: Codec[Control] = Codec(Control, limit=MAX_DEFINITION_BYTES)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Time every step; the best of several repeats, for noise on a machine only ever adds."""
+    """Time every step; the best of several repeats counts, because other work of the machine only adds time."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.micro", description=__doc__)
     parser.add_argument("--no-opendp", action="store_true", help="leave OpenDP out")
     parser.add_argument("--json", type=Path)
@@ -79,7 +79,7 @@ def _driver(key: NoiseKey, streams: int) -> Driver:
 
 
 def _calibrated(driver: Driver) -> Any:
-    """The sampler that the streams of a driver draw their query noise from."""
+    """Return the sampler of the query noise of a driver's streams."""
     calibration = _control.decode(driver.records(driver.topics.control)[0].value).calibration
     if calibration.kind != "sparse_vector":
         raise AssertionError(f"a threshold stream has the calibration {calibration.kind}")

@@ -1,4 +1,4 @@
-"""What the periods of a source cost as they add up, without Kafka: an edge, a restart, and the memory of each service.
+"""Measures the cost of many periods of a source without Kafka: the beginning of a period, a restart, and each service's memory.
 
 An hour-long period for a year is 8,760 of them. Processor time of one core, and bytes that the process takes.
 """
@@ -105,11 +105,11 @@ class Year:
         return found
 
     def records(self, topic: str) -> list[Record]:
-        """What a topic holds, in the order of its offsets."""
+        """Return the records of a topic, in order of offsets."""
         return sorted(self.kept.get(topic, {}).values(), key=lambda record: record.offset)
 
     def topics(self) -> list[Figure]:
-        """How much the topics hold."""
+        """Return the sizes of the topics."""
         return [
             (f"topic {name}", sum(len(one.value or b"") for one in records.values()) / 1e6, "MB")
             for name, records in self.kept.items()
@@ -148,7 +148,7 @@ class Year:
 
 
 def service() -> BudgetProcessor:
-    """A budget service that nobody has asked for anything."""
+    """Return a budget service without any request."""
 
     def new_incarnation(record: RecordLike) -> bytes:
         return blake3(str(record.offset).encode()).digest(16)
@@ -199,7 +199,7 @@ def restored(ledger: Iterable[Record]) -> BudgetProcessor:
 
 
 def heard(control: Sequence[Record]) -> FeedDefinitions:
-    """What feeds know of streams."""
+    """Return the feeds' definitions of streams."""
     definitions = FeedDefinitions()
     for place in range(0, len(control), 1000):
         definitions.apply_control(control[place : place + 1000])
@@ -207,7 +207,7 @@ def heard(control: Sequence[Record]) -> FeedDefinitions:
 
 
 def hosting(control: Iterable[Record]) -> QueryProcessor:
-    """A worker that has not answered yet."""
+    """Return a worker that has not answered yet."""
     worker = QueryProcessor(TOPICS, 0, _KEY, TableStore(_KEY.subkey("tables")))
     worker.restore(control)
     worker.end_restore()
@@ -215,7 +215,7 @@ def hosting(control: Iterable[Record]) -> QueryProcessor:
 
 
 def shown(year: Year) -> MonitorTables:
-    """What a monitor knows."""
+    """Return a monitor's tables."""
     tables = MonitorTables(TOPICS)
     for name in tables.inputs:
         for record in year.records(name):
@@ -224,7 +224,7 @@ def shown(year: Year) -> MonitorTables:
 
 
 def _in_a_process(make: Callable[[], Any], periods: int) -> list[Figure]:
-    """What it takes to make something in a process that has not made anything like it before."""
+    """Return the time and memory for making something in a new process."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         gc.collect()

@@ -15,7 +15,7 @@ from typing import Self
 from stream.settings import KEY_VARIABLE, Settings
 
 STOP_SECONDS = 20.0
-"""How long a program may take to finish after SIGTERM."""
+"""Seconds that a program may take to end after SIGTERM."""
 
 _LOG_TAIL = 600
 
@@ -57,12 +57,12 @@ class Program:
             raise ProgramError(f"{self._name} ended with status {status}; {self.log} ends so:\n{tail}")
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """End it like a power cut."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """End it in good order, by force if need be, and note the processor time that it used."""
+        """End it by SIGTERM, or by SIGKILL if it does not end, and note its processor time."""
         if self._process.returncode is not None:
             return
         before = _children_seconds()

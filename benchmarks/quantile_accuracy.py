@@ -1,4 +1,4 @@
-"""Errors of quantiles beside those of OpenDP, diffprivlib and PyDP, at the same ε for one quantile.
+"""Compares the errors of quantiles with those of OpenDP, diffprivlib and PyDP, at the same ε for one quantile.
 
 Sotto is asked through the driver, on a stream whose answers have this ε each. The peers run in the
 interpreter given with ``--peers``, which has them installed; without it, only Sotto is measured.

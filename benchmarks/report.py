@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 BASELINES = ("Kafka Streams", "Pass-through in C")
-"""Ratios are to the first of them that takes part."""
+"""Baselines of ratios; the first one that takes part is used."""
 
 Figure = tuple[str, float, str]
 """A name, a number and its unit."""
@@ -25,7 +25,7 @@ console = Console(width=None if sys.stdout.isatty() else 120)
 
 
 class RunLike(Protocol):
-    """What the table shows of a run."""
+    """The parts of a run that the table shows."""
 
     @property
     def contender(self) -> str: ...  # noqa: D102
@@ -92,7 +92,7 @@ def show_throughput(runs: Sequence[RunLike]) -> None:
 
 
 class LatencyLike(Protocol):
-    """What the table shows of a latency measurement."""
+    """The parts of a latency measurement that the table shows."""
 
     @property
     def contender(self) -> str: ...  # noqa: D102

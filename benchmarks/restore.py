@@ -1,4 +1,4 @@
-"""What restoring a partition's streams costs, step by step, without a broker.
+"""Measures the cost of restoring a partition's streams, step by step, without a broker.
 
 Processor time of one core, so that other programs on the machine matter little; the best of several repeats.
 """
@@ -38,7 +38,7 @@ _WireCheckpoint: Any = struct(Checkpoint)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Restore so many streams, and read what they are restored from as the client would."""
+    """Restore so many streams, and read their records like the client."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.restore", description=__doc__)
     parser.add_argument("--streams", type=int, nargs="+", default=[100_000])
     parser.add_argument(
@@ -123,7 +123,7 @@ def _feed(processor: QueryProcessor, records: Sequence[Record]) -> None:
 
 
 def _reading(records: Sequence[Record]) -> Callable[[], object]:
-    """What makes records of the bytes that a broker sends, checksums included."""
+    """Return a function that reads the records from a broker's bytes, including checksums."""
     sent = bytearray()
     for first in range(0, len(records), _BATCH_RECORDS):
         batch = DefaultRecordBatchBuilder(2, 0, 1, 0, 0, 0, 1 << 24)
@@ -135,7 +135,7 @@ def _reading(records: Sequence[Record]) -> Callable[[], object]:
         sent += built
     place = TopicPartition(records[0].topic, 0)
     received = MemoryRecords(bytes(sent))
-    # Records are let go of as they are taken in.
+    # Records are freed as soon as they are applied.
     return lambda: deque(PartitionRecords(place, received, [], 0, None, None, True, READ_COMMITTED), maxlen=0)
 
 

@@ -1,4 +1,4 @@
-"""How far running counts are off after a whole horizon, beside the dyadic tree and windows that are each noised by themselves.
+"""Compares the errors of running counts after a whole horizon with those of the dyadic tree and of windows with separate noise.
 
 The first two are measured: many streams are asked for their last window through the services' own processors in memory. What is
 made of noisy windows has the exact deviation of so many draws of the law that its plan names.
@@ -49,7 +49,7 @@ SOURCE: dict[str, Any] = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure, show a table."""
+    """Measure, and show a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.running_count_accuracy", description=__doc__)
     parser.parse_args(arguments)
     rows = [row for steps in HORIZONS for row in rows_of(steps)]
@@ -71,7 +71,7 @@ def rows_of(steps: int) -> list[tuple[str, ...]]:
 
 
 def measured(steps: int, calibration: str) -> tuple[str, ...]:
-    """What streams of one calibration are off by after their last window."""
+    """Return the errors of streams with one calibration after their last window."""
     driver = Driver(bytes(range(32)), partitions=1)
     driver.register(SOURCE)
     mechanism = {"kind": "running_count", "steps": steps}

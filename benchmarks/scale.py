@@ -1,4 +1,4 @@
-"""One worker and very many streams: memory per stream, throughput beside few streams, memory under a backlog.
+"""Measures one worker with very many streams: memory per stream, throughput compared with few streams, memory with a backlog.
 
 Without ``--broker`` everything happens in memory, through the processor as a worker runs it. Rates are of processor
 time, so that other programs on the machine matter little; compare them with each other.
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _measure(streams: int) -> list[Figure]:
-    """In a process of its own, so that memory is that of the streams alone."""
+    """Measure in a separate process, so that its memory is that of the streams alone."""
     reduce_gc_frequency()
     few = _restored(FEW)
     gc.collect()
@@ -173,7 +173,7 @@ def _ask_each_once(processor: QueryProcessor, streams: int) -> float:
 
 
 async def _behind(installation: Installation, backlog: int) -> list[Figure]:
-    """Start a worker that has everything to catch up with, and watch its memory until it has."""
+    """Start a worker with a full backlog, and watch its memory until the backlog is processed."""
     settings, topics = installation.settings, installation.topics
     answers = [TopicPartition(topics.answers, number) for number in range(topics.partitions)]
     await fill(settings, topics.queries, make_queries(backlog, installation.streams))

@@ -1,4 +1,4 @@
-"""The slowest question that each mechanism takes, and what the processor says beforehand that it costs."""
+"""Measures the slowest question of each mechanism, and compares it with the work that the processor expects."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ROWS = 1 << 20
 CELLS = {f"a{number}": 4 for number in range(10)}
 """Ten attributes of four values each: 2²⁰ cells."""
 ATTRIBUTES = {**CELLS, "w": 1 << 16}
-"""One more has so many values that no two questions compare it with the same ones."""
+"""These attributes, and one with so many values that no two questions compare it with the same value."""
 LONGEST = 1_950
-"""Characters of a long predicate: somewhat below what is allowed, and all of them different."""
+"""Characters of a long predicate, slightly below the limit; all predicates are different."""
 ROOM = 15_000
-"""Bytes of an event that a list of predicates may take."""
+"""Bytes of an event for a list of predicates."""
 REPEATS = 5
 
 Question = dict[str, Any]
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def cases() -> Iterator[Case]:
-    """Every mechanism with the questions that cost it most."""
+    """Return every mechanism with its most costly questions."""
     cells = list(CELLS)
     sparse = {"attributes": cells, "sparsity": 256}
     yield Case("counts, long predicate", {"kind": "numeric_sparse", "threshold": 1e6, "cutoff": 1000}, _wide)

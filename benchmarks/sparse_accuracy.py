@@ -1,4 +1,4 @@
-"""Where sparse multiplicative weights answer better than a lazy histogram: questions of many cells, of which few hold many rows.
+"""Compares sparse multiplicative weights with a lazy histogram, on questions of many cells of which few have many rows.
 
 Adult with a public number of rows (neighbours replace one). A quarter of the questions are about parts of one bulk, the 200 commonest
 combinations of five attributes; the others about combinations that are rare or do not occur. Both mechanisms answer the same
@@ -47,7 +47,7 @@ class Task:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Ask both, show a table."""
+    """Ask both mechanisms, and show a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sparse_accuracy", description=__doc__)
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3, help="how many noise keys; medians are shown")

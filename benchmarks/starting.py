@@ -1,4 +1,4 @@
-"""How long the command takes to start, in processor time beside ``import numpy``: ``python -m benchmarks.starting``."""
+"""Measures the processor time of the command's start, compared with ``import numpy``: ``python -m benchmarks.starting``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timing single steps: the best of several repeats, for other programs on a machine only ever add."""
+"""Times single steps; the best of several repeats counts, because other programs only add time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def best_seconds(step: Callable[[], object], repeats: int) -> float:
-    """The shortest time that a step took."""
+    """Return the shortest time of a step."""
     seconds = []
     for _ in range(repeats):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Streams by the million in no time: one is opened as usual, the others are told apart by name and identity."""
+"""Makes millions of streams quickly: one is opened as usual, and the others differ in name and identity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THRESHOLD: Final = 1e6
 
 
 def fetched(records: Sequence[Record]) -> Sequence[Record]:
-    """Records as a worker gets them out of a fetch: in columns, where the kernel is compiled."""
+    """Return records in the form that a worker gets from a fetch: in columns, if the kernel is compiled."""
     if compiled_kernel() is None:
         return records
     return RecordColumns(

@@ -1,4 +1,4 @@
-"""How fast a service loads a table, and in how much memory: ``python -m benchmarks.tables``.
+"""Measures the time and memory of a service that loads a table: ``python -m benchmarks.tables``.
 
 Made-up tables of five attributes are read as a service reads them, in a process of its own, until the fingerprint is known.
 """
@@ -40,7 +40,7 @@ ATTRIBUTES: Final[Mapping[str, Domain]] = {
 
 
 def main() -> None:
-    """Print one line for each way in which the rows may lie."""
+    """Print one line for each kind of file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _load(request: dict[str, Any]) -> dict[str, float]:
-    """What a service does at a registration, and what it took of it and of its reading process."""
+    """Load a table like a service at a registration; return the time, and the memory of the service and its reading process."""
     limits = ReadingLimits((Path(request["root"]),), 8 * GIB, 16 * GIB, 3600.0)
     reader = GuardedReader(limits)
     source = TableSource(

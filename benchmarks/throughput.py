@@ -1,4 +1,4 @@
-"""Answers per second: Sotto's worker, as one process or several, beside other stream processors, on the same broker and the same queries.
+"""Measures answers per second of Sotto's worker, as one process or several, and of other stream processors, with the same broker and queries.
 
 The pass-through in C shows the limit: it writes as many answers of the same size, exactly once, without state or noise.
 
@@ -41,7 +41,7 @@ TUNED = {"producer.batch.size": "1000000", "producer.linger.ms": "100", "max.pol
 
 @dataclass(frozen=True)
 class Run:
-    """What one contender did in one round."""
+    """The figures of one contender in one round."""
 
     contender: str
     streams: int
@@ -60,7 +60,7 @@ class Run:
     broker_microseconds: float
     """The broker's per answer, from the contender's start to its last answer."""
     load: float
-    """Load average of the machine just before: what else was going on."""
+    """Load average of the machine just before the run."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -116,7 +116,7 @@ async def _compare(
     await fill(base, source, installation.queries)
     runs = []
     for number in range(rounds):
-        # Every other round goes backwards: nobody always follows the same neighbour.
+        # Every other round has the reverse order, so that no contender always follows the same one.
         for contender in taking_part if number % 2 == 0 else reversed(taking_part):
             try:
                 run = await _run(installation, contender, source, number)

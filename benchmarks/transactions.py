@@ -1,4 +1,4 @@
-"""Transactions of two small batches, one after another in each of four partitions: aiokafka's producer and Sotto's by both protocols.
+"""Measures transactions of two small batches, one after another in each of four partitions: aiokafka's producer and Sotto's by both protocols.
 
 ``python -m benchmarks.transactions`` prints a table of medians over the rounds, in which all take turns on a warm broker.
 """
@@ -78,7 +78,7 @@ async def _measure(settings: Settings, rounds: int, count: int) -> dict[str, lis
 
 
 async def _run(writers: Writers, count: int) -> tuple[float, ...]:
-    """Transactions a second; milliseconds of processor time of each, of this process and the broker; and how long they took."""
+    """Return transactions per second, milliseconds of processor time per transaction of this process and of the broker, and the duration."""
     taken: list[float] = []
 
     async def one_after_another(transaction: Transaction) -> None:

@@ -1,4 +1,4 @@
-"""The typical errors that `pmw` publishes, beside the mean errors of the same answers, on tables of different kinds.
+"""Compares the typical errors that `pmw` publishes with the mean errors of the same answers, on different kinds of tables.
 
 One stream of each table with the warm start `workload` is asked for the counts of all pairs and of some triples of its attributes, and
 for ranges of two attributes. Answers that a measurement settles have an interval in place of a typical error and are left out.

@@ -1,4 +1,4 @@
-"""Counts of unknown groups beside those of declared ones: ``python -m benchmarks.unknown_groups``.
+"""Compares counts of unknown groups with those of declared groups: ``python -m benchmarks.unknown_groups``.
 
 Both are asked through the services' processors in memory, with several noise keys. Declared groups need a public list of the values.
 """
@@ -23,7 +23,7 @@ _HEADINGS = ("ε", "", "groups", "share of the rows", "mean error", "largest err
 
 
 class Measured(NamedTuple):
-    """What one answer gave: its groups, the rows in these groups, and errors of the counts, if any."""
+    """The figures of one answer: its groups, the rows in these groups, and errors of the counts, if any."""
 
     groups: int
     share: float

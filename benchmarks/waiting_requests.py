@@ -1,4 +1,4 @@
-"""What waits while a large table is read: ``python -m benchmarks.waiting_requests``.
+"""Measures what waits while a large table is read: ``python -m benchmarks.waiting_requests``.
 
 A budget service on a private broker registers a Parquet table in DuckDB, and a worker loads it, twice: at the opening of a stream,
 and after a refresh. Meanwhile other sources are registered, and questions are asked in the one partition.

@@ -1,4 +1,4 @@
-"""What online private multiplicative weights cost, by the size of the universe, beside the memory's own speed.
+"""Measures the cost of online private multiplicative weights by the size of the universe, compared with the memory's speed.
 
 A question about all attributes has a weight for each of the |X| cells; q·p̂ is then a product that can be no faster than
 memory hands the weights over. Most questions name a few attributes and need no more than a marginal of p̂.
@@ -23,9 +23,9 @@ from stream.privacy.mechanisms.multiplicative_weights import TensorHypothesis
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
 ATTRIBUTES = (16, 20)
-"""Of two values each: |X| = 2¹⁶ and 2²⁰."""
+"""Numbers of attributes with two values each: |X| = 2¹⁶ and 2²⁰."""
 PRODUCT_BYTES = 1 << 28
-"""Questions in so much memory fit no cache."""
+"""Bytes of questions, too many for any cache."""
 QUESTIONS = 64
 ASKED = 2_000
 ROWS = 20_000
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _products(attributes: int) -> list[Figure]:
-    """numpy's product of a matrix with a vector, whose speed is that at which memory is read."""
+    """Time numpy's product of a matrix and a vector, which has the speed of reading memory."""
     cells = 1 << attributes
     matrix = np.ones((PRODUCT_BYTES // 8 // cells, cells))
     vector = np.ones(cells)
@@ -102,7 +102,7 @@ def _question(generator: np.random.Generator, axes: tuple[int, ...]) -> Question
 
 
 def _processor(attributes: int) -> Figure:
-    """Different questions about one to three attributes, from their bytes to the answers' bytes, in memory."""
+    """Time different questions about one to three attributes, from their bytes to the answers' bytes, in memory."""
     chosen = random.Random(attributes)
     names = [f"a{number}" for number in range(attributes)]
     driver = Driver(bytes(32), partitions=1)

@@ -1,4 +1,4 @@
-"""All questions about two attributes: the error of every cell of every pair, for one ε, beside private-pgm told of them.
+"""Measures the errors of all questions about two attributes for one ε, compared with private-pgm, which knows the questions.
 
 Each table is asked for the counts of all pairs of its attributes (those of at most 4,096 cells), one ``group_by`` after the
 other, through the services' own processors in memory. Runs are kept in a file as soon as they are made.
@@ -43,7 +43,7 @@ OFFLINE = {
     "private-pgm, a tree of pairs, offline": ("marginals_of_pairs.py", "tree"),
     "private-pgm, all pairs, offline": ("marginals_of_pairs.py", "pairs"),
 }
-"""Peers' programs, and what they measure."""
+"""Peers' programs, and the marginals that they measure."""
 CONTENDERS = (*STREAMS, *OFFLINE)
 WRITTEN = (
     "election, 10 attributes",
@@ -54,7 +54,7 @@ WRITTEN = (
 )
 """Tables that the document shows."""
 SLOW = {"AIM, offline": ("aim.py", "")}
-"""Peers that run for a long time: on request only."""
+"""Peers that run for a long time, and therefore only on request."""
 WHOLE_CELLS = 1 << 18
 """Most cells of all attributes together with which private-pgm's model of all pairs is fitted."""
 AIM_ROUNDS = 16
@@ -75,19 +75,19 @@ class Table:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """The pairs that are asked for."""
+        """Return the pairs that are asked."""
         everything = combinations(range(len(self.sizes)), 2)
         return [(x, y) for x, y in everything if self.sizes[x] * self.sizes[y] <= MAX_CATEGORIES]
 
     def exact(self, pair: tuple[int, int]) -> Floats:
-        """The true counts of a pair, row by row."""
+        """Return the true counts of a pair, row by row."""
         shape = tuple(self.sizes[axis] for axis in pair)
         flat = np.ravel_multi_index(tuple(self.codes[:, axis] for axis in pair), shape)
         return np.bincount(flat, minlength=math.prod(shape)).astype(np.float64)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make the runs that are missing, and show or write the table."""
+    """Make the missing runs, and show or write the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.workloads", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=tuple(TABLES), default=tuple(TABLES))
     parser.add_argument("--contender", nargs="+", choices=(*CONTENDERS, *SLOW), default=CONTENDERS)

@@ -1,1 +1,1 @@
-"""How accurate many answers about one table are for the same budget: `pmw` beside everything else that could be asked."""
+"""Measures the accuracy of many answers about one table for the same budget: `pmw` compared with all alternatives."""

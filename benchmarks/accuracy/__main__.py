@@ -1,4 +1,4 @@
-"""How accurate many answers about one table are, for the same budget: `pmw` beside everything else that could be asked.
+"""Measures the accuracy of many answers about one table for the same budget: `pmw` compared with all alternatives.
 
 The same random questions go to everybody, about the Adult table and two of other shapes. Every run is kept in a file as soon as it
 is made; a run that is there is not made again, so that a measurement can be stopped, taken up, and done piece by piece.
@@ -21,7 +21,7 @@ from benchmarks.report import console
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Ask everybody the same questions, show tables, and write what was asked for."""
+    """Ask all contenders the same questions, show tables, and write the requested files."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), help="parts to measure")
     parser.add_argument("--contender", nargs="+", choices=CONTENDERS, help="only these")
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure(measured: Measured, case: Case, rounds: int, *, again: bool) -> None:
-    """Make the runs of a case that are missing, or all of them."""
+    """Make the missing runs of a case, or all of them."""
     for number in range(rounds):
         if measured.get(case, number) is not None and not again:
             continue

@@ -19,14 +19,14 @@ _LINES = {OURS: ("#b04a3a", "o"), LAPLACE: ("#8a8a8a", "s"), GAUSSIAN: ("#3a6ea5
 
 @dataclass(frozen=True)
 class Curve:
-    """What one figure shows, against what."""
+    """The axes and the cases of one figure."""
 
     cases: Sequence[Case]
     label: str
     against: str
 
     def place(self, case: Case) -> int:
-        """Where a case lies."""
+        """Return the coordinate of a case on the horizontal axis."""
         rows = case.workload.rows
         return case.workload.queries if self.against == "queries" else rows or 0
 

@@ -17,14 +17,14 @@ OURS, LAPLACE, GAUSSIAN = "pmw", "Laplace per query", "Gaussian per query"
 BYPASS, TREE, PAIRS = "PMW-Bypass", "private-pgm, offline, a tree of pairs", "private-pgm, offline, all pairs"
 SINGLES = "private-pgm, offline, single attributes"
 MANY = 100_000
-"""From so many questions on a case is run once, for that takes long."""
+"""With so many questions or more, a case is run only once, because it takes long."""
 
 QUESTIONS = (10, 100, 1_000, 10_000, 100_000, 1_000_000)
 ROWS = (5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000)
 
 
 def main_table() -> Iterator[Case]:
-    """Adult: everybody on five attributes, and those that can on the other questions."""
+    """Return the cases on Adult: all contenders on five attributes, and some on the other questions."""
     five = Workload(FEW, QUERIES)
     for epsilon in EPSILONS:
         for contender in (*STREAMED, BYPASS, "MWEM, offline, told the questions", PAIRS, TREE):
@@ -42,7 +42,7 @@ def main_table() -> Iterator[Case]:
 
 
 def other_tables() -> Iterator[Case]:
-    """The same on two tables of other shapes."""
+    """Return the cases on two tables of other shapes."""
     for name in (FLIGHTS, DIAMONDS):
         for epsilon in EPSILONS:
             for contender in (OURS, LAPLACE, SINGLES, TREE):
@@ -77,5 +77,5 @@ CONTENDERS = (*STREAMED, *PEERS_HERE)
 
 
 def rounds_of(case: Case, rounds: int) -> int:
-    """How many noise keys a case is run with."""
+    """Return the number of noise keys with which a case is run."""
     return 1 if case.workload.queries >= MANY else rounds

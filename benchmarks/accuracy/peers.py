@@ -1,4 +1,4 @@
-"""Contenders that are not Sotto's: their noise is numpy's, their programs are in `benchmarks.peers`."""
+"""Contenders other than Sotto: their noise is numpy's, and their programs are in `benchmarks.peers`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from benchmarks.peers import gaussian, mwem, pmw_bypass
 from stream.privacy.composition.gaussian_losses import largest_rho
 
 Contender = Callable[[Task, float, float, int], Run | None]
-"""Runs once with a budget and a number for its noise; None where it cannot run at all."""
+"""Runs once with a budget and a number for its noise; None if it cannot run at all."""
 
 MWEM_ROUNDS = (5, 10, 20, 40, 80)
 _HISTOGRAM_CELLS = 1 << 22
-"""A peer that keeps a histogram of all attributes takes part up to so many cells."""
+"""Most cells with which a peer that keeps a histogram of all attributes takes part."""
 _ALPHA_STEPS = 12
 
 
@@ -37,7 +37,7 @@ def gaussian_noise(task: Task, epsilon: float, delta: float, number: int) -> Run
 
 
 def bypass(task: Task, epsilon: float, delta: float, number: int) -> Run | None:
-    """PMW-Bypass at the least α, among finely spaced ones, at which it answers everything within the budget.
+    """Run PMW-Bypass at the least of finely spaced α at which it answers everything within the budget.
 
     That α is known only when all is over, so that no deployment could have asked for it.
     """
@@ -62,7 +62,7 @@ def bypass(task: Task, epsilon: float, delta: float, number: int) -> Run | None:
 
 
 def multiplicative_weights_offline(task: Task, epsilon: float, delta: float, number: int) -> Run | None:
-    """MWEM with the number of rounds that does best on average, which is known only afterwards."""
+    """Run MWEM with the number of rounds that is best on average, which is known only afterwards."""
     if delta or math.prod(task.sizes) > _HISTOGRAM_CELLS:
         return None
     runs = []
@@ -73,7 +73,7 @@ def multiplicative_weights_offline(task: Task, epsilon: float, delta: float, num
 
 
 def private_pgm(measure: str) -> Contender:
-    """private-pgm; ``measure`` is what its program is told to measure."""
+    """Run private-pgm; ``measure`` selects the marginals that its program measures."""
 
     def run(task: Task, epsilon: float, delta: float, number: int) -> Run | None:
         if (python := environment_of("mbi")) is None:
@@ -103,7 +103,7 @@ def private_pgm(measure: str) -> Contender:
 
 @lru_cache
 def environment_of(package: str) -> Path | None:
-    """The peers' interpreter, looked for once."""
+    """Return the peers' interpreter; it is searched once."""
     return environment(package)
 
 

@@ -32,7 +32,7 @@ class Boxes:
 
     @classmethod
     def of(cls, sizes: Sequence[int], questions: Sequence[dict[int, Range]]) -> Boxes:
-        """From ranges by attribute."""
+        """Make boxes from ranges by attribute."""
         lows = np.zeros((len(questions), len(sizes)), dtype=np.int64)
         highs = np.tile(np.array(sizes, dtype=np.int64) - 1, (len(questions), 1))
         named = np.zeros((len(questions), len(sizes)), dtype=np.bool_)

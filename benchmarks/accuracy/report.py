@@ -1,4 +1,4 @@
-"""Tables of what was measured: on the terminal and in the document."""
+"""Tables of the measurements, on the terminal and in the document."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OMITTED = (DEEP, DIAMONDS, SINGLES, "pmw, single attributes first", "pmw, nothi
 
 
 def show(measured: Measured, cases: Sequence[Case]) -> None:
-    """Print what there is of some cases."""
+    """Print the existing runs of some cases."""
     table = RichTable(title="Errors as shares of the rows; medians")
     for heading in ("questions about", "of", *HEADINGS, "keys"):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -79,7 +79,7 @@ def write(measured: Measured) -> None:
 
 
 def _excerpt(measured: Measured, cases: Sequence[Case]) -> list[str]:
-    """One row a contender, one column a workload: largest and mean error, and the promise if there is one."""
+    """Return a table with a row per contender and a column per workload: largest and mean error, and the promise, if any."""
     cells = {
         (case.contender, case.workload.name): " / ".join(one for one in _errors(measured, case) if one != "–")
         for case in cases

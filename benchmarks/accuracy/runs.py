@@ -21,7 +21,7 @@ MEASURED = Path("docs/accuracy.json")
 
 @dataclass(frozen=True)
 class Run:
-    """What one contender did once. Errors, and the promise, are shares of the rows."""
+    """One run of a contender. Errors and the promise are shares of the rows."""
 
     largest: float
     mean: float
@@ -32,7 +32,7 @@ class Run:
 
     @classmethod
     def of(cls, errors: Floats, *, charged: int = 0, spent: float, promised: float | None = None) -> Run:
-        """From the errors of all answers that there were."""
+        """Make a run from the errors of all answers."""
         return cls(
             largest=_short(np.max(errors, initial=0.0)),
             mean=_short(np.mean(errors)),
@@ -49,7 +49,7 @@ def _short(value: Any) -> float:
 
 @dataclass(frozen=True, order=True)
 class Case:
-    """A contender with a budget before a workload."""
+    """A contender with a budget and a workload."""
 
     workload: Workload
     epsilon: float
@@ -67,7 +67,7 @@ class Measured:
     """The runs in one file."""
 
     def __init__(self, path: Path) -> None:
-        """Read what was measured before, if anything was."""
+        """Read the earlier runs, if there are any."""
         self.path = path
         self._runs = self._read()
 
@@ -76,7 +76,7 @@ class Measured:
         return self._runs.get(case.key(number))
 
     def put(self, case: Case, number: int, run: Run) -> None:
-        """Keep a run; on disk at once, for the next may take long, beside what others have measured meanwhile."""
+        """Write a run to disk at once, because the next one may take long; keep runs that other processes have written."""
         FOLDER.mkdir(parents=True, exist_ok=True)
         with (FOLDER / "accuracy.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

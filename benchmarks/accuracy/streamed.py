@@ -19,7 +19,7 @@ from sotto import Driver
 BETA = 0.05
 _AT_ONCE = 20_000
 _NARROW = 6
-"""Wider tables are measured by single attributes here; `python -m benchmarks.workloads` chooses pairs."""
+"""Most attributes of a table that is measured by pairs here; wider tables are measured by single attributes."""
 _streams = count()
 
 
@@ -32,7 +32,7 @@ class Streamed:
     weights: bool = False
 
     def run(self, task: Task, epsilon: float, delta: float, number: int) -> Run:
-        """One stream, with the noise key of that number."""
+        """Run one stream, with the noise key of this number."""
         driver = _driver(task, number)
         stream = f"asked-{next(_streams)}"
         mechanism = dict(self.mechanism)
@@ -78,7 +78,7 @@ class Streamed:
 
 @dataclass
 class _Seen:
-    """What the answers said of themselves."""
+    """The promises and prices in the answers."""
 
     promised: float = 0.0
     charged: int = 0
@@ -94,7 +94,7 @@ class _Seen:
 
 
 def _driver(task: Task, number: int) -> Driver:
-    """An installation with a noise key of its own. Long runs and tables of their own get a new one."""
+    """Return an installation with a separate noise key. Long runs and separate tables get a new installation."""
     if task.workload.rows is None and len(task.wheres) <= _AT_ONCE:
         return _shared(task.table.source.source, number)
     return _installed(task.table.source.source, number, task)

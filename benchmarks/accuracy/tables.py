@@ -22,12 +22,12 @@ from stream.tables.store import TableStore
 
 FIVE = ("age", "sex", "education-num", "race", "income>50K")
 _BUDGET, _DELTA = 1000.0, 1e-2
-"""A source's whole budget: enough for everybody who asks."""
+"""A source's whole budget, which is sufficient for all contenders."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A source, its rows as codes of its attributes, and which attributes have an order to ask ranges of."""
+    """A source, its rows as codes of its attributes, and the ordered attributes, of which ranges are asked."""
 
     source: TableSource
     codes: Codes
@@ -40,7 +40,7 @@ class Table:
         return dict(self.source.attributes)
 
     def frame(self, codes: Codes) -> pl.DataFrame:
-        """Rows as the source's path would hold them."""
+        """Return the rows in the form of the source's file."""
         columns: dict[str, object] = {}
         for column, (name, domain) in zip(codes.T, self.domains.items(), strict=True):
             match domain:
@@ -97,7 +97,7 @@ _INSTALLED = {
 
 @lru_cache(maxsize=4)
 def table(name: str) -> Table | None:
-    """A table by name; None where its package cannot be installed."""
+    """Return a table by name; None if its package cannot be installed."""
     if name == "adult":
         source = adult_source(_BUDGET, _DELTA)
         kept = TableStore(bytes(32)).get(source)

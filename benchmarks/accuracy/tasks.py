@@ -13,14 +13,14 @@ from benchmarks.accuracy.questions import Boxes, Codes, Floats, marginal_of
 from benchmarks.accuracy.tables import FIVE, Table, table
 
 ROWS_AT_MOST = {"adult": 50_000, "flights": 500_000, "diamonds": 100_000}
-"""Public round figures: what an answer is clamped to, and what plans that need a number of rows take."""
+"""Public round numbers of rows: answers are clamped to them, and plans that need a number of rows use them."""
 
 WIDE_QUERIES = 3_000
 
 
 @dataclass(frozen=True, order=True)
 class Workload:
-    """What is asked of which table; with ``rows``, of a table with so many rows drawn from it."""
+    """The questions and their table; with ``rows``, so many rows are drawn from the table."""
 
     name: str
     queries: int
@@ -34,7 +34,7 @@ WORKLOADS = (FEW, DEEP, WIDE, FLIGHTS, DIAMONDS)
 
 @dataclass(frozen=True)
 class Task:
-    """One workload, made."""
+    """A workload with its table, questions and true answers."""
 
     workload: Workload
     table: Table
@@ -73,7 +73,7 @@ class Task:
 
 @lru_cache(maxsize=2)
 def make(workload: Workload) -> Task | None:
-    """The task; equal workloads give equal ones. None where the table's package cannot be installed."""
+    """Return the task; equal workloads give equal tasks. None if the table's package cannot be installed."""
     name = workload.name if workload.name in (FLIGHTS, DIAMONDS) else "adult"
     kept = table(name)
     if kept is None:
