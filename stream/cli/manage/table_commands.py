@@ -216,7 +216,7 @@ def propose(
     """Propose a source for a table, with null where you must declare a range or values.
 
     Only the names and types of columns and the public description TABLE.schema.json are read. The first line of a CSV file
-    is shown as names; in a file without a line of names, this line is a row.
+    is shown, because it has the names: in a file without names this shows a row.
     Fill in the nulls from public knowledge, and then use 'sotto source check' and 'sotto source add'.
     """
     path = Path(table)
