@@ -167,7 +167,7 @@ async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
     monitor.stop()
     assert monitor.exit_status == 0
     events = [json.loads(line)["event"] for line in monitor.log.read_text().splitlines()]
-    assert events[-1] == "left"
+    assert events[-1] == "monitor stopped"
 
 
 async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_stops_nobody(
