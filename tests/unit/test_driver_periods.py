@@ -344,7 +344,7 @@ def test_sources_that_cannot_have_periods_are_refused() -> None:
     ):
         with pytest.raises(Refused, match=message):
             driver.register(FLIGHTS | changed)
-    with pytest.raises(ValueError, match="period_of, starts: go together"):
+    with pytest.raises(ValueError, match="period_of, starts: are set by Sotto"):
         driver.register(FLIGHTS | {"period_of": "flights"})
     for source, stream in (("flights", "late"), (f"flights@{DAYS[0]}", f"late@{DAYS[0]}")):
         with pytest.raises(Refused, match="its streams are not extended"):

@@ -176,7 +176,7 @@ def test_every_date_label_names_its_cell(domain: Dates) -> None:
         ({"granularity": "hour", "minimum": "2020-01-01", "maximum": "2020-01-02"}, "a date has no hours"),
         ({"granularity": "weekday", "minimum": "2020-01-01"}, "a part of a date repeats"),
         ({"minimum": "2020-01-01"}, "give the first and the last day"),
-        ({"minimum": "2020-02-30", "maximum": "2024-01-01"}, "give a date as YYYY-MM-DD"),
+        ({"minimum": "2020-02-30", "maximum": "2024-01-01"}, "give a date in the form YYYY-MM-DD"),
         ({"minimum": "2024-01-02", "maximum": "2024-01-01"}, "swap them"),
         ({"minimum": "2024-01-01", "maximum": "2024-01-01", "zone": "UTC"}, "zone: a date has none"),
         (

@@ -91,7 +91,7 @@ def test_executemany_returns_the_rows_of_all_parameters() -> None:
 @pytest.mark.parametrize(
     ("statement", "parameters", "kind", "message"),
     [
-        ("SELECT * FROM people", (), dbapi.ProgrammingError, "would be the rows"),
+        ("SELECT * FROM people", (), dbapi.ProgrammingError, "would return rows"),
         ("DELETE FROM people", (), dbapi.ProgrammingError, "begins with SELECT"),
         ("SELECT COUNT(*) FROM peopel", (), dbapi.ProgrammingError, "did you mean 'people'"),
         ("SELECT COUNT(*) FROM few WHERE age > ?", (), dbapi.ProgrammingError, r"1 '\?'"),
