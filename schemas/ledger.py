@@ -54,7 +54,7 @@ class TrailHead(Event):
 
 
 class Totals(Event):
-    """The granted, spent, refunded and remaining amounts of an account."""
+    """The granted, spent, refunded and remaining amounts of a source or a population."""
 
     granted: Amount
     spent: Amount
@@ -158,7 +158,7 @@ class TrailEvent(TrailEntry):
 
 
 class TrailPoint(TrailEntry):
-    """The totals of an account: at most one entry each minute, and only after charges."""
+    """The totals of a source or a population: at most one entry each minute, and only after charges."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"source", "population"})
 
@@ -287,8 +287,9 @@ class GrantRecord(SparingEvent):
     """A stream's grant: its cost with all extensions, its known spending and its refund.
 
     ``ending`` is the requested end; an ``exhausted`` stream ended without a request. ``analyst`` is the analyst who
-    requested the grant. The standings are set if the budget of the source or its population renews. A ``lost`` grant
-    was restored from a backup that may lack some of its answers; it counts as spent in full, and has no refund.
+    requested the grant. ``standing`` (in the budget of the source) and ``population_standing`` have the period of the
+    grant's last change and its totals at the start of that period; each is set only if that budget renews. A ``lost``
+    grant was restored from a backup that may lack some of its answers; it counts as spent in full, and has no refund.
 
     Examples:
         >>> grant = client.grant("people", "counts")
@@ -344,7 +345,8 @@ class Receipt(SparingEvent):
     * A new population, a source that joins a population, and an allotment are ``registered``. ``population`` names
       the population of the request; ``source`` repeats this name if the request has no source.
     * A refreshed source is ``registered`` with the data of ``version``.
-    * ``meaning`` explains the promise of a renewing budget, and which grants before a join it leaves out.
+    * ``meaning`` says in words what a renewing budget promises. For a join it says that the source's
+      losses did not count in the population's earlier periods.
     * ``begins`` is the time from which a standing stream's windows are asked; ``windows`` is the number of windows
       for which its α holds.
     * ``compared`` lists the mechanisms that ``auto`` compared; the first is the stream's mechanism.
@@ -401,7 +403,7 @@ Units = Annotated[str, text_matching(r"^[0-9]{1,80}$", "give a whole number of u
 class ExactCost(SparingEvent):
     """An exact amount: ``loss`` (ε) and ``rho`` in units of 10⁻¹², ``delta`` in units of 10⁻³⁰.
 
-    ``unbounded`` counts streams with Gaussian noise.
+    ``unbounded`` is the number of streams whose pure ε is unbounded, because their noise is Gaussian.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"loss", "delta", "rho", "unbounded"})
@@ -413,7 +415,7 @@ class ExactCost(SparingEvent):
 
 
 class RetiredClaim(SparingEvent):
-    """Sums of retired grants against one budget; ``counted`` is the sum of its ``period``."""
+    """Sums of retired grants of one budget; ``counted`` is the part that counts against it in ``period``."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"period"})
 

@@ -41,7 +41,11 @@ _GROUPED_FORMS: Final = {"groups", "people_groups", "rate"}
 """Forms of questions for which ``--group-by`` can be given."""
 
 MECHANISM_DEFAULTS: Final[dict[str, Any]] = {"monotone": False, "sparsity": 16}
-"""Values of mechanisms' fields in a comparison: required fields, and fields that other plans use too."""
+"""Values of mechanisms' fields, unless a comparison gives others.
+
+``monotone`` is False because it is a promise about the questions. ``sparsity`` is the default of the sparse mechanisms;
+in the form ``cells`` it also bounds the cells of a question to a histogram.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,9 @@ def compare_for_source(
     fields: Mapping[str, Any],
     on_mechanism: Callable[[str], None] = lambda _: None,
 ) -> MechanismComparison:
-    """Compare all mechanisms for questions about a source, or about the figures in ``options``.
+    """Compare all mechanisms for questions about a source.
+
+    Without a source, the questions are about the rows and sizes given in ``options``.
 
     ``goal_fields`` are further fields of ``PlanGoal``; ``on_mechanism`` is called before each plan.
 
@@ -213,7 +219,7 @@ def choose_mechanism(
 
     Raises:
         RefusedError: the source is not a table, a field does not fit it, or no mechanism applies.
-        PlanError: no set of the workload can be counted.
+        PlanError: each set of attributes in the workload has more than 4,096 cells.
     """
     auto = asked.mechanism
     if not isinstance(auto, Auto):
@@ -246,7 +252,7 @@ def choose_mechanism(
     )
 
 
-def describe_opening(
+def opening_warning(
     chosen: ChosenStream,
     calibration: Calibration,
     source: Source,
@@ -271,7 +277,7 @@ def require_informative(
     chosen: ChosenStream, calibration: Calibration, source: Source, table_rows: Callable[[], int]
 ) -> None:
     """Raise RefusedError if the promise of an opening is not informative."""
-    warning = describe_opening(chosen, calibration, source, table_rows)
+    warning = opening_warning(chosen, calibration, source, table_rows)
     if warning is not None:
         raise RefusedError(f"promise: {warning}; to open the stream anyway, acknowledge it (--force)")
 

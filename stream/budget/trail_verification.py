@@ -258,15 +258,15 @@ def _extension_costs(grant: Grant, ledger: Ledger, accountant: str) -> Mapping[s
 class AnchoredTrail:
     """Follows a trail from an anchored head to the ledger's head; the digests chain all earlier entries."""
 
-    def __init__(self, anchored: TrailHead, ledger: TrailHead | None) -> None:
-        """``ledger`` is the trail's head in the ledger; None if the ledger has no trail."""
+    def __init__(self, anchored: TrailHead, ledger_head: TrailHead | None) -> None:
+        """``ledger_head`` is the trail's head in the ledger; None if the ledger has no trail."""
         self._anchored = anchored
-        self._ledger = ledger or EMPTY_TRAIL_HEAD
+        self._ledger_head = ledger_head or EMPTY_TRAIL_HEAD
         self._head = EMPTY_TRAIL_HEAD if anchored.entries == 0 else None
         self._finding: str | None = None
-        if self._ledger.entries < anchored.entries:
+        if self._ledger_head.entries < anchored.entries:
             self._finding = (
-                f"the ledger was last written with {self._ledger.entries} entries of the trail, but "
+                f"the ledger was last written with {self._ledger_head.entries} entries of the trail, but "
                 f"{anchored.entries} were anchored"
             )
 
@@ -278,7 +278,9 @@ class AnchoredTrail:
     @property
     def is_decided(self) -> bool:
         """True if further entries cannot change the finding."""
-        return self._finding is not None or (self._head is not None and self._head.entries >= self._ledger.entries)
+        return self._finding is not None or (
+            self._head is not None and self._head.entries >= self._ledger_head.entries
+        )
 
     def add_entry(self, value: bytes | None) -> None:
         """Check the next entry's bytes; entries before ``first_entry`` are ignored."""
@@ -302,13 +304,13 @@ class AnchoredTrail:
         self._head = TrailHead(entries=entry.number + 1, digest=digest, time=entry.time)
 
     def finding(self) -> str | None:
-        """Return the difference from the anchor after the last entry; None if there is none."""
+        """Return how the trail differs from the anchor; None if it does not. Call this after the last entry."""
         if self._finding is not None:
             return self._finding
         if self._head is None:
             return f"the trail has no entry {self.first_entry}, which was anchored"
-        if self._head.entries < self._ledger.entries:
-            return f"the trail ends after {self._head.entries} entries, but the ledger has {self._ledger.entries}"
-        if self._head.digest != self._ledger.digest:
+        if self._head.entries < self._ledger_head.entries:
+            return f"the trail ends after {self._head.entries} entries, but the ledger has {self._ledger_head.entries}"
+        if self._head.digest != self._ledger_head.digest:
             return f"the ledger was written with another entry {self._head.entries - 1} than the trail has"
         return None

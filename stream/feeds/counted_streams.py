@@ -260,7 +260,7 @@ class StandingStreams:
             tally.first = needed[number]
             tally.drop_unused(counted[number])
         for form in self.forms:
-            form.close()
+            form.drop_ended_windows()
         self.forms = [form for form in self.forms if form.tallies]
         self._shared = {key: tally for key, tally in self._shared.items() if tally.number in self.tallies}
 

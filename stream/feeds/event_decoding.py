@@ -27,7 +27,7 @@ from stream.feeds.event_fields import (
     text_codes,
 )
 from stream.kernel.byte_columns import Spans, spans_of
-from stream.kernel.json_fields import Fields, SlotNames, Values, digests
+from stream.kernel.json_fields import Fields, LocatedFields, SlotNames, digests
 from stream.tables.date_codes import date_codes, text_series
 from stream.tables.encoding import bin_codes, decimal_codes, integer_codes, near_tie_mask
 
@@ -287,12 +287,12 @@ class PlainReader:
             found[name], listed[name] = text_codes(own, text.max_length)
         return Events(rows, people, homes, times[rows], found, {}, listed)
 
-    def _codes(self, name: str, values: Values, column: int) -> Codes:
+    def _codes(self, name: str, values: LocatedFields, column: int) -> Codes:
         """Return each value's code; clear ``read`` for rows without a code, so that ``Decoder`` reads them."""
         domain = self._domains[name]
         if isinstance(domain, Categories):
-            other = _NO_CODE if domain.other is None else domain.values.index(domain.other)
-            return values.read_slots(column, self._names[name], other)
+            code_if_unknown = _NO_CODE if domain.other is None else domain.values.index(domain.other)
+            return values.read_slots(column, self._names[name], code_if_unknown)
         if isinstance(domain, Dates):
             return self._date_codes(domain, values, column)
         numbers = values.read_numbers(column)
@@ -306,7 +306,7 @@ class PlainReader:
         np.logical_and(values.read, known, out=values.read)
         return codes
 
-    def _date_codes(self, domain: Dates, values: Values, column: int) -> Codes:
+    def _date_codes(self, domain: Dates, values: LocatedFields, column: int) -> Codes:
         rows = np.flatnonzero(values.read)
         found: Codes = np.zeros(len(values.read), dtype=np.int64)
         # The digits of a JSON number are no date, so Decoder reads the row, and refuses it.

@@ -35,11 +35,15 @@ class EventFigures:
 
 
 class _WindowRows(NamedTuple):
-    """Events of a batch (``rows``) in windows (rows in each ``CellCounts``).
+    """Events of a batch, and the windows in which they lie.
 
-    For each event, ``within_bound`` has the bits of the columns in which the event is within its person's
-    bound, and ``first`` has the bits of the columns in which it is its person's first event. ``columns`` has
-    the bits of all events together.
+    For each event:
+
+    - ``rows`` has its row in the batch, and ``windows`` its window's row in the cell tables.
+    - ``within_bound`` has the bits of the columns in which the event is within its person's bound.
+    - ``first`` has the bits of the columns in which it is its person's first event.
+
+    ``columns`` has the bits of all events together.
     """
 
     start: int
@@ -51,9 +55,9 @@ class _WindowRows(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Step:
+class _BatchCount:
     batch: EventBatch
-    piece: int
+    piece_number: int
     changes: StepChanges = field(default_factory=StepChanges)
 
 
@@ -84,7 +88,7 @@ class Form:
         )
         return alike and len(self.tallies) < COLUMNS
 
-    def join(self, number: int, rule: CountingRule, since: int, last: int) -> Tally:
+    def join(self, number: int, rule: CountingRule, since: int, last_window_start: int) -> Tally:
         """Add a tally for another condition, in an empty column."""
         used = {tally.column for tally in self.tallies.values()}
         column = next(column for column in range(COLUMNS) if column not in used)
@@ -92,7 +96,9 @@ class Form:
             self._width += _WIDTHS
             for window in self.windows.values():
                 window.person_counts.widen(self._width)
-        tally = self.tallies[number] = Tally(number, rule, column, self._domains, self.windows, since, last)
+        tally = self.tallies[number] = Tally(
+            number, rule, column, self._domains, self.windows, since, last_window_start
+        )
         return tally
 
     def leave(self, number: int) -> None:
@@ -101,7 +107,7 @@ class Form:
         for window in self.windows.values():
             window.person_counts.empty(tally.column)
 
-    def count(self, batch: EventBatch, piece: int) -> StepChanges | None:
+    def count(self, batch: EventBatch, piece_number: int) -> StepChanges | None:
         """Count a batch's events; return the changes for a piece of the changelog, or None."""
         column_masks = np.zeros(len(batch), dtype=np.uint64)
         for tally in self.tallies.values():
@@ -109,15 +115,15 @@ class Form:
             if tally.since > batch.stamps[0]:
                 wants = wants & (batch.stamps >= tally.since)
             column_masks |= wants.astype(np.uint64) << np.uint64(tally.column)
-        step, parts = _Step(batch, piece), []
-        for start, rows in self._rows(batch, np.flatnonzero(column_masks)):
+        step, parts = _BatchCount(batch, piece_number), []
+        for start, rows in self._windows_with_rows(batch, np.flatnonzero(column_masks)):
             columns = sum(1 << tally.column for tally in self.tallies.values() if tally.includes_window(start))
             part = self._count_in(start, rows, column_masks[rows] & np.uint64(columns), step)
             if part is not None:
                 parts.append(part)
         if not parts:
             return None
-        self._note_reached(parts)
+        self._update_last_counted(parts)
         part = _join_parts(parts)
         places: dict[tuple[str, ...], Column] = {}
         for tally in self.tallies.values():
@@ -132,7 +138,7 @@ class Form:
             self._count_texts(tally, part, step)
         return step.changes
 
-    def _rows(self, batch: EventBatch, rows: Column) -> Iterator[tuple[int, Column]]:
+    def _windows_with_rows(self, batch: EventBatch, rows: Column) -> Iterator[tuple[int, Column]]:
         """Yield the windows in which these rows may lie, each with its rows in the partition's order."""
         if not len(rows):
             return
@@ -146,8 +152,10 @@ class Form:
             own = [parts[at] for at in range(start, start + self._size, self._interval_ms) if at in parts]
             yield start, own[0] if len(own) == 1 else np.sort(np.concatenate(own))
 
-    def _count_in(self, start: int, rows: Column, column_masks: UInt64Array, step: _Step) -> _WindowRows | None:
-        """Count some events' people in a window, under the conditions in each event's bit mask."""
+    def _count_in(
+        self, start: int, rows: Column, column_masks: UInt64Array, step: _BatchCount
+    ) -> _WindowRows | None:
+        """Count each event for its person in one window; its bit mask has the conditions that it satisfies."""
         in_time = step.batch.clocks[rows] < start + self._stays
         kept = in_time & (column_masks != 0)
         if not kept.all():
@@ -170,11 +178,13 @@ class Form:
             bounded.first,
         )
 
-    def _bound(self, window: OpenWindow, rows: Column, column_masks: UInt64Array, step: _Step) -> BoundedCounts:
-        """Count some events' people up to the bound of the window."""
-        return window.person_counts.count(step.batch.people[rows], column_masks, step.piece)
+    def _bound(
+        self, window: OpenWindow, rows: Column, column_masks: UInt64Array, step: _BatchCount
+    ) -> BoundedCounts:
+        """Count each event for its person, up to the window's contribution bound."""
+        return window.person_counts.count(step.batch.people[rows], column_masks, step.piece_number)
 
-    def _note_reached(self, parts: Sequence[_WindowRows]) -> None:
+    def _update_last_counted(self, parts: Sequence[_WindowRows]) -> None:
         left = {tally.column: tally for tally in self.tallies.values()}
         for part in reversed(parts):
             for column in [column for column in left if part.columns >> column & 1]:
@@ -183,7 +193,7 @@ class Form:
             if not left:
                 return
 
-    def _count_within_totals(self, tally: Tally, window_rows: _WindowRows, step: _Step) -> None:
+    def _count_within_totals(self, tally: Tally, window_rows: _WindowRows, step: _BatchCount) -> None:
         """Apply the bound over all windows or over a period, in the partition's order.
 
         An event beyond this bound still uses up the window's bound. This has no effect, because no
@@ -201,7 +211,7 @@ class Form:
                 own = np.flatnonzero(periods == period)
                 people = step.batch.people[window_rows.rows[chosen[own]]]
                 bounded = tally.counts_of_period(period).count(
-                    people, np.ones(len(own), dtype=np.uint64), step.piece
+                    people, np.ones(len(own), dtype=np.uint64), step.piece_number
                 )
                 lets[own] = bounded.within_bound
                 if len(bounded.changed):
@@ -215,7 +225,7 @@ class Form:
             )
             self._add(tally, quantity, places, (lets, 0), rows, step)
 
-    def _count_texts(self, tally: Tally, part: _WindowRows, step: _Step) -> None:
+    def _count_texts(self, tally: Tally, part: _WindowRows, step: _BatchCount) -> None:
         for quantity in tally.texts:
             within_bound = part.first if quantity.counts_people else part.within_bound
             self._add_texts(
@@ -223,7 +233,7 @@ class Form:
             )
 
     def _add_texts(
-        self, tally: Tally, quantity: CountedQuantity, window_rows: _WindowRows, chosen: Column, step: _Step
+        self, tally: Tally, quantity: CountedQuantity, window_rows: _WindowRows, chosen: Column, step: _BatchCount
     ) -> None:
         """Count the texts of chosen events; an event without a text uses up its person's bound too."""
         self._figures.counted += len(chosen)
@@ -231,7 +241,9 @@ class Form:
         codes = step.batch.codes(name)[window_rows.rows[chosen]]
         has_text = codes != NO_TEXT
         chosen, codes = chosen[has_text], codes[has_text]
-        touched = tally.texts[quantity].add(window_rows.windows[chosen], codes, step.batch.texts(name), step.piece)
+        touched = tally.texts[quantity].add(
+            window_rows.windows[chosen], codes, step.batch.texts(name), step.piece_number
+        )
         if touched:
             step.changes.texts[tally.number, quantity] = touched
 
@@ -248,10 +260,10 @@ class Form:
         places: Column,
         within_bound: tuple[UInt64Array, int],
         rows: Column,
-        step: _Step,
+        step: _BatchCount,
     ) -> None:
         codes = None if quantity.sum is None else step.batch.codes(quantity.sum)[rows]
-        found = tally.cells[quantity].add(places, *within_bound, codes, step.piece)
+        found = tally.cells[quantity].add(places, *within_bound, codes, step.piece_number)
         self._figures.counted += found.row_count
         if len(found.changed):
             step.changes.cells[tally.number, quantity] = found.changed
@@ -272,7 +284,7 @@ class Form:
         """The first counted window."""
         return min((tally.first for tally in self.tallies.values()), default=NO_END)
 
-    def close(self) -> None:
+    def drop_ended_windows(self) -> None:
         """Drop windows that no tally counts any more."""
         before = self.first
         for start in [start for start in self.windows if start < before]:

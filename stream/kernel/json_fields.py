@@ -73,7 +73,7 @@ class SlotNames:
         """Read plain queries to known streams; None without a kernel.
 
         A plain query is a JSON object with ``id``, ``stream``, ``value`` and optionally ``threshold``, each once and
-        within the contract's limits. It is printable ASCII without escapes, and its numbers convert to a double in one
+        within the limits of ``schemas.Query``. It is printable ASCII without escapes, and its numbers convert to a double in one
         rounding. ``limit`` is the size of the largest event.
         """
         if (library := compiled_kernel()) is None:
@@ -129,17 +129,17 @@ _NUMBER: Final = 2
 _MAX_NODES: Final = 64
 """Maximum number of nodes in a tree of field names; the kernel has one bit of a word for each node."""
 
-Read = npt.NDArray[np.bool_]
+ReadMask = npt.NDArray[np.bool_]
 
 
-class Values:
+class LocatedFields:
     """Locations of fields in texts; ``read`` is the mask of the rows with plain texts.
 
     A conversion clears ``read`` for the rows that it does not support; Python code reads these rows.
     """
 
     def __init__(self, data: Buffer, columns: int, rows: int) -> None:
-        self.read: Read = np.zeros(rows, dtype=np.bool_)
+        self.read: ReadMask = np.zeros(rows, dtype=np.bool_)
         self.data = data
         self.at: Column = np.zeros((columns, rows), dtype=np.int64)
         self.size: Sizes = np.zeros((columns, rows), dtype=np.int32)
@@ -151,11 +151,11 @@ class Values:
         compiled_kernel().sotto_numbers(*self._column_addresses(column), address(found))
         return found
 
-    def read_slots(self, column: int, names: SlotNames, other: int) -> Column:
-        """Return the slot of each name, and ``other`` for unknown names; a negative ``other`` excludes their rows."""
+    def read_slots(self, column: int, names: SlotNames, slot_if_unknown: int) -> Column:
+        """Return the slot of each name, and ``slot_if_unknown`` for unknown names; if it is negative, their rows are excluded."""
         found: Column = np.full(len(self.read), -1, dtype=np.int64)
         table, entries, seed, texts = names.table_with_names()
-        end = (address(table), entries, seed, address(texts.data), other, address(found))
+        end = (address(table), entries, seed, address(texts.data), slot_if_unknown, address(found))
         compiled_kernel().sotto_find(*self._column_addresses(column), *end)
         return found
 
@@ -166,7 +166,10 @@ class Values:
         return found
 
     def exclude_numbers(self, column: int) -> None:
-        """Exclude rows whose value is a number, because the category of a number is its usual spelling."""
+        """Exclude rows whose value is a number, so that Python code reads them.
+
+        A number may be spelled in several ways (1, 1.0) but is one category.
+        """
         np.logical_and(self.read, self.kind[column] != _NUMBER, out=self.read)
 
     def exclude_non_people(self, column: int) -> None:
@@ -210,7 +213,7 @@ class Fields:
         self._name_starts = self._names.at.astype(np.int32)
         self._tree = [np.array(column, dtype=np.int32) for column in (first, count, leaf)]
 
-    def scan(self, texts: Spans, limit: int) -> Values | None:
+    def scan(self, texts: Spans, limit: int) -> LocatedFields | None:
         """Locate the values in plain texts of at most ``limit`` bytes; None without a kernel.
 
         A plain text is a JSON object of printable ASCII without escapes, which has every field once, as a text or a
@@ -218,7 +221,7 @@ class Fields:
         """
         if (library := compiled_kernel()) is None or not self.is_plain:
             return None
-        found = Values(texts.data, len(self.columns), len(texts))
+        found = LocatedFields(texts.data, len(self.columns), len(texts))
         at, size = np.ascontiguousarray(texts.at), np.ascontiguousarray(texts.size)
         library.sotto_fields(
             len(texts),

@@ -207,10 +207,10 @@ def _draw_bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
         return ""
     low, high = scale
 
-    def at(number: float) -> float:
+    def x_of(number: float) -> float:
         return (number - low) / (high - low) * (_BAR_WIDTH - 4) + 2
 
-    left, right, middle = at(ends[0]), at(ends[1]), at(row["estimate"])
+    left, right, middle = x_of(ends[0]), x_of(ends[1]), x_of(row["estimate"])
     half = _BAR_HEIGHT / 2
     labels = [format_estimate(end, _alpha_of(row, "estimate")) for end in ends]
     return (
@@ -291,7 +291,7 @@ def _added_loss(grant: GrantRecord, source: Source, answer: Answer) -> Cost:
     return after - before
 
 
-class DataFrames(ABC):
+class ConvertibleRows(ABC):
     """Converts rows to data frames; columns that have only null are left out."""
 
     @abstractmethod

@@ -35,7 +35,7 @@ from stream.questions.answer_warnings import (
     warn_about_people,
 )
 from stream.questions.clamped_values import warn_about_clamping
-from stream.questions.result_text import DataFrames
+from stream.questions.result_text import ConvertibleRows
 
 Group = Mapping[str, str | int | float]
 """The value of each attribute of a group; a bin is written as ``[0, 10)``."""
@@ -57,7 +57,7 @@ def groups_of(source: Source, attributes: Sequence[str]) -> tuple[Group, ...] | 
     return cells_of(source.attributes, attributes)
 
 
-class Result(DataFrames, Answer):
+class Result(ConvertibleRows, Answer):
     """An ``Answer`` with its question, groups and warnings, which JSON and ``==`` ignore.
 
     ``estimate`` is the number, ``interval`` its 95 % confidence interval, and ``alpha`` an error bound of all answers of
@@ -274,7 +274,7 @@ class Result(DataFrames, Answer):
     __hash__ = Answer.__hash__
 
 
-class Results(DataFrames, Sequence[Result]):
+class Results(ConvertibleRows, Sequence[Result]):
     """An immutable sequence of ``Result`` in the order of the questions.
 
     Examples:

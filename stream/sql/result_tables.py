@@ -19,7 +19,7 @@ from stream.questions.result_text import (
     INFORMATIVE_SUFFIX,
     LOW_SUFFIX,
     NUMBER_SUFFIXES,
-    DataFrames,
+    ConvertibleRows,
     cost_of,
 )
 from stream.questions.results import list_warnings
@@ -29,7 +29,7 @@ from stream.sql.statement_questions import StatementPlan
 from stream.sql.stream_choice import Target, choose_stream, takes_max_price
 
 
-class Table(DataFrames, Sequence[dict[str, Any]]):
+class Table(ConvertibleRows, Sequence[dict[str, Any]]):
     """The result of a statement: a sequence of rows, each a mapping by column name.
 
     - A number in column ``n`` has its error bound in column ``n ±``, which is null if the answer has none.

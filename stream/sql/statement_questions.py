@@ -104,7 +104,7 @@ class StreamCheck:
                     or f"column '{to_one_line(column)}', where {to_one_line(where)}: {error}"
                 )
                 raise StatementError(message) from None
-        if not self._is_hidden(query):
+        if not self._noise_fits_question(query):
             raise StatementError(f"column '{to_one_line(column)}': {samplers.wide_noise_message('answers')}")
         if self._lacks_counts and column:
             raise StatementError(
@@ -125,14 +125,17 @@ class StreamCheck:
                 return f"where {to_one_line(written)}: {error}"
         return None
 
-    def _is_hidden(self, query: Mapping[str, Any]) -> bool:
-        """Return whether laplace noise can hide a sum. A mean is a sum and a count, which share the ε of the answer."""
+    def _noise_fits_question(self, query: Mapping[str, Any]) -> bool:
+        """Return whether the noise that a sum needs fits the noise's number range.
+
+        A mean is a sum and a count, which share the ε of the answer.
+        """
         if "person_sum" in query and isinstance(self._calibration, AnswersCalibration):
             summed = self._attributes[query["person_sum"]]
             width = person_sensitivity(self._source, summed, query["bound"]) if isinstance(summed, Integers) else 1
             return samplers.noise_fits(self._calibration, max(1, width), 1)
         if (spread := next((form for form in _SPREAD_FORMS if form in query), None)) is not None:
-            return self._is_spread_hidden(spread, query)
+            return self._noise_fits_spread(spread, query)
         form = next((form for form in _SUM_FORMS if form in query), None)
         domain = None if form is None else self._attributes[query[form]]
         if (
@@ -148,8 +151,8 @@ class StreamCheck:
         width = numbers * max(1, total_sensitivity(self._source, domain, centre))
         return samplers.noise_fits(self._calibration, width, numbers)
 
-    def _is_spread_hidden(self, form: str, query: Mapping[str, Any]) -> bool:
-        """Return whether laplace noise can hide the three numbers of a variance."""
+    def _noise_fits_spread(self, form: str, query: Mapping[str, Any]) -> bool:
+        """Return whether the noise that the three numbers of a variance need fits its number range."""
         if not isinstance(self._calibration, AnswersCalibration):
             return True
         size = self._attributes[query[form]].size
@@ -315,10 +318,10 @@ def _excluded_rows(where: str, source: TableSource, groups: tuple[str, ...]) -> 
 
 
 def _cells_with_dates(source: TableSource, leaf: Codes, name: str) -> list[tuple[int, int]] | None:
-    """Return the ranges of an attribute's cells that have dates of a leaf about the same column.
+    """Return the ranges of the cells of ``name`` that contain dates which ``leaf`` accepts.
 
-    The leaf's attribute reads the column with another granularity. None if the two attributes are not granularities of
-    one column with the same range: in different ranges a value out of range counts as different dates.
+    Both attributes read the same column, with different granularities. None if they read different columns, or
+    declare different ranges or time zones: a value outside one range is clamped to another date than in the other.
     """
     domains = source.attributes[leaf.attribute], source.attributes[name]
     if source.column_of(leaf.attribute) != source.column_of(name):
@@ -352,16 +355,16 @@ class _Attributes:
     def __contains__(self, name: str) -> bool:
         return name.casefold() in self._folded
 
-    def find_attribute(self, name: str, where: str) -> str:
+    def find_attribute(self, name: str, clause: str) -> str:
         """Return the declared name; a name in another case is accepted if it is unambiguous."""
         if name in self._names:
             return name
         if is_calendar_name(name):
-            return calendar_attribute(name, self._source, lambda base: self.find_attribute(base, where))
+            return calendar_attribute(name, self._source, lambda base: self.find_attribute(base, clause))
         if len(alike := self._folded.get(name.casefold(), [])) == 1:
             return alike[0]
         hint = did_you_mean(name, self._names) or f"; there are {quote_names(self._names)}"
-        raise StatementError(f"{where}: no attribute is called {quote_name(name)}{hint}")
+        raise StatementError(f"{clause}: no attribute is called {quote_name(name)}{hint}")
 
     def resolve_condition(self, text: str | None) -> str | None:
         """Return a condition in which attributes replace calendar functions."""

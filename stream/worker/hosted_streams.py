@@ -41,8 +41,8 @@ def answering_mask(figures: StreamColumns) -> npt.NDArray[np.bool_]:
 class LifeCycle:
     """The states of a partition's streams, by slot.
 
-    ``reasons`` has the reasons why streams have ended or are refused. ``turns`` has the ``turn`` (see
-    ``WindowAndGroup``) of each standing stream's last answer.
+    ``reasons`` has the reasons why streams have ended or are refused. ``turns`` has, for each standing
+    stream, the place of its last answered question in the order of windows and groups.
     """
 
     def __init__(self, columns: StreamColumns) -> None:
@@ -328,7 +328,10 @@ class HostedStreams:
         return Spans(self.texts.texts.spans.data, figures.name_at, figures.name_size)
 
     def barrier_of_round(self, slot: int, tops: int) -> int:
-        """Return the barrier ρ + s of the round that follows ``tops`` charged answers."""
+        """Return the barrier of the round that follows ``tops`` charged answers.
+
+        A barrier is the threshold's noise plus the shift.
+        """
         return int(self.terms_at(slot).barriers([self.noise.subkey(slot, DrawRole.THRESHOLD)], [tops])[0])
 
     def mark_uncertain_status(self, recent: int) -> None:

@@ -81,9 +81,11 @@ def test_a_period_that_is_over_is_told_so(driver: Driver) -> None:
 def test_up_says_that_another_program_has_the_usual_port() -> None:
     """Producers with the usual address would write to the other program's broker."""
     moved = "127.0.0.1:22776"
-    assert "Another program has 127.0.0.1:9092" in describe_addresses(moved, Path("logs"), None, started_it=True)
+    assert "Another program has 127.0.0.1:9092" in describe_addresses(
+        moved, Path("logs"), None, started_broker=True
+    )
     for address, port, started in (("127.0.0.1:9092", None, True), (moved, 22776, True), (moved, None, False)):
-        assert "Another" not in describe_addresses(address, Path("logs"), port, started_it=started)
+        assert "Another" not in describe_addresses(address, Path("logs"), port, started_broker=started)
 
 
 def test_source_commands_give_and_show_the_engine(driver: Driver) -> None:

@@ -195,9 +195,9 @@ class RunningMonitor:
 
 @contextmanager
 def run_monitor(settings: Settings, folder: Path, port: int) -> Iterator[RunningMonitor]:
-    """Run the monitor as a child process, with its token file in ``folder``."""
+    """Run the monitor as a child process, with its names file and two token files in ``folder``."""
     operator, viewer, names = folder / OPERATOR_FILE, folder / VIEWER_FILE, folder / NAMES_FILE
-    make_first_names(names, {"operator": operator, "viewer": viewer})
+    create_names_file(names, {"operator": operator, "viewer": viewer})
     monitor_settings = settings.model_copy(
         update={
             "monitor_port": _free_port(settings.monitor_host, port),
@@ -213,8 +213,8 @@ def run_monitor(settings: Settings, folder: Path, port: int) -> Iterator[Running
         yield RunningMonitor(service, address, operator, viewer)
 
 
-def make_first_names(names: Path, files: dict[AccessRole, Path]) -> None:
-    """Create the token file ``names``, and a file with one token for each role, unless ``names`` exists."""
+def create_names_file(names: Path, files: dict[AccessRole, Path]) -> None:
+    """Create the names file, and for each role a file with its first token, unless the names file exists."""
     if names.exists():
         return
     now, tokens = int(time.time()), []
@@ -222,7 +222,7 @@ def make_first_names(names: Path, files: dict[AccessRole, Path]) -> None:
         text = generate_token()
         (replace_secret if path.exists() else write_secret)(path, text)
         tokens.append(Token.from_text(text, role, role, created=now))
-    # ``names`` is written last, so that the next start creates all tokens again after a crash.
+    # The names file is written last, so that the next start creates all tokens again after a crash.
     change_names(names, lambda before: (TokenFile(tokens=(*before.tokens, *tokens)), None))
 
 

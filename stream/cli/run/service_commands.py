@@ -204,7 +204,7 @@ def up(
         raise CommandError(str(error)) from None
     with lock_folder(folder) as holder, ExitStack() as stack:
         key_file = key_file or folder / "noise.key"
-        _require_key(key_file)
+        _create_key_if_missing(key_file)
         if alerts is not None:
             check_targets(alerts)
         broker = LocalBroker(folder / "broker")
@@ -252,7 +252,9 @@ def up(
         stack.callback(monitor.ask_to_stop)
         for service in services:
             stack.callback(service.ask_to_stop)
-        where = describe_addresses(running.bootstrap, folder / "logs", broker_port, started_it=broker.started_it)
+        where = describe_addresses(
+            running.bootstrap, folder / "logs", broker_port, started_broker=broker.started_it
+        )
         for _ in _while_running(services, monitor):
             if broker.status() != running:
                 raise CommandError(f"the broker ended, so the services are stopped; see {broker.log}")
@@ -264,12 +266,12 @@ def up(
         raise CommandError(f"the {ended.role} service ended; see {ended.log}")
 
 
-def describe_addresses(bootstrap: str, logs: Path, port: int | None, *, started_it: bool) -> str:
+def describe_addresses(bootstrap: str, logs: Path, port: int | None, *, started_broker: bool) -> str:
     """Describe where a started installation is; if another program has the usual port, say whom that concerns."""
     usual = Settings.model_fields["bootstrap"].default
-    rest = "" if started_it else ", all but the broker, which ran before"
+    rest = "" if started_broker else ", all but the broker, which ran before"
     where = f"SOTTO_BOOTSTRAP={bootstrap}, logs in {logs}; Ctrl-C stops it{rest}"
-    if not started_it or port is not None or bootstrap == usual:
+    if not started_broker or port is not None or bootstrap == usual:
         return where
     return (
         f"{where}\nAnother program has {usual}: producers and clients outside this folder need the address above"
@@ -289,7 +291,7 @@ def warn_about_witnesses(settings: Settings) -> None:
             print_warnings([f"witness: {error}; without it, a rollback is not detected"])
 
 
-def _require_key(key_file: Path) -> None:
+def _create_key_if_missing(key_file: Path) -> None:
     if not key_file.exists():
         key_file.parent.mkdir(parents=True, exist_ok=True)
         NoiseKey.generate().save(key_file)

@@ -33,7 +33,10 @@ _KEY_CONTEXT = "sotto 2026 audit noise key v1"
 
 @dataclass
 class _AuditRun:
-    """One run on one side: its source and streams, the answers so far, and whether it has ended."""
+    """One run on one of the two neighboring data sets (its side).
+
+    It has a source and streams, the answers so far, and whether it has ended.
+    """
 
     side: int
     source: str
@@ -55,7 +58,7 @@ def sample(case: Case, *, runs: int, seed: int) -> tuple[Samples, str]:
         runs_of_batch = _Installation(case, driver).play(min(RUNS_AT_A_TIME, runs - first))
         for run in runs_of_batch:
             transcripts[run.side].append(tuple(run.answers))
-        method = _method(driver)
+        method = _calibration_method(driver)
     return transcripts, method
 
 
@@ -129,7 +132,7 @@ class _Installation:
                     self._driver.advance(source, sent.until),
                 ):
                     for answer in answers:
-                        # An answer of a period's stream belongs to the run of its model.
+                        # A stream NAME@PERIOD belongs to the run that opened NAME.
                         run_of[answer.stream.partition("@")[0]].answers.append(self._case.content_of(answer))
 
     def _ask(self, runs: list[_AuditRun], indexes: range) -> None:
@@ -156,7 +159,7 @@ class _Installation:
             run.has_ended = not may_resume and run.answers[-1] == HALTED
 
 
-def _method(driver: Driver) -> str:
+def _calibration_method(driver: Driver) -> str:
     value = driver.records(driver.topics.control)[-1].value or b"{}"
     return str(msgspec.json.decode(value)["calibration"].get("method", ""))
 

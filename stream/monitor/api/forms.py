@@ -28,7 +28,7 @@ from schemas import (
     ValuesSource,
 )
 from schemas.mechanisms import MAX_UNIVERSE
-from stream.budget.mechanism_choice import ChosenStream, choose_mechanism, compare_for_source, describe_opening
+from stream.budget.mechanism_choice import ChosenStream, choose_mechanism, compare_for_source, opening_warning
 from stream.budget.openings import facts_for_plan, plan_stream, require_reach
 from stream.budget.plan_facts import SourceOptions, accepted_forms
 from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
@@ -279,7 +279,7 @@ def _plan_opening(
 ) -> tuple[ChosenStream, Calibration, str | None]:
     chosen = choose_mechanism(asked, source)
     calibration = plan_stream(chosen.spec, source)
-    warning = describe_opening(chosen, calibration, source, about_rows=guesses.rows, expected=guesses.answer)
+    warning = opening_warning(chosen, calibration, source, about_rows=guesses.rows, expected=guesses.answer)
     return chosen, calibration, warning
 
 

@@ -78,7 +78,7 @@ class EstimatedShare:
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[ReleaseCalibration, ...]:
     """Return the calibrations of textbook, basic and, if δ > 0, optimal composition.
 
-    The stream's (ε, δ) protects a person with up to ``contributions`` events, each of which is
+    The stream's (ε, δ) protects a person with up to ``facts.records_per_person`` events, each of which is
     ε0-private. ``alpha`` bounds the error of every category's share after ``expected_queries`` events. In
     the textbook's calibration it is Hoeffding's bound.
     """
@@ -126,8 +126,8 @@ def estimate_shares(
     person's own category and q the probability of each other category. The intervals are Clopper-Pearson
     intervals with β/k for each of the k categories. With probability 1 − ``beta`` all of them contain the
     shares among the people who answered, and also the shares in a population from which these people were
-    drawn independently. ``deviation`` is the standard deviation of the estimate that the noise causes, if
-    the true share equals the estimate.
+    drawn independently. ``deviation`` is the standard deviation that the noise gives the estimate, if the
+    true share equals the estimate.
     """
     events = sum(counts)
     own, other = law.probabilities

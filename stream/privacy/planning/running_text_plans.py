@@ -42,7 +42,10 @@ from stream.privacy.planning.unknown_groups_plans import (
 SIZE_PART: Final = Fraction(1, 8)
 """The part of ε for the test of the texts' size."""
 MOST_NODES: Final = 16
-"""Maximum number of nodes that an answer adds up, each with noise per text; more hardly lower a threshold."""
+"""Maximum number of nodes that an answer adds up, each with noise per text.
+
+With more nodes the threshold would hardly be lower.
+"""
 
 _DIGITS: Final = 80
 _ABOVE: Final = 1 + Decimal(10) ** -60
@@ -66,26 +69,26 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCoun
 def _with_threshold(spec: StreamSpec, facts: SourceFacts, tree: CountingTree) -> RunningCountCalibration:
     draft = _draft_at(spec.epsilon, spec, facts, tree)
     require_fit(float(1 / node_rate(draft)), ", or register a source with a smaller total")
-    release_share = _release_share(draft, facts.contribution)
-    if min(release_share, _size_share(draft) / 2 - Decimal(DELTA_PER_DRAW)) <= 0:
+    release_delta = _release_delta(draft, facts.contribution)
+    if min(release_delta, _size_test_delta(draft) / 2 - Decimal(DELTA_PER_DRAW)) <= 0:
         raise PlanError(
             f"epsilon, delta: ε {spec.epsilon:.3g} and δ {spec.delta:.3g} leave too little δ for the release of texts over {tree.steps:,} "
             "windows; lower epsilon or raise delta"
         )
 
-    def room_at(epsilon: float) -> int | None:
+    def size_noise_margin_at(epsilon: float) -> int | None:
         other = _draft_at(epsilon, spec, facts, tree)
-        if _release_share(other, facts.contribution) <= 0:
+        if _release_delta(other, facts.contribution) <= 0:
             return None
-        return least_room(_size_rate(other), _size_share(other) / 2, MOST_WINDOW_BYTES // 4)
+        return least_room(_size_rate(other), _size_test_delta(other) / 2, MOST_WINDOW_BYTES // 4)
 
-    if (room := room_at(spec.epsilon)) is None:
+    if (room := size_noise_margin_at(spec.epsilon)) is None:
         raise PlanError(
             f"epsilon, delta: with ε {spec.epsilon:.3g}, a total of {facts.contribution:,} and texts of up to {facts.text_bytes} bytes, the "
             "noise of the test of the texts' size would exceed half of the size limit; "
-            + size_remedy(spec.epsilon, room_at, "the source's total")
+            + size_remedy(spec.epsilon, size_noise_margin_at, "the source's total")
         )
-    threshold = _least_threshold(draft, facts.contribution, release_share)
+    threshold = _least_threshold(draft, facts.contribution, release_delta)
     return draft.model_copy(
         update={"threshold": threshold, "size_threshold": MOST_WINDOW_BYTES + 1 - (2 * room - 1)}
     )
@@ -103,30 +106,34 @@ def _draft_at(epsilon: float, spec: StreamSpec, facts: SourceFacts, tree: Counti
     return draft_tree(changed, facts, "basic", tree).model_copy(update=limits)
 
 
-def _allowed(calibration: RunningCountCalibration) -> Decimal:
+def _allowed_probability(calibration: RunningCountCalibration) -> Decimal:
     """Return δ/(1 + e^ε): how probably texts that only one person has may be revealed."""
     with localcontext(prec=_DIGITS):
         return Decimal(calibration.delta) / (1 + Decimal(calibration.epsilon).exp()) / _ABOVE
 
 
-def _size_share(calibration: RunningCountCalibration) -> Decimal:
+def _size_test_delta(calibration: RunningCountCalibration) -> Decimal:
     with localcontext(prec=_DIGITS):
-        return _allowed(calibration) * DELTA_SHARE.numerator / DELTA_SHARE.denominator
+        return _allowed_probability(calibration) * DELTA_SHARE.numerator / DELTA_SHARE.denominator
 
 
-def _release_share(calibration: RunningCountCalibration, total: int) -> Decimal:
+def _release_delta(calibration: RunningCountCalibration, total_contribution: int) -> Decimal:
     with localcontext(prec=_DIGITS):
-        return _allowed(calibration) - _size_share(calibration) - sampling_distance(calibration, total)
+        return (
+            _allowed_probability(calibration)
+            - _size_test_delta(calibration)
+            - sampling_distance(calibration, total_contribution)
+        )
 
 
-def sampling_distance(calibration: RunningCountCalibration, total: int) -> Decimal:
+def sampling_distance(calibration: RunningCountCalibration, total_contribution: int) -> Decimal:
     """Bound the distance of the drawn noise from its ideal law, for all noise that concerns one person."""
     moved = calibration.levels * calibration.sensitivity_steps
     tested = calibration.steps + 1
-    return Decimal(DELTA_PER_DRAW) * (moved + tested + total * calibration.steps)
+    return Decimal(DELTA_PER_DRAW) * (moved + tested + total_contribution * calibration.steps)
 
 
-def _least_threshold(calibration: RunningCountCalibration, total: int, allowed: Decimal) -> int:
+def _least_threshold(calibration: RunningCountCalibration, total_contribution: int, allowed: Decimal) -> int:
     """Return the least T at which texts of only one person are released with probability ``allowed`` at most.
 
     The search uses doubles. The result is checked in exact decimals, and raised if necessary.
@@ -134,30 +141,30 @@ def _least_threshold(calibration: RunningCountCalibration, total: int, allowed: 
     rate, nodes = node_rate(calibration), calibration.nodes
 
     def may_hold(threshold: int) -> bool:
-        together, apart = (sum_tail(float(rate), nodes, threshold - own) for own in (total, 1))
-        return calibration.steps * max(together, total * apart) <= float(allowed)
+        together, apart = (sum_tail(float(rate), nodes, threshold - own) for own in (total_contribution, 1))
+        return calibration.steps * max(together, total_contribution * apart) <= float(allowed)
 
-    low, high = total, 2 * total + 1
+    low, high = total_contribution, 2 * total_contribution + 1
     while not may_hold(high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if may_hold(middle) else (middle, high)
-    while release_probability(rate, nodes, total, high) * calibration.steps > allowed:
+    while release_probability(rate, nodes, total_contribution, high) * calibration.steps > allowed:
         high += 1
     return high
 
 
 @lru_cache(maxsize=1024)
-def release_probability(rate: Fraction, nodes: int, total: int, threshold: int) -> Decimal:
+def release_probability(rate: Fraction, nodes: int, total_contribution: int, threshold: int) -> Decimal:
     """Return the largest probability with which texts that only one person has reach T in a window.
 
-    The person has ``total`` events in all. The probability is largest if all of them have the same text, or
-    if each has a different text.
+    The person has ``total_contribution`` events in all. The probability is largest if all of them have the
+    same text, or if each has a different text.
     """
     with localcontext(prec=_DIGITS):
-        together, apart = (sum_tail_above(rate, nodes, threshold - own) for own in (total, 1))
-        return max(together, total * apart)
+        together, apart = (sum_tail_above(rate, nodes, threshold - own) for own in (total_contribution, 1))
+        return max(together, total_contribution * apart)
 
 
 def sum_tail_above(rate: Fraction, nodes: int, at_least: int) -> Decimal:
@@ -209,7 +216,10 @@ def text_interval(calibration: RunningCountCalibration, nodes: int, noisy: int) 
 
 
 def count_released_with(calibration: RunningCountCalibration, chance: float) -> int:
-    """Return a count with which a text is released in a window with probability ``chance``, at least ½."""
+    """Return a true count at which a text is released with probability ``chance`` or more.
+
+    ``chance`` must be at least ½.
+    """
     law = node_law(calibration)
     beyond = half_width(law, calibration.nodes, 2.0 * (1.0 - chance)) if chance > 0.5 else 0
     return (calibration.threshold or 1) + beyond

@@ -204,7 +204,7 @@ def _window_limits(max_length: int, steps: int, epsilon: float, delta: Fraction)
     """
     longest = largest_text(max_length)
 
-    def room_at(epsilon: float) -> int | None:
+    def size_noise_margin_at(epsilon: float) -> int | None:
         law = size_rate(Fraction(epsilon) / steps, longest)
         return least_room(law, _share_of_size_test(epsilon, delta), MOST_WINDOW_BYTES // 2)
 
@@ -213,11 +213,11 @@ def _window_limits(max_length: int, steps: int, epsilon: float, delta: Fraction)
             f"epsilon, delta: ε {epsilon:.3g} and δ {float(delta):.3g} for each answer leave too little δ for the test of a "
             "window's size; lower epsilon or raise delta"
         )
-    if (room := room_at(epsilon)) is None:
+    if (room := size_noise_margin_at(epsilon)) is None:
         raise PlanError(
             f"epsilon, delta: with ε {epsilon:.3g} and δ {float(delta):.3g} for each answer and texts of up to {max_length} bytes, "
             "the noise of the test of a window's size would exceed half of the size limit; "
-            + size_remedy(epsilon, room_at, "answers or the source's contribution")
+            + size_remedy(epsilon, size_noise_margin_at, "answers or the source's contribution")
         )
     return {"text_bytes": longest, "most_bytes": MOST_WINDOW_BYTES, "size_threshold": MOST_WINDOW_BYTES + 1 - room}
 
@@ -229,13 +229,16 @@ def _share_of_size_test(epsilon: float, delta: Fraction) -> Decimal:
         return Decimal(share.numerator) / share.denominator / (1 + Decimal(epsilon).exp())
 
 
-def size_remedy(epsilon: float, room_at: Callable[[float], int | None], bound: str) -> str:
+def size_remedy(epsilon: float, size_noise_margin_at: Callable[[float], int | None], bound: str) -> str:
     """Return the remedy if the size test has no room; it names a larger ε only if this helps.
 
     A larger ε makes the test's noise smaller, but leaves a smaller probability for its failure.
     """
     factors = (1.1**step for step in range(1, 96))
-    if any(epsilon * factor < _LARGEST_EPSILON and room_at(epsilon * factor) is not None for factor in factors):
+    if any(
+        epsilon * factor < _LARGEST_EPSILON and size_noise_margin_at(epsilon * factor) is not None
+        for factor in factors
+    ):
         return f"raise epsilon, lower {bound}, or declare a smaller max_length"
     return f"a larger epsilon does not help: lower {bound}, or declare a smaller max_length"
 

@@ -1,8 +1,9 @@
 """Reads tables on servers, and in DuckDB files, through Ibis: one statement, and so one snapshot.
 
 User names, passwords and tokens come from the variables of each server's own client and are never part of a source.
-A secret may also be in an owner-only file: the variable NAME_FILE has the path of a file with the secret NAME. Each
-statement ends after the reading time; nothing is written, not even temporary objects of Ibis.
+A secret may also be in an owner-only file: the variable NAME_FILE has the path of a file with the secret NAME. The
+server stops a statement after SOTTO_TABLE_READING_SECONDS (except Spark). Nothing is written, and no temporary objects
+are created, except the temporary view ``sotto`` of Spark's session.
 
 The statement selects the requested columns, and Ibis compiles it. Integers, floating-point numbers, booleans, texts,
 dates, times and decimals with a fraction are read as they are; other scalars, and whole decimals, as text. An error
@@ -262,7 +263,7 @@ def _is_read_as_text(kind: Any) -> bool:
 
 
 def _make_table(table: Any, read_batches: Callable[[Any], Iterator[Any]]) -> DatabaseTable:
-    """Return the table of an Ibis expression; ``read_batches`` runs the statement of another expression."""
+    """Return a table; ``read_batches`` runs an expression over this table and yields Arrow batches."""
     return DatabaseTable(
         column_types(table.schema()),
         lambda names: read_batches(select_columns(table, names)),

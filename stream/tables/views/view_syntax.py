@@ -214,7 +214,7 @@ class ViewText:
 
 
 def _uses_of_first_operand(node: exp.Expr) -> int:
-    """Return the number of operations of the plan that contain the node's first operand."""
+    """Return how many operations of the compiled view repeat the node's first operand."""
     if isinstance(node, exp.In | exp.Case):
         return max(1, len(node.args.get("expressions" if isinstance(node, exp.In) else "ifs") or ()))
     return 2 if isinstance(node, exp.Between | exp.Nullif) else 1
@@ -367,7 +367,7 @@ class ExpressionParser:
         text = str(given.this) if isinstance(given, exp.Literal) and not given.is_string else ""
         if not text.isdecimal() or len(text) > _MAX_DIGITS or not least <= int(text) <= _MAX_SUBSTRING:
             self._text.refuse(
-                node, "SUBSTRING at no fixed place", f"write whole numbers from 1 to {_MAX_SUBSTRING}"
+                node, "SUBSTRING at no fixed place", f"write a whole number from {least} to {_MAX_SUBSTRING}"
             )
         return int(text)
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from stream.cli.app import app
 from stream.cli.output import CommandError
-from stream.cli.run.monitor_commands import make_first_names
+from stream.cli.run.monitor_commands import create_names_file
 from stream.monitor.api.tokens import TokenError
 from tests.commands import run_sotto
 
@@ -48,7 +48,7 @@ def test_a_port_that_is_none_is_refused_by_name(command: tuple[str, ...], port: 
 
 def test_a_port_in_use_ends_a_service_with_one_line(tmp_path: Path) -> None:
     names = tmp_path / "names.json"
-    make_first_names(names, {"viewer": tmp_path / "viewer.token"})
+    create_names_file(names, {"viewer": tmp_path / "viewer.token"})
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         monitor = run_sotto("serve", "monitor", "--port", port, SOTTO_MONITOR_NAMES_FILE=str(names))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.cli.run.monitor_commands import make_first_names
+from stream.cli.run.monitor_commands import create_names_file
 from stream.monitor.api.models import AccessRole
 from stream.monitor.api.tokens import (
     REREAD_SECONDS,
@@ -233,13 +233,13 @@ def test_a_first_start_makes_both_names_once_and_what_was_revoked_stays_so(tmp_p
     files: dict[AccessRole, Path] = {"operator": tmp_path / "o.token", "viewer": tmp_path / "v.token"}
     files["viewer"].write_text("from an earlier version")
     files["viewer"].chmod(0o600)
-    make_first_names(path, files)
+    create_names_file(path, files)
     texts = {role: file.read_text().strip() for role, file in files.items()}
     for role, text in texts.items():
         found = read_names(path).bearer(text, NOW)
         assert found is not None
         assert (found.name, found.role) == (role, role)
     change_names(path, lambda names: names.revoke("viewer", NOW))
-    make_first_names(path, files)
+    create_names_file(path, files)
     assert {role: file.read_text().strip() for role, file in files.items()} == texts
     assert read_names(path).bearer(texts["viewer"], NOW) is None
