@@ -50,7 +50,7 @@ def warn_about_clamping(
         else _describe_quantile(answer, query, attributes)
     )
     ends = _describe_ends(attributes, predicates, query.where, query.group_by or ())
-    return (*lines, *ends)
+    return (*lines, *_describe_person_sum(attributes, query), *ends)
 
 
 def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
@@ -73,6 +73,13 @@ def _describe_numbers(attributes: Mapping[str, Domain], name: str | None) -> tup
     if domain is None or not _is_clamped(domain):
         return ()
     return (f"values of '{name}' outside {_range_text(domain)} count as its ends; no ± covers this",)
+
+
+def _describe_person_sum(attributes: Mapping[str, Domain], query: Query) -> tuple[str, ...]:
+    domain, bound = attributes.get(query.person_sum or ""), query.bound
+    if bound is None or not isinstance(domain, Integers | Decimals) or domain.minimum >= 0:
+        return ()
+    return (f"each person's sum counts from -{bound} to {bound}: lower sums count as -{bound}",)
 
 
 def _describe_quantile(answer: Answer, query: Query, attributes: Mapping[str, Domain]) -> tuple[str, ...]:
@@ -115,15 +122,38 @@ def _describe_ends(
 def _ends_in_condition(text: str, attributes: Mapping[str, Domain]) -> Iterator[tuple[str, bool]]:
     """Yield each end of a range beyond which a condition holds for other rows than at the end.
 
-    An end is an attribute, and whether it is the last end.
+    An end is an attribute, and whether it is the last end. A condition holds for other rows if it distinguishes the end
+    from values beyond it, or compares with a number beyond it and holds at the end.
     """
+    beyond = set(_ends_before_numbers(text, attributes))
     wider = _widen(attributes)
     predicate = _parse(text, {**attributes, **{name: domain for name, (domain, _) in wider.items()}})
     for leaf in _list_leaves(predicate):
         if leaf.attribute in wider:
-            first = wider[leaf.attribute][1]
+            wide, first = wider[leaf.attribute]
             after = first + attributes[leaf.attribute].size
             yield from ((leaf.attribute, cut == after) for cut in leaf.cuts if cut in {first, after})
+            beyond.update(
+                (leaf.attribute, cut > after) for cut in leaf.cuts if 0 < cut < first or after < cut < wide.size
+            )
+    for name, is_last in beyond:
+        if is_last in _ends_in_groups(text, name, attributes):
+            yield name, is_last
+
+
+def _ends_before_numbers(text: str, attributes: Mapping[str, Domain]) -> Iterator[tuple[str, bool]]:
+    """Yield each end of a clamped range of numbers if a condition compares with a number beyond it.
+
+    Of bins, conditions may name the edges only.
+    """
+    from stream.questions.predicate_limits import find_number_comparisons  # noqa: PLC0415  (imports the SQL parser)
+
+    for name, _, _, number in find_number_comparisons(text, attributes):
+        domain = attributes[name]
+        if not isinstance(domain, Integers | Decimals) or not _is_clamped(domain):
+            continue
+        if not domain.minimum <= number <= domain.maximum:
+            yield name, number > domain.maximum
 
 
 def _ends_in_groups(where: str, name: str, attributes: Mapping[str, Domain]) -> Iterator[bool]:
@@ -182,10 +212,19 @@ def _with_cells_beyond(domain: Domain) -> tuple[Domain, int]:
             is_hours = domain.granularity == "hour"
             first = days.first - 1 if is_hours else days.start(-1)
             last = days.last + 1 if is_hours else days.start(days.size + 1) - 1
-            wide = Dates.model_validate(
-                {**domain.model_dump(), "minimum": format_day(first), "maximum": format_day(last)}
+            # Conditions may name dates that are years beyond the range.
+            years = _HOURLY_YEARS if is_hours else _DAILY_YEARS
+            begin, end = (int(format_day(day)[:4]) for day in (days.first, days.last))
+            ranges = (
+                (f"{max(1, begin - years):04}-01-01", f"{min(9998, end + years):04}-12-31"),
+                (format_day(first), format_day(last)),
             )
-            return wide, wide.calendar.cell_at(domain.calendar.start(0))
+            declared = domain.model_dump()
+            for minimum, maximum in ranges:
+                with suppress(ValueError):  # the wider range may exceed a limit of domains
+                    wide = Dates.model_validate({**declared, "minimum": minimum, "maximum": maximum})
+                    return wide, wide.calendar.cell_at(domain.calendar.start(0))
+            raise ValueError("the domain cannot be wider")
         case _:
             raise ValueError("no value lies beyond the domain")
 
@@ -240,5 +279,9 @@ def _is_clamped(domain: Domain) -> bool:
         case _:
             return False
 
+
+_DAILY_YEARS: Final = 1000
+_HOURLY_YEARS: Final = 40
+"""Years beyond a range of days or longer periods, and of hours, in which conditions are examined."""
 
 _VALUE_FORMS: Final = ("sum", "mean", "quantile", "iqr", "variance", "stddev", "person_sum")

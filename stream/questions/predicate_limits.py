@@ -60,6 +60,21 @@ def _rows_of_predicate(text: str, attributes: Mapping[str, Domain]) -> str | Non
 
 
 def _warn_about_comparisons(text: str, attributes: Mapping[str, Domain]) -> Iterator[str]:
+    for declared, sign, constant, number in find_number_comparisons(text, attributes):
+        domain = attributes[declared]
+        if isinstance(domain, Numeric) and (rows := _rows_of_comparison(domain, sign, number)):
+            values = "whole numbers" if isinstance(domain, Integers) else f"multiples of {domain.step:g}"
+            yield (
+                f"where: {declared} {sign} {constant} holds for {rows}; '{declared}' is declared as {values} "
+                f"from {domain.minimum:.15g} to {domain.maximum:.15g}"
+            )
+
+
+def find_number_comparisons(text: str, attributes: Mapping[str, Domain]) -> list[tuple[str, str, str, Decimal]]:
+    """Return each comparison of an attribute with a number: attribute, sign, and the number as written and exact.
+
+    Texts that cannot be parsed have none; the worker refuses them.
+    """
     folded: dict[str, list[str]] = {}
     for name in attributes:
         folded.setdefault(name.casefold(), []).append(name)
@@ -75,16 +90,9 @@ def _warn_about_comparisons(text: str, attributes: Mapping[str, Domain]) -> Iter
         [tree] = _DIALECT.parser().parse_into(exp.Condition, tokens, text)
         comparisons = [(*one, Decimal(one[-1])) for one in _number_comparisons(tree)] if tree is not None else []
     except Exception:  # noqa: BLE001 - the worker refuses a text that cannot be parsed
-        return
-    for attribute, sign, constant, number in comparisons:
-        declared = find_attribute(attribute)
-        domain = None if declared is None else attributes[declared]
-        if isinstance(domain, Numeric) and (rows := _rows_of_comparison(domain, sign, number)):
-            values = "whole numbers" if isinstance(domain, Integers) else f"multiples of {domain.step:g}"
-            yield (
-                f"where: {declared} {sign} {constant} holds for {rows}; '{declared}' is declared as {values} "
-                f"from {domain.minimum:.15g} to {domain.maximum:.15g}"
-            )
+        return []
+    found = ((find_attribute(name), sign, constant, number) for name, sign, constant, number in comparisons)
+    return [(name, sign, constant, number) for name, sign, constant, number in found if name is not None]
 
 
 def _as_name(token: Token, text: str, declared: bool) -> Token:

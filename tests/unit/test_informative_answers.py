@@ -101,6 +101,7 @@ FEES = parse_source(
             "month": {"kind": "date", "granularity": "month", "minimum": "2024-01-01", "maximum": "2024-03-31"},
             "seen": {"kind": "timestamp", "granularity": "hour", "minimum": "2024-03-30", "maximum": "2024-03-31"},
             "cost": {"kind": "decimal", "minimum": 0, "maximum": 2.5, "step": 0.5},
+            "profit": {"kind": "integers", "minimum": -5, "maximum": 50, "outside": "reject"},
             "hour": {"kind": "timestamp", "granularity": "hour-of-day"},
             "grade": {"kind": "categories", "values": ["low", "high"], "ordered": True},
         },
@@ -157,6 +158,18 @@ def test_answer_warns_of_clamped_values(
             ("'day': 2024-01-01 also counts all earlier dates",),
         ),
         ({"where": "seen = '2024-03-31'"}, ("'seen': 2024-03-31T23Z also counts all later dates",)),
+        ({"where": "fee BETWEEN 40 AND 90"}, ("'fee': 50 also counts all higher values",)),
+        ({"where": "fee IN (-3, 1) OR fee > 90"}, ()),
+        ({"where": "cost <= 7.25 AND cost > 1"}, ("'cost': 2.5 also counts all higher values",)),
+        (
+            {"where": "day BETWEEN '2023-12-28' AND '2024-01-05'"},
+            ("'day': 2024-01-01 also counts all earlier dates",),
+        ),
+        (
+            {"where": "month <= '2025-06-30' AND month > '2024-01'"},
+            ("'month': 2024-03 also counts all later dates",),
+        ),
+        ({"where": "seen <= '2026-01-01'"}, ("'seen': 2024-03-31T23Z also counts all later dates",)),
         ({"where": "hour = 0 AND grade = 'low'"}, ()),
         ({"mean": "exact", "where": "fee = 50"}, ("'fee': 50 also counts all higher values",)),
         ({"group_by": ["month"]}, ("'month': 2024-01 also counts all earlier dates, 2024-03 all later ones",)),
@@ -172,6 +185,16 @@ def test_answer_warns_of_ends_that_count_values_beyond(asked: dict[str, Any], ex
     """A condition or a group may select the end of a clamped range, where values beyond it count too."""
     warnings = _answer({"estimate": 900.0}).with_question(_query(asked), FEES).question_warnings
     assert tuple(one for one in warnings if "also counts" in one) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("exact", ()), ("profit", ("each person's sum counts from -20 to 20: lower sums count as -20",))],
+)
+def test_person_sum_says_that_it_is_clamped_from_below(name: str, expected: tuple[str, ...]) -> None:
+    asked = _query({"person_sum": name, "bound": 20})
+    warnings = _answer({"estimate": -9.0}).with_question(asked, FEES).question_warnings
+    assert tuple(one for one in warnings if "each person's sum" in one) == expected
 
 
 def test_standing_stream_says_which_values_count_as_ends() -> None:
