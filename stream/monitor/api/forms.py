@@ -21,6 +21,7 @@ from schemas import (
     EventsSource,
     Integers,
     OpeningSpec,
+    PopulationRecord,
     RecordsSource,
     Source,
     StreamSpec,
@@ -255,17 +256,30 @@ CURVE_SECONDS: Final = 0.2
 """Seconds after which no further point of a curve's part is computed."""
 
 
-async def plan_opening(asked: OpeningSpec, source: Source, entry: SourceEntry, guesses: PlanQuery) -> Plan:
-    """Plan the opening of a stream: its mechanism, its error bound and its cost."""
+async def plan_opening(
+    asked: OpeningSpec,
+    source: Source,
+    entry: SourceEntry,
+    population: PopulationRecord | None,
+    guesses: PlanQuery,
+) -> Plan:
+    """Plan the opening of a stream: its mechanism, its error bound and its cost.
+
+    The source's ``population``, if it has one, pays too.
+    """
     chosen, calibration, uninformative = await _plan_in_thread(lambda: _plan_opening(asked, source, guesses))
     spec = chosen.spec
     cost = to_amount(stream_cost(calibration, source.accountant), source)
     left = entry.record.left
+    if population is not None and _is_affordable(left, population.left):
+        left = population.left
     return Plan(
         calibration=calibration,
         cost=cost,
         left=left,
-        affordable=_is_affordable(left, cost) and entry.record.state == "open",
+        affordable=_is_affordable(left, cost)
+        and entry.record.state == "open"
+        and (population is None or population.state == "open"),
         promises=promises(spec, calibration, counted=describe_table_bound(source)),
         windows=promised_windows(complete_spec(spec, source, clock=0), source),
         period=period_of(source),

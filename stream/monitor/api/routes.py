@@ -382,8 +382,9 @@ async def _plan(monitor: Monitor, call: ApiCall) -> Plan:
     spec: OpeningSpec = call.body
     entry = _find_source(monitor, spec.source)
     source = _show_readable_definition(lambda: views.definition(monitor.tables, entry))
+    population, _ = monitor.tables.shared.populations.get(entry.record.population or "", (None, 0.0))
     async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
-        return await forms.plan_opening(spec, source, entry, call.url_parameters)
+        return await forms.plan_opening(spec, source, entry, population, call.url_parameters)
 
 
 @_add_route("POST", "/api/populations", "Register a population", access="operator", body=RegisterPopulation)

@@ -260,3 +260,16 @@ async def test_a_budget_that_lasts_until_it_renews_is_forecast_so_and_counts_ane
         after = await get(client, "/api/budgets/feed")
     assert after["source"]["left"]["epsilon"] > 0.5
     assert "period 2" in after["source"]["meaning"]
+
+
+async def test_plan_counts_what_is_left_of_the_population() -> None:
+    """A population pays for each of its sources' streams, so a plan shows the lesser of both remainders."""
+    installation = Installation()
+    installation.open(spec("ward", epsilon=1.0))
+    installation.driver.register_population(PATIENTS | {"epsilon": 3.0})
+    installation.driver.join("feed", "patients")
+    installation.flow()
+    async with installation.web() as client:
+        plan = await post(client, "/api/plan", spec("what-if", epsilon=2.5))
+        assert (plan["affordable"], plan["left"]["epsilon"]) == (False, 2.0)
+        assert (await post(client, "/api/plan", spec("what-if", epsilon=2.0)))["affordable"]

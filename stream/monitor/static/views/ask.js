@@ -182,7 +182,9 @@ export function askView({ query, session }) {
     if (!isLatest() || asked !== stream.value) {
       return;
     }
-    setText(price, question ? describePrice(free, charged, offered.find((one) => one.stream === asked)?.mechanism ?? "", question.takesAlpha) : "");
+    const row = offered.find((one) => one.stream === asked);
+    const answers = row?.state !== "exhausted" || !row.reason;
+    setText(price, question && answers ? describePrice(free, charged, row?.mechanism ?? "", question.takesAlpha) : "");
     if (sql.value === suggested) {
       sql.value = suggested = statement ?? "";
       sql.placeholder = statement === null ? "This stream takes no SELECT; name another one after FROM." : "";
