@@ -71,15 +71,20 @@ def test_demo_holds_every_claim_it_prints_and_keeps_its_page_up(bootstrap: str, 
 
 
 def test_the_live_demo_asks_a_year_of_windows_once_and_finds_the_worst(bootstrap: str, tmp_path: Path) -> None:
-    done = run_in(
-        *("demo", "live", "--json", "--folder", str(tmp_path), "--port", str(free_port())),
-        environment={"SOTTO_BOOTSTRAP": bootstrap},
-        timeout=480,
-    )
+    """The claims hold; the promised α may fail in 5 % of the runs, but not in two runs one after the other."""
+    for number in range(2):
+        done = run_in(
+            *("demo", "live", "--json", "--folder", str(tmp_path / str(number)), "--port", str(free_port())),
+            environment={"SOTTO_BOOTSTRAP": bootstrap},
+            timeout=480,
+        )
+        report = json.loads(done.stdout)
+        broken = [check["claim"] for check in report["checks"] if not check["held"]]
+        if broken != ["above and below are right within the promised α"]:
+            break
     assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout)
     assert report["held"]
-    assert all(check["held"] for check in report["checks"])
+    assert broken == []
     assert report["departures"] == 336_776
     assert report["late"] > report["left_out"] > 0
     alerts = [one["aircraft"] for one in report["windows"] if one["alert"]]
