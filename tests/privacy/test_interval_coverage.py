@@ -1,6 +1,6 @@
 """Each published interval contains the true number in 95 of 100 cases: ordinary questions about a real table, many streams.
 
-Streams have different noise. Intervals of one question in different streams are independent, and those of one stream nearly so.
+Intervals of one question in different streams are independent. Those of one stream may depend on one another.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from tests.privacy.questions import QUESTIONS, conditions, groups, people
 from tests.privacy.service import open_all
 
 STREAMS = 40
+PMW_STREAMS = 120
+"""More than of other mechanisms, because each stream publishes few intervals that can miss."""
 SETTINGS = (("add-remove", 0.3, 0.0), ("replace", 0.1, 1e-6))
 """Settings with wide noise, so that an interval that is one step wider covers little more."""
 ATTRIBUTES = ("age", "sex", "education-num", "race", "income>50K")
@@ -107,41 +109,52 @@ def hits(answer: Answer, truths: tuple[float, ...]) -> Iterator[bool]:
 
 
 @lru_cache(maxsize=1)
-def covered() -> dict[str, list[bool]]:
-    """For each mechanism, whether each interval contains the true number."""
-    found: dict[str, list[bool]] = {}
+def covered() -> dict[str, list[list[bool]]]:
+    """For each mechanism and each of its streams, whether each interval contains the true number."""
+    found: dict[str, list[list[bool]]] = {}
     for neighbors, epsilon, delta in SETTINGS:
         driver = Driver(bytes(range(9, 41)), partitions=1)
         driver.register(adult_source(1000.0, 1e-3).model_copy(update={"neighbors": neighbors}))
         driver.register(source(neighbors=neighbors, epsilon=1000.0, delta=1e-3, grid=1.0))
         for name, (data, mechanism, questions) in asked(neighbors).items():
-            streams = [f"{name.replace(', ', '-').replace(' ', '-')}-{number}" for number in range(STREAMS)]
+            count = PMW_STREAMS if name == "pmw" else STREAMS
+            streams = [f"{name.replace(', ', '-').replace(' ', '-')}-{number}" for number in range(count)]
             budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "expected_queries": QUESTIONS}
             open_all(driver, (stream(one, data, mechanism=mechanism, **budget) for one in streams))
             answers = driver.ask_many(
                 {"id": "q", "stream": label, **query} for label in streams for query, _ in questions
             )
-            truths = [truth for _ in streams for _, truth in questions]
-            found.setdefault(name, []).extend(
-                hit for answer, truth in zip(answers, truths, strict=True) for hit in hits(answer, truth)
-            )
+            for start in range(0, len(answers), len(questions)):
+                pairs = zip(answers[start : start + len(questions)], questions, strict=True)
+                found.setdefault(name, []).append([hit for one, (_, truths) in pairs for hit in hits(one, truths)])
     return found
+
+
+def flatten(streams: list[list[bool]]) -> list[bool]:
+    return [hit for hits_of_one in streams for hit in hits_of_one]
+
+
+def standard_error(streams: list[list[bool]]) -> float:
+    """Of the part of intervals that contain the truth, if the intervals of one stream depend on one another."""
+    seen = flatten(streams)
+    excess = [sum(hits_of_one) - len(hits_of_one) * np.mean(seen) for hits_of_one in streams]
+    return float(np.sqrt(np.sum(np.square(excess))) / len(seen))
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_intervals_contain_the_truth_in_95_of_100_cases(name: str) -> None:
-    seen = covered()[name]
+    seen = flatten(covered()[name])
     assert len(seen) > 1000
-    assert np.mean(seen) == pytest.approx(0.95, abs=0.01 + 2.0 / np.sqrt(len(seen)) * 0.22)
+    assert np.mean(seen) == pytest.approx(0.95, abs=0.005 + 4.0 * standard_error(covered()[name]))
 
 
 def test_all_exact_intervals_together_contain_the_truth_in_95_of_100_cases() -> None:
-    seen = [hit for name in EXACT for hit in covered()[name]]
+    seen = [hit for name in EXACT for hit in flatten(covered()[name])]
     assert np.mean(seen) == pytest.approx(0.95, abs=0.01)
 
 
 @pytest.mark.parametrize("name", BOUNDED)
 def test_bounded_intervals_contain_the_truth_at_least_as_often(name: str) -> None:
-    seen = covered()[name]
+    seen = flatten(covered()[name])
     assert len(seen) > 500
-    assert np.mean(seen) >= 0.95 - 3.0 * 0.22 / np.sqrt(len(seen))
+    assert np.mean(seen) >= 0.95 - 5.0 * standard_error(covered()[name])
