@@ -136,7 +136,7 @@ def next_entry(values: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("changed", [3, 9, 10, 14])
-def test_trail_break_before_its_end_is_told_once_read(
+def test_trail_shows_a_break_once_its_entries_are_read(
     installation: Installation, tables: MonitorTables, changed: int
 ) -> None:
     """The entries before the end are checked when they are read, and so is the link from them to the end."""
@@ -148,7 +148,7 @@ def test_trail_break_before_its_end_is_told_once_read(
     assert tables.trail.broken == f"entry {changed + 1} does not contain the digest of the entry before it"
 
 
-async def test_api_tells_how_many_entries_are_unread(installation: Installation, tables: MonitorTables) -> None:
+async def test_api_marks_figures_with_unread_entries(installation: Installation, tables: MonitorTables) -> None:
     """Figures that may lack earlier entries are marked so until these entries are read."""
     again = Installation(driver=installation.driver, now=installation.now)
     earlier = split_at(tables, 12, trail_values(installation))

@@ -29,7 +29,8 @@ def long_trail(entries: int) -> Installation:
     return installation
 
 
-async def test_the_trail_is_exported_whole_or_filtered_and_no_cell_is_a_formula() -> None:
+async def test_trail_export_has_the_filtered_entries_and_no_formula() -> None:
+    """The CSV has all entries or those of one stream, and no cell that a spreadsheet would compute."""
     installation = lived()
     installation.driver.request(
         OpenStream(request="=cmd|' /C calc'!A0", stream=StreamSpec.model_validate(spec("late")))
@@ -56,7 +57,7 @@ async def test_the_trail_is_exported_whole_or_filtered_and_no_cell_is_a_formula(
             assert response.status == 401
 
 
-async def test_others_have_their_turn_between_any_two_parts_of_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trail_export_lets_other_requests_run_between_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, seen, rows = 0, [], []
 
     async def taken(_: web.StreamResponse, text: bytes) -> None:
@@ -81,7 +82,7 @@ async def test_others_have_their_turn_between_any_two_parts_of_an_export(monkeyp
     assert len(set(seen)) == len(seen)
 
 
-async def test_a_few_exports_are_sent_at_a_time_and_fewer_to_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_trail_exports_are_limited_in_total_and_per_user(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = asyncio.Event()
 
     async def held_up(*_: Any) -> None:
@@ -110,7 +111,8 @@ async def test_a_few_exports_are_sent_at_a_time_and_fewer_to_one_name(monkeypatc
             await asyncio.sleep(0.01)
 
 
-async def test_the_headers_alone_are_answered_without_a_body_and_the_connection_goes_on() -> None:
+async def test_trail_export_answers_head_requests_without_a_body() -> None:
+    """The connection can be used for the next request."""
     async with asyncio.timeout(WAIT), long_trail(10).web() as client:
         reader, writer = await asyncio.open_connection(client.host, client.port or 0)
         asked = f"HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {VIEWER}\r\n"
@@ -136,9 +138,11 @@ class Log:
 @pytest.mark.parametrize(
     ("error", "faults"), [(ConnectionResetError, []), (TimeoutError, []), (LookupError, ["LookupError"])]
 )
-async def test_an_answer_that_breaks_off_is_followed_by_no_other_and_a_reader_who_leaves_is_no_fault(
+async def test_broken_export_ends_its_connection(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception], faults: list[str]
 ) -> None:
+    """No later response follows on it, and a client that disconnects is not logged as a fault."""
+
     async def begin(response: web.StreamResponse, _: str) -> None:
         await response.write(b"number")
         raise error

@@ -40,7 +40,8 @@ class Queue:
         return task
 
 
-async def test_names_have_their_turns_one_after_the_other_however_many_wait_of_one() -> None:
+async def test_turns_alternate_between_users() -> None:
+    """The number of requests that wait for one user does not matter."""
     queue = Queue(RequestTurns(max_waiting=9, max_waiting_per_user=5))
     async with queue.turns.turn("ana", here):
         tasks = [await queue.wait("vera", f"v{number}") for number in range(5)]
@@ -50,7 +51,7 @@ async def test_names_have_their_turns_one_after_the_other_however_many_wait_of_o
     assert queue.had == ["v0", "a", "o1", "v1", "o2", "v2", "v3", "v4"]
 
 
-async def test_no_more_wait_than_may_of_one_name_and_of_all() -> None:
+async def test_waiting_requests_are_limited_per_user_and_in_total() -> None:
     queue = Queue(RequestTurns(max_waiting=3, max_waiting_per_user=2))
     async with queue.turns.turn("ana", here):
         tasks = [await queue.wait("vera", "v") for _ in range(2)]
@@ -64,7 +65,7 @@ async def test_no_more_wait_than_may_of_one_name_and_of_all() -> None:
     assert queue.had == ["v", "o", "v"]
 
 
-async def test_whoever_has_gone_or_is_stopped_has_no_turn_and_no_place() -> None:
+async def test_disconnected_or_cancelled_request_loses_turn_and_place() -> None:
     queue = Queue(RequestTurns(max_waiting=2, max_waiting_per_user=2))
     left = asyncio.Event()
     async with queue.turns.turn("ana", here):
@@ -80,7 +81,7 @@ async def test_whoever_has_gone_or_is_stopped_has_no_turn_and_no_place() -> None
     assert queue.had == ["stays", "after"]
 
 
-async def test_one_who_is_stopped_as_the_turn_comes_passes_it_on() -> None:
+async def test_cancelled_request_passes_its_turn_on() -> None:
     queue = Queue(RequestTurns(max_waiting=2, max_waiting_per_user=2))
     async with queue.turns.turn("ana", here):
         stopped, after = await queue.wait("vera", "stopped"), await queue.wait("olga", "after")
@@ -89,7 +90,7 @@ async def test_one_who_is_stopped_as_the_turn_comes_passes_it_on() -> None:
     assert queue.had == ["after"]
 
 
-async def test_after_a_turn_nobody_has_one_for_a_multiple_of_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turn_is_followed_by_a_pause_of_a_multiple_of_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([100.0, 100.25])
     pauses: list[float] = []
 
@@ -104,7 +105,7 @@ async def test_after_a_turn_nobody_has_one_for_a_multiple_of_its_length(monkeypa
     assert pauses == [0.75]
 
 
-async def test_plans_wait_within_limits_and_those_of_askers_who_have_gone_are_not_made(
+async def test_plan_requests_are_limited_and_dropped_after_a_disconnect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[str] = []

@@ -39,7 +39,8 @@ async def ask(client: WebClient, stream: str, **fields: Any) -> dict[str, Any]:
     return await post(client, "/api/questions", {"id": f"q-{stream}", "stream": stream, **fields})
 
 
-async def test_a_declaration_tells_sizes_cells_neighbours_and_budget_before_anything_is_registered() -> None:
+async def test_preview_shows_sizes_cells_neighbors_and_budget() -> None:
+    """A declaration is previewed without a registration."""
     installation = Installation()
     async with installation.web() as client:
         told = await post(client, "/api/declarations", PEOPLE, VIEWER)
@@ -90,7 +91,7 @@ async def test_declaration_of_a_view_names_the_place_of_an_error() -> None:
     assert "lookup tables are public, no person may decide their rows: wards" in told["remarks"]
 
 
-async def test_a_declaration_tells_of_the_population_and_the_renewal() -> None:
+async def test_preview_shows_population_and_renewal() -> None:
     async with Installation().web() as client:
         told = await post(client, "/api/declarations", {**PEOPLE, "population": "all", "renews": "30d"}, VIEWER)
     assert any("population 'all'" in one for one in told["remarks"])
@@ -109,7 +110,7 @@ async def test_a_declaration_tells_of_the_population_and_the_renewal() -> None:
         ({"kind": "values", "sensitivity": 2.5, "neighbors": "replace"}, "one person is exchanged for another"),
     ],
 )
-async def test_neighbours_are_told_for_every_kind_of_source(changes: dict[str, Any], words: str) -> None:
+async def test_preview_explains_neighbors_for_every_kind_of_source(changes: dict[str, Any], words: str) -> None:
     body: dict[str, Any] = {**PEOPLE, **changes}
     if body["kind"] != "table":
         del body["path"], body["attributes"]
@@ -117,7 +118,7 @@ async def test_neighbours_are_told_for_every_kind_of_source(changes: dict[str, A
         assert words in (await post(client, "/api/declarations", body, VIEWER))["neighbors"]
 
 
-async def test_a_source_shows_what_it_declares() -> None:
+async def test_source_page_shows_its_declaration() -> None:
     async with surveyed().web() as client:
         shown = await get(client, "/api/sources/people")
         assert shown["row"]["source"] == "people"
@@ -161,7 +162,7 @@ async def test_curve_has_the_choice_of_the_planner() -> None:
         assert "charged once" in refused["message"]
 
 
-async def test_a_curve_tells_where_a_promise_is_vacuous() -> None:
+async def test_curve_marks_vacuous_promises() -> None:
     replaced = {**PEOPLE, "neighbors": "replace"}
     installation = Installation()
     installation.driver.register(replaced, pl.DataFrame(ROWS))
@@ -175,7 +176,7 @@ async def test_a_curve_tells_where_a_promise_is_vacuous() -> None:
     assert {point["vacuous"] for point in points} == {True, False}
 
 
-async def test_plan_of_auto_names_the_mechanism_that_is_opened() -> None:
+async def test_plan_of_auto_names_the_opened_mechanism() -> None:
     installation = surveyed()
     auto = {"stream": "new", "source": "people", "mechanism": {"kind": "auto", "rows": 5000}, "epsilon": 0.5}
     async with installation.web() as client:
@@ -275,7 +276,8 @@ async def test_comparison_refuses_what_the_source_has_no_questions_of() -> None:
         assert "epsilon" in nothing["message"]
 
 
-async def test_questions_of_every_form_are_asked_with_their_bars_groups_and_price() -> None:
+async def test_api_asks_every_form_of_question() -> None:
+    """Each answer has its error bars, its groups and its price."""
     installation = surveyed()
     async with installation.web() as client:
         count = await ask(client, "counts", where="age >= 65")
@@ -303,7 +305,7 @@ async def test_questions_of_every_form_are_asked_with_their_bars_groups_and_pric
         assert (free["answer"]["outcome"], free["cost"]["epsilon"]) == ("below", 0.0)
 
 
-async def test_a_question_with_an_alpha_costs_its_price() -> None:
+async def test_question_with_an_alpha_costs_its_price() -> None:
     installation = surveyed()
     async with installation.web() as client:
         exact = await ask(client, "counts", where="age >= 65", alpha=30.0)
@@ -311,7 +313,7 @@ async def test_a_question_with_an_alpha_costs_its_price() -> None:
     assert exact["answer"]["alpha"] <= 30.0
 
 
-async def test_costs_add_up_to_what_the_streams_have_spent() -> None:
+async def test_costs_of_answers_add_up_to_what_streams_spent() -> None:
     installation = surveyed()
     asked: list[tuple[str, dict[str, Any]]] = [
         *(("counts", {"where": f"age >= {age}"}) for age in (20, 50, 65)),
@@ -328,7 +330,8 @@ async def test_costs_add_up_to_what_the_streams_have_spent() -> None:
     assert total == {stream: pytest.approx(one, rel=1e-6) for stream, one in spent.items()}
 
 
-async def test_gaussian_noise_costs_its_rho_with_the_first_answer_and_answers_by_number() -> None:
+async def test_gaussian_stream_reports_its_rho_with_the_first_answer() -> None:
+    """Later answers add no cost; each answer counts as one charged answer."""
     installation = Installation()
     installation.driver.register({**PEOPLE, "accountant": "zcdp", "delta": 1e-6}, pl.DataFrame(ROWS))
     installation.driver.open(stream("many", "people", "laplace", mechanism={"answers": 40}, delta=1e-7))
@@ -343,7 +346,8 @@ async def test_gaussian_noise_costs_its_rho_with_the_first_answer_and_answers_by
     assert (first["charged"], second["charged"]) == (1, 1)
 
 
-async def test_a_constant_outside_the_domain_is_told_of_questions_and_of_statements() -> None:
+async def test_constant_outside_its_domain_is_reported() -> None:
+    """This holds for questions and for statements."""
     told = ["where: age >= 200 holds for no row; 'age' is declared as whole numbers from 0 to 99"]
     async with surveyed().web() as client:
         assert (await ask(client, "counts", where="age >= 200"))["warnings"][:1] == told
@@ -359,7 +363,7 @@ async def test_a_constant_outside_the_domain_is_told_of_questions_and_of_stateme
         assert schemas[name]["properties"]["warnings"]["items"] == {"type": "string"}
 
 
-async def test_how_many_rows_of_one_person_count_stands_beside_promises_and_statements() -> None:
+async def test_contribution_bound_is_shown_with_promises_and_statements() -> None:
     words = "of each 'who' at most 5 rows count"
     installation = Installation()
     rows = pl.DataFrame({**ROWS, "who": [f"p{number // 8}" for number in range(400)]})
@@ -376,7 +380,7 @@ async def test_how_many_rows_of_one_person_count_stands_beside_promises_and_stat
         assert (await post(client, "/api/statements", statement))["warnings"][0] == words
 
 
-async def test_rejected_and_halted_questions_are_answers_that_cost_nothing() -> None:
+async def test_rejected_and_halted_questions_cost_nothing() -> None:
     installation = surveyed()
     async with installation.web() as client:
         wrong = await ask(client, "counts", where="height > 3")
@@ -390,7 +394,7 @@ async def test_rejected_and_halted_questions_are_answers_that_cost_nothing() -> 
         ] == "not-found"
 
 
-async def test_statements_are_tables_with_their_bars_and_costs() -> None:
+async def test_statement_results_are_tables_with_error_bars_and_costs() -> None:
     installation = surveyed()
     async with installation.web() as client:
         body = {"id": "s-1", "statement": "SELECT sex, COUNT(*) AS people FROM model GROUP BY sex"}
@@ -414,7 +418,7 @@ async def test_statements_are_tables_with_their_bars_and_costs() -> None:
             assert words in refused["message"]
 
 
-async def test_a_repeated_statement_stays_with_the_stream_that_it_asked() -> None:
+async def test_repeated_statement_uses_the_stream_of_its_first_attempt() -> None:
     """At that time another open stream of the source may be cheaper, but the retry must not be charged there."""
     installation = surveyed()
     async with installation.web() as client:
@@ -429,7 +433,7 @@ async def test_a_repeated_statement_stays_with_the_stream_that_it_asked() -> Non
         assert len(installation.asks) == asks + 1
 
 
-async def test_questions_and_statements_are_priced_for_nothing() -> None:
+async def test_dry_run_of_questions_and_statements_charges_nothing() -> None:
     """With a ``max_price`` of 0, the API shows the price and charges nothing; with a percentage, it refuses a higher price."""
     installation = surveyed()
     async with installation.web() as client:
@@ -445,7 +449,7 @@ async def test_questions_and_statements_are_priced_for_nothing() -> None:
         assert wrong["fields"][0]["field"].startswith("max_price")
 
 
-async def test_a_stream_that_pays_for_no_ordinary_answer_is_shown_as_exhausted() -> None:
+async def test_stream_without_an_ordinary_answer_left_is_exhausted() -> None:
     """The list, the stream's page and the overview show it as exhausted, and as open after an extension."""
     installation = surveyed()
     while installation.driver.grant("people", "counts").state == "open":
@@ -463,7 +467,7 @@ async def test_a_stream_that_pays_for_no_ordinary_answer_is_shown_as_exhausted()
         assert (await get(client, "/api/streams/counts", VIEWER))["row"]["state"] == "open"
 
 
-async def test_what_is_sent_again_under_its_id_is_asked_once() -> None:
+async def test_question_sent_again_under_its_id_is_asked_once() -> None:
     installation = surveyed()
     async with installation.web() as client:
         first = await ask(client, "counts", where="age >= 65")
@@ -480,7 +484,7 @@ async def test_what_is_sent_again_under_its_id_is_asked_once() -> None:
     "private",
     [{"value": 4.0}, {"values": [1.0]}, {"category": "F"}, {"candidates": [{"name": "a", "value": 1.0}]}],
 )
-async def test_private_data_are_not_taken(private: dict[str, Any]) -> None:
+async def test_api_accepts_no_private_data(private: dict[str, Any]) -> None:
     installation = surveyed()
     async with installation.web() as client:
         refused = await post(client, "/api/questions", {"id": "q", "stream": "counts", **private}, status=400)
@@ -488,7 +492,7 @@ async def test_private_data_are_not_taken(private: dict[str, Any]) -> None:
     assert installation.asks == []
 
 
-async def test_viewers_do_not_ask_and_a_monitor_that_may_not_says_so() -> None:
+async def test_api_refuses_questions_of_viewers_and_without_permission() -> None:
     installation = surveyed()
     body = {"id": "q", "stream": "counts", "where": "age >= 3"}
     async with installation.web() as client:
@@ -516,7 +520,7 @@ def question(name: str) -> Query:
     return Query(id=name, stream="counts", where="age >= 3")
 
 
-async def test_an_answer_that_comes_late_is_there_for_who_asks_again() -> None:
+async def test_late_answer_is_returned_to_a_repeated_request() -> None:
     silent = Silent()
     asker = Asker(silent)
     with pytest.raises(Timeout):
@@ -527,7 +531,7 @@ async def test_an_answer_that_comes_late_is_there_for_who_asks_again() -> None:
     assert len(silent.answers) == 1
 
 
-async def test_so_many_questions_wait_at_once_and_no_more() -> None:
+async def test_waiting_questions_have_a_limit() -> None:
     asker = Asker(Silent())
     with pytest.raises(Timeout):
         await asker.ask([question(f"{number}") for number in range(MAX_WAITING)], timeout=0.01)
@@ -537,7 +541,7 @@ async def test_so_many_questions_wait_at_once_and_no_more() -> None:
     await asker.close()
 
 
-async def test_asking_route_has_the_cost_of_the_next_answer_and_a_statement_it_takes() -> None:
+async def test_asking_route_has_next_cost_and_an_accepted_statement() -> None:
     """The cost is the one that the next answer reports, and the statement is answered."""
     installation = surveyed()
     for name, mechanism in {
@@ -559,7 +563,7 @@ async def test_asking_route_has_the_cost_of_the_next_answer_and_a_statement_it_t
         assert after["charged"]["epsilon"] == after["free"]["epsilon"] == 0.0
 
 
-async def test_proposal_route_is_for_operators_and_reads_the_table_roots_alone(tmp_path: Path) -> None:
+async def test_proposal_route_needs_an_operator_and_reads_table_roots(tmp_path: Path) -> None:
     """Without roots, no file is read, and a refusal does not show whether a file exists."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     for folder in (inside, outside):

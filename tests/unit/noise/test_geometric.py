@@ -35,7 +35,7 @@ def exact_probability(rate: Fraction, digit: int) -> Decimal:
 
 @given(rate=rates)
 @settings(deadline=None)
-def test_a_digits_probability_is_exact_to_2_to_the_minus_120(rate: Fraction) -> None:
+def test_digit_probability_is_exact_to_2_to_the_minus_120(rate: Fraction) -> None:
     with localcontext(prec=120):
         for digit, probability in enumerate(Geometric(rate).probabilities):
             assert abs(Decimal(probability) / 2**128 - exact_probability(rate, digit)) < Decimal(2) ** -120
@@ -43,7 +43,7 @@ def test_a_digits_probability_is_exact_to_2_to_the_minus_120(rate: Fraction) -> 
 
 @given(rate=rates)
 @settings(deadline=None)
-def test_the_tail_beyond_the_digits_is_below_what_is_promised(rate: Fraction) -> None:
+def test_tail_beyond_the_digits_is_below_its_bound(rate: Fraction) -> None:
     reach = rate * 2 ** Geometric(rate).digits
     assert reach >= Fraction(62) * Fraction(math.log(2))
     assert DELTA_PER_DRAW >= 2 * (2.0**-62 + MAX_DIGITS * 2.0**-120)
@@ -74,7 +74,7 @@ def halves(words: list[int]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uin
 
 @given(data=st.data(), rate=rates)
 @settings(deadline=None, max_examples=30)
-def test_a_draw_is_that_of_128_bit_words(data: st.DataObject, rate: Fraction) -> None:
+def test_geometric_draw_compares_128_bit_words(data: st.DataObject, rate: Fraction) -> None:
     rows = [data.draw(wide_words(rate)) for _ in range(3)]
     parts = [halves(row) for row in rows]
     drawn = Geometric(rate).draw(np.array([high for high, _ in parts]), lambda row: parts[row][1])
@@ -83,7 +83,7 @@ def test_a_draw_is_that_of_128_bit_words(data: st.DataObject, rate: Fraction) ->
 
 @given(data=st.data(), rate=rates)
 @settings(deadline=None, max_examples=25)
-def test_a_two_sided_draw_is_the_difference_of_two(data: st.DataObject, rate: Fraction) -> None:
+def test_two_sided_draw_is_the_difference_of_two_draws(data: st.DataObject, rate: Fraction) -> None:
     plus, minus = data.draw(wide_words(rate)), data.draw(wide_words(rate))
     high, low = halves(plus + minus)
     law = TwoSidedGeometric(rate)
@@ -91,7 +91,7 @@ def test_a_two_sided_draw_is_the_difference_of_two(data: st.DataObject, rate: Fr
     assert law.draw(high.reshape(1, -1), lambda _: low).tolist() == [naive(rate, plus) - naive(rate, minus)]
 
 
-def test_low_words_are_asked_for_only_on_a_tie() -> None:
+def test_geometric_draw_needs_low_words_only_on_a_tie() -> None:
     law = Geometric(Fraction(1, 10))
     high, _ = halves(list(law.probabilities))
 
@@ -103,19 +103,19 @@ def test_low_words_are_asked_for_only_on_a_tie() -> None:
 
 
 @pytest.mark.parametrize("rate", [Fraction(0), Fraction(-1)])
-def test_a_rate_that_is_not_positive_is_refused(rate: Fraction) -> None:
+def test_geometric_refuses_a_rate_that_is_not_positive(rate: Fraction) -> None:
     with pytest.raises(ValueError, match="rate must be above 0"):
         Geometric(rate)
 
 
-def test_noise_that_needs_more_digits_than_fit_is_refused() -> None:
+def test_geometric_refuses_noise_with_too_many_digits() -> None:
     widest = Fraction(62 * 7, 10 * 2**MAX_DIGITS)
     assert Geometric(widest).digits == MAX_DIGITS
     with pytest.raises(NoiseScaleError, match="raise epsilon, lower the cutoff, or coarsen the grid"):
         TwoSidedGeometric(widest / 2)
 
 
-def test_equal_laws_are_one_object() -> None:
+def test_geometric_laws_of_equal_rates_are_one_object() -> None:
     assert sampler("one_sided", Fraction(1, 3)) is sampler("one_sided", Fraction(2, 6))
     assert isinstance(sampler("one_sided", Fraction(1, 3)), Geometric)
     assert isinstance(sampler("two_sided", Fraction(1, 3)), TwoSidedGeometric)

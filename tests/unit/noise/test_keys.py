@@ -32,30 +32,31 @@ def written(path: Path, content: str | bytes, mode: int = 0o600) -> Path:
     return path
 
 
-def test_the_variable_holds_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_holds_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, f" {SECRET.hex().upper()}\n")
     assert NoiseKey.from_environment() == NoiseKey(SECRET)
 
 
-def test_the_other_variable_names_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_file_variable_names_a_key_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(KEY_FILE_VARIABLE, str(written(tmp_path / "noise.key", SECRET.hex() + "\n")))
     assert NoiseKey.from_environment() == NoiseKey(SECRET)
 
 
-def test_the_key_itself_goes_before_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_key_variable_takes_precedence_over_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(KEY_VARIABLE, SECRET.hex())
     monkeypatch.setenv(KEY_FILE_VARIABLE, str(tmp_path / "missing"))
     assert NoiseKey.from_environment() == NoiseKey(SECRET)
 
 
-def test_without_a_key_the_message_names_both_variables_and_the_command() -> None:
+def test_missing_key_error_names_both_variables_and_the_command() -> None:
     with pytest.raises(NoiseKeyError) as refused:
         NoiseKey.from_environment()
     assert all(words in str(refused.value) for words in (KEY_VARIABLE, KEY_FILE_VARIABLE, "sotto key new"))
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o601, 0o666])
-def test_a_file_that_others_may_touch_is_refused_with_the_command_that_helps(tmp_path: Path, mode: int) -> None:
+def test_key_file_of_others_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+    """A file that other users may read or write is refused, with the command that corrects it."""
     path = written(tmp_path / "noise.key", SECRET.hex(), mode)
     with pytest.raises(NoiseKeyError) as refused:
         NoiseKey.load(path)
@@ -63,11 +64,11 @@ def test_a_file_that_others_may_touch_is_refused_with_the_command_that_helps(tmp
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_file_of_its_owner_alone_is_read(tmp_path: Path, mode: int) -> None:
+def test_private_key_file_is_read(tmp_path: Path, mode: int) -> None:
     assert NoiseKey.load(written(tmp_path / "noise.key", SECRET.hex(), mode)).secret == SECRET
 
 
-def test_a_missing_file_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
+def test_missing_key_file_error_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(NoiseKeyError, match=r"No such file.*restore your copy.*sotto key new"):
         NoiseKey.load(tmp_path / "noise.key")
 
@@ -87,7 +88,7 @@ def test_from_environment_names_the_variable_of_an_invalid_key(monkeypatch: pyte
         NoiseKey.from_environment()
 
 
-def test_a_saved_key_is_read_back_and_belongs_to_its_owner_alone(tmp_path: Path) -> None:
+def test_saved_key_is_private_and_can_be_read_again(tmp_path: Path) -> None:
     path = tmp_path / "noise.key"
     key = NoiseKey.generate()
     before = os.umask(0)
@@ -99,37 +100,37 @@ def test_a_saved_key_is_read_back_and_belongs_to_its_owner_alone(tmp_path: Path)
     assert NoiseKey.load(path) == key
 
 
-def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
+def test_save_never_overwrites_a_key_file(tmp_path: Path) -> None:
     path = written(tmp_path / "noise.key", "precious")
     with pytest.raises(NoiseKeyError, match="never overwritten"):
         NoiseKey.generate().save(path)
     assert path.read_text() == "precious"
 
 
-def test_a_dangling_link_is_not_followed(tmp_path: Path) -> None:
+def test_save_does_not_follow_a_dangling_link(tmp_path: Path) -> None:
     (tmp_path / "noise.key").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(NoiseKeyError, match="never overwritten"):
         NoiseKey.generate().save(tmp_path / "noise.key")
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_folder_that_does_not_exist_is_told(tmp_path: Path) -> None:
+def test_save_names_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(NoiseKeyError, match="cannot write"):
         NoiseKey.generate().save(tmp_path / "missing" / "noise.key")
 
 
-def test_two_generated_keys_differ() -> None:
+def test_generated_keys_differ() -> None:
     assert NoiseKey.generate() != NoiseKey.generate()
 
 
-def test_the_key_id_is_the_same_for_ever() -> None:
+def test_key_id_never_changes() -> None:
     # Streams are bound to the id; with another one, no worker would answer after an upgrade.
     assert NoiseKey(bytes(32)).key_id == "113894abdf17bfce"
     assert NoiseKey(SECRET).key_id == "a9b93c73879aefa2"
 
 
 @given(first=st.binary(min_size=32, max_size=32), second=st.binary(min_size=32, max_size=32))
-def test_other_keys_have_other_ids_and_subkeys(first: bytes, second: bytes) -> None:
+def test_different_keys_have_different_ids_and_subkeys(first: bytes, second: bytes) -> None:
     one, other = NoiseKey(first), NoiseKey(second)
     assert (one.key_id == other.key_id) == (first == second)
     assert (one.subkey("tables") == other.subkey("tables")) == (first == second)
@@ -141,7 +142,7 @@ def _shown(key: NoiseKey) -> list[str]:
 
 
 @given(secret=st.binary(min_size=32, max_size=32))
-def test_nothing_shows_the_secret(secret: bytes) -> None:
+def test_key_never_shows_its_secret(secret: bytes) -> None:
     forms = (secret.hex(), repr(secret), str(list(secret)), str(secret))
     assert not [form for form in forms for text in _shown(NoiseKey(secret)) if form in text]
 
@@ -149,7 +150,7 @@ def test_nothing_shows_the_secret(secret: bytes) -> None:
 @pytest.mark.parametrize(
     "text", ["", SECRET.hex()[:-2], SECRET.hex() + "00", SECRET.hex()[:-1], SECRET.hex()[:-2] + "zz"]
 )
-def test_a_text_that_is_no_key_is_refused_without_being_quoted(text: str) -> None:
+def test_invalid_key_text_is_refused_without_a_quote(text: str) -> None:
     with pytest.raises(NoiseKeyError) as refused:
         NoiseKey.from_text(text)
     told = "".join(traceback.format_exception(refused.value))
@@ -159,7 +160,7 @@ def test_a_text_that_is_no_key_is_refused_without_being_quoted(text: str) -> Non
 
 @given(content=st.binary(max_size=70))
 @settings(deadline=None, max_examples=25)
-def test_a_file_of_any_bytes_is_read_or_refused_without_being_quoted(
+def test_key_file_of_any_bytes_is_read_or_refused_without_a_quote(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     path = written(tmp_path_factory.mktemp("key") / "noise.key", content)
@@ -171,12 +172,12 @@ def test_a_file_of_any_bytes_is_read_or_refused_without_being_quoted(
     assert not [form for form in forms if len(form) >= 8 and form in shown]
 
 
-def test_a_file_of_raw_bytes_is_refused_without_being_quoted(tmp_path: Path) -> None:
+def test_key_file_of_raw_bytes_is_refused_without_a_quote(tmp_path: Path) -> None:
     with pytest.raises(NoiseKeyError, match="64 hexadecimal digits"):
         NoiseKey.load(written(tmp_path / "noise.key", SECRET))
 
 
-def test_a_key_file_may_hold_older_keys_behind_the_present_one(tmp_path: Path) -> None:
+def test_key_file_may_hold_older_keys_after_the_present_one(tmp_path: Path) -> None:
     first = NoiseKey(SECRET)
     second = first.successor()
     third = second.successor()
@@ -188,13 +189,14 @@ def test_a_key_file_may_hold_older_keys_behind_the_present_one(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["", "\n", f"{SECRET.hex()}\n{SECRET.hex()}", f"{SECRET.hex()}\nxyz"])
-def test_a_text_with_no_key_a_repeated_one_or_a_broken_one_is_refused_and_not_shown(text: str) -> None:
+def test_key_list_with_a_fault_is_refused_without_a_quote(text: str) -> None:
+    """An empty list, a repeated key and a malformed key are refused."""
     with pytest.raises(NoiseKeyError) as refused:
         NoiseKey.from_text(text)
     assert SECRET.hex() not in str(refused.value)
 
 
-def test_a_rotated_file_stays_its_owners_alone(tmp_path: Path) -> None:
+def test_rotated_key_file_stays_private(tmp_path: Path) -> None:
     path = tmp_path / "noise.key"
     NoiseKey(SECRET).save(path)
     NoiseKey.load(path).successor().save(path, replace=True)
@@ -203,15 +205,13 @@ def test_a_rotated_file_stays_its_owners_alone(tmp_path: Path) -> None:
     assert NoiseKey.load(path).older == (NoiseKey(SECRET),)
 
 
-def test_a_command_may_provide_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_command_provides_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_COMMAND_VARIABLE, f"{sys.executable} -c 'print(\"{SECRET.hex()}\")'")
     assert NoiseKey.from_environment() == NoiseKey(SECRET)
 
 
 @pytest.mark.parametrize("command", ["/no/such/command", "false", "'", "sh -c 'echo secret >&2; exit 3'"])
-def test_a_command_that_fails_is_named_by_its_variable_and_shows_nothing(
-    command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_key_command_is_named_by_its_variable_alone(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_COMMAND_VARIABLE, command)
     with pytest.raises(NoiseKeyError, match="SOTTO_NOISE_KEY_COMMAND") as refused:
         NoiseKey.from_environment()

@@ -28,19 +28,19 @@ def words_of(place: Place, count: int = 2, subkey: bytes = SUBKEY) -> list[int]:
 
 @given(first=places, second=places)
 @settings(deadline=None, max_examples=250)
-def test_two_events_have_equal_words_only_if_place_and_bytes_are_equal(first: Place, second: Place) -> None:
+def test_words_are_equal_only_for_equal_places_and_bytes(first: Place, second: Place) -> None:
     assert (words_of(first) == words_of(second)) == (first == second)
 
 
 @given(place=places, moved=st.integers(1, 4))
-def test_a_byte_moved_from_one_field_to_the_next_changes_the_words(place: Place, moved: int) -> None:
+def test_words_change_if_a_byte_moves_to_the_next_field(place: Place, moved: int) -> None:
     topic, partition, offset, payload = place
     tail = topic[-moved:].encode()
     assume(tail)
     assert words_of(place) != words_of((topic[:-moved], partition, offset, tail + payload))
 
 
-def test_an_offset_does_not_run_into_the_payload() -> None:
+def test_words_separate_offset_and_payload() -> None:
     eight_zero_bytes = bytes(8)
     assert words_of(("t", 0, 0, eight_zero_bytes)) != words_of(("t", 0, 0, b""))
     assert words_of(("t", 0, 1, b"")) != words_of(("t", 1, 0, b""))
@@ -53,9 +53,7 @@ def test_an_offset_does_not_run_into_the_payload() -> None:
     count=st.integers(1, 60),
 )
 @settings(deadline=None)
-def test_a_batch_gives_each_event_the_words_it_has_alone(
-    events: list[tuple[int, bytes, bytes]], count: int
-) -> None:
+def test_words_of_an_event_are_the_same_in_any_batch(events: list[tuple[int, bytes, bytes]], count: int) -> None:
     subkeys = [letter * 32 for _, _, letter in events]
     offsets = [offset for offset, _, _ in events]
     contents = [payload for _, payload, _ in events]
@@ -86,18 +84,18 @@ definitions = st.fixed_dictionaries(
 
 @given(first=definitions, second=definitions)
 @settings(max_examples=150)
-def test_a_subkey_belongs_to_one_stream_and_one_role(first: dict[str, Any], second: dict[str, Any]) -> None:
+def test_subkey_belongs_to_one_stream_and_one_role(first: dict[str, Any], second: dict[str, Any]) -> None:
     assert (stream_subkey(KEY, **first) == stream_subkey(KEY, **second)) == (first == second)
 
 
-def test_another_noise_key_gives_another_subkey() -> None:
+def test_subkey_depends_on_the_noise_key() -> None:
     other = OTHER_KEY
     assert stream_subkey(KEY, incarnation="a", definition=b"", role=DrawRole.QUERY) != stream_subkey(
         other, incarnation="a", definition=b"", role=DrawRole.QUERY
     )
 
 
-def test_noise_is_the_same_for_ever() -> None:
+def test_keyed_noise_never_changes() -> None:
     # These values must never change: otherwise open streams would have other noise after an upgrade.
     subkey = stream_subkey(KEY, incarnation="0" * 32, definition=b"definition", role=DrawRole.QUERY)
     assert subkey.hex()[:16] == "aa71b470eb115e2d"
@@ -114,7 +112,7 @@ def test_noise_is_the_same_for_ever() -> None:
     count=st.integers(1, 60),
 )
 @settings(deadline=None)
-def test_words_of_rounds_belong_to_one_stream_and_one_round(rounds: list[tuple[int, bytes]], count: int) -> None:
+def test_round_words_belong_to_one_stream_and_one_round(rounds: list[tuple[int, bytes]], count: int) -> None:
     subkeys = [letter * 32 for _, letter in rounds]
     numbers = [number for number, _ in rounds]
     words, _ = round_words(subkeys, numbers, count)

@@ -31,7 +31,7 @@ def committed(feed: FeedProcessor, kafka: Kafka, *records: Arrived) -> None:
         batch = batch[len(prepared.records) :]
 
 
-def test_before_the_first_mark_no_stream_has_more_open_windows_than_it_may() -> None:
+def test_feed_has_a_bounded_number_of_windows_before_its_first_mark() -> None:
     about = source(clock="marks")
     streams = (
         told(about, "often", window={"size": "5m"}),
@@ -58,12 +58,12 @@ def test_before_the_first_mark_no_stream_has_more_open_windows_than_it_may() -> 
     drain(feed, kafka)
     assert feed.rejected == {"ahead": 1}
     assert feed.open_windows <= 2
-    parse_definition = {one["start"]: one["counts"] for one in kafka.partials() if one["stream"] == "often"}
-    assert all(parse_definition[number * FIVE_MINUTES] == [1] for number in range(EARLY_WINDOWS + 1))
-    assert max(parse_definition) == late - FIVE_MINUTES
+    counts = {one["start"]: one["counts"] for one in kafka.partials() if one["stream"] == "often"}
+    assert all(counts[number * FIVE_MINUTES] == [1] for number in range(EARLY_WINDOWS + 1))
+    assert max(counts) == late - FIVE_MINUTES
 
 
-def test_of_periods_that_are_over_nobody_is_kept() -> None:
+def test_feed_keeps_no_people_of_past_periods() -> None:
     about = source(clock="marks", unit="person-period", period="1d", total=3, ahead="7d")
     so_far: Any = {"kind": "running_count", "steps": 24}
     streams = Known(told(about, "so-far", window={"size": "1h"}, mechanism=so_far))
@@ -81,7 +81,7 @@ def test_of_periods_that_are_over_nobody_is_kept() -> None:
     assert start(about, streams, kafka).table_bytes == 0
 
 
-def test_what_is_done_in_the_next_period_uses_up_nothing_of_this_ones_bound() -> None:
+def test_next_period_uses_up_no_bound_of_this_period() -> None:
     """The event of the next period is in a window that spans both periods, and comes earlier in the partition."""
     about = source(clock="marks", unit="person-period", period="1d", contribution=1, total=1, ahead="7d")
     so_far: Any = {"kind": "running_count", "steps": 3}
@@ -95,6 +95,6 @@ def test_what_is_done_in_the_next_period_uses_up_nothing_of_this_ones_bound() ->
     ]
     committed(feed, kafka, *records)
     drain(feed, kafka)
-    parse_definition = {one["start"]: sum(one["counts"]) for one in kafka.partials()}
-    assert parse_definition[35 * HOUR] == 1
-    assert parse_definition[42 * HOUR] == 0
+    counts = {one["start"]: sum(one["counts"]) for one in kafka.partials()}
+    assert counts[35 * HOUR] == 1
+    assert counts[42 * HOUR] == 0

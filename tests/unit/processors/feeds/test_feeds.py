@@ -63,7 +63,8 @@ def partials_of(outputs: Outputs) -> list[tuple[str, int]]:
     return [(one["stream"], one["start"]) for one in (json.loads(value or b"") for value in found)]
 
 
-def test_a_topic_that_does_not_stamp_is_refused_with_what_to_set() -> None:
+def test_feed_refuses_a_topic_without_broker_timestamps() -> None:
+    """The error says which setting of the topic is needed."""
     about = source()
     feed = start(about, Known(hours(about)))
     with pytest.raises(
@@ -81,7 +82,7 @@ def test_a_topic_that_does_not_stamp_is_refused_with_what_to_set() -> None:
     assert feed.figures.counted == 2
 
 
-def test_another_number_of_partitions_is_refused() -> None:
+def test_feed_refuses_another_number_of_partitions() -> None:
     about, kafka = source(), changelog(source())
     definitions = Known(hours(about))
     kafka.commit(process_records(start(about, definitions, kafka), [Arrived(0, 5, event("a", 5))]))
@@ -89,7 +90,7 @@ def test_another_number_of_partitions_is_refused() -> None:
         start(about, definitions, kafka, partitions=2)
 
 
-def test_bad_events_are_set_aside_with_reasons_and_cost_nothing_else() -> None:
+def test_bad_events_become_dead_letters_and_cost_nothing_else() -> None:
     about = source()
     stranger = next(name for name in ("ann", "bob", "eve", "kim", "lea") if home(name, 2) != 0)
     own = next(name for name in ("ann", "bob", "eve", "kim", "lea") if home(name, 2) == 0)
@@ -111,9 +112,9 @@ def test_bad_events_are_set_aside_with_reasons_and_cost_nothing_else() -> None:
         "partition", "ahead", "unreadable", "oversize", "unknown category", "malformed",
     ]  # fmt: skip
     for _, headers in found:
-        parse_definition = b" ".join(value for _, value in headers).lower()
-        assert b"secret" not in parse_definition
-        assert own.encode() not in parse_definition
+        texts = b" ".join(value for _, value in headers).lower()
+        assert b"secret" not in texts
+        assert own.encode() not in texts
     assert feed.figures.counted + feed.figures.left_out == 3
     assert feed.rejected == {code: 1 for code, _ in found}
     assert {partition for topic, partition, _ in outputs if topic == TOPICS.rejected} == {0}
@@ -140,7 +141,7 @@ MARCH = "2024-03-10T00:00:00Z"
     ],
 )
 @pytest.mark.parametrize("clock", ["broker", "marks"])
-def test_a_time_in_another_unit_is_refused_with_the_likely_one(at: Any, unit: bytes, clock: str) -> None:
+def test_time_in_another_unit_is_refused_with_the_likely_unit(at: Any, unit: bytes, clock: str) -> None:
     """An event dated in seconds, microseconds or nanoseconds, or before every window, has a dead letter that says so."""
     about = source(clock=clock)
     feed = start(about, Known(hours(about, begins=MARCH), hours(about, "later", begins="2024-03-10T06:00:00Z")))
@@ -152,7 +153,7 @@ def test_a_time_in_another_unit_is_refused_with_the_likely_one(at: Any, unit: by
 
 
 @pytest.mark.parametrize("clock", ["broker", "marks"])
-def test_history_in_the_order_of_time_is_no_dead_letter(clock: str) -> None:
+def test_history_in_order_of_time_is_no_dead_letter(clock: str) -> None:
     """An event before every window is refused if the clock is after the first window's beginning, and accepted if it is before."""
     about = source(clock=clock)
     feed, offsets = start(about, Known(hours(about, begins=MARCH))), counting()
@@ -189,7 +190,7 @@ def test_windows_of_ended_streams_decide_which_events_are_too_early() -> None:
     assert kafka.refused == [(3, "before")]
 
 
-def test_marks_alone_move_a_clock_of_marks() -> None:
+def test_clock_of_marks_is_moved_by_marks_alone() -> None:
     about = source(clock="marks")
     kafka, feed = changelog(about), start(about, Known(hours(about)))
     mark = [("sotto-mark", b"1970-01-01T01:00:00Z")]
@@ -215,7 +216,8 @@ def test_marks_alone_move_a_clock_of_marks() -> None:
     assert feed.rejected["ahead"] == 1
 
 
-def test_a_feed_tells_when_an_event_or_silence_closes_its_next_window() -> None:
+def test_feed_reports_when_its_next_window_closes() -> None:
+    """An event or silence may close it."""
     about = source()
     feed = start(about, Known(hours(about), hours(about, "later", lateness="10m")))
     process_records(feed, [Arrived(0, 5, event("a", 5))])
@@ -253,7 +255,7 @@ def test_restarted_feed_refuses_no_late_event_of_an_earlier_window() -> None:
     assert kafka.refused == []
 
 
-def test_the_changelog_is_short_and_its_pieces_end_with_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_feed_changelog_deletes_pieces_with_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changelog_pieces, "SLACK_ENTRIES", 200)
     about = source(contribution=1_000)
     definitions = Known(told(about, window={"size": "10m"}, by=["origin"]))
@@ -278,7 +280,7 @@ def test_the_changelog_is_short_and_its_pieces_end_with_their_windows(monkeypatc
     assert len([key for key in kafka.state if key.startswith(b"piece|")]) == 1
 
 
-def test_a_large_step_is_written_in_records_that_kafka_takes() -> None:
+def test_large_step_is_written_in_records_that_kafka_accepts() -> None:
     about = source()
     kafka, feed = changelog(about), start(about, Known(hours(about)))
     records = [Arrived(one, HOUR, event(f"person {one}", HOUR)) for one in range(70_000)]
@@ -289,7 +291,7 @@ def test_a_large_step_is_written_in_records_that_kafka_takes() -> None:
     assert again.table_bytes / again.people <= 100
 
 
-def test_an_entry_takes_less_than_a_hundred_bytes_at_any_size() -> None:
+def test_changelog_entry_has_less_than_a_hundred_bytes() -> None:
     about = source(contribution=1_000_000)
     feed = start(about, Known(hours(about)))
     for step in range(30):
@@ -298,7 +300,7 @@ def test_an_entry_takes_less_than_a_hundred_bytes_at_any_size() -> None:
         assert feed.table_bytes / max(feed.people, 600) <= 100
 
 
-def test_records_of_a_later_version_are_refused() -> None:
+def test_feed_refuses_records_of_a_later_version() -> None:
     about, kafka = source(), changelog(source())
     definitions = Known(hours(about))
     kafka.commit(process_records(start(about, definitions, kafka), [Arrived(0, 5, event("a", 5))]))
@@ -308,14 +310,15 @@ def test_records_of_a_later_version_are_refused() -> None:
             start(about, definitions, broken)
 
 
-def test_a_stream_that_control_has_not_told_of_yet_is_waited_for() -> None:
+def test_feed_waits_for_streams_that_control_has_not_sent_yet() -> None:
     about, kafka = source(), changelog(source())
     kafka.commit(process_records(start(about, Known(hours(about)), kafka), [Arrived(0, 5, event("a", 5))]))
     with pytest.raises(TableMissedError, match="control has not defined yet"):
         start(about, Known(), kafka)
 
 
-def test_streams_that_count_the_same_share_it_and_one_that_comes_later_joins_with_the_next_window() -> None:
+def test_streams_with_equal_counts_share_them() -> None:
+    """A stream that opens later joins them with the next window."""
     about = source(contribution=1, idle="0s")
     definitions = Known(hours(about, "a"), hours(about, "b", where="TRUE", by=["origin"]))
     kafka, feed = changelog(about), start(about, definitions)
@@ -332,9 +335,10 @@ def test_streams_that_count_the_same_share_it_and_one_that_comes_later_joins_wit
     assert found == {(name, at): [1] for name in "abc" for at in (0, HOUR)}
 
 
-def test_a_stream_that_begins_in_the_past_counts_nothing_of_what_others_had_counted_wherever_a_feed_starts_anew(
+def test_stream_that_begins_in_the_past_counts_nothing_of_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Wherever a feed restarts, its past windows are empty."""
     monkeypatch.setattr(window_queries, "MAX_PARTIALS_PER_STEP", 1)
     about = source()
     definitions = Known(hours(about, "a"))
@@ -360,9 +364,10 @@ def conditions(about: Any, count: int) -> list[Any]:
     return [hours(about, f"c{number:03}", where=where) for number, where in enumerate(wheres[:count])]
 
 
-def test_twenty_conditions_look_each_person_up_once_and_are_told_in_one_row(
+def test_feed_finds_each_person_once_for_twenty_conditions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The results of all conditions are one row."""
     about = source()
     records = [Arrived(one, HOUR, event(f"p{one % 400}", HOUR, delay=one % 16 - 5)) for one in range(2_000)]
     looked_up: list[int] = []
@@ -388,9 +393,10 @@ def test_twenty_conditions_look_each_person_up_once_and_are_told_in_one_row(
     assert written[20] / 400 < 40, "sixteen bytes of a person, and two bits a condition"
 
 
-def test_cells_are_added_to_once_a_condition_however_many_windows_a_batch_lies_in(
+def test_cells_are_added_to_once_a_condition_for_a_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The number of windows that the batch is in does not matter."""
     about = source(ahead="200h")
     added: list[int] = []
     add = CellCounts.add
@@ -415,7 +421,7 @@ def test_cells_are_added_to_once_a_condition_however_many_windows_a_batch_lies_i
     assert all(one["counts"] == [10] for one in kafka.partials() if one["start"] < 90 * HOUR)
 
 
-def test_more_conditions_than_a_table_has_columns_have_another() -> None:
+def test_conditions_beyond_the_columns_of_a_table_get_another_table() -> None:
     about = source()
     many = conditions(about, 100)
     kafka, feed = changelog(about), start(about, Known(*many))
@@ -443,7 +449,7 @@ def test_more_conditions_than_a_table_has_columns_have_another() -> None:
     assert found == {one["stream"]: one["counts"] for one in alone.partials() if one["start"] == 0}
 
 
-def test_a_column_that_is_free_again_begins_with_nothing() -> None:
+def test_column_that_is_free_again_begins_empty() -> None:
     about = source(contribution=1, idle="0s")
     first, second, third = conditions(about, 3)
     definitions = Known(first, second)
@@ -464,7 +470,8 @@ def test_a_column_that_is_free_again_begins_with_nothing() -> None:
     assert found == {second.spec.stream: [2], third.spec.stream: [2]}
 
 
-def test_what_a_stream_has_counted_goes_with_it_and_one_that_is_extended_goes_on_with_whole_windows() -> None:
+def test_counts_are_dropped_with_their_stream() -> None:
+    """A stream that is extended continues with whole windows."""
     about = source()
     definitions = Known(hours(about, "a"), hours(about, "b", where="delay > 0"))
     kafka, feed = changelog(about), start(about, definitions)
@@ -488,9 +495,10 @@ def test_what_a_stream_has_counted_goes_with_it_and_one_that_is_extended_goes_on
 
 
 @pytest.mark.parametrize("last", [None, 2 * HOUR - 1, 2 * HOUR + 2_500])
-def test_where_a_stream_that_is_extended_goes_on_hangs_on_when_control_told_and_on_no_event(
+def test_extension_resumes_at_a_time_that_no_event_decides(
     last: int | None,
 ) -> None:
+    """Only the time at which control announced the extension decides."""
     about = source()
     definitions = Known(hours(about))
     kafka, feed = changelog(about), start(about, definitions)
@@ -544,7 +552,7 @@ def test_marks_decide_where_a_stream_ends_and_resumes() -> None:
 
 
 @pytest.mark.parametrize("clock", ["broker", "marks"])
-def test_feed_that_was_away_tells_of_the_windows_of_all_epochs(clock: str) -> None:
+def test_restarted_feed_publishes_the_windows_of_all_epochs(clock: str) -> None:
     """A feed that restarts after several ends and extensions publishes the same windows as a feed that read each in time."""
     about = source(clock=clock, contribution=100, idle="5m")
     states = [hours(about)]
@@ -630,9 +638,10 @@ def test_catching_up_is_bounded_in_each_step() -> None:
         ]
 
 
-def test_how_many_windows_a_step_tells_of_does_not_tell_in_which_groups_somebody_was(
+def test_windows_of_a_step_do_not_depend_on_people(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The number of windows in a step does not reveal the groups of people."""
     monkeypatch.setattr(window_queries, "MAX_CELLS_PER_STEP", 100)
     about = source()
     steps: dict[int, list[Any]] = {}
@@ -647,7 +656,8 @@ def test_how_many_windows_a_step_tells_of_does_not_tell_in_which_groups_somebody
     assert steps[0] == steps[16]
 
 
-def test_windows_of_all_streams_are_told_of_in_the_order_in_which_they_close_wherever_steps_end() -> None:
+def test_windows_are_published_in_order_of_closing() -> None:
+    """This holds for all streams together, wherever steps end."""
     about = source(clock="marks", ahead="1h")
     definitions = Known(
         told(about, "b", window={"size": "2h"}),
@@ -672,7 +682,7 @@ def test_windows_of_all_streams_are_told_of_in_the_order_in_which_they_close_whe
     assert all(order == orders[0] for order in orders)
 
 
-def test_a_portion_is_smaller_the_more_windows_an_event_lies_in() -> None:
+def test_portion_is_smaller_if_events_lie_in_more_windows() -> None:
     about = source()
     records = [Arrived(one, 5, event("p", 5)) for one in range(5_000)]
 
@@ -688,7 +698,7 @@ def test_a_portion_is_smaller_the_more_windows_an_event_lies_in() -> None:
     assert 0 < portion(*many) < 2_000
 
 
-def test_nothing_is_written_where_nothing_is_due() -> None:
+def test_feed_writes_nothing_if_nothing_is_due() -> None:
     about = source()
     feed: FeedProcessor = start(about, Known(hours(about)))
     assert process_records(feed, [Arrived(0, 5, event("p", 5))])

@@ -47,7 +47,7 @@ def flows(draw: st.DrawFn) -> tuple[list[Message], dict[tuple[str, int], list[in
 
 
 @given(flow=flows(), data=st.data())
-def test_each_window_is_asked_once_in_order_and_with_the_same_bytes(flow: Any, data: st.DataObject) -> None:
+def test_merging_asks_each_window_once_in_order(flow: Any, data: st.DataObject) -> None:
     messages, sums, whole = flow
     partials = logged(messages)
     control = [told(spec, offset=at) for at, spec in enumerate(SPECS)]
@@ -90,7 +90,7 @@ def bench(*messages: Message) -> Bench:
     return Bench([told(spec, offset=at) for at, spec in enumerate(SPECS)], logged(messages))
 
 
-def test_a_window_is_asked_when_the_last_partition_has_told_of_it_and_not_before() -> None:
+def test_merging_asks_a_window_once_all_partitions_published_it() -> None:
     [first, second] = window("all", 0)
     task = bench(first, second)
     task.step(1)
@@ -100,7 +100,7 @@ def test_a_window_is_asked_when_the_last_partition_has_told_of_it_and_not_before
     assert not [key for key in task.kept if key.startswith(b"@partial")]
 
 
-def test_a_partial_that_comes_again_counts_once() -> None:
+def test_repeated_partial_counts_once() -> None:
     [first, second] = window("all", 0)
     task = bench(first, first, second, second, *window("all", 0))
     task.run(1)
@@ -113,7 +113,7 @@ def running_bench(*messages: Message) -> Bench:
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_a_running_count_asks_no_more_once_a_partition_has_forgotten_what_it_told(crash: bool) -> None:
+def test_running_count_stops_after_a_partition_lost_its_counts(crash: bool) -> None:
     """People whose counts the partition has lost could otherwise count beyond their total."""
     [told_again, _] = running_window(0)
     task = running_bench(
@@ -131,7 +131,7 @@ def test_a_running_count_asks_no_more_once_a_partition_has_forgotten_what_it_tol
     assert task.task._streams[RUNNING.name].running.are_lost
 
 
-def test_a_running_count_of_which_the_first_windows_are_gone_asks_nothing() -> None:
+def test_running_count_without_its_first_windows_asks_nothing() -> None:
     """Otherwise its sums would differ from the published ones, with the same noise."""
     task = running_bench(*running_window(1), *running_window(2))
     task.run(1)
@@ -139,7 +139,7 @@ def test_a_running_count_of_which_the_first_windows_are_gone_asks_nothing() -> N
     assert len(task.logs[TOPICS.rejected]) == 1
 
 
-def test_groups_are_named_in_row_major_order_seen_or_not() -> None:
+def test_groups_are_in_row_major_order_with_or_without_events() -> None:
     task = bench(*window("both", 0, counts={}))
     task.run()
     assert [(one.group, one.value) for one in task.asked] == [
@@ -147,7 +147,7 @@ def test_groups_are_named_in_row_major_order_seen_or_not() -> None:
     ]
 
 
-def test_a_step_asks_no_more_than_its_bound_and_one_window(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merging_step_asks_at_most_its_bound_and_one_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_processor, "MAX_QUESTIONS_PER_STEP", 7)
     messages = [one for number in range(5) for one in window("both", number)]
     task = bench(*messages)
@@ -180,9 +180,9 @@ def test_closed_streams_ask_and_keep_nothing(crash: bool) -> None:
 def test_merging_asks_the_same_whenever_it_reads_of_an_end(halted: int, resumed: int, crash: bool) -> None:
     """Windows before an end are asked, even after the end or an extension; a window that a partition skips is not asked."""
     first, _ = window("all", 2)
-    parse_definition = [*window("all", 0), *window("all", 1), first, *window("all", 3)[1:], *window("all", 4)]
-    task = bench(*parse_definition)
-    for place in range(len(parse_definition)):
+    partials = [*window("all", 0), *window("all", 1), first, *window("all", 3)[1:], *window("all", 4)]
+    task = bench(*partials)
+    for place in range(len(partials)):
         if place == halted:
             task.hear(told(SPECS[0], "halted", offset=9))
         if place == halted + resumed:
@@ -194,7 +194,7 @@ def test_merging_asks_the_same_whenever_it_reads_of_an_end(halted: int, resumed:
     assert minutes == ["00", "05", "20"]
 
 
-def test_what_is_no_partial_of_its_stream_is_set_aside_and_stops_nobody() -> None:
+def test_invalid_partial_is_a_dead_letter_and_stops_no_stream() -> None:
     key, value, _ = window("origins", 0)[0]
     wrong = [
         (key, b"{", ()),
@@ -215,14 +215,14 @@ def test_what_is_no_partial_of_its_stream_is_set_aside_and_stops_nobody() -> Non
     assert [one.value for one in task.asked] == [2.0, 0.0, 0.0]
 
 
-def test_a_topic_that_was_recut_is_not_merged_with_what_it_was() -> None:
+def test_merging_refuses_partials_of_another_partition_count() -> None:
     task = bench(window("all", 0)[0], partial("all", 1, FIRST, {0: 1}, 3))
     task.run()
     assert not task.asked
     assert len(task.logs[TOPICS.rejected]) == 1
 
 
-def test_a_later_versions_changelog_is_not_read() -> None:
+def test_merging_refuses_a_later_versions_changelog() -> None:
     task = bench()
     task.task.restore([Record(TOPICS.merges, 0, 0, 0, b"all", b'{"later":1}')])
     with pytest.raises(LaterVersionError):

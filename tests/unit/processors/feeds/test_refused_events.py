@@ -92,7 +92,7 @@ def test_topic_shows_only_recent_refusals() -> None:
 
 
 @pytest.mark.parametrize("as_fetched", [list, columns])
-def test_feed_tells_crc32_from_other_wrong_partitions(as_fetched: Callable[[list[Arrived]], Any]) -> None:
+def test_feed_distinguishes_crc32_from_other_wrong_partitions(as_fetched: Callable[[list[Arrived]], Any]) -> None:
     """If CRC32 of the person chose the partition, the reason names librdkafka's setting."""
     about = source()
     partitions = 4

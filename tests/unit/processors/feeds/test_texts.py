@@ -110,7 +110,7 @@ def drain_to(feed: Any, kafka: Kafka) -> None:
         kafka.commit(outputs)
 
 
-def test_an_event_without_text_is_in_no_group() -> None:
+def test_event_without_text_is_in_no_group() -> None:
     found = closed_after(arrived("ä", "ä" * 20, "ä" * 21, "", None, 7, 2.0, True, ["x"], "a\tb", 7.50))
     assert found == {
         "ä".encode(): 1,
@@ -123,14 +123,14 @@ def test_an_event_without_text_is_in_no_group() -> None:
     }
 
 
-def test_an_event_without_text_uses_up_its_persons_bound() -> None:
+def test_event_without_text_uses_up_its_persons_bound() -> None:
     events = arrived(None, None, "late", "other")
     same = [replace(one, value=(one.value or b"").replace(b"p1", b"p0").replace(b"p2", b"p0")) for one in events]
     assert closed_after(same) == {b"other": 1}
 
 
 @pytest.mark.parametrize("restores", [0, 1, 3])
-def test_a_window_over_the_limit_keeps_no_text(restores: int) -> None:
+def test_window_over_the_limit_keeps_no_text(restores: int) -> None:
     texts = [f"text {number}" for number in range(8)]
     size = sum(text_size(text.encode()) for text in texts)
     full = closed_after(arrived(*texts, *texts), most_bytes=size, restores=restores)

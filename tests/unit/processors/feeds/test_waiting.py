@@ -64,7 +64,7 @@ def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("at_once", [1, 5, 100])
 @pytest.mark.parametrize("come_before", [1, 2, 7, 36])
 @pytest.mark.parametrize("most", [1, 10_000])
-def test_the_order_of_a_periods_windows_is_that_in_which_they_close(
+def test_windows_of_a_period_are_asked_in_order_of_closing(
     come_before: int, at_once: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merge_processor, "MAX_QUESTIONS_PER_STEP", most)
