@@ -102,7 +102,7 @@ small_layouts = st.builds(
 
 @given(layout=small_layouts, alpha=st.integers(1, 25), shift=st.integers(-8, 12))
 @settings(deadline=None, max_examples=30)
-def test_with_one_threshold_the_bound_is_the_worst_askers_success_exactly(
+def test_failure_bound_equals_worst_askers_success_for_one_threshold(
     layout: RunLayout, alpha: int, shift: int
 ) -> None:
     direct = Direct(layout, alpha, shift).worst_asker()
@@ -111,7 +111,7 @@ def test_with_one_threshold_the_bound_is_the_worst_askers_success_exactly(
 
 @given(layout=small_layouts, alpha=st.integers(1, 25), shift=st.integers(-8, 12), blocks=st.integers(1, 40))
 @settings(deadline=None, max_examples=30)
-def test_coarse_blocks_only_raise_the_bound(layout: RunLayout, alpha: int, shift: int, blocks: int) -> None:
+def test_failure_bound_is_raised_by_coarse_blocks(layout: RunLayout, alpha: int, shift: int, blocks: int) -> None:
     every_step = failure_bound(layout, alpha, shift, blocks=10**5)
     assert failure_bound(layout, alpha, shift, blocks=blocks) >= every_step * (1.0 - 1e-6)
 
@@ -127,7 +127,7 @@ def test_coarse_blocks_only_raise_the_bound(layout: RunLayout, alpha: int, shift
     blocks=st.sampled_from([5, 10**5]),
 )
 @settings(deadline=None, max_examples=25)
-def test_with_new_thresholds_no_asker_who_sees_them_beats_the_bound(
+def test_failure_bound_covers_askers_who_see_new_thresholds(
     *,
     one_sided: bool,
     threshold_rate: float,
@@ -151,7 +151,7 @@ def test_with_new_thresholds_no_asker_who_sees_them_beats_the_bound(
 
 
 @pytest.mark.parametrize("one_sided", [True, False])
-def test_with_new_thresholds_the_bound_is_its_stated_expectation(*, one_sided: bool) -> None:
+def test_failure_bound_with_new_thresholds_is_its_stated_expectation(*, one_sided: bool) -> None:
     layout = RunLayout(
         one_sided=one_sided, threshold_rate=0.5, query_rate=0.4, fresh_threshold=True, tops=2, queries=9
     )
@@ -178,13 +178,16 @@ def test_with_new_thresholds_the_bound_is_its_stated_expectation(*, one_sided: b
         (20, stated_split(40), 84.5, 347.0),
     ],
 )
-def test_two_sided_check_values(cutoff: int, fraction: float, shift: float, expected: float) -> None:
+def test_least_alpha_of_two_sided_noise_has_check_values(
+    cutoff: int, fraction: float, shift: float, expected: float
+) -> None:
     layout = laid_out(fraction, cutoff, 1000, one_sided=False)
     assert least_alpha(layout, round(shift * STEPS), 0.05) / STEPS == pytest.approx(expected, rel=0.005)
 
 
 @pytest.mark.parametrize("one_sided", [True, False])
-def test_a_thousand_times_finer_grid_gives_the_same_error(*, one_sided: bool) -> None:
+def test_least_alpha_is_independent_of_grid_resolution(*, one_sided: bool) -> None:
+    """A grid that is finer by 2^20 gives the same error."""
     coarse = laid_out(0.3, 3, 1000, one_sided=one_sided)
     fine = RunLayout(
         one_sided=one_sided,
@@ -209,7 +212,7 @@ def test_a_thousand_times_finer_grid_gives_the_same_error(*, one_sided: bool) ->
     lean=st.floats(-2.0, 5.0),
 )
 @settings(deadline=None, max_examples=40)
-def test_the_error_found_satisfies_beta_at_every_size(
+def test_least_alpha_satisfies_beta_at_every_size(
     *,
     one_sided: bool,
     fresh: bool,
@@ -220,6 +223,7 @@ def test_the_error_found_satisfies_beta_at_every_size(
     beta: float,
     lean: float,
 ) -> None:
+    """The bound at α is at most β, and a smaller α fails more often."""
     layout = RunLayout(
         one_sided=one_sided,
         threshold_rate=1.0 / scale,
@@ -235,7 +239,8 @@ def test_the_error_found_satisfies_beta_at_every_size(
     assert failure_bound(layout, less, shift, blocks=8192, tail=1e-20) > 0.9 * beta or alpha == 1
 
 
-def test_two_queries_exactly_at_the_edges_are_ties_resolved_as_stated() -> None:
+def test_failure_bound_resolves_ties_at_edges_as_stated() -> None:
+    """Two queries exactly at T ± α are ties."""
     # q = e^-1, one query, no block error: at T − α a run fails iff ν >= α + ρ.
     layout = RunLayout(
         one_sided=True, threshold_rate=1.0, query_rate=1.0, fresh_threshold=False, tops=1, queries=1
@@ -246,7 +251,7 @@ def test_two_queries_exactly_at_the_edges_are_ties_resolved_as_stated() -> None:
     assert failure_bound(layout, 4, 0) >= max(false_alarm, miss)
 
 
-def test_an_impossible_request_is_refused_with_advice() -> None:
+def test_least_alpha_refuses_impossible_request_with_advice() -> None:
     layout = RunLayout(
         one_sided=True, threshold_rate=1e-17, query_rate=1e-17, fresh_threshold=False, tops=1, queries=10
     )

@@ -45,7 +45,7 @@ def plans(kind: str, facts: SourceFacts = FINE, **fields: Any) -> dict[str, Answ
     delta=st.sampled_from([0.0, 1e-9, 1e-2]),
 )
 @settings(deadline=None)
-def test_no_plan_spends_more_than_it_may(kind: str, epsilon: float, answers: int, delta: float) -> None:
+def test_plan_spends_no_more_than_epsilon_and_delta(kind: str, epsilon: float, answers: int, delta: float) -> None:
     for one in plans(kind, epsilon=epsilon, answers=answers, delta=delta).values():
         assert one.cutoff == answers
         if one.delta == 0.0:
@@ -57,7 +57,7 @@ def test_no_plan_spends_more_than_it_may(kind: str, epsilon: float, answers: int
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_composition_pays_where_answers_are_many(kind: str) -> None:
+def test_optimal_composition_has_less_error_for_many_answers(kind: str) -> None:
     assert list(plans(kind, answers=1000)) == ["textbook", "basic"]
     found = plans(kind, answers=1000, delta=1e-6)
     assert list(found) == ["textbook", "basic", "optimal", *(["gaussian"] if kind == "laplace" else [])]
@@ -65,7 +65,7 @@ def test_composition_pays_where_answers_are_many(kind: str) -> None:
     assert found["optimal"].alpha < 0.5 * found["textbook"].alpha
 
 
-def test_gaussian_noise_is_better_where_answers_are_many_and_keeps_delta() -> None:
+def test_gaussian_plan_has_less_error_for_many_answers_and_keeps_delta() -> None:
     found = plans("laplace", answers=1000, delta=1e-6)
     one = found["gaussian"]
     assert one.alpha < 0.45 * found["optimal"].alpha
@@ -81,45 +81,46 @@ def test_gaussian_noise_is_better_where_answers_are_many_and_keeps_delta() -> No
     assert (realised_cost(one, "zcdp", 1, 1).unbounded, realised_cost(one, "pure", 1, 1).delta > 0) == (1, True)
 
 
-def test_a_vector_costs_the_root_of_what_its_values_cost_by_themselves() -> None:
+def test_gaussian_vector_error_grows_with_root_of_values() -> None:
+    """Laplace noise of a vector grows in proportion to the number of values."""
     found = plans("laplace", dimensions=16, answers=10, delta=1e-6)
     single = plans("laplace", answers=10, delta=1e-6)
     assert found["basic"].alpha / single["basic"].alpha > 16
     assert 4 < found["gaussian"].alpha / single["gaussian"].alpha < 6
 
 
-def test_the_stated_composition_is_left_where_it_is_worse_or_false() -> None:
+def test_textbook_epsilon_is_basic_if_composition_is_worse_or_false() -> None:
     assert textbook_epsilon(1.0, 1e-6, 20) == pytest.approx((1 / 20, 0.0))
     assert textbook_epsilon(1.0, 1e-6, 1000) == pytest.approx((1 / math.sqrt(8000 * math.log(1e6)), 1e-6))
     assert textbook_epsilon(100.0, 0.1, 2000) == pytest.approx((100 / 2000, 0.0))
 
 
-def test_the_textbooks_error_of_laplace_is_the_lecture_notes() -> None:
+def test_textbook_laplace_has_error_of_lecture_notes() -> None:
     # ln(k/β)·Δ/ε for k answers that share ε: with ε = 1 and k = 100, 100·ln(100/0.05).
     found = plans("laplace", answers=100)
     assert found["textbook"].alpha == pytest.approx(100 * math.log(100 / 0.05), rel=1e-12)
     assert 0.99 < found["basic"].alpha / found["textbook"].alpha < 1.0
 
 
-def test_the_textbooks_error_of_the_exponential_mechanism_is_its_utility_theorem() -> None:
+def test_textbook_exponential_has_error_of_utility_theorem() -> None:
     theorem = 2.0 * (math.log(256) + math.log(1 / 0.05))
     assert plans("exponential")["textbook"].alpha == pytest.approx(theorem, rel=1e-12)
     assert plans("exponential")["basic"].alpha < theorem
     assert plans("exponential", monotone=True)["textbook"].alpha == pytest.approx(theorem / 2, rel=1e-12)
 
 
-def test_the_noisy_maximum_is_planned_nearer_to_the_best_than_its_rivals() -> None:
+def test_noisy_max_has_less_error_than_exponential_and_textbook() -> None:
     maximum, exponential = plans("noisy_max"), plans("exponential")
     assert maximum["basic"].alpha < exponential["basic"].alpha < maximum["textbook"].alpha
     assert plans("noisy_max", monotone=True)["basic"].alpha == pytest.approx(maximum["basic"].alpha / 2, rel=1e-6)
 
 
-def test_a_coarse_grid_raises_the_textbooks_error_to_the_exact_one() -> None:
+def test_textbook_error_on_coarse_grid_is_exact_error() -> None:
     found = plans("laplace", SourceFacts(), answers=10)
     assert found["textbook"].alpha == found["basic"].alpha == 53.0 > 10 * math.log(10 / 0.05)
 
 
-def test_a_vector_pays_for_all_its_numbers_unless_they_count_disjoint_groups() -> None:
+def test_vector_sensitivity_adds_up_except_for_disjoint_groups() -> None:
     values, rows = SourceFacts(sensitivity_steps=3), SourceFacts(disjoint=True)
     assert vector_sensitivity(3, 5, values) == 15
     assert vector_sensitivity(1, 5, rows) == 1
@@ -130,7 +131,7 @@ def test_a_vector_pays_for_all_its_numbers_unless_they_count_disjoint_groups() -
     assert wide["basic"].alpha == alpha_for(wide["basic"], 15, 5)
 
 
-def test_a_querys_own_error_goes_with_its_own_sensitivity() -> None:
+def test_alpha_for_query_is_proportional_to_its_sensitivity() -> None:
     one = plans("laplace", answers=10)["basic"]
     own = alpha_for(one, FINE.sensitivity_steps, 1)
     assert own == one.alpha
@@ -139,7 +140,7 @@ def test_a_querys_own_error_goes_with_its_own_sensitivity() -> None:
 
 
 @pytest.mark.parametrize("kind", ["noisy_max", "exponential"])
-def test_fewer_candidates_are_promised_a_smaller_error(kind: Any) -> None:
+def test_choice_alpha_is_smaller_for_fewer_candidates(kind: Any) -> None:
     one = plans(kind, answers=3)["basic"]
     errors = [choice_alpha(one, kind, options) for options in (1, 2, 10, 256)]
     assert errors[0] == 0.0
@@ -147,19 +148,20 @@ def test_fewer_candidates_are_promised_a_smaller_error(kind: Any) -> None:
     assert errors[-1] == one.alpha
 
 
-def test_answers_that_are_never_expected_do_not_widen_the_promise() -> None:
+def test_plan_alpha_counts_expected_queries_only() -> None:
+    """Answers that are not expected do not widen the promise."""
     few, many = plans("laplace", answers=100, expected_queries=1), plans("laplace", answers=100)
     assert few["basic"].epsilon_answer == many["basic"].epsilon_answer
     assert few["basic"].alpha < many["basic"].alpha
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_noise_too_wide_for_the_integers_is_refused_with_the_remedy(kind: str) -> None:
+def test_plan_refuses_noise_too_wide_for_integers_with_remedy(kind: str) -> None:
     with pytest.raises(PlanError, match=r"raise epsilon, lower answers, or use a grid .* times coarser"):
         plans(kind, SourceFacts(sensitivity_steps=1 << 45), epsilon=0.1)
 
 
-def test_a_mechanism_of_another_kind_is_not_planned_here() -> None:
+def test_plan_refuses_mechanism_that_does_not_charge_each_answer() -> None:
     with pytest.raises(TypeError, match="above_threshold does not charge each answer"):
         plan_calibrations(spec("above_threshold"), FINE)
 
@@ -174,7 +176,7 @@ errors = st.floats(min_value=0.0, max_value=100.0)
     alphas=st.tuples(errors, errors),
     parts=st.tuples(st.floats(-1.0, 1.0), st.floats(-1.0, 1.0)),
 )
-def test_a_quotients_alpha_holds_whenever_both_numbers_keep_to_theirs(
+def test_ratio_interval_holds_if_both_numbers_keep_their_alpha(
     quotient: float, divisor: int, alphas: tuple[float, float], parts: tuple[float, float]
 ) -> None:
     top = quotient * divisor + parts[0] * alphas[0]
@@ -186,26 +188,23 @@ def test_a_quotients_alpha_holds_whenever_both_numbers_keep_to_theirs(
 
 
 @given(top=numbers, bottom=numbers, alphas=st.tuples(errors, errors))
-def test_a_quotient_stays_in_its_public_range_whatever_the_noise(
-    top: float, bottom: float, alphas: tuple[float, float]
-) -> None:
+def test_ratio_interval_stays_in_public_range(top: float, bottom: float, alphas: tuple[float, float]) -> None:
     estimate, alpha = ratio_interval((top, alphas[0]), (bottom, alphas[1]), (0.0, 1.0))
     assert 0.0 <= estimate <= 1.0
     assert 0.0 <= alpha <= 1.0
 
 
-def test_a_denominator_that_may_be_zero_leaves_the_whole_range_open() -> None:
+def test_ratio_interval_is_whole_range_if_denominator_may_be_zero() -> None:
     estimate, alpha = ratio_interval((1.0, 2.0), (-1.0, 5.0), (10.0, 20.0))
     assert (estimate, alpha) == (15.0, 5.0)
 
 
 @pytest.mark.parametrize("top", [-30.0, 0.0, 84.0, 300.0])
-def test_a_quotient_that_lies_beside_a_range_of_which_nothing_is_known_is_told_as_its_middle(top: float) -> None:
+def test_ratio_interval_is_centred_on_range_if_nothing_is_known(top: float) -> None:
     assert ratio_interval((top, 900.0), (1.0, 20.0), (0.0, 84.0)) == (42.0, 42.0)
 
 
-def test_a_quotient_within_a_range_of_which_nothing_is_sure_stays_and_one_that_is_known_is_cut_to_its_end() -> (
-    None
-):
+def test_ratio_interval_keeps_or_clips_uncertain_quotient() -> None:
+    """A quotient within the range stays; a known quotient outside is cut to the range's end."""
     assert ratio_interval((30.0, 900.0), (1.0, 20.0), (0.0, 84.0)) == (30.0, 54.0)
     assert ratio_interval((-1.0, 2.0), (10.0, 5.0), (0.0, 84.0)) == (0.0, 0.2)

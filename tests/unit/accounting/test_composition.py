@@ -93,7 +93,7 @@ def keeps_to(found: float, between: tuple[Fraction, Fraction]) -> bool:
 
 @given(epsilon_round=epsilons, rounds=st.integers(1, 24), epsilon=epsilons)
 @settings(deadline=None, max_examples=25)
-def test_delta_is_the_theorems_sum_rounded_up(epsilon_round: float, rounds: int, epsilon: float) -> None:
+def test_optimal_delta_is_theorems_sum_rounded_up(epsilon_round: float, rounds: int, epsilon: float) -> None:
     found = optimal_delta(epsilon_round, rounds, epsilon)
     if Fraction(epsilon_round) * rounds <= Fraction(epsilon):
         assert found == 0.0
@@ -116,14 +116,15 @@ def test_delta_is_the_theorems_sum_rounded_up(epsilon_round: float, rounds: int,
         (2.0, 60, 119.5),
     ],
 )
-def test_delta_is_exact_where_it_is_tiny_and_where_the_rounds_hardly_exceed_epsilon(
+def test_optimal_delta_is_exact_if_tiny_or_near_sum_of_rounds(
     epsilon_round: float, rounds: int, epsilon: float
 ) -> None:
+    """δ is exact if it is tiny, and if the rounds hardly exceed ε."""
     assert keeps_to(optimal_delta(epsilon_round, rounds, epsilon), exact_delta(epsilon_round, rounds, epsilon))
 
 
 @pytest.mark.parametrize(("epsilon_round", "rounds", "epsilon"), [(0.5, 3000, 1499.0), (1e-3, 10**5, 50.0)])
-def test_delta_is_never_0_where_something_may_leak(epsilon_round: float, rounds: int, epsilon: float) -> None:
+def test_optimal_delta_is_above_0_if_anything_may_leak(epsilon_round: float, rounds: int, epsilon: float) -> None:
     assert optimal_delta(epsilon_round, rounds, epsilon) == LEAST
 
 
@@ -139,13 +140,14 @@ def decimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> Decimal:
 
 
 @pytest.mark.parametrize(("rounds", "epsilon_round"), [(300, 0.02), (1000, 0.0075), (2000, 0.05)])
-def test_the_window_of_a_long_sum_loses_nothing(rounds: int, epsilon_round: float) -> None:
+def test_optimal_delta_of_long_sum_loses_nothing(rounds: int, epsilon_round: float) -> None:
     exact = decimal_delta(epsilon_round, rounds, 1.0)
     assert exact <= Decimal(optimal_delta(epsilon_round, rounds, 1.0)) <= exact * Decimal("1.000000000001")
 
 
 @pytest.mark.parametrize(("rounds", "sigma"), [(5, 10.00), (20, 35.12)])
-def test_sigma_for_epsilon_1_and_delta_1e_6(rounds: int, sigma: float) -> None:
+def test_optimal_round_epsilon_has_published_sigma(rounds: int, sigma: float) -> None:
+    """The values of σ are those for ε = 1 and δ = 1e-6."""
     assert 2.0 / optimal_round_epsilon(1.0, 1e-6, rounds) == pytest.approx(sigma, abs=0.005)
 
 
@@ -155,9 +157,7 @@ def test_sigma_for_epsilon_1_and_delta_1e_6(rounds: int, sigma: float) -> None:
     rounds=st.integers(1, 5000),
 )
 @settings(deadline=None, max_examples=30)
-def test_the_round_epsilon_found_satisfies_delta_and_hardly_more_would(
-    epsilon: float, delta: float, rounds: int
-) -> None:
+def test_optimal_round_epsilon_is_largest_within_delta(epsilon: float, delta: float, rounds: int) -> None:
     found = optimal_round_epsilon(epsilon, delta, rounds)
     assert optimal_delta(found, rounds, epsilon) <= delta
     assert optimal_delta(found * (1.0 + 1e-8), rounds, epsilon) > delta * (1.0 - 1e-6)
@@ -165,13 +165,13 @@ def test_the_round_epsilon_found_satisfies_delta_and_hardly_more_would(
 
 
 @given(epsilon=epsilons, rounds=st.integers(1, 10**6))
-def test_without_delta_rounds_add_up_to_epsilon_exactly(epsilon: float, rounds: int) -> None:
+def test_optimal_round_epsilon_without_delta_adds_up_to_epsilon(epsilon: float, rounds: int) -> None:
     found = optimal_round_epsilon(epsilon, 0.0, rounds)
     assert Fraction(found) * rounds <= Fraction(epsilon)
     assert Fraction(math.nextafter(found, math.inf)) * rounds > Fraction(epsilon)
 
 
-def test_a_million_rounds_stay_near_the_gaussian_limit() -> None:
+def test_optimal_round_epsilon_is_near_gaussian_limit_for_million_rounds() -> None:
     # For many small rounds the optimum tends to the Gaussian mechanism's with mu = ε0 √c (Dong, Roth & Su 2022).
     mu = optimal_round_epsilon(1.0, 1e-6, 10**6) * 1000.0
 
@@ -182,7 +182,8 @@ def test_a_million_rounds_stay_near_the_gaussian_limit() -> None:
     assert gaussian == pytest.approx(1e-6, rel=0.01)
 
 
-def test_one_round_may_exceed_epsilon_by_what_delta_buys() -> None:
+def test_optimal_round_epsilon_of_one_round_uses_delta() -> None:
+    """One round may exceed ε by the amount that δ pays for."""
     epsilon, delta = 1.0, 0.01
     # One round's δ is (e^ε0 − e^ε)/(1 + e^ε0): solved for ε0 by hand.
     by_hand = math.log((math.exp(epsilon) + delta) / (1.0 - delta))
@@ -190,28 +191,28 @@ def test_one_round_may_exceed_epsilon_by_what_delta_buys() -> None:
 
 
 @given(st.fractions(min_value=Fraction(1, 10**6), max_value=1000))
-def test_rounding_down_gives_the_nearest_double_below(value: Fraction) -> None:
+def test_round_fraction_down_gives_nearest_double_below(value: Fraction) -> None:
     double = round_fraction_down(value)
     assert Fraction(double) <= value < Fraction(math.nextafter(double, math.inf))
 
 
 @given(st.fractions(min_value=Fraction(1, 10**6), max_value=1000))
-def test_rounding_up_gives_the_nearest_double_above(value: Fraction) -> None:
+def test_round_fraction_up_gives_nearest_double_above(value: Fraction) -> None:
     double = round_fraction_up(value)
     assert Fraction(math.nextafter(double, -math.inf)) < value <= Fraction(double)
 
 
-def test_nothing_is_rounded_up_to_nothing() -> None:
+def test_round_fraction_up_of_zero_is_positive_zero() -> None:
     assert math.copysign(1.0, round_fraction_up(Fraction(0))) == 1.0
 
 
 @given(epsilon_round=epsilons, rounds=st.integers(1, 10**6))
-def test_adding_up_is_exact_and_rounded_up(epsilon_round: float, rounds: int) -> None:
+def test_basic_epsilon_is_exact_sum_rounded_up(epsilon_round: float, rounds: int) -> None:
     exact = Fraction(epsilon_round) * rounds
     assert exact <= Fraction(basic_epsilon(epsilon_round, rounds)) <= exact * (1 + Fraction(1, 2**52))
 
 
-def test_the_closed_formulas_at_values_worked_out_by_hand() -> None:
+def test_closed_formulas_have_values_computed_by_hand() -> None:
     # ε0 = 0.1, c = 100, δ = 10⁻⁵: ln(1/δ) = 11.5129; √(2·100·11.5129) = 47.9853; e^0.1 − 1 = 0.105171.
     assert basic_epsilon(0.1, 100) == pytest.approx(10.0)
     assert advanced_epsilon(0.1, 100, 1e-5) == pytest.approx(4.79853 + 1.05171, rel=1e-5)
@@ -222,7 +223,7 @@ def test_the_closed_formulas_at_values_worked_out_by_hand() -> None:
 
 @given(epsilon_round=st.floats(1e-3, 3.0), rounds=st.integers(1, 2000), delta=st.floats(1e-12, 0.3))
 @settings(deadline=None, max_examples=30)
-def test_no_theorem_gives_less_than_the_optimum_and_the_optimum_is_attained(
+def test_optimal_epsilon_is_attained_and_below_other_theorems(
     epsilon_round: float, rounds: int, delta: float
 ) -> None:
     basic, advanced = basic_epsilon(epsilon_round, rounds), advanced_epsilon(epsilon_round, rounds, delta)
@@ -237,7 +238,7 @@ def test_no_theorem_gives_less_than_the_optimum_and_the_optimum_is_attained(
 @pytest.mark.parametrize(
     ("epsilon_round", "rounds", "epsilon"), [(0.5, 1, 0.2), (0.1, 20, 1.0), (0.3, 50, 5.0), (0.05, 500, 2.0)]
 )
-def test_delta_agrees_with_the_privacy_loss_distribution_of_randomized_response(
+def test_optimal_delta_agrees_with_loss_distribution_of_responses(
     epsilon_round: float, rounds: int, epsilon: float
 ) -> None:
     """The reference is Google's dp-accounting, an independent implementation; randomized response is the worst pure round."""
@@ -249,9 +250,7 @@ def test_delta_agrees_with_the_privacy_loss_distribution_of_randomized_response(
 
 
 @pytest.mark.parametrize(("scale", "rounds", "delta"), [(10.0, 50, 1e-6), (2.0, 5, 1e-3)])
-def test_composed_discrete_laplace_noise_keeps_within_the_optimum_for_pure_rounds(
-    scale: float, rounds: int, delta: float
-) -> None:
+def test_optimal_epsilon_bounds_composed_discrete_laplace_noise(scale: float, rounds: int, delta: float) -> None:
     one = pld.from_discrete_laplace_mechanism(1.0 / scale, sensitivity=1, value_discretization_interval=1e-3)
     theirs = one.self_compose(rounds).get_epsilon_for_delta(delta)
     assert theirs <= optimal_epsilon(1.0 / scale, rounds, delta) * 1.01

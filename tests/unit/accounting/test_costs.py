@@ -61,7 +61,7 @@ def calibrations(draw: st.DrawFn) -> SparseVectorCalibration:
 
 
 @given(first=costs, second=costs)
-def test_costs_add_and_compare_part_by_part(first: Cost, second: Cost) -> None:
+def test_cost_adds_and_compares_by_component(first: Cost, second: Cost) -> None:
     assert first + second - second == first
     parts = ((first.loss, second.loss), (first.delta, second.delta), (first.rho, second.rho))
     assert (first <= second) == all(one <= other for one, other in parts)
@@ -72,7 +72,7 @@ def test_costs_add_and_compare_part_by_part(first: Cost, second: Cost) -> None:
 
 @given(units=st.integers(10**6, 10**15 - 1), grants=st.integers(1, 500))
 @settings(deadline=None)
-def test_equal_decimal_grants_fit_their_decimal_sum(units: int, grants: int) -> None:
+def test_total_budget_fits_equal_decimal_grants(units: int, grants: int) -> None:
     # A double holds so many decimals exactly, so nothing is rounded.
     one = float(Decimal(units) / EPSILON_UNITS)
     total = Decimal(units) * grants / EPSILON_UNITS
@@ -103,7 +103,8 @@ CALIBRATION = SparseVectorCalibration(
 
 @given(epsilon=st.floats(1e-6, 1000.0), delta=st.floats(0.0, 0.49))
 @settings(deadline=None)
-def test_budgets_are_decimals_rounded_down_and_costs_doubles_rounded_up(epsilon: float, delta: float) -> None:
+def test_total_budget_is_rounded_down_and_cost_rounded_up(epsilon: float, delta: float) -> None:
+    """Budgets are decimals that are rounded down, costs are doubles that are rounded up."""
     budget = total_budget(source(epsilon=epsilon, delta=delta))
     assert budget == Cost(
         math.floor(Fraction(repr(epsilon)) * EPSILON_UNITS), math.floor(Fraction(repr(delta)) * DELTA_UNITS)
@@ -137,7 +138,7 @@ def test_affordable_delta_loses_less_than_a_part_in_ten_billion(value: float) ->
 
 @pytest.mark.parametrize("budget", [1.0, 0.3, 0.7, 2.0, 3.3, 12.345678, 999.999999999999])
 @pytest.mark.parametrize("delta", [0.0, 1e-6, 3e-9, 0.012345678])
-def test_equal_parts_of_a_budget_fit(budget: float, delta: float) -> None:
+def test_affordable_parts_of_budget_fit(budget: float, delta: float) -> None:
     """n streams of ε/n and δ/n, as doubles divide them, cost no more than (ε, δ), for every n to 200 and some to 2,000."""
     total = total_budget(source(epsilon=budget, delta=delta))
     for parts in (*range(1, 200), 999, 1000, 1024, 1999, 2000):
@@ -151,7 +152,7 @@ def test_equal_parts_of_a_budget_fit(budget: float, delta: float) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.05, 0.7, 1.1, 0.3])
-def test_the_noise_of_a_plan_costs_no_more_than_the_decimal_that_was_asked(epsilon: float) -> None:
+def test_stream_cost_of_plan_is_requested_decimal(epsilon: float) -> None:
     for spec in (
         parse_spec("above_threshold", cutoff=3, epsilon=epsilon),
         parse_spec("laplace", answers=1, epsilon=epsilon),
@@ -164,7 +165,7 @@ def test_the_noise_of_a_plan_costs_no_more_than_the_decimal_that_was_asked(epsil
 
 @given(calibration=calibrations())
 @settings(deadline=None)
-def test_delta_is_paid_only_where_the_rounds_do_not_add_up_to_epsilon(
+def test_stream_cost_has_delta_only_if_rounds_exceed_epsilon(
     calibration: SparseVectorCalibration,
 ) -> None:
     lost = losses(calibration).total
@@ -174,7 +175,7 @@ def test_delta_is_paid_only_where_the_rounds_do_not_add_up_to_epsilon(
 
 @given(calibration=calibrations())
 @settings(deadline=None)
-def test_under_zcdp_a_stream_costs_half_the_square_of_each_round(calibration: SparseVectorCalibration) -> None:
+def test_stream_cost_under_zcdp_is_half_the_squared_rounds(calibration: SparseVectorCalibration) -> None:
     parts = losses(calibration)
     rho = sum(count * epsilon**2 for count, epsilon in parts.pure_parts) / 2
     assert stream_cost(calibration, "zcdp") == Cost(
@@ -184,7 +185,7 @@ def test_under_zcdp_a_stream_costs_half_the_square_of_each_round(calibration: Sp
 
 @given(calibration=calibrations(), accountant=st.sampled_from(["pure", "zcdp"]), tops=st.integers(0, 1000))
 @settings(deadline=None)
-def test_before_the_first_answer_nothing_is_spent(
+def test_realised_cost_is_nothing_before_first_answer(
     calibration: SparseVectorCalibration, accountant: str, tops: int
 ) -> None:
     assert realised_cost(calibration, accountant, 0, tops) == NO_COST
@@ -201,7 +202,7 @@ def realised_exactly(calibration: SparseVectorCalibration, tops: int) -> Fractio
 
 @given(calibration=calibrations(), share=st.floats(0.0, 1.0), answered=st.integers(1, 10**9))
 @settings(deadline=None)
-def test_a_pure_stream_has_spent_what_its_tops_cost(
+def test_realised_cost_of_pure_stream_is_cost_of_its_tops(
     calibration: SparseVectorCalibration, share: float, answered: int
 ) -> None:
     tops = round(share * calibration.cutoff)
@@ -216,7 +217,7 @@ def test_a_pure_stream_has_spent_what_its_tops_cost(
 
 @given(calibration=calibrations(), accountant=st.sampled_from(["pure", "zcdp"]), share=st.floats(0.0, 0.999))
 @settings(deadline=None)
-def test_spending_grows_with_each_top_and_stays_within_the_cost(
+def test_realised_cost_grows_with_each_top_up_to_stream_cost(
     calibration: SparseVectorCalibration, accountant: str, share: float
 ) -> None:
     tops = int(share * calibration.cutoff)
@@ -228,16 +229,17 @@ def test_spending_grows_with_each_top_and_stays_within_the_cost(
 
 @given(calibration=calibrations(), answered=st.integers(1, 10**9), share=st.floats(0.0, 1.0))
 @settings(deadline=None)
-def test_under_zcdp_the_first_answer_spends_all_of_rho_and_epsilon_answer_by_answer(
+def test_realised_cost_under_zcdp_has_all_rho_at_first_answer(
     calibration: SparseVectorCalibration, answered: int, share: float
 ) -> None:
+    """ρ is spent with the first answer, ε answer by answer."""
     tops = round(share * calibration.cutoff)
     full, spent = stream_cost(calibration, "zcdp"), realised_cost(calibration, "zcdp", answered, tops)
     exact = math.ceil(realised_exactly(calibration, tops) * EPSILON_UNITS)
     assert spent == Cost(min(exact, full.loss), rho=full.rho)
 
 
-def test_under_zcdp_amounts_show_what_adds_up_and_nothing_else() -> None:
+def test_to_amount_under_zcdp_shows_additive_parts_only() -> None:
     feed = source(epsilon=2.0, delta=1e-6, accountant="zcdp")
     assert to_amount(NO_COST, feed).model_dump() == {"epsilon": 0.0, "delta": 0.0, "rho": 0.0}
     asked = choose_calibration(parse_spec("laplace", answers=1, epsilon=0.5), SourceFacts())
@@ -247,7 +249,7 @@ def test_under_zcdp_amounts_show_what_adds_up_and_nothing_else() -> None:
 
 
 @given(loss=st.integers(0, 10**15), delta=st.integers(0, 10**30))
-def test_under_the_pure_accountant_an_amount_is_the_nearest_double(loss: int, delta: int) -> None:
+def test_to_amount_under_pure_accountant_is_nearest_double(loss: int, delta: int) -> None:
     shown = to_amount(Cost(loss, delta), source())
     assert shown.rho is None
     assert shown.epsilon == float(Fraction(loss, EPSILON_UNITS))
@@ -261,7 +263,9 @@ def test_under_the_pure_accountant_an_amount_is_the_nearest_double(loss: int, de
     textbook=st.booleans(),
 )
 @settings(deadline=None, max_examples=24)
-def test_no_plan_costs_more_than_was_asked(epsilon: float, delta: float, cutoff: int, textbook: bool) -> None:
+def test_stream_cost_of_sparse_plan_is_within_budget(
+    epsilon: float, delta: float, cutoff: int, textbook: bool
+) -> None:
     method = "textbook" if textbook else "best"
     asked = parse_spec(cutoff=cutoff, calibration=method, epsilon=epsilon, delta=delta, expected_queries=100)
     calibration = choose_calibration(asked, SourceFacts())

@@ -22,7 +22,7 @@ def windows_in_nodes(tree: CountingTree) -> Counter[int]:
 
 
 @pytest.mark.parametrize("steps", HORIZONS)
-def test_the_nodes_of_an_answer_hold_each_of_its_windows_once(steps: int) -> None:
+def test_nodes_of_answer_contain_each_window_once(steps: int) -> None:
     for tree in trees(steps):
         for windows in range(1, steps + 1):
             nodes = tree.nodes(windows)
@@ -33,20 +33,21 @@ def test_the_nodes_of_an_answer_hold_each_of_its_windows_once(steps: int) -> Non
 
 
 @pytest.mark.parametrize("steps", HORIZONS)
-def test_no_window_is_in_more_nodes_than_there_are_levels(steps: int) -> None:
+def test_nodes_contain_each_window_at_most_once_per_level(steps: int) -> None:
     for tree in trees(steps):
         assert max(windows_in_nodes(tree).values()) <= tree.levels
     assert max(windows_in_nodes(dyadic_tree(steps)).values()) == steps.bit_length()
 
 
 @pytest.mark.parametrize("steps", HORIZONS)
-def test_the_largest_answer_is_counted_by_its_nodes(steps: int) -> None:
+def test_max_nodes_is_node_count_of_largest_answer(steps: int) -> None:
     for tree in trees(steps):
         assert tree.max_nodes == max(len(tree.nodes(windows)) for windows in range(1, steps + 1))
 
 
 @pytest.mark.parametrize("steps", HORIZONS)
-def test_what_is_kept_are_nodes_of_one_window_fewer(steps: int) -> None:
+def test_count_kept_nodes_matches_nodes_of_previous_answer(steps: int) -> None:
+    """All nodes of an answer but the last are nodes of the answer with one window fewer."""
     for tree in trees(steps):
         for windows in range(1, steps + 1):
             kept = tree.count_kept_nodes(windows)
@@ -55,27 +56,27 @@ def test_what_is_kept_are_nodes_of_one_window_fewer(steps: int) -> None:
 
 
 @pytest.mark.parametrize("windows", [1, 6, 7, 8, 200, 1000])
-def test_the_dyadic_nodes_are_the_binary_digits(windows: int) -> None:
+def test_dyadic_tree_has_nodes_of_binary_digits(windows: int) -> None:
     sizes = [node.end - node.start for node in dyadic_tree(1000).nodes(windows)]
     assert sizes == [1 << digit for digit in reversed(range(10)) if windows >> digit & 1]
 
 
-def test_one_level_has_a_node_for_each_window() -> None:
+def test_counting_tree_of_one_level_has_node_for_each_window() -> None:
     assert CountingTree(5, 1).nodes(3) == (Node(0, 1), Node(1, 2), Node(2, 3))
 
 
 @pytest.mark.parametrize(("levels", "most"), [(1, 6), (2, 5), (3, 17), (6, 7)])
-def test_a_full_tree_counts_as_many_windows_as_there_are_ways(levels: int, most: int) -> None:
+def test_full_counting_tree_has_binomial_number_of_windows(levels: int, most: int) -> None:
     full = math.comb(levels + most, levels) - 1
     assert CountingTree(full, levels).max_nodes == most
     assert CountingTree(full + 1, levels).max_nodes == most + 1
 
 
-def test_a_tree_of_a_million_windows_is_never_laid_out() -> None:
+def test_counting_tree_of_million_windows_is_not_materialized() -> None:
     tree = CountingTree(1 << 20, 5)
     assert len(tree.nodes((1 << 20) - 1)) <= tree.max_nodes
 
 
-def test_no_answer_is_beyond_the_horizon() -> None:
+def test_counting_tree_refuses_answers_beyond_horizon() -> None:
     with pytest.raises(ValueError, match="horizon is 8 windows, not 9"):
         dyadic_tree(8).nodes(9)

@@ -15,7 +15,7 @@ from tests.builders import parse_spec
 spec = partial(parse_spec, "above_threshold", cutoff=3, epsilon=0.3)
 
 
-def test_what_was_asked_for_is_one_of_the_places() -> None:
+def test_variations_include_requested_value() -> None:
     at = dict(variations(spec(), VariedParameter.EPSILON, 12))
     assert at[0.3] == spec()
     assert [min(at), max(at)] == pytest.approx([0.03, 3.0])
@@ -25,7 +25,7 @@ def test_what_was_asked_for_is_one_of_the_places() -> None:
     assert (cutoffs[0], cutoffs[-1]) == (1.0, 70.0)
 
 
-def test_a_curve_holds_what_the_planner_says_at_each_place() -> None:
+def test_error_curve_has_planners_result_at_each_point() -> None:
     points = list(error_curve(spec(), SourceFacts(), VariedParameter.EPSILON, 4))
     for point in points:
         assert point.calibrations == plan_calibrations(spec(epsilon=point.value), SourceFacts())
@@ -33,17 +33,17 @@ def test_a_curve_holds_what_the_planner_says_at_each_place() -> None:
     assert errors == sorted(errors, reverse=True)
 
 
-def test_no_place_is_planned_before_it_is_asked_for() -> None:
+def test_error_curve_plans_points_lazily() -> None:
     made = error_curve(spec(), SourceFacts(), VariedParameter.EPSILON, 1001)
     assert next(made).value == pytest.approx(0.03)
 
 
-def test_what_is_charged_once_has_no_cutoff_to_vary() -> None:
+def test_error_curve_refuses_cutoff_of_mechanism_charged_once() -> None:
     once = parse_spec("histogram", epsilon=0.3)
     with pytest.raises(PlanError, match="charged once"):
         next(error_curve(once, SourceFacts(), VariedParameter.CUTOFF))
 
 
-def test_a_cutoff_that_nobody_gave_is_varied_around_ten() -> None:
+def test_variations_of_omitted_cutoff_surround_ten() -> None:
     free = parse_spec("pmw", epsilon=0.3)
     assert [value for value, _ in variations(free, VariedParameter.CUTOFF, 3)] == [1.0, 10.0, 100.0]

@@ -31,7 +31,7 @@ def plan(sizes: tuple[int, ...] = FIVE, neighbors: Any = "add-remove", **fields:
 @pytest.mark.parametrize("sizes", [FIVE, FOURTEEN, (10,), (10, 4), (3000, 3000)])
 @pytest.mark.parametrize("warm_start", ["auto", 0, 1, 2])
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_the_parts_of_a_plan_never_exceed_epsilon(sizes: tuple[int, ...], warm_start: Any, neighbors: str) -> None:
+def test_plan_parts_stay_within_epsilon(sizes: tuple[int, ...], warm_start: Any, neighbors: str) -> None:
     found = plan(sizes, neighbors, warm_start=warm_start)
     parts = losses(found)
     assert parts.total <= Fraction(1.0)
@@ -42,7 +42,7 @@ def test_the_parts_of_a_plan_never_exceed_epsilon(sizes: tuple[int, ...], warm_s
     assert (found.epsilon_rows == 0.0) == (neighbors == "replace")
 
 
-def test_the_first_answer_is_charged_for_the_opening() -> None:
+def test_realised_cost_of_first_answer_includes_opening() -> None:
     found = plan()
     first = realised_cost(found, "pure", 1, 0)
     assert first.loss >= found.starts * found.epsilon_start * 10**12
@@ -52,7 +52,8 @@ def test_the_first_answer_is_charged_for_the_opening() -> None:
     assert rho == pytest.approx(sum(count * float(part) ** 2 for count, part in losses(found).pure_parts) / 2)
 
 
-def test_pairs_are_measured_where_they_are_few_and_single_attributes_elsewhere() -> None:
+def test_warm_start_measures_pairs_if_they_have_few_cells() -> None:
+    """Pairs are measured if they have few cells, otherwise single attributes."""
     assert (plan(FIVE).warm_start, plan(FIVE).starts) == (2, 10)
     assert (plan(FOURTEEN).warm_start, plan(FOURTEEN).starts, plan(FOURTEEN).rounds) == ("workload", 14, 91)
     assert (plan((10,)).warm_start, plan((10,)).starts) == (1, 1)
@@ -65,7 +66,8 @@ def test_pairs_are_measured_where_they_are_few_and_single_attributes_elsewhere()
     assert (plan((1 << 19, 1 << 10, 5), warm_start=2).starts) == 1
 
 
-def test_the_promise_is_that_of_every_kind_of_answer_and_in_proportion_to_epsilon() -> None:
+def test_plan_alpha_covers_every_kind_of_answer() -> None:
+    """α is the largest error of all kinds of answers, in inverse proportion to ε."""
     one, tenth = plan(), plan(epsilon=0.1)
     assert one.alpha == max(one.sparse_vector.alpha, one.sparse_vector.answer_alpha)
     assert tenth.alpha / one.alpha == pytest.approx(10.0, rel=0.02)
@@ -76,13 +78,14 @@ def test_the_promise_is_that_of_every_kind_of_answer_and_in_proportion_to_epsilo
     assert plan(epsilon=0.6).alpha / 48_842 <= 0.02
 
 
-def test_more_questions_cost_little_and_more_tops_much() -> None:
+def test_plan_alpha_grows_little_with_questions_and_much_with_tops() -> None:
     assert plan(expected_queries=1_000_000).alpha < 1.6 * plan(expected_queries=5000).alpha
     assert plan(updates=20).alpha > 2 * plan(updates=5).alpha
     assert plan(expected_queries=3).cutoff == 3
 
 
-def test_the_opening_s_noise_is_let_off_where_pairs_are_known() -> None:
+def test_plan_threshold_covers_noise_of_opening() -> None:
+    """If all pairs are measured, the threshold allows for the noise of their sums."""
     found = plan()
     scale = 2 * found.cutoff / found.sparse_vector.epsilon_query
     noise = 1 / found.epsilon_start
@@ -109,7 +112,7 @@ def test_the_opening_s_noise_is_let_off_where_pairs_are_known() -> None:
         assert one.threshold / 1024 == pytest.approx(usual, abs=0.01)
 
 
-def test_no_other_division_promises_less_error() -> None:
+def test_plan_division_of_epsilon_has_least_error() -> None:
     found = plan()
     vector = found.sparse_vector
     wide = math.sqrt(1360 / 2) / found.epsilon_start
@@ -124,18 +127,18 @@ def test_no_other_division_promises_less_error() -> None:
     assert all(decisions(part / 1000 * rest) >= vector.alpha - 0.1 for part in range(1, 1000))
 
 
-def test_a_gap_is_a_share_of_the_rows() -> None:
+def test_gap_is_share_of_rows() -> None:
     assert plan(gap=0.05).threshold - plan(gap=0.01).threshold == pytest.approx(0.04 * 50_000 * 1024, rel=0.05)
     with pytest.raises(PlanError, match=r"mechanism\.rows"):
         plan_calibrations(spec(gap=0.05), SourceFacts(sizes=FIVE))
 
 
-def test_noise_that_does_not_fit_is_refused() -> None:
+def test_plan_refuses_noise_that_does_not_fit() -> None:
     with pytest.raises(PlanError, match="raise epsilon or lower updates"):
         plan(epsilon=1e-6, updates=1_000_000)
 
 
-def test_the_worst_case_and_the_textbook_are_multiplicative_weights() -> None:
+def test_worst_case_and_textbook_are_hypothesis_calibrations() -> None:
     facts = SourceFacts(sizes=(8, 4), universe=32, rows=50_000)
     assert isinstance(choose_calibration(spec(worst_case=True), facts), HypothesisCalibration)
     textbook = choose_calibration(spec(calibration="textbook"), facts)
@@ -144,7 +147,7 @@ def test_the_worst_case_and_the_textbook_are_multiplicative_weights() -> None:
     assert choose_calibration(spec(), SourceFacts(sizes=FOURTEEN, universe=math.prod(FOURTEEN))).kind == "estimate"
 
 
-def test_bounds_of_measured_sums_hold_for_every_range_at_once() -> None:
+def test_error_bounds_hold_for_all_ranges_together() -> None:
     found = plan()
     bounds = ErrorBounds(found)
     rate = Fraction(found.epsilon_start)

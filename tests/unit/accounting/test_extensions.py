@@ -67,9 +67,10 @@ def plan(
 
 @pytest.mark.parametrize(("mechanism", "delta", "calibration"), CASES)
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1.0, 3.0])
-def test_as_many_are_granted_as_are_paid_for_and_no_more_is_taken(
+def test_extension_grants_all_answers_that_epsilon_pays_for(
     mechanism: dict[str, Any], delta: float, calibration: str, epsilon: float
 ) -> None:
+    """An extension grants as many answers as are paid for, and costs no more than these."""
     spec, planned = plan(mechanism, delta, calibration)
     further = losses(planned).extension_loss
     if exact_decimal(epsilon) < further:
@@ -85,20 +86,21 @@ def test_as_many_are_granted_as_are_paid_for_and_no_more_is_taken(
     assert grant_cost(planned, "pure", (extension,)) == stream_cost(planned, "pure") + cost
 
 
-def test_the_eps_of_the_opening_buys_the_answers_of_the_opening_again() -> None:
+def test_extension_with_epsilon_of_opening_doubles_answers() -> None:
     spec, planned = plan(LAPLACE)
     assert plan_extension(spec, planned, (), ASKED, 1.0, 0.0).answers == 20
     assert [plan_extension(spec, planned, (), ASKED, 0.1, 0.0).answers] * 3 == [2] * 3
 
 
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram", "sparse_project"])
-def test_what_is_charged_once_cannot_be_extended(kind: str) -> None:
+def test_extension_is_refused_if_mechanism_is_charged_once(kind: str) -> None:
     spec, planned = plan({"kind": kind, "attributes": ["age", "sex"]})
     with pytest.raises(PlanError, match=f"{kind} is charged once"):
         plan_extension(spec, planned, (), ASKED, 1.0, 0.0)
 
 
-def test_a_stream_is_extended_a_hundred_times_at_most_and_to_a_million_answers() -> None:
+def test_extension_is_limited_in_number_and_answers() -> None:
+    """A stream is extended at most a hundred times and to a million answers."""
     spec, planned = plan(LAPLACE)
     one = plan_extension(spec, planned, (), ASKED, 0.1, 0.0)
     with pytest.raises(PlanError, match=f"{MAX_EXTENSIONS} times already"):
@@ -109,9 +111,7 @@ def test_a_stream_is_extended_a_hundred_times_at_most_and_to_a_million_answers()
 
 
 @pytest.mark.parametrize(("mechanism", "delta"), [(CHOICES, 1e-6), ({**SPARSE, "cutoff": 200}, 1e-6)])
-def test_with_delta_independent_charges_are_composed_optimally_by_themselves(
-    mechanism: dict[str, Any], delta: float
-) -> None:
+def test_extension_composes_independent_charges_with_own_delta(mechanism: dict[str, Any], delta: float) -> None:
     spec, planned = plan(mechanism, delta)
     one = float(losses(planned).extension_loss)
     plain, composed = (plan_extension(spec, planned, (), ASKED, 3.0, added) for added in (0.0, 1e-7))
@@ -127,14 +127,14 @@ def test_with_delta_independent_charges_are_composed_optimally_by_themselves(
 
 
 @pytest.mark.parametrize("mechanism", [SPARSE, NUMBERS, PMW, LAPLACE])
-def test_one_threshold_for_all_and_prices_for_each_take_no_delta(mechanism: dict[str, Any]) -> None:
+def test_extension_ignores_delta_for_shared_threshold_and_prices(mechanism: dict[str, Any]) -> None:
     spec, planned = plan(mechanism)
     assert plan_extension(spec, planned, (), ASKED, 3.0, 1e-6) == plan_extension(
         spec, planned, (), ASKED, 3.0, 0.0
     )
 
 
-def test_the_longer_composition_at_the_old_delta_would_not_hold_beside_other_streams() -> None:
+def test_extension_cannot_use_delta_of_opening() -> None:
     """An extension needs its own δ: an asker who chooses between it and another stream after earlier answers exceeds the sum."""
     delta, rounds, added = 1e-6, 100, 0.5
     one = optimal_round_epsilon(1.0, delta, rounds)
@@ -157,7 +157,8 @@ def test_the_longer_composition_at_the_old_delta_would_not_hold_beside_other_str
     assert first @ np.maximum(extended, another) > 1.4 * delta
 
 
-def test_a_monotone_query_saves_on_no_top_beyond_those_planned() -> None:
+def test_extension_loss_of_monotone_query_has_no_discount() -> None:
+    """A monotone query saves only on the tops that were planned."""
     spec, planned = plan(NUMBERS)
     assert losses(planned).extension_loss > losses(planned).loss_per_answer
     extension = plan_extension(spec, planned, (), ASKED, 1.0, 0.0)
@@ -166,7 +167,8 @@ def test_a_monotone_query_saves_on_no_top_beyond_those_planned() -> None:
     assert grant_cost(planned, "pure", (extension,)).loss >= (4 + extension.answers) * whole / 4 * EPSILON_UNITS
 
 
-def test_under_zcdp_independent_charges_add_up_and_those_of_one_threshold_count_with_all_before() -> None:
+def test_extension_rho_includes_earlier_charges_of_one_threshold() -> None:
+    """Under zCDP independent charges add up; those of one threshold count with all before."""
     spec, planned = plan(LAPLACE)
     extension = plan_extension(spec, planned, (), ASKED, 0.5, 0.0)
     each = losses(planned).extension_loss
@@ -182,7 +184,7 @@ def test_under_zcdp_independent_charges_add_up_and_those_of_one_threshold_count_
     )
 
 
-def test_uneven_charges_of_a_stream_and_its_extension_cost_no_less_than_one_answer_that_takes_them_all() -> None:
+def test_uneven_grant_costs_as_much_as_one_answer_with_all_charges() -> None:
     spec, planned = plan(LAPLACE)
     extension = plan_extension(spec, planned, (), ASKED, 0.5, 0.0)
     whole = (planned.cutoff + extension.answers) * losses(planned).extension_loss
@@ -201,7 +203,7 @@ def test_uneven_charges_of_a_stream_and_its_extension_cost_no_less_than_one_answ
     added=st.lists(st.tuples(st.sampled_from([0.3, 1.0, 2.0]), st.sampled_from([0.0, 1e-7])), max_size=3),
     accountant=st.sampled_from(["pure", "zcdp"]),
 )
-def test_what_is_spent_grows_with_charges_and_extensions_and_ends_at_what_was_granted(
+def test_realised_cost_with_extensions_grows_up_to_grant_cost(
     case: Any, added: list[tuple[float, float]], accountant: str
 ) -> None:
     spec, planned = plan(*case)
@@ -221,14 +223,14 @@ def test_what_is_spent_grows_with_charges_and_extensions_and_ends_at_what_was_gr
     assert realised_cost(planned, accountant, 0, 0, 0, extensions) == Cost()
 
 
-def test_beta_grows_with_the_charged_answers() -> None:
+def test_extended_beta_grows_with_charged_answers() -> None:
     _, planned = plan(LAPLACE)
     assert extended_beta(planned, ()) == 0.05
     assert extended_beta(planned, (Extension(request=ASKED, answers=20, epsilon=1.0),)) == pytest.approx(0.1)
     assert extended_beta(planned, (Extension(request=ASKED, answers=500, epsilon=30.0),)) > 1.0
 
 
-def test_gaussian_noise_was_planned_for_all_answers_together() -> None:
+def test_extension_is_refused_for_gaussian_noise() -> None:
     spec = parse_spec(**PMW, delta=1e-6)
     told_with_noise, _ = plan(LAPLACE, 1e-6)
     assert losses(plan(LAPLACE, 1e-6)[1]).gaussian

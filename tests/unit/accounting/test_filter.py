@@ -39,7 +39,7 @@ def delta_by_order(rho: float, epsilon: float, order: float) -> float:
 @given(epsilon=epsilons, delta=deltas)
 @example(epsilon=1.0, delta=1e-6)
 @settings(deadline=None, max_examples=20)
-def test_the_largest_rho_is_allowed_by_some_order_and_a_little_more_by_none(epsilon: float, delta: float) -> None:
+def test_largest_rho_is_allowed_by_some_order_and_is_maximal(epsilon: float, delta: float) -> None:
     rho = float(largest_rho(Fraction(epsilon), Fraction(delta)))
     orders = [1.0 + 10 ** (exponent / 400) for exponent in range(-2400, 4000)]
     assert min(delta_by_order(rho * (1 - 1e-4), epsilon, order) for order in orders) <= delta
@@ -48,7 +48,7 @@ def test_the_largest_rho_is_allowed_by_some_order_and_a_little_more_by_none(epsi
 
 @given(epsilon=epsilons, delta=deltas)
 @settings(deadline=None, max_examples=20)
-def test_there_and_back_is_the_same_from_the_safe_side(epsilon: float, delta: float) -> None:
+def test_least_epsilon_inverts_largest_rho_on_safe_side(epsilon: float, delta: float) -> None:
     rho = largest_rho(Fraction(epsilon), Fraction(delta))
     back = least_epsilon(rho, Fraction(delta))
     assert abs(back - Fraction(epsilon)) <= Fraction(epsilon) / 10**12 + Fraction(1, 10**20)
@@ -57,7 +57,7 @@ def test_there_and_back_is_the_same_from_the_safe_side(epsilon: float, delta: fl
 
 @given(epsilon=st.floats(1e-6, 1000.0), delta=st.floats(1e-300, 0.49))
 @settings(deadline=None, max_examples=30)
-def test_no_budget_of_rho_is_below_the_closed_formulas(epsilon: float, delta: float) -> None:
+def test_largest_rho_is_above_closed_formula(epsilon: float, delta: float) -> None:
     log_inverse = -math.log(delta)
     # (√(ε + l) − √l)² without the difference of two near roots.
     closed = (epsilon / (math.sqrt(epsilon + log_inverse) + math.sqrt(log_inverse))) ** 2
@@ -65,7 +65,7 @@ def test_no_budget_of_rho_is_below_the_closed_formulas(epsilon: float, delta: fl
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-6), (1.0, 1e-9), (4.0, 1e-5)])
-def test_rho_agrees_with_dp_accounting(epsilon: float, delta: float) -> None:
+def test_largest_rho_agrees_with_dp_accounting(epsilon: float, delta: float) -> None:
     rho = float(largest_rho(Fraction(epsilon), Fraction(delta)))
     orders = [1 + step / 100 for step in range(5, 60_000)]
     accountant = RdpAccountant(orders, NeighborRel.ADD_OR_REMOVE_ONE)
@@ -115,7 +115,7 @@ MENU: tuple[dict[str, Any], ...] = (
     delta=st.sampled_from([1e-6, 1e-3]),
 )
 @settings(deadline=None, max_examples=30)
-def test_what_is_granted_and_given_back_stays_within_epsilon_and_delta(
+def test_zcdp_ledger_stays_within_epsilon_and_delta_after_refunds(
     asked: list[tuple[int, str]], epsilon: float, delta: float
 ) -> None:
     ledger = ledger_with(source(epsilon=epsilon, delta=delta, accountant="zcdp"))
@@ -145,9 +145,7 @@ def test_what_is_granted_and_given_back_stays_within_epsilon_and_delta(
 
 @given(asked=st.lists(st.integers(0, 2), max_size=40), delta=st.sampled_from([1e-9, 1e-6, 1e-3]))
 @settings(deadline=None, max_examples=20)
-def test_whatever_a_pure_source_grants_by_adding_up_a_zcdp_source_grants_too(
-    asked: list[int], delta: float
-) -> None:
+def test_zcdp_ledger_grants_everything_that_pure_ledger_grants(asked: list[int], delta: float) -> None:
     pure, concentrated = (
         ledger_with(source(epsilon=1.5)),
         ledger_with(source(epsilon=1.5, delta=delta, accountant="zcdp")),
@@ -178,7 +176,7 @@ def before_grants(epsilon: float, delta: float) -> Callable[[Fraction], bool]:
 
 @given(asked=st.lists(st.integers(0, 3), max_size=60), epsilon=st.sampled_from([1.0, 4.0]))
 @settings(deadline=None, max_examples=20)
-def test_no_less_is_granted_than_by_the_closed_formula(asked: list[int], epsilon: float) -> None:
+def test_zcdp_ledger_grants_everything_that_closed_formula_allows(asked: list[int], epsilon: float) -> None:
     before = before_grants(epsilon, 1e-6)
     ledger = ledger_with(source(epsilon=epsilon, delta=1e-6, accountant="zcdp"))
     for number, kind in enumerate(asked):
@@ -188,7 +186,7 @@ def test_no_less_is_granted_than_by_the_closed_formula(asked: list[int], epsilon
             reserve(ledger, one, number)
 
 
-def test_a_zcdp_source_of_one_grants_twenty_streams_of_a_twentieth() -> None:
+def test_zcdp_ledger_grants_twenty_streams_of_a_twentieth() -> None:
     ledger = ledger_with(source(epsilon=1.0, delta=1e-6, accountant="zcdp"))
     for number in range(20):
         reserve(ledger, spec(f"stream-{number}", epsilon=0.05), number)
@@ -234,9 +232,10 @@ def worst_case(total: Cost, menu: tuple[float, ...], epsilon: float) -> float:
     ("epsilon", "delta", "menu"),
     [(1.0, 1e-2, (0.1, 0.45)), (0.5, 1e-3, (0.05, 0.2)), (1.5, 0.05, (0.2, 0.7)), (1.0, 0.1, (0.25, 1.0))],
 )
-def test_no_adaptive_asker_gets_beyond_delta_by_choosing_how_to_end(
+def test_zcdp_budget_bounds_adaptive_asker_who_chooses_accounting(
     epsilon: float, delta: float, menu: tuple[float, ...]
 ) -> None:
+    """No asker exceeds δ by a choice of streams that depends on earlier answers."""
     total = total_budget(source(epsilon=epsilon, delta=delta, accountant="zcdp"))
     assert worst_case(total, menu, epsilon) <= delta * (1 + 1e-9)
     # The same computation reveals a filter that adds up to twice as much.
@@ -248,7 +247,7 @@ def with_gaussian_noise(name: str, epsilon: float) -> tuple[StreamSpec, Calibrat
     return asked, choose_calibration(asked, SourceFacts(sizes=(85, 2, 16, 5, 2)))
 
 
-def test_while_gaussian_noise_is_counted_rho_alone_may_be_granted() -> None:
+def test_zcdp_ledger_counts_only_rho_while_gaussian_noise_is_granted() -> None:
     ledger = ledger_with(source(epsilon=1.0, delta=1e-6, accountant="zcdp"))
     asked, calibration = with_gaussian_noise("gaussian", 0.3)
     assert isinstance(calibration, EstimateCalibration)
@@ -273,7 +272,7 @@ def test_while_gaussian_noise_is_counted_rho_alone_may_be_granted() -> None:
     reserve(ledger, spec("pure", epsilon=0.6), 2)
 
 
-def test_a_stream_that_was_closed_after_gaussian_noise_is_counted_by_rho_for_good() -> None:
+def test_zcdp_ledger_counts_rho_of_closed_gaussian_stream_for_ever() -> None:
     ledger = ledger_with(source(epsilon=1.0, delta=1e-6, accountant="zcdp"))
     asked, calibration = with_gaussian_noise("gaussian", 0.3)
     grant = ledger.reserve(asked, calibration, identity(0))

@@ -67,7 +67,7 @@ def moved(parts: Sequence[tuple[int, float]]) -> list[GaussianNumbers]:
         ([(20, 40.0)], 0.5, 1.01),
     ],
 )
-def test_delta_is_above_the_exact_one_and_little_more(
+def test_gaussian_delta_is_slightly_above_exact_delta(
     parts: list[tuple[int, float]], epsilon: float, slack: float
 ) -> None:
     exact, bound = exact_delta(parts, epsilon), gaussian_delta(moved(parts), Fraction(epsilon))
@@ -75,14 +75,14 @@ def test_delta_is_above_the_exact_one_and_little_more(
 
 
 @pytest.mark.parametrize(("count", "deviation", "epsilon"), [(1, 6.0, 0.5), (8, 25.0, 0.6)])
-def test_delta_is_that_of_another_accountant(count: int, deviation: float, epsilon: float) -> None:
+def test_gaussian_delta_agrees_with_dp_accounting(count: int, deviation: float, epsilon: float) -> None:
     single = pld.from_discrete_gaussian_mechanism(deviation, value_discretization_interval=1e-4)
     theirs = single.self_compose(count).get_delta_for_epsilon(epsilon)
     ours = gaussian_delta(moved([(count, deviation)]), Fraction(epsilon))
     assert ours == pytest.approx(theirs, rel=0.05)
 
 
-def test_the_ripples_are_those_of_the_smoothings() -> None:
+def test_smoothings_have_stated_ripples() -> None:
     for smoothing, ripple in SMOOTHINGS:
         exact = 2.0 * sum(math.exp(-2.0 * math.pi**2 * float(smoothing) * j * j) for j in range(1, 20))
         assert exact <= float(ripple) <= 1.1 * exact
@@ -90,7 +90,7 @@ def test_the_ripples_are_those_of_the_smoothings() -> None:
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 0.3, 1.0, 8.0])
 @pytest.mark.parametrize("delta", [1e-12, 1e-6, 0.1])
-def test_noise_is_as_wide_as_it_must_be_and_no_wider(epsilon: float, delta: float) -> None:
+def test_least_noise_factor_is_minimal(epsilon: float, delta: float) -> None:
     shape = [
         GaussianNumbers(12, 1, Fraction(4)),
         GaussianNumbers(5, 1, Fraction(9)),
@@ -106,21 +106,22 @@ def test_noise_is_as_wide_as_it_must_be_and_no_wider(epsilon: float, delta: floa
         assert least_epsilon(gaussian_rho(widen_noise(shape, factor)), Fraction(delta)) > epsilon
 
 
-def test_doubles_tell_epsilon_to_plan_by() -> None:
+def test_rough_epsilon_is_near_exact_delta() -> None:
     for precision in (1e-6, 1e-2, 1.0):
         wide = GaussianNumbers(1, 10**12, 10**12 / Fraction(precision))
         epsilon = rough_epsilon(precision, 1e-6)
         assert gaussian_delta([wide], Fraction(epsilon)) == pytest.approx(1e-6, rel=1e-3)
 
 
-def test_nothing_is_promised_where_nothing_is_known() -> None:
+def test_gaussian_delta_is_1_for_unsupported_parameters() -> None:
+    """No bound is given for a small variance or a negative ε; no noise suffices for ε = 0."""
     assert gaussian_delta([], Fraction(0)) == 0.0
     assert gaussian_delta([GaussianNumbers(1, 1, Fraction(2))], Fraction(1)) == 1.0
     assert gaussian_delta([GaussianNumbers(1, 1, Fraction(9))], Fraction(-1)) == 1.0
     assert least_noise_factor([GaussianNumbers(1, 1, Fraction(9))], Fraction(0), Fraction(1, 10)) == math.inf
 
 
-def test_delta_is_told_however_small() -> None:
+def test_gaussian_delta_is_positive_at_any_size() -> None:
     one = [GaussianNumbers(1, 1, Fraction(10**4))]
     assert 0.0 < gaussian_delta(one, Fraction(1, 2)) < 1e-300
     assert gaussian_delta(one, Fraction(5)) == 5e-324
@@ -128,7 +129,7 @@ def test_delta_is_told_however_small() -> None:
 
 @pytest.mark.parametrize("deviation", [0.4, 2.0, 30.0])
 @pytest.mark.parametrize("draws", [1, 1000])
-def test_no_draw_is_beyond_its_reach(deviation: float, draws: int) -> None:
+def test_noise_reach_of_gaussian_covers_all_draws(deviation: float, draws: int) -> None:
     law = mass(deviation)
     far = noise_reach(gaussian(Fraction(deviation) ** 2), draws, 0.05)
     middle = len(law) // 2
@@ -141,7 +142,7 @@ def test_no_draw_is_beyond_its_reach(deviation: float, draws: int) -> None:
 
 @pytest.mark.parametrize("terms", [2, 30])
 @pytest.mark.parametrize("deviation", [1.0, 2.0, 12.0])
-def test_no_sum_is_beyond_its_reach(terms: int, deviation: float) -> None:
+def test_sum_alpha_of_gaussian_covers_all_sums(terms: int, deviation: float) -> None:
     law = summed(deviation, terms)
     noise = gaussian(Fraction(deviation) ** 2)
     middle = len(law) // 2
@@ -155,6 +156,6 @@ def test_no_sum_is_beyond_its_reach(terms: int, deviation: float) -> None:
     )
 
 
-def test_variances_are_those_of_the_laws() -> None:
+def test_variance_of_sampler_is_that_of_its_law() -> None:
     assert variance_of(gaussian(Fraction(7))) == 7.0
     assert variance_of(sampler("two_sided", Fraction(1, 10))) == pytest.approx(200.0)

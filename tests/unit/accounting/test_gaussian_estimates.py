@@ -33,7 +33,7 @@ def plan(
     return found
 
 
-def test_pairs_of_more_attributes_are_measured_where_wide_sums_of_them_are_below_the_threshold() -> None:
+def test_gaussian_plan_measures_pairs_if_wide_sums_stay_below_threshold() -> None:
     small = (2,) * 14
     better = plan(sizes=small, warm_start=2)
     assert better.starts == 91
@@ -51,7 +51,7 @@ def test_pairs_of_more_attributes_are_measured_where_wide_sums_of_them_are_below
 @pytest.mark.parametrize("warm_start", ["auto", 0])
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_every_error_is_below_that_without_delta_and_delta_is_kept(
+def test_gaussian_plan_has_less_error_and_keeps_delta(
     sizes: tuple[int, ...], warm_start: Any, neighbors: str, epsilon: float
 ) -> None:
     better = plan(sizes=sizes, warm_start=warm_start, neighbors=neighbors, epsilon=epsilon)
@@ -70,20 +70,21 @@ def test_every_error_is_below_that_without_delta_and_delta_is_kept(
     assert 0.999e-6 <= delta <= better.delta == pytest.approx(1e-6)
 
 
-def test_delta_changes_nothing_where_gaussian_noise_is_no_better() -> None:
+def test_gaussian_plan_is_not_chosen_if_laplace_errs_less() -> None:
     pairs = plan(1e-6, sizes=(10, 4))
     assert pairs.noise == "laplace"
     assert pairs == plan(0.0, sizes=(10, 4))
     assert plan(1e-6, epsilon=100.0) == plan(0.0, epsilon=100.0)
 
 
-def test_a_better_plan_is_listed_beside_the_other_by_a_name_of_its_own() -> None:
+def test_gaussian_plan_is_listed_beside_laplace_plan() -> None:
     listed = [name_of(one) for one in plan_calibrations(parse_spec("pmw", delta=1e-6), SourceFacts(sizes=FIVE))]
     assert [name for name in listed if name != "textbook"] == ["maximum_entropy", "maximum_entropy, gaussian"]
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_a_number_and_the_marginal_beside_it_have_the_precision_of_a_marginal_alone(neighbors: str) -> None:
+def test_gaussian_number_and_marginal_share_precision_of_marginal(neighbors: str) -> None:
+    """A number and its marginal have together the precision of a marginal alone."""
     found = plan(sizes=(10, 8, 4, 5, 17), neighbors=neighbors)
     cells = found.marginal_sensitivity
     alone, beside = (marginal_law(found, numbered=numbered) for numbered in (False, True))
@@ -100,12 +101,12 @@ def test_a_number_and_the_marginal_beside_it_have_the_precision_of_a_marginal_al
     assert sum(one.count for one in charged) == found.cutoff * (cells + 1)
 
 
-def test_a_gap_leaves_its_slack() -> None:
+def test_gaussian_plan_raises_threshold_by_gap() -> None:
     wide, narrow = plan(gap=0.05), plan(gap=0.01)
     assert wide.threshold - narrow.threshold == pytest.approx(0.04 * 50_000 * STEPS, rel=0.05)
 
 
-def test_a_stream_with_gaussian_noise_counts_by_epsilon_and_delta_or_by_rho() -> None:
+def test_gaussian_stream_costs_epsilon_and_delta_or_rho() -> None:
     found = plan()
     assert not is_pure(found)
     whole = stream_cost(found, "pure")
@@ -120,7 +121,7 @@ def test_a_stream_with_gaussian_noise_counts_by_epsilon_and_delta_or_by_rho() ->
     assert realised_cost(found, "zcdp", 1, 0).unbounded == 1
 
 
-def test_epsilon_is_added_up_until_gaussian_noise_is_drawn() -> None:
+def test_gaussian_stream_adds_up_epsilon_until_first_gaussian_draw() -> None:
     found = plan(warm_start=0)
     before, after = (realised_cost(found, "zcdp", 5, tops) for tops in (0, 1))
     assert (before.unbounded, after.unbounded) == (0, 1)
@@ -128,7 +129,7 @@ def test_epsilon_is_added_up_until_gaussian_noise_is_drawn() -> None:
     assert before.rho == after.rho == stream_cost(found, "zcdp").rho
 
 
-def test_bounds_of_measured_sums_are_those_of_gaussian_tails() -> None:
+def test_gaussian_error_bounds_are_gaussian_tails() -> None:
     found = plan()
     bounds, law = ErrorBounds(found), opening_law(found)
     one = bounds.bound_cell_sums(law, 1, (85, 16), ranges=True)
@@ -140,12 +141,12 @@ def test_bounds_of_measured_sums_are_those_of_gaussian_tails() -> None:
     assert six == pytest.approx(math.sqrt(6) * one, rel=0.25)
 
 
-def test_old_calibrations_mean_laplace_noise() -> None:
+def test_estimate_calibration_without_noise_field_means_laplace() -> None:
     record = plan(0.0).model_dump(
         mode="json", exclude={"noise", "deviation_start", "deviation_answer", "deviation_number"}
     )
     assert EstimateCalibration.model_validate(record) == plan(0.0)
 
 
-def test_sums_of_wide_attributes_fit() -> None:
+def test_gaussian_sampler_fits_sums_of_wide_attributes() -> None:
     assert gaussian(Fraction(plan(epsilon=1e-3).deviation_number) ** 2 * (STEPS * 100_000) ** 2).words <= 6

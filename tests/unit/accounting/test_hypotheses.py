@@ -56,7 +56,7 @@ def planned(
     return {one.method if one.method == "textbook" else one.sparse_vector.method: one for one in found}
 
 
-def test_the_textbooks_guarantee_is_vacuous_where_the_calibrated_one_is_not() -> None:
+def test_calibrated_plan_is_informative_where_textbook_is_not() -> None:
     found = planned(delta=1e-6)
     fractions = {name: one.alpha / one.rows for name, one in found.items()}
     assert fractions["textbook"] == pytest.approx(1.01, abs=0.01)
@@ -64,7 +64,7 @@ def test_the_textbooks_guarantee_is_vacuous_where_the_calibrated_one_is_not() ->
     assert fractions["one_sided_rounds"] == pytest.approx(0.157, abs=0.002)
 
 
-def test_a_noisy_number_of_rows_costs_little() -> None:
+def test_plan_pays_little_for_noisy_number_of_rows() -> None:
     public, noisy = (planned(neighbors=relation)["one_sided"] for relation in ("replace", "add-remove"))
     assert public.epsilon_rows == 0.0
     assert 0.0 < noisy.epsilon_rows < 0.05
@@ -86,7 +86,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_parts_never_spend_more_than_the_stream_may(case: str) -> None:
+def test_plan_parts_stay_within_epsilon_and_delta(case: str) -> None:
     chosen = DEFAULTS | CASES[case]
     for one in planned(**chosen).values():
         parts = losses(one)
@@ -102,9 +102,10 @@ def test_the_parts_never_spend_more_than_the_stream_may(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_top_proves_an_error_that_the_number_of_updates_can_afford_and_the_sign_of_it(
+def test_plan_top_proves_error_within_updates(
     case: str,
 ) -> None:
+    """A ⊤ proves the sign of an error that the number of updates can pay for."""
     chosen = DEFAULTS | CASES[case]
     log_universe = math.log(max(2, chosen["universe"]))
     for name, one in planned(**chosen).items():
@@ -127,14 +128,14 @@ def test_a_top_proves_an_error_that_the_number_of_updates_can_afford_and_the_sig
 
 
 @pytest.mark.parametrize("factor", [0.3, 0.8, 1.25, 3.0])
-def test_no_other_number_of_updates_would_leave_a_smaller_error(factor: float) -> None:
+def test_plan_updates_have_least_error(factor: float) -> None:
     best = planned(neighbors="add-remove", delta=1e-6)
     for name in ("one_sided", "one_sided_rounds"):
         other = planned(neighbors="add-remove", delta=1e-6, updates=round(factor * best[name].cutoff))[name]
         assert other.alpha >= 0.999 * best[name].alpha
 
 
-def test_the_textbook_takes_the_least_error_that_its_own_updates_keep_to() -> None:
+def test_textbook_has_least_error_within_its_updates() -> None:
     one = planned(delta=1e-6)["textbook"]
     gap = math.sqrt(4 * math.log(1024) / one.cutoff)
     assert one.sparse_vector.alpha <= gap * one.rows
@@ -143,7 +144,7 @@ def test_the_textbook_takes_the_least_error_that_its_own_updates_keep_to() -> No
     assert more.sparse_vector.alpha > math.sqrt(4 * math.log(1024) / more.cutoff) * more.rows
 
 
-def test_a_universe_of_any_size_can_be_planned_for_where_it_is_not_written_out() -> None:
+def test_sparse_plan_accepts_universe_of_any_size() -> None:
     found = planned(universe=2**500, rows=10**7, kind="sparse_pmw")["one_sided"]
     assert found.alpha < found.rows
 
@@ -157,17 +158,18 @@ def test_a_universe_of_any_size_can_be_planned_for_where_it_is_not_written_out()
         ({"universe": 2**20 + 1}, "mechanism.attributes"),
     ],
 )
-def test_what_cannot_be_planned_is_refused_with_the_field_to_change(changed: dict[str, Any], field: str) -> None:
+def test_plan_refusal_names_field_to_change(changed: dict[str, Any], field: str) -> None:
     with pytest.raises(PlanError, match=f"^{field}: .*;"):
         planned(**changed)
 
 
-def test_a_larger_table_gets_a_smaller_share_of_error() -> None:
+def test_plan_relative_error_is_smaller_for_larger_table() -> None:
     fractions = [planned(rows=rows)["one_sided"].alpha / rows for rows in (10**4, 10**5, 10**6)]
     assert fractions == sorted(fractions, reverse=True)
 
 
-def test_a_gap_and_updates_of_ones_own_buy_accuracy_that_may_run_out() -> None:
+def test_given_gap_and_updates_lower_error_without_guarantee() -> None:
+    """With a given gap and updates α is smaller, but the updates may run out."""
     certain = planned(rows=50_000, neighbors="add-remove")["one_sided"]
     chosen = planned(rows=50_000, neighbors="add-remove", gap=0.02, updates=60)["one_sided"]
     assert chosen.alpha < 0.35 * certain.alpha

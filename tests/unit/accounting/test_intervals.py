@@ -96,7 +96,7 @@ def test_half_width_of_wide_sums_covers_95_percent(rate: str, terms: int) -> Non
     assert MISS_PROBABILITY - 0.012 <= 2.0 * sum_tail(float(Fraction(rate)), terms, half + 1) <= MISS_PROBABILITY
 
 
-def test_half_width_grows_with_the_number_of_draws() -> None:
+def test_half_width_grows_with_number_of_draws() -> None:
     law = laplace("1/4")
     found = [half_width(law, terms) for terms in range(300)]
     assert found[0] == 0
@@ -155,13 +155,13 @@ def test_ratio_bounds_outside_the_range_are_its_nearest_end() -> None:
 
 
 @pytest.mark.parametrize("law", [laplace("1/5"), laplace("1/200"), gaussian(Fraction(400))])
-def test_wider_interval_leaves_a_part_of_the_probability(law: Symmetric) -> None:
+def test_widen_interval_leaves_part_of_the_probability(law: Symmetric) -> None:
     half = half_width(law)
     low, high = widen_interval(-half, half)
     assert 1.0 - covered(masses(law), math.floor(min(-low, high))) <= MISS_PROBABILITY - SECOND_MISS_PROBABILITY
 
 
-def test_shown_interval_ends_on_the_grid_within_public_limits() -> None:
+def test_published_interval_ends_on_grid_within_public_limits() -> None:
     assert published_interval(10, 4, 0.1) == (0.6, 1.4)
     assert published_interval(10, 4, 0.1, rounded=True) == (0.55, 1.45)
     assert published_interval(2, 4, 1.0, low=0.0) == (0.0, 6.0)

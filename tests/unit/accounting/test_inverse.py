@@ -64,9 +64,7 @@ def error(asked: StreamSpec, facts: SourceFacts) -> float:
     ],
     ids=name_kind,
 )
-def test_the_epsilon_found_keeps_to_the_error_and_slightly_less_does_not(
-    mechanism: Fields, facts: SourceFacts, alpha: float
-) -> None:
+def test_needed_epsilon_is_least_that_keeps_error(mechanism: Fields, facts: SourceFacts, alpha: float) -> None:
     found = needed_epsilon(parse_spec(**mechanism), facts, alpha)
     assert error(parse_spec(**mechanism, epsilon=found), facts) <= alpha
     assert error(parse_spec(**mechanism, epsilon=found / (1.0 + TOLERANCE) / SLACK), facts) > alpha
@@ -74,36 +72,36 @@ def test_the_epsilon_found_keeps_to_the_error_and_slightly_less_does_not(
 
 @given(alpha=st.floats(0.05, 1e5), start=st.floats(1e-4, 100.0), delta=st.sampled_from([0.0, 1e-6]))
 @settings(deadline=None, max_examples=10)
-def test_where_the_search_begins_does_not_matter(alpha: float, start: float, delta: float) -> None:
+def test_needed_epsilon_is_independent_of_start_of_search(alpha: float, start: float, delta: float) -> None:
     found = needed_epsilon(parse_spec(**LAPLACE, delta=delta), FINE, alpha)
     again = needed_epsilon(parse_spec(**LAPLACE, epsilon=start, delta=delta), FINE, alpha)
     assert again == pytest.approx(found, rel=2 * TOLERANCE)
 
 
-def test_the_epsilon_of_one_laplace_answer_is_the_formulas() -> None:
+def test_needed_epsilon_of_one_laplace_answer_is_formula() -> None:
     one = parse_spec("laplace", answers=1, expected_queries=1)
     found = needed_epsilon(one, SourceFacts(sensitivity_steps=2**20, grid=2.0**-20), 10.0)
     assert found == pytest.approx(math.log(1 / 0.05) / 10.0, rel=2 * TOLERANCE)
 
 
-def test_an_error_that_any_epsilon_keeps_to_takes_the_least_there_is() -> None:
+def test_needed_epsilon_of_huge_error_is_least_epsilon() -> None:
     assert needed_epsilon(parse_spec(**LAPLACE), FINE, 1e12) == LEAST_EPSILON
 
 
-def test_an_error_below_one_step_of_the_grid_is_out_of_reach() -> None:
+def test_needed_epsilon_refuses_error_below_one_grid_step() -> None:
     asked = parse_spec("sparse_project", projections=64)
     with pytest.raises(PlanError, match=f"even epsilon = {LARGEST_EPSILON:g} leaves an error of"):
         needed_epsilon(asked, TABLE, 0.01)
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, math.inf, math.nan])
-def test_an_error_that_is_no_positive_number_is_refused(alpha: float) -> None:
+def test_calculators_refuse_nonpositive_error(alpha: float) -> None:
     for calculator in (needed_epsilon, largest_cutoff, needed_rows):
         with pytest.raises(PlanError, match="must be a positive finite number"):
             calculator(parse_spec(**LAPLACE), FINE, alpha)
 
 
-def test_a_specification_without_any_plan_says_why() -> None:
+def test_calculators_give_reason_if_no_plan_exists() -> None:
     with pytest.raises(PlanError, match="open the stream on a table"):
         needed_epsilon(parse_spec(**PMW), SourceFacts(rows=1000), 10.0)
     with pytest.raises(PlanError, match="open the stream on a table"):
@@ -112,9 +110,7 @@ def test_a_specification_without_any_plan_says_why() -> None:
 
 @pytest.mark.parametrize(("mechanism", "alpha"), [(ABOVE, 100.0), (NUMERIC, 150.0), (LAPLACE, 60.0)])
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
-def test_the_cutoff_found_keeps_to_the_error_and_one_more_does_not(
-    mechanism: Fields, alpha: float, delta: float
-) -> None:
+def test_largest_cutoff_keeps_error_and_is_maximal(mechanism: Fields, alpha: float, delta: float) -> None:
     asked = parse_spec(**mechanism, delta=delta)
     field = "answers" if mechanism["kind"] == "laplace" else "cutoff"
 
@@ -126,32 +122,30 @@ def test_the_cutoff_found_keeps_to_the_error_and_one_more_does_not(
     assert at(found) <= alpha < at(found + 1)
 
 
-def test_a_single_answer_that_errs_by_more_is_refused_with_its_error() -> None:
+def test_largest_cutoff_refusal_gives_error_of_one_answer() -> None:
     with pytest.raises(PlanError, match="a single charged answer already has an error of"):
         largest_cutoff(parse_spec(**LAPLACE, epsilon=0.01), FINE, 1.0)
 
 
-def test_no_more_answers_are_found_than_a_stream_may_have() -> None:
+def test_largest_cutoff_is_limited_to_answers_of_a_stream() -> None:
     assert largest_cutoff(parse_spec(**LAPLACE, epsilon=1000.0), FINE, 1e6) == MAX_ANSWERS
 
 
 @pytest.mark.parametrize("mechanism", [HISTOGRAM, PMW, RESPONSE], ids=name_kind)
-def test_a_mechanism_that_charges_no_single_answers_has_no_largest_cutoff(mechanism: Fields) -> None:
+def test_largest_cutoff_refuses_mechanism_without_single_charges(mechanism: Fields) -> None:
     with pytest.raises(PlanError, match="does not charge single answers"):
         largest_cutoff(parse_spec(**mechanism), TABLE, 10.0)
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.01, 0.0001])
-def test_a_count_with_a_fixed_error_needs_that_error_over_the_fraction(fraction: float) -> None:
+def test_needed_rows_of_fixed_error_is_error_over_fraction(fraction: float) -> None:
     found = needed_rows(parse_spec(**LAZY), TABLE, fraction)
     least = error(parse_spec(**LAZY), TABLE) / fraction
     assert least <= found <= least * (1.0 + 2 * TOLERANCE) + 1
 
 
 @pytest.mark.parametrize(("mechanism", "fraction"), [(PMW, 0.4), (RESPONSE, 0.02)], ids=name_kind)
-def test_the_rows_found_make_the_error_small_enough_and_slightly_fewer_do_not(
-    mechanism: Fields, fraction: float
-) -> None:
+def test_needed_rows_is_least_that_keeps_fraction(mechanism: Fields, fraction: float) -> None:
     def at(rows: int) -> float:
         if mechanism is RESPONSE:
             return error(parse_spec(**mechanism, expected_queries=rows), TABLE)
@@ -161,6 +155,6 @@ def test_the_rows_found_make_the_error_small_enough_and_slightly_fewer_do_not(
     assert at(found) <= fraction < at(math.floor(found / (1.0 + TOLERANCE) / SLACK))
 
 
-def test_a_fraction_that_no_table_reaches_is_refused() -> None:
+def test_needed_rows_refuses_fraction_that_no_table_reaches() -> None:
     with pytest.raises(PlanError, match="no table of up to 10"):
         needed_rows(parse_spec(**LAPLACE, epsilon=1e-6), FINE, 1e-9)

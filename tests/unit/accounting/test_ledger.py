@@ -28,7 +28,7 @@ def closed(ledger: Ledger, stream: str, number: int, *, answered: int = 0, tops:
     )
 
 
-def test_ten_grants_of_a_tenth_fit_one_and_the_eleventh_is_refused() -> None:
+def test_ledger_grants_ten_tenths_and_refuses_eleventh() -> None:
     ledger = ledger_with(source())
     for number in range(10):
         reserve(ledger, spec(f"stream-{number}"), number)
@@ -40,14 +40,14 @@ def test_ten_grants_of_a_tenth_fit_one_and_the_eleventh_is_refused() -> None:
     assert (refused.value.asked.epsilon, refused.value.left.epsilon) == (0.1, 0.0)
 
 
-def test_a_refusal_does_no_harm_to_what_still_fits() -> None:
+def test_ledger_refusal_leaves_budget_unchanged() -> None:
     ledger = ledger_with(source())
     with pytest.raises(RefusedError):
         reserve(ledger, spec("greedy", epsilon=1.5))
     reserve(ledger, spec("greedy", epsilon=1.0))
 
 
-def test_delta_is_refused_where_the_source_has_none_left() -> None:
+def test_ledger_refuses_delta_that_is_not_left() -> None:
     ledger = ledger_with(source(epsilon=100.0, delta=1.5e-6))
     rounds = spec("rounds-0", epsilon=1.0, delta=1e-6, cutoff=200)
     assert reserve(ledger, rounds).cost == Cost(10**12, math.ceil(Fraction(1e-6) * 10**30))
@@ -56,7 +56,7 @@ def test_delta_is_refused_where_the_source_has_none_left() -> None:
 
 
 @pytest.mark.parametrize("parts", [3, 6, 7, 13, 49, 60])
-def test_an_even_split_of_a_budget_is_granted_whole(parts: int) -> None:
+def test_ledger_grants_even_split_of_budget_completely(parts: int) -> None:
     """n streams of ε/n are granted from a budget of ε, also from an allotment of it and from a budget of ε/n itself."""
     ledger = ledger_with(source(), source("small", epsilon=1 / parts))
     ledger.allot(ledger.account("feed"), "ada", ("ada",), 1.0, None)
@@ -66,7 +66,7 @@ def test_an_even_split_of_a_budget_is_granted_whole(parts: int) -> None:
     reserve(ledger, spec("whole", "small", epsilon=1 / parts))
 
 
-def test_a_refusal_names_the_amount_that_can_be_asked() -> None:
+def test_ledger_refusal_names_amount_that_can_be_asked() -> None:
     """A refusal has all digits of the requested amount and of the least amount left anywhere; a request for the latter is granted."""
     ledger = ledger_with(source())
     ledger.allot(ledger.account("feed"), "ada", ("ada",), 0.5, None)
@@ -79,7 +79,7 @@ def test_a_refusal_names_the_amount_that_can_be_asked() -> None:
     ledger.reserve(asked := spec("less", epsilon=0.357142857143), calibration(asked), identity(4), "ada")
 
 
-def test_under_zcdp_the_refusal_speaks_of_rho_and_of_what_adds_up() -> None:
+def test_ledger_refusal_under_zcdp_names_rho_and_added_epsilon() -> None:
     ledger = ledger_with(source(delta=1e-6, accountant="zcdp"))
     reserve(ledger, spec("modest"))
     with pytest.raises(
@@ -88,7 +88,7 @@ def test_under_zcdp_the_refusal_speaks_of_rho_and_of_what_adds_up() -> None:
         reserve(ledger, spec("greedy", epsilon=1.0))
 
 
-def test_what_is_not_registered_is_refused_with_the_remedy() -> None:
+def test_ledger_refusal_of_unregistered_source_names_remedy() -> None:
     ledger = ledger_with(source())
     with pytest.raises(RefusedError, match="source 'other' is not registered; register it first"):
         reserve(ledger, spec("alarms", "other"))
@@ -96,7 +96,7 @@ def test_what_is_not_registered_is_refused_with_the_remedy() -> None:
         ledger.end_stream("feed", "alarms", "closed", "done")
 
 
-def test_a_source_registered_again_is_the_same_and_otherwise_refused() -> None:
+def test_ledger_registers_source_twice_only_if_unchanged() -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms"))
     assert ledger.register(source(), None) is ledger.account("feed")
@@ -106,7 +106,7 @@ def test_a_source_registered_again_is_the_same_and_otherwise_refused() -> None:
 
 
 @pytest.mark.parametrize("ending", ["open", "closed"])
-def test_a_stream_name_serves_once_across_all_sources(ending: str) -> None:
+def test_ledger_refuses_used_stream_name_across_sources(ending: str) -> None:
     ledger = ledger_with(source(), source("other"))
     reserve(ledger, spec("alarms"), 1)
     if ending == "closed":
@@ -116,7 +116,7 @@ def test_a_stream_name_serves_once_across_all_sources(ending: str) -> None:
             reserve(ledger, spec("alarms", name), 2)
 
 
-def test_a_halted_source_opens_nothing_and_says_why() -> None:
+def test_ledger_refuses_openings_on_halted_source_with_reason() -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms"))
     assert [grant.spec.stream for grant in ledger.halt_source("feed", "audit")] == ["alarms"]
@@ -129,9 +129,7 @@ def test_a_halted_source_opens_nothing_and_says_why() -> None:
     ("answered", "tops", "spent"),
     [(0, 0, Fraction(0)), (1, 0, Fraction(1)), (7, 2, Fraction(1)), (9, 5, Fraction(1))],
 )
-def test_a_closed_stream_gets_back_exactly_what_its_tops_did_not_cost(
-    answered: int, tops: int, spent: Fraction
-) -> None:
+def test_ledger_refunds_closed_stream_exactly(answered: int, tops: int, spent: Fraction) -> None:
     ledger = ledger_with(source())
     asked = spec("alarms", cutoff=5)
     grant = reserve(ledger, asked, 1)
@@ -144,7 +142,7 @@ def test_a_closed_stream_gets_back_exactly_what_its_tops_did_not_cost(
     assert ledger.account("feed").budget.left == Cost(10**12 - units)
 
 
-def test_under_zcdp_only_a_stream_that_answered_nothing_gets_its_rho_back() -> None:
+def test_ledger_under_zcdp_refunds_rho_only_without_answers() -> None:
     ledger = ledger_with(source(delta=1e-6, accountant="zcdp"))
     idle, busy = reserve(ledger, spec("idle"), 1), reserve(ledger, spec("busy"), 2)
     closed(ledger, "idle", 1)
@@ -154,7 +152,7 @@ def test_under_zcdp_only_a_stream_that_answered_nothing_gets_its_rho_back() -> N
     assert busy.refunded.loss == busy.cost.loss - busy.spent.loss > 0
 
 
-def test_a_halted_stream_is_refunded_only_when_it_is_closed() -> None:
+def test_ledger_refunds_halted_stream_only_when_closed() -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms"), 1)
     ledger.record_charge(
@@ -165,14 +163,14 @@ def test_a_halted_stream_is_refunded_only_when_it_is_closed() -> None:
     assert ledger.account("feed").budget.refunded == Cost(TENTH)
 
 
-def test_the_charge_of_another_incarnation_is_not_this_streams() -> None:
+def test_ledger_ignores_charge_of_other_incarnation() -> None:
     ledger = ledger_with(source())
     grant = reserve(ledger, spec("alarms"), 1)
     assert not ledger.record_charge("feed", "alarms", identity(2).incarnation, answered=9, tops=1, state="closed")
     assert (grant.answered, grant.state, grant.spent) == (0, "open", NO_COST)
 
 
-def test_only_the_first_of_equal_charges_is_news() -> None:
+def test_record_charge_reports_first_of_equal_charges_only() -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms"), 1)
     incarnation = identity(1).incarnation
@@ -183,9 +181,7 @@ def test_only_the_first_of_equal_charges_is_news() -> None:
 
 @pytest.mark.parametrize(("answered", "tops"), [(3, 3), (9, 1), (3, 1), (0, 0)])
 @pytest.mark.parametrize("state", ["open", "exhausted", "halted", "closed"])
-def test_totals_that_go_back_change_nothing_whatever_the_state(
-    answered: int, tops: int, state: StreamState
-) -> None:
+def test_record_charge_ignores_totals_that_go_back(answered: int, tops: int, state: StreamState) -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms", cutoff=5), 1)
     incarnation = identity(1).incarnation
@@ -195,7 +191,7 @@ def test_totals_that_go_back_change_nothing_whatever_the_state(
     assert ledger.accounts == before
 
 
-def test_a_stream_is_told_of_each_ending_once_and_of_none_after_its_closing() -> None:
+def test_end_stream_reports_each_ending_once_and_none_after_closing() -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms"))
     told = [
@@ -206,7 +202,7 @@ def test_a_stream_is_told_of_each_ending_once_and_of_none_after_its_closing() ->
 
 
 @pytest.mark.parametrize("state", ["open", "exhausted", "halted", "closed"])
-def test_a_charge_after_the_closing_changes_nothing(state: StreamState) -> None:
+def test_ledger_refuses_charge_after_final_charge(state: StreamState) -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms", cutoff=5), 1)
     incarnation = identity(1).incarnation
@@ -219,7 +215,7 @@ def test_a_charge_after_the_closing_changes_nothing(state: StreamState) -> None:
 
 @pytest.mark.parametrize("ending", [None, "halted"])
 @pytest.mark.parametrize(("answered", "tops"), [(0, 0), (1, 0), (9, 5)])
-def test_no_final_charge_refunds_a_stream_that_the_ledger_has_not_closed(
+def test_ledger_refuses_final_charge_without_close_request(
     ending: Literal["halted"] | None, answered: int, tops: int
 ) -> None:
     ledger = ledger_with(source())
@@ -239,7 +235,7 @@ def test_no_final_charge_refunds_a_stream_that_the_ledger_has_not_closed(
 @pytest.mark.parametrize(
     ("answered", "tops", "state"), [(9, 6, "open"), (9, 6, "exhausted"), (2, 3, "open"), (9, 4, "exhausted")]
 )
-def test_totals_that_no_worker_reports_are_refused(answered: int, tops: int, state: StreamState) -> None:
+def test_ledger_refuses_impossible_totals(answered: int, tops: int, state: StreamState) -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms", cutoff=5), 1)
     before = copy.deepcopy(ledger.accounts)
@@ -250,7 +246,7 @@ def test_totals_that_no_worker_reports_are_refused(answered: int, tops: int, sta
 
 @given(totals=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))
 @settings(deadline=None)
-def test_charges_out_of_order_end_where_those_in_order_end(totals: list[tuple[int, int]]) -> None:
+def test_record_charge_result_is_independent_of_order(totals: list[tuple[int, int]]) -> None:
     # A stream's totals only grow, so a late total is smaller than one that was counted already.
     in_order = [(answered + tops, tops) for answered, tops in totals]
     growing = [
@@ -271,7 +267,7 @@ def test_charges_out_of_order_end_where_those_in_order_end(totals: list[tuple[in
     assert spent[0] == (*last, realised_cost(calibration(asked), "pure", *last))
 
 
-def test_a_later_record_of_a_source_or_a_grant_replaces_the_earlier_one() -> None:
+def test_restored_ledger_uses_latest_record_of_source_and_grant() -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms", cutoff=5), 1)
     ledger.record_charge("feed", "alarms", identity(1).incarnation, answered=3, tops=1, state="open")
@@ -283,7 +279,7 @@ def test_a_later_record_of_a_source_or_a_grant_replaces_the_earlier_one() -> Non
     assert again.accounts == ledger.accounts
 
 
-def test_a_restored_ledger_remembers_names_and_halts() -> None:
+def test_restored_ledger_remembers_names_and_halts() -> None:
     ledger = ledger_with(source(), source("other"))
     reserve(ledger, spec("alarms"))
     ledger.halt_source("feed", "audit")

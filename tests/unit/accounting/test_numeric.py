@@ -61,7 +61,8 @@ def every(
     return {one.method: one for one in found}
 
 
-def test_the_textbook_has_the_shares_eight_ninths_and_one_ninth_and_its_theorems_error() -> None:
+def test_textbook_has_stated_shares_and_error() -> None:
+    """The shares are 8/9 and 1/9, the error is the theorem's."""
     one = every(20, 1000, "fresh")["textbook"]
     per_round = 1.0 / 20
     assert one.epsilon_threshold == pytest.approx(per_round * 4 / 9)
@@ -74,7 +75,7 @@ def test_the_textbook_has_the_shares_eight_ninths_and_one_ninth_and_its_theorems
     assert one.alpha == one.answer_alpha == pytest.approx(9 * 20 * (math.log(1000) + math.log(4 * 20 / 0.05)))
 
 
-def test_the_textbook_for_delta_multiplies_the_answers_share_by_epsilon_as_it_must() -> None:
+def test_textbook_with_delta_scales_answers_share_by_epsilon() -> None:
     cutoff, epsilon, delta = 400, 0.5, 1e-6
     one = every(cutoff, 10**9, "fresh", epsilon=epsilon, delta=delta)["textbook"]
     root = math.sqrt(512.0)
@@ -89,7 +90,8 @@ def test_the_textbook_for_delta_multiplies_the_answers_share_by_epsilon_as_it_mu
     assert one.alpha == one.answer_alpha == pytest.approx(max(stated, exact_alpha(one)))
 
 
-def test_the_textbooks_error_for_delta_is_too_small_and_the_exact_one_is_stated_instead() -> None:
+def test_textbook_with_delta_states_exact_error() -> None:
+    """The theorem's error is too small, so the exact one is stated instead."""
     # Answers with the scale √(32 c ln(2/δ))(√512 + 1)/2ε have more noise than the theorem's α allows for c answers.
     one = every(200, 10_000, "fresh", delta=1e-6)["textbook"]
     stated = math.sqrt(200 * math.log(2e6)) * (math.sqrt(512.0) + 1.0) * (math.log(10_000) + math.log(16_000))
@@ -115,7 +117,7 @@ problems = st.fixed_dictionaries(
 
 @given(problem=problems)
 @settings(deadline=None, max_examples=8)
-def test_no_plan_spends_more_than_epsilon_and_delta_and_every_promise_is_kept(problem: dict[str, float]) -> None:
+def test_numeric_plan_keeps_epsilon_delta_and_promise(problem: dict[str, float]) -> None:
     for one in every(**problem).values():  # type: ignore[arg-type]
         threshold, query, answer = map(Fraction, (one.epsilon_threshold, one.epsilon_query, one.epsilon_answer))
         parts = threshold + tops_epsilon(threshold, query, answer, monotone=one.monotone)
@@ -133,7 +135,7 @@ def test_no_plan_spends_more_than_epsilon_and_delta_and_every_promise_is_kept(pr
 
 
 @pytest.mark.parametrize(("cutoff", "queries"), [(1, 1000), (20, 1000), (200, 10_000)])
-def test_gaps_are_as_near_as_decisions_and_cost_the_decisions_next_to_nothing(cutoff: int, queries: int) -> None:
+def test_gaps_are_as_accurate_as_decisions_at_almost_no_cost(cutoff: int, queries: int) -> None:
     bare, gaps = every(cutoff, queries, "none"), every(cutoff, queries, "gap")
     for method in ("two_sided", "two_sided_shifted", "one_sided"):
         assert gaps[method].answer_alpha == gaps[method].alpha
@@ -143,7 +145,7 @@ def test_gaps_are_as_near_as_decisions_and_cost_the_decisions_next_to_nothing(cu
 
 
 @pytest.mark.parametrize("method", ["two_sided", "two_sided_shifted", "one_sided"])
-def test_the_share_of_fresh_numbers_leaves_nothing_worth_having_on_the_table(method: str) -> None:
+def test_fresh_share_is_near_optimal(method: str) -> None:
     """Compared with the same method with a fixed share of the numbers, α grows on both sides of the planned share."""
     planned = every(20, 1000, "fresh")[method]
     share = planned.epsilon_answer / planned.epsilon
@@ -161,7 +163,7 @@ def test_the_share_of_fresh_numbers_leaves_nothing_worth_having_on_the_table(met
         assert exact_alpha(moved) > planned.alpha
 
 
-def test_a_wider_allowance_for_the_numbers_buys_nearer_decisions() -> None:
+def test_answer_ratio_lowers_error_of_decisions() -> None:
     even, wide = every(20, 1000, "fresh")["one_sided"], every(20, 1000, "fresh", answer_ratio=3.0)["one_sided"]
     assert wide.alpha < 0.8 * even.alpha
     assert wide.answer_alpha == pytest.approx(3.0 * wide.alpha, rel=1e-3)
@@ -177,7 +179,7 @@ def test_a_wider_allowance_for_the_numbers_buys_nearer_decisions() -> None:
         (20, True, 129.7, 240.9, 156.1),
     ],
 )
-def test_check_values(cutoff: int, monotone: bool, gap: float, fresh: float, wide: float) -> None:
+def test_numeric_plan_has_check_values(cutoff: int, monotone: bool, gap: float, fresh: float, wide: float) -> None:
     def alpha(numbers: Numbers, answer_ratio: float = 1.0) -> float:
         return every(cutoff, 1000, numbers, monotone=monotone, answer_ratio=answer_ratio)["one_sided"].alpha
 
@@ -192,7 +194,7 @@ def test_check_values(cutoff: int, monotone: bool, gap: float, fresh: float, wid
     cutoff=st.integers(1, 50),
     moved=st.fractions(0, 1),
 )
-def test_the_charge_for_monotone_queries_covers_both_directions_at_every_number_of_tops(
+def test_monotone_charge_covers_both_directions_for_all_tops(
     parts: tuple[Fraction, Fraction, Fraction], tops: int, cutoff: int, moved: Fraction
 ) -> None:
     threshold, query, answer = parts
@@ -205,20 +207,21 @@ def test_the_charge_for_monotone_queries_covers_both_directions_at_every_number_
 
 @BOTH
 @pytest.mark.parametrize("cutoff", [1, 20])
-def test_the_plan_is_the_one_sided_one_and_far_better_than_the_textbook(cutoff: int, numbers: Numbers) -> None:
+def test_numeric_plan_is_one_sided_and_better_than_textbook(cutoff: int, numbers: Numbers) -> None:
     asked = parse_spec("numeric_sparse", cutoff=cutoff, numbers=numbers)
     chosen = choose_calibration(asked, SourceFacts(sensitivity_steps=FINE, grid=1.0 / FINE))
     assert chosen.method == "one_sided"
     assert chosen.alpha < 0.3 * every(cutoff, 1000, numbers)["textbook"].alpha
 
 
-def test_fresh_noise_too_wide_for_the_grid_is_refused_with_the_factor_that_helps() -> None:
+def test_numeric_plan_refuses_wide_fresh_noise_with_factor() -> None:
+    """Fresh noise that is too wide for the grid is refused with the factor that helps."""
     with pytest.raises(PlanError, match="times coarser"):
         every(10**6, 1000, "fresh", epsilon=1e-6, steps=2**30)
 
 
 @given(rate=st.floats(1e-4, 3.0), tops=st.integers(1, 1000), error=st.integers(0, 10_000))
-def test_fresh_numbers_fail_as_the_law_of_two_sided_noise_says(rate: float, tops: int, error: int) -> None:
+def test_top_numbers_failure_is_that_of_two_sided_noise(rate: float, tops: int, error: int) -> None:
     q = math.exp(-rate)
     inside = (1 - q) / (1 + q) * (1 + 2 * math.fsum(q**x for x in range(1, min(error, round(60 / rate)) + 1)))
     expected = -math.expm1(tops * math.log(min(1.0, max(inside, 1e-300))))
@@ -267,7 +270,7 @@ def orders(alpha: int) -> list[list[int]]:
 
 @BOTH
 @pytest.mark.parametrize("method", ["textbook", "two_sided", "two_sided_shifted", "one_sided", "one_sided_rounds"])
-def test_runs_with_numbers_fail_at_most_as_often_as_beta(method: str, numbers: Numbers) -> None:
+def test_numeric_runs_fail_at_most_as_often_as_beta(method: str, numbers: Numbers) -> None:
     one = every(CUTOFF, QUERIES, numbers, delta=1e-3, beta=BETA, steps=STEPS)[method]
     alpha = round(exact_alpha(one) * STEPS)
     observed = [failures(one, order, alpha, alpha, seed) for seed, order in enumerate(orders(alpha))]
@@ -276,7 +279,8 @@ def test_runs_with_numbers_fail_at_most_as_often_as_beta(method: str, numbers: N
 
 
 @BOTH
-def test_a_fifth_less_error_of_the_numbers_alone_is_not_kept_to(numbers: Numbers) -> None:
+def test_numeric_alpha_is_not_a_fifth_too_large(numbers: Numbers) -> None:
+    """With a fifth less error of the numbers, runs fail more often than β."""
     one = every(CUTOFF, QUERIES, numbers, beta=BETA, steps=STEPS)["one_sided"]
     alpha, answer_alpha = round(one.alpha * STEPS), round(0.8 * one.answer_alpha * STEPS)
     observed = [failures(one, order, alpha, answer_alpha, seed) for seed, order in enumerate(orders(alpha))]

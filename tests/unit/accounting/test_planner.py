@@ -77,7 +77,7 @@ def every(
     ("cutoff", "textbook", "one_sided", "one_sided_monotone"),
     [(1, 84.8, 19.1, 11.9), (20, 2175.0, 241.0, 129.5)],
 )
-def test_check_values(cutoff: int, textbook: float, one_sided: float, one_sided_monotone: float) -> None:
+def test_plan_has_check_values(cutoff: int, textbook: float, one_sided: float, one_sided_monotone: float) -> None:
     found = every(cutoff, 1000)
     assert found["textbook"].alpha == pytest.approx(textbook, rel=0.005)
     assert found["one_sided"].alpha == pytest.approx(one_sided, rel=0.005)
@@ -85,29 +85,29 @@ def test_check_values(cutoff: int, textbook: float, one_sided: float, one_sided_
     assert monotone.alpha == pytest.approx(one_sided_monotone, rel=0.005)
 
 
-def test_the_two_sided_methods_at_cutoff_20() -> None:
+def test_two_sided_plans_have_check_values_at_cutoff_20() -> None:
     found = every(20, 1000)
     assert found["two_sided"].alpha == pytest.approx(402.0, rel=0.005)
     assert found["two_sided_shifted"].alpha == pytest.approx(347.4, rel=1e-3)
 
 
-def test_the_textbooks_exact_error_at_cutoff_1_is_less_than_half_its_theorems() -> None:
+def test_textbook_exact_error_at_cutoff_1_is_below_half_its_theorems() -> None:
     assert exact_alpha(every(1, 1000)["textbook"]) == pytest.approx(37.7, rel=0.005)
 
 
 @pytest.mark.parametrize(("cutoff", "queries"), [(1, 1000), (20, 1000)])
-def test_a_grid_as_coarse_as_the_sensitivity_costs_about_one_step(cutoff: int, queries: int) -> None:
+def test_plan_on_coarse_grid_errs_by_one_more_step(cutoff: int, queries: int) -> None:
     coarse, fine = planned(cutoff, queries, steps=1), planned(cutoff, queries)
     assert fine.alpha <= coarse.alpha <= fine.alpha + 1.5
 
 
-def test_rounds_win_at_large_cutoffs_if_delta_is_allowed() -> None:
+def test_plan_uses_rounds_at_large_cutoffs_with_delta() -> None:
     assert planned(20, 10_000, delta=1e-6).method == "one_sided"
     assert planned(200, 10_000, delta=1e-6).method == "one_sided_rounds"
     assert planned(200, 10_000).method == "one_sided"
 
 
-def test_textbook_sigma_for_delta_is_used_only_where_it_is_better_and_sound() -> None:
+def test_textbook_uses_sigma_for_delta_only_if_better_and_sound() -> None:
     delta = 1e-6
     turning_point = 8.0 * math.log(1.0 / delta)
     below = planned(100, 1000, delta=delta, calibration="textbook")
@@ -121,7 +121,7 @@ def test_textbook_sigma_for_delta_is_used_only_where_it_is_better_and_sound() ->
     assert above.alpha == pytest.approx(math.sqrt(512.0 * 200 * math.log(1e6)) * logs)
 
 
-def test_textbook_sigma_falls_back_to_pure_where_its_derivation_does_not_hold() -> None:
+def test_textbook_falls_back_to_pure_if_derivation_is_false() -> None:
     # At ε = 100 and δ = 0.1 the claimed σ = √(32 c ln(1/δ))/ε is smaller than composition allows.
     cutoff, epsilon, delta = 2000, 100.0, 0.1
     claimed = 2.0 * epsilon / math.sqrt(32.0 * cutoff * math.log(1.0 / delta))
@@ -131,13 +131,13 @@ def test_textbook_sigma_falls_back_to_pure_where_its_derivation_does_not_hold() 
     assert fallen_back.delta == 0.0
 
 
-def test_textbook_noise_does_not_use_a_promise_of_monotone_queries() -> None:
+def test_textbook_ignores_promise_of_monotone_queries() -> None:
     promised = planned(3, 1000, monotone=True, calibration="textbook")
     assert promised == planned(3, 1000, calibration="textbook")
     assert noise_rates(promised)[1] == pytest.approx(noise_rates(promised)[0] / 2.0)
 
 
-def test_on_a_coarse_grid_the_textbooks_error_is_never_below_the_exact_one() -> None:
+def test_textbook_error_on_coarse_grid_is_at_least_exact_error() -> None:
     coarse = planned(3, 10, epsilon=1000.0, steps=1, calibration="textbook")
     assert coarse.alpha == exact_alpha(coarse) == 1.0
 
@@ -157,7 +157,7 @@ problems = st.fixed_dictionaries(
 
 @given(problem=problems)
 @settings(deadline=None, max_examples=10)
-def test_no_candidate_spends_more_than_epsilon_and_delta(problem: dict[str, float]) -> None:
+def test_candidates_stay_within_epsilon_and_delta(problem: dict[str, float]) -> None:
     for one in every(**problem).values():  # type: ignore[arg-type]
         per_round = Fraction(one.epsilon_threshold) + Fraction(one.epsilon_query)
         rounds = one.cutoff if one.fresh_threshold else 1
@@ -184,14 +184,14 @@ BEND_BETWEEN_NODES = {
 @given(problem=problems)
 @example(problem=BEND_BETWEEN_NODES)
 @settings(deadline=None, max_examples=10)
-def test_the_error_stated_is_kept_to_with_probability_one_minus_beta(problem: dict[str, float]) -> None:
+def test_candidates_keep_error_with_probability_1_minus_beta(problem: dict[str, float]) -> None:
     for one in every(**problem).values():  # type: ignore[arg-type]
         steps = math.floor(one.alpha / one.grid)
         finer = failure_bound(run_layout(one), steps, one.shift, blocks=8192, tail=1e-9 * one.beta / one.cutoff)
         assert finer <= one.beta
 
 
-def test_the_bound_hardly_depends_on_where_the_noise_is_cut() -> None:
+def test_failure_bound_hardly_depends_on_cut_of_noise() -> None:
     one = every(**BEND_BETWEEN_NODES)["one_sided"]  # type: ignore[arg-type]
     steps = math.floor(one.alpha / one.grid)
     tail = 1e-9 * one.beta / one.cutoff
@@ -204,9 +204,10 @@ def test_the_bound_hardly_depends_on_where_the_noise_is_cut() -> None:
 
 @given(problem=problems)
 @settings(deadline=None, max_examples=8)
-def test_the_plan_is_never_worse_than_any_candidate_nor_than_the_textbooks_exact_error(
+def test_plan_is_at_least_as_good_as_every_candidate(
     problem: dict[str, float],
 ) -> None:
+    """The plan is no worse than any candidate, nor than the textbook's exact error."""
     chosen = exact_alpha(planned(**problem))  # type: ignore[arg-type]
     found = every(**problem)  # type: ignore[arg-type]
     assert chosen <= exact_alpha(found["textbook"])
@@ -215,7 +216,7 @@ def test_the_plan_is_never_worse_than_any_candidate_nor_than_the_textbooks_exact
 
 @given(problem=problems, factor=st.floats(1.1, 4.0))
 @settings(deadline=None, max_examples=6)
-def test_a_larger_epsilon_never_costs_accuracy(problem: dict[str, float], factor: float) -> None:
+def test_plan_error_falls_with_epsilon(problem: dict[str, float], factor: float) -> None:
     richer = {**problem, "epsilon": problem["epsilon"] * factor}
     before, after = exact_alpha(planned(**problem)), exact_alpha(planned(**richer))  # type: ignore[arg-type]
     assert after <= before * SEARCH_TOLERANCE + 1.0 / problem["steps"]
@@ -223,7 +224,7 @@ def test_a_larger_epsilon_never_costs_accuracy(problem: dict[str, float], factor
 
 @given(problem=problems, factor=st.integers(2, 10), what=st.sampled_from(["cutoff", "queries"]))
 @settings(deadline=None, max_examples=6)
-def test_more_tops_or_more_queries_never_gain_accuracy(problem: dict[str, float], factor: int, what: str) -> None:
+def test_plan_error_grows_with_tops_and_queries(problem: dict[str, float], factor: int, what: str) -> None:
     harder = {**problem, what: problem[what] * factor}
     before, after = exact_alpha(planned(**problem)), exact_alpha(planned(**harder))  # type: ignore[arg-type]
     assert before <= after * SEARCH_TOLERANCE + 1.0 / problem["steps"]
@@ -233,43 +234,43 @@ def test_more_tops_or_more_queries_never_gain_accuracy(problem: dict[str, float]
     sensitivity=st.floats(1e-6, 1e6),
     grid=st.floats(1e-9, 1e3),
 )
-def test_sensitivity_in_steps_is_the_least_integer_that_covers_it(sensitivity: float, grid: float) -> None:
+def test_sensitivity_steps_is_least_covering_integer(sensitivity: float, grid: float) -> None:
     steps = sensitivity_steps(sensitivity, grid)
     exact_sensitivity, exact_grid = Fraction(repr(sensitivity)), Fraction(repr(grid))
     assert (steps - 1) * exact_grid < exact_sensitivity <= steps * exact_grid
 
 
-def test_a_sensitivity_of_whole_steps_in_decimals_is_charged_no_step_more() -> None:
+def test_sensitivity_steps_of_whole_decimals_is_exact() -> None:
     pairs = [(0.05, 0.01), (0.1, 0.1), (1.0, 0.1), (0.3, 0.1), (2.1, 0.7), (0.007, 0.001)]
     assert [sensitivity_steps(one, grid) for one, grid in pairs] == [5, 1, 10, 3, 3, 7]
 
 
 @pytest.mark.parametrize(("sensitivity", "grid"), [(0.0, 1.0), (1.0, 0.0), (math.inf, 1.0), (1.0, math.nan)])
-def test_a_sensitivity_or_grid_that_is_no_positive_number_is_refused(sensitivity: float, grid: float) -> None:
+def test_sensitivity_steps_refuses_nonpositive_numbers(sensitivity: float, grid: float) -> None:
     with pytest.raises(PlanError, match="positive and finite"):
         sensitivity_steps(sensitivity, grid)
 
 
-def test_a_sensitivity_of_too_many_steps_is_refused() -> None:
+def test_sensitivity_steps_refuses_too_many_steps() -> None:
     with pytest.raises(PlanError, match="coarser grid"):
         sensitivity_steps(1e15, 1e-9)
 
 
-def test_noise_too_wide_for_the_grid_is_refused_with_the_factor_that_helps() -> None:
+def test_plan_refuses_noise_too_wide_for_grid_with_factor() -> None:
     with pytest.raises(PlanError, match="times coarser"):
         planned(10**6, 1000, epsilon=1e-6, steps=2**30)
     with pytest.raises(PlanError, match="times coarser"):
         planned(10**6, 1000, epsilon=1e-6, steps=2**30, calibration="textbook")
 
 
-def test_a_method_whose_noise_does_not_fit_leaves_the_field_to_one_that_does() -> None:
+def test_plan_omits_methods_whose_noise_does_not_fit() -> None:
     found = every(10**6, 10**6, epsilon=1.0, delta=1e-6, steps=2**30)
     assert set(found) == {"textbook", "one_sided_rounds"}
 
 
 @given(cutoff=st.integers(1, 10**6), epsilon=st.floats(1e-6, 1.0), steps=st.sampled_from([1, 2**10, 2**20, 2**30]))
 @settings(deadline=None, max_examples=10)
-def test_whatever_is_planned_the_sampler_can_draw(cutoff: int, epsilon: float, steps: int) -> None:
+def test_plan_noise_can_be_drawn_by_sampler(cutoff: int, epsilon: float, steps: int) -> None:
     try:
         found = every(cutoff, 1000, epsilon=epsilon, steps=steps)
     except PlanError:
@@ -291,12 +292,13 @@ def spec(number: int, **fields: Any) -> StreamSpec:
     )
 
 
-def test_ten_thousand_streams_that_differ_in_name_and_threshold_cost_one_plan() -> None:
+def test_plan_is_computed_once_for_streams_that_differ_in_name() -> None:
+    """Ten thousand streams that differ in name and threshold cost one plan."""
     facts = SourceFacts(sensitivity_steps=FINE, grid=1.0 / FINE)
     assert {id(choose_calibration(spec(number), facts)) for number in range(10_000)} == {
         id(choose_calibration(spec(0), facts))
     }
 
 
-def test_a_stream_may_ask_for_the_textbook() -> None:
+def test_plan_uses_textbook_if_stream_asks() -> None:
     assert choose_calibration(spec(1, calibration="textbook"), SourceFacts()).method == "textbook"

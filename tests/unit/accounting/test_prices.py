@@ -62,9 +62,7 @@ def kept(calibration: AnswersCalibration, share: int, width: int, values: int) -
 @given(
     st.integers(0, 50_000), st.sampled_from([1, 2, 90]), st.sampled_from([1, 10, 200]), st.sampled_from([5, 1000])
 )
-def test_the_price_of_an_answer_is_the_least_that_keeps_to_its_error(
-    steps: int, width: int, values: int, queries: int
-) -> None:
+def test_answer_price_is_least_that_keeps_error(steps: int, width: int, values: int, queries: int) -> None:
     calibration = answers(100, queries)
     price = answer_price(calibration, "pure", width, values, steps)
     assert price.parts == price.share
@@ -76,7 +74,7 @@ def test_the_price_of_an_answer_is_the_least_that_keeps_to_its_error(
 
 @pytest.mark.parametrize("values", [1, 20])
 @pytest.mark.parametrize("width", [1, 2, 1000])
-def test_an_answer_as_accurate_as_an_ordinary_one_costs_no_more(width: int, values: int) -> None:
+def test_answer_price_of_ordinary_accuracy_is_one_charge(width: int, values: int) -> None:
     calibration = answers(100)
     ordinary = int(alpha_for(calibration, width, values))
     assert answer_price(calibration, "pure", width, values, ordinary).parts <= PARTS_PER_CHARGE
@@ -84,14 +82,14 @@ def test_an_answer_as_accurate_as_an_ordinary_one_costs_no_more(width: int, valu
     assert answer_price(calibration, "pure", width, values, 10 * ordinary).parts < PARTS_PER_CHARGE / 5
 
 
-def test_every_law_that_a_price_stands_for_can_be_drawn() -> None:
+def test_answer_price_has_law_that_can_be_drawn() -> None:
     for calibration, width in ((answers(1000, 10**6, 1e-6), 10**4), (answers(1), 1)):
         for steps in (0, 1, 10**6, 10**15, 2**62):
             price = answer_price(calibration, "pure", width, 1, steps)
             assert sampler("two_sided", noise_rate(calibration, price.share, width)).words > 0
 
 
-def test_the_noise_costs_exactly_the_parts_that_are_charged() -> None:
+def test_answer_price_is_exact_cost_of_its_noise() -> None:
     calibration = answers(100)
     price = answer_price(calibration, "pure", 7, 1, 123)
     assert noise_rate(calibration, price.share, 7) * 7 == losses(calibration).loss_per_answer * Fraction(
@@ -99,7 +97,7 @@ def test_the_noise_costs_exactly_the_parts_that_are_charged() -> None:
     )
 
 
-def test_under_zcdp_neither_epsilon_nor_rho_of_a_grant_is_exceeded_by_answers_of_any_price() -> None:
+def test_answer_price_under_zcdp_covers_epsilon_and_rho() -> None:
     calibration = answers(10)
     each = losses(calibration).loss_per_answer
     for steps in (0, 1, 5, 20, 50, 200, 1000):
@@ -112,7 +110,7 @@ def test_under_zcdp_neither_epsilon_nor_rho_of_a_grant_is_exceeded_by_answers_of
 
 
 @given(st.integers(0, 10**7))
-def test_the_price_of_an_estimates_number_is_the_least_that_keeps_to_its_error(steps: int) -> None:
+def test_estimate_price_is_least_that_keeps_error(steps: int) -> None:
     calibration = estimate()
     price = estimate_price(calibration, 1024, 1, steps)
     assert price.parts == price.share
@@ -127,7 +125,7 @@ def test_the_price_of_an_estimates_number_is_the_least_that_keeps_to_its_error(s
     assert price.share == 1 or reach(price.share - 1) > steps
 
 
-def test_failures_of_all_that_a_grant_pays_for_add_up_to_their_part_of_beta() -> None:
+def test_estimate_price_failures_stay_within_part_of_beta() -> None:
     """Numbers whose failures are proportional to their parts of a charge fail together at most as often as c ⊤s may."""
     calibration = estimate()
     for steps in (100_000, 500_000, 3_000_000):
@@ -138,13 +136,13 @@ def test_failures_of_all_that_a_grant_pays_for_add_up_to_their_part_of_beta() ->
         assert count * tail <= 0.3 * calibration.beta * (1.0 + 1e-9)
 
 
-def test_only_pure_streams_have_prices() -> None:
+def test_takes_alpha_only_for_pure_streams() -> None:
     assert takes_alpha(estimate())
     assert takes_alpha(answers(100))
     assert not takes_alpha(answers(1000, delta=1e-6))
 
 
-def test_what_is_spent_is_what_the_parts_say_and_never_more_than_the_grant() -> None:
+def test_realised_cost_of_prices_is_their_parts_within_grant() -> None:
     calibration = answers(10)
     each, whole = losses(calibration).loss_per_answer, stream_cost(calibration, "pure")
     for tops, surplus in (
@@ -160,7 +158,8 @@ def test_what_is_spent_is_what_the_parts_say_and_never_more_than_the_grant() -> 
         assert ordinary_charges_left(10, tops, surplus) == (10 * PARTS_PER_CHARGE - parts) // PARTS_PER_CHARGE
 
 
-def test_what_is_shown_of_a_price_is_rounded_up_and_of_what_is_left_down() -> None:
+def test_epsilon_of_price_is_rounded_up_and_of_rest_down() -> None:
+    """Prices are shown rounded up, remaining amounts rounded down."""
     calibration = answers(3)
     each = losses(calibration).loss_per_answer
     for parts in (1, PARTS_PER_CHARGE // 3, PARTS_PER_CHARGE + 1):

@@ -103,7 +103,7 @@ def told(promise: Promise) -> str:
 
 
 @pytest.mark.parametrize("kind", sorted(CASES))
-def test_what_a_stream_promises_is_what_its_answers_carry(kind: str) -> None:
+def test_promises_match_alpha_of_answers(kind: str) -> None:
     driver, grant = opened(kind)
     found = promises(grant.spec, grant.calibration)
     assert CASES[kind][2] in {told(one) for one in found}
@@ -122,9 +122,8 @@ def test_what_a_stream_promises_is_what_its_answers_carry(kind: str) -> None:
         assert answer.alpha == found[-1].alpha
 
 
-def test_a_projection_of_a_public_number_of_rows_promises_for_the_worst_table_and_says_that_answers_carry_less() -> (
-    None
-):
+def test_promises_of_projection_are_for_worst_table() -> None:
+    """With a public number of rows the promise is for the worst table, and says that answers carry less."""
     kind = "sparse_project"
     driver = installation(
         stream("s", "people", kind, mechanism=CASES[kind][0], epsilon=100.0, expected_queries=QUERIES),
@@ -144,7 +143,8 @@ def test_a_projection_of_a_public_number_of_rows_promises_for_the_worst_table_an
     assert 0.0 < (answer.alpha or 0.0) < 0.5 * promise.alpha
 
 
-def test_what_moves_by_more_than_the_promise_speaks_of_carries_more_and_is_said_to() -> None:
+def test_promises_say_that_larger_changes_carry_own_alpha() -> None:
+    """Answers about larger changes than the promise is for carry a larger alpha."""
     driver, grant = opened("histogram")
     [wide] = driver.ask_many([{"id": "q", "stream": "histogram", "where": "TRUE"}])
     [promise] = promises(grant.spec, grant.calibration)
@@ -160,7 +160,7 @@ def test_what_moves_by_more_than_the_promise_speaks_of_carries_more_and_is_said_
 
 
 @pytest.mark.parametrize("kind", sorted(CASES))
-def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_promises_are_same_on_every_surface(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, grant = opened(kind)
     bounded = as_source({**TABLE, "person": "who", "contribution": 5})
     sentences = [
@@ -181,7 +181,7 @@ def test_every_surface_says_the_same(kind: str, monkeypatch: pytest.MonkeyPatch)
         assert phrase in document, phrase
 
 
-def test_by_how_much_gaps_of_values_far_above_the_threshold_are_low_is_said_and_is_so() -> None:
+def test_promises_state_bias_of_gaps_far_above_threshold() -> None:
     driver = installation(sources=[TABLE], key=KEY)
     mechanism = {"threshold": -1e6, "cutoff": 5, "monotone": True, "numbers": "gap"}
     errors: list[float] = []
@@ -203,7 +203,7 @@ def test_by_how_much_gaps_of_values_far_above_the_threshold_are_low_is_said_and_
 
 
 @pytest.mark.parametrize(("most", "words"), [(1, "at most 1 row counts"), (5_000, "at most 5,000 rows count")])
-def test_how_many_rows_of_one_person_count_is_said_where_rows_are_counted(most: int, words: str) -> None:
+def test_promises_state_rows_that_count_per_person(most: int, words: str) -> None:
     plain, bounded = as_source(TABLE), as_source({**TABLE, "person": "who", "contribution": most})
     for spec, remark in (
         (parse_spec("noisy_max"), f"fewer candidates carry a smaller alpha; of each 'who' {words}"),
@@ -214,7 +214,8 @@ def test_how_many_rows_of_one_person_count_is_said_where_rows_are_counted(most: 
     assert not describe_table_bound(plain)
 
 
-def test_a_plan_tells_its_promise_in_the_same_words_and_no_other_number_of_queries() -> None:
+def test_plan_command_has_promises_in_same_words() -> None:
+    """The command names no other number of queries than the promise."""
     arguments = ["plan", "--epsilon", "1", "--mechanism", "laplace", "--cutoff", "1"]
     shown = CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": "200"}).stdout
     assert "with probability 0.95 over the first answer" in shown
@@ -241,7 +242,7 @@ def test_a_plan_tells_its_promise_in_the_same_words_and_no_other_number_of_queri
         ({"kind": "sparse_pmw", "attributes": ["age"], "rows": 10**6, "updates": 50}, 10**6, False),
     ],
 )
-def test_a_promise_that_a_constant_would_keep_is_marked(
+def test_promises_mark_bound_that_a_constant_keeps(
     mechanism: dict[str, Any], rows: int | None, vacuous: bool
 ) -> None:
     spec = parse_spec(**mechanism)
@@ -250,7 +251,7 @@ def test_a_promise_that_a_constant_would_keep_is_marked(
     assert all((VACUOUS in str(one)) == vacuous for one in promises(spec, chosen))
 
 
-def test_an_answer_of_a_feed_counts_the_rounding_of_its_value_in() -> None:
+def test_alpha_of_value_includes_its_rounding() -> None:
     names = [f"s{number}" for number in range(50)]
     driver = installation(
         *(stream(name, kind="laplace", epsilon=20.0) for name in names),
@@ -263,7 +264,7 @@ def test_an_answer_of_a_feed_counts_the_rounding_of_its_value_in() -> None:
     assert sum(abs((answer.estimate or 0.0) - 10.5) > (answer.alpha or 0.0) for answer in answers) <= 5
 
 
-def test_a_plan_of_sparse_questions_tells_what_the_plainest_mechanism_would_do() -> None:
+def test_plan_command_compares_sparse_pmw_with_lazy_histogram() -> None:
     arguments = [
         "plan",
         "--epsilon",
@@ -286,7 +287,7 @@ def test_a_plan_of_sparse_questions_tells_what_the_plainest_mechanism_would_do()
     assert VACUOUS in worse
 
 
-def test_pmw_says_for_which_tables_its_bound_is_of_no_use() -> None:
+def test_promises_of_pmw_name_tables_without_use() -> None:
     spec = parse_spec("pmw", attributes=["age", "sex"])
     calibration = choose_calibration(spec, SourceFacts(sizes=(90, 2), universe=180))
     assert isinstance(calibration, EstimateCalibration)
@@ -299,7 +300,7 @@ def test_pmw_says_for_which_tables_its_bound_is_of_no_use() -> None:
         assert (found.alpha <= calibration.alpha / 10.0) == keeps
 
 
-def test_pmw_names_no_alternative_if_laplace_answers_nothing() -> None:
+def test_promises_of_pmw_name_no_alternative_if_laplace_fails() -> None:
     spec = parse_spec("pmw", attributes=["age", "sex"], epsilon=1.0)
     calibration = choose_calibration(spec, SourceFacts(sizes=(90, 2), universe=180))
     assert isinstance(calibration, EstimateCalibration)

@@ -41,7 +41,7 @@ def plans(
     contributions=st.integers(1, 5000),
     delta=st.sampled_from([0.0, 1e-6]),
 )
-def test_a_persons_events_share_the_streams_budget(epsilon: float, contributions: int, delta: float) -> None:
+def test_plan_divides_epsilon_between_events_of_a_person(epsilon: float, contributions: int, delta: float) -> None:
     for one in plans(epsilon=epsilon, contributions=contributions, delta=delta).values():
         assert (one.parts, one.cutoff) == (contributions, 0)
         if one.delta == 0.0:
@@ -50,7 +50,7 @@ def test_a_persons_events_share_the_streams_budget(epsilon: float, contributions
             assert optimal_delta(one.epsilon_part, contributions, epsilon) <= delta == one.delta
 
 
-def test_the_textbooks_error_is_hoeffdings_and_the_planned_one_no_larger() -> None:
+def test_textbook_has_hoeffdings_error_and_plan_no_larger() -> None:
     found = plans(epsilon=math.log(3), categories=2, events=10000)
     assert found["textbook"].alpha == pytest.approx(2 * math.sqrt(math.log(4 / 0.05) / 20000), rel=1e-9)
     assert found["basic"].alpha <= found["textbook"].alpha * (1 + 1e-7)
@@ -58,28 +58,26 @@ def test_the_textbooks_error_is_hoeffdings_and_the_planned_one_no_larger() -> No
     assert many["basic"].alpha < 0.2 * many["textbook"].alpha
 
 
-def test_the_least_budget_of_the_contract_still_tells_categories_apart() -> None:
+def test_plan_with_least_budget_still_distinguishes_categories() -> None:
     found = plans(epsilon=1e-6, contributions=10**6, categories=4096)
     assert math.isfinite(found["basic"].alpha)
     law = response_law(Fraction(found["basic"].epsilon_part), 4096)
     assert law.slope == pytest.approx(1e-12 / 4096, rel=1e-6)
 
 
-def test_composition_pays_where_a_person_sends_many_events() -> None:
+def test_optimal_composition_has_less_error_for_many_events() -> None:
     found = plans(contributions=500, delta=1e-6)
     assert list(found) == ["textbook", "basic", "optimal"]
     assert found["optimal"].alpha < 0.2 * found["basic"].alpha
 
 
-def test_a_mechanism_of_another_kind_is_not_planned_here() -> None:
+def test_plan_refuses_other_mechanism() -> None:
     with pytest.raises(TypeError, match="laplace is not randomized response"):
         plan_calibrations(parse_spec("laplace"), SourceFacts())
 
 
 @pytest.mark.parametrize(("events", "categories", "epsilon"), [(30, 2, 1.0), (30, 4, 3.0), (200, 3, 0.5)])
-def test_no_true_shares_make_estimates_err_more_often_than_planned(
-    events: int, categories: int, epsilon: float
-) -> None:
+def test_share_alpha_holds_for_all_true_shares(events: int, categories: int, epsilon: float) -> None:
     law = response_law(Fraction(epsilon), categories)
     own, other = law.probabilities
     beta = 0.2
@@ -101,14 +99,12 @@ def test_no_true_shares_make_estimates_err_more_often_than_planned(
     events=st.integers(1, 10**12),
     beta=st.floats(min_value=1e-9, max_value=0.5),
 )
-def test_the_planned_error_is_never_above_hoeffdings(
-    epsilon: float, categories: int, events: int, beta: float
-) -> None:
+def test_share_alpha_is_at_most_hoeffdings(epsilon: float, categories: int, events: int, beta: float) -> None:
     law = response_law(Fraction(epsilon), categories)
     assert 0.0 < share_alpha(law, events, beta) <= hoeffding_alpha(law, events, beta) * (1 + 1e-7)
 
 
-def test_the_estimate_of_expected_counts_is_the_truth() -> None:
+def test_estimate_shares_of_expected_counts_is_exact() -> None:
     law = response_law(Fraction(math.log(3)), 2)
     # 300 of 1000 say yes: 300·3/4 + 700·1/4 = 400 answers.
     yes, no = estimate_shares([400, 600], ["yes", "no"], law, 0.05)
@@ -119,7 +115,7 @@ def test_the_estimate_of_expected_counts_is_the_truth() -> None:
 
 
 @given(counts=st.lists(st.integers(0, 1000), min_size=2, max_size=6).filter(any))
-def test_estimates_add_up_to_one_and_lie_in_their_intervals(counts: list[int]) -> None:
+def test_estimate_shares_add_up_to_one_within_intervals(counts: list[int]) -> None:
     law = response_law(Fraction(1), len(counts))
     shares = estimate_shares(counts, [str(number) for number in range(len(counts))], law, 0.05)
     assert sum(share.estimate for share in shares) == pytest.approx(1.0, abs=1e-9)
@@ -144,7 +140,7 @@ def covered(events: int, holders: int, own: float, other: float, beta: float) ->
 
 @pytest.mark.parametrize("events", [1, 2, 7, 40])
 @pytest.mark.parametrize("beta", [0.5, 0.05])
-def test_intervals_hold_for_every_composition_of_the_people(events: int, beta: float) -> None:
+def test_share_intervals_hold_for_every_composition(events: int, beta: float) -> None:
     for holders, (own, other) in product(
         range(events + 1), [(0.75, 0.25), (0.999, 0.0005), (0.24, 0.0001), (0.02, 0.0001), (0.6, 0.2)]
     ):

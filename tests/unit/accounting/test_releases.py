@@ -63,7 +63,7 @@ def two_sided_law(rate: float, reach: int) -> Floats:
     return np.asarray(np.exp(-rate * values) * math.tanh(rate / 2.0))
 
 
-def test_chernoff_bound_has_the_published_values_where_noise_is_wide() -> None:
+def test_weighted_reach_has_published_values_for_wide_noise() -> None:
     rate = 1e-4
     for cells, published in [(10, 28.04), (100, 74.03)]:
         assert rate * weighted_reach(rate, cells, 10_000, 0.05) == pytest.approx(published, abs=0.01)
@@ -76,9 +76,10 @@ def test_chernoff_bound_has_the_published_values_where_noise_is_wide() -> None:
     rate=st.floats(1e-6, 50.0), cells=st.integers(2, 400), sums=st.integers(1, 10**12), beta=st.floats(1e-12, 0.5)
 )
 @settings(max_examples=30, deadline=None)
-def test_discrete_noise_is_never_worse_than_continuous_and_its_exact_tail_never_worse_than_chernoffs(
+def test_weighted_reach_of_discrete_noise_is_below_continuous(
     rate: float, cells: int, sums: int, beta: float
 ) -> None:
+    """Discrete noise is no worse than continuous noise, its exact tail no worse than Chernoff's bound."""
     bound = weighted_reach(rate, cells, sums, beta)
     assert sum_tail(rate, cells, max(1, math.ceil(bound))) <= beta / (2.0 * sums) * 1.01
     assert laplace_sum_alpha(rate, cells, sums, beta, full_weights=True) <= bound
@@ -89,7 +90,7 @@ def test_discrete_noise_is_never_worse_than_continuous_and_its_exact_tail_never_
 
 @pytest.mark.parametrize("quarters", [(4, 1), (3, 3, 2), (4, 4, 4, 1), (1, 1, 1, 1)])
 @pytest.mark.parametrize("rate", [0.4, 1.0, 3.0])
-def test_weighted_sums_keep_to_their_bound_by_convolution(quarters: tuple[int, ...], rate: float) -> None:
+def test_weighted_reach_bounds_convolved_sums(quarters: tuple[int, ...], rate: float) -> None:
     reach = math.ceil(40.0 / rate)
     total = np.ones(1)
     for weight in quarters:
@@ -111,9 +112,7 @@ def lazy_like(rate: float, cells: int, beta: float) -> float:
 
 @pytest.mark.parametrize("universe", [1, 2, 1000, MAX_UNIVERSE])
 @pytest.mark.parametrize("epsilon", [0.01, 1.0, 4.0])
-def test_every_cell_of_a_histogram_keeps_to_alpha_and_no_smaller_one_would_do(
-    universe: int, epsilon: float
-) -> None:
+def test_histogram_alpha_is_least_for_all_cells(universe: int, epsilon: float) -> None:
     calibration = plans("histogram", SourceFacts(universe=universe), epsilon=epsilon, beta=0.05)["basic"]
 
     def failure(alpha: int) -> float:
@@ -126,7 +125,7 @@ def test_every_cell_of_a_histogram_keeps_to_alpha_and_no_smaller_one_would_do(
     assert alpha == 0 or failure(alpha - 1) > 0.045
 
 
-def test_a_sum_of_cells_is_never_further_off_than_its_cells_and_far_less_when_there_are_many() -> None:
+def test_histogram_alpha_of_sum_is_below_sum_of_cell_alphas() -> None:
     calibration = plans("histogram")["basic"]
     alphas = [histogram_alpha(calibration, 1000, cells) for cells in (1, 2, 10, 100, 1000)]
     assert alphas == sorted(alphas)
@@ -138,7 +137,7 @@ def test_a_sum_of_cells_is_never_further_off_than_its_cells_and_far_less_when_th
     assert histogram_alpha(calibration, 1000, 0) == 0.0
 
 
-def test_exact_and_chernoff_bounds_meet_without_a_drop_where_one_gives_way_to_the_other() -> None:
+def test_sum_alpha_grows_where_chernoff_bound_replaces_exact_one() -> None:
     below, above = (
         laplace_sum_alpha(1.0, terms, 1000, 0.05, full_weights=True)
         for terms in (MOST_EXACT_TERMS, MOST_EXACT_TERMS + 1)
@@ -146,14 +145,14 @@ def test_exact_and_chernoff_bounds_meet_without_a_drop_where_one_gives_way_to_th
     assert below < above < 1.25 * below
 
 
-def test_a_single_cell_has_the_exact_error_whatever_its_weight() -> None:
+def test_lazy_alpha_of_one_cell_is_exact_at_any_weight() -> None:
     calibration = plans("lazy_histogram", expected_queries=1000)["basic"]
     exact = two_sided_reach(1.0, 1000, 0.05)
     assert lazy_alpha(calibration, 1) == lazy_alpha(calibration, 1, full_weights=True) == exact
 
 
 @pytest.mark.parametrize(("projections", "cells"), [(1, 1), (1, 3), (2, 2), (3, 2)])
-def test_noise_of_a_projected_question_keeps_to_its_bound_by_enumeration(projections: int, cells: int) -> None:
+def test_noise_alpha_of_projection_bounds_enumerated_noise(projections: int, cells: int) -> None:
     rate, reach = 1.5, 30
     single = two_sided_law(rate, reach)
     total = np.zeros(2 * projections * cells * reach + 1)
@@ -183,7 +182,7 @@ def test_noise_of_a_projected_question_keeps_to_its_bound_by_enumeration(project
         ([3, 1, 4, 1, 5, 9, 2], 5),
     ],
 )
-def test_cross_talk_keeps_to_its_bound_by_enumeration(projections: int, counts: list[int], cells: int) -> None:
+def test_cross_talk_reach_bounds_enumerated_errors(projections: int, counts: list[int], cells: int) -> None:
     """This enumerates the law of one row's error over all signs of all cells, and of the sum of several rows."""
     span = cells * sum(counts)
     law = np.zeros(2 * span + 1)
@@ -200,7 +199,7 @@ def test_cross_talk_keeps_to_its_bound_by_enumeration(projections: int, counts: 
         assert float(total[errors > cross_talk_reach(norm, projections, cells, 1, beta)].sum()) <= beta
 
 
-def test_cross_talk_is_no_wider_than_three_times_what_signs_do() -> None:
+def test_cross_talk_reach_is_at_most_twice_the_normal_bound() -> None:
     for cells in (1, 4, 16, 256):
         deviation = math.sqrt(cells / 4096)
         normal = deviation * math.sqrt(2.0 * math.log(2.0 * 100 / 0.05))
@@ -209,9 +208,7 @@ def test_cross_talk_is_no_wider_than_three_times_what_signs_do() -> None:
 
 @pytest.mark.parametrize(("projections", "rate"), [(64, 0.01), (256, 0.5), (1024, 20.0)])
 @pytest.mark.parametrize("counts", [[40], [3, 1, 4, 1, 5, 9, 2, 6], [1] * 100, [0]])
-def test_the_norm_is_above_its_bound_hardly_more_often_than_beta(
-    projections: int, rate: float, counts: list[int]
-) -> None:
+def test_norm_bound_fails_at_most_as_often_as_beta(projections: int, rate: float, counts: list[int]) -> None:
     trials, beta = 400, 0.1
     generator = np.random.default_rng(projections + len(counts))
     norm = math.hypot(*counts)
@@ -229,18 +226,19 @@ def test_the_norm_is_above_its_bound_hardly_more_often_than_beta(
 
 
 @pytest.mark.parametrize(("projections", "rate"), [(64, 0.01), (256, 0.5), (1024, 20.0)])
-def test_the_norms_bound_grows_with_the_squares(projections: int, rate: float) -> None:
+def test_norm_bound_grows_with_squares(projections: int, rate: float) -> None:
     bounds = [norm_bound(rate, projections, projections * 1.1**step, 0.1) for step in range(150)]
     assert bounds == sorted(bounds)
     assert math.isfinite(bounds[-1])
 
 
-def test_the_norms_bound_is_within_a_tenth_at_the_default_size_and_infinite_where_nothing_is_known() -> None:
+def test_norm_bound_is_tight_at_default_size_and_infinite_for_few() -> None:
+    """With few projections nothing is known of the norm."""
     assert 1000.0 <= norm_bound(1.0, 4096, 4096 * 1000.0**2, 0.005) <= 1100.0
     assert math.isinf(norm_bound(1.0, 4, 4 * 1000.0**2, 0.005))
 
 
-def test_a_projections_plan_knows_its_noise_alone_unless_the_number_of_rows_is_public() -> None:
+def test_projection_plan_includes_cross_talk_only_if_rows_are_public() -> None:
     private = plans("sparse_project", SourceFacts(universe=1000))["basic"]
     public = plans("sparse_project", SourceFacts(universe=1000, neighbors="replace", rows=500))["basic"]
     assert private.noise_only
@@ -253,7 +251,7 @@ def test_a_projections_plan_knows_its_noise_alone_unless_the_number_of_rows_is_p
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
-def test_a_histogram_is_one_pure_part_scaled_to_one_row_or_to_its_replacement(kind: str, neighbors: Any) -> None:
+def test_histogram_plan_is_one_part_scaled_to_one_row_or_its_change(kind: str, neighbors: Any) -> None:
     found = plans(kind, SourceFacts(universe=1000, neighbors=neighbors), delta=1e-6)
     gaussian = found.pop("gaussian")
     assert set(found) == {"basic", "textbook"}
@@ -278,14 +276,14 @@ def test_a_histogram_is_one_pure_part_scaled_to_one_row_or_to_its_replacement(ki
         (1e-3, 1000, "replace", "gaussian"),
     ],
 )
-def test_a_histogram_has_whichever_noise_errs_less(
+def test_histogram_plan_uses_noise_with_less_error(
     delta: float, universe: int, neighbors: Any, method: str
 ) -> None:
     facts = SourceFacts(universe=universe, neighbors=neighbors, rows=500 if neighbors == "replace" else None)
     assert choose_calibration(parse_spec("histogram", delta=delta), facts).method == method
 
 
-def test_the_textbook_states_the_notes_theorem() -> None:
+def test_textbook_has_error_of_lecture_notes() -> None:
     histogram = plans("histogram", epsilon=0.01, beta=0.01)["textbook"]
     assert histogram.alpha == pytest.approx(100.0 * math.log(1000 / 0.01), rel=0.01)
     lazy = plans("lazy_histogram", expected_queries=10_000)["textbook"]
@@ -299,7 +297,7 @@ def test_the_textbook_states_the_notes_theorem() -> None:
     pure=st.booleans(),
 )
 @settings(max_examples=25, deadline=None)
-def test_parts_of_a_projection_compose_to_what_was_asked_even_by_the_textbook(
+def test_projection_parts_compose_to_epsilon_and_delta(
     epsilon: float, delta: float, projections: int, pure: bool
 ) -> None:
     found = plans("sparse_project", projections=projections, epsilon=epsilon, delta=0.0 if pure else delta)
@@ -312,7 +310,7 @@ def test_parts_of_a_projection_compose_to_what_was_asked_even_by_the_textbook(
             assert optimal_delta(one.epsilon_part, projections, epsilon) <= one.delta <= delta
 
 
-def test_the_textbooks_noise_is_replaced_where_its_theorem_does_not_hold() -> None:
+def test_textbook_falls_back_if_its_theorem_does_not_hold() -> None:
     stated = plans("sparse_project", delta=1e-6)["textbook"]
     # 64 parts are too few for ε/√(8 T ln(1/δ)) to be more than ε/T.
     assert stated.epsilon_part == 1.0 / 64
@@ -325,12 +323,12 @@ def test_the_textbooks_noise_is_replaced_where_its_theorem_does_not_hold() -> No
     assert (unsound.epsilon_part, unsound.delta) == (200.0 / 4096, 0.0)
 
 
-def test_the_theorem_asks_for_more_projections_than_anybody_can_have() -> None:
+def test_theorem_projections_is_impractically_large() -> None:
     assert theorem_projections(1000, 100, 10_000, 0.05) == pytest.approx(1.1e16, rel=0.05)
     assert theorem_projections(10, 1, 1, 0.5) < theorem_projections(11, 1, 1, 0.5)
 
 
-def test_a_histogram_too_large_for_memory_is_refused_with_the_remedy() -> None:
+def test_histogram_plan_refuses_size_beyond_memory_with_remedy() -> None:
     with pytest.raises(PlanError, match=r"mechanism\.attributes.*lazy_histogram"):
         plans("histogram", SourceFacts(universe=MAX_UNIVERSE + 1))
     assert plans("lazy_histogram", SourceFacts(universe=1 << 80))
@@ -338,6 +336,6 @@ def test_a_histogram_too_large_for_memory_is_refused_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(SIZES))
-def test_a_release_needs_cells(kind: str) -> None:
+def test_release_plan_refuses_source_without_cells(kind: str) -> None:
     with pytest.raises(PlanError, match="table"):
         plans(kind, SourceFacts(universe=None))

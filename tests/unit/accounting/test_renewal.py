@@ -22,7 +22,7 @@ def turned(ledger: Ledger, hours: int = 1) -> Ledger:
 
 
 @pytest.mark.parametrize(("renews", "hours"), [("1h", 1), ("36h", 36), ("1d", 24), ("30d", 720), (None, 0)])
-def test_a_period_is_as_long_as_it_says(renews: str | None, hours: int) -> None:
+def test_period_length_ms_matches_declaration(renews: str | None, hours: int) -> None:
     assert period_length_ms(renews) == hours * HOUR
 
 
@@ -35,11 +35,12 @@ def test_a_period_is_as_long_as_it_says(renews: str | None, hours: int) -> None:
         (None, 0, "privacy is for ever"),
     ],
 )
-def test_the_meaning_is_told_in_plain_words(renews: str | None, number: int, words: str) -> None:
+def test_describe_promise_states_period_in_plain_words(renews: str | None, number: int, words: str) -> None:
     assert words in describe_promise(source(delta=1e-6, renews=renews), number)
 
 
-def test_a_stream_that_a_backup_lost_counts_in_each_period_until_it_is_closed() -> None:
+def test_renewal_counts_lost_stream_until_it_is_closed() -> None:
+    """A stream that a backup lost counts in each period until it is closed."""
     ledger = ledger_with(source(renews="1h"))
     reserve(ledger, spec("alarms"), 1)
     ledger.halt_lost_stream("feed", "alarms", "lost")
@@ -50,7 +51,8 @@ def test_a_stream_that_a_backup_lost_counts_in_each_period_until_it_is_closed() 
     assert turned(ledger).account("feed").budget.counted == NO_COST
 
 
-def test_only_rounds_with_a_threshold_each_that_add_up_are_left_behind() -> None:
+def test_completed_cost_counts_only_additive_rounds() -> None:
+    """Only rounds that each have a threshold and add up stay in the ended period."""
     totals = EdgeTotals(answered=50, tops=2)
     rounds = calibration(spec("rounds", cutoff=4, delta=1e-6, epsilon=1.0))
     assert completed_cost(calibration(spec("one", cutoff=4)), "pure", totals, ()) == NO_COST
@@ -58,7 +60,7 @@ def test_only_rounds_with_a_threshold_each_that_add_up_are_left_behind() -> None
     assert completed_cost(rounds, "pure", EdgeTotals(answered=0, tops=0), ()) == NO_COST
 
 
-def test_many_periods_that_pass_at_once_renew_once() -> None:
+def test_renewal_of_many_elapsed_periods_happens_once() -> None:
     ledger = ledger_with(source(renews="1h"))
     reserve(ledger, spec("alarms"), 1)
     account = turned(ledger, 1000).account("feed")
@@ -66,7 +68,8 @@ def test_many_periods_that_pass_at_once_renew_once() -> None:
     assert account.budget.left.loss == 9 * 10**11
 
 
-def test_an_extension_that_is_refused_for_the_streams_own_sake_begins_no_period() -> None:
+def test_refused_extension_starts_no_period() -> None:
+    """An extension that is refused because of the stream's state starts no period."""
     ledger = ledger_with(source(renews="1h"))
     reserve(ledger, spec("alarms"), 1)
     ledger.end_stream("feed", "alarms", "halted", "asked")

@@ -172,7 +172,7 @@ def test_retirement_changes_no_decision_and_no_sum(seed: int, monkeypatch: pytes
     assert len(pair.retired) > 3
 
 
-def test_names_are_found_after_many_blocks_and_a_restart() -> None:
+def test_name_digests_find_names_after_many_blocks_and_restart() -> None:
     names, records = NameDigests(DigestTable()), dict[int, RetiredNames]()
     count = 2 * MAX_NAMES_PER_BLOCK + 100
     for number in range(count):
@@ -192,7 +192,7 @@ def test_names_are_found_after_many_blocks_and_a_restart() -> None:
     assert [one.number for one in again.drain_records()] == [2]
 
 
-def test_a_retired_name_takes_at_most_64_bytes() -> None:
+def test_name_digests_take_at_most_64_bytes_a_name() -> None:
     count = 100_000
     tracemalloc.start()
     names = NameDigests(DigestTable())

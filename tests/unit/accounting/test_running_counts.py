@@ -31,7 +31,7 @@ def plans(one: StreamSpec, facts: SourceFacts | None = None) -> dict[str, Runnin
 
 
 @pytest.mark.parametrize("steps", [1, 3, 24, 365, 8760, 1 << 20])
-def test_the_best_tree_errs_no_more_than_the_dyadic_one(steps: int) -> None:
+def test_plan_tree_errs_no_more_than_dyadic_tree(steps: int) -> None:
     found = plans(spec(steps=steps))
     basic, textbook = found["basic"], found["textbook"]
     assert textbook.levels == steps.bit_length()
@@ -42,14 +42,14 @@ def test_the_best_tree_errs_no_more_than_the_dyadic_one(steps: int) -> None:
         assert plan.alpha >= answer_alpha(plan, plan.nodes)
 
 
-def test_over_a_year_of_days_it_is_less_than_half() -> None:
+def test_plan_tree_for_year_of_days_errs_less_than_half() -> None:
     found = plans(spec(steps=365))
     exact = answer_alpha(found["textbook"], found["textbook"].nodes)
     assert found["basic"].alpha < 0.5 * exact
 
 
 @pytest.mark.parametrize("method", ["basic", "textbook"])
-def test_each_answer_fails_with_its_part_of_beta_exactly(method: str) -> None:
+def test_answer_alpha_fails_with_exact_part_of_beta(method: str) -> None:
     plan = plans(spec(steps=50), SourceFacts(universe=4))[method]
     rate, allowed = float(node_law(plan).rate), plan.beta / 200  # type: ignore[union-attr]
     for nodes in {len(tree_of(plan).nodes(windows)) for windows in range(1, 51)}:
@@ -57,13 +57,13 @@ def test_each_answer_fails_with_its_part_of_beta_exactly(method: str) -> None:
         assert 2.0 * sum_tail(rate, nodes, alpha + 1) <= allowed < 2.0 * sum_tail(rate, nodes, alpha)
 
 
-def test_noise_is_as_wide_as_what_one_person_moves_of_all_levels() -> None:
+def test_node_law_covers_movement_of_one_person_in_all_levels() -> None:
     moved = Movement(each=5, together=10, spread=2, numbers=10)
     plan = plans(spec(steps=50, epsilon=0.5), SourceFacts(horizon=moved))["basic"]
     assert 1 / node_law(plan).rate == plan.levels * 10 / Fraction(1, 2)  # type: ignore[union-attr]
 
 
-def test_it_costs_epsilon_with_the_first_answer_and_nothing_more() -> None:
+def test_running_count_is_charged_once_with_first_answer() -> None:
     plan = plans(spec(steps=50, epsilon=0.5))["basic"]
     assert stream_cost(plan, "pure") == Cost(loss=5 * 10**11)
     spent = [realised_cost(plan, "pure", answered, answered).loss for answered in (0, 1, 30, 50)]
@@ -72,7 +72,7 @@ def test_it_costs_epsilon_with_the_first_answer_and_nothing_more() -> None:
     assert concentrated == [0, *[125 * 10**9] * 2]
 
 
-def test_gaussian_noise_is_of_all_levels_and_uses_delta_up() -> None:
+def test_gaussian_plan_covers_all_levels_and_uses_delta() -> None:
     moved = Movement(each=5, together=10, spread=2, numbers=10)
     plan = plans(spec(steps=50, delta=1e-6), SourceFacts(horizon=moved))["gaussian"]
     together, apart = losses(plan).gaussian_first
@@ -84,12 +84,12 @@ def test_gaussian_noise_is_of_all_levels_and_uses_delta_up() -> None:
     assert realised_cost(plan, "pure", 1, 1) == realised_cost(plan, "pure", 50, 50) == stream_cost(plan, "pure")
 
 
-def test_with_much_of_delta_gaussian_noise_is_the_better() -> None:
+def test_gaussian_plan_is_chosen_if_delta_is_large() -> None:
     assert choose_calibration(spec(steps=8760, delta=1e-3), SourceFacts()).method == "gaussian"
     assert choose_calibration(spec(steps=8760, delta=1e-12), SourceFacts()).method == "basic"
 
 
-def test_it_promises_all_windows_and_groups_together() -> None:
+def test_promises_cover_all_windows_and_groups_together() -> None:
     plan = plans(spec(steps=365), SourceFacts(universe=12))["basic"]
     [promise] = promises(spec(steps=365), plan)
     assert (promise.alpha, promise.over) == (plan.alpha, "over all 365 windows and 12 groups")
@@ -97,26 +97,26 @@ def test_it_promises_all_windows_and_groups_together() -> None:
     assert plan.alpha > plans(spec(steps=365))["basic"].alpha
 
 
-def test_no_window_is_added_to_a_horizon() -> None:
+def test_extension_of_horizon_is_refused() -> None:
     plan = plans(spec(steps=365))["basic"]
     with pytest.raises(PlanError, match="exactly 365 windows, which are charged once, so it cannot be extended"):
         plan_extension(spec(steps=365), plan, (), "ab" * 32, 1.0, 0.0)
 
 
-def test_noise_that_fits_no_integer_is_refused_and_what_to_change_told() -> None:
+def test_plan_refuses_noise_that_fits_no_integer_with_remedy() -> None:
     moved = Movement(each=10**12, together=10**12, spread=1, numbers=1)
     with pytest.raises(PlanError, match="raise epsilon, or register a source with a smaller total"):
         plan_calibrations(spec(steps=1000, epsilon=1e-3), SourceFacts(horizon=moved))
 
 
-def test_the_epsilon_of_a_wanted_error_is_found() -> None:
+def test_needed_epsilon_of_running_count_keeps_error() -> None:
     needed = needed_epsilon(spec(steps=365), SourceFacts(), 30.0)
     assert choose_calibration(spec(steps=365, epsilon=needed), SourceFacts()).alpha <= 30.0
     assert choose_calibration(spec(steps=365, epsilon=0.97 * needed), SourceFacts()).alpha > 30.0
 
 
 @pytest.mark.parametrize(("groups", "windows"), [(1, 2), (1, 365), (7, 24)])
-def test_compared_with_windows_that_are_each_noised_it_is_the_one_to_take(groups: int, windows: int) -> None:
+def test_rank_mechanisms_prefers_running_count_to_noisy_windows(groups: int, windows: int) -> None:
     facts = SourceFacts(universe=groups, horizon=Movement(1, 1, 1, 1))
     first, second = rank_mechanisms(
         PlanGoal("running", windows, 1.0, None, 0.05, 0.0, facts, fields={}),
@@ -130,7 +130,7 @@ def test_compared_with_windows_that_are_each_noised_it_is_the_one_to_take(groups
     assert second.alpha > 1.4 * first.alpha
 
 
-def test_deviations_of_the_trees_are_what_their_levels_and_nodes_say() -> None:
+def test_plan_deviation_follows_from_levels_and_nodes() -> None:
     plan = plans(spec(steps=1000))["basic"]
     variance = variance_of(node_law(plan))
     assert math.sqrt(variance * plan.nodes) == pytest.approx(math.sqrt(2 * plan.nodes) * plan.levels)

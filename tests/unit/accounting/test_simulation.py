@@ -83,7 +83,8 @@ def calibrations() -> dict[str, SparseVectorCalibration]:
 
 
 @pytest.mark.parametrize("method", ["textbook", "two_sided", "two_sided_shifted", "one_sided", "one_sided_rounds"])
-def test_runs_fail_at_most_as_often_as_beta_and_not_much_less(method: str) -> None:
+def test_simulated_runs_fail_about_as_often_as_beta(method: str) -> None:
+    """Runs fail at most as often as β, and not much less often."""
     calibration = calibrations()[method]
     alpha = round(exact_alpha(calibration) * STEPS)
     observed = [failures(calibration, order(name), alpha, seed) for seed, name in enumerate(ORDERS)]
@@ -93,14 +94,14 @@ def test_runs_fail_at_most_as_often_as_beta_and_not_much_less(method: str) -> No
 
 
 @pytest.mark.parametrize("method", ["two_sided", "one_sided"])
-def test_a_tenth_less_error_is_not_kept_to(method: str) -> None:
+def test_simulated_runs_with_tenth_less_error_fail_more_often(method: str) -> None:
     calibration = calibrations()[method]
     alpha = round(0.9 * exact_alpha(calibration) * STEPS)
     observed = failures(calibration, order("high last"), alpha, seed=11)
     assert observed > binom.ppf(1.0 - FALSE_ALARM, RUNS, BETA)
 
 
-def test_an_asker_who_adapts_to_the_answers_gains_nothing() -> None:
+def test_simulated_adaptive_asker_gains_nothing() -> None:
     # After a ⊤ under the round's threshold the asker knows ρ is low and asks only low queries from then on.
     calibration = calibrations()["one_sided"]
     alpha = round(exact_alpha(calibration) * STEPS)

@@ -39,9 +39,7 @@ def any_beyond(rate: float, draws: int, reach: int, *, two_sided: bool) -> Decim
 
 @pytest.mark.parametrize("two_sided", [False, True])
 @given(rate=rates, draws=counts, beta=betas)
-def test_a_reach_is_the_least_that_all_draws_keep_to(
-    two_sided: bool, rate: float, draws: int, beta: float
-) -> None:
+def test_reach_is_least_that_all_draws_keep(two_sided: bool, rate: float, draws: int, beta: float) -> None:
     reach = (two_sided_reach if two_sided else one_sided_reach)(rate, draws, beta)
     assert any_beyond(rate, draws, reach, two_sided=two_sided) <= Decimal(beta)
     # For rounding, the reach is raised by 1e-10 of itself, and therefore sometimes by one step.
@@ -51,7 +49,7 @@ def test_a_reach_is_the_least_that_all_draws_keep_to(
 
 
 @given(beta=betas, parts=counts)
-def test_parts_that_fail_so_rarely_succeed_together_as_often_as_promised(beta: float, parts: int) -> None:
+def test_part_failure_of_parts_adds_up_to_beta(beta: float, parts: int) -> None:
     with localcontext(prec=60):
         together = (1 - Decimal(part_failure(beta, parts))) ** parts
         assert abs(1 - together - Decimal(beta)) <= Decimal(beta) * Decimal("1e-12")
@@ -65,7 +63,7 @@ def two_sided_law(rate: float, reach: int) -> Floats:
 
 @pytest.mark.parametrize("rate", [2.0, 0.7, 0.2])
 @pytest.mark.parametrize("terms", [1, 2, 3, 8])
-def test_the_tail_of_a_sum_is_that_of_the_convolved_laws(rate: float, terms: int) -> None:
+def test_sum_tail_is_that_of_convolved_laws(rate: float, terms: int) -> None:
     one = two_sided_law(rate, math.ceil(40 / rate))
     law = one
     for _ in range(terms - 1):
@@ -78,12 +76,12 @@ def test_the_tail_of_a_sum_is_that_of_the_convolved_laws(rate: float, terms: int
 
 @pytest.mark.parametrize("rate", [1.0, 0.01, 1e-6])
 @pytest.mark.parametrize("terms", [2, 10, 256])
-def test_a_sums_reach_is_the_least_that_its_tail_allows(rate: float, terms: int) -> None:
+def test_sum_reach_is_least_that_its_tail_allows(rate: float, terms: int) -> None:
     reach = sum_reach(rate, terms, 100, 0.05)
     assert sum_tail(rate, terms, reach + 1) <= 0.05 / 200 < sum_tail(rate, terms, reach)
 
 
-def test_a_sum_reaches_less_far_than_its_chernoff_bound_on_fine_grids() -> None:
+def test_sum_reach_is_below_chernoff_bound_on_fine_grids() -> None:
     # min over t of (ln(2k/β) − m ln(1 − t²)) / t in units of the scale; the bound of continuous noise.
     bounds = np.linspace(0.01, 0.99, 9999)
     for terms in (10, 100):
@@ -111,9 +109,7 @@ def selection_failure(rate: float, scores: tuple[int, ...], error: int) -> float
 @pytest.mark.parametrize("rate", [1.5, 0.5, 0.25])
 @pytest.mark.parametrize("candidates", [2, 3])
 @pytest.mark.parametrize("beta", [0.3, 0.05])
-def test_no_scores_make_the_noisy_maximum_err_more_often_than_promised(
-    rate: float, candidates: int, beta: float
-) -> None:
+def test_noisy_max_reach_holds_for_all_scores(rate: float, candidates: int, beta: float) -> None:
     reach = noisy_max_reach(rate, candidates, beta)
     top = reach + 3
     for scores in product((0, 1, 2, top - 1, top), repeat=candidates):
@@ -125,16 +121,12 @@ def test_no_scores_make_the_noisy_maximum_err_more_often_than_promised(
 
 @given(rate=st.floats(min_value=1e-9, max_value=10.0), candidates=st.integers(2, 4096), beta=betas)
 @settings(max_examples=25)
-def test_the_noisy_maximum_keeps_nearer_to_the_best_than_the_exponential_mechanism(
-    rate: float, candidates: int, beta: float
-) -> None:
+def test_noisy_max_reach_is_below_exponential_reach(rate: float, candidates: int, beta: float) -> None:
     assert noisy_max_reach(rate, candidates, beta) <= exponential_reach(rate, candidates, beta) * (1 + 1e-9) + 1
 
 
 @given(rate=rates, candidates=st.integers(2, 4096), beta=betas)
-def test_the_exponential_mechanisms_reach_is_the_least_for_the_worst_scores(
-    rate: float, candidates: int, beta: float
-) -> None:
+def test_exponential_reach_is_least_for_worst_scores(rate: float, candidates: int, beta: float) -> None:
     def failure(error: int) -> Decimal:
         with localcontext(prec=60):
             odds = (candidates - 1) * (-Decimal(rate) * (error + 1)).exp()
@@ -148,6 +140,6 @@ def test_the_exponential_mechanisms_reach_is_the_least_for_the_worst_scores(
 
 
 @pytest.mark.parametrize("reach", [noisy_max_reach, exponential_reach])
-def test_a_single_candidate_is_always_the_best(reach: object) -> None:
+def test_reach_of_single_candidate_is_zero(reach: object) -> None:
     assert callable(reach)
     assert reach(0.01, 1, 0.05) == 0

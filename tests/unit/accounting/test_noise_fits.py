@@ -35,7 +35,9 @@ def calibration(method: Literal["basic", "gaussian"], scale: float) -> AnswersCa
 @example(width=2**46, moved=1, scale=1.0)
 @example(width=2**48, moved=2, scale=1.0)
 @example(width=2**48 + 2**47, moved=2, scale=1.0)
-def test_what_hides_has_a_law(method: Literal["basic", "gaussian"], width: int, moved: int, scale: float) -> None:
+def test_noise_fits_agrees_with_sampler(
+    method: Literal["basic", "gaussian"], width: int, moved: int, scale: float
+) -> None:
     made = calibration(method, scale)
     found = False
     with suppress(NoiseScaleError):
