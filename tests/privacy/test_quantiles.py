@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from stream.privacy.accuracy.rate_intervals import compute_moments, person_sensitivities
-from stream.privacy.accuracy.release_accuracy import ranges_around
+from stream.privacy.accuracy.release_accuracy import edge_reaches, ranges_around
 from stream.privacy.mechanisms.selection import UNIFORM_BITS, RankLaw, choose_code, code_weights, rank_law
+from stream.privacy.noise.samplers import Gaussian, Symmetric, TwoSidedGeometric
 from stream.privacy.planning.answer_plans import rates_for
 
 EPSILON = Fraction(3, 4)
@@ -138,6 +139,40 @@ def test_ranges_around_codes_move_by_at_most_one_row(codes: tuple[int, ...]) -> 
     assert edges[-1] == 8
     assert np.all(np.diff(edges) > 0)
     assert all(code in edges and code + 1 in edges for code in codes)
+
+
+LAWS: list[Symmetric] = [TwoSidedGeometric(Fraction(rate)) for rate in ("3", "1", "0.5", "0.1")]
+LAWS += [Gaussian(Fraction(variance)) for variance in ("0.3", "1", "9", "100")]
+
+
+def misfit_tail(law: Symmetric, quantile: Fraction, below: int, others: int, reach: float) -> float:
+    """P((1 − q)·A − q·B > ``reach``) for sums A and B of discrete draws, by their exact characteristic function."""
+    top, bottom = quantile.numerator, quantile.denominator
+    most = math.ceil(40.0 / float(law.rate) if isinstance(law, TwoSidedGeometric) else 12.0 * law.variance**0.5)
+    values = np.arange(-most, most + 1)
+    if isinstance(law, TwoSidedGeometric):
+        masses = np.exp(-float(law.rate) * np.abs(values))
+    else:
+        masses = np.exp(-np.square(values) / (2.0 * float(law.variance)))
+    points = 1 << math.ceil(math.log2(2 * bottom * most * math.sqrt(below + others)))
+    factors = []
+    for weight in (bottom - top, top):
+        one = np.zeros(points)
+        np.add.at(one, (values * weight) % points, masses / masses.sum())
+        factors.append(np.fft.rfft(one))
+    law_of_misfit = np.fft.irfft(factors[0] ** below * np.conj(factors[1]) ** others, points)[: points // 2]
+    return float(law_of_misfit[np.arange(points // 2) > reach * bottom + 1e-9].sum())
+
+
+@pytest.mark.parametrize("law", LAWS, ids=str)
+def test_edge_reaches_are_rarely_exceeded(law: Symmetric) -> None:
+    """The noise of a misfit exceeds its reach with the allowed probability at most, also if the noise is small."""
+    for quantile, (below, others) in product(
+        (Fraction(1, 2), Fraction(1, 4), Fraction(9, 10), Fraction(1, 20)),
+        ((1, 0), (1, 1), (2, 1), (1, 5), (3, 3), (10, 2), (10, 10)),
+    ):
+        reach = edge_reaches(law, np.array([below, below + others]), float(quantile), 0.025)[0]
+        assert misfit_tail(law, quantile, below, others, reach) <= 0.025
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["add-remove", "replace"])

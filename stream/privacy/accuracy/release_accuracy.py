@@ -206,6 +206,8 @@ def _rate_of(calibration: ReleaseCalibration) -> float:
 _GRID_POINTS: Final = 1 << 14
 _POINTS_PER_DEVIATION: Final = 128.0
 _MAX_KNOTS: Final = 32
+_DISCRETE: Final = 0.5
+"""Rows by which sums of discrete noise may exceed the quantile of continuous noise."""
 _ROUNDING: Final = 1.0 + 1e-9
 
 DRAW_BITS: Final = 192
@@ -264,14 +266,13 @@ def edge_reaches(law: Symmetric, left: IntegerArray, quantile: float, failure: f
     total = int(left[-1])
     if isinstance(law, Gaussian):
         squares = left * (1.0 - quantile) ** 2 + (total - left) * quantile**2
-        return np.asarray(np.sqrt(float(law.variance) * squares) * normal_reach(2.0 * failure))
+        return np.asarray(np.sqrt(float(law.variance) * squares) * normal_reach(2.0 * failure) + _DISCRETE)
     knots = np.unique(np.linspace(0, total, min(total, _MAX_KNOTS) + 1).astype(np.int64))
     reaches = np.array([_laplace_reach(int(knot), total - int(knot), quantile, failure) for knot in knots])
     # The bound is monotone in the cells below, so the larger bound of two knots holds for all edges between them.
     next_knot = np.searchsorted(knots, left)
     previous_knot = np.maximum(next_knot - (knots[next_knot] != left), 0)
-    # A discrete draw exceeds a number at most as often as a continuous draw exceeds it minus half a step.
-    return np.asarray(np.maximum(reaches[next_knot], reaches[previous_knot]) / float(law.rate) + 0.5)
+    return np.asarray(np.maximum(reaches[next_knot], reaches[previous_knot]) / float(law.rate) + _DISCRETE)
 
 
 @lru_cache(maxsize=1 << 14)
