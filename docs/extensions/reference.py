@@ -23,8 +23,8 @@ import schemas
 from schemas import Mechanism, Source, StandingQuery, StreamSpec, Windows
 from stream.alerts.alerts_file import AlertmanagerTarget, AlertsFile, WebhookTarget
 from stream.cli.app import app as command_line
-from stream.dev.audit import cases_of
 from stream.dev.contract_events import CHANNELS, EVENTS
+from stream.dev.shipped_cases import cases_of
 from stream.kafka.topics.acls import AclRole, Operation, Resource, role_access
 from stream.kafka.topics.layouts import layout
 from stream.processing.topic_names import Topics

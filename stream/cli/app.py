@@ -241,7 +241,7 @@ _EXPECTED_ERRORS: Final = (
     "stream.diagnostics:TracingError",
     "stream.dev.contract_files:ContractError",
     "schemas.wire:MalformedEventError",
-    "stream.dev.simulation:SimulationError",
+    "stream.dev.simulation_inputs:SimulationError",
     "builtins:TimeoutError",
 )
 """Errors that print one line, as ``module:name``; an error's module is imported when it is raised."""

@@ -1,6 +1,10 @@
-"""Tools for developers and operators: demo, audit, simulation, contract export, backup.
+"""Tools for developers and operators; no service imports them.
 
-``contract_events`` and ``contract_files`` generate the published contract (JSON Schemas, AsyncAPI)
-and compare it with its release. ``backup_file`` backs up the ledger, its trail and the workers'
-changelog, and ``ledger_restoration`` restores them.
+Each tool begins in one module:
+
+- the demo, whose answers are checked: ``demo_run``, with ``demo_installation`` and ``mechanism_tour``
+- the statistical audit of privacy: ``audit_cases``, ``shipped_cases``, ``auditor``, ``event_search``
+- simulations before a stream is opened: ``simulation_run``, with ``simulation_inputs`` and ``true_answers``
+- the published contract and its comparison with the release: ``contract_events``, ``contract_files``
+- backups: ``backup_file`` saves ledger, trail and the workers' changelog; ``ledger_restoration`` restores them
 """

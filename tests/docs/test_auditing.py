@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from stream.dev.audit import cases_of
+from stream.dev.shipped_cases import cases_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "auditing.md").read_text(encoding="utf-8")
 

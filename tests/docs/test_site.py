@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from schemas import Mechanism
-from stream.dev.audit import cases_of
+from stream.dev.shipped_cases import cases_of
 from stream.settings import Settings, variable_of
 from tests.docs.pages import DOCS, PROJECT, page
 from tests.docs.sites import build

@@ -6,7 +6,7 @@ import pytest
 
 from schemas import Answer, Query
 from sotto import AsyncClient
-from stream.dev.demo.mechanism_tour import tour, tour_sources, tour_stops
+from stream.dev.mechanism_tour import tour, tour_sources, tour_stops
 from tests.conftest import StartService
 
 pytestmark = pytest.mark.kafka

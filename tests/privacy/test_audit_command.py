@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from stream.cli.app import app
 from stream.cli.run import demo_command
-from stream.dev.audit import Case, cases_of
+from stream.dev.audit_cases import Case
+from stream.dev.shipped_cases import cases_of
 from tests.privacy import audit_variants as variants
 from tests.privacy.audit_variants import broken
 

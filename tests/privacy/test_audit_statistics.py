@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
-from stream.dev.audit import Case, Side
-from stream.dev.audit.audit_cases import AnswerContent, Transcript
-from stream.dev.audit.auditor import judge
-from stream.dev.audit.event_search import epsilon_at_least
+from stream.dev.audit_cases import AnswerContent, Case, Side, Transcript
+from stream.dev.auditor import judge
+from stream.dev.event_search import epsilon_at_least
 from stream.privacy.accuracy.noise_laws import clopper_pearson_lower, clopper_pearson_upper
 from tests.privacy.chance import at_most as likely_at_most
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from stream.dev.audit import AuditError, Case, Finding, Side, audit_all, cases_of
-from stream.dev.audit.auditor import FALSE_ALARM, sample
-from stream.dev.audit.event_search import epsilon_at_least
+from stream.dev.audit_cases import AuditError, Case, Side
+from stream.dev.auditor import FALSE_ALARM, Finding, audit_all, sample
+from stream.dev.event_search import epsilon_at_least
+from stream.dev.shipped_cases import cases_of
 from tests.privacy import audit_variants as variants
 from tests.privacy import people_variants, period_variants, standing_variants
 from tests.privacy.audit_variants import Variant, broken

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from stream.cli.output import make_table
 from stream.cli.run.demo_command import COLUMNS, _row
-from stream.dev.audit import audit_all, cases_of
+from stream.dev.auditor import audit_all
+from stream.dev.shipped_cases import cases_of
 
 
 def printed(width: int, title: str, columns: list[str], rows: list[list[str]]) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from schemas import Answer, Query
 from sotto import Driver
-from stream.dev.demo import mechanism_tour as tour
-from stream.dev.demo.mechanism_tour import CENSUS, ask_until_answered, tour_stops
+from stream.dev import mechanism_tour as tour
+from stream.dev.mechanism_tour import CENSUS, ask_until_answered, tour_stops
 from stream.tables.demo_tables import adult_source
 
 OUTSTANDING = 0.3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.dev.audit.shipped_cases import SHIPPED
+from stream.dev.shipped_cases import SHIPPED
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.choices import MODELS
 from stream.privacy.planning.plans import MECHANISMS_OF
@@ -36,7 +36,7 @@ def kinds_in_table(first_heading: str) -> set[str]:
 
 
 LISTS = {
-    "SHIPPED in stream/dev/audit/shipped_cases.py": set(SHIPPED),
+    "SHIPPED in stream/dev/shipped_cases.py": set(SHIPPED),
     "MECHANISMS_OF in stream/privacy/planning/plans.py": set().union(*MECHANISMS_OF.values()),
     "KINDS in tests/unit/processors/mechanisms.py": {one.mechanism["kind"] for one in KINDS}
     | ON_LIVE_TOPICS_ALONE,

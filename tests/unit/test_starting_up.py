@@ -256,7 +256,7 @@ def test_a_feed_starts_without_what_only_other_services_need() -> None:
         "stream.budget",
         "stream.monitor",
         "stream.alerts",
-        "stream.dev.audit",
+        "stream.dev",
     ]
     result = run(
         f"import json, sys, stream.cli.run.service_commands, stream.services.feed_service\n"

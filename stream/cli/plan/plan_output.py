@@ -28,7 +28,7 @@ from schemas import (
     UnknownGroupsCalibration,
 )
 from stream.cli.output import CommandError, console, show_table
-from stream.dev.simulation import ErrorMeasurement, SimulationReport
+from stream.dev.simulation_run import ErrorMeasurement, SimulationReport
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.form_accuracy import FORMS

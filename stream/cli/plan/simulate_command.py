@@ -33,17 +33,17 @@ from stream.cli.output import (
 )
 from stream.cli.plan.plan_output import new_figure, plot_simulation
 from stream.client.async_client import AsyncClient
-from stream.dev.simulation import (
+from stream.dev.simulation_inputs import (
     SYNTHETIC_LAW,
-    ErrorSummary,
     SimulationError,
-    SimulationReport,
+    is_shipped,
     read_questions,
     require_public,
+    require_shipped_table,
     synthetic,
 )
-from stream.dev.simulation import simulate as simulate_stream
-from stream.dev.simulation.simulation_inputs import is_shipped, require_shipped_table
+from stream.dev.simulation_run import ErrorSummary, SimulationReport
+from stream.dev.simulation_run import simulate as simulate_stream
 from stream.formatting import format_error_bound
 from stream.kafka.broker.broker_addresses import local_settings
 from stream.kafka.client.broker_connections import describe_error

@@ -17,9 +17,11 @@ from rich.console import Console
 
 from stream.cli.output import AsJson, CommandError, console, show_json, show_table
 from stream.cli.run import monitor_commands
-from stream.dev.audit import FALSE_ALARM, AuditError, Finding, audit_all, cases_of
-from stream.dev.demo import DemoReport, installation, run_demo
-from stream.dev.demo.demo_run import run_live_demo
+from stream.dev.audit_cases import AuditError
+from stream.dev.auditor import FALSE_ALARM, Finding, audit_all
+from stream.dev.demo_installation import DemoReport, installation
+from stream.dev.demo_run import run_demo, run_live_demo
+from stream.dev.shipped_cases import cases_of
 from stream.settings import MAX_PORT, reduce_gc_frequency
 
 MIN_QUERIES = 20_000

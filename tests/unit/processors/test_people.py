@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from sotto import Driver, Invalid, Refused
 from stream.alerts.delivery import Alert
 from stream.cli.app import app
-from stream.dev.simulation import read_questions, simulate, synthetic
+from stream.dev.simulation_inputs import read_questions, synthetic
+from stream.dev.simulation_run import simulate
 from stream.questions.stream_watch import StreamOpening
 from stream.tables.checks import check_table
 from stream.tables.columns_table import PrivateTable

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from schemas import Answer, Query
 from sotto import Driver
 from stream.cli.app import app
-from stream.dev.simulation import simulate
+from stream.dev.simulation_run import simulate
 from stream.errors import Exhausted
 from stream.privacy.composition.costs import PARTS_PER_CHARGE, RefusedError
 from stream.worker.stream_records import UPDATE_PREFIX

@@ -11,10 +11,10 @@ import pytest
 
 from schemas import Answer
 from sotto import Driver, Results
-from stream.dev.simulation import SimulationError, SimulationReport, read_questions, simulate, synthetic
-from stream.dev.simulation import simulation_run as simulation_running
-from stream.dev.simulation.simulation_run import measure, summarize_errors
-from stream.dev.simulation.true_answers import truths_of
+from stream.dev import simulation_run as simulation_running
+from stream.dev.simulation_inputs import SimulationError, read_questions, synthetic
+from stream.dev.simulation_run import SimulationReport, measure, simulate, summarize_errors
+from stream.dev.true_answers import truths_of
 from stream.tables.columns_table import PrivateTable
 from tests.builders import parse_source, parse_spec, source
 

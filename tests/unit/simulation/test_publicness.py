@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from schemas import TableSource
-from stream.dev.simulation import SimulationError, require_public
-from stream.dev.simulation.simulation_inputs import require_shipped_table
+from stream.dev.simulation_inputs import SimulationError, require_public, require_shipped_table
 from stream.tables.demo_tables import ADULT_PATH, adult_source
 from tests import builders
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream.dev.simulation import SimulationError, read_questions
+from stream.dev.simulation_inputs import SimulationError, read_questions
 
 
 def test_a_line_is_a_query_as_producers_send_it_or_a_where() -> None:

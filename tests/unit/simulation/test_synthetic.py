@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 
 from schemas import TableSource
-from stream.dev.simulation import synthetic
+from stream.dev.simulation_inputs import synthetic
 from stream.tables.columns_table import PrivateTable
 from tests.builders import parse_source, source
 

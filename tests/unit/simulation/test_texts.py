@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from stream.dev.simulation import SimulationReport, read_questions, simulate, synthetic
+from stream.dev.simulation_inputs import read_questions, synthetic
+from stream.dev.simulation_run import SimulationReport, simulate
 from tests.builders import parse_source, parse_spec, source
 
 SOURCE = parse_source(

@@ -12,8 +12,8 @@ from blake3 import blake3
 
 from schemas import Answer, OpenStream, Source
 from stream.client.client_calls import require_accepted
-from stream.dev.audit.audit_cases import HALTED, AnswerContent, Case, Transcript
-from stream.dev.audit.event_search import Samples, TranscriptEvent, epsilon_at_least, label_event, search_event
+from stream.dev.audit_cases import HALTED, AnswerContent, Case, Transcript
+from stream.dev.event_search import Samples, TranscriptEvent, epsilon_at_least, label_event, search_event
 from stream.questions.question_forms import as_source, as_spec
 from stream.testing import Driver
 

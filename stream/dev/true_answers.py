@@ -17,7 +17,7 @@ from schemas import (
     ValuesSource,
     form_of,
 )
-from stream.dev.simulation.simulation_inputs import SimulationError
+from stream.dev.simulation_inputs import SimulationError
 from stream.formatting import cells_of
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.tables.columns_table import PrivateTable

@@ -18,7 +18,7 @@ from itertools import groupby
 import numpy as np
 import numpy.typing as npt
 
-from stream.dev.audit.audit_cases import Transcript
+from stream.dev.audit_cases import Transcript
 from stream.privacy.accuracy.noise_laws import clopper_pearson_lower, clopper_pearson_upper
 
 

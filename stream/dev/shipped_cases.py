@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from stream.dev.audit import audit_cases
-from stream.dev.audit.audit_cases import COUNTED_CASES, AuditError, Case, Side, Transcript
+from stream.dev import audit_cases
+from stream.dev.audit_cases import COUNTED_CASES, AuditError, Case, Side, Transcript
 
 _VALUES: Final = {"kind": "values", "neighbors": "add-remove", "sensitivity": 1.0, "grid": 1.0}
 _TENTHS: Final = {**_VALUES, "sensitivity": 0.1, "grid": 0.1}

@@ -16,7 +16,7 @@ import polars as pl
 
 from schemas import Answer, GrantRecord, Laplace, Query, RecordsSource, Source, StreamSpec, Text
 from stream.client.async_client import AsyncClient
-from stream.dev.demo.demo_installation import AdultColumns, Check
+from stream.dev.demo_installation import AdultColumns, Check
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.inverse_plans import needed_epsilon

@@ -26,8 +26,8 @@ from schemas import (
     form_of,
 )
 from schemas.queries import STATISTICS
-from stream.dev.simulation.simulation_inputs import SimulationError
-from stream.dev.simulation.true_answers import TableTruths, Truths, truths_of
+from stream.dev.simulation_inputs import SimulationError
+from stream.dev.true_answers import TableTruths, Truths, truths_of
 from stream.formatting import describe_table_bound
 from stream.privacy.composition.costs import ordinary_charges_left
 from stream.privacy.noise.keys import NoiseKey

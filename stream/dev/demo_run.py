@@ -28,7 +28,7 @@ from schemas import (
     moment_ms,
 )
 from stream.client.async_client import AsyncClient
-from stream.dev.demo.demo_installation import (
+from stream.dev.demo_installation import (
     ANSWER_TIMEOUT,
     FEED,
     FEED_THRESHOLD,
@@ -49,7 +49,7 @@ from stream.dev.demo.demo_installation import (
     sources,
     streams,
 )
-from stream.dev.demo.mechanism_tour import tour
+from stream.dev.mechanism_tour import tour
 from stream.engine.restore import reader
 from stream.kafka.client.broker_connections import admin_client, connection_options
 from stream.kafka.client.client_patches import KafkaProducer
