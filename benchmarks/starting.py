@@ -15,8 +15,8 @@ CASES: Final = {
     "sotto ask --help": ["-m", "sotto", "ask", "--help"],
     "from sotto import Client": ["-c", "from sotto import Client"],
     "what sotto ask imports": ["-c", "import stream.cli.manage.query_commands"],
-    "what a feed imports": ["-c", "import stream.cli.run.service_commands, stream.services.feed_service"],
-    "what a worker imports": ["-c", "import stream.cli.run.service_commands, stream.services.runner"],
+    "what a feed imports": ["-c", "import stream.cli.service_commands, stream.services.feed_service"],
+    "what a worker imports": ["-c", "import stream.cli.service_commands, stream.services.runner"],
 }
 
 

@@ -27,8 +27,8 @@ from unittest.mock import patch
 
 # Without polars: it has threads, which a fork does not copy.
 SERVICES = (
-    "stream.cli.run.service_commands",
-    "stream.cli.run.monitor_commands",
+    "stream.cli.service_commands",
+    "stream.cli.monitor_commands",
     "stream.engine.group_engine",
     "stream.services.feed_service",
     "stream.services.runner",

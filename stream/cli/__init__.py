@@ -1,4 +1,4 @@
-"""The ``sotto`` command: ``app`` lists all commands, whose modules are in the subfolders."""
+"""The ``sotto`` command: ``app`` lists all commands; those of sources, streams and questions are in ``manage``."""
 
 from stream.cli.app import main
 

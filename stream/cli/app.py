@@ -150,9 +150,9 @@ def _build_command(name: str, function_or_group: Any) -> Any:
 
 
 COMMANDS: Final = {
-    "serve": LazyCommand("stream.cli.run.service_commands:serve", "Run a service until SIGTERM or Ctrl-C."),
+    "serve": LazyCommand("stream.cli.service_commands:serve", "Run a service until SIGTERM or Ctrl-C."),
     "up": LazyCommand(
-        "stream.cli.run.service_commands:up",
+        "stream.cli.service_commands:up",
         "Start broker, budget service, workers, a feed and monitor on this machine, and stop them at Ctrl-C.",
         extra="all",
     ),
@@ -168,15 +168,15 @@ COMMANDS: Final = {
     "answers": LazyCommand("stream.cli.manage.query_commands:answers", "Print committed answers as they arrive."),
     "watch": LazyCommand("stream.cli.manage.answer_commands:watch", "Show the alerts of streams as they arrive."),
     "top": LazyCommand(
-        "stream.cli.run.top_command:top",
+        "stream.cli.top_command:top",
         "Show budgets, busiest streams, services and refused events live, with a viewer's token.",
     ),
     "plan": LazyCommand(
-        "stream.cli.plan.plan_command:plan",
+        "stream.cli.plan_command:plan",
         "Compare the mechanisms for a question, or the calibrations of one, and recommend one.",
     ),
     "simulate": LazyCommand(
-        "stream.cli.plan.simulate_command:simulate",
+        "stream.cli.simulate_command:simulate",
         "Run a stream on a public or generated table before it is opened: errors and charges beside the promise.",
     ),
     "estimate": LazyCommand(
@@ -184,21 +184,21 @@ COMMANDS: Final = {
         "Estimate the share of each category on a stream of randomized response, with its interval.",
     ),
     "audit": LazyCommand(
-        "stream.cli.run.demo_command:audit",
+        "stream.cli.demo_command:audit",
         "Run the shipped mechanisms in memory and bound their privacy loss from below by their answers.",
     ),
     "demo": LazyCommand(
-        "stream.cli.run.demo_command:demo",
+        "stream.cli.demo_command:demo",
         "Run a job on real data and check every claim; exit status 0 only if all hold.",
         extra="all",
     ),
-    "key": LazyCommand("stream.cli.run.setup_commands:key_app", "Noise keys."),
+    "key": LazyCommand("stream.cli.setup_commands:key_app", "Noise keys."),
     "token": LazyCommand(
-        "stream.cli.run.monitor_commands:token_app", "The monitor's access tokens: names with their roles."
+        "stream.cli.monitor_commands:token_app", "The monitor's access tokens: names with their roles."
     ),
-    "broker": LazyCommand("stream.cli.run.setup_commands:broker_app", "A local Apache Kafka for development."),
+    "broker": LazyCommand("stream.cli.setup_commands:broker_app", "A local Apache Kafka for development."),
     "topics": LazyCommand(
-        "stream.cli.run.setup_commands:topics_app", "The topics of an installation and their access control lists."
+        "stream.cli.setup_commands:topics_app", "The topics of an installation and their access control lists."
     ),
     "events": LazyCommand("stream.cli.manage.event_commands:app", "People's events, for live topics."),
     "source": LazyCommand("stream.cli.manage.budget_commands:app", "Sources and their budgets."),
@@ -215,7 +215,7 @@ COMMANDS: Final = {
         "The ledger's audit trail, whether the ledger follows from it, and backups.",
     ),
     "contract": LazyCommand(
-        "stream.cli.run.setup_commands:contract_app",
+        "stream.cli.setup_commands:contract_app",
         "The published contract: JSON Schemas and the AsyncAPI document.",
     ),
 }

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from schemas import Answer, Query
 from sotto import AsyncClient, Forbidden, SottoError, Unknown
-from stream.cli.run.setup_commands import topics_app
+from stream.cli.setup_commands import topics_app
 from stream.engine.restore import read_to_end, reader
 from stream.kafka.broker.broker_addresses import free_port
 from stream.kafka.client.broker_connections import SecurityError, admin_client, connection_options

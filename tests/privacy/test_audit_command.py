@@ -7,8 +7,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from stream.cli import demo_command
 from stream.cli.app import app
-from stream.cli.run import demo_command
 from stream.dev.audit_cases import Case
 from stream.dev.shipped_cases import cases_of
 from tests.privacy import audit_variants as variants

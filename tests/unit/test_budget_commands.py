@@ -11,7 +11,7 @@ import pytest
 from sotto import Driver
 from stream.cli import output
 from stream.cli.manage import record_rows
-from stream.cli.run.service_commands import describe_addresses, warn_about_witnesses
+from stream.cli.service_commands import describe_addresses, warn_about_witnesses
 from stream.settings import Settings
 from tests.builders import KEY, source
 from tests.commands import Connected, run_connected

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
+from stream.cli.demo_command import COLUMNS, _row
 from stream.cli.output import make_table
-from stream.cli.run.demo_command import COLUMNS, _row
 from stream.dev.auditor import audit_all
 from stream.dev.shipped_cases import cases_of
 

@@ -15,7 +15,7 @@ from sotto import Driver
 from stream.cli.app import app
 from stream.cli.manage import record_rows
 from stream.cli.manage.record_rows import group_by_name, short_start
-from stream.cli.run.top_command import Frame, draw_screen
+from stream.cli.top_command import Frame, draw_screen
 from stream.monitor.api.source_views import SourceQuery, StreamQuery, list_sources, list_streams
 from tests.unit.monitor.frames import frame_of
 from tests.unit.monitor.periods import installation

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
 from schemas import Calibration, Mechanism
+from stream.cli import plan_output
 from stream.cli.app import app
 from stream.cli.output import CommandError
-from stream.cli.plan import plan_output
 from stream.privacy.planning.inverse_plans import error_curve
 from stream.privacy.planning.plans import name_of
 

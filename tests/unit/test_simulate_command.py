@@ -11,8 +11,8 @@ from unittest.mock import patch
 import pytest
 from typer.testing import CliRunner, Result
 
+from stream.cli import plan_output
 from stream.cli.app import app
-from stream.cli.plan import plan_output
 from stream.tables.demo_tables import ADULT_PATH, adult_source
 
 STREAM: dict[str, Any] = {
@@ -30,7 +30,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with all needed files, without a reachable Kafka."""
     for name in ("SOTTO_BOOTSTRAP", "SOTTO_TABLE_ROOTS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("stream.cli.plan.simulate_command._is_reachable", lambda _: False)
+    monkeypatch.setattr("stream.cli.simulate_command._is_reachable", lambda _: False)
     monkeypatch.chdir(tmp_path)
     Path("spec.json").write_text(json.dumps(STREAM))
     Path("questions.txt").write_text("\n".join(QUESTIONS))

@@ -89,7 +89,7 @@ def test_help_and_the_clients_bring_in_nothing_heavy(code: str) -> None:
     ],
 )
 def test_services_start_without_what_only_planning_and_tables_need(modules: str, absent: set[str]) -> None:
-    done = run(LISTING % f"import stream.cli.run.service_commands, {modules}")
+    done = run(LISTING % f"import stream.cli.service_commands, {modules}")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert "numpy" in told
@@ -259,7 +259,7 @@ def test_a_feed_starts_without_what_only_other_services_need() -> None:
         "stream.dev",
     ]
     result = run(
-        f"import json, sys, stream.cli.run.service_commands, stream.services.feed_service\n"
+        f"import json, sys, stream.cli.service_commands, stream.services.feed_service\n"
         f"print(json.dumps([name for name in {others} if name in sys.modules]))"
     )
     assert json.loads(result.stdout) == [], result.stderr
@@ -277,7 +277,7 @@ def test_garbage_is_looked_for_again_once_a_command_is_loaded() -> None:
 def test_services_run_in_uvloop_where_it_is_installed(missing: set[str], module: str) -> None:
     code = """
 import asyncio
-from stream.cli.run.service_commands import run_service
+from stream.cli.service_commands import run_service
 
 async def service():
     print(type(asyncio.get_running_loop()).__module__)

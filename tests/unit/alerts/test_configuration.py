@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from stream.alerts.alerts_file import AlertmanagerTarget, AlertsError, AlertsFile, WebhookTarget
+from stream.cli import monitor_commands, service_commands
 from stream.cli.output import CommandError
-from stream.cli.run import monitor_commands, service_commands
-from stream.cli.run.service_commands import serve
+from stream.cli.service_commands import serve
 from tests.unit.alerts.events import alert
 from tests.unit.alerts.receiver import SECRET
 
@@ -217,7 +217,7 @@ def test_guide_shows_a_file_and_docstrings_name_every_field() -> None:
 def test_an_installation_is_not_started_with_targets_that_are_wrong(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stream.cli.run.service_commands.signal.signal", lambda *_: None)
+    monkeypatch.setattr("stream.cli.service_commands.signal.signal", lambda *_: None)
     file = Path(put(folder / "alerts.json", "{}"))
     with pytest.raises(AlertsError, match="targets"):
         service_commands.up(

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from stream.cli.output import CommandError
-from stream.cli.run.setup_commands import contract_app
+from stream.cli.setup_commands import contract_app
 from stream.dev.contract_events import CONTRACT_VERSION, EVENTS
 from stream.dev.contract_files import (
     DOCUMENT,

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stream.cli.output import CommandError
-from stream.cli.run.setup_commands import topics_app
+from stream.cli.setup_commands import topics_app
 from stream.kafka.topics.acls import AclRole, Operation, Resource, acl_commands, default_principal, role_access
 from stream.kafka.topics.layouts import BROKER_TIMESTAMPS, durability, layout
 from stream.processing.topic_names import Topics

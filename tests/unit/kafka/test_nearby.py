@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sotto import AsyncClient
-from stream.cli.run.monitor_commands import LOCK_FILE, OPERATOR_FILE, find_monitor, lock_folder
+from stream.cli.monitor_commands import LOCK_FILE, OPERATOR_FILE, find_monitor, lock_folder
 from stream.errors import Unreachable
 from stream.kafka.broker.broker_addresses import address_origin, local_address, local_settings
 from stream.kafka.broker.broker_process import BrokerState, read_own_state, start_mark, write_state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from schemas import Amount
-from stream.cli.run.top_command import Frame
+from stream.cli.top_command import Frame
 from stream.monitor.api.models import (
     ApiModel,
     Overview,

@@ -12,8 +12,8 @@ import structlog
 from typer.testing import CliRunner
 
 from stream.cli.app import app
+from stream.cli.monitor_commands import create_names_file
 from stream.cli.output import CommandError
-from stream.cli.run.monitor_commands import create_names_file
 from stream.monitor.api.tokens import TokenError
 from tests.commands import run_sotto
 

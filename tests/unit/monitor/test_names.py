@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.cli.run.monitor_commands import create_names_file
+from stream.cli.monitor_commands import create_names_file
 from stream.monitor.api.models import AccessRole
 from stream.monitor.api.tokens import (
     REREAD_SECONDS,

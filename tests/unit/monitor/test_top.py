@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from stream.cli.output import CommandError
-from stream.cli.run.top_command import draw_screen, top
+from stream.cli.top_command import draw_screen, top
 from stream.monitor.api.service_models import RefusalsView, RefusedEvents
 from tests.unit.monitor.frames import MEMBERS, SOURCE, STREAMS, frame_of
 
@@ -38,7 +38,7 @@ def test_no_word_of_the_picture_is_cut(width: int) -> None:
 
 
 def test_into_a_pipe_it_says_what_prints_one_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stream.cli.run.top_command.find_monitor", lambda *_: pytest.fail("the monitor is asked"))
+    monkeypatch.setattr("stream.cli.top_command.find_monitor", lambda *_: pytest.fail("the monitor is asked"))
     with pytest.raises(CommandError, match=r"needs a terminal.*--once"):
         top(url=None, once=False, rows=10)
 

@@ -25,8 +25,8 @@ from schemas import (
 from stream.budget.openings import facts_for_plan
 from stream.budget.standing_streams import complete_spec, groups_per_window, promised_windows
 from stream.cli.output import CommandError, format_amount, read_as, say, show_json, show_table
-from stream.cli.plan.plan_output import describe_noise
-from stream.cli.plan.simulate_command import read_source
+from stream.cli.plan_output import describe_noise
+from stream.cli.simulate_command import read_source
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts, groups_by_text
 from stream.privacy.composition.costs import PARTS_PER_CHARGE, RefusedError, stream_cost, to_amount

@@ -41,7 +41,7 @@ from stream.witnesses.anchor import WitnessError
 from stream.witnesses.witness_kinds import open_witnesses
 
 if TYPE_CHECKING:
-    from stream.cli.run.monitor_commands import RunningMonitor
+    from stream.cli.monitor_commands import RunningMonitor
 
 
 def serve(
@@ -71,7 +71,7 @@ def serve(
     if processes != 1 and role not in {"worker", "feed"}:
         raise CommandError("--processes: only workers and feeds have several; omit it, or give 1")
     if role in {"monitor", "alerts"}:
-        from stream.cli.run import monitor_commands  # noqa: PLC0415  (other services run without its packages)
+        from stream.cli import monitor_commands  # noqa: PLC0415  (other services run without its packages)
 
         if role == "monitor":
             monitor_commands.serve_monitor(host, port, stop_with_stdin=stop_with_stdin)
@@ -194,7 +194,7 @@ def up(
     Tables must be in the working folder or below, or in the folders that SOTTO_TABLE_ROOTS lists.
     """
     with explain_missing_packages("all"):
-        from stream.cli.run.monitor_commands import check_targets, lock_folder, run_monitor  # noqa: PLC0415
+        from stream.cli.monitor_commands import check_targets, lock_folder, run_monitor  # noqa: PLC0415
         from stream.kafka.broker.local_broker import LocalBroker  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

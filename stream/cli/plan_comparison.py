@@ -14,7 +14,7 @@ from schemas import Source, TableSource, ValuesSource
 from stream.budget.mechanism_choice import MechanismComparison, compare_for_source
 from stream.budget.plan_facts import SourceOptions, choose_form, facts_of_source
 from stream.cli.output import CommandError, console, show_json, show_table
-from stream.cli.plan.simulate_command import RegisteredSources, parse_source, public_path
+from stream.cli.simulate_command import RegisteredSources, parse_source, public_path
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.choices import MODELS, Choice

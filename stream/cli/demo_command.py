@@ -15,8 +15,8 @@ import rich.progress
 import typer
 from rich.console import Console
 
+from stream.cli import monitor_commands
 from stream.cli.output import AsJson, CommandError, console, show_json, show_table
-from stream.cli.run import monitor_commands
 from stream.dev.audit_cases import AuditError
 from stream.dev.auditor import FALSE_ALARM, Finding, audit_all
 from stream.dev.demo_installation import DemoReport, installation

@@ -20,8 +20,8 @@ from rich.text import Text
 
 from schemas import Amount, registered_as
 from stream.cli.manage.record_rows import short_start
+from stream.cli.monitor_commands import find_monitor
 from stream.cli.output import CommandError, console, escape_text
-from stream.cli.run.monitor_commands import find_monitor
 from stream.formatting import format_error_bound
 from stream.monitor.api.models import (
     ApiModel,

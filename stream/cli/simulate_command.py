@@ -31,7 +31,7 @@ from stream.cli.output import (
     show_json,
     show_table,
 )
-from stream.cli.plan.plan_output import new_figure, plot_simulation
+from stream.cli.plan_output import new_figure, plot_simulation
 from stream.client.async_client import AsyncClient
 from stream.dev.simulation_inputs import (
     SYNTHETIC_LAW,

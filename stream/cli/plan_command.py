@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 from schemas import MAX_CATEGORIES, Mechanism, SparseProject, StreamSpec
 from stream.budget.plan_facts import FINE_GRID, SourceOptions, facts_of_windows
 from stream.cli.output import AsJson, CommandError, console, say, show_json
-from stream.cli.plan.plan_comparison import show_choices, show_workload
-from stream.cli.plan.plan_output import (
+from stream.cli.plan_comparison import show_choices, show_workload
+from stream.cli.plan_output import (
     FormName,
     find_sufficient_parameters,
     plot_error,
@@ -24,7 +24,7 @@ from stream.cli.plan.plan_output import (
     print_simplest_alternative,
     to_rows,
 )
-from stream.cli.plan.standing_plans import question_charge, show_standing
+from stream.cli.standing_plans import question_charge, show_standing
 from stream.privacy.accuracy.source_facts import SourceFacts, require_monotone_counts
 from stream.privacy.planning.choices import MODELS
 from stream.privacy.planning.form_accuracy import Form

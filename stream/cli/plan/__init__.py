@@ -1,1 +1,0 @@
-"""Commands that plan and simulate streams before they are opened."""

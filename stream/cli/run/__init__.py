@@ -1,1 +1,0 @@
-"""Commands that run services, local brokers, the demo and tools."""
