@@ -27,7 +27,7 @@ from benchmarks.report import Figure, show_figures, write_json
 from sotto import AsyncClient
 from stream import sql
 from stream.engine.restore import read_to_end, reader
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.topic_creation import create_topics
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from stream.tables.demo_tables import ADULT_PATH, adult_source

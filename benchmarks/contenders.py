@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.installation import FOLDER, Installation
 from benchmarks.java_programs import java_classpath
 from benchmarks.programs import Program, service
-from stream.kafka.broker.kafka_programs import java_launcher
+from stream.kafka.kafka_programs import java_launcher
 
 SOTTO = "Sotto"
 KAFKA_STREAMS = "Kafka Streams"

@@ -22,7 +22,7 @@ from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import definitions
 from schemas.wire import encode
 from stream.engine.restore import neighbor_partitions, reader
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.topic_creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
 from stream.settings import Settings

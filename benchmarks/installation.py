@@ -20,8 +20,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from benchmarks.programs import processor_seconds, service
 from schemas import AboveThreshold, OpenStream, RegisterSource, StreamSpec, ValuesSource
 from sotto import AsyncClient
-from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.local_broker import LocalBroker
+from stream.kafka.topic_creation import create_topics
 from stream.processing.topic_names import Topics, partition_of
 from stream.settings import Settings
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from jgo.parse import Coordinate
 
-from stream.kafka.broker.broker_process import BrokerError, file_lock
-from stream.kafka.broker.kafka_files import require_own_folder
-from stream.kafka.broker.kafka_programs import (
+from stream.kafka.broker_process import BrokerError, file_lock
+from stream.kafka.kafka_files import require_own_folder
+from stream.kafka.kafka_programs import (
     JARS_LOCK_TIMEOUT_SECONDS,
     PARALLEL_DOWNLOADS,
     describe_fetch_error,

@@ -38,7 +38,7 @@ from schemas.wire import Codec
 from stream.budget.budget_processor import BudgetProcessor
 from stream.budget.receipts import receipt_key
 from stream.engine.restore import reader
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.topic_creation import create_topics
 from stream.privacy.ledger.retirement import NameDigests
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.digest_table import DigestTable

@@ -17,7 +17,7 @@ from benchmarks.installation import FOLDER
 from benchmarks.programs import service
 from schemas import OpenStream, RegisterSource, StreamSpec, format_moment
 from sotto import AsyncClient
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.topic_creation import create_topics
 from stream.processing.topic_names import Topics, partition_of
 from stream.services.feed_service import feed_group
 from stream.settings import Settings

@@ -17,7 +17,7 @@ from benchmarks.java_programs import java_classpath
 from benchmarks.live_course import Course, Positions
 from benchmarks.live_job import Job, People, fill, live_topic, open_streams
 from benchmarks.programs import Program, ProgramError, service
-from stream.kafka.broker.kafka_programs import java_launcher
+from stream.kafka.kafka_programs import java_launcher
 from stream.settings import Settings
 
 PEOPLE: Final = 200_000

@@ -22,7 +22,7 @@ from benchmarks.installation import FOLDER, private_broker
 from benchmarks.programs import Program
 from benchmarks.report import Figure, show_figures, write_json
 from sotto import AsyncClient
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.topic_creation import create_topics
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 

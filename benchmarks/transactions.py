@@ -21,7 +21,7 @@ from benchmarks.installation import PARTITIONS, broker_seconds, private_broker
 from benchmarks.report import console
 from stream.kafka.client import transactional_producer
 from stream.kafka.client.transactional_producer import TransactionalProducer
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.topic_creation import create_topics
 from stream.settings import Settings
 
 TOPICS: Final = ("answers", "state")

@@ -24,7 +24,7 @@ from benchmarks.installation import FOLDER, private_broker
 from benchmarks.programs import service
 from schemas import Integers, RefreshSource, RegisterSource, TableSource, ValuesSource
 from sotto import AsyncClient
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.topic_creation import create_topics
 from stream.settings import Settings
 
 ROWS = 30_000_000

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import settings as property_settings
 
 from sotto import AsyncClient
-from stream.kafka.broker.broker_process import file_lock
-from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.broker_process import file_lock
+from stream.kafka.local_broker import LocalBroker
+from stream.kafka.topic_creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings, reduce_gc_frequency
@@ -64,7 +64,7 @@ StartService = Callable[[RoleName], Service]
 def _brokers_have_ports_of_their_own() -> Iterator[None]:
     """Give every broker a free port: a broker that restarts could lose the usual port to another test."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("stream.kafka.broker.broker_addresses.DEFAULT_PORT", 0)
+        patched.setattr("stream.kafka.broker_addresses.DEFAULT_PORT", 0)
         yield
 
 

@@ -44,7 +44,7 @@ COMMANDS = (
     "typer.rich_utils",
     "rich.table",
     "stream.engine.restore",
-    "stream.kafka.topics.creation",
+    "stream.kafka.topic_creation",
     "stream.privacy.planning.plans",
     "scipy.optimize",
     "scipy.special",

@@ -25,8 +25,8 @@ from stream.alerts.alerts_file import AlertmanagerTarget, AlertsFile, WebhookTar
 from stream.cli.app import app as command_line
 from stream.dev.contract_events import CHANNELS, EVENTS
 from stream.dev.shipped_cases import cases_of
-from stream.kafka.topics.acls import AclRole, Operation, Resource, role_access
-from stream.kafka.topics.layouts import layout
+from stream.kafka.acls import AclRole, Operation, Resource, role_access
+from stream.kafka.topic_layouts import layout
 from stream.processing.topic_names import Topics
 from stream.settings import (
     KEY_COMMAND_VARIABLE,

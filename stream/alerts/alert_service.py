@@ -31,6 +31,7 @@ from stream.diagnostics import configure_tracing, get_logger
 from stream.engine.health import Probes
 from stream.engine.restore import readable
 from stream.errors import SottoError
+from stream.kafka.acls import AclRole
 from stream.kafka.client.broker_connections import (
     RETRY_PAUSES,
     Stopped,
@@ -40,9 +41,8 @@ from stream.kafka.client.broker_connections import (
     wait_for_stop,
 )
 from stream.kafka.client.client_patches import KafkaConsumer, session_timeout_error
-from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.creation import require_topics
-from stream.kafka.topics.layouts import alerts_group
+from stream.kafka.topic_creation import require_topics
+from stream.kafka.topic_layouts import alerts_group
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import partition_of
 from stream.questions import Result

@@ -27,8 +27,8 @@ from pydantic import TypeAdapter, ValidationError
 from schemas.base import Identifier
 from stream.cli.output import AsJson, CommandError, console, say, show_json, show_table
 from stream.formatting import format_count
-from stream.kafka.broker.broker_addresses import local_settings, sotto_folders_above
-from stream.kafka.broker.broker_process import Process, is_alive, start_mark
+from stream.kafka.broker_addresses import local_settings, sotto_folders_above
+from stream.kafka.broker_process import Process, is_alive, start_mark
 from stream.monitor.api.models import AccessRole
 from stream.monitor.api.tokens import (
     NamesFile,

@@ -27,8 +27,8 @@ from stream import diagnostics
 from stream.cli.output import CommandError, print_warnings, say, say_progress
 from stream.engine.health import ServiceName
 from stream.engine.restore import reader
-from stream.kafka.broker.broker_addresses import DEFAULT_FOLDER, local_settings
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.broker_addresses import DEFAULT_FOLDER, local_settings
+from stream.kafka.topic_creation import create_topics
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
@@ -195,7 +195,7 @@ def up(
     """
     with explain_missing_packages("all"):
         from stream.cli.monitor_commands import check_targets, lock_folder, run_monitor  # noqa: PLC0415
-        from stream.kafka.broker.local_broker import LocalBroker  # noqa: PLC0415
+        from stream.kafka.local_broker import LocalBroker  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:

@@ -15,8 +15,7 @@ import typer
 from stream.cli.output import AsJson, CommandError, escape_text, show_json, show_table
 from stream.dev.contract_events import CONTRACT_VERSION
 from stream.dev.contract_files import export_files, is_changed, list_drift, release_version
-from stream.kafka.broker.broker_addresses import DEFAULT_FOLDER, MAX_NODES, BrokerInfo, ClusterInfo, local_settings
-from stream.kafka.topics.acls import (
+from stream.kafka.acls import (
     ANY_HOST,
     AclEntry,
     AclRole,
@@ -25,14 +24,15 @@ from stream.kafka.topics.acls import (
     default_principal,
     role_access,
 )
-from stream.kafka.topics.creation import check_topics, create_topics
-from stream.kafka.topics.layouts import durability, format_differences
+from stream.kafka.broker_addresses import DEFAULT_FOLDER, MAX_NODES, BrokerInfo, ClusterInfo, local_settings
+from stream.kafka.topic_creation import check_topics, create_topics
+from stream.kafka.topic_layouts import durability, format_differences
 from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
 from stream.settings import Settings
 
 if TYPE_CHECKING:
-    from stream.kafka.broker.broker_cluster import LocalCluster
-    from stream.kafka.broker.local_broker import LocalBroker
+    from stream.kafka.broker_cluster import LocalCluster
+    from stream.kafka.local_broker import LocalBroker
 
 key_app = typer.Typer(help="Noise keys.", no_args_is_help=True)
 
@@ -255,7 +255,7 @@ def start(
 @broker_app.command("prepare")
 def prepare() -> None:
     """Download Kafka and prepare its start (70 MB): brokers then start with half the CPU time."""
-    from stream.kafka.broker.local_broker import record_start_cache  # noqa: PLC0415
+    from stream.kafka.local_broker import record_start_cache  # noqa: PLC0415
 
     typer.echo(f"saved in {record_start_cache(typer.echo)}")
 
@@ -273,8 +273,8 @@ def status(folder: BrokerFolder = DEFAULT_FOLDER, as_json: AsJson = False) -> No
 
 
 def _broker_in(folder: Path, nodes: int | None = None) -> LocalBroker | LocalCluster:
-    from stream.kafka.broker.broker_cluster import LocalCluster, has_cluster  # noqa: PLC0415  (an optional package)
-    from stream.kafka.broker.local_broker import LocalBroker  # noqa: PLC0415
+    from stream.kafka.broker_cluster import LocalCluster, has_cluster  # noqa: PLC0415  (an optional package)
+    from stream.kafka.local_broker import LocalBroker  # noqa: PLC0415
 
     if has_cluster(folder) or (nodes or 1) > 1:
         return LocalCluster(folder, nodes, detached=True)

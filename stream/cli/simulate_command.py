@@ -45,10 +45,10 @@ from stream.dev.simulation_inputs import (
 from stream.dev.simulation_run import ErrorSummary, SimulationReport
 from stream.dev.simulation_run import simulate as simulate_stream
 from stream.formatting import format_error_bound
-from stream.kafka.broker.broker_addresses import local_settings
+from stream.kafka.broker_addresses import local_settings
 from stream.kafka.client.broker_connections import describe_error
-from stream.kafka.topics.creation import require_topics
-from stream.kafka.topics.layouts import TopicsError
+from stream.kafka.topic_creation import require_topics
+from stream.kafka.topic_layouts import TopicsError
 from stream.questions.question_forms import opening_adapter
 from stream.settings import Settings
 from stream.tables.demo_tables import ADULT_PATH

@@ -16,8 +16,8 @@ from stream.engine.restore import reader, require_visible
 from stream.errors import Forbidden, Invalid, SottoError, Unknown, Unreachable
 from stream.kafka.client.broker_connections import connection_options, describe_error, is_refusal
 from stream.kafka.client.client_patches import KafkaProducer, fail_pending_batches
-from stream.kafka.topics.creation import FoundTopics, read_topics
-from stream.kafka.topics.layouts import TopicsError
+from stream.kafka.topic_creation import FoundTopics, read_topics
+from stream.kafka.topic_layouts import TopicsError
 from stream.processing.protocol import Headers
 from stream.processing.topic_names import Topics
 from stream.questions.live_events import LiveRecord

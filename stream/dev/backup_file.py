@@ -22,7 +22,7 @@ from stream import VERSION
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
 from stream.engine.restore import read_to_end, reader, require_visible
-from stream.kafka.topics.creation import read_topics
+from stream.kafka.topic_creation import read_topics
 from stream.processing.protocol import PROGRESS_KEY
 from stream.processing.topic_names import Topics
 from stream.settings import Settings

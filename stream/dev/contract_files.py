@@ -21,7 +21,7 @@ from stream.dev.contract_events import (
     find_channel,
     standalone_schema,
 )
-from stream.kafka.topics.layouts import TopicLayout, budget_group, feed_layout, layout, merging_group, worker_group
+from stream.kafka.topic_layouts import TopicLayout, budget_group, feed_layout, layout, merging_group, worker_group
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from stream.worker.answer_headers import (

@@ -29,9 +29,9 @@ from schemas import (
     format_moment,
 )
 from stream.client.async_client import AsyncClient
-from stream.kafka.broker.kafka_programs import fetch_jars
-from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.topics.creation import create_topics, delete_topics
+from stream.kafka.kafka_programs import fetch_jars
+from stream.kafka.local_broker import LocalBroker
+from stream.kafka.topic_creation import create_topics, delete_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.questions import Result
 from stream.services.processes import RoleName, Service

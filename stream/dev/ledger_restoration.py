@@ -31,8 +31,8 @@ from stream.engine.restore import read_to_end, reader
 from stream.engine.writer import Writer
 from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.client.client_patches import RefusedTimeError, group_members
-from stream.kafka.topics.creation import require_topics
-from stream.kafka.topics.layouts import budget_group, layout, worker_group
+from stream.kafka.topic_creation import require_topics
+from stream.kafka.topic_layouts import budget_group, layout, worker_group
 from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.protocol import PROGRESS_KEY, Outputs

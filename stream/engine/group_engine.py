@@ -24,7 +24,7 @@ from stream.engine.supervision import Membership, MembershipLostError, StalledEr
 from stream.engine.writer import RecordClock
 from stream.kafka.client.adapter import KAFKA, Clients
 from stream.kafka.client.broker_connections import Stopped, connection_options, retry_until_available
-from stream.kafka.topics.layouts import PARTITIONS_REMEDY
+from stream.kafka.topic_layouts import PARTITIONS_REMEDY
 from stream.processing.protocol import Processor
 from stream.settings import Settings
 

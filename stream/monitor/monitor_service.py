@@ -22,11 +22,11 @@ from stream.client.async_client import AsyncClient
 from stream.diagnostics import configure_tracing, get_logger
 from stream.engine.health import ServiceName, require_free
 from stream.engine.restore import reader
+from stream.kafka.acls import AclRole
 from stream.kafka.client.broker_connections import Stopped, admin_client, retry_until_available
 from stream.kafka.client.client_patches import group_members
-from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.creation import Inspection, inspect_topics, read_topics
-from stream.kafka.topics.layouts import Difference, TopicsError, budget_group, merging_group, worker_group
+from stream.kafka.topic_creation import Inspection, inspect_topics, read_topics
+from stream.kafka.topic_layouts import Difference, TopicsError, budget_group, merging_group, worker_group
 from stream.monitor.api.models import Readiness
 from stream.monitor.api.monitor_state import HISTORY_SPACING, Monitor, MonitorEndedError
 from stream.monitor.api.question_routes import Asker, OnDemandClient

@@ -13,7 +13,7 @@ from schemas.base import Event
 from schemas.wire import describe
 from stream.errors import Invalid
 from stream.formatting import did_you_mean
-from stream.kafka.broker.broker_addresses import local_settings
+from stream.kafka.broker_addresses import local_settings
 from stream.settings import Settings, variable_of
 
 Question = Query | Mapping[str, Any] | str

@@ -25,13 +25,13 @@ from stream.diagnostics import configure_tracing, get_logger
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth, ServiceName
 from stream.engine.session import EngineRole, SessionGuard
+from stream.kafka import acls
+from stream.kafka.acls import AclRole
 from stream.kafka.client import column_reader
 from stream.kafka.client.broker_connections import Stopped, connection_options, retry_until_available
 from stream.kafka.client.client_patches import KafkaProducer
-from stream.kafka.topics import acls
-from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.creation import inspect_topics, require_topics
-from stream.kafka.topics.layouts import TopicsError, budget_group, format_differences, worker_group
+from stream.kafka.topic_creation import inspect_topics, require_topics
+from stream.kafka.topic_layouts import TopicsError, budget_group, format_differences, worker_group
 from stream.kernel import compiled_kernel, describe_missing_kernel
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aiohttp import ClientError, ClientSession
 
-from stream.kafka.broker.broker_addresses import free_port
+from stream.kafka.broker_addresses import free_port
 from stream.settings import Settings
 from tests.browser.scene import VIEWER
 from tests.names import FILE

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stream.kafka.broker.broker_process import HOST
-from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.broker_process import HOST
+from stream.kafka.local_broker import LocalBroker
+from stream.kafka.topic_creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import Service
 from stream.settings import Settings

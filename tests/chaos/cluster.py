@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from stream.kafka.broker.broker_cluster import LocalCluster
+from stream.kafka.broker_cluster import LocalCluster
 from stream.kafka.client.broker_connections import ask_any_broker
-from stream.kafka.topics.creation import create_topics
-from stream.kafka.topics.layouts import layout, worker_group
+from stream.kafka.topic_creation import create_topics
+from stream.kafka.topic_layouts import layout, worker_group
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.feed_service import feed_group
 from stream.settings import Settings

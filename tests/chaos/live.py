@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError
 from schemas import EventsSource, StreamSpec, format_moment
 from sotto import AsyncClient
 from stream.kafka.client.broker_connections import admin_client
-from stream.kafka.topics.layouts import durability
+from stream.kafka.topic_layouts import durability
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import LEDGER_PARTITIONS
 from stream.services.processes import Service

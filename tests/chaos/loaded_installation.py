@@ -20,7 +20,7 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from schemas import ExtendStream, OpenStream, RefreshSource
 from sotto import AsyncClient
-from stream.kafka.topics.layouts import worker_group
+from stream.kafka.topic_layouts import worker_group
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings

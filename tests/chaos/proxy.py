@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Self
 
-from stream.kafka.broker.broker_addresses import choose_ports, free_port
-from stream.kafka.broker.broker_process import HOST, Ports
-from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.broker_addresses import choose_ports, free_port
+from stream.kafka.broker_process import HOST, Ports
+from stream.kafka.local_broker import LocalBroker
 
 _CHUNK = 1 << 16
 

@@ -12,9 +12,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 
 from schemas import OpenStream
-from stream.kafka.broker.broker_addresses import free_port
-from stream.kafka.broker.broker_process import HOST
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.broker_addresses import free_port
+from stream.kafka.broker_process import HOST
+from stream.kafka.topic_creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Outputs
 from stream.services.processes import RoleName, Service

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.local_broker import LocalBroker
+from stream.kafka.topic_creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.settings import Settings
 from tests.chaos.loaded_installation import open_installation

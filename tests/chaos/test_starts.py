@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from aiokafka.errors import KafkaError
 
-from stream.kafka.broker.broker_addresses import choose_ports, free_port
-from stream.kafka.broker.broker_process import HOST
-from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.broker_addresses import choose_ports, free_port
+from stream.kafka.broker_process import HOST
 from stream.kafka.client.client_patches import GroupObserver
-from stream.kafka.topics.creation import create_topics
-from stream.kafka.topics.layouts import alerts_group
+from stream.kafka.local_broker import LocalBroker
+from stream.kafka.topic_creation import create_topics
+from stream.kafka.topic_layouts import alerts_group
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import Service
 from stream.settings import Settings

@@ -9,8 +9,8 @@ from types import ModuleType
 import pytest
 import yaml
 
-from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.layouts import layout
+from stream.kafka.acls import AclRole
+from stream.kafka.topic_layouts import layout
 from stream.processing.topic_names import Topics
 from tests.docs.pages import DOCS, PROJECT
 

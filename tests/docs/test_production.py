@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.broker.broker_addresses import free_port
-from stream.kafka.broker.kafka_programs import fetch_jars, java_launcher
+from stream.kafka.broker_addresses import free_port
+from stream.kafka.kafka_programs import fetch_jars, java_launcher
 from stream.secret_files import write_secret
 from tests.docs.pages import DOCS, PROJECT, page
 from tests.kafka.secured import ADMINISTRATOR, Authority, SecuredKafka

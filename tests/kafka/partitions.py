@@ -7,7 +7,7 @@ import asyncio
 from aiokafka.admin import NewPartitions
 
 from stream.kafka.client.broker_connections import admin_client
-from stream.kafka.topics.layouts import describe_topics
+from stream.kafka.topic_layouts import describe_topics
 from stream.settings import Settings
 
 

@@ -26,14 +26,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from stream.engine.restore import reader
-from stream.kafka.broker.broker_addresses import Member, choose_ports, free_port
-from stream.kafka.broker.broker_process import HOST, Ports
-from stream.kafka.broker.kafka_programs import new_cluster_id
-from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.acls import AclRole, create_acls, default_principal, role_access
+from stream.kafka.broker_addresses import Member, choose_ports, free_port
+from stream.kafka.broker_process import HOST, Ports
 from stream.kafka.client.broker_connections import SecurityError, connection_options
-from stream.kafka.topics.acls import AclRole, create_acls, default_principal, role_access
-from stream.kafka.topics.creation import create_topics, require_topics
-from stream.kafka.topics.layouts import TopicsError, layout
+from stream.kafka.kafka_programs import new_cluster_id
+from stream.kafka.local_broker import LocalBroker
+from stream.kafka.topic_creation import create_topics, require_topics
+from stream.kafka.topic_layouts import TopicsError, layout
 from stream.processing.topic_names import Topics
 from stream.secret_files import write_secret
 from stream.settings import SECURITY_FIELDS, Settings, variable_of

@@ -23,7 +23,7 @@ from aiokafka import AIOKafkaProducer
 
 from schemas import Answer, GrantRecord
 from sotto import AsyncClient, Unknown
-from stream.kafka.broker.broker_addresses import free_port
+from stream.kafka.broker_addresses import free_port
 from stream.processing.topic_names import partition_of
 from stream.questions.alert_states import format_time
 from stream.services.processes import Service

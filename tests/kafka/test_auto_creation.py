@@ -16,11 +16,11 @@ from aiokafka.errors import KafkaError
 
 from stream.client.kafka_connection import KafkaSender
 from stream.engine.restore import reader
-from stream.kafka.broker.local_broker import LocalBroker
 from stream.kafka.client.adapter import KAFKA
 from stream.kafka.client.broker_connections import admin_client, connection_options
-from stream.kafka.topics.creation import check_topics, require_topics
-from stream.kafka.topics.layouts import TopicsError, layout
+from stream.kafka.local_broker import LocalBroker
+from stream.kafka.topic_creation import check_topics, require_topics
+from stream.kafka.topic_layouts import TopicsError, layout
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics
 from stream.services.processes import RoleName, Service

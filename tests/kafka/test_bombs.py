@@ -15,7 +15,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import MessageSizeTooLargeError
 
 from sotto import AsyncClient
-from stream.kafka.topics.creation import check_topics
+from stream.kafka.topic_creation import check_topics
 from stream.processing.dead_letters import MAX_BATCH_RECORDS
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import partition_of

@@ -15,10 +15,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.java_programs import java_classpath
-from stream.kafka.broker import kafka_programs
-from stream.kafka.broker.broker_addresses import choose_ports, free_port
-from stream.kafka.broker.broker_process import BrokerError, Ports, Process, is_alive, start_mark
-from stream.kafka.broker.kafka_programs import (
+from stream.kafka import kafka_programs
+from stream.kafka.broker_addresses import choose_ports, free_port
+from stream.kafka.broker_process import BrokerError, Ports, Process, is_alive, start_mark
+from stream.kafka.kafka_programs import (
     NodeKind,
     cluster_id,
     copy_formatted_data,
@@ -27,14 +27,14 @@ from stream.kafka.broker.kafka_programs import (
     server_command,
     store_formatted_data,
 )
-from stream.kafka.broker.local_broker import LocalBroker, record_start_cache
+from stream.kafka.local_broker import LocalBroker, record_start_cache
 
 pytestmark = pytest.mark.kafka
 
 MAKER = """
 import sys, time
 from pathlib import Path
-from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.local_broker import LocalBroker
 broker = LocalBroker(Path(sys.argv[1]), detached=sys.argv[2] == "detached", heap_megabytes=256)
 print(broker.start().pid, flush=True)
 time.sleep(600)
@@ -171,9 +171,9 @@ def test_losing_the_race_for_a_port_is_followed_by_another_try_in_which_a_taken_
     taken = listener.getsockname()[1]
     answers = iter([Ports(choose_ports(None).clients, controller=taken)])
     monkeypatch.setattr(
-        "stream.kafka.broker.local_broker.choose_ports", lambda port: next(answers, None) or choose_ports(port)
+        "stream.kafka.local_broker.choose_ports", lambda port: next(answers, None) or choose_ports(port)
     )
-    monkeypatch.setattr("stream.kafka.broker.broker_addresses.DEFAULT_PORT", taken)
+    monkeypatch.setattr("stream.kafka.broker_addresses.DEFAULT_PORT", taken)
     shared.stop()
     running = shared.start()
     assert running == shared.status()
@@ -187,7 +187,7 @@ def test_losing_the_race_for_the_controllers_port_leaves_a_wanted_port_as_it_is(
     wanted = free_port()
     answers = iter([Ports(wanted, controller=listener.getsockname()[1])])
     monkeypatch.setattr(
-        "stream.kafka.broker.local_broker.choose_ports", lambda port: next(answers, None) or choose_ports(port)
+        "stream.kafka.local_broker.choose_ports", lambda port: next(answers, None) or choose_ports(port)
     )
     shared.stop()
     assert shared.start(port=wanted).port == wanted

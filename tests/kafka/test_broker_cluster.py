@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.broker import broker_cluster
-from stream.kafka.broker.broker_addresses import Member, choose_cluster_ports, local_address, server_properties
-from stream.kafka.broker.broker_cluster import LocalCluster
-from stream.kafka.broker.broker_process import BrokerError, Ports, is_alive, read_state
-from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.topics.creation import check_topics
+from stream.kafka import broker_cluster
+from stream.kafka.broker_addresses import Member, choose_cluster_ports, local_address, server_properties
+from stream.kafka.broker_cluster import LocalCluster
+from stream.kafka.broker_process import BrokerError, Ports, is_alive, read_state
+from stream.kafka.local_broker import LocalBroker
+from stream.kafka.topic_creation import check_topics
 from stream.settings import Settings
 from tests.preloaded import command
 

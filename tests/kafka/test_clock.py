@@ -9,8 +9,8 @@ import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from stream.kafka.client.broker_connections import admin_client
-from stream.kafka.topics.creation import check_topics
-from stream.kafka.topics.layouts import Difference, layout
+from stream.kafka.topic_creation import check_topics
+from stream.kafka.topic_layouts import Difference, layout
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics
 from stream.services.processes import Service

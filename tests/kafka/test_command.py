@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from stream.kafka.broker.broker_addresses import free_port
+from stream.kafka.broker_addresses import free_port
 from tests.builders import stream
 from tests.commands import run_in
 from tests.kafka.wards import VITALS

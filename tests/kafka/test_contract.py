@@ -12,8 +12,8 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from schemas import MAX_EVENT_BYTES, Answer, OpenStream, Query, StreamSpec
 from sotto import AsyncClient, Refused
-from stream.kafka.topics.creation import create_topics, require_topics
-from stream.kafka.topics.layouts import TopicsError, budget_group
+from stream.kafka.topic_creation import create_topics, require_topics
+from stream.kafka.topic_layouts import TopicsError, budget_group
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
 from stream.services.runner import build_worker_engine

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
+from stream.kafka.acls import AclRole
 from stream.kafka.client.broker_connections import SecurityError
-from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.creation import require_topics
+from stream.kafka.topic_creation import require_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.secret_files import replace_secret, write_secret
 from stream.services.processes import Service

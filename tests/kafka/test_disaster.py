@@ -14,8 +14,8 @@ import pytest
 
 from schemas import RegisterSource, SourceRecord
 from sotto import AsyncClient, Refused
-from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.topics.creation import create_topics, delete_topics
+from stream.kafka.local_broker import LocalBroker
+from stream.kafka.topic_creation import create_topics, delete_topics
 from stream.privacy.noise.keys import NoiseKey
 from tests.kafka.sites import FEED, HIGH, WAIT, Site, opening, spec, until_state
 

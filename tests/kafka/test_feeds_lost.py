@@ -11,8 +11,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from schemas import Answer, format_moment
-from stream.kafka.topics.creation import create_topics
-from stream.kafka.topics.layouts import merging_group
+from stream.kafka.topic_creation import create_topics
+from stream.kafka.topic_layouts import merging_group
 from stream.services.feed_service import feed_group
 from stream.settings import Settings
 from tests.chaos.checker import committed

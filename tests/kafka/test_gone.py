@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 
 from stream.engine.restore import reader
 from stream.kafka.client.client_patches import MAX_EMPTY_FETCHES, MAX_METADATA_REQUESTS, KafkaProducer
-from stream.kafka.topics.creation import create_topics, delete_topics
+from stream.kafka.topic_creation import create_topics, delete_topics
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 

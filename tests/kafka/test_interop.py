@@ -19,8 +19,8 @@ from benchmarks.java_programs import java_classpath
 from schemas import Answer
 from schemas.wire import Codec
 from sotto import AsyncClient
-from stream.kafka.broker.kafka_files import KAFKA_VERSION
-from stream.kafka.broker.kafka_programs import (
+from stream.kafka.kafka_files import KAFKA_VERSION
+from stream.kafka.kafka_programs import (
     download,
     fetch_jars,
     java_launcher,

@@ -18,8 +18,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from benchmarks.java_programs import java_classpath
 from sotto import AsyncClient
 from stream.engine.restore import read_to_end, reader
-from stream.kafka.broker.kafka_files import KAFKA_VERSION
-from stream.kafka.broker.kafka_programs import java_launcher
+from stream.kafka.kafka_files import KAFKA_VERSION
+from stream.kafka.kafka_programs import java_launcher
 from stream.settings import Settings
 from tests.conftest import StartService
 from tests.docs.pages import PROJECT

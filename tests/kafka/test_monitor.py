@@ -23,9 +23,9 @@ from schemas import Amount, PartitionStatus, SourceRecord, ValuesSource
 from sotto import AsyncClient
 from stream.diagnostics import set_tracer_provider, span
 from stream.engine import session
-from stream.kafka.broker.broker_addresses import free_port
+from stream.kafka.broker_addresses import free_port
 from stream.kafka.client.broker_connections import admin_client
-from stream.kafka.topics.layouts import budget_group, worker_group
+from stream.kafka.topic_layouts import budget_group, worker_group
 from stream.monitor.state import topic_readers
 from stream.monitor.state.monitor_tables import MonitorTables
 from stream.privacy.noise.keys import NoiseKey

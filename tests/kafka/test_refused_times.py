@@ -10,7 +10,7 @@ import pytest
 
 from stream.engine.health import ServiceHealth
 from stream.kafka.client.client_patches import RefusedTimeError
-from stream.kafka.topics.creation import require_topics
+from stream.kafka.topic_creation import require_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
 from stream.services.runner import build_worker_engine

@@ -17,9 +17,9 @@ from aiokafka import TopicPartition
 from schemas import RegisterSource
 from sotto import AsyncClient, Refused, Timeout
 from stream.engine.restore import reader
-from stream.kafka.broker.broker_addresses import free_port
-from stream.kafka.broker.local_broker import LocalBroker
-from stream.kafka.topics.creation import create_topics
+from stream.kafka.broker_addresses import free_port
+from stream.kafka.local_broker import LocalBroker
+from stream.kafka.topic_creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import Service
 from tests.kafka.sites import FEED, HIGH, WAIT, Site, opening, spec, until_state

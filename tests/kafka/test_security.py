@@ -25,11 +25,11 @@ from schemas import Answer, Query
 from sotto import AsyncClient, Forbidden, SottoError, Unknown
 from stream.cli.setup_commands import topics_app
 from stream.engine.restore import read_to_end, reader
-from stream.kafka.broker.broker_addresses import free_port
+from stream.kafka.acls import AclEntry, AclRole, Operation, Resource, create_acls, role_access
+from stream.kafka.broker_addresses import free_port
 from stream.kafka.client.broker_connections import SecurityError, admin_client, connection_options
-from stream.kafka.topics.acls import AclEntry, AclRole, Operation, Resource, create_acls, role_access
-from stream.kafka.topics.creation import check_topics, inspect_topics, require_topics
-from stream.kafka.topics.layouts import TopicsError, layout
+from stream.kafka.topic_creation import check_topics, inspect_topics, require_topics
+from stream.kafka.topic_layouts import TopicsError, layout
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
 from stream.services.processes import RoleName, Service

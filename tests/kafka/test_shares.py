@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaProducer
 
 from schemas import MAX_EVENT_BYTES
 from sotto import AsyncClient
-from stream.kafka.topics.creation import check_topics
+from stream.kafka.topic_creation import check_topics
 from stream.processing.topic_names import partition_of
 from stream.settings import Settings
 from tests.builders import source, stream

@@ -13,9 +13,9 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from schemas import EventsSource
 from sotto import AsyncClient
+from stream.kafka.acls import AclRole
 from stream.kafka.client.broker_connections import admin_client
-from stream.kafka.topics.acls import AclRole
-from stream.kafka.topics.creation import (
+from stream.kafka.topic_creation import (
     check_topics,
     create_live_topic,
     create_topics,
@@ -23,7 +23,7 @@ from stream.kafka.topics.creation import (
     find_live_topic,
     require_topics,
 )
-from stream.kafka.topics.layouts import TopicsError, configurations, layout
+from stream.kafka.topic_layouts import TopicsError, configurations, layout
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from tests.builders import stream

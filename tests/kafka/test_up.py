@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.broker.broker_addresses import free_port
-from stream.kafka.broker.local_broker import LocalBroker
+from stream.kafka.broker_addresses import free_port
+from stream.kafka.local_broker import LocalBroker
 from tests.builders import stream
 from tests.commands import run_in
 from tests.kafka.wards import VITALS

@@ -11,7 +11,7 @@ from sotto import AsyncClient
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
 from stream.engine.session import EngineRole
-from stream.kafka.topics.layouts import worker_group
+from stream.kafka.topic_layouts import worker_group
 from stream.monitor.api.service_models import WorkersView
 from stream.monitor.monitor_service import GroupWatch
 from stream.monitor.state.monitor_tables import MonitorTables

@@ -18,7 +18,7 @@ import aiohttp
 import pytest
 
 from sotto import AsyncClient
-from stream.kafka.broker.broker_addresses import free_port
+from stream.kafka.broker_addresses import free_port
 from stream.privacy.noise.keys import NoiseKey
 from stream.settings import KEY_FILE_VARIABLE, Settings, variable_of
 from tests.release.images import Builder, Container, container_of, missing

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from stream.engine.health import ServiceHealth
 from stream.engine.supervision import MembershipLostError
-from stream.kafka.topics.layouts import merging_group
+from stream.kafka.topic_layouts import merging_group
 from stream.processing.topic_names import Topics
 from stream.services.feed_service import FeedService, feed_group
 from stream.settings import Settings

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from stream.kafka.topics.layouts import TopicsError
+from stream.kafka.topic_layouts import TopicsError
 from stream.services.feed_service import MERGING_ENGINE, ControlFollower
 from tests.chaos.load import Questions
 from tests.simulation.clock import virtual_time

@@ -12,7 +12,7 @@ import typer.main
 import yaml
 
 from stream.cli.app import app
-from stream.kafka.broker.kafka_files import KAFKA_VERSION
+from stream.kafka.kafka_files import KAFKA_VERSION
 from stream.settings import KEY_FILE_VARIABLE, KEY_VARIABLE, Settings
 
 PROJECT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream.alerts.delivery import AlertMetrics
 from stream.engine.health import Metrics
-from stream.kafka.topics.creation import Inspection
+from stream.kafka.topic_creation import Inspection
 from stream.monitor.api.monitor_state import metrics_text
 from stream.services.feed_service import FeedFigures
 from tests.unit.monitor.installation import HIGH, Installation, spec

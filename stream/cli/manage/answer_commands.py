@@ -38,7 +38,7 @@ from stream.client.answer_history import AnswerLog
 from stream.client.async_client import AsyncClient
 from stream.engine.restore import readable, reader, require_visible
 from stream.errors import SottoError
-from stream.kafka.broker.broker_addresses import local_settings
+from stream.kafka.broker_addresses import local_settings
 from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
 from stream.processing.dead_letters import (
     RECENT_SECONDS,

@@ -20,8 +20,8 @@ from stream.errors import Invalid
 from stream.feeds.event_fields import Flaw
 from stream.feeds.event_reader import EventCheck
 from stream.formatting import format_count
-from stream.kafka.broker.broker_addresses import local_settings
-from stream.kafka.topics.creation import create_live_topic
+from stream.kafka.broker_addresses import local_settings
+from stream.kafka.topic_creation import create_live_topic
 from stream.questions.live_events import Replay, parse_time, require_live_source
 
 EVENTS_PER_BATCH: Final = 1000

@@ -25,7 +25,7 @@ from stream.client.blocking_client import next_item
 from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_reader import read_latest_first, read_ledger_records, read_topic
 from stream.formatting import format_count
-from stream.kafka.broker.broker_addresses import local_settings
+from stream.kafka.broker_addresses import local_settings
 from stream.optional_packages import explain_missing_packages
 from stream.settings import Settings
 from stream.witnesses.anchor import Anchor, WitnessError, newest_generation

@@ -31,7 +31,7 @@ from aiokafka.errors import (
 )
 
 from stream.diagnostics import get_logger
-from stream.kafka.broker.broker_addresses import address_origin
+from stream.kafka.broker_addresses import address_origin
 from stream.kafka.client.client_patches import KafkaAdmin, RefusedTimeError
 from stream.secret_files import SecretFileError, read_secret
 from stream.settings import SECRET_VARIABLES, SECURITY_FIELDS, Settings, environment_without, variable_of

@@ -19,8 +19,8 @@ from prometheus_client.registry import Collector
 
 from schemas import Amount, Receipt, Request
 from stream.engine.health import CacheCollector, ServiceName
-from stream.kafka.topics.creation import Inspection
-from stream.kafka.topics.layouts import PARTITIONS
+from stream.kafka.topic_creation import Inspection
+from stream.kafka.topic_layouts import PARTITIONS
 from stream.monitor.api import views
 from stream.monitor.api.answer_views import AnswerReader
 from stream.monitor.api.budget_models import Forecast

@@ -31,7 +31,7 @@ from stream.diagnostics import get_logger
 from stream.engine.restore import READ_TIMEOUT_MS, readable, reader, require_visible
 from stream.kafka.client.broker_connections import connection_options
 from stream.kafka.client.client_patches import leave_group, patch_process, read_committed_only
-from stream.kafka.topics.layouts import layout
+from stream.kafka.topic_layouts import layout
 from stream.monitor.api.budget_models import MAX_HELD_ENTRIES
 from stream.monitor.api.http_requests import MonitorRunner
 from stream.monitor.api.server import APPLICATION_OPTIONS

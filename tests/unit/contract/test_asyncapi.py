@@ -11,7 +11,7 @@ import pytest
 
 from stream.dev.contract_events import CONTRACT_VERSION, EVENTS
 from stream.dev.contract_files import DOCUMENT, build_document
-from stream.kafka.topics.layouts import feed_layout, layout
+from stream.kafka.topic_layouts import feed_layout, layout
 from stream.processing.topic_names import Topics
 from tests.unit.contract import asyncapi_parser
 

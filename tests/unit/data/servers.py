@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from stream.kafka.broker.broker_addresses import free_port
+from stream.kafka.broker_addresses import free_port
 
 ADMIN, READER = "the-administrator", "the-reader"
 STORE_SECRET = "wJalrXUtnFEMI"  # noqa: S105

@@ -10,7 +10,7 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from stream.kafka.topics.acls import AclRole, default_principal
+from stream.kafka.acls import AclRole, default_principal
 from stream.settings import Settings, variable_of
 from tests.docs.checks import check_command
 from tests.unit.deployment.manifests import (

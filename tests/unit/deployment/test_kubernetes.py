@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from stream.engine.health import ServiceHealth
-from stream.kafka.broker.broker_addresses import free_port
-from stream.kafka.topics.acls import AclRole, default_principal
+from stream.kafka.acls import AclRole, default_principal
+from stream.kafka.broker_addresses import free_port
 from stream.monitor.api.routes import ROUTES
 from stream.settings import KEY_FILE_VARIABLE, Settings, variable_of
 from tests.docs.checks import check_command

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from stream.cli.output import CommandError
 from stream.cli.setup_commands import topics_app
-from stream.kafka.topics.acls import AclRole, Operation, Resource, acl_commands, default_principal, role_access
-from stream.kafka.topics.layouts import BROKER_TIMESTAMPS, durability, layout
+from stream.kafka.acls import AclRole, Operation, Resource, acl_commands, default_principal, role_access
+from stream.kafka.topic_layouts import BROKER_TIMESTAMPS, durability, layout
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka.broker import kafka_files, kafka_programs
-from stream.kafka.broker.broker_process import BrokerError, file_lock
-from stream.kafka.broker.kafka_files import cache_folder, jar_name, jars_folder, require_pinned
-from stream.kafka.broker.kafka_programs import fetch_jars
+from stream.kafka import kafka_files, kafka_programs
+from stream.kafka.broker_process import BrokerError, file_lock
+from stream.kafka.kafka_files import cache_folder, jar_name, jars_folder, require_pinned
+from stream.kafka.kafka_programs import fetch_jars
 
 SOMEBODY = 12345
 JARS = {"org.example:one:1.0": b"the first", "org.example:two:2.1": b"the second"}

@@ -175,7 +175,7 @@ def parts():
 
 before = parts()
 from sotto import AsyncClient, Client, Driver, Settings
-import stream.client.async_client, stream.engine.restore, stream.kafka.topics.creation
+import stream.client.async_client, stream.engine.restore, stream.kafka.topic_creation
 assert parts() == before
 """
 

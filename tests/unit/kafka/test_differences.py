@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream.kafka.topics.layouts import (
+from stream.kafka.topic_layouts import (
     Difference,
     feed_layout,
     format_differences,

@@ -31,8 +31,8 @@ from stream.engine.supervision import (
     StalledError,
     Supervision,
 )
-from stream.kafka.broker.broker_addresses import free_port
-from stream.kafka.broker.broker_process import HOST
+from stream.kafka.broker_addresses import free_port
+from stream.kafka.broker_process import HOST
 
 WAIT = 20.0
 """Seconds after which a test gives up."""

@@ -11,8 +11,8 @@ import pytest
 from sotto import AsyncClient
 from stream.cli.monitor_commands import LOCK_FILE, OPERATOR_FILE, find_monitor, lock_folder
 from stream.errors import Unreachable
-from stream.kafka.broker.broker_addresses import address_origin, local_address, local_settings
-from stream.kafka.broker.broker_process import BrokerState, read_own_state, start_mark, write_state
+from stream.kafka.broker_addresses import address_origin, local_address, local_settings
+from stream.kafka.broker_process import BrokerState, read_own_state, start_mark, write_state
 from stream.monitor.api.tokens import TokenError
 from stream.secret_files import SecretFileError
 from stream.settings import Settings

@@ -12,8 +12,8 @@ import pytest
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, TopicAuthorizationFailedError
 from pydantic import SecretStr, ValidationError
 
-from stream.kafka.broker.broker_addresses import server_properties
-from stream.kafka.broker.broker_process import Ports, java_environment
+from stream.kafka.broker_addresses import server_properties
+from stream.kafka.broker_process import Ports, java_environment
 from stream.kafka.client import broker_connections
 from stream.kafka.client.broker_connections import BearerToken, SecurityError, connection_options, describe_error
 from stream.secret_files import write_secret

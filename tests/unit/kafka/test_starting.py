@@ -18,8 +18,8 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from stream.kafka.broker.broker_addresses import free_port
-from stream.kafka.broker.broker_process import HOST
+from stream.kafka.broker_addresses import free_port
+from stream.kafka.broker_process import HOST
 from stream.kafka.client import broker_connections
 from stream.kafka.client.adapter import KAFKA
 from stream.kafka.client.broker_connections import (

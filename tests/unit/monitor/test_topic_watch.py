@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stream.kafka.topics.creation import Inspection
-from stream.kafka.topics.layouts import Difference
+from stream.kafka.topic_creation import Inspection
+from stream.kafka.topic_layouts import Difference
 from stream.monitor.api.monitor_state import metrics_text
 from stream.monitor.monitor_service import TopicWatch
 from stream.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream.kafka.topics.layouts import (
+from stream.kafka.topic_layouts import (
     alerts_group,
     budget_group,
     feed_group_prefix,

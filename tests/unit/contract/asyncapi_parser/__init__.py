@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stream.kafka.broker.broker_process import file_lock
+from stream.kafka.broker_process import file_lock
 
 WARNING = 1
 """Diagnostics have severity 0 (error), 1 (warning), 2 (information) or 3 (hint)."""

@@ -16,7 +16,7 @@ from functools import cache as cache_result
 from pathlib import Path
 from typing import Final
 
-from stream.kafka.broker.broker_process import BrokerError
+from stream.kafka.broker_process import BrokerError
 from stream.secret_files import OTHERS_WRITE_BITS, find_writable_folder, trusted_users
 from stream.settings import CACHE_VARIABLE
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from stream.kafka.broker.broker_addresses import (
+from stream.kafka.broker_addresses import (
     DEFAULT_FOLDER,
     LOG4J,
     BrokerInfo,
@@ -21,7 +21,7 @@ from stream.kafka.broker.broker_addresses import (
     choose_ports,
     server_properties,
 )
-from stream.kafka.broker.broker_process import (
+from stream.kafka.broker_process import (
     CLUSTER_FILE,
     HOST,
     STATE_FILE,
@@ -40,7 +40,7 @@ from stream.kafka.broker.broker_process import (
     start_mark,
     write_state,
 )
-from stream.kafka.broker.kafka_programs import (
+from stream.kafka.kafka_programs import (
     NodeKind,
     cluster_id,
     copy_formatted_data,

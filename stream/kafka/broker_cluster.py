@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from stream.kafka.broker.broker_addresses import (
+from stream.kafka.broker_addresses import (
     DEFAULT_FOLDER,
     MAX_NODES,
     ClusterInfo,
@@ -13,7 +13,7 @@ from stream.kafka.broker.broker_addresses import (
     are_free,
     choose_cluster_ports,
 )
-from stream.kafka.broker.broker_process import (
+from stream.kafka.broker_process import (
     BrokerError,
     ClusterState,
     PortTakenError,
@@ -22,8 +22,8 @@ from stream.kafka.broker.broker_process import (
     read_own_cluster,
     write_cluster,
 )
-from stream.kafka.broker.kafka_programs import fetch_jars, new_cluster_id
-from stream.kafka.broker.local_broker import START_ATTEMPTS, LocalBroker
+from stream.kafka.kafka_programs import fetch_jars, new_cluster_id
+from stream.kafka.local_broker import START_ATTEMPTS, LocalBroker
 
 HEAP_MEGABYTES: Final = 384
 """Largest Java heap of each node."""

@@ -17,7 +17,7 @@ from aiokafka.protocol.admin import CreateAclsRequest
 
 from stream.kafka.client.broker_connections import SecurityError, connection_options, raise_if_refused
 from stream.kafka.client.client_patches import BrokerClient
-from stream.kafka.topics.layouts import (
+from stream.kafka.topic_layouts import (
     alerts_group,
     budget_group,
     feed_group_prefix,

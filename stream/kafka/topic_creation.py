@@ -15,10 +15,10 @@ from aiokafka.errors import (
 )
 
 from schemas import EventsSource
-from stream.kafka.broker.broker_addresses import default_replicas
+from stream.kafka.acls import AclRole, Resource, role_access
+from stream.kafka.broker_addresses import default_replicas
 from stream.kafka.client.broker_connections import admin_client, ask_any_broker
-from stream.kafka.topics.acls import AclRole, Resource, role_access
-from stream.kafka.topics.layouts import (
+from stream.kafka.topic_layouts import (
     BROKER_TIMESTAMPS,
     REPLICATION,
     Difference,

@@ -1,1 +1,0 @@
-"""Defines, creates, checks and protects an installation's topics; read ``layouts`` first."""
