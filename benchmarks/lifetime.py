@@ -42,9 +42,9 @@ from schemas import (
 from sotto import Driver
 from stream.budget.budget_processor import BudgetProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
-from stream.monitor.state.budget_history import PACE_WINDOWS, TrailState
-from stream.monitor.state.monitor_tables import MonitorTables
-from stream.monitor.state.topic_readers import choose_start
+from stream.monitor.budget_history import PACE_WINDOWS, TrailState
+from stream.monitor.monitor_tables import MonitorTables
+from stream.monitor.topic_readers import choose_start
 from stream.privacy.ledger.retirement import name_digest, split_digests
 from stream.processing.protocol import RETIRED_PREFIX, Outputs
 from stream.settings import reduce_gc_frequency

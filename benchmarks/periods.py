@@ -21,7 +21,7 @@ from schemas import format_moment
 from stream.budget.budget_processor import BudgetProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.monitor.api.source_views import SourceQuery, StreamQuery, list_sources, list_streams
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.monitor_tables import MonitorTables
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record, RecordLike
 from stream.processing.topic_names import Topics

@@ -33,10 +33,10 @@ from stream.monitor.api.question_routes import Asker, OnDemandClient
 from stream.monitor.api.server import add_api
 from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
 from stream.monitor.api.tokens import TokenFile
-from stream.monitor.state.entries import Series
-from stream.monitor.state.monitor_alerts import AlertReader, Alerts
-from stream.monitor.state.monitor_tables import MonitorTables
-from stream.monitor.state.topic_readers import TopicReader, TrailReader
+from stream.monitor.entries import Series
+from stream.monitor.monitor_alerts import AlertReader, Alerts
+from stream.monitor.monitor_tables import MonitorTables
+from stream.monitor.topic_readers import TopicReader, TrailReader
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.runner import ignore_stop_signals, install_stop_handlers
 from stream.settings import Settings

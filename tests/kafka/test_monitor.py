@@ -26,8 +26,8 @@ from stream.engine import session
 from stream.kafka.broker_addresses import free_port
 from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.topic_layouts import budget_group, worker_group
-from stream.monitor.state import topic_readers
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor import topic_readers
+from stream.monitor.monitor_tables import MonitorTables
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
 from stream.services.processes import Service

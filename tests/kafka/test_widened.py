@@ -14,7 +14,7 @@ from stream.engine.session import EngineRole
 from stream.kafka.topic_layouts import worker_group
 from stream.monitor.api.service_models import WorkersView
 from stream.monitor.monitor_service import GroupWatch
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.monitor_tables import MonitorTables
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
 from stream.services.runner import table_store

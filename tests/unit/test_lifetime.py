@@ -16,7 +16,7 @@ import pytest
 from benchmarks.lifetime import Lifetime, resident_bytes
 from stream.budget import receipts
 from stream.caches import BoundedCache, RecentCache
-from stream.monitor.state import budget_history
+from stream.monitor import budget_history
 from stream.processing import digest_table, topic_names
 from stream.settings import Settings
 from stream.worker.families import estimate_family

@@ -18,7 +18,7 @@ from stream.kafka.client.broker_connections import is_refusal
 from stream.monitor.api import views
 from stream.monitor.api.http_requests import ProblemError, unknown_name_error
 from stream.monitor.api.models import MAX_PAGE, ApiModel, Parameters, Time
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.monitor_tables import MonitorTables
 from stream.questions import Result
 from stream.questions.alert_states import format_time
 from stream.questions.result_text import alpha_unit, quote_formula

@@ -39,10 +39,10 @@ from stream.monitor.api.budget_models import (
 from stream.monitor.api.http_requests import streaming_answer, too_many_error, unknown_name_error, write_text
 from stream.monitor.api.tokens import Bearer
 from stream.monitor.api.views import left_share, points_of, source_row
-from stream.monitor.state.budget_history import HeldEntry, PeriodEnd, TrailState, add_histories
-from stream.monitor.state.entries import SourceEntry, meaning_of, total_amount
-from stream.monitor.state.monitor_tables import MonitorTables
-from stream.monitor.state.record_shapes import TrailShape, decode_record
+from stream.monitor.budget_history import HeldEntry, PeriodEnd, TrailState, add_histories
+from stream.monitor.entries import SourceEntry, meaning_of, total_amount
+from stream.monitor.monitor_tables import MonitorTables
+from stream.monitor.record_shapes import TrailShape, decode_record
 from stream.questions.result_text import quote_formula
 
 

@@ -46,7 +46,7 @@ from stream.monitor.api.models import (
     ProposedAttributeView,
     SourceRow,
 )
-from stream.monitor.state.entries import SourceEntry
+from stream.monitor.entries import SourceEntry
 from stream.privacy.composition.costs import stream_cost, to_amount, total_budget
 from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field, error_curve, variations
 from stream.privacy.planning.noise_layouts import PlanError

@@ -31,10 +31,10 @@ from stream.monitor.api.service_models import WorkersView
 from stream.monitor.api.source_views import stalled_sources
 from stream.monitor.api.tokens import Bearer, TokenError, TokenFile
 from stream.monitor.api.views import dry_in, forecasts, source_row
-from stream.monitor.state.budget_history import HEADLINE_WINDOW, PACE_WINDOWS
-from stream.monitor.state.entries import STATES, Series, SourceEntry
-from stream.monitor.state.monitor_alerts import Alerts
-from stream.monitor.state.monitor_tables import ChangeTopic, MonitorTables
+from stream.monitor.budget_history import HEADLINE_WINDOW, PACE_WINDOWS
+from stream.monitor.entries import STATES, Series, SourceEntry
+from stream.monitor.monitor_alerts import Alerts
+from stream.monitor.monitor_tables import ChangeTopic, MonitorTables
 from stream.settings import Settings
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from stream.formatting import find_closest_name
 from stream.monitor.api import views
 from stream.monitor.api.http_requests import ProblemError, too_many_error, unknown_name_error
 from stream.monitor.api.models import ApiModel
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.monitor_tables import MonitorTables
 from stream.questions import Result, Results
 from stream.questions.result_text import is_charged, next_costs, total_cost
 from stream.settings import Settings

@@ -94,9 +94,9 @@ from stream.monitor.api.source_views import (
     list_streams,
 )
 from stream.monitor.api.tokens import Bearer, role_with_article
-from stream.monitor.state.entries import SourceEntry
-from stream.monitor.state.monitor_alerts import alerts_view
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.entries import SourceEntry
+from stream.monitor.monitor_alerts import alerts_view
+from stream.monitor.monitor_tables import MonitorTables
 from stream.tables.readers.table_parts import require_valid_view
 from stream.tables.table_errors import DataError
 

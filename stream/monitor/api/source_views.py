@@ -36,8 +36,8 @@ from stream.monitor.api.views import (
     source_row_with_periods,
     stream_row_with_periods,
 )
-from stream.monitor.state.entries import STATES, PeriodsByName, SourceEntry, StreamEntry
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.entries import STATES, PeriodsByName, SourceEntry, StreamEntry
+from stream.monitor.monitor_tables import MonitorTables
 from stream.privacy.accuracy.source_facts import questions_per_window
 
 _Entry = TypeVar("_Entry", SourceEntry, StreamEntry)

@@ -40,10 +40,10 @@ from stream.monitor.api.models import (
     TrafficPoint,
 )
 from stream.monitor.api.service_models import WorkersView
-from stream.monitor.state.budget_history import History, PeriodEnd, amount_of
-from stream.monitor.state.entries import RATE_WINDOWS, PeriodsByName, Series, SourceEntry, StreamEntry, meaning_of
-from stream.monitor.state.monitor_tables import MonitorTables
-from stream.monitor.state.record_shapes import SourceRecordShape
+from stream.monitor.budget_history import History, PeriodEnd, amount_of
+from stream.monitor.entries import RATE_WINDOWS, PeriodsByName, Series, SourceEntry, StreamEntry, meaning_of
+from stream.monitor.monitor_tables import MonitorTables
+from stream.monitor.record_shapes import SourceRecordShape
 from stream.privacy.ledger.grants import describe_promise_per_period
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.promises import Promise, promises

@@ -13,8 +13,8 @@ from schemas import Answer, EventsSource
 from sotto import Driver, Notice, Unknown
 from stream.cli.manage.answer_commands import RefusalWarnings, format_notice, format_refusal, notice_document
 from stream.monitor.api.service_models import AlertQuery
-from stream.monitor.state.monitor_alerts import Alerts
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.monitor_alerts import Alerts
+from stream.monitor.monitor_tables import MonitorTables
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
 from stream.questions.alert_states import AlertTerms, alert_key_of, window_end, window_text

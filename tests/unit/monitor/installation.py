@@ -23,8 +23,8 @@ from stream.monitor.api.monitor_state import Monitor
 from stream.monitor.api.question_routes import Asker
 from stream.monitor.api.server import APPLICATION_OPTIONS, add_api
 from stream.monitor.api.tokens import Token, TokenError, TokenFile
-from stream.monitor.state.monitor_alerts import Alerts
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.monitor_alerts import Alerts
+from stream.monitor.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from stream.questions import Result
 from stream.settings import Settings

@@ -15,7 +15,7 @@ from schemas import Answer
 from schemas.windows import format_moment
 from stream.monitor.api.models import Readiness
 from stream.monitor.api.service_models import AlertQuery
-from stream.monitor.state.monitor_alerts import MAX_KEPT_ALERTS, Alerts
+from stream.monitor.monitor_alerts import MAX_KEPT_ALERTS, Alerts
 from stream.processing.protocol import Record
 from stream.questions.alert_states import Alarm, AlarmTable
 from tests.unit.monitor.installation import ANALYST, FEED, HIGH, LOW, OPERATOR, VIEWER, Installation, get, spec

@@ -17,7 +17,7 @@ from stream.monitor.api.source_views import (
     list_sources,
     list_streams,
 )
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, get, spec
 

@@ -12,7 +12,7 @@ from stream.monitor.api.budget_models import TrailPage, TrailQuery
 from stream.monitor.api.budget_views import list_trail
 from stream.monitor.api.live_events_stream import LiveView, LiveViews
 from stream.monitor.api.models import Health
-from stream.monitor.state.budget_history import TrailState
+from stream.monitor.budget_history import TrailState
 from tests.unit.monitor.installation import VIEWER, Installation, bearer
 
 WAIT = 20.0

@@ -12,7 +12,7 @@ from schemas.windows import moment_ms
 from stream.monitor.api import views
 from stream.monitor.api.monitor_state import metrics_text
 from stream.monitor.api.source_views import SourceQuery, StreamQuery, list_sources, list_streams
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.monitor_tables import MonitorTables
 from tests.unit.monitor.installation import get
 from tests.unit.monitor.periods import installation
 from tests.unit.periods import DAYS, calls

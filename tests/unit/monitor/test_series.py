@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream.monitor.state.entries import Series
+from stream.monitor.entries import Series
 
 GROWING = st.lists(st.tuples(st.floats(0.0, 50.0), st.integers(0, 5)), min_size=1, max_size=200)
 

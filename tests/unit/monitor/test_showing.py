@@ -10,7 +10,7 @@ from stream.monitor.api import routes, server
 from stream.monitor.api.budget_models import TrailPage, TrailQuery
 from stream.monitor.api.budget_views import list_trail
 from stream.monitor.api.monitor_state import Monitor, metrics_text
-from stream.monitor.state.budget_history import TrailState
+from stream.monitor.budget_history import TrailState
 from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation, bearer, get
 
 WAIT = 20.0

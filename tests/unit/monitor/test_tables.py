@@ -14,7 +14,7 @@ from schemas import MemberStatus, PartitionStatus
 from stream.monitor.api import views
 from stream.monitor.api.monitor_state import metrics_text
 from stream.monitor.api.source_views import RejectedQuery, list_rejected
-from stream.monitor.state.monitor_tables import MAX_CODES, MAX_RECENT_REJECTED, MonitorTables
+from stream.monitor.monitor_tables import MAX_CODES, MAX_RECENT_REJECTED, MonitorTables
 from stream.processing.dead_letters import (
     OVERSIZED_BATCH,
     Rejection,

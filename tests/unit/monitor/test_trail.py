@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from stream.monitor.api.budget_models import Forecast, TrailQuery
 from stream.monitor.api.budget_views import list_trail
 from stream.monitor.api.monitor_state import metrics_text
-from stream.monitor.state.budget_history import DAY_SECONDS, PACE_WINDOWS
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.budget_history import DAY_SECONDS, PACE_WINDOWS
+from stream.monitor.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from tests.builders import stream
 from tests.unit.monitor.installation import FEED, VIEWER, Installation, bearer, get, spec

@@ -11,8 +11,8 @@ from stream.budget.receipts import entry_digest
 from stream.monitor.api.budget_models import BurnDown, Forecast, TrailQuery
 from stream.monitor.api.budget_views import list_trail, population_detail
 from stream.monitor.api.views import budget_over_time
-from stream.monitor.state.budget_history import TrailState
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.budget_history import TrailState
+from stream.monitor.monitor_tables import MonitorTables
 from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, get, spec
 from tests.unit.monitor.test_trail import metric
 from tests.unit.monitor.trail_history import DAYS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream.monitor.state.budget_history import DAY_SECONDS
+from stream.monitor.budget_history import DAY_SECONDS
 from tests.unit.monitor.installation import HIGH, LOW, Installation, spec
 
 DAYS = float(DAY_SECONDS)

@@ -14,7 +14,7 @@ from schemas.answers import HEADER_PREFIX
 from sotto import Driver
 from stream.budget.openings import PLAN_FAILED_MESSAGE
 from stream.monitor.api.source_views import RejectedQuery, list_rejected
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.monitor_tables import MonitorTables
 from tests.builders import installation, source
 from tests.unit.processors.budget_service import TOPICS, opening, ready, receipts_in, register
 from tests.unit.processors.installation import spec, written

@@ -26,7 +26,7 @@ from zlib import (
 )
 
 from schemas import AllotmentRecord, Amount, MemberStatus, Period, PopulationRecord, StreamState, named_from
-from stream.monitor.state.record_shapes import PositionShape, SharedGrant, SourceRecordShape, decode_record
+from stream.monitor.record_shapes import PositionShape, SharedGrant, SourceRecordShape, decode_record
 from stream.privacy.composition.costs import ordinary_charges_left, to_amount, total_budget
 from stream.privacy.ledger.accounts import AllottedTerms
 from stream.privacy.ledger.grants import describe_promise

@@ -16,8 +16,8 @@ import msgspec
 
 from schemas import MemberStatus, PartitionStatus, StreamState, named_from, registered_as
 from stream.monitor.api.service_models import Restore
-from stream.monitor.state.budget_history import TrailState
-from stream.monitor.state.entries import (
+from stream.monitor.budget_history import TrailState
+from stream.monitor.entries import (
     RATE_WINDOWS,
     STATES,
     Activity,
@@ -30,7 +30,7 @@ from stream.monitor.state.entries import (
     StreamTotals,
     total_amount,
 )
-from stream.monitor.state.record_shapes import (
+from stream.monitor.record_shapes import (
     ControlShape,
     DeadLetterSummary,
     GrantRecordShape,

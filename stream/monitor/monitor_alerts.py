@@ -19,9 +19,9 @@ from stream.diagnostics import get_logger
 from stream.engine.restore import readable, reader, require_visible
 from stream.monitor.api.service_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
 from stream.monitor.api.views import contribution_text
-from stream.monitor.state.entries import StreamEntry
-from stream.monitor.state.monitor_tables import MonitorTables
-from stream.monitor.state.record_shapes import GrantTermsShape, decode_record
+from stream.monitor.entries import StreamEntry
+from stream.monitor.monitor_tables import MonitorTables
+from stream.monitor.record_shapes import GrantTermsShape, decode_record
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import Topics
 from stream.questions.alert_states import ABOVE_BYTES, BELOW_BYTES, NO_TERMS, AlarmTable, group_text

@@ -35,8 +35,8 @@ from stream.kafka.topic_layouts import layout
 from stream.monitor.api.budget_models import MAX_HELD_ENTRIES
 from stream.monitor.api.http_requests import MonitorRunner
 from stream.monitor.api.server import APPLICATION_OPTIONS
-from stream.monitor.state.budget_history import PACE_WINDOWS, TrailState
-from stream.monitor.state.monitor_tables import MonitorTables
+from stream.monitor.budget_history import PACE_WINDOWS, TrailState
+from stream.monitor.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
 from stream.settings import Settings

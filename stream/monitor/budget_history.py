@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from schemas import Amount
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest
 from stream.monitor.api.budget_models import MAX_HELD_ENTRIES, BudgetPart, Forecast, ForecastOutcome
-from stream.monitor.state.entries import Series
-from stream.monitor.state.record_shapes import (
+from stream.monitor.entries import Series
+from stream.monitor.record_shapes import (
     AmountShape,
     SourceRecordShape,
     TotalsOfSourceShape,
