@@ -30,11 +30,11 @@ from schemas import Address, Domain, Integers, TableSource
 from sotto import Driver
 from stream.privacy.noise.keys import NoiseKey
 from stream.tables.counted_table import CountedTable
-from stream.tables.engines.engine_limits import EngineLimits
-from stream.tables.engines.stored_table import StoredTable
+from stream.tables.engine_limits import EngineLimits
 from stream.tables.expressions import TRUE, Predicate, conjunction, make_leaf
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.store import TableStore
+from stream.tables.stored_table import StoredTable
 
 ROWS: Final = (1_000_000, 10_000_000, 100_000_000)
 CHUNK_ROWS: Final = 1 << 20

@@ -11,7 +11,7 @@ import polars as pl
 
 from schemas import TableSource
 from stream.tables.readers.table_parts import KEPT_COLUMN, TablePart
-from stream.tables.views.view_rows import ViewPlan, open_view
+from stream.tables.readers.view_rows import ViewPlan, open_view
 
 Row = tuple[Any, ...]
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from schemas import FIRST_VERSION, Request, TableSource, WaitingRequest, ledger_codec, request_codec, subject_of
 from stream.budget.receipts import LedgerWrite, request_digest, waiting_key
 from stream.processing.protocol import Record, RecordLike
-from stream.tables.engines.engine_limits import CancelledStepError, current_cancellation, is_step_cancelled
+from stream.tables.engine_limits import CancelledStepError, current_cancellation, is_step_cancelled
 from stream.tables.store import TableStore
 
 Result = TypeVar("Result")

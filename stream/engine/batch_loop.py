@@ -16,7 +16,7 @@ from stream.engine.restore import readable, report_unread
 from stream.engine.session import Equipment, PartitionSession
 from stream.kafka.client.adapter import Fetched
 from stream.processing.protocol import Batch, InputRefusedError, Outputs, RecordLike, TableMissedError
-from stream.tables.engines.engine_limits import CancelledStepError, current_cancellation
+from stream.tables.engine_limits import CancelledStepError, current_cancellation
 
 TABLES_WAIT = 5.0
 """Longest wait, in seconds, for the control event of an unknown stream."""

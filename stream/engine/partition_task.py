@@ -32,7 +32,7 @@ from stream.processing.protocol import (
     TableMissedError,
     TimedProcessor,
 )
-from stream.tables.engines.engine_limits import CancelledStepError, EngineStatementError
+from stream.tables.engine_limits import CancelledStepError, EngineStatementError
 
 IDLE_MS = 200
 """Longest wait for input before timed work, in milliseconds."""

@@ -155,7 +155,7 @@ def table_store(settings: Settings, key: NoiseKey, *, keeps_tables: bool = True)
 
     With ``keeps_tables``, the most recently read tables stay in memory.
     """
-    from stream.tables.engines.engine_limits import EngineLimits  # noqa: PLC0415  (feeds read no tables)
+    from stream.tables.engine_limits import EngineLimits  # noqa: PLC0415  (feeds read no tables)
     from stream.tables.readers.table_reading import GuardedReader, ReadingLimits  # noqa: PLC0415
     from stream.tables.store import TableStore  # noqa: PLC0415
 

@@ -29,8 +29,8 @@ from stream.tables.table_errors import (
 )
 
 if TYPE_CHECKING:
-    from stream.tables.engines.stored_table import StoredRows
     from stream.tables.rows import Rows
+    from stream.tables.stored_table import StoredRows
     from stream.tables.texts import TextGroups
 
 

@@ -23,7 +23,7 @@ from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
 from schemas.domains import decimal_of
 from stream.optional_packages import pl
 from stream.tables.date_codes import date_codes
-from stream.tables.engines.engine_limits import code_bytes
+from stream.tables.engine_limits import code_bytes
 from stream.tables.table_errors import ColumnError
 
 CodeArray = npt.NDArray[np.unsignedinteger[Any]]

@@ -24,7 +24,7 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.tables.comparisons import Ranges
 from stream.tables.counted_table import CountedTable
 from stream.tables.encoding import siphash
-from stream.tables.engines.engine_limits import EngineStatementError
+from stream.tables.engine_limits import EngineStatementError
 from stream.tables.expressions import Predicate, memory_of
 from stream.tables.people import words_of
 from stream.tables.readers.table_files import local_database
@@ -35,8 +35,8 @@ from stream.tables.sensitivity import rows_are_public
 from stream.tables.table_errors import DataError, PredicateError, UnreadableError, quote_name
 
 if TYPE_CHECKING:
-    from stream.tables.engines.stored_table import StoredRows
     from stream.tables.predicates import PredicateParser
+    from stream.tables.stored_table import StoredRows
 
 PREDICATE_CACHE_BYTES: Final = 32 << 20
 TABLES_KEPT: Final = 64

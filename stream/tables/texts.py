@@ -20,7 +20,7 @@ from blake3 import blake3
 from schemas import MAX_TEXTS, TableSource, Text
 from stream.optional_packages import pl
 from stream.tables.encoding import as_text
-from stream.tables.engines.engine_limits import TEXT_CODE_BYTES
+from stream.tables.engine_limits import TEXT_CODE_BYTES
 from stream.tables.expressions import Predicate
 from stream.tables.people import count_people_in_cells
 from stream.tables.table_errors import DataError, UnreadableError, quote_name

@@ -20,7 +20,7 @@ import numpy as np
 from schemas import TableSource
 from stream.processing.protocol import RecordLike
 from stream.tables.counted_table import CountedTable
-from stream.tables.engines.engine_limits import CancelledStepError, current_cancellation, is_step_cancelled
+from stream.tables.engine_limits import CancelledStepError, current_cancellation, is_step_cancelled
 from stream.tables.store import TableStore
 from stream.worker.hosted_streams import HostedStreams, answering_mask
 from stream.worker.stream_records import StreamDefinition

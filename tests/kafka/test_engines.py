@@ -17,12 +17,12 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import partition_of
 from stream.services.runner import build_budget_engine, build_worker_engine
 from stream.settings import Settings
+from stream.tables.code_database import CodeDatabase
 from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable
-from stream.tables.engines.code_database import CodeDatabase
-from stream.tables.engines.stored_table import StoredTable
 from stream.tables.rows import Rows
 from stream.tables.store import TableStore, table_key
+from stream.tables.stored_table import StoredTable
 from tests.chaos.checker import committed
 from tests.chaos.replay import Installation, check_replay
 from tests.unit.processors.mechanisms import AGES, KINDS, SEXES, SOURCES, TOWNS

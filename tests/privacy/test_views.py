@@ -11,10 +11,10 @@ from typing import Any
 import polars as pl
 import pytest
 
+from stream.tables.readers import view_rows as reading
+from stream.tables.readers.view_parser import parse_view
+from stream.tables.readers.view_rows import ViewPlan, column_label
 from stream.tables.table_errors import ColumnError
-from stream.tables.views import view_rows as reading
-from stream.tables.views.view_parser import parse_view
-from stream.tables.views.view_rows import ViewPlan, column_label
 from tests.views import Row, view_rows, view_source
 
 Frames = dict[str, pl.DataFrame]

@@ -44,7 +44,7 @@ from stream.formatting import describe_rows, describe_table_bound, format_count,
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.questions.stream_watch import describe_live_topic
 from stream.settings import DEFAULT_TABLE_BYTES
-from stream.tables.engines.engine_limits import describe_engine
+from stream.tables.engine_limits import describe_engine
 
 CHECK: Final = LazyCommand(
     "stream.cli.manage.table_commands:check", "Compare a table with its declaration before you register it."

@@ -24,7 +24,7 @@ from stream.tables.checks import (
     check_table,
 )
 from stream.tables.checks.table_check import BATCH_COUNTS
-from stream.tables.engines.engine_limits import EngineLimits
+from stream.tables.engine_limits import EngineLimits
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.schema_proposals import (
     READ_PARTS,

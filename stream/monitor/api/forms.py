@@ -54,7 +54,7 @@ from stream.privacy.planning.plans import name_of
 from stream.privacy.planning.promises import promises
 from stream.questions.stream_watch import period_of
 from stream.settings import DEFAULT_TABLE_BYTES, Settings
-from stream.tables.engines.engine_limits import describe_engine
+from stream.tables.engine_limits import describe_engine
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.schema_proposals import READ_PARTS, propose_attributes, read_description, remark_on_types
 

@@ -18,8 +18,8 @@ from stream.tables.encoding import encode
 from stream.tables.people import person_names
 from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN
 from stream.tables.readers.table_parts import KEPT_COLUMN, open_source_parts
-from stream.tables.views.view_parser import parse_view
-from stream.tables.views.view_rows import PERSON_KIND, RowObserver, TableUse, column_label
+from stream.tables.readers.view_parser import parse_view
+from stream.tables.readers.view_rows import PERSON_KIND, RowObserver, TableUse, column_label
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from stream.tables.checks.cell_checks import CellCheck
 from stream.tables.checks.check_report import CheckReport, ColumnMatch, EngineTimes, Misfit, PersonRows, ViewRows
 from stream.tables.checks.row_counts import TableScan, ViewCounts, count_people
 from stream.tables.encoding import as_text, encode
-from stream.tables.engines.engine_limits import EngineLimits, advise_on_engine
+from stream.tables.engine_limits import EngineLimits, advise_on_engine
 from stream.tables.expressions import TRUE, Predicate, make_leaf
 from stream.tables.people import person_names
 from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN, SEPARATORS

@@ -34,7 +34,7 @@ from stream.tables.readers.table_files import (
 from stream.tables.table_errors import DataError, UnreadableError
 
 if TYPE_CHECKING:
-    from stream.tables.views.view_rows import RowObserver
+    from stream.tables.readers.view_rows import RowObserver
 
 
 BATCH_ROWS: Final = 1 << 16
@@ -347,8 +347,8 @@ def open_source_parts(
         [path] = source.paths
         yield from open_table_parts(path, listed.get(path), most_bytes, seconds)
         return
-    from stream.tables.views.view_parser import parse_view  # noqa: PLC0415  (its import takes a tenth of a worker's start)
-    from stream.tables.views.view_rows import open_view  # noqa: PLC0415
+    from stream.tables.readers.view_parser import parse_view  # noqa: PLC0415  (its import takes a tenth of a worker's start)
+    from stream.tables.readers.view_rows import open_view  # noqa: PLC0415
 
     paths = {name: table.path for name, table in source.view.tables.items()}
 
@@ -363,7 +363,7 @@ def base_columns(source: TableSource) -> set[str]:
     """Return the columns that a source's view reads, as TABLE.COLUMN; no columns for a source with a path."""
     if source.view is None:
         return set()
-    from stream.tables.views.view_parser import parse_view  # noqa: PLC0415
+    from stream.tables.readers.view_parser import parse_view  # noqa: PLC0415
 
     return {f"{use.name}.{column}" for use in parse_view(source).uses for column in use.columns}
 

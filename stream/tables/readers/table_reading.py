@@ -25,7 +25,7 @@ from stream.errors import Missing
 from stream.optional_packages import explain_missing_packages
 from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable
-from stream.tables.engines.engine_limits import EngineLimits, row_bytes
+from stream.tables.engine_limits import EngineLimits, row_bytes
 from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows
 from stream.tables.readers.table_files import (
     Root,
@@ -46,7 +46,7 @@ from stream.tables.schema_proposals import ColumnType
 from stream.tables.table_errors import OUTSIDE_ROOTS, ColumnError, DataError, UnreadableError
 
 if TYPE_CHECKING:
-    from stream.tables.engines.stored_table import StoredRows
+    from stream.tables.stored_table import StoredRows
 
 
 READING_PROCESS: Final = "stream.tables.readers.reading_process"
@@ -302,7 +302,7 @@ def make_collector(source: TableSource, limits: EngineLimits) -> Collector[Any]:
     if source.engine == "memory":
         return RowCollector(source)
     with explain_missing_packages():
-        from stream.tables.engines.stored_table import StoredRowCollector  # noqa: PLC0415  (an extra)
+        from stream.tables.stored_table import StoredRowCollector  # noqa: PLC0415  (an extra)
 
     return StoredRowCollector(source, limits)
 
@@ -319,6 +319,6 @@ def build_table(rows: Rows | StoredRows, source: TableSource, key: bytes) -> Cou
     """Build the table of a source's rows; ``key`` determines which rows of a person count."""
     if isinstance(rows, Rows):
         return PrivateTable.from_rows(rows, source, key)
-    from stream.tables.engines.stored_table import StoredTable  # noqa: PLC0415  (an extra)
+    from stream.tables.stored_table import StoredTable  # noqa: PLC0415  (an extra)
 
     return StoredTable.from_rows(rows, source, key)

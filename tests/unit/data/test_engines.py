@@ -15,20 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import TableSource
+from stream.tables import code_database, stored_table
 from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable
-from stream.tables.engines import code_database, stored_table
-from stream.tables.engines.engine_limits import (
+from stream.tables.engine_limits import (
     CancelledStepError,
     EngineLimits,
     EngineStatementError,
     StatementRunner,
     current_cancellation,
 )
-from stream.tables.engines.stored_table import StoredTable
 from stream.tables.expressions import FALSE, TRUE, Codes, Predicate, conjunction, disjunction, make_leaf, negation
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits, build_table, read_rows
 from stream.tables.store import TableStore, fingerprint
+from stream.tables.stored_table import StoredTable
 from stream.tables.table_errors import DataError, UnreadableError
 from tests.unit.data.guarded import cause
 from tests.unit.data.small import KEY
@@ -451,8 +451,8 @@ def test_engine_that_is_not_installed_is_named_with_its_extra(
 ) -> None:
     """Services refuse the source, and their log names the extra."""
     many(5).write_parquet(tmp_path / "t.parquet")
-    for module in [name for name in sys.modules if name.startswith("stream.tables.engines.")]:
-        monkeypatch.delitem(sys.modules, module)
+    for module in ("stream.tables.code_database", "stream.tables.stored_table"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "duckdb", None)
     read = GuardedReader(ReadingLimits((tmp_path,), 1 << 20, 1 << 30, 60.0)).read
     found = cause(lambda: read(source(path=str(tmp_path / "t.parquet"))))

@@ -15,7 +15,7 @@ from time import monotonic
 import pytest
 
 from schemas import TableSource
-from stream.tables.engines.engine_limits import CancelledStepError, current_cancellation
+from stream.tables.engine_limits import CancelledStepError, current_cancellation
 from stream.tables.readers import table_reading as reading_module
 from stream.tables.store import TableStore
 from tests.unit.data.guarded import AGE, cause, reader

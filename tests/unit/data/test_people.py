@@ -22,7 +22,7 @@ from stream.tables import people as people_module
 from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable
 from stream.tables.encoding import siphash
-from stream.tables.engines.engine_limits import row_bytes
+from stream.tables.engine_limits import row_bytes
 from stream.tables.predicates import parse
 from stream.tables.readers import table_parts as parts_module
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits

@@ -18,7 +18,7 @@ from stream.engine.partition_input import GroupOffsets
 from stream.engine.session import PartitionSession, Refusals
 from stream.engine.writer import OutputBuffer
 from stream.processing.protocol import Batch, Outputs, Processor
-from stream.tables.engines.engine_limits import current_cancellation
+from stream.tables.engine_limits import current_cancellation
 from tests.unit.kafka.tasks import equipment_of_a_worker
 
 STEP_SECONDS = 0.2

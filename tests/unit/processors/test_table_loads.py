@@ -9,7 +9,7 @@ import pytest
 from schemas import Answer
 from sotto import Driver
 from stream.processing.protocol import Outputs
-from stream.tables.engines.engine_limits import CancelledStepError
+from stream.tables.engine_limits import CancelledStepError
 from stream.worker.table_loads import TableLoads
 from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, source, stream

@@ -9,7 +9,7 @@ import pytest
 
 from schemas import FIRST_VERSION
 from stream.processing.protocol import Outputs
-from stream.tables.engines.engine_limits import is_step_cancelled
+from stream.tables.engine_limits import is_step_cancelled
 from stream.tables.table_errors import UnreadableError
 from tests.builders import source
 from tests.held_threads import HeldThreads

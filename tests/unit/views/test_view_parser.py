@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from schemas import TableSource
-from stream.tables.views.view_parser import parse_view
-from stream.tables.views.view_syntax import ViewError
+from stream.tables.readers.view_parser import parse_view
+from stream.tables.readers.view_syntax import ViewError
 from tests.docs.pages import DOCS
 from tests.views import view_source
 

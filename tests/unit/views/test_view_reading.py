@@ -19,14 +19,14 @@ from stream.tables.checks import FoundValue, ViewRows, check_table
 from stream.tables.checks.check_report import UnreadableCells, ViewTableRows
 from stream.tables.columns_table import PrivateTable
 from stream.tables.expressions import TRUE
+from stream.tables.readers import view_rows as reading
 from stream.tables.readers.table_parts import stamp_of_source
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits, build_table
+from stream.tables.readers.view_parser import parse_view
+from stream.tables.readers.view_syntax import ViewError
 from stream.tables.rows import Rows
 from stream.tables.store import fingerprint
 from stream.tables.table_errors import ColumnError, UnreadableError
-from stream.tables.views import view_rows as reading
-from stream.tables.views.view_parser import parse_view
-from stream.tables.views.view_syntax import ViewError
 from stream.testing import Driver
 from tests.unit.data.small import KEY
 from tests.views import view_frame, view_rows, view_source

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
+from stream.tables.readers.view_parser import parse_view
+from stream.tables.readers.view_terms import convert_cells
 from stream.tables.table_errors import ColumnError
-from stream.tables.views.view_parser import parse_view
-from stream.tables.views.view_terms import convert_cells
 from tests.views import view_frame, view_source
 
 KINDS = {"i": "integer", "j": "integer", "x": "number", "t": "text", "u": "text"}

@@ -13,11 +13,11 @@ from sqlglot import exp
 
 from schemas import TableSource, View
 from stream.optional_packages import pl
+from stream.tables.readers import view_terms as terms
+from stream.tables.readers.view_rows import PERSON_KIND, Join, TableUse, UsedKind, ViewPlan, column_label
+from stream.tables.readers.view_syntax import JOINS_HINT, ExpressionParser, ViewError, ViewText
+from stream.tables.readers.view_terms import ViewTerm
 from stream.tables.table_errors import quote_name, quote_names
-from stream.tables.views import view_terms as terms
-from stream.tables.views.view_rows import PERSON_KIND, Join, TableUse, UsedKind, ViewPlan, column_label
-from stream.tables.views.view_syntax import JOINS_HINT, ExpressionParser, ViewError, ViewText
-from stream.tables.views.view_terms import ViewTerm
 
 MAX_COLUMNS: Final = 256
 

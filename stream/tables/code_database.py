@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from stream.tables.encoding import CodeArray, code_type
-from stream.tables.engines.engine_limits import EngineLimits, StatementRunner
+from stream.tables.engine_limits import EngineLimits, StatementRunner
 from stream.tables.expressions import TRUE, AllOf, AnyOf, Codes, Constant, Predicate
 from stream.tables.table_errors import UnreadableError
 

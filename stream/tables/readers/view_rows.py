@@ -16,8 +16,8 @@ from schemas import ColumnKind, ViewTable
 from stream.optional_packages import pl
 from stream.tables.people import person_names
 from stream.tables.readers.table_parts import KEPT_COLUMN, TablePart
+from stream.tables.readers.view_terms import convert_cells, require_simple_type
 from stream.tables.table_errors import ColumnError, UnreadableError
-from stream.tables.views.view_terms import convert_cells, require_simple_type
 
 PERSON_KIND: Final = "person"
 """The kind of a person column: its cells are names in the form that ``people`` compares, or NULL if blank."""

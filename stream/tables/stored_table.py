@@ -12,6 +12,7 @@ import numpy as np
 
 from schemas import MAX_UNIVERSE, TableSource
 from stream.caches import BoundedCache, weigh_array
+from stream.tables.code_database import PERSON, CodeDatabase, CodeTable, Measure
 from stream.tables.counted_table import (
     COUNT_CACHE_BYTES,
     GROUP_CACHE_BYTES,
@@ -22,8 +23,7 @@ from stream.tables.counted_table import (
     cells_as_array,
 )
 from stream.tables.encoding import CodeArray, Words
-from stream.tables.engines.code_database import PERSON, CodeDatabase, CodeTable, Measure
-from stream.tables.engines.engine_limits import EngineLimits
+from stream.tables.engine_limits import EngineLimits
 from stream.tables.expressions import (
     TRUE,
     Codes,

@@ -13,9 +13,9 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError
 
 from schemas import ColumnKind
+from stream.tables.readers import view_terms as terms
+from stream.tables.readers.view_terms import TermError, ViewTerm
 from stream.tables.table_errors import DataError, quote_name
-from stream.tables.views import view_terms as terms
-from stream.tables.views.view_terms import TermError, ViewTerm
 
 MAX_TOKENS: Final = 2048
 MAX_NESTING: Final = 32
