@@ -313,7 +313,7 @@ async def test_question_with_an_alpha_costs_its_price() -> None:
     assert exact["answer"]["alpha"] <= 30.0
 
 
-async def test_costs_of_answers_add_up_to_what_streams_spent() -> None:
+async def test_costs_of_answers_add_up_to_the_spent_amount() -> None:
     installation = surveyed()
     asked: list[tuple[str, dict[str, Any]]] = [
         *(("counts", {"where": f"age >= {age}"}) for age in (20, 50, 65)),

@@ -80,7 +80,7 @@ def test_answers_keep_the_order_of_the_queries(log: list[bytes]) -> None:
 
 @given(log=events())
 @settings(deadline=None, max_examples=30)
-def test_a_stream_answers_among_others_as_it_does_alone(log: list[bytes]) -> None:
+def test_stream_answers_the_same_beside_other_streams(log: list[bytes]) -> None:
     together = answers_of(run(new_worker(), [records(log)]))
     for name in {answer.stream for answer in together}:
         own = [record for record in records(log) if f'"stream": "{name}"'.encode() in (record.value or b"")]
@@ -104,7 +104,7 @@ def test_batches_may_be_cut_anywhere(log: list[bytes], cuts: list[int]) -> None:
 
 @given(log=events(), cut=st.integers(0, 40))
 @settings(deadline=None, max_examples=25)
-def test_a_successor_goes_on_as_its_predecessor_would_have(log: list[bytes], cut: int) -> None:
+def test_successor_continues_as_its_predecessor_would(log: list[bytes], cut: int) -> None:
     all_records = records(log)
     expected = answers_of(run(new_worker(), [all_records]))
     predecessor = new_worker()
@@ -121,7 +121,7 @@ def test_a_successor_goes_on_as_its_predecessor_would_have(log: list[bytes], cut
     assert answers_of([first, second]) == expected
 
 
-def test_equal_values_at_two_offsets_meet_independent_noise() -> None:
+def test_equal_values_at_two_offsets_have_independent_noise() -> None:
     worker = new_worker()
     outcomes = [
         answer.outcome
@@ -131,7 +131,7 @@ def test_equal_values_at_two_offsets_meet_independent_noise() -> None:
     assert set(outcomes) == {"above", "below"}
 
 
-def test_other_bytes_at_one_offset_meet_other_noise() -> None:
+def test_other_bytes_at_one_offset_have_other_noise() -> None:
     def outcomes(value: float) -> set[str]:
         log = [query("same", "best", value) + b" " * spelling for spelling in range(40)]
         return {answers_of(run(new_worker({"best"}), [records([event])]))[0].outcome for event in log}
@@ -141,7 +141,7 @@ def test_other_bytes_at_one_offset_meet_other_noise() -> None:
 
 
 @pytest.mark.parametrize("name", FEEDS)
-def test_a_querys_own_threshold_replaces_the_streams(name: str) -> None:
+def test_threshold_of_a_query_replaces_that_of_the_stream(name: str) -> None:
     log = [
         query("0", name, 0.0, threshold=HIGH),
         query("1", name, HIGH, threshold=1e15),
@@ -154,12 +154,12 @@ def test_a_querys_own_threshold_replaces_the_streams(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FEEDS)
-def test_a_querys_own_threshold_is_in_the_querys_unit_whatever_the_grid(name: str) -> None:
+def test_threshold_of_a_query_is_in_its_unit_on_any_grid(name: str) -> None:
     log = [query("0", name, 5e5, threshold=1e6), query("1", name, 2e6, threshold=1e6)]
     assert [answer.outcome for answer in answers_of(run(new_worker({name}), [records(log)]))] == ["below", "above"]
 
 
-def test_a_threshold_may_be_asked_of_a_table_too() -> None:
+def test_threshold_of_a_query_works_on_tables() -> None:
     log = [
         query("0", "people-best", where="TRUE", threshold=1e6),
         query("1", "people-best", where="FALSE", threshold=-1e6),
@@ -167,18 +167,19 @@ def test_a_threshold_may_be_asked_of_a_table_too() -> None:
     assert [answer.outcome for answer in answers_of(run(new_worker(), [records(log)]))] == ["below", "above"]
 
 
-def test_what_a_rejected_event_is_told_hangs_on_no_batch() -> None:
+def test_rejection_does_not_depend_on_the_batch() -> None:
     log = records([query("0", "best", LOW), query("1", "best", HIGH), query("2", "best")])
     at_once = answers_of(run(new_worker(), [log]))
     one_by_one = answers_of(run(new_worker(), [[record] for record in log]))
     assert at_once == one_by_one
 
 
-def test_an_empty_batch_writes_nothing() -> None:
+def test_empty_batch_writes_nothing() -> None:
     assert not process_records(new_worker(), [])
 
 
-def test_a_batch_may_take_long_where_rows_are_counted_and_not_where_only_noise_is_drawn() -> None:
+def test_worker_runs_in_a_thread_only_if_it_counts_rows() -> None:
+    """Streams that only draw noise need no thread."""
     driver = installation(spec("s"))
     assert not worker_of(driver).runs_in_thread
     driver.register(source("people", "table"), {"age": [1, 2, 3], "sex": ["F", "M", "F"]})

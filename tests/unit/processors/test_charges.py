@@ -28,7 +28,7 @@ from tests.unit.processors.installation import HIGH, LOW, query, spec, written
 @pytest.mark.parametrize(
     ("values", "tops"), [([], 0), ([LOW], 0), ([LOW, HIGH, LOW], 1), ([HIGH] * 4, 4), ([HIGH] * 9, 5)]
 )
-def test_closing_refunds_exactly_what_the_transcript_did_not_spend(values: list[float], tops: int) -> None:
+def test_closing_refunds_exactly_the_unspent_amount(values: list[float], tops: int) -> None:
     driver = installation(spec("alarms", cutoff=5))
     driver.ask_many(query(str(number), "alarms", value) for number, value in enumerate(values))
     driver.close("feed", "alarms")
@@ -54,7 +54,7 @@ def _grant(driver: Driver, stream: str) -> GrantRecord:
     return [one for one in records if isinstance(one, GrantRecord) and one.spec.stream == stream][-1]
 
 
-def test_a_refund_can_be_granted_again() -> None:
+def test_refund_can_be_granted_again() -> None:
     driver = installation(spec("first", epsilon=10.0))
     with pytest.raises(Refused):
         driver.open(spec("second", epsilon=10.0))
@@ -62,7 +62,7 @@ def test_a_refund_can_be_granted_again() -> None:
     assert driver.open(spec("second", epsilon=10.0)).outcome == "opened"
 
 
-def test_an_exhausted_stream_is_told_to_halt_and_recorded() -> None:
+def test_exhausted_stream_is_halted_and_recorded() -> None:
     driver = installation(spec("alarms"))
     driver.ask_many([query("a", "alarms", HIGH)])
     grant = _grant(driver, "alarms")
@@ -82,7 +82,7 @@ def test_an_exhausted_stream_is_told_to_halt_and_recorded() -> None:
         (charge("alarms", "0" * 32, tops=-1), b"malformed", "tops: is too small"),
     ],
 )
-def test_a_charge_that_cannot_be_taken_is_a_dead_letter(value: bytes | None, code: bytes, words: str) -> None:
+def test_invalid_charge_is_a_dead_letter(value: bytes | None, code: bytes, words: str) -> None:
     service = ready()
     service.send(opening("1", "alarms"))
     before = service.accounts()
@@ -95,7 +95,7 @@ def test_a_charge_that_cannot_be_taken_is_a_dead_letter(value: bytes | None, cod
 
 
 @pytest.mark.parametrize("ended", [None, "halt"])
-def test_a_forged_final_charge_refunds_nothing(ended: str | None) -> None:
+def test_forged_final_charge_refunds_nothing(ended: str | None) -> None:
     service = ready()
     incarnation = grant_in(service.send(opening("1", "alarms", epsilon=8.0))).identity.incarnation
     if ended is not None:
@@ -110,7 +110,8 @@ def test_a_forged_final_charge_refunds_nothing(ended: str | None) -> None:
     assert receipts_in(service.send(opening("3", "more", epsilon=8.0)))[0].outcome == "refused"
 
 
-def test_whom_a_charge_ends_is_told_to_stop() -> None:
+def test_stream_that_a_charge_ends_is_halted() -> None:
+    """If the charge were forged, the stream would otherwise continue to answer."""
     # If the charge were forged, the stream would go on answering although the ledger shows it as ended.
     service = ready()
     incarnation = grant_in(service.send(opening("1", "alarms"))).identity.incarnation
@@ -120,7 +121,7 @@ def test_whom_a_charge_ends_is_told_to_stop() -> None:
     assert (grant_in(outputs).state, grant_in(outputs).ending) == ("halted", "halted")
 
 
-def test_a_charge_of_another_incarnation_is_no_news() -> None:
+def test_charge_of_another_incarnation_is_ignored() -> None:
     service = ready()
     service.send(opening("1", "alarms"))
     outputs = service.send(charge("alarms", "f" * 32, state="closed"), topic=TOPICS.charges)
@@ -129,7 +130,7 @@ def test_a_charge_of_another_incarnation_is_no_news() -> None:
     ]
 
 
-def test_no_more_is_shown_as_spent_than_as_granted() -> None:
+def test_spent_amount_never_exceeds_the_grant() -> None:
     # The source's δ is so large that the granted ρ implies an ε of 0, and comparisons have a separate loss.
     driver = installation(sources=[source("people", "table", accountant="zcdp", delta=0.1, epsilon=100.0)])
     pmw = {"kind": "pmw", "attributes": ["age", "sex"], "warm_start": 0, "updates": 5}

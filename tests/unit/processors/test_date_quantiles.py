@@ -56,7 +56,7 @@ def opened(kind: str = "laplace") -> Driver:
 
 
 @every_kind
-def test_a_quantile_of_dates_is_a_date_with_an_interval(kind: str) -> None:
+def test_quantile_of_dates_is_a_date_with_an_interval(kind: str) -> None:
     result = opened(kind).ask("s", quantile="day")
     assert result.choice is not None
     assert abs((date.fromisoformat(result.choice) - date(2024, 2, 19)).days) <= 3
@@ -81,14 +81,14 @@ def test_quantiles_of_ordered_categories_are_categories(kind: str) -> None:
 
 
 @every_kind
-def test_each_group_has_its_own_date(kind: str) -> None:
+def test_quantile_of_dates_differs_by_group(kind: str) -> None:
     result = opened(kind).ask("s", quantile="day", group_by=["ward"])
     assert [row["ward"] for row in result.rows()] == ["A", "B"]
     for found, truth in zip(result.choices or (), ("2024-01-25", "2024-03-15"), strict=True):
         assert abs((date.fromisoformat(found) - date.fromisoformat(truth)).days) <= 3
 
 
-def test_other_granularities_and_timestamps_answer_in_their_cells() -> None:
+def test_quantiles_of_other_granularities_and_timestamps_are_cells() -> None:
     driver = opened()
     assert driver.ask("s", quantile="month", q=0.9).choice == "2024-03"
     choice = driver.ask("s", quantile="time").choice
@@ -97,7 +97,7 @@ def test_other_granularities_and_timestamps_answer_in_their_cells() -> None:
 
 
 @every_kind
-def test_the_range_of_dates_is_a_number_of_days(kind: str) -> None:
+def test_interquartile_range_of_dates_is_a_number_of_days(kind: str) -> None:
     result = opened(kind).ask("s", iqr="day")
     assert result.estimate == pytest.approx(50.0, abs=4.0)
     assert result.interval is not None
@@ -112,7 +112,7 @@ def test_the_range_of_dates_is_a_number_of_days(kind: str) -> None:
         ({"quantile": "ward"}, "quantile: attribute 'ward' is not an attribute of ordered values"),
     ],
 )
-def test_undefined_statistics_are_refused(asked: dict[str, Any], reason: str) -> None:
+def test_undefined_statistics_of_dates_are_refused(asked: dict[str, Any], reason: str) -> None:
     with pytest.raises(Rejected, match=reason):
         opened().ask("s", **asked)
 

@@ -120,7 +120,7 @@ def test_decimal_sums_that_may_be_clipped_are_refused() -> None:
         )
 
 
-def test_dates_and_decimals_have_no_other_sums() -> None:
+def test_sum_refuses_an_attribute_of_dates() -> None:
     with pytest.raises(Rejected, match="no attribute of integers or decimals; declared are 'cost'"):
         clinic(opened("laplace", answers=3)).ask("s", sum="visited")
 

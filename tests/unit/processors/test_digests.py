@@ -38,7 +38,7 @@ def busy_worker() -> tuple[Driver, QueryProcessor]:
     return driver, worker_of(driver)
 
 
-def test_every_batch_says_how_far_the_partition_is_answered() -> None:
+def test_every_batch_publishes_the_progress_of_its_partition() -> None:
     driver, worker = busy_worker()
     batch = records([query("a", "one", LOW), b"broken", query("b", "nobody", LOW)], start=5)
     progress = [
@@ -49,7 +49,7 @@ def test_every_batch_says_how_far_the_partition_is_answered() -> None:
     assert [json.loads(value or b"") for value in progress] == [{"offset": 8}]
 
 
-def test_each_touched_stream_has_one_checkpoint_with_the_last_offset_that_it_answered() -> None:
+def test_each_asked_stream_has_one_checkpoint_with_its_last_offset() -> None:
     driver, worker = busy_worker()
     log = [query("a", "one", LOW), query("b", "two", HIGH), query("c", "one", HIGH), query("d", "two", LOW)]
     kept = checkpoints_in(process_records(worker, records(log)), driver.topics)
@@ -57,7 +57,7 @@ def test_each_touched_stream_has_one_checkpoint_with_the_last_offset_that_it_ans
     assert found == {"one": ("open", 2, 1, 2), "two": ("exhausted", 1, 1, 1)}
 
 
-def test_a_charge_is_sent_for_a_first_answer_and_for_each_top() -> None:
+def test_charge_is_sent_for_the_first_answer_and_each_top() -> None:
     driver, worker = busy_worker()
     first = process_records(worker, records([query("a", "one", LOW), query("b", "two", LOW)]))
     assert [(charge.stream, charge.answered, charge.tops) for charge in charges_in(first, driver.topics)] == [
@@ -71,7 +71,7 @@ def test_a_charge_is_sent_for_a_first_answer_and_for_each_top() -> None:
     assert found == {"one": ("open", 2, 1), "two": ("exhausted", 2, 1)}
 
 
-def test_a_halted_query_touches_nothing() -> None:
+def test_halted_query_changes_no_state() -> None:
     driver, worker = busy_worker()
     process_records(worker, records([query("a", "two", HIGH)]))
     again = process_records(worker, records([query("b", "two", HIGH)], start=1))
@@ -79,7 +79,7 @@ def test_a_halted_query_touches_nothing() -> None:
     assert charges_in(again, driver.topics) == []
 
 
-def test_digests_show_the_streams_that_changed_once_per_interval() -> None:
+def test_status_shows_changed_streams_once_per_interval() -> None:
     driver, worker = busy_worker()
     assert not worker.collect_due_outputs(100.0)
     process_records(
@@ -94,7 +94,7 @@ def test_digests_show_the_streams_that_changed_once_per_interval() -> None:
     assert not worker.collect_due_outputs(100.0 + 2 * STATUS_SECONDS)
 
 
-def test_a_stream_that_ended_has_a_last_digest() -> None:
+def test_ended_stream_has_a_last_status() -> None:
     driver, worker = busy_worker()
     driver.halt("feed", "idle", reason="unused")
     worker.follow(driver.records(driver.topics.control)[-1:])
@@ -102,13 +102,13 @@ def test_a_stream_that_ended_has_a_last_digest() -> None:
     assert (digest.stream, digest.state, digest.answered, digest.position.offset) == ("idle", "halted", 0, -1)
 
 
-def test_only_a_query_to_a_stream_not_heard_of_needs_the_control_topic_first() -> None:
+def test_only_a_query_to_an_unknown_stream_needs_control_first() -> None:
     _, worker = busy_worker()
     assert worker.prepare(records([query("a", "one", LOW), query("b", "nobody", LOW)])).needs_tables
     assert not worker.prepare(records([query("a", "one", LOW), b"broken", query("b", "two")])).needs_tables
 
 
-def test_a_stream_opened_after_its_first_query_was_seen_is_answered() -> None:
+def test_stream_opened_after_its_first_query_was_seen_answers_it() -> None:
     driver = installation(spec("early"))
     worker = worker_of(driver)
     batch = records([query("a", "early", LOW), query("b", "late", LOW)])
@@ -118,28 +118,29 @@ def test_a_stream_opened_after_its_first_query_was_seen_is_answered() -> None:
     assert not written(process_records(worker, batch), driver.topics.rejected)
 
 
-def test_looking_at_a_batch_first_changes_no_answer() -> None:
+def test_inspecting_a_batch_first_changes_no_answer() -> None:
     driver, worker = busy_worker()
     batch = records([query("a", "one", LOW), b"broken", query("b", "nobody", LOW), query("c", "one", HIGH)])
     worker.prepare(batch)
     assert list(process_records(worker, batch)) == list(process_records(worker_of(driver), batch))
 
 
-def test_a_batch_that_is_prepared_and_dropped_changes_no_answer() -> None:
+def test_prepared_and_dropped_batch_changes_no_answer() -> None:
     driver, worker = busy_worker()
     worker.prepare(records([query("a", "one", LOW)]))
     other = records([query("b", "two", LOW)])
     assert list(process_records(worker, other)) == list(process_records(worker_of(driver), other))
 
 
-def test_a_thousand_streams_fit_one_partition() -> None:
+def test_thousand_streams_fit_one_partition() -> None:
     driver = installation(*(spec(f"stream-{number}", epsilon=0.001) for number in range(1000)))
     told = driver.ask_many(query(str(number), f"stream-{number}", LOW) for number in range(1000))
     assert {answer.outcome for answer in told} == {"below"}
     assert {figures[1] for figures in driver.figures().values()} == {1}
 
 
-def test_a_stream_that_its_worker_cannot_answer_for_says_so_until_a_fit_worker_has_it() -> None:
+def test_status_names_a_stream_that_its_worker_cannot_answer() -> None:
+    """The status is open again once another worker that can answer has the partition."""
     driver = installation(spec("people-0", "people", threshold=1000.0), sources=[source("people", "table")])
     changed = table_store()
     changed.put("people", {"age": [1], "sex": ["F"]})
@@ -159,7 +160,7 @@ def test_a_stream_that_its_worker_cannot_answer_for_says_so_until_a_fit_worker_h
     assert (digest.state, digest.refused) == ("open", None)
 
 
-def test_a_stream_whose_noise_key_is_missing_says_so_until_a_worker_has_it() -> None:
+def test_status_names_a_missing_noise_key_until_a_worker_has_it() -> None:
     driver = installation(spec("one"))
     lacking = worker_of(driver, key=OTHER_KEY)
     [digest] = digests_in(lacking.collect_due_outputs(100.0), driver.topics)

@@ -18,7 +18,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
 @every_kind
-def test_every_question_that_fits_is_answered_until_the_grant_is_used(kind: Kind) -> None:
+def test_every_valid_question_is_answered_until_the_grant_is_used(kind: Kind) -> None:
     answers = ask(driver_with(kind), kind.questions)
     given = [answer for answer in answers if answer.index is not None]
     assert [answer.index for answer in given] == list(range(len(given)))
@@ -29,7 +29,7 @@ def test_every_question_that_fits_is_answered_until_the_grant_is_used(kind: Kind
 
 
 @every_kind
-def test_what_is_spent_grows_with_the_charged_answers_alone_and_stays_within_the_grant(kind: Kind) -> None:
+def test_spent_amount_grows_with_charged_answers_within_the_grant(kind: Kind) -> None:
     driver = driver_with(kind)
     given = [
         answer for answer in ask(driver, kind.questions) if answer.spent is not None and answer.index is not None
@@ -46,7 +46,7 @@ def test_what_is_spent_grows_with_the_charged_answers_alone_and_stays_within_the
 
 
 @every_kind
-def test_a_question_that_does_not_fit_is_rejected_with_its_field_at_no_cost(kind: Kind) -> None:
+def test_invalid_question_is_rejected_by_field_without_a_charge(kind: Kind) -> None:
     driver = driver_with(kind)
     rejected, answered = ask(driver, [kind.wrong, kind.questions[0]])
     assert rejected.outcome == "rejected"
@@ -75,7 +75,7 @@ def test_batches_crashes_and_redelivery_change_no_byte(kind: Kind) -> None:
 
 
 @every_kind
-def test_a_closed_stream_gives_back_what_its_transcript_did_not_spend(kind: Kind) -> None:
+def test_closed_stream_refunds_the_unspent_amount(kind: Kind) -> None:
     driver = driver_with(kind)
     ask(driver, kind.questions[:2])
     driver.close(kind.source, "s")
@@ -86,7 +86,7 @@ def test_a_closed_stream_gives_back_what_its_transcript_did_not_spend(kind: Kind
 
 
 @every_kind
-def test_a_stream_that_was_never_asked_costs_nothing(kind: Kind) -> None:
+def test_stream_without_questions_costs_nothing(kind: Kind) -> None:
     driver = driver_with(kind)
     driver.close(kind.source, "s")
     record = driver.budget(kind.source)
@@ -95,7 +95,7 @@ def test_a_stream_that_was_never_asked_costs_nothing(kind: Kind) -> None:
 
 
 @every_kind
-def test_a_halted_stream_answers_nothing_and_its_reason_is_told(kind: Kind) -> None:
+def test_halted_stream_answers_nothing_and_gives_its_reason(kind: Kind) -> None:
     driver = driver_with(kind)
     driver.halt(kind.source, "s", "enough for today")
     [answer] = ask(driver, kind.questions[:1])
@@ -105,7 +105,7 @@ def test_a_halted_stream_answers_nothing_and_its_reason_is_told(kind: Kind) -> N
 
 
 @every_kind
-def test_two_streams_of_one_specification_have_noise_of_their_own(kind: Kind) -> None:
+def test_streams_of_equal_specifications_have_independent_noise(kind: Kind) -> None:
     driver = driver_with(kind)
     driver.open(kind.spec(stream="second"), acknowledge=True)
 
@@ -121,7 +121,7 @@ def test_two_streams_of_one_specification_have_noise_of_their_own(kind: Kind) ->
     "kind", [one for one in KINDS if one.mechanism.get("counts", True)], ids=lambda kind: kind.name
 )
 @pytest.mark.parametrize("calibration", ["best", "textbook"])
-def test_every_kind_has_a_textbook_and_the_best_is_no_worse(kind: Kind, calibration: str) -> None:
+def test_every_kind_has_a_textbook_calibration(kind: Kind, calibration: str) -> None:
     driver = driver_with(kind, calibration=calibration)
     definition = json.loads(driver.records(driver.topics.control)[-1].value or b"")["calibration"]
     assert (definition["method"] == "textbook") or calibration == "best"
@@ -130,7 +130,7 @@ def test_every_kind_has_a_textbook_and_the_best_is_no_worse(kind: Kind, calibrat
 @pytest.mark.parametrize(
     "kind", [one for one in KINDS if one.mechanism["kind"] != "unknown_groups"], ids=lambda kind: kind.name
 )
-def test_under_zcdp_the_source_pays_in_rho(kind: Kind) -> None:
+def test_source_under_zcdp_is_charged_in_rho(kind: Kind) -> None:
     driver = Driver(KEY, partitions=1)
     source = {**SOURCES[kind.source], "accountant": "zcdp", "delta": 1e-3}
     driver.register(source, {"age": AGES, "sex": SEXES, "town": TOWNS} if source["kind"] == "table" else None)
@@ -162,7 +162,7 @@ def test_under_zcdp_the_source_pays_in_rho(kind: Kind) -> None:
         ("people", {"kind": "pmw", "attributes": ["age"], "worst_case": True}, "rows"),
     ],
 )
-def test_a_mechanism_that_does_not_fit_its_source_is_refused_with_the_field(
+def test_unsuitable_mechanism_is_refused_with_the_field(
     source: str, mechanism: dict[str, Any], words: str
 ) -> None:
     driver = driver_with(KINDS[0])

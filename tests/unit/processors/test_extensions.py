@@ -63,7 +63,7 @@ def price(grant: GrantRecord) -> float:
 
 
 @pytest.mark.parametrize("kind", CHARGED, ids=lambda kind: kind.name)
-def test_a_stream_that_has_run_dry_goes_on_where_it_was(kind: Kind) -> None:
+def test_exhausted_stream_continues_after_an_extension(kind: Kind) -> None:
     driver, before = dry(kind)
     grant = driver.grant(kind.source, "s")
     assert grant.state == "exhausted"
@@ -91,7 +91,7 @@ def test_a_stream_that_has_run_dry_goes_on_where_it_was(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", CHARGED, ids=lambda kind: kind.name)
-def test_an_extended_stream_is_the_same_after_a_restart_and_a_redelivery(kind: Kind) -> None:
+def test_extended_stream_is_the_same_after_restart_and_redelivery(kind: Kind) -> None:
     driver, _ = dry(kind)
     driver.extend(kind.source, "s", price(driver.grant(kind.source, "s")))
     first = asked(driver, kind.questions, "a")
@@ -108,7 +108,8 @@ def test_an_extended_stream_is_the_same_after_a_restart_and_a_redelivery(kind: K
 
 
 @pytest.mark.parametrize("kind", CHARGED, ids=lambda kind: kind.name)
-def test_closing_gives_back_exactly_what_was_not_spent_of_opening_and_extensions(kind: Kind) -> None:
+def test_closing_refunds_the_unspent_amount_of_all_extensions(kind: Kind) -> None:
+    """The refund covers the opening and all extensions, exactly."""
     driver, _ = dry(kind)
     for _ in range(2):
         driver.extend(kind.source, "s", price(driver.grant(kind.source, "s")))
@@ -122,14 +123,14 @@ def test_closing_gives_back_exactly_what_was_not_spent_of_opening_and_extensions
 
 
 @pytest.mark.parametrize("kind", ONCE, ids=lambda kind: kind.name)
-def test_what_is_charged_once_is_refused_with_the_remedy(kind: Kind) -> None:
+def test_extension_of_a_stream_charged_once_is_refused_with_remedy(kind: Kind) -> None:
     driver = driver_with(kind)
     with pytest.raises(Refused, match=r"is charged once .*, so it cannot be extended; open another stream"):
         driver.extend(kind.source, "s", 1.0)
     assert driver.grant(kind.source, "s").extensions == ()
 
 
-def test_unknown_groups_are_refused_an_extension_with_the_remedy() -> None:
+def test_extension_of_unknown_groups_is_refused_with_the_remedy() -> None:
     driver = driver_with(kind := next(kind for kind in KINDS if kind.name == "unknown_groups"))
     with pytest.raises(Refused, match=r"has a δ for each answer, .*; none can be added, open another stream"):
         driver.extend(kind.source, "s", 1.0)
@@ -137,7 +138,7 @@ def test_unknown_groups_are_refused_an_extension_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("beyond", ["end", "unpromised"])
-def test_pmw_goes_on_from_all_that_it_has_measured(beyond: str) -> None:
+def test_extended_pmw_keeps_all_its_measurements(beyond: str) -> None:
     kind = next(kind for kind in KINDS if kind.name == "pmw")
     mechanism = {**kind.mechanism, "updates": 1, "warm_start": 0, "beyond": beyond}
     driver = driver_with(kind, mechanism=mechanism, epsilon=500.0)
@@ -164,7 +165,8 @@ def test_pmw_goes_on_from_all_that_it_has_measured(beyond: str) -> None:
     assert all(one.alpha is not None for one in after if one.outcome != "halted" and one.tops_left)
 
 
-def test_a_running_stream_answers_as_if_it_had_been_extended_at_any_other_time() -> None:
+def test_time_of_an_extension_changes_no_answer() -> None:
+    """A running stream answers as if it had been extended at any other time."""
     asked_of: list[list[Answer]] = []
     for moment in (0, 3, 6):
         driver = installation(spec("s", cutoff=3))
@@ -179,7 +181,8 @@ def test_a_running_stream_answers_as_if_it_had_been_extended_at_any_other_time()
     assert [one for one in seen[2] if one[1] != "halted"][:5] == seen[0][:5]
 
 
-def test_the_same_request_extends_once_and_another_one_under_its_id_is_refused() -> None:
+def test_repeated_extension_request_extends_once() -> None:
+    """Another request under its id is refused."""
     driver = installation(spec("s", cutoff=3))
     request = ExtendStream(request="more", source="feed", stream="s", epsilon=1.0)
     first = driver.request(request)
@@ -192,7 +195,7 @@ def test_the_same_request_extends_once_and_another_one_under_its_id_is_refused()
     assert len(driver.grant("feed", "s").extensions) == 1
 
 
-def test_a_request_whose_receipt_is_forgotten_extends_once_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_extension_extends_once_without_its_receipt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receipts, "MAX_RECEIPTS", 1)
     driver = installation(spec("s", cutoff=3))
     request = ExtendStream(request="more", source="feed", stream="s", epsilon=1.0)
@@ -205,7 +208,7 @@ def test_a_request_whose_receipt_is_forgotten_extends_once_all_the_same(monkeypa
     assert len(driver.grant("feed", "s").extensions) == 2
 
 
-def test_an_extension_that_is_told_of_again_does_not_open_a_stream_that_has_ended(
+def test_repeated_extension_does_not_reopen_an_ended_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(receipts, "MAX_RECEIPTS", 1)
@@ -224,7 +227,7 @@ def test_an_extension_that_is_told_of_again_does_not_open_a_stream_that_has_ende
     assert [*check.findings(), *check.compare_ledger(told)] == []
 
 
-def test_what_the_source_cannot_pay_is_refused_whole() -> None:
+def test_extension_beyond_the_source_budget_is_refused_whole() -> None:
     driver = installation(spec("s", cutoff=3, epsilon=4.0))
     before = driver.budget("feed"), driver.grant("feed", "s"), driver.figures()
     with pytest.raises(Refused, match=r"cannot pay: ε = .* asked, ε = 6 left") as refused:
@@ -241,7 +244,7 @@ def test_what_the_source_cannot_pay_is_refused_whole() -> None:
 
 
 @pytest.mark.parametrize("ended", ["halt", "close", "halt source", "halt after it has run dry"])
-def test_what_was_asked_to_end_is_not_extended(ended: str) -> None:
+def test_stream_that_is_ending_is_not_extended(ended: str) -> None:
     driver = installation(spec("s"))
     if ended == "halt after it has run dry":
         driver.ask_many([query("a", "s", HIGH)])
@@ -271,9 +274,7 @@ def revived() -> list[Record]:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 2), (2,), (1, 2)])
 @pytest.mark.parametrize("way", ["one batch", "batches", "restore", "idle between"])
-def test_whatever_order_control_comes_in_the_extension_counts(
-    revived: list[Record], order: tuple[int, ...], way: str
-) -> None:
+def test_extension_counts_in_any_order_of_control(revived: list[Record], order: tuple[int, ...], way: str) -> None:
     worker = QueryProcessor(installation(sources=[source()]).topics, 0, KEY, table_store())
     events = [revived[place]._replace(offset=number) for number, place in enumerate(order)]
     if way == "restore":
@@ -296,7 +297,8 @@ def test_whatever_order_control_comes_in_the_extension_counts(
     assert worker.streams.figures()["s"][0] == "open"
 
 
-def test_a_worker_that_runs_dry_before_it_hears_of_an_extension_goes_on() -> None:
+def test_worker_exhausted_before_its_extension_continues() -> None:
+    """The worker uses up its cutoff before it reads the extension."""
     driver = installation(spec("s"))
     before = control(driver)
     driver.extend("feed", "s", 1.0)
@@ -316,7 +318,7 @@ def test_a_worker_that_runs_dry_before_it_hears_of_an_extension_goes_on() -> Non
     assert driver.budget("feed").spent.epsilon == grant.spent.epsilon > 0
 
 
-def test_a_forged_report_that_a_stream_has_run_dry_ends_nothing() -> None:
+def test_forged_report_of_exhaustion_ends_nothing() -> None:
     driver = installation(spec("s", cutoff=3))
     driver.extend("feed", "s", 1.0)
     incarnation = driver.grant("feed", "s").identity.incarnation
@@ -331,7 +333,7 @@ def test_a_forged_report_that_a_stream_has_run_dry_ends_nothing() -> None:
     assert driver.grant("feed", "s").tops == 0
 
 
-def test_a_stream_never_extended_is_told_of_as_before() -> None:
+def test_stream_without_extensions_is_written_as_before() -> None:
     driver = installation(spec("s"))
     [opened] = control(driver)
     assert b"extensions" not in (opened.value or b"")
@@ -340,7 +342,7 @@ def test_a_stream_never_extended_is_told_of_as_before() -> None:
     assert definition.extensions == ()
 
 
-def test_digests_show_the_new_count_at_once() -> None:
+def test_status_shows_the_new_count_at_once() -> None:
     driver = installation(spec("s"))
     driver.ask_many([query("a", "s", HIGH)])
     [worker] = driver._workers
@@ -351,7 +353,8 @@ def test_digests_show_the_new_count_at_once() -> None:
     assert b'"tops_left":1' in (value or b"")
 
 
-def test_answers_that_are_given_once_more_need_the_state_of_extended_streams() -> None:
+def test_answers_of_extended_streams_need_their_state() -> None:
+    """Without extensions, a worker can give answers again without its changelog."""
     driver = installation(spec("s"), spec("t"))
     [worker] = driver._workers
     assert worker.answers_are_repeatable
@@ -377,7 +380,7 @@ def test_extensions_add_up() -> None:
 
 
 @pytest.mark.parametrize("kind", ["laplace", "pmw"])
-def test_questions_with_an_alpha_use_up_extensions_by_their_price(kind: str) -> None:
+def test_questions_with_an_alpha_use_up_extensions_by_price(kind: str) -> None:
     mechanism: dict[str, Any] = {"kind": "laplace", "answers": 2}
     if kind == "pmw":
         mechanism = {"kind": "pmw", "attributes": ["age", "sex"], "updates": 2, "warm_start": 0}

@@ -39,7 +39,7 @@ CUTOFF = {"kind": "above_threshold", "threshold": 1e15, "cutoff": 1_000_000}
         pytest.param(opening("1", "alarms", **LEAST_SURE, calibration="textbook"), id="least sure, textbook"),
     ],
 )
-def test_no_valid_request_stops_the_service_or_a_worker(request_bytes: bytes) -> None:
+def test_valid_request_never_stops_the_service_or_a_worker(request_bytes: bytes) -> None:
     driver = installation(sources=[source()])
     driver.register(source("wide", epsilon=1000.0))
     request = request_codec.decode(request_bytes)
@@ -49,12 +49,12 @@ def test_no_valid_request_stops_the_service_or_a_worker(request_bytes: bytes) ->
 
 
 @pytest.mark.parametrize("beta", [0.0, 5e-324, 1e-300, 1.0 - 2.0**-53, 1.0])
-def test_a_beta_too_near_to_0_or_1_for_doubles_is_refused_by_the_contract(beta: float) -> None:
+def test_contract_refuses_a_beta_too_near_to_0_or_1_for_doubles(beta: float) -> None:
     with pytest.raises(MalformedEventError, match=r"stream\.beta: is too"):
         request_codec.decode(opening("1", "alarms", beta=beta))
 
 
-def test_a_source_as_large_as_a_request_may_be_does_not_stop_the_workers() -> None:
+def test_source_of_the_largest_request_does_not_stop_workers() -> None:
     def people(categories: list[str]) -> RegisterSource:
         table = source("people", "table", attributes={"sex": categories})
         return RegisterSource.model_validate({"request": "1", "source": table})

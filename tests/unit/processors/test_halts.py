@@ -32,7 +32,7 @@ def fates(outputs: Outputs, topics: Topics) -> list[tuple[str, int | None]]:
     return [(answer.outcome, answer.index) for answer in answers_in(outputs, topics)]
 
 
-def test_after_its_cutoff_a_stream_is_exhausted() -> None:
+def test_stream_is_exhausted_after_its_cutoff() -> None:
     driver = installation(spec("alarms", cutoff=2))
     values = [LOW, HIGH, HIGH, HIGH, LOW]
     told = driver.ask_many(query(str(number), "alarms", value) for number, value in enumerate(values))
@@ -47,7 +47,7 @@ def test_after_its_cutoff_a_stream_is_exhausted() -> None:
     assert later.spent == told[2].spent
 
 
-def test_an_answer_tells_what_its_stream_has_spent_so_far() -> None:
+def test_answer_reports_the_amount_spent_so_far() -> None:
     driver = installation(spec("alarms", cutoff=2))
     told = driver.ask_many(
         query(str(number), "alarms", value) for number, value in enumerate([LOW, LOW, HIGH, LOW, HIGH])
@@ -57,7 +57,7 @@ def test_an_answer_tells_what_its_stream_has_spent_so_far() -> None:
 
 
 @pytest.mark.parametrize("ending", ["halted", "closed"])
-def test_a_stream_that_is_ended_answers_nothing_and_says_why(ending: str) -> None:
+def test_ended_stream_answers_nothing_and_gives_the_reason(ending: str) -> None:
     driver = installation(spec("alarms"), spec("others"))
     driver.ask_many([query("a", "alarms", LOW), query("b", "others", LOW)])
     (driver.halt if ending == "halted" else driver.close)("feed", "alarms", reason="end of the study")
@@ -69,7 +69,7 @@ def test_a_stream_that_is_ended_answers_nothing_and_says_why(ending: str) -> Non
     assert driver.figures()["alarms"][:3] == (ending, 1, 0)
 
 
-def test_a_stream_that_ended_before_its_first_answer_has_spent_nothing() -> None:
+def test_stream_ended_before_its_first_answer_has_spent_nothing() -> None:
     driver = installation(spec("alarms"))
     driver.halt("feed", "alarms")
     [answer] = driver.ask_many([query("a", "alarms", LOW)])
@@ -77,7 +77,7 @@ def test_a_stream_that_ended_before_its_first_answer_has_spent_nothing() -> None
     assert answer.spent == Amount(epsilon=0.0, delta=0.0)
 
 
-def test_halting_a_source_halts_all_its_streams_and_no_other() -> None:
+def test_halt_of_a_source_halts_all_its_streams_and_no_other() -> None:
     driver = installation(spec("one"), spec("two"), partitions=4)
     driver.register(source("other", epsilon=1.0))
     driver.open(spec("three", "other"))
@@ -88,7 +88,7 @@ def test_halting_a_source_halts_all_its_streams_and_no_other() -> None:
     assert driver.budget("feed").state == "halted"
 
 
-def test_a_halted_stream_may_still_be_closed_but_not_the_other_way_round() -> None:
+def test_halted_stream_may_be_closed_but_not_the_reverse() -> None:
     driver = installation(spec("alarms"))
     driver.halt("feed", "alarms", reason="first")
     driver.close("feed", "alarms", reason="second")
@@ -99,7 +99,7 @@ def test_a_halted_stream_may_still_be_closed_but_not_the_other_way_round() -> No
     assert driver.budget("feed").refunded.epsilon == 1.0
 
 
-def test_an_ended_stream_reports_its_last_totals_once() -> None:
+def test_ended_stream_reports_its_last_totals_once() -> None:
     driver = installation(spec("alarms"))
     worker = worker_of(driver)
     process_records(worker, records([query("a", "alarms", LOW), query("b", "alarms", LOW)]))
@@ -112,7 +112,8 @@ def test_an_ended_stream_reports_its_last_totals_once() -> None:
     assert not second
 
 
-def test_a_worker_that_starts_after_the_closing_reports_for_its_predecessor() -> None:
+def test_worker_reports_closing_for_its_predecessor() -> None:
+    """The worker starts after the stream was closed."""
     driver = installation(spec("alarms"))
     predecessor = worker_of(driver)
     outputs = process_records(predecessor, records([query("a", "alarms", LOW)]))
@@ -122,7 +123,7 @@ def test_a_worker_that_starts_after_the_closing_reports_for_its_predecessor() ->
     assert (charge.state, charge.answered) == ("closed", 1)
 
 
-def test_a_worker_that_starts_after_its_predecessors_report_says_nothing_more() -> None:
+def test_worker_does_not_repeat_its_predecessors_report() -> None:
     driver = installation(spec("alarms", cutoff=1), spec("closed"))
     predecessor = worker_of(driver)
     outputs = [process_records(predecessor, records([query("a", "alarms", HIGH)]))]
@@ -134,7 +135,7 @@ def test_a_worker_that_starts_after_its_predecessors_report_says_nothing_more() 
     assert not written(process_records(successor, ()), driver.topics.charges)
 
 
-def test_an_event_that_comes_again_halts_its_stream_for_good() -> None:
+def test_repeated_event_halts_its_stream_for_good() -> None:
     driver = installation(spec("alarms"), spec("others"))
     worker = worker_of(driver)
     process_records(
@@ -153,7 +154,7 @@ def test_an_event_that_comes_again_halts_its_stream_for_good() -> None:
     assert (kept["alarms"].reason or "").startswith("replayed: ")
 
 
-def test_a_successor_knows_which_events_were_answered() -> None:
+def test_successor_knows_which_events_were_answered() -> None:
     driver = installation(spec("alarms"), spec("others"))
     predecessor = worker_of(driver)
     batch = records([query("a", "others", LOW), query("b", "alarms", LOW)])
@@ -166,7 +167,7 @@ def test_a_successor_knows_which_events_were_answered() -> None:
     assert fates(third, driver.topics) == [("halted", None)]
 
 
-def test_a_checkpoint_of_another_incarnation_is_not_this_streams() -> None:
+def test_checkpoint_of_another_incarnation_is_ignored() -> None:
     earlier, later = installation(spec("alarms")), installation(spec("others"), spec("alarms"))
     predecessor = worker_of(earlier)
     outputs = process_records(predecessor, records([query("a", "alarms", HIGH)]))
@@ -174,7 +175,7 @@ def test_a_checkpoint_of_another_incarnation_is_not_this_streams() -> None:
     assert successor.streams.figures()["alarms"][:4] == ("open", 0, 0, -1)
 
 
-def test_a_stream_that_answered_nothing_yet_takes_any_offset() -> None:
+def test_stream_without_answers_accepts_any_offset() -> None:
     driver = installation(spec("alarms"), spec("late"))
     worker = worker_of(driver)
     process_records(worker, records([query("a", "alarms", LOW)], start=7))
@@ -183,7 +184,7 @@ def test_a_stream_that_answered_nothing_yet_takes_any_offset() -> None:
     ]
 
 
-def test_a_worker_with_another_key_refuses_and_records_nothing() -> None:
+def test_worker_with_another_key_refuses_and_records_nothing() -> None:
     driver = installation(spec("alarms", cutoff=3))
     stranger = worker_of(driver, key=OTHER_KEY)
     batch = records([query("a", "alarms", HIGH), query("b", "alarms", LOW)])
@@ -199,7 +200,7 @@ def test_a_worker_with_another_key_refuses_and_records_nothing() -> None:
     assert fates(later, driver.topics) == [("below", 0)]
 
 
-def test_a_worker_with_another_key_still_settles_what_is_closed() -> None:
+def test_worker_with_another_key_still_settles_closed_streams() -> None:
     driver = installation(spec("alarms"))
     predecessor = worker_of(driver)
     outputs = process_records(predecessor, records([query("a", "alarms", LOW)]))
@@ -212,7 +213,7 @@ def test_a_worker_with_another_key_still_settles_what_is_closed() -> None:
     assert (charge.state, charge.answered, charge.tops) == ("closed", 1, 0)
 
 
-def test_a_stream_is_not_answered_from_other_data_than_was_registered() -> None:
+def test_stream_is_not_answered_from_data_with_another_fingerprint() -> None:
     driver = installation(sources=[source()])
     driver.register(source("people", "table"), PEOPLE)
     driver.open(spec("people-0", "people", threshold=1000.0))
@@ -224,13 +225,13 @@ def test_a_stream_is_not_answered_from_other_data_than_was_registered() -> None:
     assert (answer.reason or "").startswith("table: ")
 
 
-def test_an_unknown_stream_cannot_be_halted() -> None:
+def test_unknown_stream_cannot_be_halted() -> None:
     driver = installation(sources=[source()])
     with pytest.raises(Refused, match="stream 'nobody' is not open on source 'feed'"):
         driver.request(HaltStream(request="r", source="feed", stream="nobody"))
 
 
-def test_a_control_event_that_this_worker_cannot_read_stops_its_stream_alone() -> None:
+def test_unreadable_control_event_stops_its_stream_alone() -> None:
     driver = installation(spec("alarms"), spec("others"))
     worker = worker_of(driver)
     later_version = Record(driver.topics.control, 0, 99, 0, b"alarms", b'{"kind": "suspended"}')

@@ -62,7 +62,7 @@ def test_intervals_are_part_of_rows_text_and_json() -> None:
     assert next(driver.answers(from_beginning=True)).interval == count.interval
 
 
-def test_an_answer_without_interval_has_no_such_field() -> None:
+def test_answer_without_interval_has_no_such_field() -> None:
     driver = driver_of(stream("s", "people", mechanism={"threshold": 100.0}))
     driver.ask("s", where="age < 30")
     [delivered] = driver.log((driver.topics.answers, 0))
@@ -96,7 +96,7 @@ def test_intervals_stay_within_public_limits() -> None:
         assert 0.0 <= result.interval[0] <= result.interval[1] <= most
 
 
-def test_a_mean_has_an_interval_within_its_range() -> None:
+def test_mean_has_an_interval_within_its_range() -> None:
     driver = driver_of(stream("s", "people", "laplace", mechanism={"answers": 4}, epsilon=2.0))
     mean = driver.ask("s", mean="age")
     nobody = driver.ask("s", mean="age", where="age = 58 AND sex = 'F' AND age < 3")

@@ -41,7 +41,7 @@ def ask(driver: Driver, stream: str, **question: Any) -> Answer:
     return answer
 
 
-def test_a_release_reads_the_same_after_a_rotation() -> None:
+def test_release_is_the_same_after_a_key_rotation() -> None:
     driver = before_rotation()
     before = ask(driver, "old", where="age < 50")
     driver.restart(SECOND)
@@ -49,7 +49,7 @@ def test_a_release_reads_the_same_after_a_rotation() -> None:
     assert (after.estimate, after.spent) == (before.estimate, before.spent)
 
 
-def test_an_open_stream_goes_on_with_the_noise_that_it_would_have_had() -> None:
+def test_open_stream_keeps_its_noise_after_a_key_rotation() -> None:
     rotated, kept = before_rotation(), before_rotation()
     for driver in (rotated, kept):
         ask(driver, "old-feed", value=5.0)
@@ -67,7 +67,8 @@ def test_new_streams_are_opened_under_the_present_key() -> None:
     assert ask(driver, "new", where="age < 50").estimate != ask(driver, "old", where="age < 50").estimate
 
 
-def test_a_table_registered_under_an_older_key_is_recognised_and_can_be_registered_again() -> None:
+def test_table_fingerprint_under_an_older_key_is_recognized() -> None:
+    """The table can also be registered again."""
     driver = before_rotation()
     driver.restart(SECOND)
     assert driver.register(TABLE, ROWS).outcome == "registered"
@@ -75,7 +76,7 @@ def test_a_table_registered_under_an_older_key_is_recognised_and_can_be_register
     assert ask(driver, "new", where="age < 50").outcome == "answer"
 
 
-def test_a_missing_key_stops_the_streams_that_need_it_and_no_others() -> None:
+def test_missing_key_stops_only_the_streams_that_need_it() -> None:
     driver = before_rotation()
     driver.restart(SECOND)
     driver.open(laplace("new-feed"))
@@ -89,7 +90,8 @@ def test_a_missing_key_stops_the_streams_that_need_it_and_no_others() -> None:
     assert ask(driver, "old-feed", value=1.0).outcome == "answer"
 
 
-def test_a_worker_knows_how_many_open_streams_it_does_not_answer_for_and_why() -> None:
+def test_worker_counts_the_open_streams_that_it_refuses() -> None:
+    """The counts are by reason, such as a missing noise key."""
     driver = before_rotation()
     driver.restart(SECOND)
     driver.open(laplace("new-feed"))
@@ -102,7 +104,7 @@ def test_a_worker_knows_how_many_open_streams_it_does_not_answer_for_and_why() -
     assert worker_of(driver, key=SECOND, tables=driver._tables).refusals() == {}
 
 
-def test_a_strange_key_answers_nothing() -> None:
+def test_worker_with_an_unknown_key_answers_nothing() -> None:
     driver = before_rotation()
     driver.restart(OTHER_KEY)
     for name, question in (("old", {"where": "age < 50"}), ("old-feed", {"value": 1.0})):

@@ -70,7 +70,8 @@ QUESTIONS: list[tuple[dict[str, Any], float]] = [
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_each_number_is_within_its_own_alpha_and_no_alpha_is_idle(neighbors: str) -> None:
+def test_laplace_answers_are_within_their_alpha(neighbors: str) -> None:
+    """No α is much larger than needed."""
     driver = driver_with(laplace(), neighbors)
     for answer, (_, truth) in zip(ask(driver, *(one for one, _ in QUESTIONS)), QUESTIONS, strict=True):
         assert answer.estimate is not None
@@ -96,7 +97,7 @@ def test_noise_fits_the_values_that_the_predicate_leaves(neighbors: str) -> None
     assert (one.estimate, one.alpha) == (30.0, 0.0)
 
 
-def test_a_share_of_a_private_number_of_rows_is_as_exact_as_of_a_public_one() -> None:
+def test_share_of_private_rows_is_as_exact_as_of_public_rows() -> None:
     question = {"fraction": True, "where": "sex = 'F'"}
     [public] = ask(driver_with(laplace(), "replace"), question)
     [private] = ask(driver_with(laplace(), "add-remove"), question)
@@ -142,7 +143,8 @@ def test_sums_of_a_constant_attribute_have_noise(low: int, where: str) -> None:
 
 
 @pytest.mark.parametrize(("neighbors", "wider"), [("add-remove", 1), ("replace", 2)])
-def test_groups_come_in_row_major_order_with_noise_that_fits_them_together(neighbors: str, wider: int) -> None:
+def test_laplace_groups_are_in_row_major_order(neighbors: str, wider: int) -> None:
+    """The noise fits the groups together."""
     [answer] = ask(driver_with(laplace(), neighbors), {"group_by": ["sex", "age"], "where": "age < 2"})
     assert answer.estimates is not None
     truths = np.zeros((2, 100))
@@ -153,7 +155,7 @@ def test_groups_come_in_row_major_order_with_noise_that_fits_them_together(neigh
     assert np.abs(np.array(answer.estimates) - truths.ravel()).max() <= answer.alpha
 
 
-def test_every_answer_is_charged_until_the_grant_is_used_and_then_the_stream_is_halted() -> None:
+def test_laplace_charges_every_answer_until_the_stream_halts() -> None:
     driver = driver_with(laplace())
     answers = ask(driver, *[{"where": "TRUE"}] * (ANSWERS + 2))
     assert [answer.tops_left for answer in answers[:ANSWERS]] == list(range(ANSWERS - 1, -1, -1))
@@ -165,7 +167,7 @@ def test_every_answer_is_charged_until_the_grant_is_used_and_then_the_stream_is_
     assert driver.budget("people").spent.epsilon == EPSILON
 
 
-def test_what_was_not_used_is_refunded() -> None:
+def test_laplace_refunds_unused_answers() -> None:
     driver = driver_with(laplace())
     ask(driver, {"where": "TRUE"}, {"where": "TRUE"})
     driver.close("people", "s")
@@ -185,7 +187,7 @@ def test_what_was_not_used_is_refunded() -> None:
         ({"group_by": ["sex", "sex"]}, "group_by: "),
     ],
 )
-def test_a_question_that_does_not_fit_is_rejected_at_no_cost(question: dict[str, Any], words: str) -> None:
+def test_laplace_rejects_an_invalid_question_without_a_charge(question: dict[str, Any], words: str) -> None:
     driver = driver_with(laplace())
     rejected, answered = ask(driver, question, {"where": "TRUE"})
     assert rejected.outcome == "rejected"
@@ -194,7 +196,7 @@ def test_a_question_that_does_not_fit_is_rejected_at_no_cost(question: dict[str,
     assert answered.tops_left == ANSWERS - 1
 
 
-def test_a_vector_of_trusted_values_has_noise_that_fits_all_of_them() -> None:
+def test_vector_of_trusted_values_has_noise_for_all_of_them() -> None:
     driver = driver_with(laplace("feed", dimensions=3))
     three, one, four = ask(driver, {"values": [1.0, 2.0, 3.0]}, {"value": 5.0}, {"values": [0.0] * 4})
     assert three.estimates is not None
@@ -206,7 +208,7 @@ def test_a_vector_of_trusted_values_has_noise_that_fits_all_of_them() -> None:
     assert "values: 4 values, and the stream takes at most 3" in (four.reason or "")
 
 
-def test_a_vectors_noise_is_that_of_the_events_words_one_draw_after_the_other() -> None:
+def test_noise_of_a_vector_is_drawn_in_order_from_the_events_words() -> None:
     driver = driver_with(laplace("feed", dimensions=3))
     [answer] = ask(driver, {"values": [1.0, 2.0, 3.0]})
     definition = definition_of(driver)
@@ -231,7 +233,7 @@ def definition_of(driver: Driver) -> Control:
     return adapter.validate_json(driver.records(driver.topics.control)[-1].value or b"")
 
 
-def test_how_questions_are_batched_and_a_restart_between_them_change_no_answer() -> None:
+def test_laplace_answers_do_not_depend_on_batches_and_restarts() -> None:
     questions = [one for one, _ in QUESTIONS]
     together = ask(driver_with(laplace()), *questions)
     driver = driver_with(laplace())
@@ -243,7 +245,7 @@ def test_how_questions_are_batched_and_a_restart_between_them_change_no_answer()
     assert apart == together
 
 
-def test_noise_too_wide_for_the_sampler_is_refused_before_anything_is_charged() -> None:
+def test_noise_too_wide_for_the_sampler_is_refused_uncharged() -> None:
     driver = Driver(KEY, partitions=1)
     wide = {"kind": "integers", "minimum": 0, "maximum": 1_000_000}
     driver.register({**table(), "attributes": {"age": wide}}, {"age": AGES})
@@ -294,7 +296,7 @@ def gaussian_noise(driver: Driver, variances: Sequence[int | Fraction]) -> list[
         ("replace", {"group_by": ["sex"]}, [2, 2]),
     ],
 )
-def test_gaussian_noise_of_counts_fits_how_far_one_person_moves_them(
+def test_gaussian_noise_of_counts_fits_the_move_of_one_person(
     neighbors: str, question: dict[str, Any], variances: list[int]
 ) -> None:
     driver = driver_with(many(), neighbors)
@@ -314,7 +316,7 @@ def test_gaussian_noise_of_a_vector_fits_its_root() -> None:
     assert answer.estimates == tuple(((np.array([4, 8, 12]) + noise) * 0.25).tolist())
 
 
-def test_gaussian_noise_of_a_quotient_has_half_of_the_precision_for_each_number() -> None:
+def test_gaussian_quotient_gives_half_the_precision_to_each_number() -> None:
     driver = driver_with(many())
     [answer] = ask(driver, {"mean": "age"})
     # The sum of distances from 49 moves by up to 50.
@@ -330,7 +332,8 @@ def test_gaussian_noise_of_hits_and_misses_is_that_of_one_count() -> None:
     assert abs((answer.estimate or 0.0) - 0.75) <= (answer.alpha or 0.0)
 
 
-def test_gaussian_noise_has_no_price_of_its_own_and_is_never_asked_for_less() -> None:
+def test_gaussian_answers_all_cost_the_same() -> None:
+    """An alpha changes neither the price nor the noise; one that is too small is refused."""
     loose, tight = ask(driver_with(many()), {"where": "age < 50", "alpha": 1e6}, {"where": "TRUE", "alpha": 1.0})
     assert (loose.outcome, loose.price) == ("answer", None)
     assert (loose.alpha or 0.0) < 1e6

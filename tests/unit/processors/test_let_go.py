@@ -11,7 +11,8 @@ from tests.builders import KEY, parse_source
 from tests.unit.processors.refreshes import GOING_ON, KEEPING, NEW, OLD, SOURCE, ask, service, spec
 
 
-def test_a_version_is_let_go_of_when_no_stream_answers_from_it_and_its_ended_streams_still_say_why() -> None:
+def test_table_version_without_open_streams_is_released() -> None:
+    """Its ended streams still give their reason."""
     driver = service(*GOING_ON, *KEEPING)
     driver.open({**spec("laplace"), "stream": "dry", "mechanism": {"kind": "laplace", "answers": 1}})
     driver.ask("dry", where="TRUE")
@@ -32,7 +33,7 @@ def test_a_version_is_let_go_of_when_no_stream_answers_from_it_and_its_ended_str
     assert driver.ask("dry", where="TRUE").version == 4
 
 
-def test_a_version_whose_only_stream_has_run_dry_is_let_go_of_too() -> None:
+def test_table_version_of_an_exhausted_stream_is_released() -> None:
     driver = service()
     driver.open({**spec("laplace"), "mechanism": {"kind": "laplace", "answers": 1}})
     ask(driver, "laplace")
@@ -42,7 +43,7 @@ def test_a_version_whose_only_stream_has_run_dry_is_let_go_of_too() -> None:
     assert version() is None
 
 
-def test_an_ended_stream_says_why_where_its_table_is_not_read_any_more() -> None:
+def test_ended_stream_gives_its_reason_without_its_table() -> None:
     driver = Driver(KEY)
     for source in ("people", "others"):
         driver.register({**SOURCE, "source": source, "neighbors": "replace"}, OLD)

@@ -28,7 +28,7 @@ def width(result: Result) -> float:
     return result.interval[1] - result.interval[0]
 
 
-def test_a_measured_share_has_the_error_of_its_count() -> None:
+def test_measured_share_has_the_error_of_its_count() -> None:
     driver = opened()
     count, share = driver.ask("s", where="z = 1"), driver.ask("s", where="z = 1", fraction=True)
     rate = driver.ask("s", rate="z = 1")
@@ -42,7 +42,7 @@ def test_a_measured_share_has_the_error_of_its_count() -> None:
     assert width(share) * ROWS < 1.3 * width(count)
 
 
-def test_a_share_that_is_measured_afresh_publishes_its_count() -> None:
+def test_newly_measured_share_publishes_its_count() -> None:
     driver = opened(warm_start=0)
     first = driver.ask("s", where=RARE, fraction=True)
     truth = X.count(4) / ROWS
@@ -60,7 +60,7 @@ def test_a_share_that_is_measured_afresh_publishes_its_count() -> None:
     assert first.alpha * ROWS < 1.5 * count.alpha
 
 
-def test_a_restore_repeats_the_answers_to_shares() -> None:
+def test_restore_repeats_the_answers_to_shares() -> None:
     asked: list[dict[str, Any]] = [
         {"where": where, "fraction": True} for where in (RARE, "z = 1", "x < 3 AND y < 3", RARE)
     ]
@@ -73,7 +73,7 @@ def test_a_restore_repeats_the_answers_to_shares() -> None:
     assert found == answers
 
 
-def test_a_share_of_public_rows_is_a_count_divided_by_them() -> None:
+def test_share_of_public_rows_is_a_count_divided_by_them() -> None:
     driver = opened("replace")
     count, share = driver.ask("s", where="z = 1"), driver.ask("s", where="z = 1", fraction=True)
     assert share.estimate == pytest.approx((count.estimate or 0.0) / ROWS)

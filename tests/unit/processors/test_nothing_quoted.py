@@ -82,7 +82,7 @@ def vars_of(driver: Driver) -> list[str]:
 
 @given(mutant=mutants, cut=st.integers(0, 40))
 @settings(deadline=None, max_examples=150)
-def test_no_part_of_a_refused_query_is_public(mutant: dict[str, Any], cut: int) -> None:
+def test_refused_query_is_not_quoted_in_public(mutant: dict[str, Any], cut: int) -> None:
     driver = SHARED
     event = json.dumps(mutant).encode()
     for one in (event, event[: max(0, len(event) - cut)]):
@@ -112,7 +112,7 @@ SHARED = new_driver()
         ),
     ],
 )
-def test_who_asks_is_told_where_and_what_to_mend(event: dict[str, Any], words: str) -> None:
+def test_rejection_names_the_place_and_the_remedy(event: dict[str, Any], words: str) -> None:
     stream = "sums" if "group_by" in event else "people-0"
     told = SHARED.send(0, json.dumps({"id": "a", "stream": stream, **event}).encode())
     assert told is not None
@@ -131,7 +131,7 @@ def test_who_asks_is_told_where_and_what_to_mend(event: dict[str, Any], words: s
         b'{"' + MARKER.encode(),
     ],
 )
-def test_no_part_of_a_refused_request_is_public(request_bytes: bytes) -> None:
+def test_refused_request_is_not_quoted_in_public(request_bytes: bytes) -> None:
     service = ready()
     service.send(
         json.dumps({"kind": "register", "request": "0", "source": source("people", "table", path="none")}).encode()
@@ -164,7 +164,7 @@ def test_planner_errors_refuse_without_their_message(
     assert "Alice" not in str(line)
 
 
-def test_a_fault_beside_the_planner_refuses_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_outside_the_planner_refuses_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any other error fails the task, which retries the request; it does not refuse the request."""
 
     def breaks(*_: object) -> None:

@@ -44,7 +44,8 @@ def opened(made: Driver, mechanism: dict[str, Any], name: str = "s", epsilon: fl
     return made
 
 
-def test_counts_are_of_the_rows_that_count_and_people_are_counted_by_all_of_theirs() -> None:
+def test_counts_of_people_use_all_their_rows() -> None:
+    """Counts of rows use only the rows within the contribution bound."""
     made = opened(driver(), {"kind": "laplace", "answers": 9})
     men, women = (made.ask("s", where=f"sex = '{sex}'").estimate for sex in "MF")
     assert made.ask("s", where="TRUE").estimate == 5
@@ -56,7 +57,8 @@ def test_counts_are_of_the_rows_that_count_and_people_are_counted_by_all_of_thei
     assert made.ask("s", people=True, where="sex = 'M'").estimate == 2
 
 
-def test_a_count_of_people_has_the_noise_of_one_row_however_many_count() -> None:
+def test_count_of_people_has_the_noise_of_one_row() -> None:
+    """The contribution bound does not change it."""
     alphas = []
     for contribution in (1, 10):
         made = opened(driver(contribution=contribution), {"kind": "laplace", "answers": 2}, epsilon=1.0)
@@ -68,7 +70,8 @@ def test_a_count_of_people_has_the_noise_of_one_row_however_many_count() -> None
     assert wide > 9 * rows
 
 
-def test_a_stream_for_people_alone_is_planned_for_one_and_takes_nothing_else() -> None:
+def test_stream_of_people_alone_is_planned_for_one_row() -> None:
+    """It refuses all other questions."""
     made = driver(contribution=10)
     for number, fields in enumerate(({}, {"people": True})):
         opened(made, {"kind": "above_threshold", "threshold": 0.0, **fields}, f"s{number}", 1.0)
@@ -95,7 +98,7 @@ def test_a_stream_for_people_alone_is_planned_for_one_and_takes_nothing_else() -
         {"kind": "sparse_pmw", "attributes": ["sex"], "rows": 10},
     ],
 )
-def test_what_is_about_rows_alone_refuses_people_in_words(mechanism: dict[str, Any]) -> None:
+def test_questions_of_rows_alone_refuse_people_in_words(mechanism: dict[str, Any]) -> None:
     made = opened(driver(), mechanism)
     answer = made.ask("s", people=True, outcomes=True)
     assert (answer.outcome, answer.spent) == ("rejected", None)
@@ -108,7 +111,7 @@ def test_candidates_may_be_people() -> None:
     assert made.ask("s", candidates=named).choice == "all"
 
 
-def test_a_table_without_persons_counts_a_row_for_each() -> None:
+def test_table_without_persons_counts_a_person_for_each_row() -> None:
     made = driver(person=None, contribution=1)
     opened(made, {"kind": "laplace", "answers": 3})
     assert made.ask("s", people=True).estimate == made.ask("s", where="TRUE").estimate == len(MORE)
@@ -130,7 +133,7 @@ def test_distinct_persons_in_sql_are_exact_for_many_rows() -> None:
         made.sql("SELECT COUNT(DISTINCT sex) FROM visits")
 
 
-def test_nothing_public_tells_whether_somebody_had_more_rows_than_count() -> None:
+def test_public_outputs_do_not_depend_on_rows_beyond_the_bound() -> None:
     """Equal rows beyond the bound change no true answer; plans, promises and refusals are equal for all rows."""
     mechanisms: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({"kind": "laplace", "answers": 2}, {"where": "sex = 'F'"}),
@@ -154,7 +157,8 @@ def test_nothing_public_tells_whether_somebody_had_more_rows_than_count() -> Non
     assert told[0] == told[1] == told[2]
 
 
-def test_the_number_of_people_is_public_where_one_is_replaced_and_of_rows_never() -> None:
+def test_number_of_people_is_public_if_one_is_replaced() -> None:
+    """The number of rows is never public if a person may have several."""
     made = driver([*MORE, *MORE], contribution=1, neighbors="replace")
     opened(made, {"kind": "laplace"})
     assert made.ask("s", where="TRUE", fraction=True).estimate == 1.0
@@ -170,7 +174,7 @@ def test_the_number_of_people_is_public_where_one_is_replaced_and_of_rows_never(
                 opened(made, mechanism)
 
 
-def test_answers_are_the_same_after_a_crash_and_when_asked_once_more() -> None:
+def test_people_answers_are_the_same_after_crash_and_redelivery() -> None:
     made = opened(driver(), {"kind": "laplace", "answers": 5}, epsilon=1.0)
     first = made.ask("s", where="sex = 'F'")
     made.crash()
@@ -220,7 +224,7 @@ def test_alerts_of_a_bounded_source_carry_how_many_rows_count() -> None:
     assert message["data"]["counted"] == ROWS_OF_ONE
 
 
-def test_a_check_counts_the_rows_that_are_beyond_what_counts(tmp_path: Any) -> None:
+def test_check_counts_rows_beyond_the_contribution(tmp_path: Any) -> None:
     path = tmp_path / "visits.csv"
     path.write_text("who,sex\nann,F\nann,M\nann,M\nben,M\n,F\n")
     declared = parse_source(visits(2))
@@ -249,7 +253,7 @@ def test_check_counts_the_rows_that_services_count(tmp_path: Any) -> None:
     assert "3 (30 %) are left out; 5 (50 %) count" in " ".join(shown.split())
 
 
-def test_a_simulation_measures_errors_of_the_rows_that_its_own_key_counts() -> None:
+def test_simulation_measures_errors_of_the_rows_that_its_key_counts() -> None:
     declared = parse_source(visits(3))
     made = opened(driver(), {"kind": "laplace", "answers": 3})
     spec = made.grant("visits", "s").spec

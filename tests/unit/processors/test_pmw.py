@@ -88,7 +88,7 @@ NOTHING_FIRST = {"warm_start": 0, "updates": 12}
 
 
 @pytest.mark.parametrize("mechanism", [{}, {"warm_start": 1}, NOTHING_FIRST], ids=["auto", "one", "nothing"])
-def test_every_answer_is_within_the_alpha_that_it_names(mechanism: dict[str, Any]) -> None:
+def test_pmw_answers_are_within_their_alpha(mechanism: dict[str, Any]) -> None:
     made = conditions(300)
     answers = driver(spec(mechanism=mechanism)).ask_many(asked(made))
     assert {answer.outcome for answer in answers} == {"answer"}
@@ -100,7 +100,8 @@ def test_every_answer_is_within_the_alpha_that_it_names(mechanism: dict[str, Any
     assert max(answer.alpha or 0.0 for answer in told) < ROWS / 10
 
 
-def test_a_whole_marginal_is_measured_so_that_what_follows_about_it_is_free() -> None:
+def test_pmw_measures_a_whole_marginal_once() -> None:
+    """Later questions about it are free."""
     made = driver(spec(mechanism=NOTHING_FIRST))
     first = made.ask_many([{"id": "a", "stream": "pmw", "where": "age < 3 AND sex = 'F'"}])[0]
     assert first.basis == "noisy"
@@ -113,7 +114,8 @@ def test_a_whole_marginal_is_measured_so_that_what_follows_about_it_is_free() ->
         assert within(answer, sum(row["age"] == age and row["sex"] == "M" for row in TABLE))
 
 
-def test_the_first_answer_pays_for_the_opening_and_only_tops_are_charged_after() -> None:
+def test_pmw_charges_the_opening_and_tops_alone() -> None:
+    """The opening is charged with the first answer."""
     answers = driver(spec(mechanism={"warm_start": 1, "updates": 12})).ask_many(asked(conditions(200)))
     before = answers[0]
     assert before.spent is not None
@@ -132,7 +134,7 @@ def test_the_first_answer_pays_for_the_opening_and_only_tops_are_charged_after()
         assert before.spent is not None
 
 
-def test_a_question_repeated_has_its_answer_repeated_for_nothing() -> None:
+def test_repeated_question_to_pmw_gets_the_same_answer_free() -> None:
     made = driver(spec())
     made.ask_many(asked(conditions(100)))
     first = made.ask_many([{"id": "a", "stream": "pmw", "where": "age >= 5 AND sex = 'F' AND town = 1"}])[0]
@@ -143,7 +145,7 @@ def test_a_question_repeated_has_its_answer_repeated_for_nothing() -> None:
     assert {(one.estimate, one.alpha, one.spent) for one in again} == {(first.estimate, first.alpha, first.spent)}
 
 
-def test_crashes_batches_and_lost_memory_change_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pmw_answers_do_not_depend_on_crashes_batches_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     questions = asked(conditions(120))
     mechanism = {"warm_start": 1, "updates": 12}
     whole = driver(spec(mechanism=mechanism)).ask_many(questions)
@@ -161,7 +163,7 @@ def test_crashes_batches_and_lost_memory_change_no_answer(monkeypatch: pytest.Mo
     assert [*forgetful.ask_many(questions[:30]), *forgetful.ask_many(questions[30:])] == whole
 
 
-def test_an_aborted_batch_is_answered_again_with_the_same_bytes() -> None:
+def test_aborted_batch_is_answered_with_the_same_bytes() -> None:
     made = driver(spec(mechanism=NOTHING_FIRST))
     made.ask_many(asked(conditions(5, seed=2)))
     answers = made.ask_many(asked(conditions(60)))
@@ -169,7 +171,8 @@ def test_an_aborted_batch_is_answered_again_with_the_same_bytes() -> None:
     assert made.redeliver() == answers
 
 
-def test_the_changelog_holds_one_small_record_for_each_measurement_and_no_estimate() -> None:
+def test_pmw_changelog_has_a_small_record_for_each_measurement() -> None:
+    """It does not contain the estimate."""
     made = driver(spec(mechanism=NOTHING_FIRST))
     answers = made.ask_many(asked(conditions(150)))
     written = updates_in(made)
@@ -178,7 +181,7 @@ def test_the_changelog_holds_one_small_record_for_each_measurement_and_no_estima
     assert max(len(record.value or b"") for record in made.records(made.topics.state)) < 300
 
 
-def test_a_stream_that_lost_a_measurement_does_not_answer() -> None:
+def test_pmw_stream_that_lost_a_measurement_does_not_answer() -> None:
     made = driver(spec(mechanism=NOTHING_FIRST))
     made.ask_many(asked(conditions(20)))
     log = made._logs[made.topics.state, 0]
@@ -190,7 +193,7 @@ def test_a_stream_that_lost_a_measurement_does_not_answer() -> None:
     assert "changelog lacks updates" in late.reason
 
 
-def test_stream_ends_after_its_last_top_if_asked_to() -> None:
+def test_pmw_stream_ends_after_its_last_top_on_request() -> None:
     made = driver(spec(mechanism={"warm_start": 0, "updates": 2, "beyond": "end"}))
     answers = made.ask_many(asked(conditions(100)))
     assert sum(answer.basis == "noisy" for answer in answers) == 2
@@ -198,7 +201,7 @@ def test_stream_ends_after_its_last_top_if_asked_to() -> None:
     assert answers[-1].reason == "exhausted: all 2 measurements of the estimate are made"
 
 
-def test_every_question_after_the_last_top_gets_a_free_number() -> None:
+def test_pmw_question_after_the_last_top_gets_a_free_number() -> None:
     """By default, the stream does not end: later answers have no promise and cost nothing."""
     made = driver(spec(mechanism={"warm_start": 0, "updates": 2}))
     answers = made.ask_many(asked(conditions(100)))
@@ -217,9 +220,7 @@ def test_every_question_after_the_last_top_gets_a_free_number() -> None:
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("mechanism", [{}, NOTHING_FIRST], ids=["auto", "nothing"])
-def test_sums_means_fractions_groups_and_terms_keep_to_their_alpha(
-    neighbors: str, mechanism: dict[str, Any]
-) -> None:
+def test_pmw_answers_of_every_form_are_within_their_alpha(neighbors: str, mechanism: dict[str, Any]) -> None:
     made = driver(spec(mechanism=mechanism, epsilon=20.0), neighbors=neighbors)
     women = [row for row in TABLE if row["sex"] == "F"]
     old = [row for row in TABLE if row["age"] >= 4]
@@ -258,14 +259,14 @@ def test_sums_means_fractions_groups_and_terms_keep_to_their_alpha(
     assert made.redeliver() == answers
 
 
-def test_a_group_by_costs_one_top_whatever_the_number_of_its_cells() -> None:
+def test_pmw_group_by_costs_one_top_for_any_number_of_cells() -> None:
     made = driver(spec(mechanism=NOTHING_FIRST))
     answer = made.ask_many([{"id": "g", "stream": "pmw", "group_by": ["age", "town"]}])[0]
     assert (answer.basis, len(answer.estimates or ())) == ("noisy", AGES * TOWNS)
     assert len(updates_in(made)) == 1
 
 
-def test_any_number_of_attributes_will_do_as_long_as_a_question_names_few() -> None:
+def test_pmw_accepts_many_attributes_with_few_per_question() -> None:
     wide = {f"a{place}": [(row * (place + 3) + row // 7) % 50 for row in range(500)] for place in range(12)}
     made = Driver(KEY, partitions=1)
     attributes = dict.fromkeys(wide, 50)
@@ -285,13 +286,14 @@ def test_any_number_of_attributes_will_do_as_long_as_a_question_names_few() -> N
     )
 
 
-def test_where_neighbours_replace_a_row_the_number_of_rows_is_public_and_marginals_have_twice_the_noise() -> None:
+def test_pmw_marginals_have_twice_the_noise_under_replace() -> None:
+    """The number of rows is public there."""
     made = driver(spec(), neighbors="replace")
     control = json.loads(made.records(made.topics.control)[-1].value or b"")["calibration"]
     assert (control["epsilon_rows"], control["marginal_sensitivity"]) == (0.0, 2)
 
 
-def test_terms_that_come_to_the_same_question_share_its_noise() -> None:
+def test_equivalent_terms_share_their_noise() -> None:
     made = conditions(60)
     once = driver(spec(mechanism=NOTHING_FIRST)).ask_many(asked(made))
     halves = driver(spec(mechanism=NOTHING_FIRST)).ask_many(
@@ -334,9 +336,8 @@ def test_terms_that_come_to_the_same_question_share_its_noise() -> None:
         ({"group_by": ["sex", "sex"]}, "malformed: group_by: an attribute is named twice; name it once"),
     ],
 )
-def test_what_cannot_be_asked_is_rejected_with_the_remedy_and_costs_nothing(
-    question: dict[str, Any], reason: str
-) -> None:
+def test_invalid_question_to_pmw_is_rejected_with_the_remedy(question: dict[str, Any], reason: str) -> None:
+    """It costs nothing."""
     made = driver(spec())
     answer = made.ask_many([{"id": "bad", "stream": "pmw", **question}])[0]
     assert answer.outcome == "rejected"
@@ -354,12 +355,12 @@ def test_what_cannot_be_asked_is_rejected_with_the_remedy_and_costs_nothing(
         ({"attributes": ["age", "age"]}, "mechanism.attributes: the list contains an attribute twice"),
     ],
 )
-def test_what_cannot_be_opened_is_refused_with_the_remedy(changed: dict[str, Any], message: str) -> None:
+def test_invalid_pmw_opening_is_refused_with_the_remedy(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(Refused, match=message):
         driver(spec(mechanism=changed))
 
 
-def test_one_who_leaves_early_gets_back_what_was_not_spent() -> None:
+def test_stream_closed_early_refunds_the_unspent_amount() -> None:
     made = driver(spec(mechanism={"warm_start": 1}))
     spent = made.ask_many(asked(conditions(30)))[-1].spent
     assert spent is not None
@@ -368,7 +369,7 @@ def test_one_who_leaves_early_gets_back_what_was_not_spent() -> None:
     assert made.budget("people").spent.epsilon == pytest.approx(spent.epsilon)
 
 
-def test_streams_of_a_partition_keep_measurements_of_their_own() -> None:
+def test_pmw_streams_of_a_partition_keep_separate_measurements() -> None:
     names = ("one", "two")
     made = conditions(60)
     together = driver(*(spec(name, mechanism=NOTHING_FIRST) for name in names)).ask_many(
@@ -378,15 +379,13 @@ def test_streams_of_a_partition_keep_measurements_of_their_own() -> None:
     assert noisy[0] != noisy[1]
 
 
-def test_words_of_before_still_make_a_specification() -> None:
+def test_pmw_specification_accepts_updates_without_warm_start() -> None:
     made = parse_stream(stream("s", "t", "pmw", mechanism={"attributes": ["a"], "updates": 9}))
     assert made.mechanism.model_dump()["warm_start"] == "auto"
 
 
 @pytest.mark.parametrize(("count", "size"), [(18, 2), (9, 4)])
-def test_questions_over_many_small_attributes_take_memory_in_proportion_to_their_cells(
-    count: int, size: int
-) -> None:
+def test_questions_over_many_small_attributes_need_little_memory(count: int, size: int) -> None:
     """Cumulated sums over 18 attributes with two values would have 1,478 numbers per cell."""
     names = [f"a{number}" for number in range(count)]
     random = np.random.default_rng(3)

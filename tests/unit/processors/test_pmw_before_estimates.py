@@ -54,7 +54,7 @@ def without(answer: dict[str, Any], names: set[str]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name not in names}
 
 
-def test_their_questions_get_the_very_answers_that_they_got() -> None:
+def test_streams_before_estimates_repeat_their_answers() -> None:
     made = worker(records("control"))
     queries = records("queries")
     answers = [
@@ -76,7 +76,7 @@ def test_their_questions_get_the_very_answers_that_they_got() -> None:
     assert "noisy" in {answer["basis"] for answer in answers}
 
 
-def test_they_are_restored_from_the_changelog_of_before() -> None:
+def test_streams_before_estimates_are_restored() -> None:
     live = worker(records("control"))
     process_records(live, records("queries"))
     restored = worker(records("control"), records("state"))

@@ -56,9 +56,7 @@ def answers(neighbors: str, mechanism: dict[str, Any], asked: list[str]) -> tupl
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("mechanism", [{"warm_start": 0, "updates": 12}, {"warm_start": 1}, {"warm_start": 2}])
-def test_an_answer_does_not_depend_on_how_its_question_is_written(
-    neighbors: str, mechanism: dict[str, Any]
-) -> None:
+def test_count_of_a_range_does_not_depend_on_its_notation(neighbors: str, mechanism: dict[str, Any]) -> None:
     mechanism = {**mechanism, "beyond": "unpromised"}
     asked = questions(3)
     plain, driver = answers(neighbors, mechanism, asked)

@@ -88,7 +88,7 @@ def updates_in(made: Driver) -> list[dict[str, Any]]:
     return [json.loads(one.value or b"") for one in records]
 
 
-def test_every_answer_is_within_the_alpha_that_it_names() -> None:
+def test_worst_case_answers_are_within_their_alpha() -> None:
     asked = questions(300)
     answers = driver(spec()).ask_many(asked)
     assert {"noisy", "hypothesis"} == set(bases(answers))
@@ -99,7 +99,8 @@ def test_every_answer_is_within_the_alpha_that_it_names() -> None:
         assert abs(answer.estimate - count) <= answer.alpha < ROWS / 2
 
 
-def test_only_corrections_are_charged_and_the_answer_says_how_many_are_left() -> None:
+def test_worst_case_charges_corrections_alone() -> None:
+    """The answer says how many are left."""
     answers = driver(spec()).ask_many(questions(300))
     before = answers[0]
     for answer in answers[1:]:
@@ -115,7 +116,7 @@ def test_only_corrections_are_charged_and_the_answer_says_how_many_are_left() ->
         before = answer
 
 
-def test_a_question_repeated_on_an_unchanged_hypothesis_has_its_answer_repeated_for_nothing() -> None:
+def test_repeated_question_on_an_unchanged_hypothesis_is_free() -> None:
     made = driver(spec())
     made.ask_many(questions(200))
     first = made.ask_many([{"id": "a", "stream": "pmw", "where": "age >= 5 AND sex = 'F'"}])[0]
@@ -129,7 +130,7 @@ def test_a_question_repeated_on_an_unchanged_hypothesis_has_its_answer_repeated_
     }
 
 
-def test_crashes_and_batches_change_no_answer() -> None:
+def test_worst_case_answers_do_not_depend_on_crashes_and_batches() -> None:
     asked = questions(240)
     whole = driver(spec()).ask_many(asked)
     parts = driver(spec())
@@ -143,7 +144,7 @@ def test_crashes_and_batches_change_no_answer() -> None:
 @pytest.mark.parametrize(
     ("module", "name"), [(hypothesis_family, "HYPOTHESIS_CACHE_BYTES"), (family, "STATE_CACHE_BYTES")]
 )
-def test_evicted_hypotheses_and_states_are_built_again_the_same(
+def test_evicted_hypotheses_and_states_are_rebuilt_equal(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
 ) -> None:
     asked = questions(120)
@@ -153,7 +154,7 @@ def test_evicted_hypotheses_and_states_are_built_again_the_same(
     assert [forgetful.ask_many([one])[0] for one in asked] == whole
 
 
-def test_an_aborted_batch_is_answered_again_with_the_same_bytes() -> None:
+def test_aborted_batch_of_worst_case_is_answered_with_the_same_bytes() -> None:
     made = driver(spec())
     made.ask_many(questions(30, seed=2))
     answers = made.ask_many(questions(200))
@@ -161,7 +162,8 @@ def test_an_aborted_batch_is_answered_again_with_the_same_bytes() -> None:
     assert made.redeliver() == answers
 
 
-def test_the_changelog_holds_one_small_record_for_each_update_and_no_hypothesis() -> None:
+def test_worst_case_changelog_has_a_small_record_for_each_update() -> None:
+    """It does not contain the hypothesis."""
     made = driver(spec())
     answers = made.ask_many(questions(300))
     written = updates_in(made)
@@ -173,7 +175,7 @@ def test_the_changelog_holds_one_small_record_for_each_update_and_no_hypothesis(
     assert max(len(record.value or b"") for record in made.records(made.topics.state)) < 300
 
 
-def test_streams_of_a_partition_keep_hypotheses_of_their_own() -> None:
+def test_worst_case_streams_of_a_partition_keep_separate_hypotheses() -> None:
     asked = questions(150)
     names = ("one", "two", "three")
     together = driver(*(spec(name) for name in names)).ask_many(
@@ -188,7 +190,7 @@ def test_streams_of_a_partition_keep_hypotheses_of_their_own() -> None:
         assert all(abs(x - y) < ROWS / 2 for x, y in zip(own, truth(asked), strict=True) if x is not None)
 
 
-def test_a_stream_whose_updates_are_used_up_halts() -> None:
+def test_worst_case_stream_halts_after_its_last_update() -> None:
     # The table has far more rows than the plan assumes, so errors are larger than planned.
     made = driver(spec(mechanism={"rows": 100, "gap": 0.75, "beyond": "end"}))
     answers = made.ask_many(questions(200))
@@ -202,7 +204,7 @@ def test_a_stream_whose_updates_are_used_up_halts() -> None:
     assert made.ask_many([{"id": "late", "stream": "pmw", "where": "TRUE"}])[0].outcome == "halted"
 
 
-def test_fractions_are_of_the_noisy_number_of_rows_and_keep_to_their_alpha() -> None:
+def test_worst_case_fractions_divide_by_noisy_rows_within_alpha() -> None:
     made = driver(spec())
     asked = questions(100)
     answers = made.ask_many({**one, "fraction": True} for one in asked)
@@ -214,12 +216,12 @@ def test_fractions_are_of_the_noisy_number_of_rows_and_keep_to_their_alpha() -> 
         assert abs(answer.estimate - count / ROWS) <= answer.alpha < 0.6
 
 
-def test_where_neighbours_replace_a_row_the_number_of_rows_is_public_and_exact() -> None:
+def test_number_of_rows_is_public_and_exact_under_replace() -> None:
     made = driver(spec(mechanism={"rows": ROWS}), neighbors="replace")
     assert made.ask_many([{"id": "all", "stream": "pmw", "where": "TRUE"}])[0].estimate == ROWS
 
 
-def test_weighted_sums_are_answered_within_their_alpha() -> None:
+def test_weighted_sums_are_within_their_alpha() -> None:
     made = driver(spec())
     terms = [
         {"where": "age < 3", "weight": 0.5},
@@ -236,7 +238,7 @@ def test_weighted_sums_are_answered_within_their_alpha() -> None:
     assert made.redeliver() == [answer]
 
 
-def test_terms_that_come_to_the_same_question_share_its_noise() -> None:
+def test_equivalent_terms_to_worst_case_share_their_noise() -> None:
     made = driver(spec())
     asked = questions(150)
     once = driver(spec()).ask_many(asked)
@@ -284,9 +286,8 @@ def test_terms_that_come_to_the_same_question_share_its_noise() -> None:
         ),
     ],
 )
-def test_what_cannot_be_asked_is_rejected_with_the_remedy_and_costs_nothing(
-    question: dict[str, Any], reason: str
-) -> None:
+def test_invalid_question_to_worst_case_is_rejected_with_the_remedy(question: dict[str, Any], reason: str) -> None:
+    """It costs nothing."""
     made = driver(spec())
     answer = made.ask_many([{"id": "bad", "stream": "pmw", **question}])[0]
     assert answer.outcome == "rejected"
@@ -295,7 +296,7 @@ def test_what_cannot_be_asked_is_rejected_with_the_remedy_and_costs_nothing(
     assert made.ask_many([{"id": "good", "stream": "pmw", "where": "TRUE"}])[0].index == 0
 
 
-def test_weights_beyond_one_are_taken_where_no_row_has_more_than_one() -> None:
+def test_terms_may_have_weights_beyond_one_if_their_sum_does_not() -> None:
     terms = [{"where": "age < 10", "weight": 2.0}, {"where": "age < 10 AND TRUE", "weight": -1.5}]
     assert driver(spec()).ask_many([{"id": "ok", "stream": "pmw", "terms": terms}])[0].outcome == "answer"
 
@@ -308,19 +309,19 @@ def test_weights_beyond_one_are_taken_where_no_row_has_more_than_one() -> None:
         ({"attributes": ["age", "age"]}, "mechanism.attributes: the list contains an attribute twice"),
     ],
 )
-def test_what_cannot_be_opened_is_refused_with_the_remedy(changed: dict[str, Any], message: str) -> None:
+def test_invalid_worst_case_opening_is_refused_with_the_remedy(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(Refused, match=message):
         driver(spec(mechanism=changed))
 
 
-def test_the_textbooks_constants_can_be_had() -> None:
+def test_worst_case_accepts_the_textbook_constants() -> None:
     made = driver(spec(calibration="textbook", epsilon=100.0))
     answer = made.ask_many([{"id": "all", "stream": "pmw", "where": "age < 4"}])[0]
     assert answer.alpha is not None
     assert answer.outcome == "answer"
 
 
-def test_one_who_leaves_early_gets_back_what_was_not_spent() -> None:
+def test_worst_case_stream_closed_early_refunds_the_unspent_amount() -> None:
     made = driver(spec())
     answers = made.ask_many(questions(300))
     spent = answers[-1].spent
@@ -330,7 +331,7 @@ def test_one_who_leaves_early_gets_back_what_was_not_spent() -> None:
     assert made.budget("people").spent.epsilon == pytest.approx(spent.epsilon)
 
 
-def test_strong_corrections_are_written_down_and_replayed() -> None:
+def test_strong_corrections_are_recorded_and_replayed() -> None:
     made = driver(spec(epsilon=200.0, mechanism={"gap": 0.03}))
     asked = questions(200)
     answers = made.ask_many(asked[:100])

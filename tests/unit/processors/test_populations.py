@@ -27,7 +27,7 @@ def held(driver: Driver) -> float:
     return record.granted.epsilon - record.refunded.epsilon
 
 
-def test_two_sources_over_the_same_people_cannot_spend_more_than_the_population_has() -> None:
+def test_sources_of_one_population_cannot_exceed_its_budget() -> None:
     driver = driver_with("wards", "visits")
     driver.open(spec("a", "wards", epsilon=2.0))
     with pytest.raises(Refused, match=r"population 'patients' cannot pay: ε = 1\.5 asked, ε = 1 left") as refused:
@@ -41,14 +41,14 @@ def test_two_sources_over_the_same_people_cannot_spend_more_than_the_population_
     assert driver.budget("visits").left.epsilon == 1.0
 
 
-def test_either_refuses_and_says_which() -> None:
+def test_refusal_names_the_source_or_the_population() -> None:
     driver = driver_with("wards", epsilon=5.0)
     with pytest.raises(Refused, match=r"source 'wards' cannot pay: ε = 2\.5 asked, ε = 2 left"):
         driver.open(spec("a", "wards", epsilon=2.5))
     assert held(driver) == driver.budget("wards").granted.epsilon == 0.0
 
 
-def test_what_a_closed_stream_did_not_spend_goes_back_to_both() -> None:
+def test_closed_stream_refunds_both_source_and_population() -> None:
     driver = driver_with("wards")
     driver.open(spec("a", "wards", epsilon=2.0, cutoff=4))
     driver.ask("a", value=HIGH)
@@ -59,7 +59,7 @@ def test_what_a_closed_stream_did_not_spend_goes_back_to_both() -> None:
     assert people.left.epsilon == pytest.approx(3.0 - people.spent.epsilon)
 
 
-def test_an_extension_is_charged_to_both_or_to_neither() -> None:
+def test_extension_is_charged_to_both_or_neither() -> None:
     driver = driver_with("wards", "visits")
     driver.open(spec("a", "wards", epsilon=1.0, cutoff=4))
     driver.open(spec("b", "visits", epsilon=1.5))
@@ -70,7 +70,7 @@ def test_an_extension_is_charged_to_both_or_to_neither() -> None:
     assert held(driver) == pytest.approx(1.5 + driver.grant("wards", "a").cost.epsilon)
 
 
-def test_a_source_joins_later_only_if_what_it_has_granted_fits() -> None:
+def test_source_joins_a_population_only_if_its_grants_fit() -> None:
     driver = driver_with("wards")
     driver.register(source("visits", epsilon=2.0))
     driver.open(spec("a", "wards", epsilon=1.5))
@@ -89,14 +89,14 @@ def test_a_source_joins_later_only_if_what_it_has_granted_fits() -> None:
     assert driver.population("patients") == before
 
 
-def test_a_source_belongs_to_one_population_for_good() -> None:
+def test_source_belongs_to_one_population_for_good() -> None:
     driver = driver_with("wards")
     driver.register_population({**PATIENTS, "population": "staff"})
     with pytest.raises(Refused, match="'wards' belongs to population 'patients' permanently"):
         driver.join("wards", "staff")
 
 
-def test_sources_whose_neighbours_differ_do_not_add_up() -> None:
+def test_sources_with_different_neighbors_do_not_add_up() -> None:
     driver = driver_with("wards")
     table = source("people", "table", population="patients")
     with pytest.raises(Refused, match="but source 'wards' of population 'patients' has 'replace'"):
@@ -104,7 +104,7 @@ def test_sources_whose_neighbours_differ_do_not_add_up() -> None:
     driver.register({**table, "neighbors": "replace"}, {"age": [1], "sex": ["F"]})
 
 
-def test_a_population_counts_by_its_own_accountant() -> None:
+def test_population_counts_by_its_own_accountant() -> None:
     driver = driver_with(accountant="zcdp", delta=1e-6, epsilon=1.0)
     driver.register(source("wards", population="patients"))
     driver.register(source("visits", population="patients", accountant="zcdp", delta=1e-5))
@@ -125,7 +125,7 @@ def table_of_forty(driver: Driver, **more: Any) -> None:
 
 
 @pytest.mark.parametrize("joins", ["before", "after"])
-def test_one_answer_may_take_all_of_a_grant_that_adds_up_and_a_zcdp_population_counts_it_so(joins: str) -> None:
+def test_answer_that_takes_a_whole_grant_counts_so_under_zcdp(joins: str) -> None:
     """One answer with all of ε = 2 has ρ = 2²/2, and not the 2²/200 of a hundred equal answers."""
     driver = Driver(KEY, partitions=1)
     driver.register_population({**PATIENTS, "epsilon": 1.0, "delta": 1e-6, "accountant": "zcdp"})
@@ -137,7 +137,8 @@ def test_one_answer_may_take_all_of_a_grant_that_adds_up_and_a_zcdp_population_c
     assert driver.population("patients").granted.rho == 0.0
 
 
-def test_a_source_that_counts_squares_prices_them_and_its_population_counts_even_answers() -> None:
+def test_source_under_zcdp_prices_squares() -> None:
+    """Its population counts answers of equal ε."""
     driver = Driver(KEY, partitions=1)
     driver.register_population({**PATIENTS, "epsilon": 2.0, "delta": 1e-6, "accountant": "zcdp"})
     table_of_forty(driver, population="patients", accountant="zcdp", delta=1e-6)
@@ -147,7 +148,7 @@ def test_a_source_that_counts_squares_prices_them_and_its_population_counts_even
         driver.ask("a", where="age >= 18", alpha=2.0)
 
 
-def test_what_is_not_registered_or_registered_otherwise_is_refused() -> None:
+def test_unknown_or_otherwise_registered_names_are_refused() -> None:
     driver = Driver(KEY, partitions=1)
     with pytest.raises(Refused, match="population 'patients' is not registered; register it first"):
         driver.register(source(population="patients"))
@@ -160,7 +161,7 @@ def test_what_is_not_registered_or_registered_otherwise_is_refused() -> None:
         driver.register_population({**PATIENTS, "epsilon": 4.0})
 
 
-def test_a_crash_forgets_no_population_and_no_allotment() -> None:
+def test_crash_loses_no_population_and_no_allotment() -> None:
     driver = driver_with("wards", "visits")
     driver.allot("study", 1.0, population="patients", analysts=["ada", "bob"])
     driver.open(spec("a", "wards", epsilon=0.5), analyst="ada")
@@ -189,7 +190,7 @@ def left(driver: Driver) -> dict[str, float]:
     return {one.allotment: one.left.epsilon for one in driver.list_allotments(source="feed")}
 
 
-def test_an_analyst_is_bound_by_their_own_part_their_teams_and_the_ceiling() -> None:
+def test_analyst_is_bound_by_own_team_and_ceiling_allotments() -> None:
     driver = team()
     with pytest.raises(
         Refused, match=r"allotment 'ada' on source 'feed' cannot pay: ε = 0\.9 asked, ε = 0\.8 left"
@@ -208,7 +209,8 @@ def test_an_analyst_is_bound_by_their_own_part_their_teams_and_the_ceiling() -> 
         driver.open(spec("c", epsilon=0.05), analyst="ada")
 
 
-def test_who_has_no_allotment_where_others_have_is_refused_and_an_operator_is_not() -> None:
+def test_analyst_without_an_allotment_is_refused() -> None:
+    """This holds if others have allotments; operators are not refused."""
     driver = team()
     with pytest.raises(Refused, match="analyst 'eve' has no allotment on source 'feed'"):
         driver.open(spec("a"), analyst="eve")
@@ -217,7 +219,7 @@ def test_who_has_no_allotment_where_others_have_is_refused_and_an_operator_is_no
     driver.open(spec("b", "free"), analyst="eve")
 
 
-def test_an_extension_is_charged_to_the_analyst_who_opened() -> None:
+def test_extension_is_charged_to_the_analyst_who_opened() -> None:
     driver = team()
     driver.open(spec("a", epsilon=0.3), analyst="ada")
     with pytest.raises(
@@ -232,14 +234,14 @@ def test_an_extension_is_charged_to_the_analyst_who_opened() -> None:
         driver.extend("feed", "a", 0.7, analyst="ada")
 
 
-def test_a_refund_frees_the_allotment() -> None:
+def test_refund_frees_the_allotment() -> None:
     driver = team()
     driver.open(spec("a", epsilon=0.8), analyst="ada")
     driver.close("feed", "a")
     assert left(driver) == {"team": 1.0, "ada": 0.8}
 
 
-def test_allotments_are_raised_and_lowered_but_not_below_what_counts() -> None:
+def test_allotment_changes_but_not_below_the_counted_amount() -> None:
     driver = team()
     driver.open(spec("a", epsilon=0.5), analyst="ada")
     with pytest.raises(Refused, match=r"smaller than its analysts' present grants, ε = 0\.5"):
@@ -253,7 +255,7 @@ def test_allotments_are_raised_and_lowered_but_not_below_what_counts() -> None:
     assert left(driver) == pytest.approx({"team": 0.5, "ada": 1.0})
 
 
-def test_members_bring_what_they_were_granted_into_a_team() -> None:
+def test_members_bring_their_grants_into_a_team() -> None:
     driver = team()
     driver.allot("eve", 1.0, source="feed")
     driver.open(spec("a", epsilon=0.9), analyst="eve")
@@ -263,7 +265,7 @@ def test_members_bring_what_they_were_granted_into_a_team() -> None:
     assert left(driver)["team"] == pytest.approx(0.1)
 
 
-def test_an_allotment_on_a_population_holds_across_its_sources() -> None:
+def test_allotment_on_a_population_holds_across_its_sources() -> None:
     driver = driver_with("wards", "visits")
     driver.allot("ada", 1.0, population="patients")
     driver.open(spec("a", "wards", epsilon=0.6), analyst="ada")
@@ -274,7 +276,7 @@ def test_an_allotment_on_a_population_holds_across_its_sources() -> None:
     assert allotment.left.epsilon == pytest.approx(0.4)
 
 
-def test_a_request_about_budgets_is_done_once() -> None:
+def test_repeated_request_about_budgets_is_done_once() -> None:
     driver = team()
     [request] = [
         one for one in driver.records(driver.topics.requests) if b'"allotment":"ada"' in (one.value or b"")

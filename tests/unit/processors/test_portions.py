@@ -45,7 +45,7 @@ LEDGER = known()
         ),
     ],
 )
-def test_what_cannot_be_read_is_rejected_and_holds_up_nothing(value: bytes) -> None:
+def test_unreadable_request_is_rejected_and_delays_nothing(value: bytes) -> None:
     service = Service()
     assert count_requests_of_step([Record(TOPICS.requests, 0, 0, 0, b"", value)], LEDGER) == 1
     outputs = service.send(value, register())
@@ -67,7 +67,7 @@ def test_what_cannot_be_read_is_rejected_and_holds_up_nothing(value: bytes) -> N
     ],
     ids=["one plan", "one plan on many feeds", "endings", "feeds", "tables", "malformed", "empty", "unread"],
 )
-def test_what_is_quick_is_handled_by_the_hundred(values: list[Any]) -> None:
+def test_quick_requests_are_handled_by_the_hundred(values: list[Any]) -> None:
     assert at_once(values) == MAX_REQUESTS_PER_STEP
     assert at_once(values[:3]) == 3
 
@@ -83,12 +83,12 @@ def test_what_is_quick_is_handled_by_the_hundred(values: list[Any]) -> None:
     ],
     ids=["plans", "on tables", "on what is not known", "extensions", "sources halted"],
 )
-def test_what_may_take_long_is_handled_a_few_at_once(values: list[bytes]) -> None:
+def test_slow_requests_are_handled_a_few_at_once(values: list[bytes]) -> None:
     assert at_once(values) == MAX_PLANS_PER_STEP
     assert at_once(values[:1]) == 1
 
 
-def test_how_requests_are_cut_into_steps_changes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_division_of_requests_into_steps_changes_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     def written(most: int) -> list[list[Any]]:
         monkeypatch.setattr(
             "stream.budget.budget_processor.count_requests_of_step", lambda records, _: min(most, len(records))

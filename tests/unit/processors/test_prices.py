@@ -76,7 +76,8 @@ OLD = {"where": "age >= 3", "alpha": 40.0}
 # Laplace
 
 
-def test_a_looser_error_is_charged_less_than_an_ordinary_answer_and_a_tighter_one_more() -> None:
+def test_price_falls_with_a_looser_error_and_rises_with_a_tighter() -> None:
+    """An ordinary answer is the reference."""
     made = driver(laplace())
     ordinary = plan(made).alpha
     each = plan(made).epsilon_answer
@@ -105,7 +106,7 @@ def test_a_looser_error_is_charged_less_than_an_ordinary_answer_and_a_tighter_on
         ({"where": "sex = 'F'", "fraction": True}, 0.01),
     ],
 )
-def test_every_form_whose_error_is_known_before_keeps_to_its_alpha(
+def test_answers_of_every_priced_form_keep_to_their_alpha(
     question: dict[str, Any], alpha: float, neighbors: str
 ) -> None:
     made = driver(laplace(100, epsilon=20.0), neighbors=neighbors)
@@ -128,7 +129,8 @@ def test_every_form_whose_error_is_known_before_keeps_to_its_alpha(
     assert max(abs(one - true) for one, true in zip(told, truths[form], strict=True)) <= alpha
 
 
-def test_a_question_that_the_grant_cannot_pay_is_refused_with_its_price_and_charged_nothing() -> None:
+def test_question_beyond_the_grant_is_refused_with_its_price() -> None:
+    """It is charged nothing."""
     made = driver(laplace(2))
     first = only(made, {"where": "age >= 3", "alpha": 0.5})
     assert (first.outcome, first.spent, first.index) == ("rejected", None, None)
@@ -142,7 +144,8 @@ def test_a_question_that_the_grant_cannot_pay_is_refused_with_its_price_and_char
     assert (after.index, after.tops_left) == (0, 1)
 
 
-def test_the_rest_of_a_grant_pays_for_what_costs_less_than_an_ordinary_answer() -> None:
+def test_rest_of_a_grant_pays_for_cheaper_answers() -> None:
+    """The rest is less than an ordinary answer costs."""
     made = driver(laplace(2))
     ordinary = plan(made).alpha
     loose = {"where": "age >= 3", "alpha": 3 * ordinary}
@@ -162,7 +165,7 @@ def test_the_rest_of_a_grant_pays_for_what_costs_less_than_an_ordinary_answer() 
     assert back.refunded.epsilon == pytest.approx(1.0 - last.spent.epsilon)
 
 
-def test_a_stream_without_an_ordinary_charge_left_is_exhausted() -> None:
+def test_stream_without_an_ordinary_charge_left_is_exhausted() -> None:
     """It is shown as exhausted and raises Exhausted, still answers cheaper questions, and is open again after an extension."""
     made = driver(laplace(10))
     assert made.ask("s", where="age >= 3", alpha=5.0).price
@@ -179,7 +182,7 @@ def test_a_stream_without_an_ordinary_charge_left_is_exhausted() -> None:
     assert made.ask("s", where="age >= 3").outcome == "answer"
 
 
-def test_a_grant_that_is_spent_to_the_last_part_is_exhausted() -> None:
+def test_grant_that_is_spent_to_the_last_part_is_exhausted() -> None:
     made = driver(laplace(1))
     least = {"where": "age >= 3", "alpha": plan(made).alpha}
     price = only(made, {**least, "alpha": 1e15}).price
@@ -191,7 +194,7 @@ def test_a_grant_that_is_spent_to_the_last_part_is_exhausted() -> None:
     assert made.grant("people", "s").state == "exhausted"
 
 
-def test_where_delta_is_used_only_ordinary_answers_are_given() -> None:
+def test_stream_with_delta_gives_only_ordinary_answers() -> None:
     made = driver(laplace(1000, delta=1e-5, expected_queries=1000))
     ordinary = plan(made).alpha
     assert plan(made).delta > 0
@@ -203,7 +206,7 @@ def test_where_delta_is_used_only_ordinary_answers_are_given() -> None:
     assert "all answers of a stream with delta above 0 cost the same" in (tight.reason or "")
 
 
-def test_under_zcdp_a_tight_error_is_charged_by_rho() -> None:
+def test_tight_error_under_zcdp_is_charged_by_rho() -> None:
     pure, zcdp = (
         driver(laplace(100, epsilon=2.0), accountant=accountant, epsilon=50.0) for accountant in ("pure", "zcdp")
     )
@@ -217,7 +220,7 @@ def test_under_zcdp_a_tight_error_is_charged_by_rho() -> None:
 # Multiplicative weights
 
 
-def test_an_error_that_the_test_keeps_to_is_free_without_a_top() -> None:
+def test_error_that_the_estimate_keeps_is_free() -> None:
     made = driver(pmw(mechanism={"warm_start": 1}))
     promise = plan(made).alpha
     answer = only(made, {"where": "age >= 3", "alpha": 2 * promise})
@@ -229,7 +232,7 @@ def test_an_error_that_the_test_keeps_to_is_free_without_a_top() -> None:
     assert answer.alpha <= 2 * promise
 
 
-def test_a_looser_error_has_fewer_tops() -> None:
+def test_looser_errors_cause_fewer_tops() -> None:
     questions = [{"where": f"age >= {age} AND town = {town}"} for age in range(1, 9) for town in range(TOWNS)]
     tops = {}
     for factor in (1.0, 6.0):
@@ -242,7 +245,8 @@ def test_a_looser_error_has_fewer_tops() -> None:
     assert tops[6.0] < tops[1.0]
 
 
-def test_a_tighter_error_is_measured_for_the_least_charge_and_known_from_then_on() -> None:
+def test_tighter_error_is_measured_for_the_least_charge() -> None:
+    """Later questions about it are free."""
     made = driver(pmw())
     promise, cutoff = plan(made).alpha, plan(made).cutoff
     question = {"where": "age >= 3 AND sex = 'F'"}
@@ -278,7 +282,7 @@ def test_a_tighter_error_is_measured_for_the_least_charge_and_known_from_then_on
         ({"where": "age >= 3", "fraction": True}, 0.01),
     ],
 )
-def test_every_form_of_an_estimate_keeps_to_its_alpha_across_crashes(
+def test_every_form_of_an_estimate_keeps_its_alpha_across_crashes(
     question: dict[str, Any], alpha: float, neighbors: str
 ) -> None:
     made = driver(pmw(), neighbors=neighbors)
@@ -301,7 +305,7 @@ def test_every_form_of_an_estimate_keeps_to_its_alpha_across_crashes(
     assert again.spent == before.spent != spent or before.basis != "noisy"
 
 
-def test_groups_that_are_measured_join_the_estimate() -> None:
+def test_measured_groups_join_the_estimate() -> None:
     made = driver(pmw())
     only(made, {"group_by": ["town", "sex"], "alpha": 25.0})
     for town in range(TOWNS):
@@ -310,7 +314,7 @@ def test_groups_that_are_measured_join_the_estimate() -> None:
         assert abs((answer.estimate or 0.0) - count_of(town=town, sex="F")) <= (answer.alpha or 0.0)
 
 
-def test_a_stream_without_a_top_left_answers_what_it_can_pay() -> None:
+def test_stream_without_a_top_left_answers_within_its_budget() -> None:
     made = driver(pmw(mechanism={"updates": 2, "beyond": "end"}))
     promise = plan(made).alpha
     first = only(made, {"where": "age = 3 AND town = 1", "alpha": promise / 4})
@@ -327,7 +331,8 @@ def test_a_stream_without_a_top_left_answers_what_it_can_pay() -> None:
     assert loose.price < plain.price / 4
 
 
-def test_beyond_its_tops_a_stream_goes_on_unpromised_and_refuses_what_must_be_accurate() -> None:
+def test_exhausted_pmw_answers_unpromised_and_refuses_accuracy() -> None:
+    """After its tops, answers have no promise; a tight alpha is refused."""
     made = driver(pmw(mechanism={"updates": 1, "beyond": "unpromised"}))
     promise = plan(made).alpha
     only(made, {"where": "age = 3 AND town = 1", "alpha": promise / 3})
@@ -337,7 +342,7 @@ def test_beyond_its_tops_a_stream_goes_on_unpromised_and_refuses_what_must_be_ac
     assert (tight.outcome, (tight.reason or "")[:12]) == ("rejected", "price: alpha")
 
 
-def test_the_changelog_holds_what_was_asked_and_its_share() -> None:
+def test_changelog_has_the_question_and_its_share() -> None:
     made = driver(pmw())
     only(made, {"group_by": ["town"], "where": "age < 5", "alpha": 30.0})
     [record] = [one for one in made.records(made.topics.state) if (one.key or b"").startswith(UPDATE_PREFIX)]
@@ -347,7 +352,7 @@ def test_the_changelog_holds_what_was_asked_and_its_share() -> None:
     assert 0 < kept["share"] < PARTS_PER_CHARGE
 
 
-def test_a_price_is_told_before_anything_is_paid_and_tells_of_sizes_alone() -> None:
+def test_price_is_refused_before_the_charge_by_public_sizes() -> None:
     """The refusal of a first question is the same over any table."""
     told = []
     for rows in (PEOPLE, {name: values[:10] for name, values in PEOPLE.items()}):
@@ -367,7 +372,7 @@ def test_a_price_is_told_before_anything_is_paid_and_tells_of_sizes_alone() -> N
 
 
 @pytest.mark.parametrize("kind", ["laplace", "pmw"])
-def test_a_mean_takes_none_and_says_what_to_ask(kind: str) -> None:
+def test_mean_refuses_an_alpha_and_names_another_question(kind: str) -> None:
     made = driver(laplace() if kind == "laplace" else pmw())
     answer = only(made, {"mean": "age", "alpha": 3.0})
     assert answer.outcome == "rejected"
@@ -388,7 +393,7 @@ def test_a_mean_takes_none_and_says_what_to_ask(kind: str) -> None:
         ({"kind": "noisy_max", "answers": 1}, {"candidates": [{"name": "F", "where": "sex = 'F'"}]}),
     ],
 )
-def test_other_mechanisms_refuse_it(mechanism: dict[str, Any], question: dict[str, Any]) -> None:
+def test_mechanisms_with_fixed_prices_refuse_an_alpha(mechanism: dict[str, Any], question: dict[str, Any]) -> None:
     made = driver({**laplace(), "mechanism": mechanism, "epsilon": 20.0})
     answer = only(made, {**question, "alpha": 10.0})
     assert answer.outcome == "rejected"
@@ -396,7 +401,7 @@ def test_other_mechanisms_refuse_it(mechanism: dict[str, Any], question: dict[st
     assert only(made, question).outcome != "rejected"
 
 
-def test_the_textbooks_pmw_refuses_it() -> None:
+def test_textbook_pmw_refuses_an_alpha() -> None:
     made = driver(
         {**pmw(mechanism={"rows": 6000, "warm_start": "auto"}), "calibration": "textbook", "epsilon": 100.0}
     )
@@ -406,7 +411,7 @@ def test_the_textbooks_pmw_refuses_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["laplace", "above_threshold"])
-def test_feeds_of_values_refuse_it(kind: str) -> None:
+def test_feeds_of_values_refuse_an_alpha(kind: str) -> None:
     made = driver()
     made.register(source())
     mechanism = {"kind": kind, **({"answers": 2} if kind == "laplace" else {"threshold": 1.0, "cutoff": 1})}
@@ -416,7 +421,7 @@ def test_feeds_of_values_refuse_it(kind: str) -> None:
 
 
 @pytest.mark.parametrize("alpha", ["0", "-3", "1e400", '"5"', "1e16", "true"])
-def test_what_is_no_error_is_refused_by_its_field(alpha: str) -> None:
+def test_invalid_alpha_is_refused_by_its_field(alpha: str) -> None:
     made = driver(laplace())
     [answer] = made.ask_many([f'{{"id": "a", "stream": "s", "where": "age > 1", "alpha": {alpha}}}'.encode()])
     assert answer.outcome == "rejected"
@@ -424,7 +429,7 @@ def test_what_is_no_error_is_refused_by_its_field(alpha: str) -> None:
     assert "alpha" in (answer.reason or "")
 
 
-def test_what_is_no_json_is_no_error_either() -> None:
+def test_alpha_of_nan_is_refused_by_its_field() -> None:
     made = driver(laplace())
     [answer] = made.ask_many([b'{"id": "a", "stream": "s", "where": "age > 1", "alpha": NaN}'])
     assert answer.reason == "malformed: alpha: is not a finite number; give one"
@@ -432,7 +437,7 @@ def test_what_is_no_json_is_no_error_either() -> None:
     assert letter.value is not None
 
 
-def test_a_fraction_of_a_row_makes_numbers_cheaper_than_a_marginal() -> None:
+def test_noisy_fraction_of_a_row_is_cheaper_than_a_marginal() -> None:
     cell = {"where": "age = 2 AND sex = 'F' AND town = 2"}
     whole, finer = (only(driver(pmw()), {**cell, "alpha": alpha}) for alpha in (4.0, 4.9))
     assert whole.estimate == round(whole.estimate or 0.0)
@@ -456,9 +461,7 @@ def test_a_fraction_of_a_row_makes_numbers_cheaper_than_a_marginal() -> None:
     ],
 )
 @pytest.mark.parametrize("alpha", [10.0, 60.0])
-def test_what_is_planned_for_a_question_is_what_it_is_charged(
-    options: list[str], opened: dict[str, Any], alpha: float
-) -> None:
+def test_planned_price_equals_the_charge(options: list[str], opened: dict[str, Any], alpha: float) -> None:
     made = driver({**opened, "expected_queries": 1000})
     told = CliRunner().invoke(
         app, ["plan", "--epsilon", "1", "--queries", "1000", "--alpha", str(alpha), "--json", *options]
@@ -470,7 +473,7 @@ def test_what_is_planned_for_a_question_is_what_it_is_charged(
     assert (answer.outcome == "answer") == planned["affordable"]
 
 
-def test_a_simulation_tells_of_charges_and_of_errors_beyond_what_was_wanted() -> None:
+def test_simulation_reports_charges_and_errors_beyond_the_wanted() -> None:
     people = driver().list_sources()[0].source
     questions = {
         line: Query.model_validate(
@@ -492,7 +495,8 @@ def test_a_simulation_tells_of_charges_and_of_errors_beyond_what_was_wanted() ->
 
 
 @pytest.mark.parametrize("kind", ["laplace", "pmw"])
-def test_redelivery_and_restore_give_the_same_bytes_with_any_mix_of_questions(kind: str) -> None:
+def test_priced_answers_survive_redelivery_and_restore(kind: str) -> None:
+    """Any mix of questions with and without an alpha gets the same bytes."""
     made = driver(laplace(40) if kind == "laplace" else pmw())
     mixed: list[dict[str, Any]] = [
         {
@@ -517,7 +521,7 @@ def test_redelivery_and_restore_give_the_same_bytes_with_any_mix_of_questions(ki
     assert together == apart
 
 
-def test_the_same_question_with_another_error_has_other_noise() -> None:
+def test_same_question_with_another_error_has_other_noise() -> None:
     """An observer can compare two published numbers: if their noise were one scaled draw, the true number would follow."""
     noise = []
     for alpha in (100.0, 50.0):
@@ -527,7 +531,7 @@ def test_the_same_question_with_another_error_has_other_noise() -> None:
     assert abs(noise[0] - noise[1]) > 1e-3
 
 
-def test_forged_totals_are_refused_by_the_ledger() -> None:
+def test_ledger_refuses_forged_totals() -> None:
     made = driver(laplace(4))
     only(made, OLD)
     ledger = made._budget.ledger

@@ -28,7 +28,7 @@ def told(driver: Driver, *categories: str, start: int = 0) -> Sequence[Answer]:
     )
 
 
-def test_the_whole_budget_is_charged_at_the_first_event_and_no_more_after() -> None:
+def test_randomized_response_charges_everything_at_the_first_event() -> None:
     driver = survey(contributions=3)
     answers = told(driver, *CATEGORIES * 20)
     assert {answer.outcome for answer in answers} == {"answer"}
@@ -39,13 +39,13 @@ def test_the_whole_budget_is_charged_at_the_first_event_and_no_more_after() -> N
     assert driver.budget("people").spent.epsilon == 1.5
 
 
-def test_a_stream_without_events_is_refunded_in_full() -> None:
+def test_randomized_response_without_events_is_refunded_in_full() -> None:
     driver = survey()
     driver.close("people", "survey")
     assert driver.budget("people").refunded.epsilon == 1.5
 
 
-def test_equal_categories_are_answered_independently_and_for_good() -> None:
+def test_equal_categories_have_independent_answers_for_good() -> None:
     driver = survey()
     before = told(driver, *["red"] * 40)
     assert len({answer.choice for answer in before}) == 3
@@ -64,7 +64,7 @@ def test_equal_categories_are_answered_independently_and_for_good() -> None:
         (b'"where":"TRUE"', "where: this stream's mechanism does not take it; send category"),
     ],
 )
-def test_what_is_no_category_at_all_is_refused_at_no_cost(question: bytes, message: str) -> None:
+def test_value_that_is_no_category_is_refused_uncharged(question: bytes, message: str) -> None:
     driver = survey()
     [answer] = driver.ask_many([b'{"id":"1","stream":"survey",%s}' % question])
     assert answer.outcome == "rejected"
@@ -74,7 +74,7 @@ def test_what_is_no_category_at_all_is_refused_at_no_cost(question: bytes, messa
 
 
 @pytest.mark.parametrize("category", ["mauve", "", "RED", "red ", "x" * 300, "𝄞" * 3000, "null", "\x00"])
-def test_any_string_is_answered_with_a_category_of_the_stream_and_for_good(category: str) -> None:
+def test_unlisted_string_is_answered_with_a_category_for_good(category: str) -> None:
     driver = survey()
     answers = told(driver, *[category] * 40)
     assert {answer.outcome for answer in answers} == {"answer"}
@@ -85,7 +85,7 @@ def test_any_string_is_answered_with_a_category_of_the_stream_and_for_good(categ
     assert driver.redeliver() == answers
 
 
-def test_randomized_response_runs_on_peoples_own_records_only() -> None:
+def test_randomized_response_runs_on_records_only() -> None:
     driver = installation(sources=[source()])
     with pytest.raises(Refused, match="does not run on a source of kind 'values'; use 'records'"):
         driver.open(stream("survey", mechanism=MECHANISM))

@@ -40,9 +40,7 @@ def alarms(threshold: float = 0.0, name: str = "alarms") -> dict[str, Any]:
         (source(minimum=1e15), "minimum, maximum: no value lies between"),
     ],
 )
-def test_a_grid_that_does_not_reach_a_feeds_range_is_refused_at_registration(
-    declared: dict[str, Any], words: str
-) -> None:
+def test_grid_too_fine_for_the_range_is_refused_at_registration(declared: dict[str, Any], words: str) -> None:
     driver = Driver(KEY, partitions=1)
     with pytest.raises(Refused) as refused:
         driver.register(declared)
@@ -61,17 +59,17 @@ def test_a_grid_that_does_not_reach_a_feeds_range_is_refused_at_registration(
         source(minimum=3.0),
     ],
 )
-def test_a_grid_that_reaches_the_range_is_taken(declared: dict[str, Any]) -> None:
+def test_grid_that_reaches_the_range_is_accepted(declared: dict[str, Any]) -> None:
     assert Driver(KEY, partitions=1).register(declared).outcome == "registered"
 
 
 @pytest.mark.parametrize("fine", [5e-12, 4.45e-12])
-def test_the_grid_that_a_refusal_names_would_do(fine: float) -> None:
+def test_grid_that_a_refusal_names_is_accepted(fine: float) -> None:
     source = {**FINE, "grid": fine, "minimum": 0.0, "maximum": 5000.0}
     assert Driver(KEY, partitions=1).register(source).outcome == "registered"
 
 
-def test_a_range_needs_its_ends_in_order() -> None:
+def test_range_needs_its_ends_in_order() -> None:
     with pytest.raises(ValidationError, match="maximum must be above minimum"):
         parse_source(source(minimum=2.0, maximum=2.0))
 
@@ -84,7 +82,7 @@ def test_a_range_needs_its_ends_in_order() -> None:
         ("maximum", "9.00000000000000001"),
     ],
 )
-def test_a_number_that_is_not_kept_as_it_is_written_is_refused(field: str, text: str) -> None:
+def test_number_with_more_digits_than_a_double_is_refused(field: str, text: str) -> None:
     driver = Driver(KEY, partitions=1)
     service = driver._budget
     value = (
@@ -102,14 +100,15 @@ def test_a_number_that_is_not_kept_as_it_is_written_is_refused(field: str, text:
 
 
 @pytest.mark.parametrize("threshold", [10.5, -0.5, 1e15])
-def test_a_threshold_outside_the_range_is_refused_at_opening(threshold: float) -> None:
+def test_threshold_outside_the_range_is_refused_at_opening(threshold: float) -> None:
     driver = driver_of(minimum=0.0, maximum=10.0)
     with pytest.raises(Refused, match=r"mechanism.threshold: .* lies outside the feed's range, 0 to 10"):
         driver.open(alarms(threshold))
     assert driver.open(alarms(10.0)).outcome == "opened"
 
 
-def test_a_querys_own_threshold_may_lie_outside_and_is_not_moved() -> None:
+def test_threshold_of_a_query_may_lie_outside_the_range() -> None:
+    """It is not clamped."""
     driver = driver_of(minimum=0.0, maximum=10.0)
     driver.open(alarms(5.0))
     asked = [(1e6, 1e15), (1e6, 1e3), (-1e6, -1e15), (-1e6, -1e3)]
@@ -128,9 +127,10 @@ def test_values_are_clamped_to_the_declared_range() -> None:
     assert answer.estimates == (-5.0, 40.0, 40.0, 7.0)
 
 
-def test_a_source_that_an_earlier_version_registered_stays_readable_and_its_streams_answer(
+def test_source_of_an_earlier_version_stays_readable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Its streams answer."""
     driver = Driver(KEY, partitions=1)
     with monkeypatch.context() as before:
         for module in (request_handler, openings):
@@ -145,7 +145,7 @@ def test_a_source_that_an_earlier_version_registered_stays_readable_and_its_stre
         driver.open(alarms(1000.0, "more"))
 
 
-def test_a_feed_without_a_declared_range_is_written_as_ever() -> None:
+def test_feed_without_a_declared_range_is_written_as_before() -> None:
     written = parse_source(source()).model_dump_json()
     assert "minimum" not in written
     assert "maximum" not in written

@@ -92,13 +92,13 @@ def share(rows: pl.DataFrame) -> float:
     return len(rows.filter(pl.col("ill") == "yes")) / len(rows)
 
 
-def test_a_share_is_hardly_wider_than_its_count() -> None:
+def test_share_is_hardly_wider_than_its_count() -> None:
     driver = opened("laplace", epsilon=1.0)
     count, fraction = (driver.ask("s", where="ill = 'yes'", fraction=one) for one in (False, True))
     assert bound(fraction) * len(ROWS) <= 1.2 * (bound(count) + 2.0)
 
 
-def test_a_share_of_a_private_number_of_rows_is_free_on_a_histogram() -> None:
+def test_histogram_share_of_private_rows_is_free() -> None:
     driver = opened("histogram")
     found, alpha = number(driver.ask("s", where="ill = 'yes' AND ward = 'A'", fraction=True))
     truth = len(ROWS.filter((pl.col("ill") == "yes") & (pl.col("ward") == "A"))) / len(ROWS)
@@ -106,7 +106,7 @@ def test_a_share_of_a_private_number_of_rows_is_free_on_a_histogram() -> None:
 
 
 @pytest.mark.parametrize("kind", MECHANISMS)
-def test_the_largest_groups_have_names_and_counts(kind: str) -> None:
+def test_largest_groups_have_names_and_counts(kind: str) -> None:
     driver = opened(kind)
     answer = driver.ask("s", group_by=["ward", "ill"], top=2)
     assert answer.groups == ({"ward": "A", "ill": "no"}, {"ward": "A", "ill": "yes"})
@@ -120,7 +120,7 @@ def test_the_largest_groups_have_names_and_counts(kind: str) -> None:
     assert len(more.estimates or ()) == 4
 
 
-def test_the_largest_groups_cost_one_answer() -> None:
+def test_largest_groups_cost_one_answer() -> None:
     driver = opened("laplace")
     before = driver.ask("s", group_by=["ward"])
     after = driver.ask("s", group_by=["ward"], top=1)
@@ -128,7 +128,7 @@ def test_the_largest_groups_cost_one_answer() -> None:
     assert after.alpha == before.alpha
 
 
-def test_numbers_for_each_person_are_within_their_alpha() -> None:
+def test_numbers_of_each_person_are_within_their_alpha() -> None:
     driver = opened("laplace", person=True)
     days = ROWS.filter(pl.col("ill") == "yes")
     truths: dict[str, tuple[dict[str, Any], Any]] = {

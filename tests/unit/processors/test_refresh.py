@@ -23,7 +23,8 @@ from tests.unit.processors.refreshes import GOING_ON, KEEPING, NEW, OLD, QUESTIO
 _control: Codec[Control] = Codec(Control, limit=1 << 20)
 
 
-def test_streams_that_draw_new_noise_go_on_with_the_new_rows_and_answers_tell_the_version() -> None:
+def test_refresh_continues_streams_that_draw_new_noise() -> None:
+    """They answer from the new rows, and answers name the version."""
     driver = service(*GOING_ON)
     before = {kind: ask(driver, kind) for kind in GOING_ON}
     assert {one.version for one in before.values()} == {None}
@@ -43,7 +44,8 @@ def test_streams_that_draw_new_noise_go_on_with_the_new_rows_and_answers_tell_th
     assert (ask(driver, "above_threshold").outcome, ask(driver, "laplace").version) == ("below", 3)
 
 
-def test_streams_that_keep_what_they_computed_are_closed_with_the_reason_and_refunded() -> None:
+def test_refresh_closes_and_refunds_streams_that_keep_results() -> None:
+    """The receipt and the answers name the refresh as the reason."""
     driver = service(*KEEPING)
     ask(driver, "pmw")
     driver.refresh("people", NEW)
@@ -59,7 +61,8 @@ def test_streams_that_keep_what_they_computed_are_closed_with_the_reason_and_ref
     assert driver.grant("people", "histogram").refunded.epsilon == 20.0, "it had answered nothing"
 
 
-def test_one_that_has_run_dry_and_keeps_what_it_computed_cannot_be_extended_into_the_new_version() -> None:
+def test_refresh_prevents_extension_of_exhausted_kept_results() -> None:
+    """A stream that keeps results cannot continue in the new version."""
     driver = service("laplace")
     mechanism = {**KEEPING["sparse_pmw"][0], "updates": 1, "gap": 0.001}
     driver.open({**spec("sparse_pmw", 100.0), "mechanism": mechanism})
@@ -74,7 +77,7 @@ def test_one_that_has_run_dry_and_keeps_what_it_computed_cannot_be_extended_into
     assert ask(driver, "laplace").version == 2
 
 
-def test_all_are_closed_where_that_is_asked() -> None:
+def test_refresh_closes_all_streams_on_request() -> None:
     driver = service("laplace", "histogram", "above_threshold")
     driver.refresh("people", NEW, close=True)
     reasons = {driver.grant("people", kind).reason for kind in ("laplace", "above_threshold")}
@@ -83,7 +86,8 @@ def test_all_are_closed_where_that_is_asked() -> None:
     assert driver.ask("next", where="TRUE").version == 2
 
 
-def test_a_version_is_new_even_if_nothing_changed_and_its_fingerprint_does_not_say_so() -> None:
+def test_refresh_of_equal_rows_is_a_new_version() -> None:
+    """Its fingerprint is new too, so it does not show that nothing changed."""
     driver = service("laplace")
     seen = []
     for table in (OLD, NEW, NEW):
@@ -95,7 +99,7 @@ def test_a_version_is_new_even_if_nothing_changed_and_its_fingerprint_does_not_s
 
 
 @pytest.mark.parametrize("table", ["as it was", "changed", "broken", "missing"])
-def test_registration_again_answers_from_the_definition_alone(table: str, tmp_path: Path) -> None:
+def test_repeated_registration_compares_the_definition_alone(table: str, tmp_path: Path) -> None:
     """An equal definition gets the same receipt, whatever happened to the table; another definition is refused."""
     path = tmp_path / "people.csv"
     pl.DataFrame(OLD).write_csv(path)
@@ -115,7 +119,8 @@ def test_registration_again_answers_from_the_definition_alone(table: str, tmp_pa
         driver.register({**source, "epsilon": 7.5})
 
 
-def test_a_file_that_changed_without_a_refresh_halts_and_the_message_names_the_remedy(tmp_path: Path) -> None:
+def test_changed_file_without_a_refresh_halts_its_streams(tmp_path: Path) -> None:
+    """The reason names the command that refreshes the source."""
     path = tmp_path / "people.csv"
     pl.DataFrame(OLD).write_csv(path)
     driver = Driver(KEY, partitions=2)
@@ -132,7 +137,8 @@ def test_a_file_that_changed_without_a_refresh_halts_and_the_message_names_the_r
     assert (answer.outcome, answer.version, answer.index) == ("answer", 2, 1)
 
 
-def test_the_same_bytes_come_after_crashes_and_redelivery_on_either_side_of_a_refresh() -> None:
+def test_refresh_with_crashes_and_redelivery_gives_the_same_bytes() -> None:
+    """This holds for crashes on either side of the refresh."""
     driver = service(*GOING_ON)
     driver.ask_many([{"id": kind, "stream": kind, **QUESTIONS[kind]} for kind in GOING_ON])
     driver.refresh("people", NEW)
@@ -144,7 +150,7 @@ def test_the_same_bytes_come_after_crashes_and_redelivery_on_either_side_of_a_re
     assert [one.version for one in driver.answers(from_beginning=True)].count(2) == len(GOING_ON)
 
 
-def test_what_was_answered_of_an_old_version_is_not_answered_again_of_the_new() -> None:
+def test_answers_of_an_old_version_are_not_given_again_of_a_new() -> None:
     driver = service("laplace")
     ask(driver, "laplace")
     first = driver.records(driver.topics.answers)
@@ -153,7 +159,7 @@ def test_what_was_answered_of_an_old_version_is_not_answered_again_of_the_new() 
     assert driver.records(driver.topics.answers) == first
 
 
-def test_a_threshold_is_that_of_all_versions_and_the_noise_of_questions_is_not() -> None:
+def test_refresh_keeps_the_threshold_and_draws_new_query_noise() -> None:
     driver = service("above_threshold")
 
     def noise() -> tuple[bytes, ...]:
@@ -175,7 +181,7 @@ def test_a_threshold_is_that_of_all_versions_and_the_noise_of_questions_is_not()
     assert driver.figures()["above_threshold"][4] == barrier
 
 
-def test_what_was_told_before_a_refresh_takes_nothing_back() -> None:
+def test_older_control_events_take_no_refresh_back() -> None:
     driver = service("laplace", "histogram")
     old = driver.records(driver.topics.control)
     driver.refresh("people", NEW)
@@ -193,7 +199,7 @@ def test_what_was_told_before_a_refresh_takes_nothing_back() -> None:
     assert not processor.answers_are_repeatable
 
 
-def test_a_worker_whose_file_is_still_the_old_one_does_not_answer() -> None:
+def test_worker_with_the_old_file_does_not_answer() -> None:
     driver = service("laplace")
     driver.refresh("people", NEW)
     record = [one for one in driver.records(driver.topics.control) if one.key == b"laplace"][-1]
@@ -210,7 +216,7 @@ def test_a_worker_whose_file_is_still_the_old_one_does_not_answer() -> None:
     assert b"differs from what was registered" in (value or b"")
 
 
-def test_a_version_is_known_under_an_older_key() -> None:
+def test_version_is_recognized_under_an_older_key() -> None:
     older, newer = KEY, NoiseKey(bytes(range(1, 33)), (KEY,))
     stores = [TableStore.keyed_by(key) for key in (older, newer)]
     source = service().budget("people").source
@@ -224,7 +230,8 @@ def test_a_version_is_known_under_an_older_key() -> None:
         fresh.get(source, second, 3)  # type: ignore[arg-type]
 
 
-def test_a_request_sent_again_makes_no_other_version_and_refusals_change_nothing() -> None:
+def test_repeated_refresh_request_makes_one_version() -> None:
+    """A refused refresh changes nothing."""
     driver = service("laplace")
     request = RefreshSource(request="r", source="people")
     assert [one.version for one in driver.requests([request, request])] == [2, 2]
@@ -243,7 +250,7 @@ def test_a_request_sent_again_makes_no_other_version_and_refusals_change_nothing
     assert driver.budget("people").version == 2
 
 
-def test_people_and_their_rows_go_on_by_the_same_choice() -> None:
+def test_refresh_selects_the_same_rows_of_each_person() -> None:
     rows = {
         "who": [f"p{number % 20}" for number in range(80)],
         "sex": ["FM"[number % 3 == 0] for number in range(80)],
@@ -257,7 +264,7 @@ def test_people_and_their_rows_go_on_by_the_same_choice() -> None:
     assert driver.ask("laplace", people=True).estimate == 20
 
 
-def test_earlier_control_events_are_written_as_they_were() -> None:
+def test_control_events_without_a_refresh_are_written_as_before() -> None:
     driver = service("laplace")
     assert all(b'"version"' not in (one.value or b"") for one in driver.records(driver.topics.control))
     assert all(b'"version"' not in (one.value or b"") for one in driver.records(driver.topics.ledger))

@@ -89,7 +89,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize(("value", "code", "words", "answered"), REJECTED)
-def test_a_rejected_event_costs_nothing_and_the_others_are_answered(
+def test_rejected_event_costs_nothing_and_stops_no_other(
     value: bytes | None, code: str, words: str, answered: bool
 ) -> None:
     driver = both_sources()
@@ -116,7 +116,7 @@ def test_a_rejected_event_costs_nothing_and_the_others_are_answered(
 
 
 @pytest.mark.parametrize(("value", "code", "words", "answered"), REJECTED)
-def test_a_dead_letter_has_the_original_event_and_says_why(
+def test_dead_letter_has_the_original_event_and_a_reason(
     value: bytes | None, code: str, words: str, answered: bool
 ) -> None:
     del answered
@@ -136,14 +136,15 @@ def test_a_dead_letter_has_the_original_event_and_says_why(
 
 
 @pytest.mark.parametrize("key", [None, b"", b"feed-0"])
-def test_a_dead_letter_keeps_the_key_as_it_came(key: bytes | None) -> None:
+def test_dead_letter_keeps_the_key_unchanged(key: bytes | None) -> None:
     worker = worker_of(installation(spec("feed-0")))
     outputs = process_records(worker, [Record(worker.inputs[0], 0, 42, 0, key, b"{")])
     kept = [message[0] for topic, _, messages in outputs for message in messages if topic.endswith(".rejected")]
     assert kept == [key]
 
 
-def test_an_event_in_the_wrong_partition_is_told_the_right_one_and_the_partitioner() -> None:
+def test_event_in_a_wrong_partition_names_the_right_one() -> None:
+    """The reason names the partitioner too."""
     driver = installation(spec("feed-0"), partitions=4)
     home = partition_of(b"feed-0", 4)
     wrong = (home + 1) % 4
@@ -157,7 +158,7 @@ def test_an_event_in_the_wrong_partition_is_told_the_right_one_and_the_partition
     assert (found.outcome, found.index) == ("below", 0)
 
 
-def test_a_private_value_stands_in_no_answer_and_in_no_header() -> None:
+def test_private_value_is_in_no_answer_and_no_header() -> None:
     driver = installation(spec("feed-0"))
     worker = worker_of(driver)
     secret = "31415926535"  # noqa: S105  (a private value, not a password)
@@ -192,7 +193,7 @@ def _refused_by_the_model(data: bytes) -> bool:
 
 @given(seed=st.integers(0, 2**32))
 @settings(deadline=None, max_examples=25)
-def test_no_bytes_whatever_stop_a_worker_and_each_event_has_one_fate(seed: int) -> None:
+def test_any_bytes_leave_a_worker_running_with_one_output_each(seed: int) -> None:
     driver = installation(spec("s"), spec("s:x"))
     worker = worker_of(driver)
     randomness = Random(seed)
@@ -220,7 +221,7 @@ def test_no_bytes_whatever_stop_a_worker_and_each_event_has_one_fate(seed: int) 
             assert not repeats_a_name(event)
 
 
-def test_a_field_given_twice_with_a_wrong_value_is_told_as_such() -> None:
+def test_repeated_field_with_a_wrong_value_is_reported_as_repeated() -> None:
     driver = installation(spec("feed-0"))
     event = b'{"id":"a","stream":"feed-0","value":"much","value":1.0}'
     [answer] = driver.ask_many([event])
@@ -239,16 +240,16 @@ def test_a_field_given_twice_with_a_wrong_value_is_told_as_such() -> None:
         {"id": "a", "stream": "s" * 129},
     ],
 )
-def test_what_has_no_readable_id_and_stream_has_no_address(fields: dict[str, object]) -> None:
+def test_event_without_readable_id_and_stream_has_no_address(fields: dict[str, object]) -> None:
     assert address_of(json.dumps(fields).encode()) is None
 
 
-def test_an_address_is_read_whatever_else_is_wrong() -> None:
+def test_address_is_read_despite_other_faults() -> None:
     assert address_of(b'{"value":[{}],"id":"a","stream":"s","colour":"\xff"}') == ("a", "s")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "[NaN, -Infinity]", '{"id":NaN}'])
-def test_a_number_that_json_does_not_have_leaves_the_address_readable(number: str) -> None:
+def test_address_is_read_beside_numbers_unknown_to_json(number: str) -> None:
     event = f'{{"id":"NaN","stream":"feed-0","value":{number},"where":"-Infinity \\"NaN"}}'.encode()
     assert address_of(event) == ("NaN", "feed-0")
     [answer] = installation(spec("feed-0")).ask_many([event])
@@ -268,7 +269,7 @@ def test_a_number_that_json_does_not_have_leaves_the_address_readable(number: st
         '"value":NaN',
     ],
 )
-def test_what_no_parser_reads_has_no_address_for_a_constant_in_it(rest: str) -> None:
+def test_address_is_not_read_from_text_that_no_parser_accepts(rest: str) -> None:
     assert address_of(f'{{"id":"a","stream":"s",{rest}'.encode()) is None
 
 
@@ -281,7 +282,7 @@ def test_what_no_parser_reads_has_no_address_for_a_constant_in_it(rest: str) -> 
         r'"\u0069d":"a","id":"b","stream":"s"',
     ],
 )
-def test_of_two_ids_or_streams_none_is_guessed(names: str, value: str) -> None:
+def test_repeated_id_or_stream_gives_no_address(names: str, value: str) -> None:
     event = f'{{{names},"value":{value}}}'.encode()
     assert address_of(event) is None
     driver = installation(spec("s"))
@@ -289,20 +290,20 @@ def test_of_two_ids_or_streams_none_is_guessed(names: str, value: str) -> None:
     assert [record.value for record in driver.records(driver.topics.rejected)] == [event]
 
 
-def test_names_of_an_address_elsewhere_in_an_event_do_not_hide_it() -> None:
+def test_address_names_elsewhere_in_an_event_do_not_hide_it() -> None:
     inside = rb'{"id":"a","stream":"s","category":"id","cells":[{"at":{"id":1,"stream":"\u0069d"}}]}'
     assert address_of(inside) == ("a", "s")
     assert address_of(b'{"id":"a","stream":"s","id":"a"}') == ("a", "s")
 
 
-def test_an_event_is_looked_through_for_its_address_once_however_it_is_quoted() -> None:
+def test_address_is_searched_in_linear_time() -> None:
     events = [b'{"id":"' + b'\\"' * 500_000 + b"NaN", b'{"id":NaN,"' + b'"' * 1_000_000, b"NaN" * 300_000]
     started = time.process_time()
     assert [address_of(event) for event in events] == [None] * 3
     assert time.process_time() - started < 5.0
 
 
-def test_an_event_of_nothing_but_escaped_quotes_is_refused_as_soon_as_any_other() -> None:
+def test_event_of_escaped_quotes_is_refused_in_linear_time() -> None:
     event = b'{"id":"' + b'\\"' * (MAX_EVENT_BYTES // 2 - 4)
     started = time.process_time()
     for _ in range(20):
@@ -311,13 +312,13 @@ def test_an_event_of_nothing_but_escaped_quotes_is_refused_as_soon_as_any_other(
 
 
 @given(message=st.text(max_size=2000))
-def test_the_reason_of_a_rejection_fits_an_answer(message: str) -> None:
+def test_rejection_reason_fits_an_answer(message: str) -> None:
     rejection = Rejection("wrong-partition", message)
     assert len(rejection.reason) <= 1024
     assert rejection.reason.startswith("wrong-partition: ")
 
 
-def test_a_worker_made_by_hand_answers_as_the_drivers_own() -> None:
+def test_separately_built_worker_answers_as_the_driver() -> None:
     # Fingerprints and noise depend on the key, so a worker that is made by hand needs the driver's key.
     driver = installation(spec("feed-0"))
     worker = worker_of(driver)

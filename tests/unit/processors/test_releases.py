@@ -86,7 +86,8 @@ def whole_histogram(driver: Driver, stream: str) -> np.ndarray[Any, np.dtype[np.
 
 
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
-def test_cells_in_any_order_and_grouping_are_those_of_the_whole_histogram(kind: str) -> None:
+def test_cells_in_any_order_are_those_of_the_whole_histogram(kind: str) -> None:
+    """This holds for any groups of cells, also after a crash."""
     driver = installation(kind)
     release = whole_histogram(driver, kind)
     cells = list(product(*map(range, SHAPE)))
@@ -99,7 +100,8 @@ def test_cells_in_any_order_and_grouping_are_those_of_the_whole_histogram(kind: 
     assert again == [release[cell] for cell in cells[:20]]
 
 
-def test_counts_groups_and_cells_of_a_histogram_are_sums_of_one_release() -> None:
+def test_histogram_answers_are_sums_of_one_release() -> None:
+    """This covers counts, groups and cells."""
     driver = installation("histogram")
     release = whole_histogram(driver, "histogram")
     asked = [
@@ -122,7 +124,7 @@ def test_counts_groups_and_cells_of_a_histogram_are_sums_of_one_release() -> Non
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_every_number_is_within_the_alpha_that_it_carries(neighbors: str) -> None:
+def test_every_released_number_is_within_its_alpha(neighbors: str) -> None:
     driver = installation("histogram", "lazy_histogram", neighbors=neighbors)
     counts = exact_counts()
     everything, some = driver.ask_many(
@@ -163,7 +165,7 @@ def test_release_errors_fall_with_epsilon(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
-def test_cells_without_rows_are_noised_like_all_others(kind: str) -> None:
+def test_cells_without_rows_have_noise_like_all_others(kind: str) -> None:
     driver = installation(kind)
     empty = [cell for cell in product(*map(range, SHAPE)) if exact_counts()[cell] == 0]
     answers = driver.ask_many([build_question(kind, cells=[at(cell)]) for cell in empty])
@@ -172,7 +174,7 @@ def test_cells_without_rows_are_noised_like_all_others(kind: str) -> None:
     assert 0.2 * len(empty) < bare < 0.7 * len(empty)
 
 
-def test_the_answer_of_a_projection_is_that_of_its_noisy_rows() -> None:
+def test_projection_answers_from_its_noisy_rows() -> None:
     driver = installation("sparse_project", partitions=1)
     streams = worker_of(driver).streams
     seed = matrix_seed(streams.incarnations[streams.slots["sparse_project"]])
@@ -218,7 +220,7 @@ def test_projection_has_no_alpha_if_its_number_of_rows_is_too_noisy() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_first_answer_is_charged_for_all(kind: str) -> None:
+def test_first_answer_of_a_release_is_charged_for_all(kind: str) -> None:
     driver = installation(kind)
     assert driver.budget("people").spent.epsilon == 0.0
     question = build_question(kind, cells=[at((1, 0, 1))])
@@ -235,7 +237,7 @@ def test_the_first_answer_is_charged_for_all(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_that_answered_nothing_is_refunded_in_full(kind: str) -> None:
+def test_release_without_answers_is_refunded_in_full(kind: str) -> None:
     driver = installation(kind)
     driver.close("people", kind)
     assert driver.budget("people").refunded.epsilon == 1.0
@@ -255,7 +257,7 @@ def test_redelivery_and_restart_give_the_same_release(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_streams_of_equal_terms_have_releases_of_their_own(kind: str) -> None:
+def test_streams_of_equal_definitions_have_separate_releases(kind: str) -> None:
     driver = installation(kind)
     mechanism = {**MECHANISMS[kind], "attributes": list(ATTRIBUTES)}
     driver.open(stream("twin", "people", mechanism=mechanism))
@@ -268,7 +270,7 @@ def test_streams_of_equal_terms_have_releases_of_their_own(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lazy_histogram", "sparse_project"])
-def test_universes_of_any_size_take_questions_about_single_cells(kind: str) -> None:
+def test_universe_of_any_size_accepts_questions_about_cells(kind: str) -> None:
     driver = Driver(KEY, partitions=1)
     driver.register(source("huge", "table", path="huge.csv", attributes=HUGE), {name: [5] * 400 for name in HUGE})
     mechanism = {**MECHANISMS[kind], "attributes": list(HUGE), "sparsity": 2}
@@ -320,9 +322,10 @@ REJECTED: list[tuple[str, Mapping[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "question", "reason"), REJECTED)
-def test_a_wrong_question_is_refused_by_its_field_and_costs_nothing(
+def test_invalid_question_to_a_release_is_refused_by_its_field(
     kind: str, question: Mapping[str, Any], reason: str
 ) -> None:
+    """It costs nothing."""
     driver = installation(kind)
     wrong, right = driver.ask_many([build_question(kind, **question), build_question(kind, cells=[at((1, 0, 1))])])
     assert wrong.outcome == "rejected"
@@ -353,7 +356,7 @@ def test_shares_are_counts_over_the_public_number_of_rows() -> None:
     assert share.alpha == (count.alpha or 0.0) / 300
 
 
-def test_weights_of_zero_and_the_order_of_cells_do_not_matter() -> None:
+def test_zero_weights_and_the_order_of_cells_change_no_answer() -> None:
     driver = installation("lazy_histogram")
     first, second, third = driver.ask_many(
         [
@@ -369,7 +372,7 @@ def test_weights_of_zero_and_the_order_of_cells_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("cells", [30_000, 40_000])
-def test_a_release_drawn_in_parts_is_that_drawn_at_once(cells: int) -> None:
+def test_release_drawn_in_parts_equals_one_drawn_at_once(cells: int) -> None:
     driver = Driver(KEY, partitions=1)
     driver.register(source("long", "table", path="long.csv", attributes={"a": cells}), {"a": [1, 1]})
     mechanism = {"kind": "histogram", "attributes": ["a"]}

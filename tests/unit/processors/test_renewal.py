@@ -34,7 +34,7 @@ def closed(driver: Driver, stream: str) -> None:
     driver.close("feed", stream)
 
 
-def test_the_budget_is_there_again_in_the_next_period_and_not_before() -> None:
+def test_budget_renews_in_the_next_period_and_not_before() -> None:
     driver = hourly()
     driver.open(spec("a"))
     closed(driver, "a")
@@ -50,7 +50,7 @@ def test_the_budget_is_there_again_in_the_next_period_and_not_before() -> None:
     assert left(driver) == 0.0
 
 
-def test_it_is_told_as_a_period_with_its_meaning() -> None:
+def test_renewal_is_shown_as_a_period_with_its_meaning() -> None:
     driver = hourly()
     receipt = driver.register(source(epsilon=1.0, renews="1h"))
     words = "privacy is per period, not for ever: every hour a person may lose ε = 1 again, so that k periods may cost k times"
@@ -64,7 +64,7 @@ def test_it_is_told_as_a_period_with_its_meaning() -> None:
     assert "this is period 3, so at its end they may have cost 3 times as much" in period.meaning
 
 
-def test_a_stream_that_is_open_at_the_edge_is_carried_over_until_it_is_closed() -> None:
+def test_stream_open_at_the_edge_is_carried_over_until_closed() -> None:
     driver = hourly()
     driver.open(spec("a", epsilon=0.7))
     driver.ask("a", value=LOW)
@@ -77,7 +77,7 @@ def test_a_stream_that_is_open_at_the_edge_is_carried_over_until_it_is_closed() 
     assert left(driver) == 1.0
 
 
-def test_answers_with_noise_of_their_own_are_left_behind() -> None:
+def test_answers_with_separate_noise_are_not_carried_over() -> None:
     driver = installation(
         LAPLACE,
         sources=[source("people", "table", epsilon=1.0, renews="1d")],
@@ -93,7 +93,8 @@ def test_answers_with_noise_of_their_own_are_left_behind() -> None:
     assert driver.budget("people").left.epsilon == pytest.approx(0.9)
 
 
-def test_a_stream_that_ran_dry_holds_nothing_until_it_is_extended() -> None:
+def test_exhausted_stream_reserves_nothing_until_its_extension() -> None:
+    """After an extension it counts from its opening on."""
     driver = hourly()
     driver.open(spec("a"))
     driver.ask("a", value=HIGH)
@@ -105,7 +106,7 @@ def test_a_stream_that_ran_dry_holds_nothing_until_it_is_extended() -> None:
         driver.extend("feed", "a", 0.9)
 
 
-def test_what_was_halted_before_the_edge_holds_nothing_after_it() -> None:
+def test_stream_halted_before_the_edge_reserves_nothing_after_it() -> None:
     driver = hourly()
     driver.open(spec("a"))
     driver.halt("feed", "a")
@@ -113,7 +114,7 @@ def test_what_was_halted_before_the_edge_holds_nothing_after_it() -> None:
     assert left(driver) == 1.0
 
 
-def test_populations_and_allotments_renew_each_by_their_own_budget() -> None:
+def test_populations_and_allotments_renew_by_their_own_budget() -> None:
     driver = Driver(KEY, partitions=1)
     driver.register_population({"population": "patients", "epsilon": 1.0, "renews": "2h"})
     driver.register(source(epsilon=5.0, renews="1h", population="patients"))
@@ -157,7 +158,7 @@ def test_joining_names_what_earlier_periods_did_not_count() -> None:
 
 
 @pytest.mark.parametrize("seconds", [HOUR - 0.001, HOUR, HOUR + 0.001, 5 * HOUR])
-def test_a_crash_around_the_edge_grants_nothing_twice(seconds: float) -> None:
+def test_crash_around_the_edge_grants_nothing_twice(seconds: float) -> None:
     driver, other = hourly(), hourly()
     for one in (driver, other):
         one.open(spec("a", epsilon=0.6))
@@ -172,7 +173,7 @@ def test_a_crash_around_the_edge_grants_nothing_twice(seconds: float) -> None:
         driver.open(spec("c", epsilon=0.1))
 
 
-def test_a_clock_that_is_set_back_grants_nothing_twice() -> None:
+def test_clock_set_back_grants_nothing_twice() -> None:
     driver = hourly()
     driver.open(spec("a"))
     driver.ask("a", value=HIGH)
@@ -192,7 +193,7 @@ def test_a_clock_that_is_set_back_grants_nothing_twice() -> None:
     assert period.number == 2
 
 
-def test_the_first_decision_of_a_period_is_written_with_its_change() -> None:
+def test_first_decision_of_a_period_is_written_with_its_change() -> None:
     driver = hourly()
     driver.open(spec("a", epsilon=0.5))
     driver.ask("a", value=HIGH)
@@ -210,14 +211,14 @@ def test_the_first_decision_of_a_period_is_written_with_its_change() -> None:
 class TestTheServicesOwnClock:
     """Between two events, the clock advances like a monotonic clock, independently of the machine's date."""
 
-    def test_it_runs_from_the_latest_event(self) -> None:
+    def test_ledger_clock_runs_from_the_latest_event(self) -> None:
         clock = LedgerClock()
         assert clock.now(5000, 100.0) == 5000
         assert clock.now(5000, 101.5) == 6500
         assert clock.now(9000, 102.0) == 9000
         assert clock.now(9000, 103.0) == 10_000
 
-    def test_a_period_ends_while_nobody_asks(self) -> None:
+    def test_period_ends_without_any_request(self) -> None:
         service = Service()
         service.send(register(epsilon=1.0, renews="1h"))
         assert not service.processor.collect_due_outputs(50.0)
@@ -227,7 +228,7 @@ class TestTheServicesOwnClock:
         assert keys == [b"source|feed", b"@progress"]
         assert not service.processor.collect_due_outputs(50.0 + 3602)
 
-    def test_a_service_that_starts_again_waits_for_the_next_event(self) -> None:
+    def test_restarted_service_waits_for_the_next_event(self) -> None:
         service = Service()
         service.send(register(epsilon=1.0, renews="1h"))
         service.restart()
@@ -237,7 +238,7 @@ class TestTheServicesOwnClock:
 
 
 @pytest.mark.parametrize("renews", ["30", "0d", "1w", "1.5h", "99999d", ""])
-def test_a_length_that_is_none_is_refused(renews: str) -> None:
+def test_invalid_renewal_length_is_refused(renews: str) -> None:
     from sotto import Invalid  # noqa: PLC0415
 
     driver = Driver(KEY, partitions=1)

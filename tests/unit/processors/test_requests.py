@@ -32,7 +32,7 @@ identifiers = st.lists(st.sampled_from(["R1", "|", "receipt|", "0" * 64, "1" * 6
 )
 
 
-def test_a_request_sent_again_gets_the_same_receipt_and_does_nothing() -> None:
+def test_repeated_request_gets_the_same_receipt_and_does_nothing() -> None:
     service = ready()
     [first] = receipts_in(service.send(opening("1", "alarms")))
     outputs = service.send(opening("1", "alarms"))
@@ -41,7 +41,8 @@ def test_a_request_sent_again_gets_the_same_receipt_and_does_nothing() -> None:
     assert list(service.processor.ledger.account("feed").grants) == ["alarms"]
 
 
-def test_another_request_under_a_used_id_is_refused_and_the_first_receipt_stays() -> None:
+def test_other_request_under_a_used_id_is_refused() -> None:
+    """The first receipt stays."""
     service = ready()
     [first] = receipts_in(service.send(opening("1", "alarms")))
     for other in (opening("1", "others"), ending("close", "1", "alarms")):
@@ -55,7 +56,7 @@ def test_another_request_under_a_used_id_is_refused_and_the_first_receipt_stays(
     assert receipts_in(service.send(opening("1", "alarms"))) == [first]
 
 
-def test_each_body_under_one_id_has_a_receipt_of_its_own() -> None:
+def test_each_body_under_one_id_has_a_separate_receipt() -> None:
     service = ready()
     bodies = [opening("1", f"stream-{number}", epsilon=0.1) for number in range(8)]
     told = receipts_in(service.send(*bodies))
@@ -65,7 +66,7 @@ def test_each_body_under_one_id_has_a_receipt_of_its_own() -> None:
     assert receipts_in(service.send(*bodies)) == told
 
 
-def test_no_id_can_be_chosen_so_that_its_receipt_is_deleted_or_replaced() -> None:
+def test_receipt_cannot_be_deleted_or_replaced_by_a_chosen_id() -> None:
     service = ready()
     service.send(opening("R1", "first", epsilon=0.1))
     other = opening("R1", "second", epsilon=0.1)
@@ -81,18 +82,18 @@ def test_no_id_can_be_chosen_so_that_its_receipt_is_deleted_or_replaced() -> Non
 
 @given(name=identifiers, reused=identifiers, digest=hashes)
 @settings(deadline=None)
-def test_what_is_told_of_a_reused_id_has_no_receipts_key(name: str, reused: str, digest: str) -> None:
+def test_refusal_of_a_reused_id_has_no_key_of_a_receipt(name: str, reused: str, digest: str) -> None:
     assert receipts.receipt_key(name) != receipts.refusal_key(reused, digest)
 
 
-def test_a_digest_does_not_change_with_defaults_written_out() -> None:
+def test_request_digest_does_not_change_with_explicit_defaults() -> None:
     plain = request_codec.decode(b'{"kind":"close","request":"1","source":"feed","stream":"alarms"}')
     written_out = request_codec.decode(ending("close", "1", "alarms", reason="closed on request"))
     halt = request_codec.decode(ending("halt", "1", "alarms"))
     assert request_digest(plain) == request_digest(written_out) != request_digest(halt)
 
 
-def test_closing_a_closed_stream_says_that_it_is_closed() -> None:
+def test_close_of_a_closed_stream_reports_that_it_is_closed() -> None:
     service = ready()
     incarnation = grant_in(service.send(opening("1", "alarms"))).identity.incarnation
     first, second = receipts_in(service.send(ending("close", "2", "alarms"), ending("halt", "3", "alarms")))
@@ -102,7 +103,7 @@ def test_closing_a_closed_stream_says_that_it_is_closed() -> None:
     assert [receipt.state for receipt in told] == ["closed", "closed"]
 
 
-def test_a_request_twice_in_one_batch_is_done_once() -> None:
+def test_repeated_request_in_one_batch_is_done_once() -> None:
     service = ready()
     outputs = service.send(opening("1", "alarms"), opening("1", "alarms"))
     [first, second] = receipts_in(outputs)
@@ -110,7 +111,7 @@ def test_a_request_twice_in_one_batch_is_done_once() -> None:
     assert len(written(outputs, TOPICS.control)) == 1
 
 
-def test_even_a_refusal_is_given_again_when_the_reason_is_gone() -> None:
+def test_refusal_is_repeated_even_if_its_reason_is_gone() -> None:
     service = ready()
     [refused] = receipts_in(service.send(opening("1", "greedy", epsilon=11.0)))
     service.send(register("2", source="other"))
@@ -118,7 +119,7 @@ def test_even_a_refusal_is_given_again_when_the_reason_is_gone() -> None:
     assert receipts_in(service.send(opening("1", "greedy", epsilon=11.0))) == [refused]
 
 
-def test_a_request_is_remembered_across_restarts() -> None:
+def test_request_is_remembered_across_restarts() -> None:
     service = ready()
     [first] = receipts_in(service.send(opening("1", "alarms")))
     service.restart()
@@ -127,7 +128,7 @@ def test_a_request_is_remembered_across_restarts() -> None:
     assert later.sequence == first.sequence + 1
 
 
-def test_an_exhausted_source_says_what_was_asked_and_what_is_left() -> None:
+def test_refusal_of_an_exhausted_source_names_asked_and_left() -> None:
     driver = installation(*(spec(f"stream-{number}") for number in range(9)))
     with pytest.raises(Refused, match=r"source 'feed' cannot pay: ε = 1\.5 asked, ε = 1 left") as refused:
         driver.open(spec("greedy", epsilon=1.5))
@@ -139,7 +140,7 @@ def test_an_exhausted_source_says_what_was_asked_and_what_is_left() -> None:
 
 
 @pytest.mark.parametrize("second", ["feed", "other"])
-def test_a_stream_name_is_never_used_again(second: str) -> None:
+def test_stream_name_is_never_used_again(second: str) -> None:
     driver = installation(spec("alarms"))
     driver.register(source("other"))
     driver.close("feed", "alarms")
@@ -158,7 +159,7 @@ def test_a_stream_name_is_never_used_again(second: str) -> None:
         (register() + b" " * MAX_DEFINITION_BYTES, f"send at most {MAX_DEFINITION_BYTES}"),
     ],
 )
-def test_a_malformed_request_is_a_dead_letter_and_the_others_are_done(value: bytes | None, words: str) -> None:
+def test_malformed_request_is_a_dead_letter_and_others_are_done(value: bytes | None, words: str) -> None:
     service = ready()
     outputs = service.send(opening("1", "one"), value, opening("2", "two"))
     assert [receipt.outcome for receipt in receipts_in(outputs)] == ["opened", "opened"]
@@ -181,7 +182,7 @@ def test_a_malformed_request_is_a_dead_letter_and_the_others_are_done(value: byt
         (register("1", source="wide", sensitivity=1e12, grid=1e-12, minimum=-1e3, maximum=1e3), "exceeds"),
     ],
 )
-def test_a_request_that_cannot_be_done_is_refused_by_receipt(value: bytes, words: str) -> None:
+def test_impossible_request_is_refused_by_receipt(value: bytes, words: str) -> None:
     service = ready()
     service.send(opening("0", "first"))
     outputs = service.send(value)
@@ -194,7 +195,7 @@ def test_a_request_that_cannot_be_done_is_refused_by_receipt(value: bytes, words
     assert not written(outputs, TOPICS.rejected)
 
 
-def test_monotone_counts_are_refused_where_neighbours_replace_a_row() -> None:
+def test_monotone_counts_are_refused_under_replace() -> None:
     driver = installation(
         sources=[source("people", "table", neighbors="replace")], rows={"people": {"age": [1], "sex": ["F"]}}
     )
@@ -203,14 +204,14 @@ def test_monotone_counts_are_refused_where_neighbours_replace_a_row() -> None:
         driver.open(spec("people-0", "people", mechanism=mechanism))
 
 
-def test_the_changelog_has_one_record_per_source_and_grant_and_batch() -> None:
+def test_ledger_batch_has_one_record_per_source_and_grant() -> None:
     service = ready()
     outputs = service.send(*(opening(str(number), f"stream-{number}", epsilon=0.1) for number in range(5)))
     kinds = [type(record) for record in ledger_in(outputs)]
     assert (kinds.count(SourceRecord), kinds.count(GrantRecord), kinds.count(Receipt)) == (1, 5, 5)
 
 
-def test_a_restart_from_the_changelog_in_any_order_changes_nothing() -> None:
+def test_ledger_restores_from_its_changelog_in_any_order() -> None:
     service = ready()
     service.send(register("other", source="other", accountant="zcdp", delta=1e-6))
     incarnations = {}
@@ -225,7 +226,7 @@ def test_a_restart_from_the_changelog_in_any_order_changes_nothing() -> None:
     assert service.processor.ledger.accounts == before
 
 
-def test_the_oldest_receipts_are_dropped_and_deleted_from_the_changelog(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_receipts_are_dropped_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receipts, "MAX_RECEIPTS", 3)
     service = ready()
     for number in range(4):
@@ -242,7 +243,7 @@ def test_the_oldest_receipts_are_dropped_and_deleted_from_the_changelog(monkeypa
     assert len(service.processor.ledger.account("feed").grants) == 4
 
 
-def test_a_grant_names_the_noise_key_and_an_incarnation_of_its_own() -> None:
+def test_grant_names_the_noise_key_and_a_new_incarnation() -> None:
     service = ready()
     first, second = (grant_in(service.send(opening(name, name))) for name in ("one", "two"))
     assert first.identity.key_id == second.identity.key_id == KEY.key_id
@@ -258,7 +259,7 @@ def test_request_models_built_in_python_are_the_same_requests() -> None:
     assert [receipt.outcome for receipt in receipts_in(outputs)] == ["opened", "closing"]
 
 
-def test_the_ledger_knows_how_far_it_has_read() -> None:
+def test_ledger_knows_its_positions_after_a_restore() -> None:
     service = ready()
     service.send(opening("1", "alarms"))
     service.send(charge("nobody", "0" * 32), b"{", topic=TOPICS.charges)

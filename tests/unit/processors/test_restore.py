@@ -53,7 +53,7 @@ def taken_in_every(count: int) -> Iterator[None]:
 
 @settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(data=st.data(), at_once=st.sampled_from([1, 3, 10]))
-def test_topics_that_take_turns_give_the_state_of_a_restore_in_one_go(data: st.DataObject, at_once: int) -> None:
+def test_restore_in_turns_gives_the_state_of_one_restore(data: st.DataObject, at_once: int) -> None:
     driver = asked_installation()
     left = [driver.records(driver.topics.control), driver.records(driver.topics.state)]
     expected, processor = empty(), empty()
@@ -69,7 +69,7 @@ def test_topics_that_take_turns_give_the_state_of_a_restore_in_one_go(data: st.D
     assert differences("by turns and at once", processor, expected, expected.streams.names) == []
 
 
-def test_a_restored_state_is_the_live_one() -> None:
+def test_restored_state_equals_the_live_state() -> None:
     driver = asked_installation()
     with taken_in_every(3):
         processor = restored(driver.records(driver.topics.control), driver.records(driver.topics.state))
@@ -80,7 +80,8 @@ def test_a_restored_state_is_the_live_one() -> None:
     assert len(set(processor.streams.kinds)) == 12
 
 
-def test_an_opening_behind_the_halt_does_not_open_the_stream_again_when_both_were_taken_in() -> None:
+def test_opening_behind_the_halt_does_not_reopen_the_stream() -> None:
+    """A restore has read both."""
     driver = asked_installation()
     control = driver.records(driver.topics.control)
     opened = next(record for record in control if record.key == HALTED.encode())
@@ -90,7 +91,7 @@ def test_an_opening_behind_the_halt_does_not_open_the_stream_again_when_both_wer
     assert processor.streams.figures()[HALTED][0] == "halted"
 
 
-def test_figures_of_another_incarnation_are_not_a_streams_own() -> None:
+def test_figures_of_another_incarnation_are_ignored() -> None:
     first, second = (installation(spec("s", cutoff=3), key=key) for key in (KEY, OTHER_KEY))
     first.ask_many([query("a", "s", 1e9)])
     state, control = first.records(first.topics.state), second.records(second.topics.control)
@@ -103,7 +104,8 @@ def test_figures_of_another_incarnation_are_not_a_streams_own() -> None:
         assert processor.streams.figures()["s"] == second.figures()["s"]
 
 
-def test_a_stream_defined_anew_starts_afresh_whatever_was_taken_in_before() -> None:
+def test_stream_with_a_new_definition_starts_fresh() -> None:
+    """Its name was restored with another definition before."""
     first = installation(spec("s", cutoff=3))
     second = installation(spec("s", cutoff=2, threshold=5.0), key=OTHER_KEY)
     first.ask_many([query("a", "s", 1e9)])
@@ -118,7 +120,8 @@ def test_a_stream_defined_anew_starts_afresh_whatever_was_taken_in_before() -> N
     assert processor.streams.shown_answers_left(0) == 2
 
 
-def test_a_stream_with_figures_is_not_begun_afresh_by_a_definition_that_the_restore_missed() -> None:
+def test_definition_missed_by_the_restore_does_not_start_fresh() -> None:
+    """A stream with a checkpoint keeps it."""
     # During a restore, compaction can remove a definition because of a later one after the restore's end.
     driver = installation(spec("s", cutoff=1), spec("other", cutoff=1, epsilon=0.1))
     driver.ask_many([query("a", "s", 1e9)])
@@ -133,7 +136,8 @@ def test_a_stream_with_figures_is_not_begun_afresh_by_a_definition_that_the_rest
     assert "s" not in processor.streams.slots
 
 
-def test_a_stream_opened_anew_after_a_restore_is_begun_afresh_whatever_the_changelog_has_of_its_name() -> None:
+def test_stream_reopened_after_a_restore_starts_fresh() -> None:
+    """The changelog still has the earlier state of its name."""
     first = installation(spec("s", cutoff=1))
     second = installation(spec("s", cutoff=2), key=OTHER_KEY)
     first.ask_many([query("a", "s", 1e9)])
@@ -145,7 +149,7 @@ def test_a_stream_opened_anew_after_a_restore_is_begun_afresh_whatever_the_chang
     assert processor.streams.shown_answers_left(0) == 2
 
 
-def test_a_table_that_came_late_is_found_when_the_restore_ends() -> None:
+def test_late_table_is_found_at_the_end_of_the_restore() -> None:
     driver = installation(
         spec("people", "people", threshold=1e9),
         sources=[source("people", "table")],
@@ -161,7 +165,7 @@ def test_a_table_that_came_late_is_found_when_the_restore_ends() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 7, 64, 65, 300])
-def test_columns_have_room_for_any_number_of_streams_defined_at_once(count: int) -> None:
+def test_columns_have_room_for_any_number_of_new_streams(count: int) -> None:
     driver = installation(
         *(spec(f"s{number}", cutoff=2, threshold=float(number), epsilon=0.01) for number in range(count))
     )

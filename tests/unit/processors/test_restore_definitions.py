@@ -68,7 +68,7 @@ def assert_same(reader: DefinitionReader, found: StreamDefinition | None, value:
     )
 
 
-def test_every_definition_is_read_as_the_model_reads_it() -> None:
+def test_reader_agrees_with_the_model_on_every_definition() -> None:
     reader = DefinitionReader(TermsTable())
     for value, found in zip(written(), reader.read(written()), strict=True):
         assert_same(reader, found, value)
@@ -76,7 +76,8 @@ def test_every_definition_is_read_as_the_model_reads_it() -> None:
     assert kinds == {"opened", "halted", "closed"}
 
 
-def test_the_model_reads_no_definition_whose_rest_was_read_before() -> None:
+def test_reader_needs_no_model_for_known_definitions() -> None:
+    """Only the stream's name differs from a definition that was read before."""
     reader = warm_reader()
     others = [value.replace(b'"stream":"', b'"stream":"x') for value in written()]
     with patch.object(stream_records, "control_codec", None):
@@ -86,7 +87,7 @@ def test_the_model_reads_no_definition_whose_rest_was_read_before() -> None:
     ]
 
 
-def test_streams_of_equal_terms_share_one_object() -> None:
+def test_streams_of_equal_definitions_share_one_object() -> None:
     reader = warm_reader()
     names = {"stream-1", "stream-2", "stream-3"}
     assert len({one.terms for one in reader.read(written()) if one and one.stream in names}) == 1
@@ -130,7 +131,7 @@ values = st.one_of(numbers, strings, literals, garbage, hexadecimal, names)
 
 @settings(max_examples=200, deadline=None)
 @given(value=damaged())
-def test_what_is_damaged_is_read_as_the_model_reads_it_or_refused_as_there(value: bytes) -> None:
+def test_reader_agrees_with_the_model_on_damaged_definitions(value: bytes) -> None:
     reader = warm_reader()
     for one, found in zip([written()[0], value], reader.read([written()[0], value]), strict=True):
         assert_same(reader, found, one)

@@ -79,7 +79,7 @@ def refusal(outputs: Outputs) -> str:
 
 
 @pytest.mark.parametrize("end", ["close", "halt"])
-def test_an_ended_stream_leaves_a_digest_and_its_sums(end: str) -> None:
+def test_ended_stream_leaves_a_digest_and_its_sums(end: str) -> None:
     service = service_with("one", "two", end=end)
     budget = source_record(service)
     pass_days(service, 6.9)
@@ -98,7 +98,7 @@ def test_an_ended_stream_leaves_a_digest_and_its_sums(end: str) -> None:
         service.restart()
 
 
-def test_open_and_exhausted_streams_stay() -> None:
+def test_open_and_exhausted_streams_are_not_retired() -> None:
     service = service_with()
     incarnation = grant_in(service.send(opening("1", "alarms"))).identity.incarnation
     service.send(opening("2", "other"))
@@ -109,14 +109,14 @@ def test_open_and_exhausted_streams_stay() -> None:
     assert set(service.processor.ledger.source_of_stream) == {"alarms", "other"}
 
 
-def test_a_stream_halted_but_not_settled_stays() -> None:
+def test_halted_stream_without_settlement_is_not_retired() -> None:
     service = service_with()
     service.send(opening("1", "alarms"), ending("halt", "2", "alarms"))
     pass_days(service, 100)
     assert "alarms" in service.processor.ledger.source_of_stream
 
 
-def test_without_a_retention_no_stream_is_retired() -> None:
+def test_no_stream_is_retired_without_a_retention_time() -> None:
     service = service_with("one")
     service._retire_after_ms = 0
     service.restart()
@@ -139,7 +139,7 @@ def test_requests_to_a_retired_stream_grant_nothing() -> None:
     assert service.processor.ledger.account("feed").to_record() == before
 
 
-def test_a_repeated_request_gets_its_receipt_after_retirement() -> None:
+def test_repeated_request_gets_its_receipt_after_retirement() -> None:
     service = service_with("one")
     first = [value for key, value in service.changelog.items() if key == b"receipt|open-one"]
     pass_days(service, 8)
@@ -148,7 +148,7 @@ def test_a_repeated_request_gets_its_receipt_after_retirement() -> None:
     assert "one" not in service.processor.ledger.source_of_stream
 
 
-def test_a_late_charge_of_a_retired_stream_changes_nothing() -> None:
+def test_late_charge_of_a_retired_stream_changes_nothing() -> None:
     service = service_with("one")
     pass_days(service, 8)
     before = service.accounts()
@@ -157,7 +157,7 @@ def test_a_late_charge_of_a_retired_stream_changes_nothing() -> None:
     assert service.accounts() == before
 
 
-def test_a_halted_stream_that_is_closed_waits_again() -> None:
+def test_halted_stream_that_is_closed_waits_again() -> None:
     service = service_with("one", end="halt")
     incarnation = service.processor.ledger.account("feed").grants["one"].identity.incarnation
     pass_days(service, 6)
@@ -174,7 +174,7 @@ def test_a_halted_stream_that_is_closed_waits_again() -> None:
     assert refunded.epsilon > 0
 
 
-def test_the_trail_proves_the_ledger_after_retirement() -> None:
+def test_trail_proves_the_ledger_after_retirement() -> None:
     service = service_with("one", "two", "three")
     service.send(opening("4", "open-still"))
     assert service.findings() == []
@@ -193,7 +193,7 @@ def test_the_trail_proves_the_ledger_after_retirement() -> None:
         (b"grant|feed|open-still", "but the ledger does not have the stream"),
     ],
 )
-def test_the_trail_shows_a_change_of_what_is_kept(key: bytes, words: str) -> None:
+def test_trail_shows_a_change_of_the_retention_time(key: bytes, words: str) -> None:
     service = service_with("one", "two")
     service.send(opening("3", "open-still"))
     pass_days(service, 8)
@@ -209,7 +209,7 @@ def begin(service: Service, day: int) -> str:
     return receipt.outcome
 
 
-def test_periods_are_retired_with_their_streams_and_never_begin_again() -> None:
+def test_periods_retire_with_their_streams_and_never_begin_again() -> None:
     service = Watched(retire_after_ms=7 * DAY)
     service.now = DAY
     service.send(json.dumps({"kind": "register", "request": "r", "source": FLIGHTS}).encode())

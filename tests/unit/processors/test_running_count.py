@@ -28,7 +28,7 @@ def noise_of(worker: QueryProcessor, stream: Stream, group: int, node: Node) -> 
 
 
 @pytest.mark.parametrize("method", ["basic", "textbook", "gaussian"])
-def test_an_answer_is_the_number_so_far_with_the_noise_of_its_nodes(method: str) -> None:
+def test_running_count_adds_the_noise_of_its_nodes(method: str) -> None:
     stream = replace(GROUPED, method=method, delta=1e-3)
     people = [((window, (window * number) % 6),) for number in range(9) for window in range(stream.steps)]
     counts = counts_of(stream, people)
@@ -46,7 +46,7 @@ def test_an_answer_is_the_number_so_far_with_the_noise_of_its_nodes(method: str)
         assert answer.alpha == answer_alpha(stream.calibration, len(nodes))
 
 
-def test_alpha_is_that_of_as_many_nodes_as_a_step_has() -> None:
+def test_alpha_of_a_step_depends_on_its_number_of_nodes() -> None:
     stream = replace(PLAIN, steps=7, method="textbook")
     answers = asked(worker_of(stream), stream.questions(counts_of(stream, PEOPLE)))
     alphas = [answer.alpha or 0.0 for answer in answers]
@@ -55,7 +55,7 @@ def test_alpha_is_that_of_as_many_nodes_as_a_step_has() -> None:
     assert by_ones[1] < by_ones[2] < by_ones[3] <= stream.calibration.alpha
 
 
-def test_groups_and_streams_and_openings_have_noise_of_their_own() -> None:
+def test_noise_differs_by_group_stream_and_opening() -> None:
     stream, other = replace(PLAIN, by=("side",)), replace(PLAIN, name="other", by=("side",))
     zeros = [[0, 0]] * stream.steps
     answers = asked(worker_of(stream, other), [*stream.questions(zeros), *other.questions(zeros)])
@@ -66,14 +66,15 @@ def test_groups_and_streams_and_openings_have_noise_of_their_own() -> None:
     assert len(set(runs)) == 5
 
 
-def test_a_question_is_answered_alike_wherever_it_stands() -> None:
+def test_running_count_answers_alike_at_any_offset() -> None:
     questions = list(PLAIN.questions(counts_of(PLAIN, PEOPLE)))
     once = asked(worker_of(PLAIN), questions[:3])
     elsewhere = asked(worker_of(PLAIN), questions[1:3], start=100)
     assert [(one.estimate, one.alpha) for one in elsewhere] == [(one.estimate, one.alpha) for one in once[1:]]
 
 
-def test_a_window_that_is_asked_again_with_other_sums_tells_no_difference_and_halts_the_stream() -> None:
+def test_window_asked_again_with_other_sums_halts_the_stream() -> None:
+    """No answer shows the difference."""
     questions = list(PLAIN.questions(counts_of(PLAIN, PEOPLE)))
     worker = worker_of(PLAIN)
     asked(worker, questions[:3])
@@ -83,7 +84,7 @@ def test_a_window_that_is_asked_again_with_other_sums_tells_no_difference_and_ha
     assert (answers[0].reason or "").startswith("asked again: ")
 
 
-def test_after_a_crash_the_same_is_answered_byte_for_byte() -> None:
+def test_running_count_is_the_same_bytes_after_a_crash() -> None:
     questions = list(PLAIN.questions(counts_of(PLAIN, PEOPLE)))
     whole = process_records(worker_of(PLAIN), records(questions))
     worker = worker_of(PLAIN)
@@ -95,13 +96,13 @@ def test_after_a_crash_the_same_is_answered_byte_for_byte() -> None:
     assert checkpoints_in(after, TOPICS) == checkpoints_in(whole, TOPICS)
 
 
-def test_all_of_epsilon_is_charged_with_the_first_answer_and_nothing_after() -> None:
+def test_running_count_charges_epsilon_with_the_first_answer() -> None:
     answers = asked(worker_of(PLAIN), PLAIN.questions(counts_of(PLAIN, PEOPLE)))
     assert [one.spent and one.spent.epsilon for one in answers] == [1.0] * 6
     assert [one.tops_left for one in answers] == [5, 4, 3, 2, 1, 0]
 
 
-def test_the_stream_ends_with_its_horizon() -> None:
+def test_running_count_ends_with_its_horizon() -> None:
     worker = worker_of(GROUPED)
     questions = list(GROUPED.questions([[1] * 6] * GROUPED.steps))
     outputs = process_records(worker, records(questions))
@@ -137,7 +138,7 @@ def moved_by(milliseconds: int, length: int = EVERY) -> dict[str, Any]:
         ({"group": {"side": "left", "ward": "a", "age": 3}}, "group: not a group of this stream"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_uses_nothing_up(otherwise: dict[str, Any], words: str) -> None:
+def test_invalid_question_to_a_running_count_uses_up_nothing(otherwise: dict[str, Any], words: str) -> None:
     worker = worker_of(GROUPED)
     [refused] = asked(worker, [GROUPED.question(0, 0, [1.0], **otherwise)])
     assert refused.outcome == "rejected"
@@ -146,13 +147,14 @@ def test_what_does_not_fit_is_refused_and_uses_nothing_up(otherwise: dict[str, A
     assert (answered.index, answered.tops_left) == (0, 35)
 
 
-def test_a_group_may_name_its_attributes_in_any_order() -> None:
+def test_group_may_name_its_attributes_in_any_order() -> None:
     asks = GROUPED.question(0, 4, [1.0]), GROUPED.question(0, 4, [1.0], group={"ward": "b", "side": "right"})
     one, other = (asked(worker_of(GROUPED), [ask])[0] for ask in asks)
     assert one.estimate == other.estimate
 
 
-def test_sums_are_whole_numbers_that_no_size_of_theirs_stops() -> None:
+def test_sums_of_any_size_are_rounded_and_clamped() -> None:
+    """Values that merging never sends do not stop the worker."""
     answers = [asked(worker_of(PLAIN), [PLAIN.question(0, 0, [sum_])])[0] for sum_ in (0.0, 0.4, 1e300, -7.0)]
     zero, near, large, below = (one.estimate or 0.0 for one in answers)
     assert near == zero
@@ -194,7 +196,7 @@ def rides(**changed: Any) -> Driver:
         ("replace", {"sum": "fare"}, (80, 1, 8)),
     ],
 )
-def test_noise_fits_what_a_person_may_do_in_all_windows(
+def test_noise_fits_the_events_of_a_person_in_all_windows(
     neighbors: str, count: Any, moved: tuple[int, ...]
 ) -> None:
     found = opened(rides(neighbors=neighbors), {"count": count})
@@ -202,7 +204,7 @@ def test_noise_fits_what_a_person_may_do_in_all_windows(
     assert (found.steps, found.groups, found.cutoff) == (24, 2, 48)
 
 
-def test_the_receipt_says_when_it_begins_and_over_how_many_windows_it_counts() -> None:
+def test_receipt_names_the_begin_and_the_number_of_windows() -> None:
     receipt = rides().open(stream("so-far", "rides", "running_count", mechanism={"steps": 24}, standing=HOURLY))
     assert (receipt.begins, receipt.windows) == ("2026-01-01T00:30:00Z", 24)
 
@@ -218,19 +220,20 @@ def test_the_receipt_says_when_it_begins_and_over_how_many_windows_it_counts() -
         ),
     ],
 )
-def test_what_cannot_be_counted_on_is_refused(source: dict[str, Any], changed: dict[str, Any], words: str) -> None:
+def test_unsuitable_running_count_is_refused(source: dict[str, Any], changed: dict[str, Any], words: str) -> None:
     with pytest.raises(Refused) as refused:
         opened(rides(**source), **changed)
     assert words in str(refused.value)
 
 
-def test_it_runs_on_live_topics_alone() -> None:
+def test_running_count_runs_on_live_topics_only() -> None:
     driver = installation(sources=[source("rides")])
     with pytest.raises(Refused, match="running_count does not run on a source of kind 'values'; use 'events'"):
         driver.open(stream("so-far", "rides", "running_count", mechanism={"steps": 24}))
 
 
-def test_the_ledger_takes_all_of_it_with_the_first_answer_and_gives_nothing_back_after() -> None:
+def test_ledger_charges_a_running_count_with_the_first_answer() -> None:
+    """Closing refunds nothing after that."""
     driver = rides()
     opened(driver)
     driver.close("rides", "so-far")
@@ -247,7 +250,7 @@ def test_the_ledger_takes_all_of_it_with_the_first_answer_and_gives_nothing_back
     assert driver.budget("rides").left.epsilon == 9
 
 
-def test_a_horizon_is_not_extended() -> None:
+def test_horizon_is_not_extended() -> None:
     driver = rides()
     opened(driver)
     with pytest.raises(Refused, match="planned for exactly 24 windows"):

@@ -193,7 +193,7 @@ def test_period_starts_from_nothing() -> None:
         (so_far(epsilon=0.01), {"total": 200}, "does not help: lower the source's total"),
     ],
 )
-def test_streams_that_cannot_keep_texts_private_are_refused(
+def test_texts_that_cannot_be_kept_private_are_refused(
     spec: dict[str, Any], changed: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises((Refused, ValueError)) as refused:

@@ -39,7 +39,7 @@ def people(kind: str, **more: Any) -> Driver:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("calibration", ["best", "textbook"])
-def test_the_best_of_candidates_far_apart_is_chosen_until_the_grant_is_used(kind: str, calibration: str) -> None:
+def test_best_of_distant_candidates_is_chosen_until_the_grant_ends(kind: str, calibration: str) -> None:
     driver = installation(opening(kind, calibration=calibration))
     answers = asked(driver, FAR, FAR[::-1], FAR[:2], FAR)
     assert [answer.choice for answer in answers] == ["b", "b", "b", None]
@@ -49,7 +49,7 @@ def test_the_best_of_candidates_far_apart_is_chosen_until_the_grant_is_used(kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_fewer_candidates_are_answered_with_a_smaller_alpha(kind: str) -> None:
+def test_fewer_candidates_have_a_smaller_alpha(kind: str) -> None:
     driver = installation(opening(kind, answers=2))
     many = [{"name": str(number), "value": 0.0} for number in range(256)]
     wide, narrow = asked(driver, many, many[:2])
@@ -61,7 +61,7 @@ def test_fewer_candidates_are_answered_with_a_smaller_alpha(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_choice_does_not_change_when_it_is_delivered_again(kind: str) -> None:
+def test_choice_does_not_change_on_redelivery(kind: str) -> None:
     near = [{"name": str(number), "value": float(number % 3)} for number in range(20)]
     driver = installation(opening(kind, answers=20))
     first = asked(driver, *[near] * 10)
@@ -123,7 +123,7 @@ def test_candidates_without_a_value_are_refused_on_a_feed(kind: str, candidate: 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("question", [{"value": 1.0}, {"candidates": FAR, "threshold": 1.0}, {"category": "x"}])
-def test_another_form_of_question_is_refused_at_no_cost(kind: str, question: dict[str, Any]) -> None:
+def test_other_forms_of_question_are_refused_uncharged(kind: str, question: dict[str, Any]) -> None:
     driver = installation(opening(kind))
     [answer] = driver.ask_many([{"id": "1", "stream": "choice", **question}])
     assert answer.outcome == "rejected"
@@ -131,14 +131,14 @@ def test_another_form_of_question_is_refused_at_no_cost(kind: str, question: dic
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_monotone_scores_are_refused_where_neighbours_replace_a_row(kind: str) -> None:
+def test_monotone_scores_are_refused_under_replace(kind: str) -> None:
     driver = installation(sources=[source("people", "table", neighbors="replace")])
     with pytest.raises(Refused, match=r"mechanism\.monotone"):
         driver.open(opening(kind, "people", monotone=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_answers_that_were_not_asked_for_are_refunded(kind: str) -> None:
+def test_unused_answers_are_refunded(kind: str) -> None:
     driver = installation(opening(kind))
     asked(driver, FAR)
     driver.close("feed", "choice")

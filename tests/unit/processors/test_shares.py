@@ -44,14 +44,15 @@ def taken(shares: Shares, slot: int, work: int, timestamp: int) -> bool:
     return True
 
 
-def test_a_stream_alone_has_half_of_what_its_partition_takes_on_and_then_what_the_rate_serves() -> None:
+def test_stream_alone_has_half_of_its_partitions_backlog() -> None:
+    """After that it has the rate that the partition serves."""
     shares = Shares(Limits.of(20.0, 0.5))
     assert sum(taken(shares, 0, SECOND, 0) for _ in range(1800)) == 10
     assert sum(taken(shares, 0, SECOND, 10_000) for _ in range(1800)) == 5
     assert sum(taken(shares, 0, SECOND, 3_600_000) for _ in range(1800)) == 10
 
 
-def test_others_find_as_much_room_as_the_greedy_have_each() -> None:
+def test_other_streams_have_as_much_room_as_each_greedy_one() -> None:
     shares = Shares(Limits.of(20.0, 0.5))
     had = [sum(taken(shares, slot, SECOND // 10, 0) for _ in range(1800)) for slot in (0, 1, 2)]
     assert had == [100, 50, 25]
@@ -62,13 +63,13 @@ def test_others_find_as_much_room_as_the_greedy_have_each() -> None:
     assert sum(had) <= 10 * (20 + 0.5 * 199)
 
 
-def test_a_time_that_goes_back_or_stands_still_serves_nobody() -> None:
+def test_time_that_goes_back_or_stands_still_serves_no_stream() -> None:
     shares = Shares(Limits.of(20.0, 0.5))
     assert sum(taken(shares, 0, SECOND, 60_000) for _ in range(100)) == 10
     assert not any(taken(shares, 0, SECOND, timestamp) for timestamp in (60_000, 0, -1, 59_999))
 
 
-def test_a_question_larger_than_all_there_is_goes_alone() -> None:
+def test_question_larger_than_the_share_runs_alone() -> None:
     shares = Shares(Limits.of(20.0, 0.5))
     assert taken(shares, 0, 100 * SECOND, 0)
     assert not taken(shares, 1, 1, 0)
@@ -142,7 +143,7 @@ def outcomes(answers: Sequence[Answer]) -> list[str]:
     return ["busy" if (answer.reason or "").startswith("busy") else answer.outcome for answer in answers]
 
 
-def test_a_busy_stream_is_told_so_and_pays_nothing_and_its_neighbour_is_answered() -> None:
+def test_busy_stream_pays_nothing_and_its_neighbor_is_answered() -> None:
     outputs = process_records(worker(), [*burst(100), event("quiet", 100, 0, where="age < 5")])
     answers = answers_in(outputs, people().topics)
     found = outcomes(answers)
@@ -157,14 +158,14 @@ def test_a_busy_stream_is_told_so_and_pays_nothing_and_its_neighbour_is_answered
     assert last.index == found[:100].count("answer") - 1
 
 
-def test_nothing_is_wrong_with_a_busy_question_so_that_it_leaves_no_dead_letter() -> None:
+def test_busy_question_leaves_no_dead_letter() -> None:
     outputs = process_records(worker(), [*burst(100), event("greedy", 100, 0, where="age <")])
     assert len(written(outputs, people().topics.rejected)) == 0
     outputs = process_records(worker(), [event("greedy", 0, 0, where="age <"), *burst(100, start=1)])
     assert len(written(outputs, people().topics.rejected)) == 1
 
 
-def test_trusted_values_are_never_busy_and_a_batch_of_them_is_not_cut() -> None:
+def test_trusted_values_are_never_busy_nor_divided() -> None:
     records = [event("feed", number, 0, value=-1e6) for number in range(3000)]
     one = worker()
     batch = one.prepare(records)
@@ -173,20 +174,20 @@ def test_trusted_values_are_never_busy_and_a_batch_of_them_is_not_cut() -> None:
     assert set(outcomes(answers_in(outputs, people().topics))) == {"below"}
 
 
-def test_a_question_that_is_refused_for_its_predicate_has_cost_its_stream_the_reading() -> None:
+def test_refused_predicate_costs_its_stream_the_parsing() -> None:
     records = [event("greedy", number, 0, where="age < 1" + " AND age" * 50) for number in range(50)]
     assert outcomes(answers_in(process_records(worker(), records), people().topics)).count("busy") > 25
 
 
-def test_no_limit_means_nobody_is_busy() -> None:
+def test_no_limit_means_no_stream_is_busy() -> None:
     outputs = process_records(worker(Limits.of(0.0, 1.0)), burst(400))
     assert set(outcomes(answers_in(outputs, people().topics))) == {"answer"}
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.data())
-def test_who_is_busy_follows_from_the_log_whatever_the_batches_and_restarts_were(data: st.DataObject) -> None:
-    """The log also has malformed questions, questions with values and clocks that go back."""
+def test_busy_answers_depend_on_the_log_alone(data: st.DataObject) -> None:
+    """No batch and no restart changes them; the log has malformed questions and clocks that go back."""
     chance, now, records = random.Random(data.draw(st.integers(0, 2**32))), 0, []
     for offset in range(80):
         now += chance.choice((0, 0, 0, 5, 700, -300))
@@ -210,7 +211,7 @@ def test_who_is_busy_follows_from_the_log_whatever_the_batches_and_restarts_were
     assert 0 < whole.busy == sum(step.busy for step in steps)
 
 
-def test_a_batch_is_cut_by_its_work_and_each_piece_says_how_far_it_is() -> None:
+def test_batch_is_divided_by_its_work_with_progress_in_each_piece() -> None:
     one, records, sizes = worker(NO_LIMITS), burst(3000), []
     while records:
         batch = one.prepare(records)
@@ -248,7 +249,7 @@ def over(
     return driver
 
 
-def test_the_work_of_a_question_does_not_tell_how_many_rows_there_are_where_that_is_private() -> None:
+def test_work_does_not_depend_on_a_private_number_of_rows() -> None:
     mechanism = {"kind": "laplace"}
     few, many = (over(mechanism, rows, "add-remove") for rows in (10, 5000))
     assert told(few, where="a1 = 2") == told(many, where="a1 = 2") > PRIVATE_ROWS // 4
@@ -270,7 +271,7 @@ def test_work_in_an_engine_is_that_of_a_larger_table() -> None:
     assert 100 * workload.estimate(0, query).batch < MAX_BATCH_WORK
 
 
-def test_the_work_grows_with_what_makes_a_question_slow() -> None:
+def test_work_grows_with_the_size_of_a_question() -> None:
     laplace, pmw = (
         over({"kind": "laplace"}, 100_000),
         over({"kind": "pmw", "attributes": list(CELLS), "updates": 5}),
@@ -292,7 +293,7 @@ def test_the_work_grows_with_what_makes_a_question_slow() -> None:
 
 
 @pytest.mark.parametrize("names", [("age", "between"), ("a1", "b2"), ("1", "e")])
-def test_the_work_of_an_estimate_does_not_depend_on_what_was_asked_before(names: tuple[str, str]) -> None:
+def test_work_of_an_estimate_does_not_depend_on_earlier_questions(names: tuple[str, str]) -> None:
     attributes = {names[0]: 300, names[1]: 200, "z": 9}
     mechanism = {"kind": "pmw", "attributes": list(attributes), "updates": 5}
     one, other = (f'"{name}"' for name in names)
@@ -311,7 +312,7 @@ def test_the_work_of_an_estimate_does_not_depend_on_what_was_asked_before(names:
             assert told(shared, where=text, **fields) == told(alone, where=text, **fields)
 
 
-def test_an_attribute_is_found_however_its_name_is_written() -> None:
+def test_attribute_is_found_in_any_spelling_of_its_name() -> None:
     attributes = {"Straße": 1024, 'a"b': 1024}
     pmw = over({"kind": "pmw", "attributes": list(attributes), "updates": 5}, attributes=attributes)
     least = told(pmw, where="TRUE")
@@ -320,7 +321,7 @@ def test_an_attribute_is_found_however_its_name_is_written() -> None:
     assert told(pmw, where='strasse = 1 or "A""B" = 1') > told(pmw, where="strasse = 1 or strasse = 3") + 2**20
 
 
-def test_1800_of_the_slowest_questions_hold_a_neighbour_up_for_ten_seconds_of_work() -> None:
+def test_slowest_questions_delay_a_neighbor_by_ten_seconds_of_work() -> None:
     """The settings are the defaults, and each question has the most terms that an event can have, over 2²⁰ cells."""
     assert (Settings().work_outstanding, Settings().work_rate) == (20.0, 0.5)
     driver = over({"kind": "pmw", "attributes": list(CELLS), "updates": 5})

@@ -49,7 +49,7 @@ def test_noisy_values_are_multiples_of_the_grid(grid: float) -> None:
     assert_on_the_grid([number for one in answers for number in one.estimates or ()], grid)
 
 
-def test_a_noisy_share_of_public_rows_is_the_nearest_double_to_the_quotient() -> None:
+def test_noisy_share_of_public_rows_is_the_nearest_double() -> None:
     rows = 49
     driver = Driver(KEY, partitions=1)
     table: dict[str, Any] = {"path": "in memory", "attributes": {"sex": ["F", "M"]}}

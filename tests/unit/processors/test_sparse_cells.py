@@ -33,7 +33,8 @@ def cell(code: int, zip_code: int, weight: float = 1.0) -> Cell:
     return Cell(at={"code": code, "zip": zip_code}, weight=weight)
 
 
-def test_a_question_is_its_cells_in_the_mechanisms_order_of_attributes_with_weights_in_steps() -> None:
+def test_question_is_its_cells_in_the_mechanisms_attribute_order() -> None:
+    """Weights are in steps."""
     asked = (cell(9, 7, 0.5), cell(2, 1), cell(4, 4, 0.0))
     assert SPACE.parse_question(asked) == CellQuestion(((2, 1), (9, 7)), (1024, 512))
 
@@ -51,7 +52,7 @@ def test_true_values_are_exact_for_many_questions_at_once() -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1024)), min_size=1, max_size=3, unique_by=lambda p: p[0])
 )
 @settings(deadline=None)
-def test_equal_questions_have_equal_keys_however_they_were_written(parts: list[tuple[int, int]]) -> None:
+def test_equal_questions_have_equal_keys_in_any_notation(parts: list[tuple[int, int]]) -> None:
     if not any(weight for _, weight in parts):
         return
     written = tuple(cell(code, 1, weight / 1024) for code, weight in parts)
@@ -79,13 +80,14 @@ def test_questions_of_different_lengths_have_different_keys() -> None:
         ((Cell(at={"code": 1, "sex": "F"}),), "cells: name 2 is no attribute of these cells"),
     ],
 )
-def test_other_questions_are_refused_by_their_field(cells: Any, reason: str) -> None:
+def test_unsuitable_questions_are_refused_by_their_field(cells: Any, reason: str) -> None:
     with pytest.raises(Rejection) as refused:
         SPACE.parse_question(cells)
     assert refused.value.message.startswith(reason)
 
 
-def test_a_fresh_hypothesis_is_uniform_over_its_places_or_all_cells_where_those_are_fewer() -> None:
+def test_fresh_hypothesis_is_uniform_over_its_places() -> None:
+    """If there are fewer cells than places, it is uniform over all cells."""
     question = SPACE.parse_question((cell(5, 5),))
     assert SPACE.uniform_hypothesis().estimate_answers([question], 1 << 20).tolist() == [1 << 20]
     few = CellSpace(
@@ -97,7 +99,8 @@ def test_a_fresh_hypothesis_is_uniform_over_its_places_or_all_cells_where_those_
     assert women == 1 << 29
 
 
-def test_a_stream_over_a_huge_universe_learns_its_heavy_cells_and_goes_on_after_a_crash() -> None:
+def test_stream_over_a_huge_universe_learns_its_heavy_cells() -> None:
+    """It continues after a crash."""
     driver = Driver(KEY, partitions=1)
     names = [f"a{number}" for number in range(4)]
     attributes = dict.fromkeys(names, 1 << 20)

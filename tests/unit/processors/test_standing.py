@@ -110,7 +110,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_go_together_is_refused_with_its_field(driver: Driver, case: str) -> None:
+def test_contradictory_standing_fields_are_refused_by_field(driver: Driver, case: str) -> None:
     driver.register(feed())
     spec, told = REFUSED[case]
     with pytest.raises(Refused) as refused:
@@ -143,7 +143,8 @@ LONG = {"\N{GRINNING FACE}" * 126 + f"{number}": ["\x01" * 256] for number in ra
     ("mechanism", "most"),
     [({"kind": "laplace", "answers": 100_000}, 7), ({"kind": "running_count", "steps": 24}, 2)],
 )
-def test_no_count_decides_whether_its_question_is_small_enough(mechanism: dict[str, Any], most: int) -> None:
+def test_size_of_a_window_question_is_limited_at_opening(mechanism: dict[str, Any], most: int) -> None:
+    """The limit holds for any counts, so no question is refused because of its counts."""
     driver = Driver(KEY)
     driver.register(flights(attributes=LONG, clock="marks", total=9))
     spec = standing(
@@ -163,7 +164,7 @@ def test_no_count_decides_whether_its_question_is_small_enough(mechanism: dict[s
     assert max(map(len, asked)) + 40 * (256 if mechanism["kind"] == "running_count" else 1) <= 16_384
 
 
-def test_a_tables_histogram_is_released_once() -> None:
+def test_histogram_of_a_table_is_released_once() -> None:
     driver = Driver(KEY)
     driver.register(source("t", "table", path="-", epsilon=9, attributes={"x": 2}), {"x": [0, 1]})
     histogram = {"kind": "histogram", "attributes": ["x"], "answers": 2}
@@ -171,14 +172,14 @@ def test_a_tables_histogram_is_released_once() -> None:
         driver.open(stream("h", "t", mechanism=histogram), acknowledge=True)
 
 
-def test_monotone_is_refused_where_people_are_replaced() -> None:
+def test_monotone_is_refused_if_people_are_replaced() -> None:
     driver = Driver(KEY)
     driver.register(flights(neighbors="replace"))
     with pytest.raises(Refused, match=r"mechanism\.monotone: counts are not monotone"):
         driver.open(standing(), acknowledge=True)
 
 
-def test_the_ledgers_clock_begins_a_stream_that_says_nothing_else(driver: Driver) -> None:
+def test_stream_without_a_begin_starts_by_the_ledgers_clock(driver: Driver) -> None:
     request = OpenStream(request="one", stream=as_spec(standing()))
     [receipt] = driver.requests([request])
     ledger = driver._budget.ledger
@@ -212,9 +213,10 @@ def visits(name: str, begins: str, **changed: Any) -> dict[str, Any]:
         ("7d", "2025-12-24T23:50:00Z", "2025-12-24T23:49:59Z"),
     ],
 )
-def test_with_the_brokers_clock_a_stream_begins_no_longer_ago_than_a_day_or_a_window_and_its_lateness(
+def test_broker_clock_limits_how_long_ago_a_stream_begins(
     driver: Driver, size: str, earliest: str, before: str
 ) -> None:
+    """The limit is a day, or one window and its lateness if this is longer."""
     at_the_turn_of_2026(driver)
     assert driver.open(visits("now", earliest, window={"size": size}), acknowledge=True).begins == earliest
     for begins in (before, "1970-01-01T00:00:00Z"):
@@ -244,7 +246,7 @@ def test_with_the_brokers_clock_a_stream_begins_no_longer_ago_than_a_day_or_a_wi
         ),
     ],
 )
-def test_a_replay_may_begin_long_ago_and_no_request_makes_work_without_end(
+def test_replay_may_begin_long_ago_with_bounded_work(
     driver: Driver, source: dict[str, Any], standing_: dict[str, Any], found: str
 ) -> None:
     at_the_turn_of_2026(driver, **{"clock": "marks", **source})
@@ -252,7 +254,7 @@ def test_a_replay_may_begin_long_ago_and_no_request_makes_work_without_end(
         driver.open(visits("back", **{"by": [], **standing_}), acknowledge=True)
 
 
-def test_a_year_of_the_past_may_be_replayed_in_hours_or_seconds(driver: Driver) -> None:
+def test_year_of_the_past_may_be_replayed_in_hours_or_seconds(driver: Driver) -> None:
     at_the_turn_of_2026(driver, clock="marks")
     for name, size in (("hours", "1h"), ("seconds", "1s")):
         begins = "2025-01-01T00:00:00Z"
@@ -267,7 +269,7 @@ def test_a_year_of_the_past_may_be_replayed_in_hours_or_seconds(driver: Driver) 
         ({"kind": "histogram", "attributes": ["origin"], "answers": 99}, 99),
     ],
 )
-def test_a_receipt_tells_over_how_many_windows_alpha_holds(
+def test_receipt_names_the_windows_for_which_alpha_holds(
     driver: Driver, mechanism: dict[str, Any], windows: int
 ) -> None:
     receipt = driver.open(standing(mechanism=mechanism), acknowledge=True)
@@ -276,14 +278,14 @@ def test_a_receipt_tells_over_how_many_windows_alpha_holds(
 
 
 @pytest.mark.parametrize(("expected", "windows"), [(3 * 1_000, 93), (3 * 10, 10)])
-def test_of_a_source_with_periods_it_tells_over_how_many_of_each(expected: int, windows: int) -> None:
+def test_receipt_of_periods_names_the_windows_of_each(expected: int, windows: int) -> None:
     driver = Driver(KEY)
     driver.register(flights(unit="person-period", period="1d"))
     hopping = {"size": "1h", "every": "15m"}
     assert driver.open(standing(window=hopping, expected_queries=expected), acknowledge=True).windows == windows
 
 
-def test_a_histogram_fills_in_what_its_windows_are_grouped_by(driver: Driver) -> None:
+def test_histogram_takes_its_attributes_from_the_window_groups(driver: Driver) -> None:
     driver.open(
         standing(mechanism={"kind": "histogram", "attributes": ["speed", "origin"]}, by=[]), acknowledge=True
     )
@@ -323,7 +325,7 @@ ALL: dict[str, Any] = {"kind": "histogram", "attributes": ["origin"]}
         (REPLACE, ALL, {"sum": "delay"}, 6000),
     ],
 )
-def test_the_plans_sensitivity_is_what_one_persons_events_move(
+def test_plan_sensitivity_is_the_move_of_one_persons_events(
     source: dict[str, Any], mechanism: dict[str, Any], count: Any, steps: int
 ) -> None:
     assert sensitivity(source, mechanism, count=count) == steps

@@ -58,7 +58,7 @@ def test_outer_prefixes_find_every_shared_group() -> None:
     assert budget_group(alerts) == alerts_group(outer, "budget")
 
 
-def test_an_installation_is_there_if_most_of_its_topics_are() -> None:
+def test_installation_exists_if_most_of_its_topics_exist() -> None:
     """A live source with the name of a topic does not count as an installation."""
     names = [one.name for one in layout(Topics("sotto.feed"))]
     assert installation_exists("sotto.feed", names)

@@ -89,7 +89,7 @@ def opened(service: Watched) -> str:
     return grant_in(service.send(opening("r-1", "s"))).identity.incarnation
 
 
-def test_each_request_has_one_entry_with_what_was_asked_and_decided() -> None:
+def test_each_request_has_one_trail_entry() -> None:
     service = Watched()
     told = [
         receipt
@@ -119,7 +119,7 @@ def test_each_request_has_one_entry_with_what_was_asked_and_decided() -> None:
     assert all(one.time == service.now for one in entries)
 
 
-def test_an_allotment_is_noted_with_its_part_and_with_whom_it_is_for() -> None:
+def test_trail_notes_an_allotment_with_its_owner() -> None:
     service = Watched()
     service.send(register())
     asked = {"kind": "allot", "source": "feed", "epsilon": 0.5}
@@ -135,7 +135,8 @@ def test_an_allotment_is_noted_with_its_part_and_with_whom_it_is_for() -> None:
     assert summary_row(alone)[4] == "ada: ε 0.5 of feed"
 
 
-def test_a_request_sent_again_has_no_second_entry_and_one_under_anothers_id_is_noted() -> None:
+def test_repeated_request_has_no_second_trail_entry() -> None:
+    """A different request under a used id is noted."""
     service = Watched()
     opened(service)
     before = len(service.trail)
@@ -149,7 +150,7 @@ def test_a_request_sent_again_has_no_second_entry_and_one_under_anothers_id_is_n
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
-def test_the_chain_goes_on_across_restarts_as_if_there_had_been_none(every: int) -> None:
+def test_trail_chain_continues_across_restarts(every: int) -> None:
     calm, stormy = Watched(), Watched()
     incarnation = opened(calm)
     assert opened(stormy) == incarnation
@@ -164,7 +165,7 @@ def test_the_chain_goes_on_across_restarts_as_if_there_had_been_none(every: int)
     stormy.entries()
 
 
-def test_a_step_that_was_not_committed_leaves_no_trace() -> None:
+def test_uncommitted_step_leaves_no_trail_entry() -> None:
     service = Watched()
     opened(service)
     trail, changelog = list(service.trail), dict(service.changelog)
@@ -176,7 +177,7 @@ def test_a_step_that_was_not_committed_leaves_no_trace() -> None:
     assert service.trail == once
 
 
-def test_what_is_spent_is_noted_once_a_minute_at_most() -> None:
+def test_spent_amounts_are_noted_at_most_once_a_minute() -> None:
     service = Watched()
     incarnation = opened(service)
     begun = service.now
@@ -188,7 +189,7 @@ def test_what_is_spent_is_noted_once_a_minute_at_most() -> None:
     assert all(one.totals.spent.epsilon > 0 for one in points)
 
 
-def test_what_is_not_noted_when_all_falls_quiet_is_noted_after_a_while() -> None:
+def test_spent_amounts_are_noted_after_the_last_answer() -> None:
     service = Watched()
     incarnation = opened(service)
     service.send(charge("s", incarnation, answered=1, tops=1), topic=TOPICS.charges)
@@ -204,7 +205,7 @@ def test_what_is_not_noted_when_all_falls_quiet_is_noted_after_a_while() -> None
     assert not service.processor.collect_due_outputs(2 * QUIET_SECONDS)
 
 
-def test_ends_that_follow_by_themselves_are_noted_with_what_went_back() -> None:
+def test_automatic_endings_are_noted_with_their_refund() -> None:
     service = Watched()
     incarnation = opened(service)
     service.send(ending("close", "r-2", "s"))
@@ -220,7 +221,7 @@ def test_ends_that_follow_by_themselves_are_noted_with_what_went_back() -> None:
     assert service.entries()[-1] == last
 
 
-def test_the_clock_never_goes_back() -> None:
+def test_trail_clock_never_goes_back() -> None:
     service = Watched()
     opened(service)
     high = service.now
@@ -231,7 +232,7 @@ def test_the_clock_never_goes_back() -> None:
     assert [one.time for one in service.entries()][-2:] == [high, high]
 
 
-def test_a_ledger_that_had_no_trail_begins_one_with_what_is_there() -> None:
+def test_ledger_without_a_trail_begins_one_with_its_state() -> None:
     old = ready()
     old.send(opening("r-1", "s"))
     service = Watched()
@@ -275,7 +276,7 @@ def test_damage_to_the_chain_is_found(damage: object) -> None:
         checked(damage(service.trail))
 
 
-def test_a_trail_cut_off_at_its_end_is_not_at_its_head() -> None:
+def test_shortened_trail_does_not_match_its_head() -> None:
     service = Watched()
     opened(service)
     assert checked(service.trail[:-1])[0] != service.head

@@ -76,7 +76,7 @@ def test_top_keeps_the_largest_groups() -> None:
     assert list(counts(opened(spec()).ask("s", top=2, **ASKED))) == ["cold", "flu"]
 
 
-def test_a_text_may_be_in_a_column_of_another_name() -> None:
+def test_text_may_be_in_a_column_of_another_name() -> None:
     rows = {"visits": {"ward": WARDS, "icd": DIAGNOSES}}
     found = counts(opened(spec(), rows=rows, columns={"diagnosis": "icd"}).ask("s", **ASKED))
     assert list(found) == ["cold", "flu", "Flu"]
@@ -99,7 +99,7 @@ def test_answers_do_not_depend_on_the_order_of_rows() -> None:
     assert first.estimates == second.estimates
 
 
-def test_a_person_counts_at_most_the_contribution() -> None:
+def test_person_counts_at_most_the_contribution() -> None:
     rows = {
         "visits": {
             "ward": ["A"] * 400,
@@ -259,7 +259,7 @@ def pairs(result: Result) -> dict[tuple[Any, ...], float]:
     return dict(zip(groups, result.estimates or (), strict=True))
 
 
-def test_a_text_is_grouped_with_declared_attributes() -> None:
+def test_text_is_grouped_with_declared_attributes() -> None:
     result = opened(spec()).ask("s", **PAIRS)
     found = pairs(result)
     assert set(found) == {(ward, text) for ward in "AB" for text in ("cold", "flu", "Flu")}
@@ -304,7 +304,7 @@ def names_alone(answers: int = 1, **changes: Any) -> dict[str, Any]:
     return stream("n", "visits", mechanism=mechanism, **{"epsilon": 1.0, "delta": 1e-6, **changes})
 
 
-def test_a_stream_without_counts_names_the_texts_alone() -> None:
+def test_stream_without_counts_names_texts_alone() -> None:
     result = opened(names_alone()).ask("n", **ASKED)
     assert result.keys == ("Flu", "cold", "flu")
     assert (result.estimates, result.alpha, result.intervals, result.basis) == (None, None, None, "noisy")
@@ -314,7 +314,7 @@ def test_a_stream_without_counts_names_the_texts_alone() -> None:
     assert (result.spent.epsilon, result.spent.delta) == pytest.approx((1.0, 1e-6))
 
 
-def test_a_stream_without_counts_names_pairs_alone() -> None:
+def test_stream_without_counts_names_pairs_alone() -> None:
     result = opened(names_alone()).ask("n", where="ward = 'B'", **PAIRS)
     assert [group["diagnosis"] for group in result.groups or ()] == ["Flu", "cold", "flu"]
     assert {group["ward"] for group in result.groups or ()} == {"B"}
@@ -334,13 +334,13 @@ def test_selection_counts_people_and_not_their_rows() -> None:
 
 
 @pytest.mark.parametrize("asked", [{"people": True, **ASKED}, {**ASKED, "top": 2}])
-def test_a_stream_without_counts_refuses_questions_about_counts(asked: dict[str, Any]) -> None:
+def test_stream_without_counts_refuses_questions_about_counts(asked: dict[str, Any]) -> None:
     rows = {"visits": {**ROWS["visits"], "who": [str(number) for number in range(len(WARDS))]}}
     with pytest.raises(Rejected, match="the stream releases no counts"):
         opened(names_alone(), rows=rows, person="who").ask("n", **asked)
 
 
-def test_a_statement_asks_which_texts_there_are() -> None:
+def test_statement_lists_texts() -> None:
     driver = opened(names_alone(4), spec(4))
     for statement in (
         "SELECT DISTINCT diagnosis FROM n ORDER BY diagnosis",

@@ -41,7 +41,7 @@ def facts(headers: object) -> dict[str, str]:
     }
 
 
-def test_a_batch_that_was_not_read_is_one_dead_letter_and_progress_is_behind_it() -> None:
+def test_unreadable_batch_is_one_dead_letter_behind_the_progress() -> None:
     driver = installation(spec("feed-0"))
     processor = worker_of(driver)
     queries, stream = driver.topics.queries, b"feed-0"
@@ -78,7 +78,7 @@ def test_a_batch_that_was_not_read_is_one_dead_letter_and_progress_is_behind_it(
     assert json.loads(progress or b"")["offset"] == 10
 
 
-def test_the_budget_service_refuses_what_could_not_be_read_and_goes_on() -> None:
+def test_budget_service_refuses_unreadable_requests_and_continues() -> None:
     service = Service()
     outputs = service.send(BATCH, register(), UnreadableValue(register("other"), INVALID_HEADER_NAME))
     assert [facts(headers)["exception.class.name"] for _, _, headers in written(outputs, TOPICS.rejected)] == [
@@ -89,7 +89,7 @@ def test_the_budget_service_refuses_what_could_not_be_read_and_goes_on() -> None
     assert b"receipt|other" not in service.changelog
 
 
-def test_a_dead_letter_is_whole_as_long_as_anything_that_comes_in_one_piece() -> None:
+def test_dead_letter_is_whole_up_to_the_limit_of_a_message() -> None:
     value = Random(1).randbytes(MAX_WHOLE_BYTES - 100)
     key, written_value, headers = dead_letter(
         Record("queries", 0, 5, 0, b"k" * 50, value, (("n", b"v"),)), REFUSED
@@ -115,7 +115,7 @@ def test_a_dead_letter_is_whole_as_long_as_anything_that_comes_in_one_piece() ->
         Record("queries", 0, 5, 0, b"key", b"value", (("n", bytes(50_000)),) * MAX_HEADERS),
     ],
 )
-def test_a_dead_letter_that_would_be_larger_is_cut_with_length_and_digest(record: Record) -> None:
+def test_oversize_dead_letter_is_cut_with_length_and_digest(record: Record) -> None:
     key, value, headers = dead_letter(record, REFUSED)
     size = len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(given) for name, given in headers)
     assert size < MAX_KEY_BYTES + MAX_VALUE_BYTES + 32 * 1024
@@ -129,7 +129,7 @@ def test_a_dead_letter_that_would_be_larger_is_cut_with_length_and_digest(record
     assert (told["key.length"], told["header.count"]) == (f"{len(record.key or b'')}", f"{len(record.headers)}")
 
 
-def test_a_dead_letter_has_no_more_headers_than_its_readers_take() -> None:
+def test_dead_letter_headers_are_limited_to_the_readers_maximum() -> None:
     own = tuple((f"n{number}", b"v") for number in range(MAX_HEADERS))
     _, _, headers = dead_letter(Record("queries", 0, 5, 0, b"key", b"value", own), REFUSED)
     assert len(headers) <= MAX_HEADERS
@@ -137,7 +137,7 @@ def test_a_dead_letter_has_no_more_headers_than_its_readers_take() -> None:
     assert facts(headers)["header.count"] == f"{MAX_HEADERS}"
 
 
-def test_no_key_longer_than_a_name_is_hashed_or_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_longer_than_a_name_is_neither_hashed_nor_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
 
     def noting(key: bytes) -> int:

@@ -63,9 +63,8 @@ def pmw(columns: dict[str, list[int]], **more: Any) -> Driver:
 @pytest.mark.parametrize(
     ("far", "delta", "wanted"), [(MS, 0.0, {}), (MS, 0.0, {"alpha": 1e15}), (10 * MS, 1e-9, {})]
 )
-def test_a_sum_that_a_measurement_could_not_hide_is_refused_whatever_the_rows_are(
-    far: int, delta: float, wanted: dict[str, Any]
-) -> None:
+def test_sum_that_a_measurement_cannot_hide_is_refused(far: int, delta: float, wanted: dict[str, Any]) -> None:
+    """The refusal does not depend on the rows."""
     for alike in (False, True):
         driver = pmw(visits(far, alike=alike), far=far, delta=delta)
         told = asked(driver, sum="ms", where="x0 = 1 AND x1 = 1", **wanted)
@@ -74,7 +73,7 @@ def test_a_sum_that_a_measurement_could_not_hide_is_refused_whatever_the_rows_ar
         assert asked(driver, mean="ms", where="x0 = 1").outcome == "answer"
 
 
-def test_a_sum_whose_error_no_measurement_keeps_to_has_noise_that_fits_it() -> None:
+def test_sum_beyond_the_measurable_errors_has_fitting_noise() -> None:
     columns = visits(alike=True)
     driver, alpha = pmw(columns), 400.0 * MS
     answer = asked(driver, sum="ms", where="x0 = 1 AND x1 = 1", alpha=alpha)
@@ -86,9 +85,10 @@ def test_a_sum_whose_error_no_measurement_keeps_to_has_noise_that_fits_it() -> N
 
 
 @pytest.mark.parametrize("wanted", [{}, {"alpha": 1e6}, {"alpha": 1e15}])
-def test_a_sum_that_gaussian_noise_cannot_hide_is_refused_with_an_alpha_and_without(
+def test_sum_that_gaussian_noise_cannot_hide_is_refused(
     wanted: dict[str, Any],
 ) -> None:
+    """This holds with and without an alpha."""
     laplace = {"kind": "laplace", "answers": 2000}
     driver = driver_of({"ms": [MS] * 100}, laplace, epsilon=0.5, delta=1e-6)
     assert asked(driver, sum="ms", **wanted).reason == f"malformed: query: {NO_NOISE}answers"
@@ -97,7 +97,7 @@ def test_a_sum_that_gaussian_noise_cannot_hide_is_refused_with_an_alpha_and_with
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("wanted", [{}, {"alpha": 1e15}])
-def test_a_sum_of_a_laplace_stream_is_cut_short_nowhere(neighbors: str, wanted: dict[str, Any]) -> None:
+def test_laplace_sum_is_never_clipped(neighbors: str, wanted: dict[str, Any]) -> None:
     rows = [MS + number % 1001 for number in range(5000)]
     driver = driver_of({"ms": rows}, {"kind": "laplace", "answers": 4}, epsilon=4.0, neighbors=neighbors)
     answer = asked(driver, sum="ms", **wanted)
@@ -129,7 +129,7 @@ def summing(mechanism: dict[str, Any], low: int, high: int, neighbors: str = "ad
 
 @pytest.mark.parametrize("mechanism", SUMS, ids=lambda one: str(one["kind"]))
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_sums_that_might_be_cut_short_are_neither_compared_nor_chosen_by(
+def test_sums_that_might_be_clipped_are_neither_compared_nor_chosen(
     mechanism: dict[str, Any], neighbors: str
 ) -> None:
     summing(mechanism, LARGEST_SUMMED - 1000, LARGEST_SUMMED, neighbors)
@@ -149,7 +149,7 @@ def test_sums_that_might_be_cut_short_are_neither_compared_nor_chosen_by(
     ],
     ids=lambda one: str(one["kind"]),
 )
-def test_nor_are_they_counted_in_windows(mechanism: dict[str, Any]) -> None:
+def test_sums_that_might_be_clipped_are_not_counted_in_windows(mechanism: dict[str, Any]) -> None:
     driver = Driver(KEY, partitions=1)
     source = flights(total=4)
     far = {"kind": "integers", "minimum": LARGEST_SUMMED - 1000, "maximum": LARGEST_SUMMED + 1}
@@ -162,9 +162,7 @@ def test_nor_are_they_counted_in_windows(mechanism: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("least", [2**50 + 1, 2**52 + 1, 2**53 - 3])
-def test_totals_as_large_as_they_may_be_are_compared_and_told_exactly(
-    monkeypatch: pytest.MonkeyPatch, least: int
-) -> None:
+def test_largest_totals_are_compared_and_published_exactly(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
     def total(_: PrivateTable, attribute: str, predicate: Predicate, centre: int = 0) -> int:
         return least + (repr(predicate) == repr(seen.setdefault(attribute, predicate))) * 3 + centre
 
@@ -180,7 +178,7 @@ def test_totals_as_large_as_they_may_be_are_compared_and_told_exactly(
         assert asked(summing({"kind": kind, "answers": 1}, 0, 1), candidates=candidates).choice == "a"
 
 
-def test_no_table_has_more_rows_than_totals_are_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_has_at_most_the_rows_that_totals_are_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LARGEST_SUMMED * MAX_ROWS == LARGEST_TOTAL
     assert LARGEST_SUMMED * (MAX_ROWS >> 3) == MAX_STEPS
     monkeypatch.setattr("stream.tables.rows.MAX_ROWS", 100)

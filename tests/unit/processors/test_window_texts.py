@@ -169,7 +169,7 @@ def test_period_has_its_own_windows_and_charges() -> None:
         ),
     ],
 )
-def test_streams_that_cannot_keep_texts_private_are_refused(
+def test_texts_of_windows_that_are_not_private_are_refused(
     spec: dict[str, Any], changed: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(Refused) as refused:
@@ -177,7 +177,7 @@ def test_streams_that_cannot_keep_texts_private_are_refused(
     assert reason in str(refused.value)
 
 
-def test_questions_of_others_are_refused() -> None:
+def test_texts_without_a_window_or_their_mechanism_are_refused() -> None:
     driver = installation(terms(), sources=[shop()])
     asked: dict[str, Any] = {"texts": encode_text_counts({b"a": 99})}
     with pytest.raises(Rejected, match="window: missing"):

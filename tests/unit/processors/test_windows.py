@@ -26,7 +26,7 @@ def about(answer: Answer) -> tuple[Any, Any]:
     return None if answer.window is None else answer.window.model_dump(), answer.group
 
 
-def test_every_answer_tells_its_window_and_group(driver: Driver) -> None:
+def test_every_window_answer_names_its_window_and_group(driver: Driver) -> None:
     driver.open(standing(), acknowledge=True)
     driver.open(standing("numbers", {"kind": "laplace", "answers": 3}), acknowledge=True)
     driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"]}, by=[]), acknowledge=True)
@@ -63,7 +63,7 @@ def test_every_answer_tells_its_window_and_group(driver: Driver) -> None:
     assert answers[8].tops_left == 0
 
 
-def test_answers_of_windows_are_written_as_the_contract_writes_them(driver: Driver) -> None:
+def test_window_answers_are_written_as_the_contract_writes_them(driver: Driver) -> None:
     driver.register(feed())
     driver.open(stream("plain", mechanism={"threshold": 25}), acknowledge=True)
     driver.open(standing(), acknowledge=True)
@@ -78,7 +78,7 @@ def test_answers_of_windows_are_written_as_the_contract_writes_them(driver: Driv
         assert record.value == encode(decode(record.value or b"", type=WireAnswer))
 
 
-def test_a_query_without_a_window_is_refused(driver: Driver) -> None:
+def test_query_without_a_window_is_refused(driver: Driver) -> None:
     driver.open(standing(), acknowledge=True)
     driver.open(standing("numbers", {"kind": "laplace", "answers": 3}), acknowledge=True)
     queries = [{"id": "1", "stream": name, "value": 3} for name in ("late", "numbers")]
@@ -89,7 +89,7 @@ def test_a_query_without_a_window_is_refused(driver: Driver) -> None:
             assert answer.reason.startswith("malformed: window: ")
 
 
-def test_a_query_with_a_number_that_json_does_not_have_is_refused_with_its_window(driver: Driver) -> None:
+def test_query_with_nan_is_refused_with_its_window(driver: Driver) -> None:
     driver.open(standing(), acknowledge=True)
     asked = question("late", 1, value=float("nan"))
     [answer] = driver.ask_many([json.dumps(asked).encode()])
@@ -98,7 +98,7 @@ def test_a_query_with_a_number_that_json_does_not_have_is_refused_with_its_windo
     assert answer.window.model_dump() == asked["window"]
 
 
-def test_a_stream_that_is_not_standing_takes_no_window(driver: Driver) -> None:
+def test_stream_that_is_not_standing_accepts_no_window(driver: Driver) -> None:
     driver.register(feed())
     mechanism = {"kind": "above_threshold", "threshold": 25, "cutoff": 3}
     driver.open(stream("plain", mechanism=mechanism), acknowledge=True)
@@ -119,7 +119,7 @@ def test_a_stream_that_is_not_standing_takes_no_window(driver: Driver) -> None:
         b'{"id":"1","stream":"late","value":1,"window":%s,"group":{"origin":"EWR"},"value":2}',
     ],
 )
-def test_a_field_given_twice_is_refused(driver: Driver, repeated: bytes) -> None:
+def test_repeated_field_of_a_window_query_is_refused(driver: Driver, repeated: bytes) -> None:
     driver.open(standing(), acknowledge=True)
     before, between, after = (json.dumps(window(number)).encode() for number in range(3))
     once = b'{"id":"\\"1\\"","stream":"late","value":1,"window":%s,"group":{"origin":"EWR"}}'
@@ -152,7 +152,7 @@ def test_windows_are_answered_alike_in_any_batches(driver: Driver) -> None:
     assert [other.ask(query, outcomes=True) for query in queries] == list(answers)
 
 
-def test_a_standing_stream_is_extended_closed_and_refunded_as_others(driver: Driver) -> None:
+def test_standing_stream_is_extended_closed_and_refunded_as_others(driver: Driver) -> None:
     driver.open(
         standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 2}, by=[]), acknowledge=True
     )
@@ -191,9 +191,7 @@ def asked_in_turn(number: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("repeated", [0, 1, 2, 3, 5])
-def test_a_stream_whose_windows_are_asked_again_is_halted_and_answers_nothing_more(
-    driver: Driver, repeated: int, *, crash: bool
-) -> None:
+def test_stream_whose_windows_are_asked_again_is_halted(driver: Driver, repeated: int, *, crash: bool) -> None:
     """If merging has forgotten its questions, it asks again from the first window that the topics still have."""
     driver.open(standing("numbers", {"kind": "laplace", "answers": 90}), acknowledge=True)
     driver.open(standing("other", {"kind": "laplace", "answers": 90}), acknowledge=True)
@@ -211,7 +209,7 @@ def test_a_stream_whose_windows_are_asked_again_is_halted_and_answers_nothing_mo
 
 
 @pytest.mark.parametrize("kind", ["above_threshold", "histogram"])
-def test_every_kind_of_stream_is_halted_when_a_window_comes_again(driver: Driver, kind: str) -> None:
+def test_repeated_window_halts_every_kind_of_stream(driver: Driver, kind: str) -> None:
     if kind == "histogram":
         driver.open(standing("s", {"kind": kind, "attributes": ["origin"], "answers": 9}, by=[]), acknowledge=True)
         first, later = (
@@ -225,7 +223,7 @@ def test_every_kind_of_stream_is_halted_when_a_window_comes_again(driver: Driver
     assert [answer.outcome for answer in driver.ask_many([first, later])] == ["halted"] * 2
 
 
-def test_a_window_that_comes_twice_in_one_batch_is_not_answered_twice(driver: Driver) -> None:
+def test_repeated_window_in_one_batch_is_not_answered_twice(driver: Driver) -> None:
     driver.open(standing("numbers", {"kind": "laplace", "answers": 90}), acknowledge=True)
     asked = asked_in_turn(0)
     answers = driver.ask_many([*asked, *asked])
@@ -233,7 +231,7 @@ def test_a_window_that_comes_twice_in_one_batch_is_not_answered_twice(driver: Dr
     assert answers[-1].outcome == "halted"
 
 
-def test_a_group_that_is_none_of_the_streams_is_refused(driver: Driver) -> None:
+def test_unknown_group_of_a_window_is_refused(driver: Driver) -> None:
     driver.open(standing(), acknowledge=True)
     for group in (None, {}, {"origin": "XXX"}, {"gate": 1}, {"origin": "EWR", "gate": 1}):
         answer = driver.ask(question("late", 0, value=1) | {"group": group}, outcomes=True)
@@ -242,7 +240,8 @@ def test_a_group_that_is_none_of_the_streams_is_refused(driver: Driver) -> None:
     assert driver.ask(question("late", 0, value=1)).outcome == "below"
 
 
-def test_windows_are_never_busy_for_nobody_would_ask_again() -> None:
+def test_windows_are_never_busy() -> None:
+    """No client would repeat the question of a window."""
     tight = Driver(KEY, partitions=1, work_outstanding=0.001, work_rate=0.001)
     tight.register(flights())
     tight.open(standing("numbers", {"kind": "laplace", "answers": 100}), acknowledge=True)
