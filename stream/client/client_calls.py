@@ -42,7 +42,7 @@ from schemas import (
 )
 from schemas.base import Event
 from stream.client.ledger_view import LedgerView, decode_record
-from stream.errors import Invalid, Refused, Unknown
+from stream.errors import Forbidden, Invalid, Refused, Unknown
 from stream.formatting import did_you_mean
 from stream.processing.dead_letters import DeadLetter, read_dead_letter
 from stream.processing.protocol import Headers
@@ -57,6 +57,7 @@ from stream.questions.question_forms import (
     as_query,
     as_requests,
     as_source,
+    limit_by_plan,
     require_headers,
     require_seconds,
     validate_as_invalid,
@@ -311,8 +312,20 @@ class AsyncCalls(ABC):
             query = query.model_copy(update={"max_price": 0.0})
         require_headers(headers)
         require_seconds("timeout", timeout)
-        result = await self._ask_query(query, timeout, headers)
+        limited = (query,) if query.max_price is None else await self._limit_by_plan(query)
+        result = (
+            limited[0] if isinstance(limited, Results) else await self._ask_query(limited[0], timeout, headers)
+        )
         return result if outcomes or (dry_run and result.is_priced) else result.checked()
+
+    async def _limit_by_plan(self, query: Query) -> tuple[Query, ...] | Results:
+        """Apply ``max_price`` by a stream's plan; if the ledger lacks or hides the stream, a worker decides."""
+        try:
+            ledger = await self._read_ledger()
+            source = ledger.source(ledger.source_name_of(query.stream) or "").source
+            return limit_by_plan([query], ledger.grant(source.source, query.stream), source)
+        except (Forbidden, Unknown):
+            return (query,)
 
     async def sql(
         self,
@@ -345,7 +358,7 @@ class AsyncCalls(ABC):
         read = sql.parse_statement(statement)
         sources, grants = (await self._read_ledger()).records_of(read.table)
         asking = sql.PreparedStatement.prepare(read, sources, grants, self._new_id(), max_price)
-        results = await self._ask_queries(asking.queries, timeout)
+        results = asking.priced or await self._ask_queries(asking.queries, timeout)
         return asking.table(results if outcomes or max_price == 0 else results.checked())
 
     async def list_sources(self) -> list[SourceRecord]:

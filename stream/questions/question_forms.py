@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from functools import cache
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
-from schemas import OpeningSpec, Query, Request, Source, StreamSpec
+from schemas import (
+    AnswersCalibration,
+    EstimateCalibration,
+    GrantRecord,
+    Laplace,
+    OpeningSpec,
+    Query,
+    ReleaseCalibration,
+    Request,
+    Source,
+    StreamSpec,
+    TableSource,
+    UnknownGroupsCalibration,
+)
 from schemas.base import Event
 from schemas.wire import describe
 from stream.errors import Invalid
 from stream.formatting import did_you_mean
 from stream.kafka.broker_addresses import local_settings
+from stream.privacy.composition.costs import charged_answers
+from stream.processing.dead_letters import PRICE
+from stream.questions.result_text import next_costs
+from stream.questions.results import Result, Results
 from stream.settings import Settings, variable_of
 
 Question = Query | Mapping[str, Any] | str
@@ -56,6 +74,51 @@ def set_default_max_price(query: Query) -> Query:
     if query.alpha is None or query.max_price is not None:
         return query
     return query.model_copy(update={"max_price": DEFAULT_MAX_PRICE})
+
+
+def limit_by_plan(queries: Sequence[Query], grant: GrantRecord, source: Source) -> tuple[Query, ...] | Results:
+    """Apply ``max_price`` to questions to an open stream whose plan fixes the charge of every answer.
+
+    Workers take ``max_price`` from streams of ``laplace`` over tables and from estimates of ``pmw`` only. Returns the
+    queries to send, or, if one may cost more than its limit, a rejection of each query with its price.
+    """
+    is_laplace = isinstance(grant.spec.mechanism, Laplace) and isinstance(source, TableSource)
+    limits = [one.max_price for one in queries]
+    if is_laplace or isinstance(grant.calibration, EstimateCalibration) or grant.state != "open":
+        return tuple(queries)
+    prices = [_price_by_plan(grant, source, place) for place in range(len(queries))]
+    if all(limit is None or price <= _limit_of(limit, grant) for limit, price in zip(limits, prices, strict=True)):
+        return tuple(one.model_copy(update={"max_price": None}) for one in queries)
+    fixed = isinstance(grant.calibration, AnswersCalibration | ReleaseCalibration | UnknownGroupsCalibration)
+    verb = "costs" if fixed else "may cost up to"
+    shown = [f"{limit:g}" if isinstance(limit, float) else limit for limit in limits]
+    return Results(
+        Result(
+            id=one.id,
+            stream=one.stream,
+            outcome="rejected",
+            price=float(price),
+            reason=f"{PRICE}: max_price: the answer {verb} ε = {float(price):.6g}, and the limit is {limit}; raise the limit",
+        ).with_question(one, source)
+        for one, price, limit in zip(queries, prices, shown, strict=True)
+    )
+
+
+def _price_by_plan(grant: GrantRecord, source: Source, before: int) -> Fraction:
+    """Return the most ε that the answer after ``before`` further charged answers costs.
+
+    Answers with Gaussian noise cost ρ and no ε, so each counts as its part of the grant's ε.
+    """
+    if not (charges := charged_answers(grant.calibration, grant.extensions)):
+        return Fraction(grant.spec.epsilon) if grant.answered + before == 0 else Fraction(0)
+    _, charged = next_costs(grant, source, grant.answered + before, grant.tops + before, grant.surplus)
+    return Fraction(charged.epsilon) or Fraction(grant.spec.epsilon) / charges
+
+
+def _limit_of(max_price: float | str, grant: GrantRecord) -> Fraction:
+    if isinstance(max_price, str):
+        return Fraction(max_price.removesuffix("%")) / 100 * Fraction(grant.spec.epsilon)
+    return Fraction(max_price)
 
 
 def require_many(questions: object) -> None:

@@ -2,7 +2,7 @@
 
 from stream.questions.result_text import ERROR_SUFFIX, HIGH_SUFFIX, INFORMATIVE_SUFFIX, LOW_SUFFIX, NUMBER_SUFFIXES
 from stream.sql.aggregates import AnswerColumn, StatementError
-from stream.sql.result_tables import PreparedStatement, Table, format_cost
+from stream.sql.result_tables import PreparedStatement, Table, format_cost, format_price
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement, parse_statement
 from stream.sql.statement_questions import StatementPlan, StatementQuestion, plan_statement
 from stream.sql.statement_text import Parameters, bind_parameters
@@ -29,6 +29,7 @@ __all__ = [
     "bind_parameters",
     "choose_stream",
     "format_cost",
+    "format_price",
     "list_tables",
     "parse_statement",
     "plan_statement",

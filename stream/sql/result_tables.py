@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
 from typing import Any
 
 from schemas import GrantRecord, Query, SourceRecord, TableSource
 from stream.formatting import values_of
 from stream.questions import Result, Results, result_text
 from stream.questions.answer_warnings import describe_reasons
-from stream.questions.question_forms import validate_as_invalid
+from stream.questions.question_forms import limit_by_plan, validate_as_invalid
 from stream.questions.result_text import (
     ERROR_SUFFIX,
     HIGH_SUFFIX,
@@ -25,8 +24,8 @@ from stream.questions.result_text import (
 from stream.questions.results import list_warnings
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement
 from stream.sql.statement_clauses import satisfies_having
-from stream.sql.statement_questions import StatementPlan
-from stream.sql.stream_choice import Target, choose_stream, takes_max_price
+from stream.sql.statement_questions import StatementPlan, code_in_group
+from stream.sql.stream_choice import Target, choose_stream
 
 
 class Table(ConvertibleRows, Sequence[dict[str, Any]]):
@@ -75,9 +74,13 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         return [dict(row) for row in self._rows]
 
     @property
-    def price(self) -> float:
-        """The total ε of the questions that were rejected for their price; a dry run rejects all questions."""
-        return sum(one.price or 0.0 for one in self.results if one.is_priced)
+    def price(self) -> float | None:
+        """The total ε of the questions that were rejected for their price; None if it is not known as an ε.
+
+        A dry run rejects all questions that may be charged.
+        """
+        prices = [one.price for one in self.results if one.is_priced]
+        return None if None in prices else sum(one or 0.0 for one in prices)
 
     def __repr__(self) -> str:
         return " ".join(
@@ -97,15 +100,26 @@ def format_cost(table: Table) -> str:
     return f"{asked} for ε = {table.epsilon:.4g}" + (f" ({table.why})" if table.why else "")
 
 
+def format_price(table: Table) -> str:
+    """Format the highest price of the questions that were rejected for their price."""
+    if (price := table.price) is not None:
+        return f"{table.stream}: the answers cost at most ε {price:.4g} together"
+    return f"{table.stream}: each answer: {next(one.reason for one in table.results if one.is_priced)}"
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedStatement:
-    """A statement and its ``queries``; ``table`` takes their results in the same order."""
+    """A statement and its ``queries``; ``table`` takes their results in the same order.
+
+    If one may cost more than the limit by the stream's plan, ``priced`` has the results, and none is to be asked.
+    """
 
     statement: SelectStatement
     plan: StatementPlan
     target: Target
     queries: tuple[Query, ...]
     why: str | None = None
+    priced: Results | None = None
 
     @classmethod
     def prepare(
@@ -131,9 +145,12 @@ class PreparedStatement:
                 for number, question in enumerate(plan.questions)
             )
         )
-        if queries[0].max_price is not None and not takes_max_price(chosen.target, queries[0].max_price):
-            queries = tuple(query.model_copy(update={"max_price": None}) for query in queries)
-        return cls(statement, plan, chosen.target, queries, chosen.why)
+        limited = (
+            queries if max_price is None else limit_by_plan(queries, chosen.target.grant, chosen.target.source)
+        )
+        if isinstance(limited, Results):
+            return cls(statement, plan, chosen.target, queries, chosen.why, limited)
+        return cls(statement, plan, chosen.target, limited, chosen.why)
 
     def table(self, results: Results) -> Table:
         """Build the result of the statement."""
@@ -213,9 +230,7 @@ def _sort_keys(
         if not plan.rows:
             indexes = {value: index for index, value in enumerate(values_of(source.attributes[column.attribute]))}
             return [(True, indexes[value]) for value in values]
-        axis = plan.groups.index(column.attribute)
-        size, *others = (source.attributes[name].size for name in plan.groups[axis:])
-        return [(True, at // prod(others) % size) for at in range(len(rows))]
+        return [(True, code_in_group(source, plan.groups, column.attribute, at)) for at in range(len(rows))]
     if any(isinstance(number, str) for number in values):
         domain = map(str, values_of(source.attributes[column.attribute or ""]))
         indexes = {value: index for index, value in enumerate(domain)}

@@ -2,7 +2,7 @@
 
 Supported aggregates are ``COUNT(*)``, ``SUM(a)`` and ``AVG(a)``, each with ``FILTER (WHERE …)`` or ``CASE WHEN … END``,
 and quantiles, variances and shares of rows. Supported clauses are ``WHERE`` and ``GROUP BY``; ``HAVING``, ``ORDER BY``
-and ``LIMIT`` apply to the result and cost nothing. A statement that groups by a text needs no aggregate.
+and ``LIMIT`` apply to the result. A statement that groups by a text needs no aggregate.
 """
 
 from __future__ import annotations

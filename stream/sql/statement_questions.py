@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise, product
 from math import prod
 from operator import and_, or_, xor
@@ -227,7 +227,8 @@ class StatementQuestion:
 class StatementPlan:
     """A planned statement: its columns, the attributes of GROUP BY, the group of each row, and its questions.
 
-    ``excluded`` has the positions of rows that are left out, because WHERE excludes their groups whatever the table has.
+    ``excluded`` has the positions of rows that are left out whatever the table has: WHERE excludes their groups, or they
+    are beyond LIMIT in an order of groups.
     """
 
     columns: tuple[Column, ...]
@@ -241,8 +242,9 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
     """Plan the questions of a statement to a stream.
 
     With GROUP BY, a count, rate, quantile or variance is one question for all groups. A sum or mean is one question for
-    each group that WHERE does not exclude. A statement has at most ``MAX_QUESTIONS`` questions. If a worker would refuse
-    one of them, the statement is refused here, so that its other questions are not charged.
+    each group except those that WHERE, or LIMIT in an order of groups, leaves out. A statement has at most
+    ``MAX_QUESTIONS`` questions. If a worker would refuse one of them, the statement is refused here, so that its other
+    questions are not charged.
 
     Raises:
         StatementError: an attribute or condition is invalid, or the stream does not support a question.
@@ -277,6 +279,9 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
         check.check_question("" if question.column is None else columns[question.column].name, question.query)
     excluded = (
         frozenset[int]() if where is None or not groups or not rows else _excluded_rows(where, source, groups)
+    )
+    excluded |= _rows_beyond_limit(
+        statement, columns, source, groups, [at for at in range(len(rows)) if at not in excluded]
     )
     # If WHERE excludes all groups, a question is asked nevertheless: the result names its stream and price.
     questions = [one for one in asked if one.row not in excluded] or asked[:1]
@@ -315,6 +320,29 @@ def _excluded_rows(where: str, source: TableSource, groups: tuple[str, ...]) -> 
 
     may_hold = evaluate(predicate, lambda holds: every if holds else 0, matching, and_, or_)
     return frozenset(index for index in range(count) if not may_hold >> index & 1)
+
+
+def _rows_beyond_limit(
+    statement: SelectStatement,
+    columns: Sequence[Column],
+    source: TableSource,
+    groups: Sequence[str],
+    shown: list[int],
+) -> frozenset[int]:
+    """Return the rows that LIMIT leaves out; none if HAVING or the order depends on answers."""
+    if statement.limit is None or statement.having is not None:
+        return frozenset()
+    for index, descending in reversed(statement.order):
+        if not isinstance(column := columns[index], GroupColumn):
+            return frozenset()
+        shown.sort(key=partial(code_in_group, source, groups, column.attribute), reverse=descending)
+    return frozenset(shown[statement.limit :])
+
+
+def code_in_group(source: TableSource, groups: Sequence[str], name: str, row: int) -> int:
+    """Return the code of an attribute of GROUP BY in the group of a row."""
+    size, *others = (source.attributes[one].size for one in groups[groups.index(name) :])
+    return row // prod(others) % size
 
 
 def _cells_with_dates(source: TableSource, leaf: Codes, name: str) -> list[tuple[int, int]] | None:

@@ -12,12 +12,10 @@ from schemas import (
     Domain,
     EventsSource,
     GrantRecord,
-    Histogram,
     Source,
     SourceRecord,
     TableSource,
     Text,
-    UnknownGroups,
     UnknownGroupsCalibration,
 )
 from stream.errors import Unknown
@@ -154,30 +152,6 @@ def find_targets(
             f"FROM {name}: source '{found[0].spec.source}' is not a table; statements are about tables"
         )
     return [Target(table, one) for one in found]
-
-
-def takes_max_price(target: Target, max_price: float | str) -> bool:
-    """Return whether a stream takes ``max_price``; if not, its charges are fixed, and the limit is checked here.
-
-    Raises:
-        StatementError: an answer costs more than the limit.
-    """
-    grant = target.grant
-    mechanism, epsilon = grant.spec.mechanism, Fraction(grant.spec.epsilon)
-    match mechanism:
-        case Histogram():
-            share = Fraction(grant.answered == 0)
-        case UnknownGroups():
-            share = Fraction(1, mechanism.answers)
-        case _:
-            return True
-    limit = Fraction(max_price.removesuffix("%")) / 100 * epsilon if isinstance(max_price, str) else max_price
-    if share * epsilon > limit:
-        raise StatementError(
-            f"max_price: an answer of stream '{grant.spec.stream}' costs ε = {float(share * epsilon):.6g}, and the limit is "
-            f"{max_price}; raise the limit, or name another stream"
-        )
-    return False
 
 
 def _groups_by_text(source: Source | None, groups: Sequence[str]) -> bool:

@@ -70,6 +70,15 @@ def test_shell_skips_dear_statement_in_a_pipe_without_yes(made: Driver) -> None:
     assert made.grant("people", "few").answered == 1
 
 
+def test_shell_prices_and_asks_a_histogram(made: Driver) -> None:
+    """Its first answer costs the grant, which is confirmed; later answers are free."""
+    made.open(stream("bars", "people", "histogram", epsilon=2.0, mechanism={"attributes": ["sex"]}))
+    shown = run_shell("\\price SELECT COUNT(*) FROM bars;\n" + "SELECT COUNT(*) FROM bars;\n" * 2, "--yes")
+    assert shown.count("bars: the answers cost at most ε 2 together") == 2
+    assert "error" not in shown
+    assert shown.count("1 question for ε = ") == 2
+
+
 def test_shell_lists_sources_streams_and_attributes(made: Driver) -> None:
     """The lists are those of the ledger at the start."""
     output = run_shell("\\sources\n\\streams people\n\\describe people\n\\describe nobody\n\\other\n\\help\n")

@@ -25,6 +25,7 @@ from stream.client.async_client import AsyncClient
 from stream.errors import SottoError, Timeout, Unknown
 from stream.formatting import format_error_bound, format_estimate, format_interval
 from stream.optional_packages import explain_missing_packages
+from stream.privacy.composition.costs import charged_answers
 from stream.questions.answer_warnings import NOT_INFORMATIVE
 from stream.questions.question_forms import ANSWER_TIMEOUT
 from stream.sql import (
@@ -35,6 +36,7 @@ from stream.sql import (
     StatementError,
     Table,
     format_cost,
+    format_price,
 )
 
 
@@ -67,7 +69,7 @@ def sql(
         if as_json:
             show_json({"stream": table.stream, "price": table.price, "questions": len(table.results)})
         else:
-            say(f"{table.stream}: the answers cost at most ε {table.price:.4g} together; nothing was charged")
+            say(f"{format_price(table)}; nothing was charged")
         return
     if as_json:
         why = {} if table.why is None else {"why": table.why}
@@ -285,7 +287,7 @@ class ShellSession:
         if not any(one.is_priced for one in priced.results):
             _show(priced, self._shown_warnings)  # free answers, or a rejection
             return
-        say(f"{priced.stream}: the answers cost at most ε {priced.price:.4g} together")
+        say(format_price(priced))
         if prices_only:
             say("nothing was charged")
         elif not self._confirms or await self._is_confirmed(priced):
@@ -294,7 +296,9 @@ class ShellSession:
     async def _is_confirmed(self, priced: Table) -> bool:
         source = self._catalog.streams.get(priced.stream) or await self._client.source_of(priced.stream)
         grant = await self._client.grant(source, priced.stream)
-        if priced.price is None or priced.price <= CONFIRMED_SHARE * grant.spec.epsilon:
+        charges = charged_answers(grant.calibration, grant.extensions)
+        share = len(priced.results) / charges if priced.price is None else priced.price / grant.spec.epsilon
+        if share <= CONFIRMED_SHARE:
             return True
         say(f"that is more than {CONFIRMED_SHARE:.0%} of the stream's ε {grant.spec.epsilon:g}", soft_wrap=True)
         if not sys.stdin.isatty():

@@ -309,7 +309,7 @@ async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: S
         raise ProblemError(404, "not-found", str(error)[:1024]) from None
     except Invalid as error:
         raise ProblemError(400, "malformed", f"statement: {error}"[:1024]) from None
-    found = await _ask_or_problem(asker, prepared.queries)
+    found = prepared.priced or await _ask_or_problem(asker, prepared.queries)
     grant, source = prepared.target.grant, prepared.target.source
     results = Results(one.with_question(query, source) for one, query in zip(found, prepared.queries, strict=True))
     table = prepared.table(results)

@@ -123,8 +123,8 @@ def test_max_price_refuses_what_costs_more_without_a_charge() -> None:
     driver = people()
     dear = dbapi.connect(driver).cursor()
     cheap = dbapi.connect(driver, max_price=0.0).cursor()
-    for name, kind in (("few", dbapi.OperationalError), ("cells", dbapi.ProgrammingError)):
-        with pytest.raises(kind, match="max_price"):
+    for name in ("few", "cells"):
+        with pytest.raises(dbapi.OperationalError, match="max_price"):
             cheap.execute(f"SELECT COUNT(*) FROM {name}")  # noqa: S608
     assert driver.budget("people").spent.epsilon == 0.0
     dear.execute("SELECT COUNT(*) FROM cells")

@@ -11,6 +11,7 @@ from schemas import Answer, Query
 from sotto import Driver
 from stream.errors import Invalid, Rejected
 from stream.questions.question_forms import DEFAULT_MAX_PRICE, set_default_max_price
+from stream.sql import format_price
 from tests.builders import KEY, source, stream
 
 COUNT: dict[str, Any] = {"where": "age >= 3"}
@@ -123,6 +124,46 @@ def test_a_dry_run_gives_the_price_and_raises_other_refusals() -> None:
         made.ask("s", dry_run=True, where="nothing = 3")
 
 
+@pytest.mark.parametrize(
+    ("mechanism", "question", "price", "later"),
+    [
+        ({"kind": "histogram", "attributes": ["sex"]}, COUNT | {"where": "sex = 'F'"}, 1.0, 0.0),
+        ({"kind": "above_threshold", "threshold": 500, "cutoff": 3}, COUNT, 0.458666666667, 0.270666666667),
+        ({"kind": "noisy_max", "answers": 4}, {"candidates": [{"name": "a", "where": "age = 1"}]}, 0.25, 0.25),
+    ],
+)
+def test_dry_run_has_the_price_that_a_plan_fixes(
+    mechanism: dict[str, Any], question: dict[str, Any], price: float, later: float
+) -> None:
+    """A stream whose answers all cost the same has a price too; a dry run charges nothing, and asks what is free."""
+    made = installation(mechanism, rows=10_000)
+    told = made.ask("s", dry_run=True, **question)
+    assert told.is_priced
+    assert told.price == pytest.approx(price)
+    with pytest.raises(Rejected, match=r"max_price: the answer .* and the limit is 10%"):
+        made.ask("s", max_price="10%", **question)
+    assert made.grant("people", "s").answered == 0
+    assert made.ask("s", max_price=1.0, **question).outcome in {"answer", "above"}
+    spent = made.grant("people", "s").spent
+    again = made.ask("s", dry_run=True, **question)
+    assert again.is_priced == (later > 0.0)
+    assert (again.price or 0.0) == pytest.approx(later)
+    assert made.grant("people", "s").spent == spent
+
+
+def test_dry_run_of_an_unknown_stream_is_the_usual_refusal() -> None:
+    """A worker refuses the question if the ledger has no such stream."""
+    with pytest.raises(Rejected, match="stream"):
+        laplace().ask("other", dry_run=True, **COUNT)
+
+
+def test_statement_without_an_epsilon_has_no_price_as_an_epsilon() -> None:
+    """An answer with Gaussian noise costs a part of the grant, which is no sum of ε."""
+    table = laplace(100, delta=1e-6).sql("SELECT COUNT(*) FROM s", max_price=0)
+    assert table.price is None
+    assert "1% of the grant" in format_price(table)
+
+
 def test_a_statement_has_the_price_of_all_its_questions() -> None:
     """A statement at a limit of 0 costs nothing, and shows the price that it is charged without a limit."""
     made = laplace()
@@ -150,11 +191,10 @@ def test_a_max_price_that_is_none_is_refused_by_its_field(limit: Any) -> None:
     ],
 )
 def test_streams_of_one_price_refuse_max_price(mechanism: dict[str, Any], question: dict[str, Any]) -> None:
-    """A stream that accepts no alpha accepts no max_price either, and answers without one."""
+    """A worker accepts no max_price on a stream that accepts no alpha, and answers without one."""
     made = installation(mechanism, epsilon=8.0)
-    assert (ask(made, **question, max_price=0.1).reason or "").startswith(
-        "malformed: max_price: all charged answers"
-    )
+    [refused] = made.ask_many([{"stream": "s", **question, "max_price": 0.1}])
+    assert (refused.reason or "").startswith("malformed: max_price: all charged answers")
     assert ask(made, **question).outcome != "rejected"
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from schemas import AnswersCalibration
-from sotto import Driver, Exhausted, Invalid, StatementError, Table, Unknown
+from sotto import Driver, Exhausted, Invalid, Rejected, StatementError, Table, Unknown
 from stream.tables.rows import Frame
 from tests.builders import OTHER_KEY, installation, source, stream
 
@@ -354,6 +354,27 @@ def test_sums_by_too_many_groups_are_refused_before_anything_is_asked() -> None:
     assert made.grant("patients", "s").answered == 0
 
 
+@pytest.mark.parametrize(
+    ("rest", "shown", "questions"),
+    [
+        ("LIMIT 2", ["F", "M"], 2),
+        ('ORDER BY "Sex" DESC LIMIT 1', ["it's"], 1),
+        ('ORDER BY "Sex" LIMIT 9', ["F", "M", "it's"], 3),
+        ("ORDER BY mean LIMIT 1", None, 3),
+        ('ORDER BY "Sex", mean LIMIT 1', ["F"], 3),
+        ('HAVING mean > 0 ORDER BY "Sex" LIMIT 2', ["F", "M"], 3),
+    ],
+)
+def test_limit_saves_questions_only_in_an_order_of_groups(
+    rest: str, shown: list[str] | None, questions: int
+) -> None:
+    """Groups beyond LIMIT are neither asked nor charged, unless answers decide which groups are shown."""
+    made = opened(LAPLACE)
+    table = made.sql(f'SELECT "Sex", AVG(age) AS mean FROM s GROUP BY "Sex" {rest}')  # noqa: S608
+    assert shown is None or [row["Sex"] for row in table] == shown
+    assert len(table.results) == made.grant("patients", "s").tops == questions
+
+
 def test_a_table_is_a_frame_and_a_page() -> None:
     table = driver().sql('SELECT "Sex", COUNT(*) AS n FROM few GROUP BY "Sex" ORDER BY n DESC LIMIT 2')
     frame = table.to_polars()
@@ -388,13 +409,16 @@ def test_a_refusal_quotes_what_was_written(statement: str, told: str) -> None:
 
 @pytest.mark.parametrize("limit", [0, 0.5, "50%"])
 def test_max_price_of_a_release_limits_its_first_answer(limit: float | str) -> None:
-    """A histogram takes no `max_price`, so its public price is compared before anything is asked."""
+    """The plan fixes the price of a histogram: its first answer costs the whole grant, and later ones nothing."""
     driver = opened({"kind": "histogram", "attributes": ["Sex"]}, epsilon=1.0)
-    with pytest.raises(StatementError, match="costs ε = 1, and the limit is"):
-        driver.sql("SELECT COUNT(*) FROM s", max_price=limit)
+    statement = "SELECT COUNT(*), COUNT_IF(\"Sex\" = 'F') FROM s"
+    assert driver.sql(statement, max_price=0).price == 1.0
+    if limit:
+        with pytest.raises(Rejected, match="costs ε = 1, and the limit is"):
+            driver.sql(statement, max_price=limit)
     assert driver.budget("patients").spent.epsilon == 0.0
-    assert driver.sql("SELECT COUNT(*) FROM s", max_price="100%").epsilon == 1.0
-    assert driver.sql("SELECT COUNT(*) FROM s", max_price=limit).epsilon == 0.0
+    assert driver.sql(statement, max_price="100%").epsilon == 1.0
+    assert driver.sql(statement, max_price=limit).epsilon == 0.0
     with pytest.raises(Invalid, match="max_price"):
         driver.sql("SELECT COUNT(*) FROM s", max_price="cheap")
 
