@@ -199,9 +199,10 @@ def _sources(page: SourcePage, detail: Detail) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for line in page.items:
         row = line.current or line
-        low = "bold red" if row.left_share < 0.1 else ""
+        least = min(row.left_share, 1.0 if row.population_left_share is None else row.population_left_share)
+        low = "bold red" if least < 0.1 else ""
         amounts = (row.granted, row.spent, row.refunded, row.total) if detail is Detail.ALL else (row.spent,)
-        left = Text(f"{row.left_share:.1%}", low)
+        left = Text(f"{least:.1%}", low)
         bar = [_budget_bar(row)] if with_bar else []
         table.add_row(_name(line.source, row.starts), _state(line.state), *bar, left, *map(_amount, amounts))
     return _with_hint(table, "none yet: register one with 'sotto source add'", page.items)

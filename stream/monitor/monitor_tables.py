@@ -92,7 +92,7 @@ class MonitorTables:
         self._read_offsets: dict[tuple[str, int], int] = {}
         self._refused: defaultdict[int, set[str]] = defaultdict(set)
         self._last_questions: dict[int, tuple[int, str]] = {}
-        """For each partition of the queries, the largest offset of an answered question, and its stream."""
+        """For each partition of the queries, the largest offset of a processed question; its stream if it was answered."""
         self._shared = SharedParts()
         self._packings: dict[str, RecordPacking] = {}
         self._active: dict[str, StreamEntry] = {}
@@ -283,18 +283,24 @@ class MonitorTables:
         ):
             # Positions of all streams share the topic's name.
             entry.position = msgspec.structs.replace(totals.position, topic=intern(totals.position.topic))
-            last = totals.position.offset, entry.name
-            self._last_questions[totals.position.partition] = max(
-                last, self._last_questions.get(totals.position.partition, last)
-            )
+            self._note_question(totals.position.partition, totals.position.offset, entry.name)
         self._count_stream(entry, 1)
 
+    def _note_question(self, partition: int, offset: int, stream: str) -> None:
+        """Note the last processed question of a partition; ``stream`` is empty for a rejected question."""
+        last = offset, stream
+        self._last_questions[partition] = max(last, self._last_questions.get(partition, last))
+
     def is_client_question(self, partition: int, offset: int) -> bool:
-        """Return True if a question is known as the last answered one of a partition, and no feed asked it."""
+        """Return True if a question is known as the last processed one of a partition, and no feed asked it.
+
+        Workers reject no question of a feed.
+        """
         last, name = self._last_questions.get(partition, (-1, ""))
         entry = self.streams.get(name)
         source = None if entry is None or entry.grant is None else self.sources.get(entry.grant.source)
-        return last == offset and source is not None and source.record.source.kind != "events"
+        is_of_client = not name or (source is not None and source.record.source.kind != "events")
+        return last == offset and is_of_client
 
     def _add_control(self, record: RecordLike) -> None:
         name = (record.key or b"").decode(errors="replace")
@@ -330,6 +336,8 @@ class MonitorTables:
         self.rejected[code] += 1
         self.last_rejected[code] = max(time, self.last_rejected.get(code, time))
         self.recent_rejected[code].append((time, letter))
+        if letter.topic == self._topics.queries:
+            self._note_question(letter.partition, letter.offset, "")
         self.changes["rejected"] += 1
 
     def _add_refusal(self, letter: DeadLetterSummary, time: float) -> None:

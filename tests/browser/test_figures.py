@@ -41,7 +41,7 @@ async def test_every_source_shows_its_budget_as_the_ledger_has_it(scene: Scene, 
         await expect(page.locator("li.source")).to_have_count(5)
         for source in ("vitals", "energy", "payments", "web-traffic", "census"):
             record = scene.driver.budget(source)
-            row = source_row(scene.tables.sources[source])
+            row = source_row(scene.tables, scene.tables.sources[source])
             # With Gaussian noise, amounts do not add up, because an amount with a δ shows the ε that its ρ implies.
             in_rho = row.total.rho and (
                 row.left.delta or (row.left.rho or 0.0) / row.total.rho >= row.left.epsilon / row.total.epsilon

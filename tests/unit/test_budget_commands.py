@@ -38,6 +38,9 @@ def test_a_population_is_registered_joined_and_shown(driver: Driver) -> None:
     for told in ("wards", "visits", "ε 2.5", "period 1 ends at", "not for ever"):
         assert told in shown
     assert "30d" in run_connected("population", "list")
+    lines = run_connected("source", "list").splitlines()
+    assert all("ε 2.5" in line for line in lines if "wards" in line or "visits" in line)
+    assert "left of its population" in "".join(lines)
     assert "it also counts against population patients" in run_connected("source", "show", "visits")
     document = json.loads(run_connected("population", "show", "patients", "--json"))
     assert document["population"]["left"]["epsilon"] == 2.5

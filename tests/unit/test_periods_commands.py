@@ -36,6 +36,9 @@ class InMemory:
     async def list_sources(self) -> list[Any]:
         return self.driver.list_sources()
 
+    async def list_populations(self) -> list[Any]:
+        return self.driver.list_populations()
+
     async def list_streams(self, source: str | None = None, **page: Any) -> list[Any]:
         return self.driver.list_streams(source, **page)
 

@@ -134,16 +134,21 @@ def refresh(
 @app.command("list")
 def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> None:
     """List all sources with their budgets; for a source with periods, its latest period's budget."""
-    records = call_client(lambda client: client.list_sources())
+    records, populations = call_client(_fetch_sources)
     records = sorted(records, key=lambda record: record.source.source)
     if as_json:
         show_json(records)
         return
+    left = {one.population.population: format_amount(one.left) for one in populations}
     lines = group_by_name(records, lambda record: record.source.source, every=all_periods)
     periods = ["period"] if any(line.period for line in lines) else []
     show_table(
         f"{format_count(len(lines), 'source')}" if records else "no sources; register one with 'sotto source add'",
-        ["source", *periods, "kind", "state", "granted", "spent", "left", "streams"],
+        [
+            *("source", *periods, "kind", "state", "granted", "spent", "left"),
+            *(["left of its population"] if left else []),
+            "streams",
+        ],
         [
             [
                 name,
@@ -153,6 +158,7 @@ def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> No
                 format_amount(record.granted),
                 format_amount(record.spent),
                 format_amount(record.left),
+                *([left.get(record.population or "", "–")] if left else []),
                 str(record.streams),
             ]
             for name, record, period in lines
@@ -244,6 +250,10 @@ async def _refresh(client: AsyncClient, source: str, *, close: bool) -> tuple[Re
     receipt = await client.refresh(source, close=close)
     now = await client.list_streams(source)
     return receipt, sorted(one.spec.stream for one in now if one.spec.stream in before and one.ending == "closed")
+
+
+async def _fetch_sources(client: AsyncClient) -> tuple[list[SourceRecord], list[PopulationRecord]]:
+    return await client.list_sources(), await client.list_populations()
 
 
 async def _fetch_budget(

@@ -75,7 +75,7 @@ def population_detail(tables: MonitorTables, name: str, now: float) -> Populatio
     return PopulationDetail(
         unread=tables.trail.unread,
         row=row,
-        sources=[source_row(entry) for entry in members],
+        sources=[source_row(tables, entry) for entry in members],
         allotments=[
             _allotment_row(tables, one) for one in _matching_allotments(tables, AllotmentQuery(population=name))
         ],

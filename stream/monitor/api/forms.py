@@ -234,9 +234,7 @@ def _remarks(source: Source) -> list[str]:
     if isinstance(source, EventsSource):
         remarks += _topic_remarks(source)
     if source.population is not None:
-        remarks.append(
-            f"grants also count against the budget of population '{source.population}', which must be registered"
-        )
+        remarks.append(f"grants also count against the budget of population '{source.population}'")
     if source.renews is not None:
         remarks.append(
             f"the budget renews every {source.renews}: it bounds the grants of each such period, not of all periods together"

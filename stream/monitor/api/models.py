@@ -184,6 +184,10 @@ class SourceRow(ApiModel):
     left: Amount
     left_share: Annotated[float, Field(description="Remaining share of the total: 0 to 1.")]
     population: Annotated[str | None, Field(description="The population that it belongs to, if any.")]
+    population_left_share: Annotated[
+        float | None,
+        Field(description="Remaining share of its population's budget, which pays for its streams too."),
+    ]
     renews: Annotated[
         str | None, Field(description="Length of the budget's period, for example 30d; null without renewal.")
     ]

@@ -227,7 +227,7 @@ class _MetricsCollector(Collector):
         )
         halted = GaugeMetricFamily("sotto_monitor_source_halted", "1 if a source is halted.", labels=["source"])
         for name, entry in self._labelled_sources():
-            row = source_row(entry)
+            row = source_row(self._monitor.tables, entry)
             parts: dict[str, Amount] = {
                 "total": row.total,
                 "granted": row.granted,

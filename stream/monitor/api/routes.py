@@ -332,8 +332,11 @@ def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
     except (Refused, DataError) as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
     registered = views.sources_on_same_data(monitor.tables, call.body)
-    warning = warn_about_shared_data(call.body, registered)
-    return found if warning is None else found.model_copy(update={"remarks": [*found.remarks, warning]})
+    remarks = [*found.remarks, *filter(None, [warn_about_shared_data(call.body, registered)])]
+    population = call.body.population
+    if population not in {None, *monitor.tables.shared.populations}:
+        remarks.append(f"population '{population}' is not registered; register it first")
+    return found.model_copy(update={"remarks": remarks})
 
 
 @_add_route("POST", "/api/proposals", "Attributes for a table", access="operator", body=ProposalRequest)

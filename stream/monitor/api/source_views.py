@@ -6,6 +6,7 @@ The lists are made for installations of 10,000 streams.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import nlargest, nsmallest
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -32,6 +33,7 @@ from stream.monitor.api.views import (
     dry_in,
     grant_record,
     left_share,
+    population_left_share,
     rates,
     source_row_with_periods,
     stream_row_with_periods,
@@ -143,7 +145,7 @@ def list_sources(tables: MonitorTables, query: SourceQuery) -> SourcePage:
             [entry for name in names_on_page if (entry := _find_entry(tables.sources, periods, name))],
         )
     else:
-        key = _SOURCE_KEYS[query.sort]
+        key = partial(_sort_key_of, tables, query.sort)
         found = [entry for name in names if (entry := _find_entry(tables.sources, periods, name)) is not None]
         found = [entry for entry in found if query.state in {None, entry.record.state}]
         matching = len(found)
@@ -243,14 +245,27 @@ def _rate(entry: StreamEntry, now: float, name: Literal["above", "below"]) -> fl
     return float(getattr(rates(entry, now)[0], name))
 
 
-_SOURCE_KEYS: dict[SourceSort, Callable[[SourceEntry], _Key]] = {
-    "source": lambda entry: entry.record.source.source,
-    "state": lambda entry: entry.record.state,
-    "left": lambda entry: entry.record.left.epsilon if entry.record.left.rho is None else entry.record.left.rho,
-    "left_share": lambda entry: left_share(entry.record.left, entry.total),
-    "streams": lambda entry: entry.streams.total(),
-    "updated": lambda entry: entry.updated,
-}
+def _sort_key_of(tables: MonitorTables, sort: SourceSort, entry: SourceEntry) -> _Key:
+    """Return the value to sort a source by; what is left of its population's budget limits what is left of its own."""
+    record = entry.record
+    population, _ = tables.shared.populations.get(record.population or "", (None, 0.0))
+    match sort:
+        case "source":
+            return record.source.source
+        case "state":
+            return record.state
+        case "left":
+            left = [record.left] if population is None else [record.left, population.left]
+            return min(one.epsilon if one.rho is None else one.rho for one in left)
+        case "left_share":
+            shares = left_share(record.left, entry.total), population_left_share(tables, record.population)
+            return min(share for share in shares if share is not None)
+        case "streams":
+            return entry.streams.total()
+        case "updated":
+            return entry.updated
+
+
 _STREAM_KEYS: dict[StreamSort, Callable[[StreamEntry, float], _Key]] = {
     "stream": lambda entry, _: entry.name,
     "source": lambda entry, _: entry.grant.source if entry.grant else "",

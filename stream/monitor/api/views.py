@@ -41,7 +41,15 @@ from stream.monitor.api.models import (
 )
 from stream.monitor.api.service_models import WorkersView
 from stream.monitor.budget_history import History, PeriodEnd, amount_of
-from stream.monitor.entries import RATE_WINDOWS, PeriodsByName, Series, SourceEntry, StreamEntry, meaning_of
+from stream.monitor.entries import (
+    RATE_WINDOWS,
+    PeriodsByName,
+    Series,
+    SourceEntry,
+    StreamEntry,
+    meaning_of,
+    total_amount,
+)
 from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.record_shapes import SourceRecordShape
 from stream.privacy.ledger.grants import describe_promise_per_period
@@ -85,7 +93,7 @@ def overview(
     )
 
 
-def source_row(entry: SourceEntry) -> SourceRow:
+def source_row(tables: MonitorTables, entry: SourceEntry) -> SourceRow:
     """Return a source with its budget, without its periods."""
     record = entry.record
     source = record.source
@@ -98,6 +106,7 @@ def source_row(entry: SourceEntry) -> SourceRow:
         accountant=source.accountant,
         total=entry.total,
         left_share=left_share(record.left, entry.total),
+        population_left_share=population_left_share(tables, record.population),
         renews=source.renews,
         renews_at=None if record.period is None else record.period.ends / 1000,
         meaning=_describe_guarantee(record),
@@ -118,10 +127,10 @@ def _describe_guarantee(record: SourceRecordShape) -> str:
 
 def source_row_with_periods(tables: MonitorTables, entry: SourceEntry) -> SourceRow:
     """Return a source with its budget; a source with periods also has its latest period account."""
-    row = source_row(entry)
+    row = source_row(tables, entry)
     if (periods := periods_of(tables.source_periods, row.source)) is None:
         return row
-    latest = source_row(tables.sources[periods.latest])
+    latest = source_row(tables, tables.sources[periods.latest])
     return row.model_copy(update={"periods": periods, "current": latest})
 
 
@@ -151,6 +160,15 @@ def left_share(left: Amount, total: Amount) -> float:
     elif total.delta:
         shares.append(left.delta / total.delta)
     return min(max(min(shares), 0.0), 1.0)
+
+
+def population_left_share(tables: MonitorTables, population: str | None) -> float | None:
+    """Return the remaining share of a population's budget; None without a known population."""
+    record, _ = tables.shared.populations.get(population or "", (None, 0.0))
+    if record is None:
+        return None
+    declared = record.population
+    return left_share(record.left, total_amount(declared.epsilon, declared.delta, declared.accountant))
 
 
 def budget_over_time(tables: MonitorTables, entry: SourceEntry, now: float) -> BurnDown:

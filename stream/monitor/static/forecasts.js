@@ -1,7 +1,7 @@
 // Tables of a budget's forecasts and of its spending by analyst and stream.
 
 import { KeyedList, link, make, setText } from "./dom.js";
-import { amount, count, duration, plural, time } from "./format.js";
+import { amount, count, duration, percent, plural, time } from "./format.js";
 import { card, emptyState, stateBadge } from "./parts.js";
 import { route } from "./routes.js";
 
@@ -149,9 +149,9 @@ export function promiseLine() {
   const element = make("p", { class: "promise-line" }, text, people);
   return {
     element,
-    update({ meaning: said, renews_at: renews, population = null }) {
+    update({ meaning: said, renews_at: renews, population = null, population_left_share: share = null }) {
       setText(text, `${capital(said)}.${renews ? ` It renews ${time(renews)}.` : ""}`);
-      people.replaceChildren(...(population ? [" Its people: ", link(route("people", [population]), population), ", whose budget is charged as well."] : []));
+      people.replaceChildren(...(population ? [" Its people: ", link(route("people", [population]), population), `, whose budget is charged as well${share === null ? "" : ` (${percent(share)} left)`}.`] : []));
     },
   };
 }

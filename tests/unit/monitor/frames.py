@@ -46,7 +46,8 @@ def frame_of() -> Frame:
         spent=AMOUNT,
         refunded=AMOUNT,
         left=AMOUNT,
-        left_share=0.0123,
+        left_share=0.5,
+        population_left_share=0.0123,
     )
     streams = [
         made(

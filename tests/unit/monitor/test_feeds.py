@@ -11,6 +11,8 @@ from aiokafka import TopicPartition
 from schemas.windows import format_moment, moment_ms
 from stream.monitor.api.service_models import MemberRow, WorkersView
 from stream.monitor.monitor_service import GroupWatch
+from stream.processing.dead_letters import Rejection, dead_letter
+from stream.processing.protocol import Record
 from tests.unit.monitor.installation import ANALYST, OPERATOR, VIEWER, Installation, bearer, get, spec, status
 from tests.unit.periods import DAYS, FLIGHTS, LATE, event
 
@@ -161,6 +163,19 @@ def test_lag_has_the_question_after_a_question_of_a_client() -> None:
     found.show(status(found, "ward", 1, 1, 6))
     groups = GroupWatch(found.settings, found.driver.topics, found.tables, lambda _: None)
     queries = TopicPartition(found.driver.topics.queries, 0)
+    assert [groups._lag_without_markers(queries, position, 1) for position in (6, 7, 8)] == [0, 1, 0]
+
+
+def test_lag_has_the_question_after_a_rejected_question() -> None:
+    """Feeds' questions are not rejected, so no marker follows a rejected question."""
+    found = opened(MECHANISMS[0])
+    topics = found.driver.topics
+    record = Record(topics.queries, 0, 6, 0, b"nowhere", b'{"id": "a", "stream": "nowhere"}', ())
+    found.tables.add_record(
+        Record(topics.rejected, 0, 0, 0, *dead_letter(record, Rejection("unknown stream", "stream: unknown")))
+    )
+    groups = GroupWatch(found.settings, topics, found.tables, lambda _: None)
+    queries = TopicPartition(topics.queries, 0)
     assert [groups._lag_without_markers(queries, position, 1) for position in (6, 7, 8)] == [0, 1, 0]
 
 

@@ -273,3 +273,31 @@ async def test_plan_counts_what_is_left_of_the_population() -> None:
         plan = await post(client, "/api/plan", spec("what-if", epsilon=2.5))
         assert (plan["affordable"], plan["left"]["epsilon"]) == (False, 2.0)
         assert (await post(client, "/api/plan", spec("what-if", epsilon=2.0)))["affordable"]
+
+
+async def test_sources_are_sorted_by_what_their_population_has_left() -> None:
+    """A source whose population is used up comes before a source with less left of its own budget."""
+    installation = Installation()
+    installation.driver.register_population(PATIENTS | {"epsilon": 1.0})
+    installation.open(spec("ward", epsilon=1.0))
+    installation.driver.register(LAB)
+    installation.driver.join("feed", "patients")
+    installation.driver.open(spec("lab", source="lab", epsilon=9.0))
+    installation.flow()
+    async with installation.web() as client:
+        for sort in ("left_share", "left"):
+            used_up, alone = (await get(client, "/api/sources", sort=sort))["items"]
+            assert (used_up["source"], used_up["population_left_share"]) == ("feed", 0.0)
+            assert (alone["source"], alone["population_left_share"]) == ("lab", None)
+
+
+async def test_declarations_say_only_of_unknown_populations_that_they_are_missing() -> None:
+    """The page of a registered source names its population without a demand."""
+    installation = Installation()
+    installation.driver.register_population(PATIENTS)
+    installation.flow()
+    async with installation.web() as client:
+        for population, missing in (("patients", False), ("staff", True)):
+            told = await post(client, "/api/declarations", {**LAB, "population": population})
+            assert f"grants also count against the budget of population '{population}'" in told["remarks"]
+            assert any("not registered" in one for one in told["remarks"]) == missing

@@ -59,7 +59,8 @@ def draw_screen(tables: MonitorTables, now: float) -> dict[str, Any]:
         if entry.grant is not None
     }
     sources = {
-        name: views.source_row(entry).model_dump(exclude={"updated"}) for name, entry in tables.sources.items()
+        name: views.source_row(tables, entry).model_dump(exclude={"updated"})
+        for name, entry in tables.sources.items()
     }
     totals = (tables.totals.answered, tables.totals.tops, +tables.totals.states, tables.totals.nearly_dry)
     return {"streams": streams, "sources": sources, "totals": totals, "rejected": dict(tables.rejected)}
@@ -84,7 +85,7 @@ def test_streams_are_shown_with_their_state_reason_and_totals() -> None:
 
 def test_budgets_are_those_of_the_ledger() -> None:
     installation = lived()
-    row = views.source_row(installation.tables.sources["feed"])
+    row = views.source_row(installation.tables, installation.tables.sources["feed"])
     record = installation.driver.budget("feed")
     assert (row.granted, row.spent, row.refunded, row.left) == (
         record.granted,
@@ -96,7 +97,7 @@ def test_budgets_are_those_of_the_ledger() -> None:
     assert row.left_share == pytest.approx(record.left.epsilon / 10.0)
     assert row.refunded.epsilon > 0
     assert row.streams.model_dump() == {"open": 2, "exhausted": 1, "halted": 1, "closed": 1}
-    assert views.source_row(installation.tables.sources["other"]).state == "halted"
+    assert views.source_row(installation.tables, installation.tables.sources["other"]).state == "halted"
 
 
 @given(st.integers(0, 2**32), st.booleans())
@@ -222,7 +223,7 @@ def test_a_source_under_zcdp_keeps_its_rho() -> None:
     installation.driver.register(source)
     installation.driver.open(spec("ward"))
     installation.flow()
-    row = views.source_row(installation.tables.sources["feed"])
+    row = views.source_row(installation.tables, installation.tables.sources["feed"])
     assert row.total.rho is not None
     assert row.left.rho is not None
     assert row.left_share == pytest.approx(max(row.left.rho / row.total.rho, row.left.epsilon / row.total.epsilon))

@@ -14,12 +14,14 @@ function entry(inPeriods) {
   const periods = periodsLink("sources");
   const left = make("span", { class: "share" });
   const bar = burnBar();
+  const shared = make("p", { class: "population-left", hidden: true });
   const figures = PARTS.map(() => make("dd"));
   const element = make(
     "li",
     { class: "source" },
     make("div", { class: "source-head" }, name, state.element, about, periods.element, left),
     bar.element,
+    shared,
     make(
       "dl",
       { class: "amounts" },
@@ -40,12 +42,20 @@ function entry(inPeriods) {
       setAttribute(left, "title", amount(row.total));
       setAttribute(left, "data-low", row.left_share < 0.1);
       bar.update(row);
+      shared.hidden = row.population_left_share === null || row.population_left_share >= row.left_share;
+      setText(shared, shared.hidden ? "" : populationLeft(row));
+      setAttribute(shared, "data-low", row.population_left_share < 0.1);
       PARTS.forEach((part, index) => {
         setText(figures[index], mainAmount(row[part], unit));
         setAttribute(figures[index], "title", amount(row[part]));
       });
     },
   };
+}
+
+/** Say what is left of the budget of a source's population, which pays for the source's streams too. */
+export function populationLeft({ population, population_left_share: share }) {
+  return share > 0 ? `${percent(share)} left of the budget of its population ${population}` : `Nothing is left of the budget of its population ${population}: no stream can be opened`;
 }
 
 /** Describe a source in a few words. */
