@@ -254,7 +254,7 @@ class StreamRow(ApiModel):
     dry_in: Annotated[
         float | None,
         Field(
-            description="Seconds until no charged answer is left at the rate of the last ten minutes, or since a later opening; null if there is no end in sight."
+            description="Seconds until no charged answer is left at the rate of the last ten minutes, since a later opening, or of the windows so far; null if there is no end in sight."
         ),
     ]
     opened: Time | None

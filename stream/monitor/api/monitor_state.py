@@ -289,7 +289,8 @@ class _MetricsCollector(Collector):
             tables.totals.not_answering,
         )
         soon = sum(
-            (left := dry_in(entry, now)) is not None and left <= DRY_SOON_SECONDS for entry in tables.streams_of()
+            (left := dry_in(tables, entry, now)) is not None and left <= DRY_SOON_SECONDS
+            for entry in tables.streams_of()
         )
         yield _gauge(
             "streams_dry_within_hour",

@@ -165,7 +165,7 @@ def list_sources(tables: MonitorTables, query: SourceQuery) -> SourcePage:
 def list_streams(tables: MonitorTables, query: StreamQuery, now: float) -> StreamPage:
     """Return a page of the matching streams; streams without a value to sort by come last."""
     periods = tables.stream_periods
-    value_of = _STREAM_KEYS[query.sort]
+    value_of = partial(dry_in, tables) if query.sort == "dry_in" else _STREAM_KEYS[query.sort]
 
     def sort_key(entry: StreamEntry) -> _Key:
         value = value_of(_entry_to_sort_by(tables.streams, periods, entry), now)
@@ -277,7 +277,6 @@ _STREAM_KEYS: dict[StreamSort, Callable[[StreamEntry, float], _Key]] = {
     "alpha": lambda entry, _: entry.grant.calibration.alpha if entry.grant else None,
     "above_rate": lambda entry, now: _rate(entry, now, "above"),
     "below_rate": lambda entry, now: _rate(entry, now, "below"),
-    "dry_in": dry_in,
     "updated": lambda entry, _: entry.updated,
 }
 

@@ -52,6 +52,7 @@ from stream.monitor.entries import (
 )
 from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.record_shapes import SourceRecordShape
+from stream.privacy.accuracy.source_facts import questions_per_window
 from stream.privacy.ledger.grants import describe_promise_per_period
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.promises import Promise, promises
@@ -136,11 +137,11 @@ def source_row_with_periods(tables: MonitorTables, entry: SourceEntry) -> Source
 
 def stream_row_with_periods(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamRow:
     """Return a stream's row; on a source with periods, also the row of its latest period."""
-    row = stream_row(entry, now, contribution_text(tables, entry))
+    row = stream_row(tables, entry, now)
     if (periods := periods_of(tables.stream_periods, row.stream)) is None:
         return row
     latest = tables.streams[periods.latest]
-    current = stream_row(latest, now, contribution_text(tables, latest))
+    current = stream_row(tables, latest, now)
     return row.model_copy(update={"periods": periods, "current": current})
 
 
@@ -248,21 +249,42 @@ def rates(entry: StreamEntry, now: float) -> list[Rate]:
     ]
 
 
-def dry_in(entry: StreamEntry, now: float) -> float | None:
+def dry_in(tables: MonitorTables, entry: StreamEntry, now: float) -> float | None:
     """Return the seconds until an open stream is exhausted, at the rate of the last ten minutes.
 
-    A younger stream's rate is that since its opening, but over at least a minute: a burst is no rate.
+    A younger stream's rate is that since its opening, but over at least a minute: a burst is no rate. The
+    broker's clock moves as time passes, so a stream of its windows is charged as often as its windows
+    have been so far, also while a feed catches up.
     """
     left = entry.tops_left
-    if entry.state != "open" or left is None or entry.is_idle or (activity := entry.activity) is None:
+    if entry.state != "open" or left is None or not entry.answered:
+        return None
+    if (questions_per_second := _standing_questions_per_second(tables, entry)) is not None:
+        return left * entry.answered / (entry.tops * questions_per_second) if entry.tops else None
+    if entry.is_idle or (activity := entry.activity) is None:
         return None
     rate = _rate(activity.windows[_TEN_MINUTES_INDEX], 600, now, entry.answered, entry.tops)
     age = 600.0 if entry.opened is None else min(max(now - entry.opened, 60.0), 600.0)
     return left / rate.above * (age / 600.0) if rate.above > 0.0 else None
 
 
-def stream_row(entry: StreamEntry, now: float, bound_text: str = "") -> StreamRow:
-    """Return the row of a stream with a grant. ``bound_text``: the contribution bound as a sentence."""
+def _standing_questions_per_second(tables: MonitorTables, entry: StreamEntry) -> float | None:
+    """Return the questions that a standing stream of the broker's clock is asked; None for other streams."""
+    source_entry = None if entry.grant is None else tables.sources.get(entry.grant.source)
+    if source_entry is None or source_entry.record.source.kind != "events":
+        return None
+    try:
+        spec, source = grant_record(entry).spec, definition(tables, source_entry)
+    except MalformedEventError:
+        return None  # written by a later version
+    if spec.standing is None or not isinstance(source, EventsSource) or source.clock != "broker":
+        return None
+    questions = questions_per_window(source, spec.mechanism, spec.standing)
+    return 1000.0 * questions / spec.standing.window.every_ms
+
+
+def stream_row(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamRow:
+    """Return the row of a stream with a grant, without its periods."""
     grant = entry.grant
     if grant is None or entry.spent is None:
         raise TypeError("a stream without a grant has no row")
@@ -278,11 +300,11 @@ def stream_row(entry: StreamEntry, now: float, bound_text: str = "") -> StreamRo
         beta=grant.calibration.beta,
         expected_queries=grant.calibration.expected_queries,
         asked=Amount(epsilon=grant.epsilon, delta=grant.delta),
-        promises=_promises(entry, bound_text),
+        promises=_promises(entry, contribution_text(tables, entry)),
         cost=grant.cost,
         refunded=grant.refunded,
         rates=rates(entry, now),
-        dry_in=dry_in(entry, now),
+        dry_in=dry_in(tables, entry, now),
         period_of=named[0] if named else None,
         starts=named[1] if named else None,
     )

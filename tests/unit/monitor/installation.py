@@ -224,7 +224,7 @@ async def post(
 def status(installation: Installation, stream: str, answered: int, tops: int, offset: int) -> StreamStatus:
     """Return a stream's status as its worker writes it, with these totals and its last question's offset."""
     entry = installation.tables.streams[stream]
-    row = views.stream_row(entry, installation.now)
+    row = views.stream_row(installation.tables, entry, installation.now)
     return StreamStatus(
         stream=stream,
         source=row.source,

@@ -9,6 +9,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from schemas.windows import format_moment, moment_ms
+from stream.monitor.api import views
 from stream.monitor.api.service_models import MemberRow, WorkersView
 from stream.monitor.monitor_service import GroupWatch
 from stream.processing.dead_letters import Rejection, dead_letter
@@ -139,6 +140,16 @@ async def test_stalled_sources_with_watermarks_are_those_without_a_feed() -> Non
     assert [one["source"] for one in await stalled(found, 2e9, member("worker", "worker-1"))] == ["flights"]
     found.monitor.set_workers(WorkersView(time=0.0, members=[], partitions=[]))
     assert found.monitor.overview().stalled == []
+
+
+def test_dry_in_of_windows_ignores_that_a_feed_catches_up() -> None:
+    """A day of windows of three hours that is answered within a minute says nothing about the next day."""
+    found = opened(MECHANISMS[0], WHOLE | {"clock": "broker"})
+    for second in range(1, 9):
+        found.now += 1.0
+        found.show(status(found, "late", 3 * second, 3 * second, second))
+    row = views.stream_row(found.tables, found.tables.streams["late"], found.now)
+    assert row.dry_in == pytest.approx((200 - 24) / 3 * 3 * 3600)
 
 
 def test_lag_leaves_out_transaction_markers_of_feeds() -> None:

@@ -54,7 +54,7 @@ past = cache(lived)
 def draw_screen(tables: MonitorTables, now: float) -> dict[str, Any]:
     """Return all figures except those that depend on the time of reading."""
     streams = {
-        name: views.stream_row(entry, now).model_dump(exclude={"rates", "dry_in", "updated", "opened"})
+        name: views.stream_row(tables, entry, now).model_dump(exclude={"rates", "dry_in", "updated", "opened"})
         for name, entry in tables.streams.items()
         if entry.grant is not None
     }
@@ -141,7 +141,7 @@ def test_digests_bring_answers_that_cost_nothing() -> None:
     installation = Installation()
     installation.open(spec("ward", cutoff=10))
     installation.show(status(installation, "ward", 40, 2, 55))
-    row = views.stream_row(installation.tables.streams["ward"], installation.now)
+    row = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now)
     assert (row.answered, row.tops, row.tops_left) == (40, 2, 8)
     detail = views.stream_detail(installation.tables, installation.tables.streams["ward"], installation.now)
     assert detail.position is not None
@@ -153,7 +153,9 @@ def test_a_digest_of_another_opening_of_a_name_is_not_counted() -> None:
     installation.open(spec("ward"))
     digest = status(installation, "ward", 40, 2, 55)
     installation.show(digest.model_copy(update={"incarnation": "f" * 32}))
-    assert views.stream_row(installation.tables.streams["ward"], installation.now).answered == 0
+    assert (
+        views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now).answered == 0
+    )
 
 
 def test_rates_are_the_growth_of_totals_over_a_window() -> None:
@@ -162,14 +164,14 @@ def test_rates_are_the_growth_of_totals_over_a_window() -> None:
     for second in range(120):
         installation.now += 1.0
         installation.show(status(installation, "ward", 10 * (second + 1), second + 1, second))
-    row = views.stream_row(installation.tables.streams["ward"], installation.now)
+    row = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now)
     minute, ten_minutes, hour = row.rates
     assert minute.above == pytest.approx(1.0, rel=0.1)
     assert minute.below == pytest.approx(9.0, rel=0.1)
     assert ten_minutes.above == pytest.approx(120 / 600)
     assert hour.above == pytest.approx(120 / 3600)
     installation.now += 3700.0
-    quiet = views.stream_row(installation.tables.streams["ward"], installation.now)
+    quiet = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now)
     assert [(rate.above, rate.below) for rate in quiet.rates] == [(0.0, 0.0)] * 3
     assert quiet.dry_in is None
 
@@ -181,7 +183,7 @@ def test_dry_in_takes_the_rate_since_a_recent_opening() -> None:
     for second in range(1, 901):
         installation.now += 1.0
         installation.show(status(installation, "ward", second, second, second))
-        left = views.stream_row(installation.tables.streams["ward"], installation.now).dry_in
+        left = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now).dry_in
         if second == 10:  # a burst does not show a rate, so its charges are divided by a minute
             assert left == pytest.approx((1000 - 10) * 6, rel=0.01)
         if second in {120, 900}:
@@ -238,7 +240,7 @@ def test_a_stream_that_its_worker_does_not_answer_for_is_told_and_told_when_it_d
     installation.open(spec("ward", cutoff=10))
     for refused in (None, "table: differs", None):
         installation.show(status(installation, "ward", 20, 1, 7).model_copy(update={"refused": refused}))
-        row = views.stream_row(installation.tables.streams["ward"], installation.now)
+        row = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now)
         assert (row.state, row.refused) == ("open", refused)
 
 
@@ -273,7 +275,10 @@ def test_streams_that_are_not_answered_are_counted_until_they_are_or_their_parti
     assert counted() == 1
     restored("worker")
     assert counted() == 0
-    assert views.stream_row(installation.tables.streams["three"], installation.now).refused is None
+    assert (
+        views.stream_row(installation.tables, installation.tables.streams["three"], installation.now).refused
+        is None
+    )
     refuse("three", "table: differs")
     assert counted() == 1
 

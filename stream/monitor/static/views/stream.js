@@ -122,7 +122,7 @@ export function streamView({ names: [name], session }) {
       row.current !== null ? "nothing: its periods do" : `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(share(row))} of its cost)` : ""}`,
       amount(row.refunded),
       row.current !== null ? "nothing: its periods are asked" : `${count(row.answered)}: ${count(row.tops)} ${called.charged}, ${count(row.answered - row.tops)} ${called.free}`,
-      row.current !== null ? "never" : runsDry(row),
+      row.current !== null ? "never" : runsDry(row, standing !== null),
       row.opened === null ? "not known any more" : time(row.opened),
       answeredLast(row.current ?? row),
     ]);
@@ -195,11 +195,15 @@ function because({ state, reason, refused, updated }) {
   return `${state === "open" ? "Ending" : state}: ${reason}`;
 }
 
-function runsDry({ state, dry_in: left, opened }) {
+function runsDry({ state, dry_in: left, opened }, isStanding) {
   if (state !== "open") {
     return state === "exhausted" ? "it has run dry" : "it has ended";
   }
-  return left === null ? "no end in sight" : `${duration(left)}, at the rate ${Date.now() / 1000 - opened < 600 ? "since its opening" : "of the last ten minutes"}`;
+  if (left === null) {
+    return "no end in sight";
+  }
+  const since = isStanding ? "of its windows" : Date.now() / 1000 - opened < 600 ? "since its opening" : "of the last ten minutes";
+  return `${duration(left)}, at the rate ${since}`;
 }
 
 function answeredLast({ last_answered: last }) {
@@ -243,7 +247,7 @@ function latestPeriod() {
         figures.update([
           `${count(current.answered)}: ${count(current.tops)} ${called.charged}, ${count(current.answered - current.tops)} ${called.free}`,
           `${amount(current.spent)} of ${amount(current.cost)}`,
-          runsDry(current),
+          runsDry(current, true),
           answeredLast(current),
         ]);
         setText(all, `All ${plural(periods.count, "period")}`);
