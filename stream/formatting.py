@@ -43,14 +43,25 @@ def format_error_bound(alpha: float, *, grouped: bool = False) -> str:
     return _format_number(alpha, _last_digit_exponent(alpha, _BOUND_DIGITS), ROUND_CEILING, grouped=grouped)
 
 
-def format_estimate(number: float, alpha: float | None, *, grouped: bool = False) -> str:
-    """Format a number, rounded to the last digit of its error bound ``alpha``."""
+def format_estimate(
+    number: float, alpha: float | None, ends: tuple[float, float] | None = None, *, grouped: bool = False
+) -> str:
+    """Format a number, cut to the ``ends`` of its interval and rounded to the last digit of its bound ``alpha``."""
+    number = cut_to_interval(number, ends)
     last_exponent = (
         _last_digit_exponent(number, _DIGITS_WITHOUT_BOUND)
         if alpha is None
         else _last_digit_exponent(alpha, _BOUND_DIGITS)
     )
     return _format_number(number, last_exponent, ROUND_HALF_EVEN, grouped=grouped)
+
+
+def cut_to_interval(number: float, ends: tuple[float, float] | None) -> float:
+    """Return the number or, if it is outside its confidence interval, the nearer end.
+
+    An interval is cut off where the true number cannot be, such as below 0 rows.
+    """
+    return number if ends is None else min(max(number, ends[0]), ends[1])
 
 
 def format_interval(ends: tuple[float, float], *, grouped: bool = False) -> str:

@@ -102,7 +102,7 @@ def estimate_text(answer: Answer) -> str:
     """Format the number of an answer with its ±; empty without a number."""
     if answer.estimate is None:
         return ""
-    number = format_estimate(answer.estimate, answer.alpha)
+    number = format_estimate(answer.estimate, answer.alpha, answer.interval)
     return number if answer.alpha is None else f"{number} ± {format_error_bound(answer.alpha)}"
 
 

@@ -6,10 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from html import escape
+from itertools import repeat
 from typing import Any, Final
 
 from schemas import TOO_MANY_TEXTS, Amount, Answer, GrantRecord, Query, Source, TextInterval
-from stream.formatting import format_error_bound, format_estimate, format_interval
+from stream.formatting import cut_to_interval, format_error_bound, format_estimate, format_interval
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import (
     EPSILON_UNITS,
@@ -68,7 +69,7 @@ def _format_content(answer: Answer) -> str:
     """Format the numbers, texts or groups of an answer or, if it has none, its outcome."""
     names = _quoted_group_names(answer)
     if answer.estimate is not None:
-        return format_estimate(answer.estimate, answer.alpha)
+        return format_estimate(answer.estimate, answer.alpha, answer.interval)
     if answer.choice is not None:
         return f"'{answer.choice}'"
     if answer.estimates is not None:
@@ -107,7 +108,10 @@ def format_typical_error(answer: Answer) -> str:
 
 def _format_numbers(answer: Answer) -> list[str]:
     """Format the numbers of an answer; if groups were released, each number follows the name of its group."""
-    numbers = [format_estimate(number, answer.alpha) for number in answer.estimates or ()]
+    numbers = [
+        format_estimate(number, answer.alpha, ends)
+        for number, ends in zip(answer.estimates or (), answer.intervals or repeat(None), strict=False)
+    ]
     names = _quoted_group_names(answer)
     return numbers if names is None else [f"{name} {number}" for name, number in zip(names, numbers, strict=True)]
 
@@ -167,9 +171,8 @@ def _format_cell(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if isinstance(value, float):
         is_bound = name == "alpha" or name.endswith(ERROR_SUFFIX)
-        return (
-            format_error_bound(value) if is_bound else format_estimate(value, _alpha_of(row, _number_column(name)))
-        )
+        alpha = _alpha_of(row, _number_column(name))
+        return format_error_bound(value) if is_bound else format_estimate(value, alpha, ends_of(row, name))
     return "" if value is None else escape(str(value))
 
 
@@ -178,6 +181,14 @@ def _number_column(name: str) -> str:
     if name in {"interval_low", "interval_high"}:
         return "estimate"
     return name.removesuffix(LOW_SUFFIX).removesuffix(HIGH_SUFFIX)
+
+
+def ends_of(row: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    """Return the ends of the confidence interval of a row's number in column ``name``; None without an interval."""
+    is_result = name == "estimate"
+    low = row.get("interval_low" if is_result else name + LOW_SUFFIX)
+    high = row.get("interval_high" if is_result else name + HIGH_SUFFIX)
+    return None if low is None or high is None else (low, high)
 
 
 def _alpha_of(row: Mapping[str, Any], name: str) -> float | None:
@@ -210,7 +221,11 @@ def _draw_bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
     def x_of(number: float) -> float:
         return (number - low) / (high - low) * (_BAR_WIDTH - 4) + 2
 
-    left, right, middle = x_of(ends[0]), x_of(ends[1]), x_of(row["estimate"])
+    left, right, middle = (
+        x_of(ends[0]),
+        x_of(ends[1]),
+        x_of(cut_to_interval(row["estimate"], ends_of(row, "estimate"))),
+    )
     half = _BAR_HEIGHT / 2
     labels = [format_estimate(end, _alpha_of(row, "estimate")) for end in ends]
     return (

@@ -85,6 +85,19 @@ def test_numbers_and_bounds_are_written_alike_everywhere(text: str) -> None:
     assert "4.001" in plain
 
 
+def test_numbers_are_written_within_their_intervals() -> None:
+    """No text says "-3 (95 %: 0 to 1)"; the published number stays as it is."""
+    few = answer(estimate=-3.0, interval=(0.0, 1.0))
+    assert "s: 0 ± 4.001 (95 %: 0 to 1)" in result_text.format_answer(few)
+    assert few.estimate == -3.0
+    groups = answer(estimates=(-3.0, 7.0), intervals=((0.0, 0.0), (3.0, 11.0)))
+    assert "[0, 7]" in result_text.format_answer(groups)
+    assert "0 (95 %: 0 to 0), 7 (95 %: 3 to 11)" in query_commands._format_answer(groups)
+    row = {"n": -3.0, "n ±": 4.0, "n 95% low": 0.0, "n 95% high": 1.0}
+    assert shell_command._cell(row, "n") == "0 ± 4"
+    assert ">-3<" not in result_text.format_html_table([row])
+
+
 def test_answer_to_an_unknown_question_has_intervals_without_alpha() -> None:
     """The alpha of a quantile is in rows of rank, and only the question says that it is a quantile."""
     text = query_commands._format_answer(

@@ -265,7 +265,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
             (
                 [
                     *(str(one[name]) for name in names),
-                    format_estimate(n, answer.alpha, grouped=True),
+                    format_estimate(n, answer.alpha, ends, grouped=True),
                     *([] if ends is None else [format_interval(ends, grouped=True)]),
                     *([MARK if index in marked else ""] if marked else []),
                 ]
@@ -349,18 +349,16 @@ async def _describe_counted(client: AsyncClient, stream: str) -> str:
 
 
 def _format_with_intervals(answer: Answer) -> list[str]:
-    numbers = [format_estimate(number, answer.alpha) for number in answer.estimates or ()]
-    if answer.intervals is None:
-        return numbers
     return [
-        f"{number} (95 %: {format_interval(ends)})" for number, ends in zip(numbers, answer.intervals, strict=True)
+        format_estimate(number, answer.alpha, ends) + ("" if ends is None else f" (95 %: {format_interval(ends)})")
+        for number, ends in zip(answer.estimates or (), answer.intervals or repeat(None), strict=False)
     ]
 
 
 def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
     parts = [f"{answer.stream}{format_window(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
-        parts.append(format_estimate(answer.estimate, answer.alpha))
+        parts.append(format_estimate(answer.estimate, answer.alpha, answer.interval))
     if answer.estimates is not None and with_estimates:
         parts.append(", ".join(_format_with_intervals(answer)))
     if answer.choice is not None:

@@ -28,6 +28,7 @@ from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers
 from stream.questions.answer_warnings import NOT_INFORMATIVE
 from stream.questions.question_forms import ANSWER_TIMEOUT
+from stream.questions.result_text import ends_of
 from stream.sql import (
     ERROR_SUFFIX,
     HIGH_SUFFIX,
@@ -99,8 +100,8 @@ def show_statement(table: Table) -> None:
 
 def _cell(row: dict[str, Any], name: str) -> str:
     if name.endswith(LOW_SUFFIX):
-        low, high = row[name], row[name.removesuffix(LOW_SUFFIX) + HIGH_SUFFIX]
-        return "–" if low is None else format_interval((low, high), grouped=True)
+        ends = ends_of(row, name.removesuffix(LOW_SUFFIX))
+        return "–" if ends is None else format_interval(ends, grouped=True)
     if name.endswith(INFORMATIVE_SUFFIX):
         return "" if row[name] else MARK
     if name + ERROR_SUFFIX not in row:
@@ -108,7 +109,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
     number, error = row[name], row[name + ERROR_SUFFIX]
     if number is None:
         return "–"
-    text = format_estimate(number, error, grouped=True)
+    text = format_estimate(number, error, ends_of(row, name), grouped=True)
     return text if error is None else f"{text} ± {format_error_bound(error, grouped=True)}"
 
 

@@ -90,6 +90,11 @@ export function bound(alpha) {
   return written(alpha, places(alpha, 4), "ceil");
 }
 
+/** Return a number or, if it is outside its confidence interval, the nearer end: no count is below 0. */
+export function cutToInterval(value, low, high) {
+  return typeof low === "number" && typeof high === "number" ? Math.min(Math.max(value, low), high) : value;
+}
+
 /** Format a number with as many decimal places as its error bound; with six digits if it has none. */
 export function estimate(value, alpha) {
   return written(value, alpha === null || alpha === undefined ? places(value, 6) : places(alpha, 4), "halfEven");

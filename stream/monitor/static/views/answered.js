@@ -2,7 +2,7 @@
 
 import { barChart } from "../bars.js";
 import { make } from "../dom.js";
-import { amount, bound, count, estimate, interval, plural } from "../format.js";
+import { amount, bound, count, cutToInterval, estimate, interval, plural } from "../format.js";
 import { BASES, FORMS, RANKS } from "../mechanisms.js";
 
 export const OUTCOMES = { above: "Above the threshold", below: "Below the threshold", answer: "Answered", halted: "Halted", rejected: "Rejected" };
@@ -20,7 +20,9 @@ export function pricedAmount({ outcome, reason }) {
 
 /** The answer to one question. */
 export function questionAnswered(title, { answer, rows, cost, charged, warnings }) {
-  const numbers = rows.filter((row) => row.estimate !== null && row.estimate !== undefined);
+  const numbers = rows
+    .filter((row) => row.estimate !== null && row.estimate !== undefined)
+    .map((row) => ({ ...row, estimate: cutToInterval(row.estimate, row.interval_low, row.interval_high) }));
   const names = Object.keys(rows[0] ?? {}).filter((name) => !["estimate", "alpha", "choice", "position", "interval_low", "interval_high", "typical_error", "informative"].includes(name));
   const marked = numbers.some((row) => row.informative === false);
   const ofRanks = RANKS.some((form) => title === FORMS[form]); // their error bound is not in the unit of the numbers
@@ -58,10 +60,11 @@ export function statementPriced(answered) {
 const priceCard = (title, ...children) => make("section", { class: "card answered", "aria-label": "Price", "data-outcome": "priced" }, make("h2", {}, title), children);
 
 /** The rows of a statement. */
-export function statementAnswered({ stream, columns: all, rows, cost, charged, questions, answers, warnings, why }) {
+export function statementAnswered({ stream, columns: all, rows: published, cost, charged, questions, answers, warnings, why }) {
   const columns = all.filter((name) => !name.endsWith(HIGH));
   const measures = columns.filter((name) => columns.includes(`${name} ±`));
   const names = columns.filter((name) => !measures.includes(name) && !measures.includes(name.replace(/ ±$/, "").replace(LOW, "").replace(INFORMATIVE, "")));
+  const rows = published.map((row) => ({ ...row, ...Object.fromEntries(measures.map((name) => [name, cutToInterval(row[name], row[name + LOW], row[name + HIGH])])) }));
   const labels = measures.flatMap((measure) =>
     rows.map((row) => ({ name: [...names.map((name) => row[name]), measures.length > 1 || !names.length ? measure : null].filter((one) => one !== null).join(", "), estimate: row[measure], alpha: row[`${measure} ±`], low: row[measure + LOW], high: row[measure + HIGH] })),
   );

@@ -3,7 +3,7 @@
 import { explain, open, parameters, send } from "../api.js";
 import { make, setText } from "../dom.js";
 import { latest } from "../forms.js";
-import { amount, bound, count, estimate, interval, number, plural, time, windowText } from "../format.js";
+import { amount, bound, count, cutToInterval, estimate, interval, number, plural, time, windowText } from "../format.js";
 import { heads } from "../forecasts.js";
 import { RANKS, SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
@@ -187,7 +187,7 @@ function hidden(marked) {
 }
 
 /** Format a number with as many digits as its interval: the error bound of a quantile has another unit. */
-const numberText = (value, ends, alpha) => estimate(value, ends && ends[1] > ends[0] ? (ends[1] - ends[0]) / 2 : ends ? null : alpha);
+const numberText = (value, ends, alpha) => estimate(cutToInterval(value, ...(ends ?? [])), ends && ends[1] > ends[0] ? (ends[1] - ends[0]) / 2 : ends ? null : alpha);
 
 function answerText({ answer, groups, uninformative }) {
   const marked = new Set(uninformative);
