@@ -108,7 +108,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/simulation/test_state_lost.py": "simulation",
     "tests/unit/accounting/test_hypotheses.py::test_plan_updates_have_least_error[0.3]": "simulation",
     "tests/unit/accounting/test_hypotheses.py::test_plan_updates_have_least_error[3.0]": "simulation",
-    "tests/unit/contract/test_asyncapi.py::test_asyncapi_s_own_parser_accepts": "release",
+    "tests/unit/contract/test_asyncapi.py::test_asyncapi_parser_accepts": "release",
     "tests/unit/data/test_clickhouse.py": "stores",
     "tests/unit/data/test_objects.py": "stores",
     "tests/unit/data/test_postgresql.py": "stores",

@@ -69,9 +69,10 @@ async def setup() -> AsyncIterator[AlertmanagerSetup]:
             yield made
 
 
-async def test_what_fires_is_sent_again_every_minute_with_an_end_four_sendings_ahead(
+async def test_alertmanager_resends_firing_alert_every_minute(
     setup: AlertmanagerSetup,
 ) -> None:
+    """Each message ends the alert four resend intervals later."""
     setup.take(answer("above", 0))
     [alert] = await setup.sent()
     assert [request.path for request in setup.receiver.requests] == ["/api/v2/alerts"]
@@ -90,9 +91,10 @@ async def test_what_fires_is_sent_again_every_minute_with_an_end_four_sendings_a
     assert again["startsAt"] == alert["startsAt"]
 
 
-async def test_it_ends_with_the_next_window_that_is_not_above_and_is_sent_as_ended_for_a_while(
+async def test_alertmanager_sends_end_after_first_quiet_window(
     setup: AlertmanagerSetup,
 ) -> None:
+    """The end is sent again for a while."""
     setup.take(answer("above", 0))
     await setup.sent()
     setup.now += 30
@@ -108,9 +110,10 @@ async def test_it_ends_with_the_next_window_that_is_not_above_and_is_sent_as_end
     assert setup.figure("sotto_alerts_firing") == 0
 
 
-async def test_what_is_heard_of_no_more_ends_after_its_windows_length_and_a_while(
+async def test_alertmanager_ends_alert_without_later_windows(
     setup: AlertmanagerSetup,
 ) -> None:
+    """Without another answer an alert ends after its window's length and a grace period."""
     setup.take(answer("above", 0))
     await setup.sent()
     setup.now += HOUR + 900
@@ -121,7 +124,7 @@ async def test_what_is_heard_of_no_more_ends_after_its_windows_length_and_a_whil
     assert ended["endsAt"] == format_time(HOUR + HOUR + 900)
 
 
-async def test_a_run_goes_on_and_a_new_one_begins_after_its_end(setup: AlertmanagerSetup) -> None:
+async def test_alertmanager_continues_run_and_starts_new_one_after_its_end(setup: AlertmanagerSetup) -> None:
     setup.take(answer("above", 0), answer("above", 1))
     [alert] = await setup.sent()
     assert alert["annotations"]["alerts"] == "2"
@@ -132,7 +135,7 @@ async def test_a_run_goes_on_and_a_new_one_begins_after_its_end(setup: Alertmana
     assert again["annotations"]["alerts"] == "1"
 
 
-async def test_what_was_not_taken_stays_due_and_is_sent_when_the_target_is_back(setup: AlertmanagerSetup) -> None:
+async def test_alertmanager_sends_failed_alerts_after_target_recovers(setup: AlertmanagerSetup) -> None:
     setup.receiver.behave = lambda number: web.Response(status=[500, 429, 200][min(number, 3) - 1])
     setup.take(answer("above", 0))
     assert len(await setup.sent()) == 1
@@ -150,7 +153,7 @@ async def test_what_was_not_taken_stays_due_and_is_sent_when_the_target_is_back(
     assert setup.figure("sotto_alerts_failures_total", reason="throttled") == 1
 
 
-async def test_nothing_waits_once_what_was_not_taken_goes_to_another_process(setup: AlertmanagerSetup) -> None:
+async def test_alertmanager_has_nothing_due_after_partitions_move_away(setup: AlertmanagerSetup) -> None:
     setup.receiver.behave = lambda _: web.Response(status=500)
     setup.take(answer("above", 0), answer("above", 0, stream="early"))
     setup.now += 400
@@ -164,7 +167,7 @@ async def test_nothing_waits_once_what_was_not_taken_goes_to_another_process(set
     assert setup.figure("sotto_alerts_waiting_seconds") == 0
 
 
-async def test_one_member_of_a_cluster_is_enough(setup: AlertmanagerSetup) -> None:
+async def test_alertmanager_needs_one_member_of_cluster(setup: AlertmanagerSetup) -> None:
     dead = "http://127.0.0.1:1/"
     target = setup.target.model_copy(update={"urls": (dead, *setup.target.urls)})
     setup.alertmanager.target = target
@@ -174,9 +177,10 @@ async def test_one_member_of_a_cluster_is_enough(setup: AlertmanagerSetup) -> No
     assert setup.figure("sotto_alerts_failures_total", reason="connection") == 1
 
 
-async def test_after_a_restart_what_fires_is_sent_and_what_was_told_before_is_no_news(
+async def test_alertmanager_after_restart_sends_firing_alerts_only(
     setup: AlertmanagerSetup,
 ) -> None:
+    """Ends that were sent before the restart are not sent again."""
     setup.take(answer("above", 0), answer("above", 0, "JFK"), answer("below", 1, "JFK"), known=True)
     assert setup.alertmanager.all_accepted
     setup.now += RESOLVED_SECONDS + 1
@@ -187,7 +191,7 @@ async def test_after_a_restart_what_fires_is_sent_and_what_was_told_before_is_no
     assert "LGA" in [alert["labels"]["group_origin"] for alert in await setup.sent()]
 
 
-async def test_what_is_held_is_bounded_and_what_was_forgotten_is_counted(setup: AlertmanagerSetup) -> None:
+async def test_alertmanager_drops_oldest_alarms_beyond_limit_and_counts_them(setup: AlertmanagerSetup) -> None:
     setup.take(*(answer("above", 0, str(number)) for number in range(5)))
     assert [alert["labels"]["group_origin"] for alert in await setup.sent()] == ["2", "3", "4"]
     assert setup.figure("sotto_alerts_dropped_total", reason="room") == 2
@@ -197,14 +201,14 @@ async def test_what_is_held_is_bounded_and_what_was_forgotten_is_counted(setup: 
     assert not setup.firing.has_alarm("late")
 
 
-async def test_alarms_go_in_batches(setup: AlertmanagerSetup) -> None:
+async def test_alertmanager_sends_alarms_in_batches(setup: AlertmanagerSetup) -> None:
     setup.firing._limit = 1000
     setup.take(*(answer("above", 0, str(number)) for number in range(MAX_BATCH_ALARMS + 1)))
     assert len(await setup.sent()) == MAX_BATCH_ALARMS + 1
     assert [len(request.json) for request in setup.receiver.requests] == [MAX_BATCH_ALARMS, 1]
 
 
-def test_groups_become_labels_that_prometheus_knows() -> None:
+def test_group_labels_are_valid_prometheus_labels() -> None:
     place = AlertKey("late", (("origin", "EWR"), ("age-group", "[0, 10)"), ("age group", 3)))
     assert group_labels(place) == {
         "group_origin": "EWR",

@@ -42,14 +42,14 @@ def alertmanager(**fields: Any) -> dict[str, Any]:
     return {"name": "am", "kind": "alertmanager", "urls": ["http://alertmanager:9093"], **fields}
 
 
-def test_a_stream_goes_by_its_own_name_in_each_of_its_periods() -> None:
+def test_target_matches_stream_name_in_each_period() -> None:
     target = AlertmanagerTarget.model_validate(alertmanager(sources=["flights"], streams=["late"]), strict=False)
     assert target.wants("flights@2013-01-01T00:00:00Z", "late@2013-01-01T00:00:00Z")
     assert not target.wants("vitals@2013-01-01T00:00:00Z", "late@2013-01-01T00:00:00Z")
     assert not target.wants("flights@2013-01-01T00:00:00Z", "early@2013-01-01T00:00:00Z")
 
 
-def test_targets_are_read_with_what_is_usual(folder: Path) -> None:
+def test_alerts_file_has_defaults(folder: Path) -> None:
     path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder), alertmanager(sources=["fl*"])]}))
     first, second = AlertsFile.read(path).targets
     assert isinstance(first, WebhookTarget)
@@ -105,7 +105,7 @@ def test_targets_are_read_with_what_is_usual(folder: Path) -> None:
         ({"bearer_file": "/nowhere/at-all"}, "target oncall: bearer_file: cannot read"),
     ],
 )
-def test_what_is_wrong_is_told_by_its_field(folder: Path, change: dict[str, Any], told: str) -> None:
+def test_alerts_file_error_names_field_without_secrets(folder: Path, change: dict[str, Any], told: str) -> None:
     path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder, **change)]}))
     with pytest.raises(AlertsError) as error:
         AlertsFile.read(path)
@@ -124,7 +124,7 @@ def test_what_is_wrong_is_told_by_its_field(folder: Path, change: dict[str, Any]
         ("é", "contains"),
     ],
 )
-def test_a_bearer_that_no_header_holds_is_refused(folder: Path, text: str, found: str) -> None:
+def test_alerts_file_refuses_bearer_that_is_no_header(folder: Path, text: str, found: str) -> None:
     token = put(folder / "token", text)
     path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder, bearer_file=token)]}))
     with pytest.raises(AlertsError, match=f"target oncall: bearer_file: {token} {found}") as error:
@@ -132,7 +132,7 @@ def test_a_bearer_that_no_header_holds_is_refused(folder: Path, text: str, found
     assert "in-the-file" not in str(error.value)
 
 
-def test_a_file_of_authorities_that_holds_none_is_refused(folder: Path) -> None:
+def test_alerts_file_refuses_authorities_without_certificate(folder: Path) -> None:
     authorities = put(folder / "ca.pem", "nothing of the kind")
     path = put(folder / "alerts.json", json.dumps({"targets": [alertmanager(ca_file=authorities)]}))
     with pytest.raises(
@@ -142,7 +142,7 @@ def test_a_file_of_authorities_that_holds_none_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["höoks.example", "a_b.example", "[::1]:9093", "127.0.0.1", "u:p@hooks.example."])
-def test_every_host_that_there_can_be_is_taken(folder: Path, host: str) -> None:
+def test_alerts_file_accepts_every_valid_host(folder: Path, host: str) -> None:
     path = put(folder / "alerts.json", json.dumps({"targets": [alertmanager(urls=[f"http://{host}/x%20y?z=1"])]}))
     assert len(AlertsFile.read(path).targets) == 1
 
@@ -150,7 +150,7 @@ def test_every_host_that_there_can_be_is_taken(folder: Path, host: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "secret", "whsec_", "whsec_c2hvcnQ=", SECRET.removeprefix("whsec_"), SECRET * 2]
 )
-def test_a_weak_secret_is_refused(folder: Path, text: str) -> None:
+def test_alerts_file_refuses_weak_secret(folder: Path, text: str) -> None:
     put(folder / "secret", text)
     path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder)]}))
     with pytest.raises(AlertsError, match="is not a secret; give whsec_ and 24 to 64 random bytes"):
@@ -167,13 +167,14 @@ def test_a_weak_secret_is_refused(folder: Path, text: str) -> None:
         ({"urls": []}, "urls"),
     ],
 )
-def test_what_is_wrong_of_an_alertmanager(folder: Path, fields: dict[str, Any], told: str) -> None:
+def test_alertmanager_target_error_names_field(folder: Path, fields: dict[str, Any], told: str) -> None:
     path = put(folder / "alerts.json", json.dumps({"targets": [alertmanager(**fields)]}))
     with pytest.raises(AlertsError, match=told):
         AlertsFile.read(path)
 
 
-def test_files_that_others_may_read_names_given_twice_and_repeated_fields_are_refused(folder: Path) -> None:
+def test_alerts_file_refuses_open_files_and_duplicates(folder: Path) -> None:
+    """It refuses files that others may read, names used twice and repeated fields."""
     text = json.dumps({"targets": [webhook(folder)]})
     with pytest.raises(AlertsError, match="is open to others; run 'chmod 600"):
         AlertsFile.read(put(folder / "open.json", text, 0o644))
@@ -192,7 +193,7 @@ def test_files_that_others_may_read_names_given_twice_and_repeated_fields_are_re
         AlertsFile.read("")
 
 
-def test_the_command_tells_it_before_anything_is_started(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alerts_commands_refuse_wrong_file_before_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_ALERTS_FILE", put(folder / "alerts.json", "{}"))
     with pytest.raises(AlertsError, match="targets"):
         monitor_commands.serve_alerts(stop_with_stdin=False)
@@ -214,9 +215,7 @@ def test_guide_shows_a_file_and_docstrings_name_every_field() -> None:
     )
 
 
-def test_an_installation_is_not_started_with_targets_that_are_wrong(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_up_refuses_wrong_alerts_file_before_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.cli.service_commands.signal.signal", lambda *_: None)
     file = Path(put(folder / "alerts.json", "{}"))
     with pytest.raises(AlertsError, match="targets"):

@@ -89,7 +89,7 @@ async def setup(tmp_path: Path) -> AsyncIterator[WebhookSetup]:
         yield WebhookSetup(receiver, tmp_path)
 
 
-async def test_an_alert_is_delivered_signed_with_public_fields_alone(setup: WebhookSetup) -> None:
+async def test_webhook_delivers_signed_alert_of_public_fields(setup: WebhookSetup) -> None:
     assert await setup.deliver(alert(3)) == [True]
     [request] = setup.receiver.requests
     assert request.json == {
@@ -120,7 +120,7 @@ async def test_an_alert_is_delivered_signed_with_public_fields_alone(setup: Webh
     assert setup.figure("sotto_alerts_delivered_total") == 1
 
 
-async def test_a_secret_is_changed_with_two_and_no_receiver_misses_one(setup: WebhookSetup) -> None:
+async def test_webhook_signs_with_both_secrets_during_rotation(setup: WebhookSetup) -> None:
     files = [setup.secret("new", OTHER_SECRET), setup.secret("old", SECRET)]
     await setup.deliver(alert(), secret_files=files)
     [request] = setup.receiver.requests
@@ -128,7 +128,7 @@ async def test_a_secret_is_changed_with_two_and_no_receiver_misses_one(setup: We
     assert request.is_signed_with(OTHER_SECRET)
 
 
-async def test_a_secret_that_is_replaced_is_used_at_once(setup: WebhookSetup) -> None:
+async def test_webhook_uses_replaced_secret_at_once(setup: WebhookSetup) -> None:
     setup.receiver.behave = lambda number: web.Response(status=500 if number == 1 else 200)
     rest = setup.pauses
 
@@ -153,7 +153,7 @@ async def test_a_secret_that_is_replaced_is_used_at_once(setup: WebhookSetup) ->
         (lambda: web.Response(status=308, headers={"Location": "/elsewhere"}), "redirect"),
     ],
 )
-async def test_what_fails_comes_again_with_the_same_key_and_body_and_in_order(
+async def test_webhook_retries_failures_in_order_with_same_key_and_body(
     setup: WebhookSetup, failing: Callable[[], web.Response | None], reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     setup.receiver.behave = lambda number: failing() if number <= 2 else web.Response()
@@ -169,7 +169,7 @@ async def test_what_fails_comes_again_with_the_same_key_and_body_and_in_order(
         assert secret not in said.out + said.err
 
 
-async def test_a_dead_address_is_tried_again(setup: WebhookSetup) -> None:
+async def test_webhook_retries_dead_address(setup: WebhookSetup) -> None:
     dead = setup.receiver.url.replace(str(setup.receiver.port), "1")
     seen: list[int] = []
 
@@ -182,7 +182,7 @@ async def test_a_dead_address_is_tried_again(setup: WebhookSetup) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_target_that_asks_for_time_gets_it(setup: WebhookSetup, status: int) -> None:
+async def test_webhook_waits_as_long_as_target_asks(setup: WebhookSetup, status: int) -> None:
     setup.receiver.behave = lambda number: (
         web.Response(status=status, headers={"Retry-After": "7"}) if number == 1 else web.Response()
     )
@@ -190,7 +190,7 @@ async def test_a_target_that_asks_for_time_gets_it(setup: WebhookSetup, status: 
     assert setup.pauses == [7.0]
 
 
-async def test_an_alert_that_is_too_old_is_tried_once_counted_and_given_up(setup: WebhookSetup) -> None:
+async def test_webhook_gives_up_old_alert_after_one_try_and_counts_it(setup: WebhookSetup) -> None:
     setup.receiver.behave = lambda _: web.Response(status=500)
     setup.now = NOW + 3601
     assert await setup.deliver(alert(0), alert(1), give_up="1h") == [True, True]
@@ -202,7 +202,7 @@ async def test_an_alert_that_is_too_old_is_tried_once_counted_and_given_up(setup
     assert len(setup.receiver.requests) > 10
 
 
-async def test_a_target_that_asks_to_wait_is_left_alone_between_alerts_that_are_too_old(
+async def test_webhook_waits_between_old_alerts_if_target_asks(
     setup: WebhookSetup,
 ) -> None:
     setup.receiver.behave = lambda number: (
@@ -216,7 +216,7 @@ async def test_a_target_that_asks_to_wait_is_left_alone_between_alerts_that_are_
     assert setup.figure("sotto_alerts_delivered_total") == 2
 
 
-async def test_an_alert_that_waits_for_its_first_try_is_left_to_whoever_has_its_partition(
+async def test_webhook_leaves_waiting_alert_to_new_owner_of_partition(
     setup: WebhookSetup,
 ) -> None:
     setup.receiver.behave = lambda _: web.Response(status=503, headers={"Retry-After": "600"})
@@ -227,7 +227,7 @@ async def test_an_alert_that_waits_for_its_first_try_is_left_to_whoever_has_its_
     assert setup.pauses == [600.0]
 
 
-async def test_an_alert_that_is_refused_does_not_hold_up_those_behind_it(setup: WebhookSetup) -> None:
+async def test_webhook_continues_after_refused_alert(setup: WebhookSetup) -> None:
     setup.receiver.behave = lambda number: web.Response(status=422 if number <= 3 else 200)
     assert await setup.deliver(alert(0), alert(1)) == [True, True]
     assert [key.rpartition("-")[2] for key in setup.receiver.keys] == ["0", "0", "0", "1"]
@@ -235,7 +235,7 @@ async def test_an_alert_that_is_refused_does_not_hold_up_those_behind_it(setup: 
     assert setup.figure("sotto_alerts_delivered_total") == 1
 
 
-async def test_a_partition_that_goes_elsewhere_or_an_order_to_stop_ends_the_tries(setup: WebhookSetup) -> None:
+async def test_webhook_stops_retries_if_partition_moves_or_service_stops(setup: WebhookSetup) -> None:
     setup.receiver.behave = lambda _: web.Response(status=500)
     assert await setup.deliver(alert(), ours=lambda: not setup.pauses) == [False]
     setup.stopping.set()
@@ -243,7 +243,7 @@ async def test_a_partition_that_goes_elsewhere_or_an_order_to_stop_ends_the_trie
     assert setup.figure("sotto_alerts_dropped_total", reason="old") == 0
 
 
-async def test_a_body_without_end_is_not_read(setup: WebhookSetup) -> None:
+async def test_webhook_does_not_read_endless_body(setup: WebhookSetup) -> None:
     async def endless() -> AsyncIterator[bytes]:
         while True:
             yield b"x" * 65536
@@ -256,7 +256,7 @@ async def test_a_body_without_end_is_not_read(setup: WebhookSetup) -> None:
     assert time.monotonic() - began < 30
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_not_trusted(tmp_path: Path) -> None:
+async def test_webhook_refuses_untrusted_certificate(tmp_path: Path) -> None:
     context, ca = self_signed(tmp_path)
     application = web.Application()
 
@@ -309,7 +309,7 @@ def self_signed(folder: Path) -> tuple[ssl.SSLContext, Path]:
     return context, ca
 
 
-def test_pauses_grow_to_a_bound_and_are_cut_by_chance() -> None:
+def test_backoff_grows_to_limit_with_random_share() -> None:
     longest = Backoff(random_share=lambda: 1.0)
     assert [longest.next_pause() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     shortest = Backoff(random_share=lambda: 0.0)
@@ -331,11 +331,11 @@ def test_pauses_grow_to_a_bound_and_are_cut_by_chance() -> None:
         ("nan", 0.0),
     ],
 )
-def test_what_a_target_asks_to_wait(text: str, pause: float) -> None:
+def test_parse_outcome_reads_retry_after(text: str, pause: float) -> None:
     assert parse_outcome(429, {"Retry-After": text}, NOW).pause == pause
 
 
-def test_figures_name_no_stream() -> None:
+def test_alert_metrics_name_no_stream() -> None:
     metrics = AlertMetrics()
     metrics.for_target("oncall")
     text = generate_latest(metrics.registry).decode()

@@ -51,9 +51,8 @@ def brought_back(backup: BackupFile, since: Since) -> Driver:
 
 
 @pytest.mark.parametrize("since", get_args(Since))
-def test_what_was_not_closed_counts_as_wholly_spent_and_never_answers_or_goes_back(
-    since: Since, tmp_path: Path
-) -> None:
+def test_restored_streams_count_as_spent_and_never_answer(since: Since, tmp_path: Path) -> None:
+    """A stream that was not closed counts as wholly spent and never answers again."""
     old = installation()
     kept = {one.spec.stream: one for one in old.list_streams()}
     backup = backed_up(old, tmp_path / "backup")
@@ -88,9 +87,8 @@ def test_what_was_not_closed_counts_as_wholly_spent_and_never_answers_or_goes_ba
 
 
 @pytest.mark.parametrize("since", get_args(Since))
-def test_a_population_grants_nothing_more_where_what_joined_it_since_is_not_known(
-    since: Since, tmp_path: Path
-) -> None:
+def test_restored_population_grants_nothing_if_joins_are_unknown(since: Since, tmp_path: Path) -> None:
+    """A population is halted if sources may have joined it after the backup."""
     old = Driver(KEY, partitions=2)
     old.register_population({"population": "patients", "epsilon": 2.0})
     old.register(source(population="patients"))
@@ -119,7 +117,7 @@ def test_a_population_grants_nothing_more_where_what_joined_it_since_is_not_know
     assert check_backup(backed_up(new, tmp_path / "next")).findings == []
 
 
-def test_a_population_and_its_allotments_count_what_is_lost_as_wholly_spent(tmp_path: Path) -> None:
+def test_restored_population_and_allotments_count_loss_as_spent(tmp_path: Path) -> None:
     old = Driver(KEY, partitions=2)
     old.register_population({"population": "patients", "epsilon": 3.0})
     old.register(source(population="patients"))
@@ -142,7 +140,7 @@ def test_a_population_and_its_allotments_count_what_is_lost_as_wholly_spent(tmp_
     ("kept", "told"),
     [(slice(5, None), "begins with entry 5"), (slice(3), "ends after 3"), (slice(0), "ends after 0")],
 )
-async def test_a_trail_that_is_not_whole_is_not_backed_up(
+async def test_backup_is_refused_if_trail_is_incomplete(
     kept: slice, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = installation()
@@ -161,7 +159,7 @@ async def test_a_trail_that_is_not_whole_is_not_backed_up(
         await copy.copy_trail(writer, head)
 
 
-def test_the_streams_that_a_backup_does_not_know_leave_no_state_behind(tmp_path: Path) -> None:
+def test_restore_writes_no_state_of_streams_unknown_to_backup(tmp_path: Path) -> None:
     old = installation()
     path = tmp_path / "backup"
     backed_up(old, path)
@@ -200,7 +198,7 @@ def _without(*numbers: int) -> Callable[[list[bytes]], list[bytes]]:
         (lambda _: [], "is not a backup"),
     ],
 )
-def test_a_file_that_is_not_what_was_written_is_refused(
+def test_check_backup_refuses_changed_file(
     damage: Callable[[list[bytes]], list[bytes]], told: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "backup"
@@ -240,7 +238,7 @@ def _forged(lines: list[bytes], change: Callable[[list[Any]], list[Any] | None])
         ),
     ],
 )
-def test_a_whole_file_with_a_forged_ledger_or_trail_proves_wrong(
+def test_check_backup_finds_forged_ledger_or_trail(
     change: Callable[[list[Any]], list[Any] | None], told: str, tmp_path: Path
 ) -> None:
     """A forger can give a file a correct digest, but its ledger must still follow from its trail."""
@@ -255,7 +253,7 @@ def test_a_whole_file_with_a_forged_ledger_or_trail_proves_wrong(
     assert any(told in finding for finding in check_backup(BackupFile(forged)).findings)
 
 
-def test_a_head_that_was_noted_binds_whoever_writes_all_anew(tmp_path: Path) -> None:
+def test_check_backup_compares_rewritten_trail_with_noted_head(tmp_path: Path) -> None:
     old = backed_up(installation(), tmp_path / "old")
     head = check_backup(old).ending.head
     rewritten = Driver(KEY, partitions=2)
@@ -270,7 +268,7 @@ def test_a_head_that_was_noted_binds_whoever_writes_all_anew(tmp_path: Path) -> 
     assert check_backup(old, [head]).findings == check_backup(old, [head]).missing_heads == []
 
 
-def test_a_backup_is_told_from_another_file(tmp_path: Path) -> None:
+def test_is_backup_distinguishes_backup_from_other_file(tmp_path: Path) -> None:
     backed_up(installation(), tmp_path / "backup")
     (tmp_path / "other").write_text('{"number":0}\n')
     assert is_backup(tmp_path / "backup")

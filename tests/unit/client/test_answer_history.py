@@ -49,7 +49,7 @@ async def test_answer_log_pages_back_through_all_answers_of_a_stream() -> None:
     assert [int(one.id) for one in await reading.read_all("mine")] == sorted(mine)
 
 
-async def test_answer_page_ends_after_its_bytes_and_goes_on_there() -> None:
+async def test_answer_page_is_bounded_in_bytes_and_continued_by_next_page() -> None:
     """A page of a quiet stream reads a bounded part of the other streams' answers."""
     records = [answer(number, "mine" if number == 0 else "other", padding=10_000) for number in range(2_000)]
     reading, consumer = log(records)

@@ -19,15 +19,15 @@ def parameters(kind: type[Any], name: str) -> list[tuple[str, Any, Any]]:
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "topics"])
-def test_every_call_of_the_asynchronous_client_is_one_of_the_other_and_of_the_driver(name: str) -> None:
+def test_calls_of_async_client_exist_in_client_and_driver(name: str) -> None:
     assert parameters(Client, name) == parameters(AsyncClient, name)
     own = {"register": ["table"], "refresh": ["table"]}.get(name, [])
     assert [one for one in parameters(Driver, name) if one[0] not in own] == parameters(AsyncClient, name)
 
 
-def test_the_client_has_no_call_that_the_asynchronous_one_lacks() -> None:
+def test_client_has_no_call_beyond_async_client() -> None:
     assert sorted(name for name in dir(Client) if not name.startswith("_")) == CALLS
 
 
-def test_there_is_something_to_compare() -> None:
+def test_calls_under_comparison_include_main_calls() -> None:
     assert {"ask", "ask_many", "open", "close", "register", "list_sources", "list_streams", "budget"} <= set(CALLS)

@@ -113,7 +113,7 @@ def definitions_of(ledger: Ledger) -> FollowedLedger:
     return FollowedLedger(connection)
 
 
-async def test_the_ledger_is_read_once_for_all_and_then_only_what_is_new(ledger: Ledger) -> None:
+async def test_ledger_view_reads_ledger_once_then_new_records(ledger: Ledger) -> None:
     known = definitions_of(ledger)
     found = await asyncio.gather(*(known.find_source(name) for name in ("first", "second", "first")))
     assert [one is not None and one.source for one in found] == ["people"] * 3
@@ -124,22 +124,20 @@ async def test_the_ledger_is_read_once_for_all_and_then_only_what_is_new(ledger:
     assert ledger.read == [0, before]
 
 
-async def test_a_stream_that_is_not_there_is_not_looked_up_with_each_question(ledger: Ledger) -> None:
+async def test_ledger_view_does_not_reread_for_unknown_stream(ledger: Ledger) -> None:
     known = definitions_of(ledger)
     assert [await known.find_source("nobody") for _ in range(5)] == [None] * 5
     assert len(ledger.read) == 1
 
 
-async def test_whoever_may_not_read_the_ledger_is_told_nothing_and_asks_once(ledger: Ledger) -> None:
+async def test_ledger_view_without_read_access_finds_nothing_and_asks_once(ledger: Ledger) -> None:
     ledger.refusal = TopicAuthorizationFailedError({"ledger"})
     known = definitions_of(ledger)
     assert [await known.find_source("first") for _ in range(3)] == [None] * 3
     assert len(ledger.read) == 1
 
 
-async def test_a_ledger_that_cannot_be_read_now_is_read_later(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ledger_view_is_read_later_after_failure(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_reader, "_RETRY_ABSENT_SECONDS", 0.0)
     ledger.refusal = OSError("the network is gone")
     known = definitions_of(ledger)
@@ -148,7 +146,7 @@ async def test_a_ledger_that_cannot_be_read_now_is_read_later(
     assert await known.find_source("first") is not None
 
 
-async def test_a_long_ledger_holds_no_question_up(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ledger_view_does_not_delay_questions(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_reader, "MAX_LEDGER_WAIT_SECONDS", 0.01)
     ledger.slow.clear()
     known = definitions_of(ledger)
@@ -180,9 +178,7 @@ def second_page(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> asyncio.Even
     return come
 
 
-async def test_a_stream_is_known_once_its_grant_and_its_source_are_read(
-    ledger: Ledger, second_page: asyncio.Event
-) -> None:
+async def test_ledger_view_knows_stream_after_grant_and_source(ledger: Ledger, second_page: asyncio.Event) -> None:
     known = definitions_of(ledger)
     asked = [asyncio.create_task(known.find_source("first"))]
     await asyncio.sleep(0.01)
@@ -192,7 +188,7 @@ async def test_a_stream_is_known_once_its_grant_and_its_source_are_read(
     assert [one is not None and one.source for one in await asyncio.gather(*asked)] == ["people"] * 2
 
 
-async def test_a_reading_that_broke_off_between_a_grant_and_its_source_is_begun_again(
+async def test_ledger_view_restarts_read_broken_between_grant_and_source(
     ledger: Ledger, second_page: asyncio.Event
 ) -> None:
     known = definitions_of(ledger)
@@ -242,7 +238,7 @@ async def test_view_is_read_again_after_twelve_hours(ledger: Ledger, monkeypatch
     assert [one.spec.stream for one in (await known.read()).grants(None, None, None)] == ["first"]
 
 
-async def test_calls_at_the_same_time_share_a_read(ledger: Ledger) -> None:
+async def test_ledger_view_shares_read_between_concurrent_calls(ledger: Ledger) -> None:
     known = definitions_of(ledger)
     ledger.slow.clear()
     calls = [asyncio.create_task(known.read()) for _ in range(5)]
@@ -252,7 +248,7 @@ async def test_calls_at_the_same_time_share_a_read(ledger: Ledger) -> None:
     assert len(ledger.read) == 2  # one read that had begun, and one that began after all other calls
 
 
-async def test_read_that_was_cancelled_is_continued(ledger: Ledger, second_page: asyncio.Event) -> None:
+async def test_ledger_view_continues_cancelled_read(ledger: Ledger, second_page: asyncio.Event) -> None:
     known = definitions_of(ledger)
     cancelled = asyncio.create_task(known.read())
     await asyncio.sleep(0.01)
@@ -378,7 +374,7 @@ def test_statement_reads_one_of_the_streams_that_cost_the_same() -> None:
         assert choose_stream(read, sources, grants).target.grant == chosen
 
 
-def test_view_reports_a_full_disk_and_keeps_what_it_had(ledger: Ledger) -> None:
+def test_view_reports_full_disk_and_keeps_its_records(ledger: Ledger) -> None:
     view = LedgerView()
     view.add(ledger.records)
     grant = next(record for record in ledger.records if record.key.startswith(b"grant|"))

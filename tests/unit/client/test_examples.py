@@ -41,7 +41,7 @@ def documented() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", documented())
-def test_each_public_class_and_method_has_an_example(name: str) -> None:
+def test_public_class_and_method_have_example(name: str) -> None:
     """A docstring without an example, or without a statement in it, fails."""
     assert "Examples:\n" in (inspect.getdoc(documented()[name]) or "")
     assert doctest.DocTestParser().get_examples(documented()[name].__doc__)

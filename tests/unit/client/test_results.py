@@ -47,7 +47,7 @@ def table_driver() -> Driver:
     return installation(counts, sources=[SOURCE], rows={"people": ROWS}, partitions=4)
 
 
-def test_the_groups_of_an_answer_stand_beside_its_numbers() -> None:
+def test_result_has_groups_beside_its_numbers() -> None:
     result = table_driver().ask("counts", group_by=["sex", "size"])
     assert result.groups is not None
     assert result.groups[:3] == (
@@ -63,7 +63,7 @@ def test_the_groups_of_an_answer_stand_beside_its_numbers() -> None:
     assert result.query.group_by == ("sex", "size")
 
 
-def test_results_become_frames_of_each_kind() -> None:
+def test_results_convert_to_frames_of_each_kind() -> None:
     results = table_driver().ask_many(
         [
             {"stream": "counts", "group_by": ["sex", "alpha"]},
@@ -85,7 +85,7 @@ def test_results_become_frames_of_each_kind() -> None:
     assert (one.to_polars().height, len(one.to_pandas()), one.to_arrow().num_rows) == (1, 1, 1)
 
 
-def test_a_result_shows_its_error_bar() -> None:
+def test_result_shows_its_error_bar() -> None:
     driver = table_driver()
     one, groups = driver.ask("counts", where="sex = 'F'"), driver.ask("counts", group_by=["sex"])
     assert re.fullmatch(r"<Result counts: [\d.]+ ± [\d.]+ \(95 %: [\d.]+ to [\d.]+\) · ε 2\.5 spent>", repr(one))
@@ -98,7 +98,7 @@ def test_a_result_shows_its_error_bar() -> None:
     assert listed._repr_html_().count("<svg") == 12
 
 
-def test_what_comes_from_a_stream_is_not_html() -> None:
+def test_result_escapes_html() -> None:
     hostile = Answer(id="1", stream="<b>", outcome="rejected", reason="<script>")
     shown = Result.model_validate(hostile.model_dump())._repr_html_()
     assert "&lt;script&gt;" in shown
@@ -106,7 +106,7 @@ def test_what_comes_from_a_stream_is_not_html() -> None:
     assert "<b>" not in shown
 
 
-def test_a_result_is_the_answer_that_it_is() -> None:
+def test_result_equals_its_answer() -> None:
     driver = installation(spec("alarms"))
     result = driver.ask("alarms", value=LOW)
     answer = Answer.model_validate(result.model_dump())
@@ -118,7 +118,7 @@ def test_a_result_is_the_answer_that_it_is() -> None:
     assert Results([result])[:1] == [answer]
 
 
-def test_what_is_not_answered_is_raised_or_given() -> None:
+def test_ask_raises_or_returns_unanswered_outcomes() -> None:
     driver = installation(spec("alarms", cutoff=1), spec("ended"))
     with pytest.raises(Rejected, match="rejected the question") as rejected:
         driver.ask("nobody", value=1.0)
@@ -137,7 +137,7 @@ def test_what_is_not_answered_is_raised_or_given() -> None:
         outcomes.checked()
 
 
-def test_all_errors_are_one_family() -> None:
+def test_errors_have_common_base_class() -> None:
     driver = installation(spec("alarms"))
     with pytest.raises(Refused, match="was used before"):
         driver.open(spec("alarms"))
@@ -159,9 +159,10 @@ def test_all_errors_are_one_family() -> None:
     assert issubclass(Timeout, TimeoutError)
 
 
-def test_a_setting_that_is_wrong_is_told_by_the_name_that_it_was_given_under(
+def test_settings_error_uses_given_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A wrong setting is named as it was given: by keyword or by variable."""
     with pytest.raises(Invalid, match=r"^partitions: is not an integer"):
         as_settings(None, {"partitions": "many"})
     monkeypatch.setenv("SOTTO_BATCH_EVENTS", "0")
@@ -169,7 +170,7 @@ def test_a_setting_that_is_wrong_is_told_by_the_name_that_it_was_given_under(
         as_settings(None, {"partitions": 3})
 
 
-def test_sources_and_streams_are_listed() -> None:
+def test_list_sources_and_list_streams_return_all() -> None:
     driver = installation(spec("b"), spec("a"))
     driver.register(SOURCE, ROWS)
     assert sorted(one.source.source for one in driver.list_sources()) == ["feed", "people"]

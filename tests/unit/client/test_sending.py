@@ -37,7 +37,7 @@ async def send(connection: KafkaConnection, value: bytes = b"x", topic: str = "q
     return await (await connection.send(topic, "ward", value))
 
 
-async def test_what_comes_after_a_record_that_kafka_refused_is_taken(
+async def test_connection_accepts_records_after_refused_record(
     broker: Broker, connection: KafkaConnection
 ) -> None:
     await send(connection)
@@ -50,9 +50,10 @@ async def test_what_comes_after_a_record_that_kafka_refused_is_taken(
     await connection.close()
 
 
-async def test_records_behind_one_that_was_refused_come_before_those_of_the_next_producer(
+async def test_connection_sends_queued_records_before_next_producer(
     broker: Broker, connection: KafkaConnection
 ) -> None:
+    """Records behind a refused one come before those of the next producer."""
     await send(connection)
     refused = await connection.send("queries", "ward", LARGE)
     await asyncio.wait([refused])
@@ -65,7 +66,7 @@ async def test_records_behind_one_that_was_refused_come_before_those_of_the_next
     await connection.close()
 
 
-async def test_a_connection_ends_without_kafka_and_what_was_not_taken_fails(
+async def test_connection_closes_without_kafka_and_fails_unsent_records(
     broker: Broker, connection: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_connection, "END_TIMEOUT", 0.05)
@@ -93,7 +94,7 @@ async def test_a_connection_ends_without_kafka_and_what_was_not_taken_fails(
 
 
 @pytest.mark.parametrize("up", [True, False])
-async def test_a_request_ends_after_its_timeout_whether_kafka_has_it_or_not(
+async def test_request_times_out_with_or_without_kafka(
     broker: Broker, connection: KafkaConnection, monkeypatch: pytest.MonkeyPatch, up: bool
 ) -> None:
     @asynccontextmanager

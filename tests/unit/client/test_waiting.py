@@ -88,7 +88,7 @@ async def until_waiting(client: AsyncClient, number: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_answers_that_have_come_are_kept_when_the_reader_of_answers_fails(answers: Answers) -> None:
+async def test_ask_many_keeps_received_answers_if_reader_fails(answers: Answers) -> None:
     client = connected()
     asked = client.ask_many([Query(id=str(number), stream="ward", value=1.0) for number in range(10)])
     results = asyncio.ensure_future(asked._collect_results())
@@ -104,7 +104,7 @@ async def test_answers_that_have_come_are_kept_when_the_reader_of_answers_fails(
 
 
 @pytest.mark.usefixtures("answers")
-async def test_no_answer_is_waited_for_to_a_question_that_was_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ask_does_not_wait_for_unsent_question(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: Any) -> None:
         raise MessageSizeTooLargeError("large")
 
@@ -184,7 +184,7 @@ def sent(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return published
 
 
-async def test_a_question_that_is_none_has_nothing_asked_of_those_beside_it(sent: list[str]) -> None:
+async def test_ask_many_sends_nothing_if_listed_question_is_invalid(sent: list[str]) -> None:
     client = connected()
     for questions in (WRONG, (one for one in WRONG)):
         with pytest.raises(Invalid, match="value: is not a finite number"):
@@ -195,7 +195,7 @@ async def test_a_question_that_is_none_has_nothing_asked_of_those_beside_it(sent
     await client.disconnect()
 
 
-async def test_a_question_that_is_none_loses_no_answer_to_those_that_were_read_and_asked_before_it(
+async def test_ask_many_keeps_answers_before_invalid_streamed_question(
     sent: list[str],
 ) -> None:
     client = connected()
@@ -212,7 +212,7 @@ async def test_a_question_that_is_none_loses_no_answer_to_those_that_were_read_a
     await client.disconnect()
 
 
-async def test_what_was_asked_before_kafka_went_away_keeps_its_answers(
+async def test_ask_many_keeps_answers_before_loss_of_kafka(
     answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = connected()

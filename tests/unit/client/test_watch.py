@@ -47,7 +47,7 @@ def told(notices: Any) -> list[tuple[str, str]]:
     return [(one.stream, one.ended.partition(":")[0] if one.ended else one.answer.outcome) for one in notices]
 
 
-def test_alerts_are_told_and_quiet_answers_where_they_are_wanted() -> None:
+def test_watch_reports_alerts_and_optionally_quiet_answers() -> None:
     with driver() as client:
         client.ask_many([{"stream": "late-1", "value": value} for value in (LOW, HIGH, LOW)])
         assert told(client.watch(from_beginning=True)) == [("late-1", "above")]
@@ -59,7 +59,7 @@ def test_alerts_are_told_and_quiet_answers_where_they_are_wanted() -> None:
         assert told(client.watch()) == []
 
 
-def test_streams_are_watched_by_name_pattern_and_source() -> None:
+def test_watch_selects_streams_by_name_pattern_and_source() -> None:
     with driver() as client:
         client.ask_many([{"stream": stream, "value": HIGH} for stream in ("late-1", "late-2", "else")])
         assert told(client.watch("late-2", from_beginning=True)) == [("late-2", "above")]
@@ -75,7 +75,7 @@ def test_streams_are_watched_by_name_pattern_and_source() -> None:
             list(client.watch(source="nowhere"))
 
 
-def test_a_stream_that_has_run_dry_or_is_closed_is_told_of_once() -> None:
+def test_watch_reports_end_of_stream_once() -> None:
     with driver() as client:
         client.ask_many([{"stream": "late-1", "value": HIGH} for _ in range(4)])
         client.close("other", "else", "no longer needed")
@@ -87,7 +87,7 @@ def test_a_stream_that_has_run_dry_or_is_closed_is_told_of_once() -> None:
         assert closed.ended == "closed: no longer needed"
 
 
-def test_a_halted_stream_is_told_of_by_its_first_answer_and_again_after_it_has_answered() -> None:
+def test_watch_reports_halted_stream_again_after_new_answer() -> None:
     watch = Watch((), None, all_answers=False)
     halted = record("halted", reason="the table is not the one that was registered")
     ends = [len(watch.notices_of(halted, OPENING)) for _ in range(3)]
@@ -97,20 +97,20 @@ def test_a_halted_stream_is_told_of_by_its_first_answer_and_again_after_it_has_a
     assert again.ended == "halted: the table is not the one that was registered"
 
 
-def test_a_reason_that_names_the_state_is_not_told_twice() -> None:
+def test_opening_end_does_not_repeat_state_of_reason() -> None:
     told_why = OPENING._replace(state="exhausted", reason="exhausted: all 2 'above' answers are out")
     assert told_why.end == "exhausted: all 2 'above' answers are out"
     assert OPENING._replace(state="closed").end == "closed"
     assert OPENING._replace(state="halted", reason="audit").end == "halted: audit"
 
 
-def test_an_extended_stream_ends_anew() -> None:
+def test_watch_reports_end_again_after_extension() -> None:
     watch = Watch((), None, all_answers=False)
     dry = OPENING._replace(state="exhausted", reason="its grant is used up")
     assert [len(watch.end_notices([one])) for one in (dry, dry, OPENING, dry)] == [1, 0, 0, 1]
 
 
-def test_an_end_has_the_time_at_which_it_was_first_told_of_however_late_it_is_looked_at() -> None:
+def test_end_notice_has_time_of_first_record_of_end() -> None:
     dry = OPENING._replace(state="exhausted", reason="its grant is used up")
     halted = record("halted", reason="exhausted: its grant is used up")
     by_ledger = Watch((), None, all_answers=False).end_notices([dry])
@@ -123,7 +123,7 @@ def test_an_end_has_the_time_at_which_it_was_first_told_of_however_late_it_is_lo
     assert add_if_changed(known, OPENING)
 
 
-def test_from_the_beginning_ends_come_once_behind_what_was_answered_whatever_is_named() -> None:
+def test_watch_from_beginning_reports_ends_after_answers() -> None:
     with driver() as client:
         client.ask_many([{"stream": stream, "value": HIGH} for stream in ("late-1", "else", "late-1")])
         client.close("other", "else", "no longer needed")
@@ -138,7 +138,7 @@ def test_from_the_beginning_ends_come_once_behind_what_was_answered_whatever_is_
         assert named == [("else", "above"), ("else", "closed")]
 
 
-def test_a_line_has_all_parts_and_keeps_to_the_terminal() -> None:
+def test_format_notice_has_all_parts_within_terminal_width() -> None:
     long = "the-departures-that-are-late-by-an-hour"
     notice = Notice(0.0, long, "flights", answer("above", stream=long, estimate=31.23, alpha=4.1, tops_left=46))
     notice = replace(notice, terms=AlertTerms(900.0, "delay >= 60"))
@@ -162,7 +162,7 @@ def test_a_line_has_all_parts_and_keeps_to_the_terminal() -> None:
     assert "\x1b" not in line.plain
 
 
-def test_json_has_the_answers_fields() -> None:
+def test_notice_document_has_fields_of_answer() -> None:
     told_as = notice_document(Notice(1_700_000_000.5, "late", "flights", answer("above", tops_left=3)))
     assert told_as == {
         "time": "2023-11-14T22:13:20.500Z",
@@ -189,18 +189,18 @@ def test_json_has_the_answers_fields() -> None:
         ("long ago", "now", "long ago–now"),
     ],
 )
-def test_windows_in_words(start: str, end: str, text: str) -> None:
+def test_window_text_describes_windows_in_words(start: str, end: str, text: str) -> None:
     assert window_text(answer("above", window={"start": start, "end": end})) == text
 
 
-def test_an_alert_begins_with_its_windows_end_and_never_after_it_was_told() -> None:
+def test_window_end_is_at_most_time_of_answer() -> None:
     assert window_end(answer("above"), 2e9) == 1357020000.0
     assert window_end(answer("above"), 1e9) == 1e9
     assert window_end(answer("above", window=None), 7.0) == 7.0
     assert alert_key_of(answer("above")) != alert_key_of(answer("above", group={"origin": "JFK"}))
 
 
-def test_a_standing_streams_windows_and_groups_are_told() -> None:
+def test_watch_reports_windows_and_groups_of_standing_stream() -> None:
     with Driver(KEY) as client:
         origin = {"origin": ["EWR", "JFK", "LGA"]}
         client.register(source("flights", "events", **MARKED, contribution=1, attributes=origin))
@@ -246,7 +246,7 @@ def by_day(client: Driver) -> None:
         client.advance("flights", f"2013-03-{day}T00:00:00Z")
 
 
-def test_a_stream_with_periods_is_followed_by_its_own_name() -> None:
+def test_watch_follows_all_periods_of_stream_name() -> None:
     with Driver(KEY) as client:
         by_day(client)
         for streams, source in ((("late",), None), (("la*",), None), ((), "flights"), (("late",), "flights")):
@@ -264,7 +264,7 @@ def test_a_stream_with_periods_is_followed_by_its_own_name() -> None:
         assert (ended.stream, ended.ended) == ("late", "closed: no longer needed")
 
 
-def test_a_line_has_the_streams_own_name_and_json_the_periods() -> None:
+def test_format_notice_has_stream_name_and_json_its_period() -> None:
     stream = "late@2013-01-01T00:00:00Z"
     notice = Notice(0.0, stream, "flights@2013-01-01T00:00:00Z", answer("above", stream=stream))
     [line] = format_notice(notice, 120)

@@ -24,7 +24,7 @@ parser = pytest.mark.skipif(
 
 
 @parser
-def test_asyncapi_s_own_parser_accepts_the_document_and_refuses_broken_ones(tmp_path: Path) -> None:
+def test_asyncapi_parser_accepts_document_and_refuses_broken_ones(tmp_path: Path) -> None:
     mistakes: tuple[tuple[Any, ...], ...] = (
         ("operations", "publishAnswers", "channel", {"$ref": "#/channels/nowhere"}),
         ("components", "messages", "Query", "payload", {"$ref": "#/components/schemas/No"}),
@@ -50,7 +50,7 @@ def test_asyncapi_s_own_parser_accepts_the_document_and_refuses_broken_ones(tmp_
         assert f" at {'.'.join([*place, last])}" in errors, errors
 
 
-def test_channels_are_the_topics_as_they_are_made() -> None:
+def test_channels_match_topics_as_created() -> None:
     channels = build_document()["channels"]
     described = {
         channel["address"].replace("{prefix}", "sotto"): channel["bindings"]["kafka"]
@@ -70,7 +70,7 @@ def test_channels_are_the_topics_as_they_are_made() -> None:
         assert configuration == made[name].configuration
 
 
-def test_every_reference_leads_somewhere() -> None:
+def test_references_have_targets() -> None:
     found = build_document()
 
     def references(part: Any) -> set[str]:
@@ -85,7 +85,7 @@ def test_every_reference_leads_somewhere() -> None:
             part = part[step]
 
 
-def test_what_sotto_keeps_to_itself_is_marked() -> None:
+def test_internal_channels_are_marked() -> None:
     channels = build_document()["channels"]
     assert {name for name, channel in channels.items() if channel.get("x-internal")} == {
         "control",

@@ -28,14 +28,14 @@ def model_of(example: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
-def test_every_example_is_valid(text: str) -> None:
+def test_contract_page_examples_are_valid(text: str) -> None:
     example = json.loads(text)
     event = TypeAdapter(model_of(example)).validate_json(text)
     schema = next(standalone_schema(kind) for kind in EVENTS if kind.model is type(event))
     Draft202012Validator(schema).validate(example)
 
 
-def test_every_form_of_question_every_request_and_every_outcome_has_an_example() -> None:
+def test_contract_page_has_example_of_each_form_kind_and_outcome() -> None:
     examples = [json.loads(text) for text in EXAMPLES]
     forms = {form_of(Query.model_validate(one)) for one in examples if model_of(one) is Query}
     assert forms == set(get_args(Form))
@@ -48,14 +48,14 @@ def test_every_form_of_question_every_request_and_every_outcome_has_an_example()
     assert outcomes == {"above", "below", "answer", "halted", "rejected"}
 
 
-def test_the_check_values_of_the_partitioner_hold() -> None:
+def test_contract_page_has_correct_partitions_of_keys() -> None:
     rows = re.findall(r"^\| `(\S+)` \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE)
     assert len(rows) == 3
     for name, of_4, of_12 in rows:
         assert (partition_of(name.encode(), 4), partition_of(name.encode(), 12)) == (int(of_4), int(of_12))
 
 
-def test_the_limits_and_names_on_the_page_are_those_of_the_code() -> None:
+def test_contract_page_has_limits_and_names_of_code() -> None:
     for figure in (
         f"{MAX_EVENT_BYTES:,} bytes",
         f"{MAX_DEFINITION_BYTES:,} bytes",

@@ -43,18 +43,18 @@ def folder(tmp_path: Path) -> Path:
     return copy
 
 
-def test_the_committed_contract_is_that_of_the_code() -> None:
+def test_committed_contract_matches_code() -> None:
     assert list_drift(CONTRACT) == [], (
         "events or topics have changed: run 'sotto contract export' and commit contract/"
     )
 
 
-def test_there_is_one_schema_for_each_event_and_one_document() -> None:
+def test_generate_files_has_one_schema_for_each_event() -> None:
     assert len(generate_files()) == len(EVENTS) + 1
     assert json.loads(generate_files()[DOCUMENT])["info"]["version"] == CONTRACT_VERSION
 
 
-def test_exporting_mends_whatever_drifted_and_keeps_released_versions(folder: Path) -> None:
+def test_export_repairs_drift_and_keeps_released_versions(folder: Path) -> None:
     (folder / "schemas" / "query.json").unlink()
     (folder / "schemas" / "no-more.json").write_text("{}")
     (folder / DOCUMENT).write_text("{}")
@@ -65,12 +65,12 @@ def test_exporting_mends_whatever_drifted_and_keeps_released_versions(folder: Pa
     assert sorted((folder / VERSIONS).rglob("*.json")) == kept
 
 
-def test_a_contract_is_exported_into_an_empty_folder(tmp_path: Path) -> None:
+def test_export_fills_empty_folder(tmp_path: Path) -> None:
     assert export_files(tmp_path / "new") == sorted(generate_files())
     assert list_drift(tmp_path / "new") == []
 
 
-def test_check_fails_on_drift_and_says_what_to_do(folder: Path) -> None:
+def test_check_fails_on_drift_with_remedy(folder: Path) -> None:
     (folder / "schemas" / "answer.json").unlink()
     result = contract("check", folder)
     assert isinstance(result.exception, CommandError)
@@ -87,11 +87,11 @@ def edited(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     path.write_text(json.dumps(released))
 
 
-def test_the_contract_is_that_of_its_released_version() -> None:
+def test_committed_contract_matches_its_released_version() -> None:
     assert not is_changed(CONTRACT), "raise CONTRACT_VERSION, or revert the change"
 
 
-def test_check_fails_on_a_change_of_a_released_version(folder: Path) -> None:
+def test_check_fails_on_change_of_released_version(folder: Path) -> None:
     edited(folder, lambda answer: answer["properties"].update(mood={"type": "string"}))
     assert is_changed(folder)
     result = contract("check", folder)
@@ -108,27 +108,27 @@ def test_check_fails_on_a_change_of_a_released_version(folder: Path) -> None:
         lambda answer: answer["properties"]["reason"].update(maxLength=7),
     ],
 )
-def test_a_changed_rule_is_found(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+def test_is_changed_finds_changed_rule(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     edited(folder, edit)
     assert is_changed(folder)
 
 
-def test_descriptions_may_change(folder: Path) -> None:
+def test_is_changed_ignores_descriptions(folder: Path) -> None:
     edited(folder, lambda answer: answer.update(description="another"))
     assert not is_changed(folder)
 
 
-def test_no_field_has_the_name_of_a_note() -> None:
+def test_event_fields_have_no_names_of_notes() -> None:
     names = {name for event in EVENTS for name in event.model.model_fields}
     assert names.isdisjoint({"title", "description", "summary", "default", "examples"})
 
 
-def test_a_version_without_release_may_change(folder: Path) -> None:
+def test_is_changed_ignores_unreleased_version(folder: Path) -> None:
     shutil.rmtree(folder / VERSIONS)
     assert not is_changed(folder)
 
 
-def test_a_version_is_released_once(folder: Path) -> None:
+def test_release_version_refuses_second_release(folder: Path) -> None:
     with pytest.raises(ContractError, match="released already"):
         release_version(folder)
     shutil.rmtree(folder / VERSIONS)
@@ -137,7 +137,7 @@ def test_a_version_is_released_once(folder: Path) -> None:
     assert path.read_text() == generate_files()[DOCUMENT]
 
 
-def test_a_released_document_that_cannot_be_read_is_named(folder: Path) -> None:
+def test_is_changed_names_unreadable_release(folder: Path) -> None:
     path = folder / VERSIONS / RELEASED / DOCUMENT
     path.write_text("not json")
     with pytest.raises(ContractError, match="take it from the release"):

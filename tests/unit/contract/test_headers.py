@@ -49,12 +49,12 @@ def carried(*headers: tuple[str, bytes]) -> dict[str, bytes]:
     return dict(answer_headers("sotto.answers", Record("sotto.queries", 3, 7, 0, b"ward", b"", headers), b"ward"))
 
 
-def test_an_answer_has_no_headers_unless_its_query_asks_for_them() -> None:
+def test_answer_has_no_headers_by_default() -> None:
     plain, other = published((query("a", "ward", 1.0), ()), (query("b", "ward", 1.0), (("x-request", b"7"),)))
     assert (plain.headers, other.headers) == ((), ())
 
 
-def test_an_asker_who_speaks_cloud_events_gets_a_cloud_event_back() -> None:
+def test_answer_to_cloud_event_is_cloud_event() -> None:
     [record] = published((query("a", "ward", 1.0), CLOUD_EVENT))
     assert dict(record.headers) == {
         "content-type": b"application/json",
@@ -71,7 +71,7 @@ def test_an_asker_who_speaks_cloud_events_gets_a_cloud_event_back() -> None:
     [query("a", "ward", 1.0), query("a", "nobody", 1.0), b'{"id": "a", "stream": "ward"}'],
     ids=["answered", "unknown stream", "malformed"],
 )
-def test_answers_of_every_outcome_carry_them(value: bytes) -> None:
+def test_answers_of_every_outcome_have_headers(value: bytes) -> None:
     [record] = published((value, (*CLOUD_EVENT, ("traceparent", PARENT), ("tracestate", STATE))))
     headers = {name: text.decode() for name, text in record.headers}
     assert headers["traceparent"].encode() == PARENT
@@ -80,12 +80,12 @@ def test_answers_of_every_outcome_carry_them(value: bytes) -> None:
     Draft7Validator(ANSWER_HEADERS).validate(headers)
 
 
-def test_the_ids_of_two_answers_differ_even_if_their_queries_are_the_same() -> None:
+def test_answers_to_equal_queries_have_different_ids() -> None:
     first, second = published(*[(query("a", "ward", 1.0), CLOUD_EVENT)] * 2)
     assert dict(first.headers)["ce_id"] != dict(second.headers)["ce_id"]
 
 
-def test_headers_change_neither_the_verdict_nor_the_noise() -> None:
+def test_headers_change_neither_outcome_nor_noise() -> None:
     values = [query(str(number), "ward", float(100 * number - 2000)) for number in range(40)]
     stream = spec("ward", cutoff=20)
     plain = published(*((value, ()) for value in values), driver=installation(stream))
@@ -96,7 +96,7 @@ def test_headers_change_neither_the_verdict_nor_the_noise() -> None:
     assert len({answers.decode(record.value).outcome for record in plain}) > 1
 
 
-def test_an_event_answered_again_after_a_crash_has_the_same_headers() -> None:
+def test_headers_are_equal_after_crash() -> None:
     def run(*, crash: bool) -> list[Record]:
         driver = installation(spec("ward", cutoff=10))
         published((query("a", "ward", 1.0), CLOUD_EVENT), driver=driver)
@@ -108,7 +108,7 @@ def test_an_event_answered_again_after_a_crash_has_the_same_headers() -> None:
     assert run(crash=True) == run(crash=False)
 
 
-def test_a_dead_letter_keeps_the_headers_that_came_and_says_why() -> None:
+def test_dead_letter_keeps_headers_and_adds_reason() -> None:
     driver = installation(spec("ward"))
     driver.send(0, b"not json", (*CLOUD_EVENT, ("traceparent", PARENT)))
     [letter] = driver.records(driver.topics.rejected)
@@ -123,7 +123,7 @@ def test_a_dead_letter_keeps_the_headers_that_came_and_says_why() -> None:
 
 
 @pytest.mark.parametrize("version", [b"0.3", b"2.0", b"", b"1.0 "])
-def test_another_version_of_cloud_events_is_not_answered_in_this_one(version: bytes) -> None:
+def test_unsupported_cloud_events_version_is_ignored(version: bytes) -> None:
     assert carried(("ce_specversion", version)) == {}
 
 
@@ -136,7 +136,7 @@ def test_another_version_of_cloud_events_is_not_answered_in_this_one(version: by
         b"cc" + PARENT[2:] + b"-what-the-future-brings",
     ],
 )
-def test_a_well_formed_traceparent_is_copied(parent: bytes) -> None:
+def test_valid_traceparent_is_copied(parent: bytes) -> None:
     assert carried(("traceparent", parent)) == {"traceparent": parent}
 
 
@@ -158,7 +158,7 @@ def test_a_well_formed_traceparent_is_copied(parent: bytes) -> None:
         b"\xff" * 55,
     ],
 )
-def test_a_malformed_traceparent_is_dropped_and_its_state_with_it(parent: bytes) -> None:
+def test_malformed_traceparent_is_dropped_with_its_state(parent: bytes) -> None:
     assert carried(("traceparent", parent), ("tracestate", STATE)) == {}
 
 
@@ -173,7 +173,7 @@ def test_a_malformed_traceparent_is_dropped_and_its_state_with_it(parent: bytes)
         b"a=" + b"v" * 256,
     ],
 )
-def test_a_well_formed_tracestate_goes_with_its_parent(state: bytes) -> None:
+def test_valid_tracestate_is_copied_with_traceparent(state: bytes) -> None:
     assert carried(("traceparent", PARENT), ("tracestate", state)) == {"traceparent": PARENT, "tracestate": state}
 
 
@@ -193,11 +193,11 @@ def test_a_well_formed_tracestate_goes_with_its_parent(state: bytes) -> None:
         b"a=" + b"v" * 200 + b",b=" + b"v" * 200 + b",c=" + b"v" * (MAX_TRACESTATE - 400),
     ],
 )
-def test_a_malformed_tracestate_is_dropped_alone(state: bytes) -> None:
+def test_malformed_tracestate_is_dropped_alone(state: bytes) -> None:
     assert carried(("traceparent", PARENT), ("tracestate", state)) == {"traceparent": PARENT}
 
 
-def test_a_header_given_twice_counts_as_malformed() -> None:
+def test_repeated_header_is_treated_as_malformed() -> None:
     assert carried(("traceparent", PARENT), ("traceparent", PARENT)) == {}
     assert carried(("ce_specversion", b"1.0"), ("ce_specversion", b"1.0")) == {}
     twice = (("traceparent", PARENT), ("tracestate", b"a=1"), ("tracestate", b"b=1"))
@@ -215,7 +215,7 @@ texts = st.one_of(
 
 
 @given(st.lists(st.tuples(names, texts), max_size=5))
-def test_whatever_headers_come_those_of_the_answer_are_within_the_contract(
+def test_answer_headers_satisfy_contract_for_any_input(
     headers: list[tuple[str, bytes]],
 ) -> None:
     found = carried(*headers)

@@ -39,11 +39,11 @@ def validator(name: str) -> Draft202012Validator:
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
-def test_every_schema_is_a_schema_of_its_dialect(event: EventKind) -> None:
+def test_schema_is_valid_in_its_dialect(event: EventKind) -> None:
     Draft202012Validator.check_schema(standalone_schema(event))
 
 
-def test_every_topic_and_every_event_is_described() -> None:
+def test_schemas_describe_every_topic_and_event() -> None:
     topics = Topics()
     assert {topic_of(topics, channel) for channel in CHANNELS if channel.name != FEED_STATE} == {
         value
@@ -117,7 +117,7 @@ def takes(model: Any, document: Any) -> bool:
 
 
 @given(queries())
-def test_a_query_fits_the_schema_if_and_only_if_it_is_taken_in(document: dict[str, Any]) -> None:
+def test_query_schema_accepts_exactly_what_model_accepts(document: dict[str, Any]) -> None:
     assert validator("Query").is_valid(_infinite_as_nothing(document)) == takes(Query, document)
 
 
@@ -130,7 +130,7 @@ def _infinite_as_nothing(value: Any) -> Any:
     return {name: _infinite_as_nothing(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
-def test_the_forms_of_a_query_are_those_of_the_model() -> None:
+def test_query_schema_has_forms_of_model() -> None:
     forms = standalone_schema(BY_NAME["Query"])["oneOf"]
     assert len(forms) == len(QUESTION_FIELDS) + 2
     common = {"id", "stream", "threshold"}
@@ -209,7 +209,7 @@ def mutated_requests(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(mutated_requests())
-def test_a_request_fits_the_schema_of_its_kind_if_and_only_if_it_is_taken_in(document: dict[str, Any]) -> None:
+def test_request_schema_accepts_exactly_what_model_accepts(document: dict[str, Any]) -> None:
     """Only the descriptions state rules about several fields together."""
     fits = any(validator(name).is_valid(document) for name in REQUESTS)
     try:
@@ -221,7 +221,7 @@ def test_a_request_fits_the_schema_of_its_kind_if_and_only_if_it_is_taken_in(doc
         assert fits
 
 
-def test_every_request_that_is_sent_unchanged_fits() -> None:
+def test_request_schema_accepts_every_valid_request() -> None:
     for document in requests():
         assert [name for name in REQUESTS if validator(name).is_valid(document)] == [
             type(TypeAdapter(Request).validate_python(document)).__name__
@@ -294,7 +294,7 @@ def _without_trail(value: bytes | None) -> bytes | None:
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def test_whatever_is_written_fits_the_schema_of_its_event() -> None:
+def test_schemas_accept_all_written_records() -> None:
     seen: set[str] = set()
     for driver in lives():
         for channel in CHANNELS:
@@ -328,7 +328,7 @@ def test_whatever_is_written_fits_the_schema_of_its_event() -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.name)
-def test_what_is_written_may_gain_fields_and_what_is_taken_in_may_not(event: EventKind) -> None:
+def test_schemas_are_closed_for_input_and_open_for_output(event: EventKind) -> None:
     closed = event.channel in {"queries", "requests"}
     schema = standalone_schema(event)
     objects = [schema, *schema.get("$defs", {}).values(), *schema.get("oneOf", [])]
@@ -337,7 +337,7 @@ def test_what_is_written_may_gain_fields_and_what_is_taken_in_may_not(event: Eve
     assert all((one.get("additionalProperties") is False) == closed for one in described)
 
 
-def test_only_lists_declared_open_take_other_words() -> None:
+def test_schemas_accept_other_words_only_in_open_lists() -> None:
     for model, name in EXTENSIBLE_FIELDS:
         assert name in model.model_fields
     document = {
@@ -353,7 +353,7 @@ def test_only_lists_declared_open_take_other_words() -> None:
     assert not validator("Answer").is_valid({"id": "a", "stream": "s", "outcome": "later"})
 
 
-def test_a_field_left_out_at_its_default_is_never_null() -> None:
+def test_schemas_refuse_null_for_omitted_default() -> None:
     answer = {"id": "a", "stream": "s", "outcome": "below"}
     assert validator("Answer").is_valid(answer)
     assert not validator("Answer").is_valid({**answer, "estimate": None})

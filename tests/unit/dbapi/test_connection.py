@@ -118,7 +118,7 @@ def test_warnings_are_shown_after_the_rows_are_kept() -> None:
     assert len(cursor.fetchall()) == 1
 
 
-def test_max_price_refuses_what_costs_more_without_a_charge() -> None:
+def test_max_price_refuses_dearer_statement_without_charge() -> None:
     """The limit holds for each mechanism, and repeats of a paid histogram stay free."""
     driver = people()
     dear = dbapi.connect(driver).cursor()

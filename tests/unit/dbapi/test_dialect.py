@@ -78,7 +78,7 @@ def engine(driver: Driver) -> Iterator[Any]:
     made.dispose()
 
 
-def test_inspector_lists_what_from_can_name(engine: Any) -> None:
+def test_inspector_lists_tables_that_from_accepts(engine: Any) -> None:
     """The inspector lists sources and open streams that answer statements as tables, with their attributes."""
     found = sa.inspect(engine)
     assert (found.get_table_names(), found.get_schema_names()) == (NAMES, ["main"])
@@ -100,7 +100,7 @@ def test_inspector_lists_what_from_can_name(engine: Any) -> None:
         found.get_columns("ended")
 
 
-def test_name_in_the_url_is_the_only_table(driver: Driver) -> None:
+def test_url_with_name_has_one_table(driver: Driver) -> None:
     """An unknown name is an error, not an empty list."""
     assert sa.inspect(engine_of(driver, "sotto:///few")).get_table_names() == ["few"]
     with pytest.raises(sa.exc.NoSuchTableError, match="fewer"):
@@ -130,7 +130,7 @@ def test_core_statements_are_answered(engine: Any) -> None:
 
 
 @pytest.mark.parametrize("schema", [None, "main"])
-def test_only_schema_is_left_out_of_statements(engine: Any, schema: str | None) -> None:
+def test_schema_is_removed_from_statements(engine: Any, schema: str | None) -> None:
     """Tools that need a schema find one, but statements name only the table."""
     few = sa.Table("few", sa.MetaData(), schema=schema, autoload_with=engine)
     statement = sa.select(few.c.sex, sa.func.count()).group_by(few.c.sex)
@@ -140,7 +140,7 @@ def test_only_schema_is_left_out_of_statements(engine: Any, schema: str | None) 
     assert sa.inspect(engine).get_table_names("other") == []
 
 
-def test_statements_that_are_not_supported_say_so(engine: Any) -> None:
+def test_unsupported_statements_keep_message_of_sql_layer(engine: Any) -> None:
     """Errors keep the message of the SQL layer, for reads and for writes."""
     few = sa.Table("few", sa.MetaData(), autoload_with=engine)
     with engine.connect() as connection:

@@ -60,14 +60,12 @@ def component(request: pytest.FixtureRequest) -> Component:
 
 
 @pytest.mark.parametrize("version", ["1.28", kubernetes_validate.latest_version()])
-def test_every_manifest_is_what_the_api_takes(component: Component, version: str) -> None:
+def test_component_manifests_are_valid_by_api(component: Component, version: str) -> None:
     for one in component.manifests:
         kubernetes_validate.validate(one, version, strict=True)
 
 
-def test_the_service_is_the_command_with_its_settings(
-    component: Component, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_component_runs_command_with_its_settings(component: Component, monkeypatch: pytest.MonkeyPatch) -> None:
     manifests, workload = component.manifests, component.workload
     check_command(" ".join(["sotto", *container(workload)["args"]]))
     assert set(environment(manifests, workload)) <= {variable_of(field) for field in Settings.model_fields}
@@ -83,7 +81,7 @@ def test_the_service_is_the_command_with_its_settings(
     assert probes == {"livenessProbe": "/livez", "readinessProbe": "/readyz"}
 
 
-def test_its_figures_are_found_by_name_whether_or_not_it_is_ready(component: Component) -> None:
+def test_component_metrics_are_found_by_name_if_not_ready(component: Component) -> None:
     (service,) = [
         one["spec"]
         for one in of_kind(component.manifests, "Service")
@@ -97,11 +95,11 @@ def test_its_figures_are_found_by_name_whether_or_not_it_is_ready(component: Com
     ]
 
 
-def test_it_holds_no_noise_key(component: Component) -> None:
+def test_component_has_no_noise_key(component: Component) -> None:
     assert "noise" not in str(pod(component.workload))
 
 
-def test_its_pod_may_do_no_more_than_the_others(component: Component) -> None:
+def test_component_pod_has_rights_of_other_pods(component: Component) -> None:
     own, monitor = component.workload, workloads(component.manifests)["monitor"]
     assert pod(own)["securityContext"] == pod(monitor)["securityContext"]
     assert container(own)["securityContext"] == container(monitor)["securityContext"]
@@ -115,7 +113,7 @@ def backup() -> list[Manifest]:
 
 
 @pytest.mark.parametrize("version", ["1.28", kubernetes_validate.latest_version()])
-def test_backup_is_what_the_api_takes(backup: list[Manifest], version: str) -> None:
+def test_backup_manifests_are_valid_by_api(backup: list[Manifest], version: str) -> None:
     for one in backup:
         kubernetes_validate.validate(one, version, strict=True)
 

@@ -63,13 +63,13 @@ def stated_memory() -> list[int]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_manifest_is_what_the_api_takes(manifests: list[Manifest], version: str) -> None:
+def test_manifests_are_valid_by_api(manifests: list[Manifest], version: str) -> None:
     for one in manifests:
         kubernetes_validate.validate(one, version, strict=True)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_schemas_tell_a_field_that_is_not_there_and_a_value_of_another_type(version: str) -> None:
+def test_validation_finds_unknown_field_and_wrong_type(version: str) -> None:
     worker = workloads(files())["worker"]
     for wrong in ({"replicas": "two"}, {"replica": 2}):
         broken = copy.deepcopy(worker)
@@ -78,7 +78,7 @@ def test_the_schemas_tell_a_field_that_is_not_there_and_a_value_of_another_type(
             kubernetes_validate.validate(broken, version, strict=True)
 
 
-def test_there_are_the_services_and_what_makes_their_topics(manifests: list[Manifest]) -> None:
+def test_workloads_are_services_and_job_for_topics(manifests: list[Manifest]) -> None:
     found = workloads(manifests)
     assert set(found) == set(COMPONENTS)
     assert found["topics"]["kind"] == "Job"
@@ -89,14 +89,14 @@ def test_there_are_the_services_and_what_makes_their_topics(manifests: list[Mani
         assert container(one)["args"][:2] == (["topics", "create"] if name == "topics" else ["serve", name])
 
 
-def test_the_example_names_this_version_of_the_image() -> None:
+def test_example_has_this_version_of_image() -> None:
     (image,) = read(EXAMPLE / "kustomization.yaml")[0]["images"]
     assert image["newTag"] == tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
     assert {container(one)["image"] for one in workloads(files()).values()} == {image["name"]}
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_every_variable_is_a_setting_and_its_value_is_taken(
+def test_variables_are_settings_with_valid_values(
     manifests: list[Manifest], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload = workloads(manifests)[name]
@@ -111,9 +111,7 @@ def test_every_variable_is_a_setting_and_its_value_is_taken(
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_every_file_that_a_setting_names_is_mounted_where_secrets_may_lie(
-    manifests: list[Manifest], name: str
-) -> None:
+def test_files_of_settings_are_mounted_under_secrets(manifests: list[Manifest], name: str) -> None:
     workload = workloads(manifests)[name]
     volumes = {one["name"]: one for one in pod(workload)["volumes"]}
     mounted = {mount["name"]: mount for mount in container(workload)["volumeMounts"]}
@@ -133,7 +131,7 @@ def test_every_file_that_a_setting_names_is_mounted_where_secrets_may_lie(
             assert mounted[one["name"]]["readOnly"] is True
 
 
-def test_what_is_referred_to_is_made_here_or_by_the_commands_of_the_production_page(
+def test_references_are_created_here_or_on_production_page(
     manifests: list[Manifest],
 ) -> None:
     text = (PROJECT / "docs" / "production.md").read_text().replace("\\\n", " ")
@@ -159,7 +157,7 @@ def test_what_is_referred_to_is_made_here_or_by_the_commands_of_the_production_p
     assert of_kind(manifests, "Secret") == []
 
 
-def test_no_secret_stands_in_the_files() -> None:
+def test_files_contain_no_secret() -> None:
     text = "\n".join(path.read_text() for path in KUBERNETES.rglob("*") if path.is_file())
     assert not re.search(r"\b[0-9a-fA-F]{32,}\b|BEGIN [A-Z ]*KEY", text)
     assert "SOTTO_SASL_PASSWORD=" not in text
@@ -167,9 +165,7 @@ def test_no_secret_stands_in_the_files() -> None:
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_pods_have_no_root_no_capabilities_no_writable_files_and_no_token(
-    manifests: list[Manifest], name: str
-) -> None:
+def test_pods_have_no_root_capabilities_writable_files_or_token(manifests: list[Manifest], name: str) -> None:
     workload = workloads(manifests)[name]
     (user,) = re.findall(r"^USER (\d+)$", (PROJECT / "Dockerfile").read_text(), flags=re.MULTILINE)
     assert pod(workload)["securityContext"] == {
@@ -192,7 +188,7 @@ def test_pods_have_no_root_no_capabilities_no_writable_files_and_no_token(
     )
 
 
-def test_no_service_overwrites_a_setting(manifests: list[Manifest]) -> None:
+def test_services_overwrite_no_setting(manifests: list[Manifest]) -> None:
     """A cluster sets variables with a Service's name in pods, and SOTTO_MONITOR_PORT would be one of them."""
     told = {f"{one['metadata']['name'].upper().replace('-', '_')}_PORT" for one in of_kind(manifests, "Service")}
     assert told & {variable_of(field) for field in Settings.model_fields} == {"SOTTO_MONITOR_PORT"}
@@ -210,7 +206,7 @@ def health() -> str:
 
 
 @pytest.mark.parametrize("name", SERVING)
-def test_services_are_probed_where_they_answer(
+def test_services_are_probed_at_their_address(
     manifests: list[Manifest], name: str, health: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload = workloads(manifests)[name]
@@ -223,9 +219,7 @@ def test_services_are_probed_where_they_answer(
             assert answer.read() == b"ok\n"
 
 
-def test_the_monitor_is_probed_where_it_answers(
-    manifests: list[Manifest], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_monitor_is_probed_at_its_address(manifests: list[Manifest], monkeypatch: pytest.MonkeyPatch) -> None:
     workload = workloads(manifests)["monitor"]
     taken = settings(manifests, workload, monkeypatch)
     assert container(workload)["ports"] == [{"name": "http", "containerPort": taken.monitor_port}]
@@ -247,7 +241,7 @@ def grants_memory() -> int:
 
 
 @pytest.mark.parametrize("name", SERVING)
-def test_memory_is_what_the_scaling_page_says_that_a_service_takes(
+def test_memory_matches_scaling_page(
     manifests: list[Manifest], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = workloads(manifests)
@@ -269,7 +263,7 @@ def test_memory_is_what_the_scaling_page_says_that_a_service_takes(
     assert set(filter(None, taken.table_roots.split(":"))) <= mounts
 
 
-def test_a_disruption_leaves_a_service_at_work(manifests: list[Manifest]) -> None:
+def test_disruption_budget_leaves_one_replica(manifests: list[Manifest]) -> None:
     budgets = of_kind(manifests, "PodDisruptionBudget")
     for name in SERVING:
         workload = workloads(manifests)[name]
@@ -279,7 +273,7 @@ def test_a_disruption_leaves_a_service_at_work(manifests: list[Manifest]) -> Non
     assert len(budgets) == len(SERVING)
 
 
-def test_selectors_find_their_own_pods_and_no_others(manifests: list[Manifest]) -> None:
+def test_selectors_match_exactly_their_own_pods(manifests: list[Manifest]) -> None:
     found = workloads(manifests)
     for one in of_kind(manifests, "Deployment"):
         assert [name for name, other in found.items() if selects(one["spec"]["selector"], other)] == [
@@ -293,7 +287,7 @@ def test_selectors_find_their_own_pods_and_no_others(manifests: list[Manifest]) 
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_pods_reach_names_and_kafka_and_are_reached_at_their_ports_only(
+def test_network_policies_allow_only_dns_kafka_and_own_ports(
     manifests: list[Manifest], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workload = workloads(manifests)[name]
@@ -317,14 +311,14 @@ def test_pods_reach_names_and_kafka_and_are_reached_at_their_ports_only(
     assert all(rule["from"] for rule in into)
 
 
-def test_pods_stop_within_what_the_compose_file_gives_them(manifests: list[Manifest]) -> None:
+def test_pods_have_grace_period_of_compose_file(manifests: list[Manifest]) -> None:
     composed = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
     for name, service in (("budget", "budget"), ("worker", "worker-1")):
         given = pod(workloads(manifests)[name])["terminationGracePeriodSeconds"]
         assert f"{given}s" == composed[service]["stop_grace_period"]
 
 
-def test_the_example_narrows_kafka_and_changes_nothing_else_in_the_network() -> None:
+def test_example_narrows_only_kafka_egress() -> None:
     def egress(manifests: list[Manifest]) -> list[Manifest]:
         (found,) = [one for one in of_kind(manifests, "NetworkPolicy") if one["metadata"]["name"] == "sotto"]
         rules: list[Manifest] = found["spec"]["egress"]
@@ -337,7 +331,7 @@ def test_the_example_narrows_kafka_and_changes_nothing_else_in_the_network() -> 
     assert patch["spec"]["egress"][1]["to"]
 
 
-def test_tables_come_read_only_with_their_settings_for_those_who_read_them() -> None:
+def test_tables_are_mounted_read_only_for_worker_and_budget() -> None:
     assert settings_of(TABLES)["SOTTO_TABLE_ROOTS"] == "/data"
     (component,) = read(TABLES / "kustomization.yaml")
     patched = [one for patch in component["patches"] for one in read(TABLES / patch["path"])]

@@ -28,7 +28,7 @@ def test_proxy_has_the_limits_of_the_monitor() -> None:
     assert "auth_request /oauth2/auth;" in place
 
 
-def test_proxy_asks_oauth2_proxy_where_it_listens() -> None:
+def test_proxy_asks_oauth2_proxy_at_its_address() -> None:
     """Both files name one address, and the sign-in returns to the server's name."""
     settings = tomllib.loads((PROXY / "oauth2-proxy.cfg").read_text())
     assert NGINX.count(f"proxy_pass http://{settings['http_address']};") == 2

@@ -45,13 +45,13 @@ def told(**fields: Any) -> list[str]:
         ("age > --5", []),
     ],
 )  # fmt: skip
-def test_each_constant_outside_the_domain_is_told_with_what_it_means(where: str, lines: list[str]) -> None:
+def test_warning_states_meaning_of_constant_outside_domain(where: str, lines: list[str]) -> None:
     assert told(where=where) == lines
 
 
 @pytest.mark.parametrize("sign", ["=", "<>", "<", "<=", ">", ">="])
 @pytest.mark.parametrize("constant", ["16", "16.5", "17", "30", "30.5", "90", "90.5", "91", "-3", "1e9"])
-def test_what_is_told_is_what_a_worker_makes_of_it(sign: str, constant: str) -> None:
+def test_warning_agrees_with_workers_predicate(sign: str, constant: str) -> None:
     meant = PredicateParser({"age": SOURCE.attributes["age"]}).parse(f"age {sign} {constant}")  # type: ignore[union-attr]
     lines = told(where=f"age {sign} {constant}")
     for line in lines:
@@ -77,19 +77,19 @@ def test_what_is_told_is_what_a_worker_makes_of_it(sign: str, constant: str) -> 
         ("sex = 'F'", None),
     ],
 )
-def test_a_predicate_that_the_domain_alone_decides_is_told_once(where: str, rows: str | None) -> None:
+def test_warning_of_predicate_decided_by_domain_appears_once(where: str, rows: str | None) -> None:
     decided = f"{where} holds for {rows}: the declared domains alone decide it"
     assert told(where=where) == ([] if rows is None else [decided])
 
 
-def test_a_comparison_outside_the_domain_says_why_and_other_reasons_stand_beside_it() -> None:
+def test_warning_of_comparison_comes_before_other_reasons() -> None:
     assert told(where="age > 200 AND sex = 'F'") == ["age > 200 holds for no row"]
     both = told(where="age BETWEEN 0 AND 65 AND age > 80")
     assert both[0] == "age >= 0 holds for every row"
     assert both[1].startswith("age BETWEEN 0 AND 65 AND age > 80 holds for no row: ")
 
 
-def test_a_choice_from_one_candidate_is_told() -> None:
+def test_warning_of_single_candidate_says_choice_is_known() -> None:
     one = warn_about_domains(
         SOURCE,
         Query.model_validate({"id": "a", "stream": "b", "candidates": [{"name": "x", "where": "age > 30"}]}),
@@ -104,7 +104,7 @@ def test_a_choice_from_one_candidate_is_told() -> None:
     assert (result.warnings, result.tops_left) == (one, 0)
 
 
-def test_of_many_warnings_the_first_are_told_and_how_many_there_are() -> None:
+def test_warnings_beyond_ten_are_counted() -> None:
     asked = [{"stream": "counts", "where": f"age = {age} AND age = 90"} for age in range(30, 43)]
     warnings = driver().ask_many(asked).warnings
     assert warnings[0].startswith("where: age = 30 AND age = 90 holds for no row")
@@ -112,7 +112,7 @@ def test_of_many_warnings_the_first_are_told_and_how_many_there_are() -> None:
     assert warnings[-1] == "and 4 more warnings"
 
 
-def test_every_predicate_of_a_question_is_looked_at() -> None:
+def test_warnings_cover_every_predicate_of_question() -> None:
     assert told(terms=[{"where": "age > 200"}, {"where": "age > 30"}]) == ["age > 200 holds for no row"]
     choices = [{"name": "a", "where": "date = 0"}, {"name": "b", "where": "date = 1"}]
     assert told(candidates=choices) == ["date = 0 holds for no row"]
@@ -124,7 +124,7 @@ def driver() -> Driver:
     return installation(counts, sources=[DOCUMENT], rows={"people": ROWS}, partitions=4)
 
 
-def test_a_result_and_a_table_carry_the_warnings_and_show_them() -> None:
+def test_warnings_are_shown_by_results_and_tables() -> None:
     asked = driver()
     result = asked.ask("counts", where="age > 200")
     assert result.warnings == (
@@ -144,7 +144,7 @@ def test_a_result_and_a_table_carry_the_warnings_and_show_them() -> None:
     assert [bool(one.warnings) for one in both] == [True, False, True, False]
 
 
-def test_answer_and_charge_are_those_of_the_same_question_written_within_the_domain() -> None:
+def test_warning_changes_neither_answer_nor_charge() -> None:
     beyond, within = driver(), driver()
     there = beyond.ask("counts", where="age > 200", id="one")
     here = within.ask("counts", where="age > 90", id="one")

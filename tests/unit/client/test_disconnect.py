@@ -73,7 +73,7 @@ def client(made: Reader, monkeypatch: pytest.MonkeyPatch) -> Client:
     [lambda client: client.requests([]), lambda client: next(client.answers())],
     ids=["requests", "answers"],
 )
-def test_whoever_waits_in_another_thread_is_told(
+def test_disconnect_ends_calls_of_other_threads_with_error(
     client: Client, made: Reader, wait: Callable[[Client], Any]
 ) -> None:
     outcome: Future[Any] = Future()
@@ -91,7 +91,7 @@ def test_whoever_waits_in_another_thread_is_told(
         outcome.result(5)
 
 
-def test_a_reader_that_rests_between_two_answers_is_closed(client: Client, made: Reader) -> None:
+def test_disconnect_closes_reader_between_two_answers(client: Client, made: Reader) -> None:
     made.come = [Record("answers", 0, 0, 0, b"ward", b'{"id":"1","stream":"ward","outcome":"below"}')]
     each = client.answers()
     assert next(each).id == "1"
@@ -100,7 +100,7 @@ def test_a_reader_that_rests_between_two_answers_is_closed(client: Client, made:
     each.close()
 
 
-def test_what_begins_while_a_client_leaves_is_refused(client: Client) -> None:
+def test_disconnect_refuses_new_calls(client: Client) -> None:
     client.connect()
     running = client._get_portal()
     client.disconnect()
@@ -108,7 +108,7 @@ def test_what_begins_while_a_client_leaves_is_refused(client: Client) -> None:
         running.run(running.client.list_sources())
 
 
-async def test_a_question_that_waits_for_the_reader_of_answers_is_not_sent_after_disconnect(
+async def test_disconnect_keeps_waiting_question_from_being_sent(
     made: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Any] = []
@@ -129,7 +129,7 @@ async def test_a_question_that_waits_for_the_reader_of_answers_is_not_sent_after
     assert made.stopped
 
 
-async def test_a_producer_that_connects_while_its_client_leaves_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_disconnect_ends_producer_that_is_still_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
     class Late:
         failed = False
         ended = False
