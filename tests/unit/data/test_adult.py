@@ -28,11 +28,11 @@ def table() -> PrivateTable:
         ("age = 17 OR age = 90", 595 + 55),
     ],
 )
-def test_the_counts_are_those_of_the_published_dataset(table: PrivateTable, text: str, expected: int) -> None:
+def test_adult_counts_match_published_dataset(table: PrivateTable, text: str, expected: int) -> None:
     assert table.count(parse(text, SOURCE.attributes)) == expected
 
 
-def test_the_sums_and_groups_are_those_of_the_published_dataset(table: PrivateTable) -> None:
+def test_adult_sums_and_groups_match_published_dataset(table: PrivateTable) -> None:
     everyone = parse("TRUE", SOURCE.attributes)
     assert round(table.total("age", everyone) / 48_842, 4) == 38.6436
     assert table.total("income>50K", everyone) == 11_687
@@ -40,7 +40,7 @@ def test_the_sums_and_groups_are_those_of_the_published_dataset(table: PrivateTa
     assert table.cell_counts(["sex", "income>50K"], [(1, 1), (0, 1)]).tolist() == [9_918, 1_769]
 
 
-def test_the_first_row_is_the_published_one(table: PrivateTable) -> None:
+def test_adult_first_row_matches_published_dataset(table: PrivateTable) -> None:
     first = {name: int(column[0]) for name, column in table.private_codes.items()}
     assert first["age"] + 16 == 39
     assert first["education-num"] + 1 == 13
@@ -48,7 +48,7 @@ def test_the_first_row_is_the_published_one(table: PrivateTable) -> None:
     assert first["sex"] == 1
 
 
-def test_the_declared_domains_leave_no_row_out_and_clamp_none() -> None:
+def test_adult_domains_cover_every_cell() -> None:
     with gzip.open(ADULT_PATH, "rt") as file:
         header, *rows = (line.rstrip("\n").split(",") for line in file)
     assert len(rows) == 48_842
@@ -61,12 +61,12 @@ def test_the_declared_domains_leave_no_row_out_and_clamp_none() -> None:
             assert domain.minimum <= min(map(int, cells)) <= max(map(int, cells)) <= domain.maximum
 
 
-def test_the_budget_is_the_callers() -> None:
+def test_adult_source_takes_budget_of_caller() -> None:
     source = adult_source(epsilon=2.0, delta=1e-9, accountant="zcdp")
     assert (source.epsilon, source.delta, source.accountant, source.neighbors) == (2.0, 1e-9, "zcdp", "add-remove")
 
 
-def test_the_file_holds_no_time_and_no_name() -> None:
+def test_adult_file_has_no_time_and_no_name() -> None:
     header = ADULT_PATH.read_bytes()[:10]
     assert header[3] == 0
     assert header[4:8] == bytes(4)

@@ -58,7 +58,7 @@ def is_as_found(row: Mapping[str, Cell], values: Mapping[str, Any]) -> bool:
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @unhurried
 @given(table=st.lists(rows, max_size=12))
-def test_rows_are_counted_as_the_declared_rules_read_them(kind: str, table: list[Mapping[str, Cell]]) -> None:
+def test_check_counts_rows_by_declared_rules(kind: str, table: list[Mapping[str, Cell]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"table.{kind}")
         texts = [["" if row[name] is None else str(row[name]) for name in ATTRIBUTES] for row in table]
@@ -79,7 +79,7 @@ def test_rows_are_counted_as_the_declared_rules_read_them(kind: str, table: list
     assert report.fits == (as_declared == len(table))
 
 
-def test_each_way_not_to_fit_is_told_with_what_was_found(tmp_path: Path) -> None:
+def test_check_reports_each_kind_of_misfit_with_values(tmp_path: Path) -> None:
     cells = ["3", "", " ", "-4", "-1", "12", "1e3", "inf", "x", "x", "1_0", "nan", "2.5"]
     missing, unread, broken, below, above = one(tmp_path, AGE, cells).misfits
     assert (missing.what, missing.rows, missing.fate, missing.found) == ("missing", 2, "left out", ())
@@ -103,7 +103,7 @@ def test_each_way_not_to_fit_is_told_with_what_was_found(tmp_path: Path) -> None
     assert (below.sum_moved, above.sum_moved) == (5.0, 9 - 12 + 9 - 1000)
 
 
-def test_bins_and_rejected_ranges_have_no_sum_that_moves(tmp_path: Path) -> None:
+def test_check_of_bins_and_rejected_ranges_has_no_moved_sum(tmp_path: Path) -> None:
     below, above = one(tmp_path, BMI, ["9", "30.5", "31", "10"]).misfits
     assert (below.becomes, below.farthest, below.sum_moved) == ("10 … 20", "9", None)
     assert (above.becomes, above.farthest, above.sum_moved) == ("20 … 30.5", "31", None)
@@ -114,7 +114,9 @@ def test_bins_and_rejected_ranges_have_no_sum_that_moves(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("domain", "fate", "becomes"), [(SEX, "left out", None), (OTHER, "other", "?")])
-def test_categories_are_told_apart(tmp_path: Path, domain: Categories, fate: str, becomes: str | None) -> None:
+def test_check_distinguishes_missing_and_undeclared_categories(
+    tmp_path: Path, domain: Categories, fate: str, becomes: str | None
+) -> None:
     report = one(tmp_path, domain, ["F", "", "m", "X", "X", "M"])
     missing, undeclared = report.misfits
     assert (missing.what, missing.rows, undeclared.what, undeclared.rows) == ("missing", 1, "undeclared", 3)
@@ -123,12 +125,12 @@ def test_categories_are_told_apart(tmp_path: Path, domain: Categories, fate: str
     assert (report.left_out, report.changed) == ((4, 0) if fate == "left out" else (0, 4))
 
 
-def test_empty_text_may_be_a_category(tmp_path: Path) -> None:
+def test_check_accepts_empty_text_as_category(tmp_path: Path) -> None:
     assert one(tmp_path, Categories(values=("", "F")), ["", "F"]).fits
 
 
 @pytest.mark.parametrize("sign", [";", "\t", "|"])
-def test_another_separator_is_named_and_so_are_the_columns_found(tmp_path: Path, sign: str) -> None:
+def test_check_names_other_separator_and_found_columns(tmp_path: Path, sign: str) -> None:
     text = f"age{sign}sex\n3{sign}F\n"
     report = checked(tmp_path, text, {"age": AGE, "sex": SEX})
     assert report.columns.separator == sign
@@ -142,7 +144,7 @@ def test_another_separator_is_named_and_so_are_the_columns_found(tmp_path: Path,
         assert f"separated by {csv_files.SEPARATORS[sign]}" in refused.value.cause
 
 
-def test_a_missing_column_is_named_with_those_found_and_the_others_are_checked(tmp_path: Path) -> None:
+def test_check_names_missing_column_and_checks_others(tmp_path: Path) -> None:
     report = checked(tmp_path, "Age,sex,note\n3,X,\n", {"age": AGE, "sex": SEX})
     assert (report.columns.missing, report.columns.found) == (("age",), ("Age", "sex", "note"))
     assert report.columns.undeclared == ("Age", "note")
@@ -186,7 +188,7 @@ def test_a_missing_column_is_named_with_those_found_and_the_others_are_checked(t
         ("age,sex\n1,F,X\n", {"age": AGE}, "too many cells"),
     ],
 )
-def test_suggestions_say_what_to_do(tmp_path: Path, text: str, attributes: dict[str, Domain], said: str) -> None:
+def test_check_suggests_remedies(tmp_path: Path, text: str, attributes: dict[str, Domain], said: str) -> None:
     report = checked(tmp_path, text, attributes)
     assert any(said in line for line in report.suggestions), report.suggestions
 
@@ -201,19 +203,20 @@ def test_check_names_the_files_of_a_folder_that_lack_a_column(tmp_path: Path) ->
     assert any(said in line for line in report.suggestions), report.suggestions
 
 
-def test_bytes_that_are_no_utf8_are_told(tmp_path: Path) -> None:
+def test_check_reports_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes("sex,place\nF,Orléans\n".encode("latin-1"))
     report = check_table(source({"place": Categories(values=("Orléans",))}), path)
     assert any("not UTF-8" in line for line in report.suggestions)
 
 
-def test_lines_with_too_many_cells_are_counted_and_trailing_commas_are_none(tmp_path: Path) -> None:
+def test_check_counts_lines_with_surplus_cells(tmp_path: Path) -> None:
+    """Trailing commas are no surplus cells."""
     report = checked(tmp_path, "age,sex\n1,F\n2,F,X\n3,M,\n4\n5,M,,7\n", {"age": AGE})
     assert (report.rows, report.as_declared, report.surplus_lines, report.fits) == (5, 5, 1, False)
 
 
-def test_a_column_of_a_type_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_check_names_column_of_unreadable_type(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     pl.DataFrame({"age": [[1], [2]], "sex": ["F", "M"]}).write_parquet(path)
     report = check_table(source({"age": AGE, "sex": SEX}), path)
@@ -239,7 +242,7 @@ def test_check_names_the_file_of_an_unreadable_type(tmp_path: Path) -> None:
         check_table(declared, person="who")
 
 
-def test_rows_per_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_counts_rows_per_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named = ["a", "b", "a", "", "c", "a", "b", " "]
     text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
     monkeypatch.setattr(row_counts, "_ROWS_PER_PASS", 3)  # several passes
@@ -275,9 +278,7 @@ def test_check_warns_of_one_person_under_several_spellings(
         ({"delta": 1e-6, "accountant": "zcdp"}, "9 times the ρ"),
     ],
 )
-def test_several_rows_of_a_person_are_told_as_what_they_cost(
-    tmp_path: Path, more: dict[str, Any], said: str
-) -> None:
+def test_check_states_cost_of_several_rows_per_person(tmp_path: Path, more: dict[str, Any], said: str) -> None:
     path = tmp_path / "table.csv"
     path.write_text("age,who\n1,a\n2,a\n3,a\n4,b\n")
     wanted = source({"age": AGE}, **more)
@@ -286,7 +287,7 @@ def test_several_rows_of_a_person_are_told_as_what_they_cost(
     assert any(said in line for line in report.suggestions), report.suggestions
 
 
-def test_rows_left_out_matter_more_where_neighbours_replace_a_row(tmp_path: Path) -> None:
+def test_check_warns_of_omitted_rows_if_neighbors_replace(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("age,who\nx,a\n")
     wanted = source({"age": AGE}, neighbors="replace")
@@ -294,13 +295,13 @@ def test_rows_left_out_matter_more_where_neighbours_replace_a_row(tmp_path: Path
     assert not any("neighbors 'replace'" in line for line in check_table(source({"age": AGE}), path).suggestions)
 
 
-def test_the_shipped_table_fits_its_declaration() -> None:
+def test_check_accepts_shipped_table() -> None:
     report = check_table(adult_source(1.0))
     assert (report.fits, report.rows, report.as_declared, report.misfits) == (True, 48842, 48842, ())
 
 
 @pytest.mark.parametrize("name", ["missing.csv", "table.txt", "broken.csv", "empty.csv", "broken.parquet"])
-def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
+def test_check_refuses_unreadable_file(tmp_path: Path, name: str) -> None:
     contents = {"table.txt": b"age\n", "broken.csv": b'age,x\n1,"2\n', "empty.csv": b"", "broken.parquet": b"PAR1"}
     if name in contents:
         (tmp_path / name).write_bytes(contents[name])
@@ -308,18 +309,18 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, name: str) -> None:
         check_table(source({"age": AGE}), tmp_path / name)
 
 
-def test_an_unknown_person_column_is_refused_with_the_columns_found(tmp_path: Path) -> None:
+def test_check_refuses_unknown_person_column(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--person: the table has no column 'who'; name one of 'age', 'sex'"):
         checked(tmp_path, "age,sex\n1,F\n", {"age": AGE}, "who")
 
 
-def test_a_report_as_json_begins_with_the_notice(tmp_path: Path) -> None:
+def test_check_report_as_json_begins_with_notice(tmp_path: Path) -> None:
     told = one(tmp_path, AGE, ["3"]).to_json()
     assert list(told)[:2] == ["private", "fits"]
     assert told["private"] == NOTICE
 
 
-def test_values_are_counted_exactly_up_to_a_bound_and_the_commonest_beyond(
+def test_value_counts_are_exact_up_to_limit_then_most_frequent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cell_checks, "MAX_VALUES", 20)
@@ -335,7 +336,7 @@ def test_values_are_counted_exactly_up_to_a_bound_and_the_commonest_beyond(
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
-def test_no_more_rows_than_a_batch_are_held_at_a_time(
+def test_check_keeps_one_batch_of_rows_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     path = tmp_path / f"table.{kind}"

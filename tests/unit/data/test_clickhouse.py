@@ -31,7 +31,7 @@ def reader(clickhouse: str) -> GuardedReader:
     return GuardedReader(ReadingLimits(parse_roots(f"clickhouse://{clickhouse}/clinic"), 8 << 20, 1 << 30, 120.0))
 
 
-def test_a_clickhouse_table_has_the_codes_of_a_parquet_file(clickhouse: str, tmp_path: Path) -> None:
+def test_clickhouse_table_has_codes_of_parquet_file(clickhouse: str, tmp_path: Path) -> None:
     """This includes all columns except times without a zone, which ClickHouse lacks."""
     cells, parquet = hostile_cells(timestamps_without_zone=False), tmp_path / "hostile.parquet"
     cells.write_parquet(parquet)
@@ -46,14 +46,14 @@ def test_a_clickhouse_table_has_the_codes_of_a_parquet_file(clickhouse: str, tmp
 
 
 @pytest.mark.filterwarnings("ignore")  # the driver's own
-def test_an_owner_checks_a_clickhouse_table(clickhouse: str) -> None:
+def test_check_reads_clickhouse_table(clickhouse: str) -> None:
     """The check counts the rows that a declaration leaves out."""
     execute(clickhouse, "CREATE OR REPLACE VIEW clinic.ages AS SELECT arrayJoin([34, 200, NULL]) AS age")
     report = check_table(source(AGE, path=f"clickhouse://{clickhouse}/clinic/ages"))
     assert (report.rows, report.left_out, report.changed) == (3, 1, 1)
 
 
-def test_a_refusal_has_no_text_of_clickhouse(clickhouse: str) -> None:
+def test_clickhouse_refusal_has_no_text_of_server(clickhouse: str) -> None:
     """The log has the kind of the error, and clients get the same text as for all other causes."""
     execute(clickhouse, "CREATE OR REPLACE VIEW clinic.failing AS SELECT throwIf(1, 'cell 34') AS age")
     causes = {

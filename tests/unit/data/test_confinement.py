@@ -73,7 +73,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return inside, outside
 
 
-def test_a_confined_process_does_what_is_said_and_nothing_else(folders: tuple[Path, Path]) -> None:
+def test_confined_process_can_do_only_what_is_allowed(folders: tuple[Path, Path]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
         local.bind(str(folders[1] / "socket"))
         local.listen()
@@ -90,13 +90,13 @@ def test_a_confined_process_does_what_is_said_and_nothing_else(folders: tuple[Pa
         assert possible(TRIES.replace("confine([inside])", "")) == NAMES > FREE
 
 
-def test_nothing_has_changed_where_the_kernel_offers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_confine_changes_nothing_without_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_process, "landlock_version", lambda: 0)
     assert not confine([])
     assert Path(__file__).read_text()
 
 
-def test_a_reading_process_is_confined_before_it_has_threads() -> None:
+def test_reading_process_has_one_thread_when_confined() -> None:
     program = "import os; import stream.tables.readers.reading_process; print(len(os.listdir('/proc/self/task')))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"

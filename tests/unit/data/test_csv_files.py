@@ -146,7 +146,7 @@ def test_files_of_different_types_are_read_alike(tmp_path: Path, kind: type[pl.D
             assert read.people.private_names.tolist() == loaded.people.private_names.tolist()
 
 
-def test_one_stray_quote_in_a_hundred_rows_hides_none(tmp_path: Path) -> None:
+def test_csv_file_with_few_stray_quotes_is_refused_entirely(tmp_path: Path) -> None:
     """If one row in a hundred has an inch mark, no row is read until the marks are quoted, and then all rows are read."""
     path = tmp_path / "people.csv"
     rows = [f"{number % 90},F,{number}" for number in range(2000)]
@@ -179,7 +179,7 @@ def test_names_in_quotes_are_unquoted(tmp_path: Path) -> None:
         (gzip.compress("age,sex\n1,F\n".encode("utf-16"), mtime=0), "it is UTF-16; write it as UTF-8"),
     ],
 )
-def test_file_of_another_kind_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+def test_csv_error_names_kind_of_other_file(tmp_path: Path, content: bytes, said: str) -> None:
     """The errors for UTF-16, lines that end in CR alone, Parquet and workbooks called .csv name these kinds."""
     path = tmp_path / "people.csv"
     path.write_bytes(content)
@@ -190,7 +190,7 @@ def test_file_of_another_kind_is_named(tmp_path: Path, content: bytes, said: str
         assert said in str(refused.value)
 
 
-def test_column_may_be_called_as_a_repeated_one_was(tmp_path: Path) -> None:
+def test_column_may_have_suffix_of_repeated_column(tmp_path: Path) -> None:
     """A real column ``age_duplicated_0`` is a separate column, even if two columns are called ``age``."""
     path = tmp_path / "people.csv"
     domain = Integers(minimum=0, maximum=9)

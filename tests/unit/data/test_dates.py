@@ -84,7 +84,7 @@ def test_date_columns_of_all_types_have_equal_codes() -> None:
 
 
 @pytest.mark.parametrize("zone", [BERLIN, "America/Havana", "Australia/Lord_Howe", "Pacific/Apia"])
-def test_timestamps_lie_in_the_cells_that_zoneinfo_gives(zone: str) -> None:
+def test_timestamps_have_cells_of_zoneinfo(zone: str) -> None:
     """The zones change their clocks at midnight, by half an hour, or by a whole day."""
     random = np.random.default_rng(1)
     seconds = random.integers(1_230_768_000, 1_767_225_600, 2_000).tolist()  # 2009 to 2025
@@ -105,7 +105,7 @@ def test_timestamps_lie_in_the_cells_that_zoneinfo_gives(zone: str) -> None:
         assert known == inside
 
 
-def test_local_texts_that_no_clock_shows_are_left_out() -> None:
+def test_local_times_skipped_by_clock_are_left_out() -> None:
     zone = ZoneInfo(BERLIN)
     texts = [datetime.fromisoformat("2024-03-30") + timedelta(minutes=15 * place) for place in range(300)]
     shown = [at.replace(tzinfo=zone).astimezone(UTC).astimezone(zone).replace(tzinfo=None) == at for at in texts]
@@ -157,7 +157,7 @@ def test_date_literals_off_the_edges_are_refused(attribute: Dates, text: str, wo
 
 
 @pytest.mark.parametrize("domain", [DAYS, MONTHS, HOURS, WEEKDAYS])
-def test_every_date_label_names_its_cell(domain: Dates) -> None:
+def test_date_label_names_its_cell(domain: Dates) -> None:
     attribute = Attribute("x", domain)
     assert [attribute.code(label) for label in domain.values()] == list(range(domain.size))
 
@@ -186,12 +186,12 @@ def test_every_date_label_names_its_cell(domain: Dates) -> None:
         ({"minimum": "0001-01-01", "maximum": "9998-12-31"}, "more than 1,048,576 days"),
     ],
 )
-def test_date_declarations_that_cannot_be_are_refused(fields: dict[str, Any], words: str) -> None:
+def test_date_declaration_refuses_impossible_fields(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Dates(**{"kind": "date", **fields})
 
 
-def test_date_check_reports_what_does_not_fit(tmp_path: Path) -> None:
+def test_date_check_reports_misfits(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("day,y\n2024-03-01,\n1999-01-01,\n2024-02-30,\n,\n2031-01-01,\n")
     report = check_table(source({"day": DAYS}), path)

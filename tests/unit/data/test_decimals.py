@@ -83,7 +83,7 @@ def test_decimal_columns_of_all_types_have_equal_codes() -> None:
     st.lists(st.decimals(min_value=-50, max_value=150, places=None, allow_nan=False), max_size=20),
     st.sampled_from([0.01, 0.05, 0.25, 0.5, 2.5]),
 )
-def test_decimals_are_rounded_as_exact_fractions_are(values: list[Decimal], step: float) -> None:
+def test_decimals_are_rounded_as_exact_fractions(values: list[Decimal], step: float) -> None:
     domain = Decimals(minimum=-20.0, maximum=100.0, step=step)
     unit = Fraction(str(step))
     expected = []
@@ -126,12 +126,12 @@ def test_decimal_sum_is_exact_in_steps() -> None:
         ({"step": 0.0}, "greater than or equal to"),
     ],
 )
-def test_decimal_declarations_that_cannot_be_are_refused(changes: dict[str, float], words: str) -> None:
+def test_decimal_declaration_refuses_impossible_fields(changes: dict[str, float], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Decimals.model_validate({"minimum": 0.0, "maximum": 10_000.0, "step": 0.01, **changes})
 
 
-def test_decimal_check_tells_rounded_cells_from_clamped_ones(tmp_path: Path) -> None:
+def test_decimal_check_distinguishes_rounded_and_clamped_cells(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("cost\n12.30\n12.345\n100.004\n250\nabout 3\n")
     report = check_table(source({"cost": CLAMPED}), path)

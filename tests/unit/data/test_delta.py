@@ -53,7 +53,7 @@ def reader(*roots: Path, reading: int = 1 << 30) -> GuardedReader:
     return GuardedReader(ReadingLimits(roots, 8 << 20, reading, 120.0))
 
 
-def test_the_newest_version_is_read_with_the_cells_that_its_log_says(visits: Path) -> None:
+def test_delta_table_reads_newest_version_with_cells_of_log(visits: Path) -> None:
     assert len(list(visits.rglob("*.parquet"))) == 4
     rows = reader(visits.parent)(declared(f"{visits}/"))
     assert sorted(rows_of(rows)) == ROWS
@@ -62,7 +62,7 @@ def test_the_newest_version_is_read_with_the_cells_that_its_log_says(visits: Pat
     assert sorted(rows_of(reader(visits.parent)(declared(f"{visits}/")))) == ROWS[1:]
 
 
-def test_cells_are_those_of_the_log_and_not_of_folders_names(visits: Path) -> None:
+def test_delta_cells_come_from_log_instead_of_folder_names(visits: Path) -> None:
     renamed = "renamed.parquet"
 
     def change(entry: dict[str, Any]) -> None:
@@ -87,9 +87,7 @@ def test_cells_are_those_of_the_log_and_not_of_folders_names(visits: Path) -> No
         (pl.Datetime("us", "UTC"), "2024-01-31T12:00:00Z", "2024-01-31 12:00:00.000000"),
     ],
 )
-def test_a_cell_that_a_log_says_is_text_in_one_form(
-    tmp_path: Path, kind: pl.DataType, logged: str, cell: str
-) -> None:
+def test_delta_partition_cell_has_one_text_form(tmp_path: Path, kind: pl.DataType, logged: str, cell: str) -> None:
     folder = tmp_path / "visits"
     cells = pl.Series("ward", [0]).cast(kind)
     write_deltalake(folder, pl.DataFrame([cells, pl.Series("x", [1])]), partition_by=["ward"])
@@ -98,7 +96,7 @@ def test_a_cell_that_a_log_says_is_text_in_one_form(
     assert rows_of(reader(tmp_path)(source(attributes, f"{folder}/"))) == [(1, 1)]
 
 
-def test_a_column_that_came_later_is_missing_in_files_of_before(tmp_path: Path) -> None:
+def test_delta_column_is_missing_in_earlier_files(tmp_path: Path) -> None:
     folder = tmp_path / "visits"
     write_deltalake(folder, pl.DataFrame({"x": [1, 2]}))
     write_deltalake(folder, pl.DataFrame({"x": [3], "ward": ["A/B"]}), mode="append", schema_mode="merge")
@@ -106,7 +104,7 @@ def test_a_column_that_came_later_is_missing_in_files_of_before(tmp_path: Path) 
     assert sorted(rows_of(reader(tmp_path)(source(only, f"{folder}/")))) == [(1, 2), (2, 2), (3, 0)]
 
 
-def test_versions_of_the_same_rows_in_the_same_files_have_one_fingerprint(visits: Path) -> None:
+def test_delta_versions_with_equal_rows_have_equal_fingerprint(visits: Path) -> None:
     store = TableStore(KEY)
     registered = store.fingerprint(declared(f"{visits}/"))
     DeltaTable(visits).create_checkpoint()
@@ -119,7 +117,7 @@ def test_versions_of_the_same_rows_in_the_same_files_have_one_fingerprint(visits
 @pytest.mark.parametrize(
     "path", ["../secret.parquet", "/secret.parquet", "file:///secret.parquet", "_delta_log/a.parquet"]
 )
-def test_a_log_that_names_files_anywhere_has_none_of_them_read(visits: Path, path: str) -> None:
+def test_delta_log_with_path_outside_is_refused(visits: Path, path: str) -> None:
     for place in (visits.parent / "secret.parquet", visits / "_delta_log" / "a.parquet"):
         pl.DataFrame({"x": [9]}).write_parquet(place)
     rewrite(visits, lambda entry: entry.get("add", {}).update(path=path))
@@ -127,7 +125,7 @@ def test_a_log_that_names_files_anywhere_has_none_of_them_read(visits: Path, pat
     assert found == "its log names a file that is not in its folder"
 
 
-def test_no_link_leads_out_of_the_folder(visits: Path, tmp_path: Path) -> None:
+def test_delta_link_out_of_folder_is_refused(visits: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()
     file = next(visits.glob("year=2024/*/*.parquet"))
@@ -139,7 +137,7 @@ def test_no_link_leads_out_of_the_folder(visits: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_a_log_that_is_a_link_is_not_followed(visits: Path, tmp_path: Path, whole: bool) -> None:
+def test_delta_log_that_is_link_is_refused(visits: Path, tmp_path: Path, whole: bool) -> None:
     log, secret = visits / "_delta_log", tmp_path / "secret"
     secret.mkdir()
     for path in [log] if whole else [*log.iterdir()]:
@@ -153,7 +151,7 @@ def test_a_log_that_is_a_link_is_not_followed(visits: Path, tmp_path: Path, whol
     )
 
 
-def test_files_that_alone_do_not_tell_the_rows_are_refused(visits: Path) -> None:
+def test_delta_table_with_unknown_feature_is_refused(visits: Path) -> None:
     read = partial(reader(visits.parent), declared(f"{visits}/"))
     rewrite(visits, with_features("timestampNtz"))
     assert sorted(rows_of(read())) == ROWS
@@ -161,7 +159,7 @@ def test_files_that_alone_do_not_tell_the_rows_are_refused(visits: Path) -> None
     assert cause(read).startswith("its Delta log cannot be read")
 
 
-def test_a_table_with_mapped_columns_is_refused(tmp_path: Path) -> None:
+def test_delta_table_with_mapped_columns_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "visits"
     write_deltalake(folder, pl.DataFrame({"x": [1]}))
 
@@ -185,7 +183,7 @@ def test_a_table_with_mapped_columns_is_refused(tmp_path: Path) -> None:
     assert "column mapping" in found
 
 
-def test_rows_that_were_deleted_in_place_are_never_read(visits: Path) -> None:
+def test_delta_rows_deleted_in_place_are_not_read(visits: Path) -> None:
     before = TableStore(KEY).fingerprint(declared(f"{visits}/"))
     rewrite(visits, deleting(INLINE, where="2023"))
     rows = reader(visits.parent)(declared(f"{visits}/"))
@@ -196,7 +194,7 @@ def test_rows_that_were_deleted_in_place_are_never_read(visits: Path) -> None:
     assert (report.rows, report.as_declared) == (2, 2)
 
 
-def test_which_rows_are_deleted_is_said_by_a_file_of_the_table(visits: Path) -> None:
+def test_delta_deletion_vector_in_file_is_applied(visits: Path) -> None:
     name = UUID(bytes=bytes(range(16)))
     write_vector(visits / f"deletion_vector_{name}.bin")
     rewrite(visits, deleting(vector_in("u", z85(name.bytes)), where="2024"))
@@ -204,7 +202,7 @@ def test_which_rows_are_deleted_is_said_by_a_file_of_the_table(visits: Path) -> 
 
 
 @pytest.mark.skipif(not reading_process.landlock_version(), reason="takes Landlock")
-def test_a_log_that_names_deleted_rows_anywhere_has_nothing_opened_there(visits: Path, tmp_path: Path) -> None:
+def test_delta_deletion_vector_outside_is_not_opened(visits: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()
     write_vector(secret / "vector.bin")
@@ -215,7 +213,7 @@ def test_a_log_that_names_deleted_rows_anywhere_has_nothing_opened_there(visits:
 
 
 @pytest.mark.parametrize("rows", [BATCH_ROWS - 1, BATCH_ROWS + 1, 3 * BATCH_ROWS])
-def test_a_deleted_row_is_the_same_however_a_file_is_cut_into_batches(tmp_path: Path, rows: int) -> None:
+def test_deleted_rows_are_independent_of_batches(tmp_path: Path, rows: int) -> None:
     file = tmp_path / "one.parquet"
     kept = np.random.default_rng(rows).integers(0, 2, rows, dtype=np.uint8)
     pl.DataFrame({"x": range(rows)}).write_parquet(file, row_group_size=10_000)
@@ -226,9 +224,7 @@ def test_a_deleted_row_is_the_same_however_a_file_is_cut_into_batches(tmp_path: 
 
 @pytest.mark.parametrize("deletes", [True, False])
 @pytest.mark.parametrize("said", [1, 3])
-def test_a_log_that_says_another_number_of_rows_than_a_file_has_is_refused(
-    visits: Path, said: int, deletes: bool
-) -> None:
+def test_delta_log_with_wrong_number_of_rows_is_refused(visits: Path, said: int, deletes: bool) -> None:
     def change(entry: dict[str, Any]) -> None:
         if deletes:
             deleting(INLINE)(entry)
@@ -240,13 +236,13 @@ def test_a_log_that_says_another_number_of_rows_than_a_file_has_is_refused(
     assert found == "its log or manifest gives another number of rows for a file"
 
 
-def test_a_log_that_says_no_number_of_rows_is_read(visits: Path) -> None:
+def test_delta_log_without_number_of_rows_is_accepted(visits: Path) -> None:
     rewrite(visits, lambda entry: entry.get("add", {}).pop("stats", None))
     assert sorted(rows_of(reader(visits.parent)(declared(f"{visits}/")))) == ROWS
 
 
 @pytest.mark.parametrize("path", ["../a.parquet", "./a.parquet", "year=2024//a.parquet"])
-def test_an_object_whose_name_has_dots_for_a_folder_is_never_a_tables(visits: Path, path: str) -> None:
+def test_delta_object_named_with_dots_is_refused(visits: Path, path: str) -> None:
     rewrite(visits, lambda entry: entry.get("add", {}).update(path=path))
     listed = {tuple(path.split("/")): TableFile("", 0, ())}
     with pytest.raises(UnreadableError) as refused:
@@ -254,18 +250,18 @@ def test_an_object_whose_name_has_dots_for_a_folder_is_never_a_tables(visits: Pa
     assert refused.value.cause == "its log names a file that is not in its folder"
 
 
-def test_a_table_whose_newest_version_has_no_file_is_refused(visits: Path) -> None:
+def test_delta_table_without_files_is_refused(visits: Path) -> None:
     DeltaTable(visits).delete()
     assert cause(lambda: reader(visits.parent)(declared(f"{visits}/"))) == "missing"
 
 
-def test_the_table_is_read_by_its_own_folder_alone(visits: Path) -> None:
+def test_delta_table_is_read_only_by_its_own_folder(visits: Path) -> None:
     read = reader(visits.parent)
     for path in (f"{visits.parent}/", f"{visits}/*/*/*.parquet", f"{visits}*/"):
         assert cause(partial(read, declared(path))).startswith("some of the files belong to a Delta table"), path
 
 
-def test_what_is_read_is_what_is_counted_against_the_limit(visits: Path) -> None:
+def test_delta_reading_limit_counts_current_files_only(visits: Path) -> None:
     with (visits / "stale.parquet").open("wb") as stale:
         stale.truncate(1 << 30)
     assert sorted(rows_of(reader(visits.parent, reading=1 << 29)(declared(f"{visits}/")))) == ROWS
@@ -274,6 +270,6 @@ def test_what_is_read_is_what_is_counted_against_the_limit(visits: Path) -> None
     assert refused.value.cause == "larger than SOTTO_TABLE_READING_BYTES"
 
 
-def test_an_owner_checks_a_delta_table_as_services_read_it(visits: Path) -> None:
+def test_check_reads_delta_table(visits: Path) -> None:
     report = check_table(declared(f"{visits}/"))
     assert (report.rows, report.as_declared) == (4, 3)

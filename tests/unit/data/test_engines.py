@@ -157,7 +157,7 @@ def many(rows: int = 400) -> pl.DataFrame:
     )
 
 
-def test_choice_of_rows_in_ranges_is_that_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_table_chooses_same_rows_in_ranges_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are inserted and chosen in several parts, and the same ones count."""
     monkeypatch.setattr(stored_table, "_ROWS_CHOSEN_AT_ONCE", 50)
     monkeypatch.setattr(stored_table, "_INSERTED_ROWS", 7)
@@ -180,7 +180,7 @@ def record_statements(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize("most", [1, 1 << 20])
-def test_batch_of_counts_is_right_with_and_without_cubes(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def test_count_together_is_exact_with_and_without_cubes(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """A batch reads counts from one grouping, or from one statement of many sums; both are exact."""
     monkeypatch.setattr(stored_table, "_CUBE_CELLS", most)
     memory, stored = both(many())
@@ -221,7 +221,7 @@ def test_long_predicates_are_split_into_statements(monkeypatch: pytest.MonkeyPat
     assert stored.total("money", asked[0]) == memory.total("money", asked[0])
 
 
-def test_predicate_for_another_table_is_refused_as_in_memory() -> None:
+def test_stored_table_refuses_other_predicates_as_memory_does() -> None:
     """Both tables raise the same errors."""
     memory, stored = both(many(20))
     cases: list[Callable[[CountedTable], object]] = [
@@ -275,7 +275,7 @@ def test_disk_limit_bounds_the_rows_of_an_engine(tmp_path: Path) -> None:
     assert refused.value.cause == "larger than SOTTO_ENGINE_DISK_BYTES"
 
 
-def test_fingerprint_of_stored_table_ignores_their_order_alone() -> None:
+def test_stored_table_fingerprint_ignores_only_row_order() -> None:
     """Any changed cell, person or version changes the fingerprint; the order of rows does not."""
     declared = source(person="who", contribution=2)
 
@@ -302,7 +302,7 @@ def test_fingerprint_of_stored_table_ignores_their_order_alone() -> None:
     assert len({first, *others}) == 1 + len(others)
 
 
-def test_older_key_chooses_its_rows_from_the_database() -> None:
+def test_stored_table_chooses_rows_of_older_key() -> None:
     """A stream under an older noise key counts the rows that this key chose."""
     declared, memory = source(person="who", contribution=1), source("memory", person="who", contribution=1)
     old, new = (TableStore(key, overrides={"hostile": many()}) for key in (KEY, bytes(32)))
@@ -349,7 +349,7 @@ def test_long_statement_is_interrupted_and_names_the_setting() -> None:
     assert table.count(TRUE) == table.private_row_count
 
 
-def test_late_statement_gets_twice_the_time_when_it_is_tried_again() -> None:
+def test_statement_limit_doubles_with_each_retry() -> None:
     """A question that takes longer than the limit is answered after some attempts; others keep their limit."""
     interrupted = threading.Event()
     runner = StatementRunner(EngineLimits(seconds=0.01), interrupted.set)
@@ -446,9 +446,7 @@ def test_statements_that_wait_for_their_table_hold_no_slots() -> None:
     waiting.join()
 
 
-def test_engine_that_is_not_installed_is_named_with_its_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_engine_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Services refuse the source, and their log names the extra."""
     many(5).write_parquet(tmp_path / "t.parquet")
     for module in ("stream.tables.code_database", "stream.tables.stored_table"):
@@ -459,7 +457,7 @@ def test_engine_that_is_not_installed_is_named_with_its_extra(
     assert found == "duckdb is not installed; run: pip install 'sotto-dp[duckdb]'"
 
 
-def test_no_stored_segment_is_constant_and_ranges_are_those_of_domains() -> None:
+def test_stored_segments_are_uncompressed() -> None:
     """Plans and times do not depend on whether all rows have one code: DuckDB is faster over constants."""
     attributes = {"x": {"kind": "integers", "minimum": 0, "maximum": 9}, "y": ["a", "b"]}
     declared = source(attributes=attributes)

@@ -66,7 +66,7 @@ def saying(header: bytes, codes: bytes = b"") -> str:
         *("no column", "no type", "no end"),
     ],
 )
-def test_what_the_reading_process_says_is_not_trusted(
+def test_guarded_reader_does_not_trust_process_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     declared = taken_over(tmp_path, monkeypatch, program)
@@ -74,7 +74,7 @@ def test_what_the_reading_process_says_is_not_trusted(
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["of its group", "of another session"])
-def test_a_reading_process_that_leaves_another_behind_is_done_with_in_its_time(
+def test_guarded_reader_ends_children_of_process_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, apart: bool
 ) -> None:
     lock = tmp_path / "lock"
@@ -112,9 +112,7 @@ def test_reading_ends_when_its_partition_is_given_up(tmp_path: Path, monkeypatch
     copy_context().run(read)
 
 
-def test_a_service_without_room_for_a_process_reads_the_table_when_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_table_is_read_once_a_process_can_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 

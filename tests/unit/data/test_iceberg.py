@@ -56,7 +56,7 @@ def data_paths(table: Any) -> list[str]:
     return [task.file.file_path for task in table.refresh().scan().plan_files()]
 
 
-def test_a_metadata_file_names_one_version(visits: Any) -> None:
+def test_iceberg_metadata_file_names_one_version(visits: Any) -> None:
     """Later appends and deletions change neither the rows nor the fingerprint of an earlier version."""
     first = metadata_of(visits)
     assert read(first) == ROWS
@@ -70,7 +70,7 @@ def test_a_metadata_file_names_one_version(visits: Any) -> None:
     assert TableStore(KEY).fingerprint(declared(first)) == registered
 
 
-def test_a_table_may_be_copied(visits: Any, tmp_path: Path) -> None:
+def test_iceberg_table_may_be_copied(visits: Any, tmp_path: Path) -> None:
     """Paths in the metadata are those of the folder where the table was written."""
     copied = tmp_path / "copied"
     first = metadata_of(visits)
@@ -79,7 +79,7 @@ def test_a_table_may_be_copied(visits: Any, tmp_path: Path) -> None:
     assert read(copied / "metadata" / first.name) == ROWS
 
 
-def test_cells_of_a_later_column_are_missing_in_earlier_files(catalog: IcebergCatalog) -> None:
+def test_iceberg_column_is_missing_in_earlier_files(catalog: IcebergCatalog) -> None:
     table = catalog.create(FIRST.select("x"))
     with table.update_schema() as update:
         update.union_by_name(FIRST.to_arrow().schema)
@@ -87,7 +87,7 @@ def test_cells_of_a_later_column_are_missing_in_earlier_files(catalog: IcebergCa
     assert read(metadata_of(table)) == [(1, 2), (2, 2), (3, 2), (4, 0)]
 
 
-def test_renamed_and_replaced_columns_are_refused(visits: Any) -> None:
+def test_iceberg_table_with_renamed_columns_is_refused(visits: Any) -> None:
     """Columns are read by name, and an earlier file has the earlier name."""
     with visits.update_schema() as update:
         update.rename_column("ward", "unit")
@@ -99,7 +99,7 @@ def test_renamed_and_replaced_columns_are_refused(visits: Any) -> None:
     assert refusal(metadata_of(visits)) == message
 
 
-def test_a_rename_that_the_metadata_forgot_is_no_missing_cell(visits: Any) -> None:
+def test_iceberg_rename_absent_from_metadata_is_detected(visits: Any) -> None:
     """The manifest counts values of a column that the file has under another name."""
     with visits.update_schema() as update:
         update.rename_column("ward", "unit")
@@ -114,7 +114,7 @@ def test_a_rename_that_the_metadata_forgot_is_no_missing_cell(visits: Any) -> No
     assert set(part.types) == {"x", "ward"}
 
 
-def test_partition_columns_are_read_from_the_files(catalog: IcebergCatalog) -> None:
+def test_iceberg_partition_columns_are_read_from_files(catalog: IcebergCatalog) -> None:
     """A file without its partition column is refused, because its cells are not missing values."""
     table = catalog.create(FIRST.clear())
     with table.update_spec() as update:
@@ -127,33 +127,33 @@ def test_partition_columns_are_read_from_the_files(catalog: IcebergCatalog) -> N
     assert min(types, key=len) == {"x"}
 
 
-def test_positions_of_deleted_rows_are_skipped(visits: Any) -> None:
+def test_iceberg_deleted_positions_are_skipped(visits: Any) -> None:
     visits.append(SECOND.to_arrow())
     [later, earlier] = data_paths(visits)
     delete_positions(visits, {earlier: [0, 2], later: []})
     assert read(metadata_of(visits)) == [(2, 1), (4, 0)]
 
 
-def test_a_deletion_beyond_the_last_row_is_refused(visits: Any) -> None:
+def test_iceberg_deletion_beyond_last_row_is_refused(visits: Any) -> None:
     delete_positions(visits, {data_paths(visits)[0]: [3]})
     assert refusal(metadata_of(visits)) == "a position delete file names a row that its data file does not have"
 
 
-def test_equality_deletes_are_refused(visits: Any) -> None:
+def test_iceberg_equality_deletes_are_refused(visits: Any) -> None:
     delete_positions(visits, {data_paths(visits)[0]: [0]}, DataFileContent.EQUALITY_DELETES)
     assert refusal(metadata_of(visits)).startswith(
         "an Iceberg table with equality deletes, which are not supported"
     )
 
 
-def test_a_file_that_is_listed_twice_is_refused(visits: Any) -> None:
+def test_iceberg_file_listed_twice_is_refused(visits: Any) -> None:
     """Otherwise one row of a person would count as two."""
     visits.append(SECOND.to_arrow())
     visits.add_files(data_paths(visits)[:1], check_duplicate_files=False)
     assert refusal(metadata_of(visits)) == "its manifests list a file twice"
 
 
-def test_files_outside_the_folder_are_not_read(visits: Any, tmp_path: Path) -> None:
+def test_iceberg_files_outside_folder_are_not_read(visits: Any, tmp_path: Path) -> None:
     """Neither a path elsewhere, nor one with '..', nor a link leads out of the table's folder."""
     outside = tmp_path / "secret.parquet"
     pl.DataFrame({"x": [9], "ward": ["A"]}).write_parquet(outside)
@@ -172,12 +172,12 @@ def test_files_outside_the_folder_are_not_read(visits: Any, tmp_path: Path) -> N
     assert refusal(first) == "outside SOTTO_TABLE_ROOTS"
 
 
-def test_a_file_with_other_rows_than_its_manifest_is_refused(visits: Any) -> None:
+def test_iceberg_file_with_wrong_number_of_rows_is_refused(visits: Any) -> None:
     FIRST.head(2).write_parquet(data_paths(visits)[0].removeprefix("file://"))
     assert refusal(metadata_of(visits)) == "its log or manifest gives another number of rows for a file"
 
 
-def test_later_formats_are_refused(catalog: IcebergCatalog) -> None:
+def test_iceberg_later_formats_are_refused(catalog: IcebergCatalog) -> None:
     table = catalog.create(FIRST, properties={"format-version": "2"})
     path = change_metadata(
         metadata_of(table), lambda metadata: metadata.update({"format-version": 3, "next-row-id": 0})
@@ -186,7 +186,7 @@ def test_later_formats_are_refused(catalog: IcebergCatalog) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".metadata.json", ".avro"])
-def test_damaged_metadata_is_refused_without_quoting_it(visits: Any, suffix: str) -> None:
+def test_iceberg_damaged_metadata_is_refused_without_quoting_it(visits: Any, suffix: str) -> None:
     path = metadata_of(visits)
     for damaged in path.parent.glob(f"*{suffix}"):
         damaged.write_bytes(damaged.read_bytes()[:-40] + b"secret" * 3)
@@ -194,7 +194,7 @@ def test_damaged_metadata_is_refused_without_quoting_it(visits: Any, suffix: str
     assert "secret" not in refusal(path)
 
 
-def test_the_folder_of_an_iceberg_table_is_refused_with_the_remedy(visits: Any) -> None:
+def test_iceberg_folder_is_refused_with_remedy(visits: Any) -> None:
     """Its data files include those of other versions."""
     folder = metadata_of(visits).parents[1]
     message = (

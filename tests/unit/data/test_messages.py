@@ -92,7 +92,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_no_error_tells_a_cell_or_a_number_of_rows(tmp_path: Path, failure: str) -> None:
+def test_error_reveals_no_cell_and_no_number_of_rows(tmp_path: Path, failure: str) -> None:
     with pytest.raises(DataError) as raised:
         _failures(tmp_path)[failure]()
     said = "".join(traceback.format_exception(raised.value))
@@ -101,12 +101,12 @@ def test_no_error_tells_a_cell_or_a_number_of_rows(tmp_path: Path, failure: str)
         assert secret not in said
 
 
-def test_cells_that_do_not_fit_are_no_error_at_all() -> None:
+def test_misfitting_cells_raise_no_error() -> None:
     assert PrivateTable.load(source(ATTRIBUTES), FRAME).private_row_count == 0
     assert SENTINEL not in repr(PrivateTable.load(source(ATTRIBUTES), FRAME))
 
 
-def test_the_message_for_a_broken_csv_file_depends_on_its_path_alone(tmp_path: Path) -> None:
+def test_error_of_broken_csv_file_depends_on_path_alone(tmp_path: Path) -> None:
     messages = set()
     for content in ('number\n"1\n', 'number\n"1"2\n', 'number\n1"2\n2\n3\n'):
         with pytest.raises(DataError) as raised:
@@ -115,7 +115,7 @@ def test_the_message_for_a_broken_csv_file_depends_on_its_path_alone(tmp_path: P
     assert len(messages) == 1
 
 
-def test_a_panic_of_the_reader_is_an_ordinary_error_without_its_words(
+def test_error_of_reader_panic_has_none_of_its_text(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

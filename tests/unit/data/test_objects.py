@@ -73,9 +73,7 @@ def bucket(store_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return Bucket(name, _client(), tmp_path)
 
 
-def test_a_client_goes_by_the_configuration_of_when_it_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_s3_client_uses_configuration_of_its_creation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("boto3", reason="boto3, the extra s3, is not installed")
     for address in ("http://127.0.0.1:1", "http://127.0.0.1:2"):
         let_into_the_store(address, tmp_path, monkeypatch)
@@ -92,13 +90,13 @@ def reader(*roots: str, reading: int = 1 << 30) -> GuardedReader:
 
 
 @pytest.mark.parametrize("key", ["visits/", "visits/year=*/", "visits/**/*.parquet"])
-def test_a_partitioned_folder_is_read_as_from_disk(bucket: Bucket, key: str) -> None:
+def test_s3_folder_is_read_like_local_folder(bucket: Bucket, key: str) -> None:
     bucket.put_visits()
     assert rows_of(reader(bucket.address())(declared(bucket.address(key)))) == [(1, 3, 0), (2, 3, 0), (5, 4, 1)]
 
 
 @pytest.mark.parametrize("key", ["plain.csv", "plain.csv.gz", "plain.parquet"])
-def test_single_objects_are_read_as_files_are(bucket: Bucket, key: str) -> None:
+def test_s3_objects_are_read_like_files(bucket: Bucket, key: str) -> None:
     text, rows = PLAIN
     bucket.put("plain.csv", text.encode())
     bucket.put("plain.csv.gz", gzip.compress(text.encode()))
@@ -110,7 +108,7 @@ def test_single_objects_are_read_as_files_are(bucket: Bucket, key: str) -> None:
     assert found.file_row_count == 3
 
 
-def test_nothing_outside_the_roots_is_asked_for(bucket: Bucket) -> None:
+def test_s3_requests_stay_within_roots(bucket: Bucket) -> None:
     bucket.put_visits()
     bucket.put("visits-secret/a.csv", PLAIN[0].encode())
     for root in (
@@ -128,16 +126,14 @@ def test_nothing_outside_the_roots_is_asked_for(bucket: Bucket) -> None:
     )
 
 
-def test_an_object_whose_key_has_dots_for_a_folder_is_refused(bucket: Bucket) -> None:
+def test_s3_object_with_dots_as_folder_is_refused(bucket: Bucket) -> None:
     bucket.put("visits/../secret.csv", PLAIN[0].encode())
     assert cause(lambda: reader(bucket.address("visits"))(declared(bucket.address("visits/")))) == (
         "a file in the folder has an empty name, or '.' or '..' as a name; rename it"
     )
 
 
-def test_what_goes_wrong_is_told_by_the_stores_own_word_to_the_log_alone(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_s3_error_code_is_only_in_log(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     read = reader(bucket.address(), "s3://no-such-bucket")
     assert cause(lambda: read(declared("s3://no-such-bucket/a.csv"))) == "the store refused: NoSuchBucket"
     assert cause(lambda: read(declared(bucket.address("a.csv")))) == "missing"
@@ -153,7 +149,7 @@ def test_what_goes_wrong_is_told_by_the_stores_own_word_to_the_log_alone(
     assert cause(lambda: read(declared(bucket.address("visits/")))) == "the store was not reached: ProfileNotFound"
 
 
-def test_the_objects_together_may_be_no_larger_than_may_be_read(bucket: Bucket) -> None:
+def test_s3_objects_together_are_limited_in_size(bucket: Bucket) -> None:
     bucket.put_visits()
     address = Address.parse_table(bucket.address("visits/"))
     assert address is not None
@@ -162,7 +158,7 @@ def test_the_objects_together_may_be_no_larger_than_may_be_read(bucket: Bucket) 
     assert refused.value.cause == "larger than SOTTO_TABLE_READING_BYTES"
 
 
-def test_a_table_of_which_an_object_changes_while_it_is_read_is_refused(bucket: Bucket) -> None:
+def test_s3_table_that_changes_while_read_is_refused(bucket: Bucket) -> None:
     bucket.put_visits()
     parts = open_table_parts(bucket.address("visits/"))
     next(parts)
@@ -224,7 +220,7 @@ def test_guarded_reader_recognizes_registered_objects(bucket: Bucket) -> None:
         TableStore(KEY, read=guarded, stamp=guarded.stamp).get(visits, registered)
 
 
-def test_the_rows_of_a_folder_have_the_fingerprint_that_they_have_on_disk(bucket: Bucket) -> None:
+def test_s3_folder_has_fingerprint_of_local_folder(bucket: Bucket) -> None:
     bucket.put_visits()
     for key, cells in {"year=2024/ward=C/b.parquet": [5], "year=2023/ward=A%2FB/a.parquet": [1, 2]}.items():
         path = bucket.folder / "visits" / key
@@ -236,7 +232,7 @@ def test_the_rows_of_a_folder_have_the_fingerprint_that_they_have_on_disk(bucket
     )
 
 
-def test_a_delta_table_is_read_by_its_log_and_from_its_own_folder(bucket: Bucket) -> None:
+def test_s3_delta_table_is_read_by_its_log(bucket: Bucket) -> None:
     folder = bucket.folder / "visits"
     for mode, x in (("append", 9), ("overwrite", 1), ("append", 2)):
         cells = pl.DataFrame({"x": [x], "year": [2023], "ward": ["A/B"]})
@@ -264,7 +260,7 @@ def test_a_delta_table_is_read_by_its_log_and_from_its_own_folder(bucket: Bucket
     assert refused.value.cause.startswith("its Delta log cannot be read")
 
 
-def test_a_version_of_an_iceberg_table_is_read_from_its_own_folder(bucket: Bucket) -> None:
+def test_s3_iceberg_version_is_read_from_its_folder(bucket: Bucket) -> None:
     """The version has the rows and the fingerprint of the same version on disk."""
     table = IcebergCatalog(bucket.folder).create(
         pl.DataFrame({"x": [1, 2], "year": [2023, 2024], "ward": ["C", "A/B"]})
@@ -285,7 +281,7 @@ def test_a_version_of_an_iceberg_table_is_read_from_its_own_folder(bucket: Bucke
     assert found == "its metadata names a file that is not in its folder"
 
 
-def test_an_owner_checks_objects_as_services_read_them(bucket: Bucket) -> None:
+def test_check_reads_s3_objects(bucket: Bucket) -> None:
     bucket.put_visits()
     report = check_table(declared(bucket.address("visits/")))
     assert (report.rows, report.as_declared) == (3, 3)

@@ -57,14 +57,14 @@ def reader(*roots: Path) -> GuardedReader:
 
 
 @pytest.mark.parametrize("path", ["visits/", "visits/**/*.parquet", "visits/year=*/", "visits/*/ward=*/?.parquet"])
-def test_files_are_read_in_the_order_of_their_names_and_their_folders_say_columns(visits: Path, path: str) -> None:
+def test_folder_files_are_read_in_order_with_columns_of_folders(visits: Path, path: str) -> None:
     path = path.replace("?", "*")
     rows = reader(visits.parent)(declared(f"{visits.parent}/{path}"))
     assert rows_of(rows) == [(1, 3, 0), (2, 3, 0), (3, 3, 2), (4, 3, 2), (5, 4, 1)]
     assert rows.file_row_count == 5
 
 
-def test_wildcards_stand_for_signs_of_one_name(visits: Path) -> None:
+def test_wildcard_matches_within_one_name(visits: Path) -> None:
     assert len(local_files(f"{visits}/*=2023/*/*.parquet")) == 2
     assert len(local_files(f"{visits}/**/b.*")) == 1
     assert len(local_files(f"{visits}/**/**/**/*")) == 3
@@ -73,13 +73,13 @@ def test_wildcards_stand_for_signs_of_one_name(visits: Path) -> None:
             local_files(f"{visits}/{nothing}")
 
 
-def test_a_file_of_the_very_name_is_no_pattern(tmp_path: Path) -> None:
+def test_exact_file_name_is_not_a_pattern(tmp_path: Path) -> None:
     for name in ("a*.csv", "ab.csv"):
         (tmp_path / name).write_text("x\n1\n")
     assert [part.location for part in local_files(f"{tmp_path}/a*.csv")] == [f"{tmp_path}/a*.csv"]
 
 
-def test_csv_and_parquet_may_lie_side_by_side_and_lack_no_column(visits: Path) -> None:
+def test_folder_may_mix_csv_and_parquet_with_all_columns(visits: Path) -> None:
     (visits / "year=2025").mkdir()
     (visits / "year=2025" / "c.csv").write_text("y,x,ward\n0,6,C\n\n0,7,D\n")
     rows = reader(visits.parent)(declared(f"{visits}/"))
@@ -92,9 +92,7 @@ def test_csv_and_parquet_may_lie_side_by_side_and_lack_no_column(visits: Path) -
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 @pytest.mark.parametrize("columns", [["ward"], ["ward", "x"], ["x", "ward"], ["x", "ward", "y"]])
-def test_a_folders_cell_goes_before_a_column_of_the_same_name(
-    tmp_path: Path, kind: str, columns: list[str]
-) -> None:
+def test_folder_cell_overrides_column_of_same_name(tmp_path: Path, kind: str, columns: list[str]) -> None:
     folder = tmp_path / "ward=C"
     folder.mkdir()
     frame = pl.DataFrame({"x": [1, 2, 3], "ward": ["A/B", None, "D"], "y": [0, 0, 0]}).select(columns)
@@ -107,7 +105,7 @@ def test_a_folders_cell_goes_before_a_column_of_the_same_name(
     assert report.columns.found == tuple(columns)
 
 
-def test_a_file_that_has_no_column_and_hence_no_number_of_rows_is_refused(tmp_path: Path) -> None:
+def test_file_without_columns_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "ward=C"
     folder.mkdir()
     pl.DataFrame(height=3).write_parquet(folder / "a.parquet")
@@ -115,7 +113,7 @@ def test_a_file_that_has_no_column_and_hence_no_number_of_rows_is_refused(tmp_pa
     assert cause(lambda: reader(tmp_path)(source(only, f"{tmp_path}/"))) == "no columns"
 
 
-def test_what_is_no_table_or_belongs_to_delta_is_refused(visits: Path) -> None:
+def test_folder_with_other_files_or_delta_table_is_refused(visits: Path) -> None:
     read = reader(visits.parent)
     (visits / "notes.txt").write_text("")
     assert cause(lambda: read(declared(f"{visits}/"))) == "not a .csv, .csv.gz or .parquet file"
@@ -129,7 +127,7 @@ def test_what_is_no_table_or_belongs_to_delta_is_refused(visits: Path) -> None:
     assert len(read(source({"x": ATTRIBUTES["x"]}, f"{visits}/year=2024/")).private_codes["x"]) == 1
 
 
-def test_no_pattern_and_no_link_leads_out_of_the_roots(visits: Path, tmp_path: Path) -> None:
+def test_pattern_and_link_cannot_leave_roots(visits: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.mkdir()
     pl.DataFrame({"x": [9]}).write_parquet(secret / "a.parquet")
@@ -156,7 +154,7 @@ def test_no_pattern_and_no_link_leads_out_of_the_roots(visits: Path, tmp_path: P
     assert read(source(only, f"{visits}/")).file_row_count == 5
 
 
-def test_a_stamp_is_made_of_nothing_outside_the_roots(visits: Path) -> None:
+def test_stamp_lists_no_files_outside_roots(visits: Path) -> None:
     assert reader(visits).stamp(declared("/**/*.csv")) == ("/**/*.csv",)
     assert len(reader(visits).stamp(declared(f"{visits}/"))) == 2
 
@@ -174,14 +172,14 @@ def test_a_stamp_is_made_of_nothing_outside_the_roots(visits: Path) -> None:
         {"kept_rows": b"\1\1"},
     ],
 )
-def test_a_stamp_changes_with_whatever_is_known_of_a_file(change: dict[str, Any]) -> None:
+def test_stamp_changes_with_every_field_of_file(change: dict[str, Any]) -> None:
     part = TableFile("s3://visits/a.parquet", 9, ("e", 1), (("ward", "A"),), (), 2)
     more = TableFile("s3://visits/z.parquet", 9, ("e", 1))
     [*_, told] = stamp_of_files("s3://visits/", [part, more])
     assert stamp_of_files("s3://visits/", [replace(part, **change), more]) != ("s3://visits/", told)
 
 
-def test_a_stamp_is_short_however_many_files_there_are() -> None:
+def test_stamp_is_short_for_many_files() -> None:
     many = [
         TableFile(f"s3://visits/{'folder/' * 20}{number}.parquet", 9, ("e", 1))
         for number in range(files_module.MAX_LISTED_FILES)
@@ -189,9 +187,7 @@ def test_a_stamp_is_short_however_many_files_there_are() -> None:
     assert len(json.dumps(stamp_of_files("s3://visits/", many))) < 100
 
 
-def test_folders_without_files_count_towards_what_is_looked_through(
-    visits: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_folders_count_toward_listing_limit(visits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Five folders and five files, of which three are the table's.
     monkeypatch.setattr(files_module, "MAX_LISTED_FILES", 10)
     assert len(local_files(f"{visits}/")) == 3
@@ -201,7 +197,7 @@ def test_folders_without_files_count_towards_what_is_looked_through(
     assert refused.value.cause == "more than 10 files and folders below its folder"
 
 
-def test_a_table_whose_file_changes_while_it_is_read_is_refused(visits: Path) -> None:
+def test_table_that_changes_while_read_is_refused(visits: Path) -> None:
     parts = open_table_parts(f"{visits}/")
     next(parts)
     pl.DataFrame({"x": [8]}).write_parquet(visits / "year=2024/ward=C/b.parquet")
@@ -210,7 +206,7 @@ def test_a_table_whose_file_changes_while_it_is_read_is_refused(visits: Path) ->
     assert refused.value.cause == "changed while it was read"
 
 
-def test_another_file_in_the_folder_is_other_data_and_a_renamed_folder_of_the_same_rows_is_not(
+def test_fingerprint_changes_with_files_but_not_with_folder_name(
     visits: Path,
 ) -> None:
     store = TableStore(KEY)
@@ -228,7 +224,7 @@ def test_another_file_in_the_folder_is_other_data_and_a_renamed_folder_of_the_sa
 
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "parquet"])
-def test_no_more_than_a_batch_is_held_that_is_not_encoded(
+def test_reader_keeps_one_batch_of_cells_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     path = tmp_path / f"table.{kind}"
@@ -257,7 +253,7 @@ def test_no_more_than_a_batch_is_held_that_is_not_encoded(
     assert sum(heights) == 1000
 
 
-def test_a_column_grows_and_is_one_array_at_the_end() -> None:
+def test_growing_column_concatenates_its_parts() -> None:
     column, parts = (
         GrowingColumn(np.dtype("<u2")),
         [np.arange(size, dtype="<u2") for size in (0, 3, 9000, 1, 4096)],
@@ -270,13 +266,13 @@ def test_a_column_grows_and_is_one_array_at_the_end() -> None:
     assert np.array_equal(found, np.concatenate(parts))
 
 
-def test_a_path_in_no_form_of_an_address_is_refused_without_a_word_of_it() -> None:
+def test_malformed_address_is_refused_without_quoting_it() -> None:
     with pytest.raises(DataError, match=r"^path: no user and no password") as refused:
         check_table(declared("unused.csv"), "postgresql://reader:hunter2@db/clinic/public/visits")
     assert "hunter2" not in str(refused.value)
 
 
-def test_an_owner_checks_a_folder_as_services_read_it(visits: Path) -> None:
+def test_check_reads_folder_like_services(visits: Path) -> None:
     report = check_table(declared(f"{visits}/"))
     assert (report.rows, report.changed, report.left_out) == (5, 2, 0)
     assert report.columns.found == ("x", "year", "ward")

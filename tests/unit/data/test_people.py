@@ -72,7 +72,7 @@ def loaded(rows: Sequence[tuple[str | None, int, str]], contribution: int = 2, k
 @pytest.mark.parametrize(
     ("length", "published"), [(0, "310e0edd47db6f72"), (8, "6224939a79f5f593"), (16, "db9bc2577fcc2a3f")]
 )
-def test_the_hash_is_siphash_as_published(length: int, published: str) -> None:
+def test_siphash_has_published_values(length: int, published: str) -> None:
     def words(data: bytes) -> np.ndarray[tuple[int, int], np.dtype[np.uint64]]:
         return np.frombuffer(data, dtype="<u8").reshape(1, -1).astype(np.uint64)
 
@@ -82,9 +82,10 @@ def test_the_hash_is_siphash_as_published(length: int, published: str) -> None:
 
 @unhurried
 @given(PEOPLE, st.integers(1, 4))
-def test_of_each_person_so_many_rows_count_and_one_persons_rows_choose_nobody_elses(
+def test_chosen_rows_of_person_are_independent_of_others(
     people: dict[str, list[tuple[int, str]]], contribution: int
 ) -> None:
+    """At most the contribution of each person's rows counts; no person's rows change another's choice."""
     whole = counted(loaded(rows_of(people), contribution))
     parts = [counted(loaded([(who, *row) for row in own], contribution)) for who, own in people.items()]
     assert sum(parts, Counter()) == whole
@@ -95,7 +96,7 @@ def test_of_each_person_so_many_rows_count_and_one_persons_rows_choose_nobody_el
 
 @unhurried
 @given(PEOPLE, st.integers(1, 4), st.randoms())
-def test_the_order_of_a_files_rows_makes_no_difference(
+def test_chosen_rows_are_independent_of_row_order(
     people: dict[str, list[tuple[int, str]]], contribution: int, chance: Any
 ) -> None:
     rows = rows_of(people)
@@ -109,7 +110,7 @@ def test_the_order_of_a_files_rows_makes_no_difference(
 
 @unhurried
 @given(PEOPLE, st.integers(1, 4), st.sampled_from(["x <= 1", "y = 'a'", "x = 2 AND y = 'b'", "TRUE", "FALSE"]))
-def test_people_are_counted_by_all_their_rows(
+def test_people_count_uses_all_rows_of_person(
     people: dict[str, list[tuple[int, str]]], contribution: int, text: str
 ) -> None:
     tests: dict[str, Callable[[int, str], bool]] = {
@@ -126,7 +127,7 @@ def test_people_are_counted_by_all_their_rows(
     )
 
 
-def test_a_person_with_ten_thousand_rows_moves_no_count_by_more_than_the_contribution() -> None:
+def test_person_with_many_rows_moves_counts_by_contribution() -> None:
     others = [(f"p{number}", number % 10, "ab"[number % 2]) for number in range(50) for _ in range(3)]
     flood = [("flood", number % 10, "a") for number in range(10_000)]
     for contribution in (1, 7):
@@ -142,7 +143,7 @@ def test_a_person_with_ten_thousand_rows_moves_no_count_by_more_than_the_contrib
         assert having.public_size == without.public_size + 1
 
 
-def test_which_rows_count_is_the_keys_and_the_sources_choice_and_even() -> None:
+def test_chosen_rows_depend_on_key_and_source_and_are_uniform() -> None:
     people = [(f"p{number}", x, "a") for number in range(2000) for x in range(4)]
     found = counted(loaded(people, 1))
     assert found != counted(loaded(people, 1, OTHER))
@@ -152,7 +153,7 @@ def test_which_rows_count_is_the_keys_and_the_sources_choice_and_even() -> None:
     assert all(abs(count - 500) < 155 for count in found.values())
 
 
-def test_equal_rows_of_a_person_are_told_apart() -> None:
+def test_equal_rows_of_person_are_distinct() -> None:
     assert counted(loaded([("ann", 1, "a")] * 5, 3)) == Counter({(1, 0): 3})
     mixed = [counted(loaded([(f"p{n}", 1, "a")] * 9 + [(f"p{n}", 2, "b")], 1)) for n in range(200)]
     # One of ten rows differs, so it is chosen for about a tenth of the people.
@@ -183,19 +184,19 @@ def test_public_size_counts_rows_without_a_name(nobody: str | None, kind: str, t
 
 
 @pytest.mark.parametrize("nobody", [None, "", "  "])
-def test_rows_that_name_nobody_are_left_out(nobody: str | None) -> None:
+def test_rows_without_name_are_left_out(nobody: str | None) -> None:
     table = loaded([("ann", 1, "a"), (nobody, 2, "a"), (nobody, 3, "a")])
     assert counted(table) == Counter({(1, 0): 1})
     assert (table.public_size, table.people_count(parse("TRUE", ATTRIBUTES))) == (3, 1)
 
 
-def test_rows_outside_the_domain_use_up_nothing_of_a_persons_contribution() -> None:
+def test_rows_outside_domain_use_no_contribution() -> None:
     table = loaded([("ann", 77, "a")] * 50 + [("ann", 1, "a"), ("ben", 77, "b")], 1)
     assert counted(table) == Counter({(1, 0): 1})
     assert table.public_size == 2, "neighbours replace whoever the file names"
 
 
-def test_numbers_name_people_as_their_text_does() -> None:
+def test_numeric_names_equal_their_text() -> None:
     def table(names: Sequence[object]) -> PrivateTable:
         cells = {"who": pl.Series(names), "x": pl.Series([1, 2, 3, 4]), "y": pl.Series(["a"] * 4)}
         return PrivateTable.load(source(1), pl.DataFrame(cells), KEY)
@@ -219,7 +220,7 @@ def test_person_has_one_name_in_every_form_of_a_number(tmp_path: Path, kind: str
     assert floats.public_size == 2
 
 
-def test_the_fingerprint_covers_whose_rows_they_are_and_how_many_count() -> None:
+def test_fingerprint_covers_people_and_contribution() -> None:
     rows = [("ann", 1, "a"), ("ann", 2, "a"), ("ben", 1, "a")]
     moved = [("ann", 1, "a"), ("ben", 2, "a"), ("ben", 1, "a")]
     plain = small.source(ATTRIBUTES, "-", "visits")
@@ -235,7 +236,7 @@ def test_the_fingerprint_covers_whose_rows_they_are_and_how_many_count() -> None
         fingerprint(loaded(rows), source(1), KEY)
 
 
-def test_a_table_known_under_an_older_key_has_the_rows_that_the_older_key_chose() -> None:
+def test_table_under_older_key_has_rows_chosen_by_older_key() -> None:
     older, newer = NoiseKey(KEY), NoiseKey(OTHER, (NoiseKey(KEY),))
     people = frame([(f"p{number}", x, "a") for number in range(100) for x in range(4)])
     stores = [TableStore.keyed_by(key) for key in (older, newer, NoiseKey(OTHER))]
@@ -250,7 +251,7 @@ def test_a_table_known_under_an_older_key_has_the_rows_that_the_older_key_chose(
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_a_file_read_in_a_process_of_its_own_gives_the_same_table(kind: str, tmp_path: Path) -> None:
+def test_guarded_reader_gives_same_people_and_rows(kind: str, tmp_path: Path) -> None:
     rows = [(f"p{number % 7}", number % 12, "ab"[number % 2]) for number in range(300)]
     cells = pl.DataFrame({name: list(map(str, column)) for name, column in frame(rows).items()})
     path = tmp_path / f"visits.{kind}"
@@ -269,7 +270,7 @@ def test_a_file_read_in_a_process_of_its_own_gives_the_same_table(kind: str, tmp
     assert refused.value.cause == "larger than SOTTO_TABLE_BYTES"
 
 
-def test_a_contribution_needs_a_person_and_a_person_a_column() -> None:
+def test_contribution_needs_person_and_its_column() -> None:
     with pytest.raises(ValidationError, match="name it in person"):
         source(2, person=None)
     cells: dict[str, list[object]] = {"x": [1], "y": ["a"]}
@@ -281,7 +282,7 @@ def test_a_contribution_needs_a_person_and_a_person_a_column() -> None:
 
 @unhurried
 @given(PEOPLE, st.integers(1, 4), st.integers(1, 7))
-def test_of_how_many_people_rows_are_chosen_at_a_time_makes_no_difference(
+def test_chosen_rows_are_independent_of_block_size(
     people: dict[str, list[tuple[int, str]]], contribution: int, rows: int
 ) -> None:
     whole = loaded(rows_of(people), contribution)
@@ -295,7 +296,7 @@ def test_of_how_many_people_rows_are_chosen_at_a_time_makes_no_difference(
     assert parted.people_count(parse(text, ATTRIBUTES)) == whole.people_count(parse(text, ATTRIBUTES))
 
 
-def test_one_persons_equal_rows_take_what_the_limit_counts(tmp_path: Path) -> None:
+def test_equal_rows_of_one_person_stay_within_memory_limit(tmp_path: Path) -> None:
     """The choice among two million equal rows of one person is made in parts, within the memory that the limit allows."""
     path, count = tmp_path / "visits.parquet", 2_000_000
     pl.select(pl.repeat(1, count).alias("who"), pl.repeat(3, count).alias("x"), y=pl.lit("a")).write_parquet(path)
@@ -312,9 +313,7 @@ def test_one_persons_equal_rows_take_what_the_limit_counts(tmp_path: Path) -> No
     assert grown < count * row_bytes(source(3)) + (32 << 20)
 
 
-def test_people_of_many_batches_and_files_are_the_same_people(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_people_are_the_same_across_batches_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [(name, number % 4, "ab"[number % 2]) for number in range(40) for name in ("ann", "bén", "7", None)]
     whole = frame(rows)
     monkeypatch.setattr(parts_module, "BATCH_ROWS", 7)

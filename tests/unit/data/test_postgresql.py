@@ -91,14 +91,14 @@ def test_view_joins_a_table_of_a_server_to_a_file(clinic: Database, tmp_path: Pa
     assert reader.stamp(declared) == reader.stamp(declared)
 
 
-def test_cells_are_taken_as_from_files(clinic: Database) -> None:
+def test_postgresql_cells_are_read_like_cells_of_files(clinic: Database) -> None:
     fill(clinic, *ROWS)
     rows = reader(f"postgresql://127.0.0.1:{clinic.port}/clinic/public/")(declared(clinic))
     assert sorted(rows_of(rows)) == [(34, 0, 0, 10, 0), (51, 2, 2, 7, 0), (53, 0, 0, 1000, 0), (120, 1, 2, 999, 1)]
     assert rows.file_row_count == len(ROWS)
 
 
-def test_credentials_may_come_from_a_service_file(
+def test_postgresql_credentials_may_come_from_service_file(
     clinic: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(clinic, *ROWS)
@@ -113,7 +113,7 @@ def test_credentials_may_come_from_a_service_file(
     assert rows.file_row_count == len(ROWS)
 
 
-def test_the_order_of_rows_has_no_part_in_the_fingerprint_and_each_row_has(clinic: Database) -> None:
+def test_postgresql_fingerprint_ignores_row_order_only(clinic: Database) -> None:
     store, orders = TableStore(KEY), (ROWS, ROWS[::-1])
     others: list[tuple[str, ...]] = [
         ROWS[1:],
@@ -133,7 +133,7 @@ def test_the_order_of_rows_has_no_part_in_the_fingerprint_and_each_row_has(clini
         assert len(found) == 5
 
 
-def test_a_worker_with_other_rows_than_registered_refuses(clinic: Database) -> None:
+def test_postgresql_table_with_unregistered_rows_is_refused(clinic: Database) -> None:
     fill(clinic, *ROWS)
     registered = TableStore(KEY).fingerprint(declared(clinic, person="who"))
     assert TableStore(KEY).get(declared(clinic, person="who"), registered).public_size == 2 + 3
@@ -142,7 +142,7 @@ def test_a_worker_with_other_rows_than_registered_refuses(clinic: Database) -> N
         TableStore(KEY).get(declared(clinic, person="who"), registered)
 
 
-def test_all_rows_are_of_one_moment(clinic: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postgresql_rows_are_of_one_snapshot(clinic: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(clinic)
     clinic.execute("INSERT INTO visits SELECT NULL, 1, repeat('M', 1), 20, 1, true FROM generate_series(1, 50000)")
     monkeypatch.setattr(postgresql_module, "_BATCH_BYTES", 1 << 16)
@@ -161,7 +161,7 @@ def test_all_rows_are_of_one_moment(clinic: Database, monkeypatch: pytest.Monkey
     assert list(parts) == []
 
 
-def test_a_stamp_stays_until_somebody_commits(clinic: Database) -> None:
+def test_postgresql_stamp_changes_with_commits(clinic: Database) -> None:
     fill(clinic, *ROWS)
     # The server itself commits sometimes, so it suffices if one of several pairs agrees.
     assert any(stamp_of(clinic.address("visits")) == stamp_of(clinic.address("visits")) for _ in range(20))
@@ -172,7 +172,7 @@ def test_a_stamp_stays_until_somebody_commits(clinic: Database) -> None:
     assert (guarded[0], len(guarded)) == (clinic.address("visits"), 3)
 
 
-def test_nothing_is_written_whatever_a_view_does(clinic: Database) -> None:
+def test_postgresql_view_cannot_write(clinic: Database) -> None:
     fill(clinic, *ROWS)
     clinic.execute(
         "CREATE TABLE IF NOT EXISTS marks (at int)",
@@ -186,7 +186,7 @@ def test_nothing_is_written_whatever_a_view_does(clinic: Database) -> None:
     clinic.execute("DO $$ BEGIN IF (SELECT count(*) FROM marks) > 0 THEN RAISE 'written'; END IF; END $$")
 
 
-def test_what_goes_wrong_is_told_by_code_to_the_log_alone(
+def test_postgresql_error_code_is_only_in_log(
     clinic: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fill(clinic, *ROWS)
@@ -213,7 +213,7 @@ def test_what_goes_wrong_is_told_by_code_to_the_log_alone(
     assert asked("visits") == "PostgreSQL was not reached, or refused the login"
 
 
-def test_columns_of_any_name_are_quoted(clinic: Database) -> None:
+def test_postgresql_column_names_are_quoted(clinic: Database) -> None:
     name = 'it\'s "x"; DROP TABLE visits; --'
     clinic.execute("DROP TABLE IF EXISTS odd", f'CREATE TABLE odd ("{name.replace(chr(34), 2 * chr(34))}" int)')
     clinic.execute("INSERT INTO odd VALUES (3)")
@@ -221,7 +221,7 @@ def test_columns_of_any_name_are_quoted(clinic: Database) -> None:
     assert rows.private_codes[name].tolist() == [3]
 
 
-def test_an_owner_checks_a_table_as_services_read_it(clinic: Database) -> None:
+def test_check_reads_postgresql_table(clinic: Database) -> None:
     fill(clinic, *ROWS)
     report = check_table(declared(clinic), person="who")
     assert (report.rows, report.left_out, report.as_declared) == (8, 4, 2)
@@ -229,7 +229,7 @@ def test_an_owner_checks_a_table_as_services_read_it(clinic: Database) -> None:
     assert (report.people.people, report.people.rows_without) == (2, 1)
 
 
-def test_names_are_bound_in_queries_of_the_catalogue(clinic: Database) -> None:
+def test_postgresql_catalog_query_binds_names(clinic: Database) -> None:
     """A table's name is a value of the query for its columns, and no part of the query's text."""
     clinic.execute(
         'DROP TABLE IF EXISTS "o\'brien"',
@@ -241,7 +241,7 @@ def test_names_are_bound_in_queries_of_the_catalogue(clinic: Database) -> None:
     assert list(part.types) == ["age"]
 
 
-def test_a_table_has_the_codes_of_a_parquet_file(clinic: Database, tmp_path: Path) -> None:
+def test_postgresql_table_has_codes_of_parquet_file(clinic: Database, tmp_path: Path) -> None:
     """Nulls, NaN, -0.0, 2^53 + 1, decimals, Unicode forms and zones change no code."""
     cells, parquet = hostile_cells(), tmp_path / "hostile.parquet"
     cells.write_parquet(parquet)
@@ -259,7 +259,7 @@ def test_a_table_has_the_codes_of_a_parquet_file(clinic: Database, tmp_path: Pat
     assert_reads_as_parquet(clinic.address("hostile"), parquet, cells)
 
 
-def test_a_service_refuses_a_role_that_may_change_the_table(clinic: Database) -> None:
+def test_postgresql_role_that_may_write_is_refused_to_services(clinic: Database) -> None:
     """The rights are checked at each reading; a check by the owner may use the owner's role."""
     fill(clinic, *ROWS)
     read = reader(f"postgresql://127.0.0.1:{clinic.port}")
@@ -272,7 +272,7 @@ def test_a_service_refuses_a_role_that_may_change_the_table(clinic: Database) ->
     assert read(declared(clinic)).file_row_count == len(ROWS)
 
 
-def test_a_statement_ends_after_the_reading_time(clinic: Database) -> None:
+def test_postgresql_statement_ends_after_reading_time(clinic: Database) -> None:
     """The server ends a statement by itself, even if the reading process is gone."""
     clinic.execute("CREATE OR REPLACE VIEW slow AS SELECT 1 AS age FROM pg_sleep(60)")
     address = Address.parse_table(clinic.address("slow"))

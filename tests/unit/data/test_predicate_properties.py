@@ -100,14 +100,14 @@ def true_count(table: Rows, said: Said) -> int:
 
 @unhurried
 @given(table=tables, said=predicates)
-def test_a_count_is_that_of_a_row_by_row_evaluation(table: Rows, said: Said) -> None:
+def test_predicate_count_equals_row_by_row_evaluation(table: Rows, said: Said) -> None:
     assume(said.text.count("(") < 14)
     assert load(table).count(parse(said.text, ATTRIBUTES)) == true_count(table, said)
 
 
 @unhurried
 @given(table=tables, flat=flat_predicates)
-def test_not_binds_closer_than_and_which_binds_closer_than_or(
+def test_predicate_precedence_is_not_and_or(
     table: Rows,
     flat: tuple[list[list[tuple[bool, Said]]], str],
 ) -> None:
@@ -118,14 +118,14 @@ def test_not_binds_closer_than_and_which_binds_closer_than_or(
 
 @unhurried
 @given(said=predicates)
-def test_a_double_negation_is_the_same_predicate(said: Said) -> None:
+def test_predicate_double_negation_is_identity(said: Said) -> None:
     assume(said.text.count("(") < 10)
     assert parse(f"NOT (NOT ({said.text}))", ATTRIBUTES) == parse(said.text, ATTRIBUTES)
 
 
 @unhurried
 @given(left=predicates, right=predicates)
-def test_de_morgan_holds_between_equal_trees(left: Said, right: Said) -> None:
+def test_predicate_obeys_de_morgan(left: Said, right: Said) -> None:
     assume((left.text + right.text).count("(") < 10)
     outside = parse(f"NOT (({left.text}) AND ({right.text}))", ATTRIBUTES)
     inside = parse(f"NOT ({left.text}) OR NOT ({right.text})", ATTRIBUTES)
@@ -135,7 +135,7 @@ def test_de_morgan_holds_between_equal_trees(left: Said, right: Said) -> None:
 
 @unhurried
 @given(table=tables, said=predicates)
-def test_a_predicate_and_its_negation_share_all_rows(table: Rows, said: Said) -> None:
+def test_predicate_and_negation_partition_rows(table: Rows, said: Said) -> None:
     assume(said.text.count("(") < 13)
     loaded = load(table)
     yes, no = parse(said.text, ATTRIBUTES), parse(f"NOT ({said.text})", ATTRIBUTES)
@@ -144,7 +144,7 @@ def test_a_predicate_and_its_negation_share_all_rows(table: Rows, said: Said) ->
 
 @unhurried
 @given(table=tables, said=predicates)
-def test_the_cells_of_a_predicate_hold_exactly_the_rows_that_satisfy_it(table: Rows, said: Said) -> None:
+def test_cell_mask_selects_exactly_the_matching_rows(table: Rows, said: Said) -> None:
     assume(said.text.count("(") < 14)
     loaded = load(table)
     predicate = parse(said.text, ATTRIBUTES)
@@ -166,25 +166,25 @@ def assert_parses_or_says_why(text: str) -> None:
 
 @unhurried
 @given(text=st.text(max_size=200))
-def test_any_text_gives_a_predicate_or_a_predicate_error(text: str) -> None:
+def test_parser_returns_predicate_or_error_for_any_text(text: str) -> None:
     assert_parses_or_says_why(text)
 
 
 @unhurried
 @given(text=st.text(alphabet=st.characters(codec=None), max_size=30))
-def test_text_that_no_encoding_can_hold_is_a_predicate_error_too(text: str) -> None:
+def test_parser_returns_error_for_unencodable_text(text: str) -> None:
     assert_parses_or_says_why(text)
 
 
 @unhurried
 @given(scraps=st.lists(st.sampled_from(SQL_SCRAPS), max_size=30), gap=st.sampled_from([" ", ""]))
-def test_any_heap_of_sql_gives_a_predicate_or_a_predicate_error(scraps: list[str], gap: str) -> None:
+def test_parser_returns_predicate_or_error_for_sql_fragments(scraps: list[str], gap: str) -> None:
     assert_parses_or_says_why(gap.join(scraps))
 
 
 @pytest.mark.parametrize("scrap", SQL_SCRAPS)
 @pytest.mark.parametrize("times", [20, 500])
-def test_repetition_is_no_way_to_exhaust_the_parser(scrap: str, times: int) -> None:
+def test_parser_survives_repetition(scrap: str, times: int) -> None:
     for gap in ("", " "):
         assert_parses_or_says_why((scrap + gap) * times)
         assert_parses_or_says_why("age = " + (scrap + gap) * times + "1")

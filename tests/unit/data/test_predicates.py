@@ -56,14 +56,14 @@ def ages(*cuts: int) -> Codes:
         ("age = 1e1", ages(10, 11)),
     ],
 )
-def test_a_comparison_with_integers_is_exact_arithmetic(text: str, expected: Codes) -> None:
+def test_integer_comparison_is_exact(text: str, expected: Codes) -> None:
     assert read(text) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["age = 64.5", "age < -3", "age > 100", "age BETWEEN 9 AND 8", "age = 1e30", "age < 0"]
 )
-def test_what_no_declared_value_satisfies_is_false(text: str) -> None:
+def test_unsatisfiable_comparison_is_false(text: str) -> None:
     assert read(text) == FALSE
     assert read(f"NOT {text}") == TRUE
 
@@ -81,7 +81,7 @@ def test_bins_are_compared_with_their_edges(text: str, cuts: tuple[int, ...]) ->
     assert read(text) == Codes("height", 3, cuts)
 
 
-def test_the_closed_last_edge_can_be_told_from_above_alone() -> None:
+def test_closed_last_edge_is_compared_from_above_only() -> None:
     assert read("height <= 2") == TRUE
     assert read("height > 2.0") == FALSE
     assert read("height >= 0") == TRUE
@@ -92,11 +92,11 @@ def test_the_closed_last_edge_can_be_told_from_above_alone() -> None:
 @pytest.mark.parametrize(
     "text", ["height <= 1.5", "height > 0.1", "height = 0.1", "height IN (0.1)", "height BETWEEN 0 AND 1.5"]
 )
-def test_what_bins_cannot_tell_is_refused_with_what_they_can(text: str) -> None:
+def test_comparison_within_bin_is_refused_with_alternatives(text: str) -> None:
     assert "use < or >= with an edge" in refusal(text)
 
 
-def test_a_number_that_is_no_edge_is_refused_with_the_nearest_edges() -> None:
+def test_number_between_edges_is_refused_with_nearest_edges() -> None:
     assert refusal("height < 1") == "character 10: a number is not a bin edge of 'height'; use 0.1 or 1.5"
 
 
@@ -112,18 +112,18 @@ def test_a_number_that_is_no_edge_is_refused_with_the_nearest_edges() -> None:
         "30<=AGE and\n\t'M' = \"SEX\"",
     ],
 )
-def test_ways_of_writing_one_predicate_give_one_tree(text: str) -> None:
+def test_equivalent_texts_give_equal_trees(text: str) -> None:
     assert read(text) == AllOf((ages(30, 101), Codes("sex", 2, (1, 2))))
     assert hash(read(text)) == hash(read("age >= 30 AND sex = 'M'"))
 
 
-def test_names_match_exactly_or_else_by_case_if_that_is_unique() -> None:
+def test_names_match_exactly_or_by_unique_case() -> None:
     assert read("Zip = 1") != read("ZIP = 1")
     assert read("SEX = 'F' AND \"Education-NUM\" = 3") == read("sex = 'F' AND \"education-num\" = 3")
     assert "character 1: no declared attribute has this name" in refusal("zip = 1")
 
 
-def test_an_attribute_may_have_a_name_that_sql_keeps_for_itself() -> None:
+def test_attribute_may_have_reserved_name() -> None:
     assert read("date = 3") == read('"date" = 3') == Codes("date", 10, (3, 4))
     assert "function" in refusal("date(3) = 3")
     assert "character 1: this word or sign is not allowed" in refusal("E'date' = 3")
@@ -212,11 +212,11 @@ def test_an_attribute_may_have_a_name_that_sql_keeps_for_itself() -> None:
         ("\ud800", "cannot be read"),
     ],
 )
-def test_everything_else_is_refused_by_name(text: str, named: str) -> None:
+def test_unsupported_syntax_is_refused_by_name(text: str, named: str) -> None:
     assert named in refusal(text)
 
 
-def test_a_value_that_looks_like_a_declared_one_is_told_in_what_it_differs() -> None:
+def test_similar_value_is_refused_with_difference() -> None:
     with pytest.raises(PredicateError) as refused:
         parse("ward = 'Pa\u0308diatrie'", {"ward": Categories(values=("Pädiatrie", "Pa"))})
     assert (
@@ -225,13 +225,13 @@ def test_a_value_that_looks_like_a_declared_one_is_told_in_what_it_differs() -> 
     )
 
 
-def test_a_huge_exponent_costs_nothing() -> None:
+def test_huge_exponent_is_evaluated_cheaply() -> None:
     assert read("age >= 0e999999999999") == TRUE
     refusal("age >= 1e999999999999")
     refusal("age >= 1e99999999999999999999999999")
 
 
-def test_nesting_is_bounded_whatever_the_stack_holds() -> None:
+def test_nesting_is_limited_for_any_stack() -> None:
     assert read("(" * MAX_NESTING + "age = 1" + ")" * MAX_NESTING) == ages(1, 2)
     assert read("NOT " * MAX_NESTING + "age = 1") == ages(1, 2)
     for text in (
@@ -244,7 +244,7 @@ def test_nesting_is_bounded_whatever_the_stack_holds() -> None:
     assert "nests deeper" in refusal("age = " + "- " * 500 + "1")
 
 
-def test_the_deepest_predicate_leaves_half_the_stack_to_others() -> None:
+def test_deepest_predicate_uses_half_of_stack() -> None:
     deepest = "(" * MAX_NESTING + "age = 1" + ")" * MAX_NESTING
     used = 0
     frame = sys._getframe()
@@ -258,7 +258,7 @@ def test_the_deepest_predicate_leaves_half_the_stack_to_others() -> None:
         sys.setrecursionlimit(limit)
 
 
-def test_a_stack_that_is_full_is_a_predicate_error() -> None:
+def test_full_stack_raises_predicate_error() -> None:
     assert "cannot be read" in refusal("age BETWEEN 1 AND NOT " * 80 + "TRUE")
 
 
@@ -267,7 +267,7 @@ def test_wide_predicates_do_not_nest() -> None:
     assert read(" AND ".join(["NOT age = 1"] * 120)) == read("age <> 1")
 
 
-def test_lengths_are_bounded() -> None:
+def test_predicate_lengths_are_limited() -> None:
     assert str(MAX_PREDICATE_LENGTH) in refusal("age = 1" + " " * MAX_PREDICATE_LENGTH)
     assert str(MAX_TOKENS) in refusal("(" + "1," * (MAX_TOKENS // 2) + "1) =")
     most = ",".join(["1"] * MAX_LIST_LENGTH)
@@ -298,7 +298,7 @@ def test_long_names_and_literals_are_cut_in_messages() -> None:
         ("sex IN (TRUE)", "not TRUE; put a category in single quotes; declared are 'F', 'M'"),
     ],
 )
-def test_a_predicate_of_another_dialect_is_refused_with_how_it_is_written(text: str, remedy: str) -> None:
+def test_other_dialect_is_refused_with_accepted_form(text: str, remedy: str) -> None:
     """Other dialects' quotes, numbers, truth values and nulls are refused with the accepted form."""
     with pytest.raises(PredicateError) as refused:
         parse(text, {**ATTRIBUTES, "flag": Categories(values=("true", "False"))})

@@ -29,7 +29,7 @@ from tests.unit.data.guarded import AGE, MIB, cause, reader
 from tests.unit.data.small import ATTRIBUTES, source
 
 
-def test_a_file_within_the_roots_is_read_as_without_a_process_of_its_own() -> None:
+def test_guarded_reader_equals_direct_reading() -> None:
     declared = adult_source(epsilon=1.0)
     guarded, plain = reader(ADULT_PATH.parent)(declared), PrivateTable.load(declared)
     assert guarded.file_row_count == plain.public_size == 48_842
@@ -39,7 +39,7 @@ def test_a_file_within_the_roots_is_read_as_without_a_process_of_its_own() -> No
         assert np.array_equal(guarded.private_codes[name], column)
 
 
-def test_rows_left_out_and_empty_tables_come_back_as_they_are(tmp_path: Path) -> None:
+def test_guarded_reader_keeps_omitted_rows_and_empty_tables(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     header = ",".join(ATTRIBUTES)
     for rows, kept in ((["18,1,F,DE,1,1", "18,9,F,DE,1,1", ",,,,,"], 1), ([], 0)):
@@ -48,7 +48,7 @@ def test_rows_left_out_and_empty_tables_come_back_as_they_are(tmp_path: Path) ->
         assert (table.private_row_count, table.file_row_count) == (kept, len(rows))
 
 
-def test_only_regular_files_within_the_roots_are_opened(tmp_path: Path) -> None:
+def test_guarded_reader_opens_only_regular_files_within_roots(tmp_path: Path) -> None:
     inside, outside = tmp_path / "tables", tmp_path / "elsewhere"
     for folder in (inside, outside):
         folder.mkdir()
@@ -100,7 +100,7 @@ def _wide_parquet(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "make"), [("a.csv.gz", _zipped_csv), ("b.csv.gz", _long_cell), ("c.parquet", _wide_parquet)]
 )
-def test_a_small_file_that_unfolds_into_much_ends_its_own_process_alone(
+def test_compressed_bomb_ends_only_its_reading_process(
     tmp_path: Path, name: str, make: Callable[[Path], None]
 ) -> None:
     path = tmp_path / name
@@ -112,7 +112,7 @@ def test_a_small_file_that_unfolds_into_much_ends_its_own_process_alone(
     assert grown < 64 * MIB
 
 
-def test_a_file_that_says_it_holds_too_many_rows_is_not_unfolded(tmp_path: Path) -> None:
+def test_file_with_too_many_rows_is_not_decompressed(tmp_path: Path) -> None:
     path = tmp_path / "people.parquet"
     pl.DataFrame({"age": pl.repeat(1, 9 * MIB, dtype=pl.Int64, eager=True)}).write_parquet(path)
     assert path.stat().st_size < MIB
@@ -142,7 +142,7 @@ def test_table_of_equal_rows_takes_its_codes_once(tmp_path: Path) -> None:
     assert grown < 1.8 * 50_000_000
 
 
-def test_a_table_is_read_within_lower_limits_that_the_service_was_started_with(tmp_path: Path) -> None:
+def test_guarded_reader_works_within_lower_process_limits(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_text("age\n1\n")
     program = (
@@ -155,7 +155,7 @@ def test_a_table_is_read_within_lower_limits_that_the_service_was_started_with(t
     assert done.stdout.strip() == "1"
 
 
-def test_a_file_larger_than_may_be_read_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_above_reading_limit_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "people.csv"
     path.write_bytes(b"age\n" + b"1\n" * MIB)
     monkeypatch.delattr(subprocess, "Popen")
@@ -164,7 +164,7 @@ def test_a_file_larger_than_may_be_read_is_not_opened(tmp_path: Path, monkeypatc
     )
 
 
-def test_more_rows_than_a_service_may_hold_are_refused(tmp_path: Path) -> None:
+def test_table_above_memory_limit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_bytes(b"age\n" + b"1\n" * 3 * MIB)
     roomy, narrow = (reader(tmp_path, table=size, reading=1 << 30) for size in (3 * MIB, 3 * MIB - 1))
@@ -173,7 +173,7 @@ def test_more_rows_than_a_service_may_hold_are_refused(tmp_path: Path) -> None:
     assert found == "larger than SOTTO_TABLE_BYTES"
 
 
-def test_the_reading_process_gets_none_of_the_services_secrets_and_nothing_from_its_folder(
+def test_reading_process_gets_no_secrets_and_no_local_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[dict[str, str]] = []
@@ -192,7 +192,7 @@ def test_the_reading_process_gets_none_of_the_services_secrets_and_nothing_from_
     assert [name for environment in given for name in environment if name.startswith("SOTTO_")] == []
 
 
-def test_credentials_reach_only_the_process_that_reads_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_process_gets_credentials_of_its_address_only(monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = {"SOTTO_NOISE_KEY", "AWS_SECRET_ACCESS_KEY", "PGPASSFILE", "HTTPS_PROXY", "HOME", "KUBERNETES_TOKEN"}
     for name in secrets:
         monkeypatch.setenv(name, "secret")
@@ -205,7 +205,7 @@ def test_credentials_reach_only_the_process_that_reads_by_them(monkeypatch: pyte
     assert given("postgresql://db/clinic/public/people") == {"PGPASSFILE", "HOME"}
 
 
-def test_drivers_are_imported_by_nothing_but_an_address_that_takes_them() -> None:
+def test_drivers_are_imported_only_for_their_addresses() -> None:
     program = (
         "import sys; import stream.tables, stream.services.runner, stream.tables.readers.reading_process, stream.tables.readers.reading_protocol; "
         "print(sorted({'boto3', 'botocore', 'adbc_driver_manager', 'adbc_driver_postgresql', 'pyarrow'} & set(sys.modules)))"
@@ -221,7 +221,7 @@ def test_drivers_are_imported_by_nothing_but_an_address_that_takes_them() -> Non
         ("postgresql://db/clinic/public/a", "adbc_driver_postgresql", "postgresql"),
     ],
 )
-def test_a_driver_that_is_not_installed_is_named_with_its_extra(
+def test_missing_driver_is_named_with_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, package: str, extra: str
 ) -> None:
     (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('none', name='{package}')")
@@ -231,14 +231,14 @@ def test_a_driver_that_is_not_installed_is_named_with_its_extra(
     assert found == f"{package} is not installed; run: pip install 'sotto-dp[{extra}]'"
 
 
-def test_a_missing_column_is_told_by_its_declared_name(tmp_path: Path) -> None:
+def test_missing_column_is_named_as_declared(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text("name\nAlice\n")
     with pytest.raises(DataError, match="no column 'age'") as refused:
         reader(tmp_path)(source(AGE, path=str(tmp_path / "people.csv")))
     assert "Alice" not in str(refused.value)
 
 
-def test_callers_learn_causes_only_where_the_deployment_says_so(tmp_path: Path) -> None:
+def test_refusal_has_cause_only_if_deployment_reveals_causes(tmp_path: Path) -> None:
     """The refusal of a table is one sentence for all causes, unless ``reveals_causes`` is set: then it names cause and remedy."""
     inside = tmp_path / "tables"
     inside.mkdir()
@@ -285,7 +285,7 @@ def test_file_of_a_folder_is_named_but_not_to_callers(tmp_path: Path) -> None:
     assert logged[0]["file"] == "2/people.csv"
 
 
-def test_a_column_of_another_type_is_told_by_the_types_name_alone(tmp_path: Path) -> None:
+def test_column_of_unreadable_type_is_refused_by_type_name(tmp_path: Path) -> None:
     path = tmp_path / "people.parquet"
     pl.DataFrame({"age": [{"Alice": 34}]}).write_parquet(path)
     for domain, wanted in (
@@ -297,13 +297,13 @@ def test_a_column_of_another_type_is_told_by_the_types_name_alone(tmp_path: Path
         assert str(refused.value) == f"column 'age' has type Struct, not {wanted}"
 
 
-def test_folders_are_separated_as_in_path() -> None:
+def test_reading_limits_split_folders_like_path() -> None:
     limits = ReadingLimits.parse(f"/a{os.pathsep}{os.pathsep}/b", table_bytes=1, reading_bytes=1, seconds=1.0)
     assert limits.roots == (Path("/a"), Path("/b"))
     assert ReadingLimits.parse("", table_bytes=1, reading_bytes=1, seconds=1.0).roots == ()
 
 
-def test_categories_survive_the_way(tmp_path: Path) -> None:
+def test_guarded_reader_keeps_categories(tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text("x\nä\n\n?\n")
     declared: TableSource = source(
         {"x": Categories(values=("ä", "?"), other="?")}, path=str(tmp_path / "people.csv")

@@ -46,7 +46,7 @@ def test_folders_and_addresses_are_separated_by_colons() -> None:
         "postgresql://db:5432:6432",
     ],
 )
-def test_what_may_belong_to_an_address_or_not_is_refused(text: str) -> None:
+def test_ambiguous_roots_are_refused(text: str) -> None:
     with pytest.raises(DataError, match=r"^SOTTO_TABLE_ROOTS: "):
         parse_roots(text)
 
@@ -63,7 +63,7 @@ def test_what_may_belong_to_an_address_or_not_is_refused(text: str) -> None:
         "/a:postgresql://db/hunter2?sslmode=disable",
     ],
 )
-def test_a_root_in_no_form_of_an_address_is_refused_without_a_word_of_it(text: str) -> None:
+def test_malformed_root_is_refused_without_quoting_it(text: str) -> None:
     with pytest.raises(DataError, match=r"^SOTTO_TABLE_ROOTS: ") as refused:
         parse_roots(text)
     assert "hunter2" not in str(refused.value)

@@ -34,7 +34,7 @@ def make_database(folder: Path, *statements: str) -> str:
     return f"{file}/main"
 
 
-def test_a_duckdb_table_has_the_codes_of_a_parquet_file(tmp_path: Path) -> None:
+def test_duckdb_table_has_codes_of_parquet_file(tmp_path: Path) -> None:
     """Nulls, NaN, -0.0, 2^53 + 1, decimals, Unicode forms, zones and empty partitions change no code."""
     cells, parquet = hostile_cells(), tmp_path / "hostile.parquet"
     cells.write_parquet(parquet)
@@ -48,7 +48,7 @@ def test_a_duckdb_table_has_the_codes_of_a_parquet_file(tmp_path: Path) -> None:
         assert_reads_as_parquet(f"{place}/{name}", parquet, cells)
 
 
-def test_a_service_reads_a_duckdb_file_in_a_confined_process(tmp_path: Path) -> None:
+def test_duckdb_file_is_read_in_confined_process(tmp_path: Path) -> None:
     """A view cannot read other files, and a refusal has no text of the engine."""
     (tmp_path / "secret.csv").write_text("age\n7\n")
     place = make_database(
@@ -68,7 +68,7 @@ def test_a_service_reads_a_duckdb_file_in_a_confined_process(tmp_path: Path) -> 
     )
 
 
-def test_a_duckdb_file_with_a_log_is_refused(tmp_path: Path) -> None:
+def test_duckdb_file_with_log_is_refused(tmp_path: Path) -> None:
     """The stamp is that of the file, so rows that are only in the log would be overlooked."""
     place = make_database(tmp_path, "CREATE TABLE visits AS SELECT 34 AS age")
     (tmp_path / "clinic.duckdb.wal").write_bytes(b"")
@@ -77,7 +77,7 @@ def test_a_duckdb_file_with_a_log_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP", "TIMESTAMP_NS", "DATE"])
-def test_no_time_makes_a_read_fail(tmp_path: Path, kind: str) -> None:
+def test_duckdb_reads_every_time_without_error(tmp_path: Path, kind: str) -> None:
     """Each cell of a column of times is read, even a time in the far future, because a refusal would reveal something about one row."""
     latest = "2200-01-01" if kind == "TIMESTAMP_NS" else "3000-01-01"
     cells = ", ".join(f"('{cell}'::{kind})" for cell in ("2020-01-01", latest, "infinity"))
@@ -88,7 +88,7 @@ def test_no_time_makes_a_read_fail(tmp_path: Path, kind: str) -> None:
     assert len(codes) == 3
 
 
-def test_an_owner_checks_a_duckdb_table(tmp_path: Path) -> None:
+def test_check_reads_duckdb_table(tmp_path: Path) -> None:
     """The check reads a table of a database like files."""
     place = make_database(tmp_path, "CREATE TABLE visits AS SELECT unnest([34, 200, NULL]) AS age")
     report = check_table(source(AGE, path=f"{place}/visits"))
@@ -109,7 +109,7 @@ STATEMENTS = dict(
 
 
 @pytest.mark.parametrize("dialect", STATEMENTS)
-def test_a_statement_selects_only_the_declared_columns(dialect: str) -> None:
+def test_statement_selects_only_declared_columns(dialect: str) -> None:
     """Names are quoted as each dialect does; whole decimals and ids are read as text."""
     compiler: Any = getattr(compilers, f"{dialect}Compiler")()
     table = ibis.table(
@@ -129,9 +129,7 @@ def test_columns_of_other_types_are_refused_by_name() -> None:
     assert found == {"a": "List", "b": "Binary", "s": "Struct", "t": "Time", "big": "String"}
 
 
-def test_a_secret_comes_from_a_variable_or_an_owner_only_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secret_comes_from_variable_or_owner_only_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """NAME_FILE takes precedence over NAME."""
     monkeypatch.setenv("TRINO_PASSWORD", "in-the-environment")
     assert server_tables._read_setting("TRINO_PASSWORD") == "in-the-environment"
@@ -141,9 +139,7 @@ def test_a_secret_comes_from_a_variable_or_an_owner_only_file(
     assert server_tables._read_setting("TRINO_PASSWORD") == "in-a-file"
 
 
-def test_a_secret_file_that_others_may_read_is_named_as_the_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secret_file_that_others_may_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log says what to change, and has no secret."""
     pytest.importorskip("clickhouse_connect", reason="clickhouse-connect, the extra clickhouse, is not installed")
     (tmp_path / "password").write_text("in-a-file\n")
@@ -156,7 +152,7 @@ def test_a_secret_file_that_others_may_read_is_named_as_the_cause(
 
 
 @pytest.mark.parametrize("scheme", server_tables.SERVER_KINDS)
-def test_a_missing_driver_names_the_extra(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_driver_names_extra(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra of a server has the name of its scheme."""
     [package, *_] = server_tables.SERVER_KINDS[scheme].driver.split(".")
     monkeypatch.setitem(sys.modules, package, None)

@@ -56,7 +56,7 @@ def said(parser: PredicateParser, text: str) -> object:
 
 
 @given(asked=st.lists(texts, min_size=1, max_size=8))
-def test_what_was_read_before_changes_nothing(asked: list[str]) -> None:
+def test_shared_parser_gives_results_of_new_parser(asked: list[str]) -> None:
     for text in asked:
         assert said(_shared, text) == said(PredicateParser(ATTRIBUTES), text)
         if (ranges := _shared.ranges(text)) is not None:
@@ -72,7 +72,7 @@ def test_what_was_read_before_changes_nothing(asked: list[str]) -> None:
         ("age > 6 AND age <= 20", "age > 30 AND age <= 32"),
     ],
 )
-def test_a_shape_is_parsed_once(first: str, then: str) -> None:
+def test_parser_reuses_known_shape(first: str, then: str) -> None:
     parser = PredicateParser(ATTRIBUTES)
     assert parser.ranges(then) is None
     parser.parse(first)
@@ -80,13 +80,13 @@ def test_a_shape_is_parsed_once(first: str, then: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["age BETWEEN 30 AND 20", "age > 39 AND age < 7", "age = 3 OR age = 7"])
-def test_what_no_ranges_say_is_left_to_the_parser(text: str) -> None:
+def test_parser_has_no_ranges_for_other_shapes(text: str) -> None:
     parser = PredicateParser(ATTRIBUTES)
     parser.parse(text)
     assert parser.ranges(text) is None
 
 
-def test_an_attribute_is_found_by_its_name_alone() -> None:
+def test_parser_matches_attribute_of_shape_exactly() -> None:
     parser = PredicateParser(ATTRIBUTES)
     parser.parse("age = 20")
     with pytest.raises(PredicateError, match="no declared attribute"):

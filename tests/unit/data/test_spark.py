@@ -36,7 +36,7 @@ def reader(spark: str) -> GuardedReader:
     )
 
 
-def test_a_delta_table_has_the_codes_of_a_parquet_file(spark: str, session: Any, tmp_path: Path) -> None:
+def test_spark_delta_table_has_codes_of_parquet_file(spark: str, session: Any, tmp_path: Path) -> None:
     """So has an earlier version of it after its rows have changed, also with empty partitions."""
     cells, parquet = hostile_cells(), tmp_path / "hostile.parquet"
     cells.write_parquet(parquet)
@@ -50,7 +50,7 @@ def test_a_delta_table_has_the_codes_of_a_parquet_file(spark: str, session: Any,
     assert_reads_as_parquet(f"{path}@0", parquet, cells, read=read.read, stamp=read.stamp)
 
 
-def test_a_refusal_has_a_code_of_spark_and_no_text(spark: str, session: Any) -> None:
+def test_spark_refusal_has_error_code_without_text(spark: str, session: Any) -> None:
     """Clients cannot distinguish a missing table, a deleted version and a failing cell."""
     session.sql("DROP TABLE IF EXISTS ages")
     session.sql("CREATE TABLE ages USING delta AS SELECT 34 AS age")
@@ -69,14 +69,14 @@ def test_a_refusal_has_a_code_of_spark_and_no_text(spark: str, session: Any) -> 
     )
 
 
-def test_columns_of_a_server_are_proposed(spark: str, session: Any) -> None:
+def test_spark_columns_are_proposed(spark: str, session: Any) -> None:
     """A proposal has names and types; instants have the type with a zone."""
     session.sql("CREATE OR REPLACE VIEW typed AS SELECT 1 AS age, current_timestamp() AS seen, array(1) AS list")
     found = reader(spark).columns(f"spark://{spark}/spark_catalog/default/typed")
     assert [(one.name, one.kind) for one in found] == [("age", "Int32"), ("seen", "Datetime"), ("list", "List")]
 
 
-def test_the_example_counts_a_version_of_a_delta_table(spark: str) -> None:
+def test_spark_example_counts_version_of_delta_table(spark: str) -> None:
     """The report's number of visits is near the truth, also after other rows were added."""
     spark_delta.write_visits(spark)
     text = spark_delta.report(spark)

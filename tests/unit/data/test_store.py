@@ -34,14 +34,15 @@ def digest(
     return fingerprint(PrivateTable.load(declared, {"x": x, "y": y}), declared, key)
 
 
-def test_equal_data_has_an_equal_fingerprint_of_64_hexadecimal_digits() -> None:
+def test_fingerprint_of_equal_data_is_equal() -> None:
+    """It has 64 hexadecimal digits."""
     assert digest() == digest()
     assert len(bytes.fromhex(digest())) == 32
     reordered = dict(reversed(ATTRIBUTES.items()))
     assert digest(reordered) == digest()
 
 
-def test_a_fingerprint_stays_what_it_was_registered_as() -> None:
+def test_fingerprint_is_stable() -> None:
     assert digest() == "d473e6aae93dda7a16dd53835a1147d1a14ffb4da1590a4d0aa9d74708ce8020"
 
 
@@ -60,12 +61,12 @@ def test_a_fingerprint_stays_what_it_was_registered_as() -> None:
         digest({"x": ATTRIBUTES["x"]}),
     ],
 )
-def test_one_cell_the_key_the_name_or_the_schema_changes_the_fingerprint(other: str) -> None:
+def test_fingerprint_changes_with_cell_key_name_and_schema(other: str) -> None:
     assert other != digest()
 
 
 @pytest.mark.parametrize("path", ["table.csv", "postgresql://db/clinic/public/visits"])
-def test_where_the_number_of_rows_is_public_the_fingerprint_covers_those_that_are_left_out(path: str) -> None:
+def test_fingerprint_covers_omitted_rows_if_size_is_public(path: str) -> None:
     rule: dict[str, Domain] = {"x": Integers(minimum=0, maximum=9)}
     private = source(rule, path=path)
     public = private.model_copy(update={"neighbors": "replace"})
@@ -78,7 +79,7 @@ def test_where_the_number_of_rows_is_public_the_fingerprint_covers_those_that_ar
     assert digests(private) == [digests(public)[0]] * 3
 
 
-def test_a_file_of_another_public_number_of_rows_is_other_data_than_registered(tmp_path: Path) -> None:
+def test_store_refuses_other_public_number_of_rows(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("x,y\n1,a\n")
     declared = source(ATTRIBUTES, path, neighbors="replace")
@@ -88,13 +89,13 @@ def test_a_file_of_another_public_number_of_rows_is_other_data_than_registered(t
         TableStore(KEY).get(declared, registered)
 
 
-def test_a_fingerprint_is_refused_for_a_table_of_another_schema() -> None:
+def test_fingerprint_refuses_table_of_other_schema() -> None:
     table = PrivateTable.load(SOURCE, COLUMNS)
     with pytest.raises(DataError, match="not encoded for source"):
         fingerprint(table, source({"x": ATTRIBUTES["x"]}), KEY)
 
 
-def test_many_streams_share_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_loads_table_once_for_many_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[str] = []
 
     def count_loads(source: TableSource, frame: Frame | None = None) -> Rows:
@@ -111,7 +112,7 @@ def test_many_streams_share_one_load(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loads == ["small"]
 
 
-def test_other_data_than_registered_is_refused_without_saying_how_it_differs() -> None:
+def test_store_refuses_unregistered_data_without_difference() -> None:
     store = TableStore(KEY, overrides={"small": COLUMNS})
     registered = store.fingerprint(SOURCE)
     store.put("small", {**COLUMNS, "x": [1, 2, 4]})
@@ -123,7 +124,7 @@ def test_other_data_than_registered_is_refused_without_saying_how_it_differs() -
     assert fresh.get(SOURCE, store.fingerprint(SOURCE)).private_row_count == 3
 
 
-def test_a_file_that_changes_leaves_the_registered_table_to_those_who_hold_it(tmp_path: Path) -> None:
+def test_store_keeps_registered_table_after_file_change(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text("x,y\n1,a\n")
     declared = source(ATTRIBUTES, path=str(path))
@@ -142,7 +143,7 @@ def test_a_file_that_changes_leaves_the_registered_table_to_those_who_hold_it(tm
     assert TableStore(KEY).get(declared, before).private_row_count == 1
 
 
-def test_of_many_versions_the_last_is_kept_and_an_earlier_one_while_it_is_held(tmp_path: Path) -> None:
+def test_store_keeps_latest_and_referenced_versions(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     declared, store, held = source(ATTRIBUTES, path=str(path)), TableStore(KEY), []
     versions = []
@@ -178,7 +179,7 @@ def test_store_that_keeps_nothing_releases_tables_and_knows_fingerprints(tmp_pat
     assert store.fingerprint(declared) != made[0]
 
 
-def test_a_source_under_a_known_name_with_another_schema_is_another_table() -> None:
+def test_store_separates_tables_of_different_schemas() -> None:
     store = TableStore(KEY, overrides={"small": COLUMNS})
     first = store.get(SOURCE, store.fingerprint(SOURCE))
     narrower = source({"x": ATTRIBUTES["x"]})
@@ -187,7 +188,7 @@ def test_a_source_under_a_known_name_with_another_schema_is_another_table() -> N
         store.get(narrower, fingerprint(first, SOURCE, KEY))
 
 
-def test_a_missing_file_is_refused_until_it_is_there(tmp_path: Path) -> None:
+def test_store_reads_missing_file_once_it_exists(tmp_path: Path) -> None:
     store, path = TableStore(KEY), tmp_path / "table.csv"
     with pytest.raises(UnreadableError):
         store.get(source(ATTRIBUTES, path=str(path)))
@@ -195,7 +196,7 @@ def test_a_missing_file_is_refused_until_it_is_there(tmp_path: Path) -> None:
     assert store.get(source(ATTRIBUTES, path=str(path))).private_row_count == 1
 
 
-def test_a_file_that_could_not_be_read_is_not_read_again_before_it_changes(tmp_path: Path) -> None:
+def test_store_rereads_unreadable_file_only_after_change(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     path.write_bytes(b"a bomb")
     reads: list[str] = []
@@ -214,7 +215,7 @@ def test_a_file_that_could_not_be_read_is_not_read_again_before_it_changes(tmp_p
     assert len(reads) == 2
 
 
-def test_while_one_table_is_read_another_can_be_had(tmp_path: Path) -> None:
+def test_store_returns_table_while_another_is_read(tmp_path: Path) -> None:
     for name in ("slow", "quick"):
         pl.DataFrame(COLUMNS).write_parquet(tmp_path / f"{name}.parquet")
     slow, quick = (source(ATTRIBUTES, tmp_path / f"{name}.parquet", name) for name in ("slow", "quick"))
@@ -235,7 +236,7 @@ def test_while_one_table_is_read_another_can_be_had(tmp_path: Path) -> None:
         assert waiting.result(60).private_row_count == 3
 
 
-def test_a_predicate_is_parsed_once_for_each_schema() -> None:
+def test_store_parses_predicate_once_per_schema() -> None:
     store = TableStore(KEY)
     first = store.predicate(SOURCE, "x = 1")
     assert store.predicate(SOURCE, "x = 1") is first
@@ -245,7 +246,7 @@ def test_a_predicate_is_parsed_once_for_each_schema() -> None:
     assert store.predicate(SOURCE, "x = 1") == first
 
 
-def test_a_refused_predicate_is_refused_again_in_the_same_words() -> None:
+def test_store_repeats_refusal_of_predicate() -> None:
     store = TableStore(KEY)
     messages = []
     for _ in range(2):

@@ -48,7 +48,7 @@ def codes(domain: Domain, cells: Sequence[object] | pl.Series) -> list[int]:
         (OPEN, ["a", None, "", "c", 3, object(), "b"], [0, 1, 1, 1, 1, 1, 2]),
     ],
 )
-def test_each_cell_is_read_by_the_declared_rule(domain: Domain, cells: list[object], expected: list[int]) -> None:
+def test_cell_is_read_by_declared_rule(domain: Domain, cells: list[object], expected: list[int]) -> None:
     assert codes(domain, cells) == expected
 
 
@@ -67,9 +67,7 @@ def test_each_cell_is_read_by_the_declared_rule(domain: Domain, cells: list[obje
         (OPEN, pl.Series([None, None]), [1, 1]),
     ],
 )
-def test_typed_columns_are_read_as_their_text_would_be(
-    domain: Domain, series: pl.Series, expected: list[int]
-) -> None:
+def test_typed_column_is_read_like_its_text(domain: Domain, series: pl.Series, expected: list[int]) -> None:
     assert codes(domain, series) == expected
 
 
@@ -95,16 +93,14 @@ def test_float32_is_read_by_its_shortest_decimal(tmp_path: Path, suffix: str) ->
         (pl.Series([b"1"]), "Binary"),
     ],
 )
-def test_a_column_of_another_type_is_refused_by_the_types_name_alone(
-    domain: Domain, series: pl.Series, told: str
-) -> None:
+def test_column_of_unreadable_type_is_refused_by_type_name(domain: Domain, series: pl.Series, told: str) -> None:
     with pytest.raises(
         DataError, match=rf"^column 'x' has type {told}, not [a-z ,]*or booleans; write it as [a-z]*$"
     ):
         codes(domain, series)
 
 
-def test_a_row_left_out_by_one_attribute_is_left_out_of_all() -> None:
+def test_row_omitted_by_one_attribute_is_omitted_entirely() -> None:
     table = PrivateTable.load(source({"x": CLAMP, "y": REJECT}), {"x": [1, 2, 3], "y": [1, 99, 3]})
     assert table.private_row_count == 2
     assert table.private_codes["x"].tolist() == [1, 3]
@@ -114,7 +110,7 @@ def test_a_row_left_out_by_one_attribute_is_left_out_of_all() -> None:
     ("size", "width"),
     [(1, 1), (256, 1), (257, 2), (65_536, 2), (65_537, 4), (1 << 20, 4)],
 )
-def test_domains_of_every_size_keep_their_last_value(size: int, width: int) -> None:
+def test_domain_of_any_size_keeps_its_last_value(size: int, width: int) -> None:
     domain = Integers(minimum=5, maximum=size + 4)
     table = PrivateTable.load(source({"x": domain}), {"x": [size + 4, size + 4, 5]})
     assert table.private_codes["x"].itemsize == width
@@ -122,14 +118,14 @@ def test_domains_of_every_size_keep_their_last_value(size: int, width: int) -> N
     assert table.count(parse("x >= 5", {"x": domain})) == 3
 
 
-def test_a_table_without_rows_counts_nothing() -> None:
+def test_table_without_rows_has_zero_counts() -> None:
     table = PrivateTable.load(source({"x": CLAMP}), {"x": []})
     predicates = [parse(text, table.attributes) for text in ("TRUE", "x = 1", "NOT x IN (1, 3, 5, 7, 9)")]
     assert table.counts(predicates).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("height", [1, 63, 64, 65, 128, 1000])
-def test_complements_do_not_count_the_bits_after_the_last_row(height: int) -> None:
+def test_complement_counts_no_bits_after_last_row(height: int) -> None:
     table = PrivateTable.load(source({"x": CLAMP}), {"x": [number % 10 for number in range(height)]})
     for text in ("TRUE", "x >= 0", "NOT x = 3 OR x = 3", "NOT FALSE"):
         assert table.count(parse(text, table.attributes)) == height
@@ -137,7 +133,7 @@ def test_complements_do_not_count_the_bits_after_the_last_row(height: int) -> No
     assert table.count(parse("x <> 3", table.attributes)) == height - threes
 
 
-def test_long_lists_count_like_their_parts() -> None:
+def test_long_list_counts_sum_of_its_parts() -> None:
     domain = Integers(minimum=0, maximum=999)
     values = list(range(0, 1000, 3))
     table = PrivateTable.load(source({"x": domain}), {"x": values})
@@ -145,7 +141,7 @@ def test_long_lists_count_like_their_parts() -> None:
     assert table.count(listed) == sum(value < 400 and value % 2 == 0 for value in values)
 
 
-def test_counts_do_not_hang_on_the_caches() -> None:
+def test_counts_are_independent_of_cache_size() -> None:
     frame = {"x": [number * 7 % 10 for number in range(500)]}
     small = PrivateTable(**_parts(frame), bitmap_cache_bytes=100)
     usual = PrivateTable(**_parts(frame))
@@ -159,7 +155,7 @@ def _parts(frame: Frame) -> dict[str, Any]:
     return {"attributes": table.attributes, "private_codes": table.private_codes}
 
 
-def test_a_predicate_over_another_schema_is_refused() -> None:
+def test_predicate_over_other_schema_is_refused() -> None:
     table = PrivateTable.load(source({"x": CLAMP}), {"x": [1]})
     with pytest.raises(DataError, match="declares 'y' with other values"):
         table.count(parse("y = 1", {"y": CLAMP}))
@@ -169,7 +165,7 @@ def test_a_predicate_over_another_schema_is_refused() -> None:
         cell_mask(parse("x = 1", {"x": CLAMP}), {"y": 10})
 
 
-def test_the_codes_cannot_be_changed_and_are_not_shown() -> None:
+def test_codes_are_read_only_and_hidden_in_repr() -> None:
     table = PrivateTable.load(source({"x": CLAMP}), {"x": [7, 7, 7]})
     with pytest.raises(ValueError, match="read-only"):
         table.private_codes["x"][0] = 1
@@ -188,14 +184,14 @@ def test_csv_cells_are_text_and_ragged_rows_have_empty_cells(tmp_path: Path, suf
     assert table.private_codes["y"].tolist() == [5, 6, 8, 7]
 
 
-def test_an_empty_csv_cell_is_the_empty_category_where_that_is_declared(tmp_path: Path) -> None:
+def test_empty_csv_cell_is_declared_empty_category(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text('x,y\n,1\n"",2\na,3\n')
     table = PrivateTable.load(source({"x": Categories(values=("a", ""))}, path=str(path)))
     assert table.private_codes["x"].tolist() == [1, 1, 0]
 
 
-def test_parquet_gives_the_same_table_as_csv(tmp_path: Path) -> None:
+def test_parquet_gives_same_table_as_csv(tmp_path: Path) -> None:
     frame = pl.DataFrame({"x": ["01", "x", None, "1"], "y": [3, 12, 4, None], "extra": [[1], [2], [3], [4]]})
     frame.write_parquet(tmp_path / "table.parquet")
     frame.drop("extra").write_csv(tmp_path / "table.csv")
@@ -218,7 +214,7 @@ def test_parquet_gives_the_same_table_as_csv(tmp_path: Path) -> None:
         ("table.csv", None, "missing"),
     ],
 )
-def test_missing_unreadable_and_malformed_files_are_refused_by_their_cause(
+def test_unreadable_file_is_refused_by_cause(
     tmp_path: Path, name: str, content: bytes | None, message: str
 ) -> None:
     path = tmp_path / name
@@ -230,7 +226,7 @@ def test_missing_unreadable_and_malformed_files_are_refused_by_their_cause(
     assert str(refused.value).startswith(f"path: no table can be read there: {refused.value.cause}; ")
 
 
-def test_a_file_without_a_declared_column_is_refused_by_the_columns_name(tmp_path: Path) -> None:
+def test_file_without_declared_column_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(b"y\n1\n")
     with pytest.raises(DataError, match="no column 'x'"):
@@ -240,9 +236,7 @@ def test_a_file_without_a_declared_column_is_refused_by_the_columns_name(tmp_pat
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("name", ["table.csv", "table.csv.gz"])
-def test_a_blank_line_is_a_row_wherever_it_stands_also_in_a_single_column(
-    tmp_path: Path, name: str, end: str, place: int
-) -> None:
+def test_blank_line_is_a_row_at_any_place(tmp_path: Path, name: str, end: str, place: int) -> None:
     lines = ["a", "b"]
     lines.insert(place, "")
     content = end.join(["x", *lines, ""]).encode()
@@ -254,7 +248,7 @@ def test_a_blank_line_is_a_row_wherever_it_stands_also_in_a_single_column(
     assert table.private_codes["x"].tolist() == [{"a": 0, "b": 1, "": 2}[line] for line in lines]
 
 
-def test_unusable_tables_in_memory_are_named() -> None:
+def test_unusable_table_in_memory_is_refused() -> None:
     with pytest.raises(DataError, match="no column 'x'"):
         PrivateTable.load(source({"x": CLAMP}), {"y": [1]})
     with pytest.raises(DataError, match="no column 'x'"):
@@ -270,7 +264,7 @@ Rows = list[Mapping[str, Cell]]
 @given(
     table=st.lists(rows, max_size=12), person=rows, place=st.integers(0, 12), said=st.lists(predicates, max_size=5)
 )
-def test_one_more_row_moves_no_count_by_more_than_one(
+def test_additional_row_moves_each_count_by_at_most_one(
     table: Rows,
     person: Mapping[str, Cell],
     place: int,
@@ -314,7 +308,7 @@ WIDE: dict[str, Domain] = {"number": CLAMP, "category": OPEN, "bin": BINS}
 
 @unhurried
 @given(table=st.lists(st.tuples(text_cells, text_cells, text_cells), max_size=8), place=st.integers(0, 7))
-def test_in_a_well_formed_csv_file_no_cell_changes_how_another_row_is_read(
+def test_csv_row_is_read_independently_of_other_rows(
     table: list[tuple[str, str, str]],
     place: int,
 ) -> None:

@@ -62,7 +62,7 @@ def _delta(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("write", [_csv, _parquet, _delta])
-def test_every_kind_of_table_gives_the_same_texts(write: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_texts_are_equal_in_every_kind_of_table(write: Callable[[Path], Path], tmp_path: Path) -> None:
     path = write(tmp_path)
     own = declared(f"{path}/" if path.is_dir() else path)
     table = PrivateTable.from_rows(reader(tmp_path)(own), own)
@@ -74,7 +74,8 @@ def test_every_kind_of_table_gives_the_same_texts(write: Callable[[Path], Path],
     assert store.fingerprint(own) == in_memory.fingerprint(own)
 
 
-def test_numbers_and_unpaired_surrogates_have_a_usual_spelling() -> None:
+def test_numbers_and_unpaired_surrogates_become_texts() -> None:
+    """Numbers and truth values have one spelling, an unpaired surrogate becomes '?'."""
     columns: dict[str, list[object]] = {"sex": ["F"] * 5, "note": [7, 2.5, True, "\ud800", "?"]}
     found = counted(PrivateTable.load(declared(), columns))
     assert found == {"7": 1, "2.5": 1, "true": 1, "?": 2}
@@ -89,7 +90,7 @@ def test_fingerprint_depends_on_every_text(place: int) -> None:
     assert made(changed) != made(NOTES)
 
 
-def test_rows_of_a_person_are_chosen_whatever_others_have() -> None:
+def test_texts_of_others_do_not_change_rows_chosen_for_person() -> None:
     """The codes of texts depend on all rows, but the choice of a person's rows depends on this person alone."""
     own = [f"n{number}" for number in range(40)]
 
@@ -103,7 +104,7 @@ def test_rows_of_a_person_are_chosen_whatever_others_have() -> None:
     assert chosen([f"o{number}" for number in range(300)]) == first
 
 
-def test_more_texts_than_allowed_make_a_table_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_with_too_many_texts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts_module, "MAX_TEXTS", 7)
     assert counted(PrivateTable.load(declared(), frame())) == EXPECTED
     with pytest.raises(UnreadableError, match="different texts in one attribute"):
@@ -129,13 +130,13 @@ def test_received_texts_are_checked(texts: tuple[bytes, ...]) -> None:
         split_texts(Text(kind="text", max_length=8), *join_texts(texts))
 
 
-def test_counts_of_texts_add_up_to_the_rows_that_have_one() -> None:
+def test_text_counts_add_up_to_rows_with_text() -> None:
     table = PrivateTable.load(declared(), frame())
     codes = table.private_texts["note"].private_codes
     assert sum(counted(table).values()) == np.count_nonzero(codes) == len(NOTES) - 3
 
 
-def test_owner_is_told_of_rows_without_a_text(tmp_path: Path) -> None:
+def test_check_reports_rows_without_text(tmp_path: Path) -> None:
     report = check_table(declared(_csv(tmp_path)))
     assert report.fits
     [remark] = [one for one in report.suggestions if "note" in one]

@@ -41,7 +41,7 @@ SUMMED = st.sampled_from(["age", "education-num"])
     name=SUMMED,
     centres=st.lists(st.integers(-(10**20), 10**20), max_size=2),
 )
-def test_a_total_is_that_of_a_row_by_row_sum(table: Rows, said: Said, name: str, centres: list[int]) -> None:
+def test_total_equals_row_by_row_sum(table: Rows, said: Said, name: str, centres: list[int]) -> None:
     loaded, predicate = PrivateTable.load(source(), columns(table)), parse(said.text, ATTRIBUTES)
     values = [int(row[name]) for row in map(read_by_hand, table) if row is not None and said.test(row)]
     assert loaded.total(name, predicate) == sum(values)
@@ -51,7 +51,7 @@ def test_a_total_is_that_of_a_row_by_row_sum(table: Rows, said: Said, name: str,
 
 @pytest.mark.parametrize("size", [1, 2, 3, 256, 257, 65_536, 65_537, 1 << 20])
 @pytest.mark.parametrize("minimum", [-(2**53), -7, 0, 2**53 - 2**20])
-def test_totals_over_domains_of_every_size_are_exact(size: int, minimum: int) -> None:
+def test_total_is_exact_for_domain_of_any_size(size: int, minimum: int) -> None:
     domain = Integers(minimum=minimum, maximum=minimum + size - 1)
     values = [minimum, *range(minimum, minimum + size, 1 + size // 90), minimum + size - 1]
     table = PrivateTable.load(source({"x": domain}), {"x": values})
@@ -87,7 +87,7 @@ def test_person_total_is_exact_for_the_largest_values(minimum: int, engine: str,
             assert table.person_total("x", parse(text, declared.attributes), bound) == exact
 
 
-def test_totals_do_not_hang_on_the_caches() -> None:
+def test_total_is_independent_of_cache_size() -> None:
     attributes: dict[str, Domain] = {"x": Integers(minimum=-300, maximum=300)}
     values = [number * 7 % 601 - 300 for number in range(500)]
     codes = {"x": (np.array(values) + 300).astype(np.uint16)}
@@ -99,7 +99,7 @@ def test_totals_do_not_hang_on_the_caches() -> None:
         assert usual.count(predicate) == sum(value < limit for value in values)
 
 
-def test_the_sum_over_a_table_without_rows_is_zero() -> None:
+def test_total_of_table_without_rows_is_zero() -> None:
     table = PrivateTable.load(source({"x": Integers(minimum=5, maximum=9)}), {"x": []})
     assert table.total("x", TRUE) == table.total("x", FALSE, centre=7) == 0
 
@@ -108,7 +108,7 @@ NOT_SUMMED: list[Domain] = [Categories(values=("1", "2")), Bins(edges=(0.0, 1.0)
 
 
 @pytest.mark.parametrize("domain", NOT_SUMMED)
-def test_only_integers_have_sums(domain: Domain) -> None:
+def test_total_needs_integers(domain: Domain) -> None:
     table = PrivateTable.load(source({"x": domain}), {"x": ["1"]})
     with pytest.raises(DataError, match="attribute 'x' has no sum; declare it as integers"):
         table.total("x", TRUE)
@@ -116,7 +116,7 @@ def test_only_integers_have_sums(domain: Domain) -> None:
         sum_sensitivity(domain, "add-remove")
 
 
-def test_the_sum_of_an_unknown_attribute_or_over_another_schema_is_refused() -> None:
+def test_total_refuses_unknown_attribute_and_other_schema() -> None:
     table = PrivateTable.load(source({"x": Integers(minimum=0, maximum=9)}), {"x": [1]})
     with pytest.raises(DataError, match="name 1 is no attribute of the table"):
         table.total("y", TRUE)
@@ -127,7 +127,7 @@ def test_the_sum_of_an_unknown_attribute_or_over_another_schema_is_refused() -> 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("centre", [-5, -1, 0, 1, 2, 6])
 @pytest.mark.parametrize(("minimum", "maximum"), [(0, 0), (0, 3), (-3, 0), (-2, 1), (2, 4), (-4, -2), (1, 1)])
-def test_the_sensitivity_is_the_largest_difference_between_neighbours(
+def test_sum_sensitivity_is_largest_difference_of_neighbors(
     neighbors: Literal["add-remove", "replace"],
     minimum: int,
     maximum: int,
@@ -155,7 +155,7 @@ def test_the_sensitivity_is_the_largest_difference_between_neighbours(
 
 @unhurried
 @given(table=st.lists(rows, max_size=12), person=rows, other=rows, name=SUMMED, centre=st.integers(-40, 40))
-def test_neighbours_totals_differ_by_no_more_than_the_sensitivity_whatever_the_cells_hold(
+def test_sum_sensitivity_bounds_totals_of_neighbors(
     table: Rows,
     person: Mapping[str, Cell],
     other: Mapping[str, Cell],
@@ -180,7 +180,7 @@ def test_neighbours_totals_differ_by_no_more_than_the_sensitivity_whatever_the_c
     name=SUMMED,
     centred=st.booleans(),
 )
-def test_nor_by_more_than_that_of_the_values_which_the_predicate_leaves(
+def test_sum_sensitivity_of_restricted_domain_bounds_totals(
     table: Rows, person: Mapping[str, Cell], other: Mapping[str, Cell], said: Said, name: str, *, centred: bool
 ) -> None:
     predicate, domain = parse(said.text, ATTRIBUTES), ATTRIBUTES[name]
@@ -212,7 +212,7 @@ def test_nor_by_more_than_that_of_the_values_which_the_predicate_leaves(
         ("FALSE", -5, 94),
     ],
 )
-def test_what_a_predicate_leaves_of_a_range(where: str, least: int, most: int) -> None:
+def test_restrict_domain_keeps_range_left_by_predicate(where: str, least: int, most: int) -> None:
     domain = Integers(minimum=-5, maximum=94, outside="reject")
     attributes: dict[str, Domain] = {"x": domain, "asked": Categories(values=("yes", "no"))}
     left = restrict_domain(domain, "x", parse(where, attributes))

@@ -52,7 +52,7 @@ def counted_by_hand(table: Rows, names: list[str], said: Said = ANY) -> Counter[
 
 @unhurried
 @given(table=tables, names=some_names, said=moderate)
-def test_group_counts_are_those_of_a_row_by_row_count(table: Rows, names: list[str], said: Said) -> None:
+def test_group_counts_equal_row_by_row_count(table: Rows, names: list[str], said: Said) -> None:
     expected = np.zeros([ATTRIBUTES[name].size for name in names], dtype=np.int64)
     for cell, count in counted_by_hand(table, names, said).items():
         expected[cell] = count
@@ -64,7 +64,7 @@ def test_group_counts_are_those_of_a_row_by_row_count(table: Rows, names: list[s
 
 @unhurried
 @given(table=tables, said=moderate)
-def test_a_predicate_over_grouped_attributes_selects_cells(table: Rows, said: Said) -> None:
+def test_predicate_over_grouped_attributes_selects_cells(table: Rows, said: Said) -> None:
     loaded, predicate = load(table), parse(said.text, ATTRIBUTES)
     names = sorted(attributes_of(predicate)) or ["sex"]
     inside = cell_mask(predicate, {name: ATTRIBUTES[name].size for name in names})
@@ -73,7 +73,7 @@ def test_a_predicate_over_grouped_attributes_selects_cells(table: Rows, said: Sa
     assert everyone[inside].sum() == loaded.count(predicate)
 
 
-def test_group_counts_are_recalled_per_order_and_predicate_and_cannot_be_changed() -> None:
+def test_group_counts_are_cached_by_order_and_predicate_and_read_only() -> None:
     attributes: dict[str, Domain] = {"x": Integers(minimum=0, maximum=1), "y": Integers(minimum=0, maximum=2)}
     table = PrivateTable.load(source(attributes), {"x": [0, 1, 1], "y": [2, 0, 0]})
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_group_counts_are_recalled_per_order_and_predicate_and_cannot_be_changed
         table.group_counts(["x", "y"], TRUE)[0, 0] = 1
 
 
-def test_the_limit_of_cells_is_held_to_exactly() -> None:
+def test_group_counts_limit_of_cells_is_exact() -> None:
     attributes: dict[str, Domain] = {"x": Integers(minimum=0, maximum=9), "y": Integers(minimum=0, maximum=2)}
     table = PrivateTable.load(source(attributes), {"x": [4], "y": [1]})
     assert table.group_counts(["x", "y"], TRUE, max_cells=30).sum() == 1
@@ -93,7 +93,7 @@ def test_the_limit_of_cells_is_held_to_exactly() -> None:
         table.group_counts(["x", "y"], TRUE, max_cells=29)
 
 
-def test_more_axes_than_an_array_has_are_refused() -> None:
+def test_group_counts_refuse_more_axes_than_arrays_have() -> None:
     attributes: dict[str, Domain] = {f"x{place}": Integers(minimum=0, maximum=0) for place in range(65)}
     table = PrivateTable.load(source(attributes), {name: [0, 0] for name in attributes})
     assert table.group_counts(list(attributes)[:64], TRUE).sum() == 2
@@ -109,7 +109,7 @@ def test_more_axes_than_an_array_has_are_refused() -> None:
         (["age", "sex", "age"], "'age' is named twice"),
     ],
 )
-def test_attributes_that_make_no_product_are_refused(names: list[str], message: str) -> None:
+def test_group_counts_refuse_invalid_attributes(names: list[str], message: str) -> None:
     table = load([])
     with pytest.raises(DataError, match=message):
         table.group_counts(names, TRUE)
@@ -119,7 +119,7 @@ def test_attributes_that_make_no_product_are_refused(names: list[str], message: 
 
 @unhurried
 @given(table=tables, names=some_names, data=st.data())
-def test_cell_counts_are_those_of_a_row_by_row_count(table: Rows, names: list[str], data: st.DataObject) -> None:
+def test_cell_counts_equal_row_by_row_count(table: Rows, names: list[str], data: st.DataObject) -> None:
     expected = counted_by_hand(table, names)
     anywhere = st.tuples(*(st.integers(0, ATTRIBUTES[name].size - 1) for name in names))
     asked = [*expected, *data.draw(st.lists(anywhere, max_size=20))]
@@ -128,7 +128,7 @@ def test_cell_counts_are_those_of_a_row_by_row_count(table: Rows, names: list[st
     assert loaded.cell_counts(names, asked[::-1]).tolist() == [expected[cell] for cell in asked[::-1]]
 
 
-def test_cells_with_wide_codes_are_told_apart() -> None:
+def test_cell_counts_distinguish_wide_codes() -> None:
     attributes: dict[str, Domain] = {
         "x": Integers(minimum=0, maximum=999),
         "y": Integers(minimum=0, maximum=99_999),
@@ -152,9 +152,7 @@ CORNERS = st.dictionaries(
 
 @unhurried
 @given(people=st.lists(CORNERS, min_size=1, max_size=6), place=st.integers(0, len(HUGE) - 1))
-def test_cells_of_an_astronomical_product_are_told_apart_by_any_single_code(
-    people: list[tuple[int, ...]], place: int
-) -> None:
+def test_cell_counts_distinguish_cells_of_huge_product(people: list[tuple[int, ...]], place: int) -> None:
     assert math.prod(domain.size for domain in HUGE.values()) > 1 << 200
     changed = [(*person[:place], person[place] ^ 1, *person[place + 1 :]) for person in people]
     everyone = [*people, *people, *changed[1:]]
@@ -174,18 +172,18 @@ def test_cells_of_an_astronomical_product_are_told_apart_by_any_single_code(
         ((-1, 0), "code of 'age'"),
     ],
 )
-def test_codes_that_are_no_cell_are_refused(cell: tuple[int, ...], message: str) -> None:
+def test_cell_counts_refuse_codes_outside_domain(cell: tuple[int, ...], message: str) -> None:
     with pytest.raises(DataError, match=message):
         load([]).cell_counts(["age", "sex"], [(9, 2), cell])
 
 
-def test_no_cells_have_no_counts() -> None:
+def test_cell_counts_of_no_cells_are_empty() -> None:
     assert load([]).cell_counts(["age", "sex"], []).tolist() == []
 
 
 @unhurried
 @given(person=rows, names=some_names)
-def test_a_cell_named_by_a_rows_values_has_the_rows_codes(person: Mapping[str, Cell], names: list[str]) -> None:
+def test_cell_codes_of_row_values_are_codes_of_row(person: Mapping[str, Cell], names: list[str]) -> None:
     values = read_by_hand(person)
     private = load([person]).private_codes
     if values is None:
@@ -212,7 +210,7 @@ FITTING: dict[str, str | float] = {"number": 0, "category": "", "bin": 0}
         *(("bin", -1.5, 0), ("bin", -1e-300, 0), ("bin", 0, 1), ("bin", 10, 1), ("bin", 10.0, 1)),
     ],
 )
-def test_a_value_in_its_domain_is_read(name: str, value: str | float, code: int) -> None:
+def test_cell_reader_reads_value_in_domain(name: str, value: str | float, code: int) -> None:
     read = dict(zip(READ, CellReader(READ).read({**FITTING, name: value}), strict=True))
     assert read == {"number": 3, "category": 2, "bin": 1, name: code}
 
@@ -226,7 +224,9 @@ def test_a_value_in_its_domain_is_read(name: str, value: str | float, code: int)
         *(("bin", value) for value in (-1.6, 10.001, "1", False, math.nan, math.inf, -math.inf, 10**4000)),
     ],
 )
-def test_a_value_outside_its_domain_is_refused_by_name(name: str, value: str | float, domain_outside: str) -> None:
+def test_cell_codes_refuse_value_outside_domain_by_name(
+    name: str, value: str | float, domain_outside: str
+) -> None:
     attributes = {
         key: domain if domain.kind == "categories" else domain.model_copy(update={"outside": domain_outside})
         for key, domain in READ.items()
@@ -235,7 +235,7 @@ def test_a_value_outside_its_domain_is_refused_by_name(name: str, value: str | f
         cell_codes(attributes, {**FITTING, name: value})
 
 
-def test_a_cell_has_one_value_for_each_attribute_and_no_other() -> None:
+def test_cell_codes_need_exactly_one_value_per_attribute() -> None:
     with pytest.raises(PredicateError, match="no value for 'bin'; give it one"):
         cell_codes(READ, {"number": 0, "category": "a"})
     with pytest.raises(
@@ -244,7 +244,7 @@ def test_a_cell_has_one_value_for_each_attribute_and_no_other() -> None:
         cell_codes(READ, {**FITTING, "age": 1})
 
 
-def test_a_predicate_outside_a_tensors_axes_is_refused_by_name() -> None:
+def test_cell_mask_refuses_predicate_outside_axes() -> None:
     with pytest.raises(PredicateError, match="attribute 'sex' is not one of the stream's attributes; ask only"):
         cell_mask(parse("age = 20 OR sex = 'F'", ATTRIBUTES), {"age": 10})
     with pytest.raises(PredicateError, match="declares 'age' with other values"):

@@ -32,7 +32,7 @@ def row(value: bytes) -> Any:
     return (events.people.tolist(), events.homes.tolist(), events.times.tolist(), codes)
 
 
-def test_a_good_event_is_a_row_of_codes() -> None:
+def test_event_reader_encodes_valid_event() -> None:
     people, homes, times, codes = row(written())
     assert codes == {"city": 1, "size": 0, "delay": 8, "exact": 2, "weight": 1}
     assert times == [1_767_225_600_000]
@@ -55,7 +55,7 @@ def test_a_good_event_is_a_row_of_codes() -> None:
         ({"more": None}, {}),
     ],
 )
-def test_cells_that_tables_take_are_taken(changed: dict[str, Any], codes: dict[str, int]) -> None:
+def test_event_reader_accepts_cells_that_tables_accept(changed: dict[str, Any], codes: dict[str, int]) -> None:
     _, _, _, found = row(written(**changed))
     assert {name: found[name] for name in codes} == codes
 
@@ -105,7 +105,7 @@ def test_cells_that_tables_take_are_taken(changed: dict[str, Any], codes: dict[s
         (written(), None),
     ],
 )
-def test_what_is_wrong_is_told_in_closed_words_and_stops_nobody(value: bytes | None, code: str | None) -> None:
+def test_event_flaw_has_fixed_words_and_affects_no_other_event(value: bytes | None, code: str | None) -> None:
     events = reader().read([written(), value, written()])
     assert {place: flaw.code for place, flaw in events.flaws.items()} == ({} if code is None else {1: code})
     assert events.places.tolist() == ([0, 2] if code else [0, 1, 2])
@@ -116,17 +116,17 @@ def test_what_is_wrong_is_told_in_closed_words_and_stops_nobody(value: bytes | N
         assert len(flaw.message) < 200
 
 
-def test_numbers_are_people_by_their_digits() -> None:
+def test_event_reader_identifies_people_by_digits_of_numbers() -> None:
     assert row(written(user={"id": 12})) == row(written(user={"id": "12"}))
     assert row(written(user={"id": 10**40})) == row(written(user={"id": str(10**40)}))
 
 
-def test_fields_that_are_read_whole_and_in_part_are_both_read() -> None:
+def test_event_reader_reads_field_and_its_part() -> None:
     odd = reader(person="user.id", time="at", attributes={"user": ["x"]}, fields={})
     assert odd.read([written()]).flaws[0].code == "unknown category"
 
 
-def test_each_event_is_judged_by_itself() -> None:
+def test_event_reader_treats_events_independently() -> None:
     """An event gives the same row or flaw regardless of the other events and the batch boundaries."""
     chance = random.Random(7)
     pieces: list[bytes | None] = [
@@ -162,7 +162,7 @@ def test_each_event_is_judged_by_itself() -> None:
                 assert column[at] == single.codes[name][0]
 
 
-def test_a_deep_event_whose_string_never_ends_is_refused_as_soon_as_any_other() -> None:
+def test_event_reader_refuses_deep_unterminated_event_quickly() -> None:
     """A search that starts again at each quotation mark would delay a feed for fifteen seconds."""
     deep = b"{" * (MAX_DEPTH + 1)
     event = deep + b'\\"' * ((MAX_BYTES - len(deep)) // 2)
@@ -193,7 +193,7 @@ DOMAINS = [
 
 @given(values=st.lists(VALUES, min_size=1, max_size=8), domain=st.sampled_from(DOMAINS))
 @settings(max_examples=150, deadline=None)
-def test_values_that_stand_together_are_coded_as_each_alone(values: list[Any], domain: Any) -> None:
+def test_field_codes_of_batch_equal_single_codes(values: list[Any], domain: Any) -> None:
     cells = FieldCodes(domain)
     codes, known = cells.codes(values)
     for place, value in enumerate(values):
@@ -212,7 +212,7 @@ def test_values_that_stand_together_are_coded_as_each_alone(values: list[Any], d
     domain=st.sampled_from(DOMAINS),
 )
 @settings(max_examples=150, deadline=None)
-def test_values_are_coded_as_a_tables_cells(values: list[Any], domain: Any) -> None:
+def test_field_codes_equal_codes_of_table_cells(values: list[Any], domain: Any) -> None:
     if isinstance(domain, Categories) and isinstance(values[0], float):
         values = [float(math.floor(value)) for value in values]
     codes, known = FieldCodes(domain).codes(values)
@@ -223,7 +223,7 @@ def test_values_are_coded_as_a_tables_cells(values: list[Any], domain: Any) -> N
 
 @given(names=st.lists(TEXTS.map(str.encode), min_size=1, max_size=20), partitions=st.integers(1, 50))
 @settings(max_examples=100, deadline=None)
-def test_partitions_are_those_of_kafkas_partitioner(names: list[bytes], partitions: int) -> None:
+def test_partitions_of_names_match_kafkas_partitioner(names: list[bytes], partitions: int) -> None:
     names = [*names, *(name * 7 for name in names)]
     assert partitions_of(names, partitions).tolist() == [
         int(murmur2(name) & 0x7FFFFFFF) % partitions for name in names
@@ -232,7 +232,7 @@ def test_partitions_are_those_of_kafkas_partitioner(names: list[bytes], partitio
 
 @given(moments=st.lists(st.integers(0, END_MS - 1), min_size=1, max_size=20), fine=st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_moments_that_are_written_alike_are_read_as_each_alone(moments: list[int], *, fine: bool) -> None:
+def test_moments_of_batch_equal_single_times(moments: list[int], *, fine: bool) -> None:
     texts = [str(np.datetime64(one if fine else one - one % 1000, "ms")) for one in moments]
     texts = [f"{text if fine else text[:19]}Z" for text in texts]
     assert moments_of(texts).tolist() == [parse_event_time(text) for text in texts]
@@ -242,5 +242,5 @@ def test_moments_that_are_written_alike_are_read_as_each_alone(moments: list[int
 @pytest.mark.parametrize(
     "text", ["2026-02-29T00:00:00Z", "2026-13-01T00:00:00Z", "2026-01-01T24:00:00Z", "2026-01-01T00:60:00Z"]
 )
-def test_dates_that_there_are_not_are_no_moments(text: str) -> None:
+def test_moments_of_impossible_dates_are_missing(text: str) -> None:
     assert moments_of([text, "2026-01-01T00:00:00Z"]).tolist() == [-1, 1_767_225_600_000]
