@@ -270,9 +270,9 @@ def total_cost(grant: GrantRecord, source: Source, answers: Iterable[Answer]) ->
 
 
 def next_costs(
-    grant: GrantRecord, source: Source, answered: int, tops: int, surplus: int
+    grant: GrantRecord, source: Source, answered: int, tops: int, surplus: int, questions: int = 1
 ) -> tuple[Amount, Amount]:
-    """Return the loss that the next answer adds: if it is not charged, and if it has the ordinary charge."""
+    """Return the loss that the next answers add: if none is charged, and if each has the ordinary charge."""
 
     def spent(answers: int, charges: int) -> Cost:
         return realised_cost(
@@ -280,7 +280,7 @@ def next_costs(
         )
 
     now = spent(answered, tops)
-    free, charged = (to_amount(spent(answered + 1, tops + more) - now, source) for more in (0, 1))
+    free, charged = (to_amount(spent(answered + questions, tops + more) - now, source) for more in (0, questions))
     return free, charged
 
 

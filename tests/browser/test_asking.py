@@ -269,7 +269,7 @@ async def test_select_is_prefilled_only_with_what_the_stream_takes(open_page: Op
 
 
 async def test_price_is_shown_before_a_question_of_each_mechanism(open_page: OpenPage) -> None:
-    """Fixed prices are below the form; statements have the button of questions whose price must be asked."""
+    """Fixed prices are below the form, and the price of a statement below the statement, although it is free."""
     scene = people(
         counts={"kind": "laplace", "answers": 4},
         cells={"kind": "histogram", "attributes": ["sex"]},
@@ -278,7 +278,7 @@ async def test_price_is_shown_before_a_question_of_each_mechanism(open_page: Ope
     )
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=most", OPERATOR)
-        price, chosen = page.locator(".price"), page.get_by_label("Stream")
+        price, chosen = page.get_by_role("region", name="Question").locator(".price"), page.get_by_label("Stream")
         await expect(price).to_have_text("The next answer costs ε 2.")
         await chosen.select_option("alarm")
         await expect(price).to_contain_text("if it is one of the answers above, and")
@@ -288,10 +288,15 @@ async def test_price_is_shown_before_a_question_of_each_mechanism(open_page: Ope
         await expect(price).to_have_text("The next answer costs nothing: its cost is paid already.")
         await chosen.select_option("counts")
         await expect(price).to_contain_text("The next answer costs ε 2. “Price” says")
-        await page.get_by_label("SELECT").fill("SELECT COUNT(*), SUM(days) FROM counts")
-        await page.get_by_role("button", name="Price").last.click()
-        shown = page.get_by_role("region", name="Price")
-        await expect(shown).to_contain_text("The statement costs ε 4 at most, with 2 questions to counts.")
+        written = page.get_by_role("region", name="SQL").get_by_role("status")
+        await expect(written).to_have_text("The statement sends 1 question to counts. It costs ε 2.")
+        for statement, text in (
+            ("SELECT COUNT(*), SUM(days) FROM counts", "sends 2 questions to counts. It costs ε 4."),
+            ("SELECT sex, COUNT(*) FROM cells GROUP BY sex", "sends 1 question to cells. It costs nothing."),
+            ("SELECT sex FROM counts", "'sex' is neither grouped by nor added up"),
+        ):
+            await page.get_by_label("SELECT").fill(statement)
+            await expect(written).to_contain_text(text)
         assert scene.driver.grant("people", "counts").answered == 0
 
 

@@ -57,17 +57,33 @@ class QuestionAnswered(ApiModel):
     warnings: list[str]
 
 
-class Statement(ApiModel):
-    """One SELECT. A statement that is sent again with the same ``id`` is not asked again."""
+class StatementText(ApiModel):
+    """One SELECT whose price is asked for."""
+
+    statement: Annotated[str, StringConstraints(min_length=1, max_length=MAX_STATEMENT_LENGTH)]
+
+
+class Statement(StatementText):
+    """One SELECT to ask. A statement that is sent again with the same ``id`` is not asked again."""
 
     id: EventId
-    statement: Annotated[str, StringConstraints(min_length=1, max_length=MAX_STATEMENT_LENGTH)]
     max_price: Annotated[
         MaxPrice | None,
         Field(
             description="Maximum price of each of its questions, an ε or a percentage of the grant; 0 for a dry run."
         ),
     ] = None
+
+
+class StatementPrice(ApiModel):
+    """The stream that would answer a statement, the number of its questions, and what they cost together."""
+
+    stream: str
+    mechanism: str
+    questions: int
+    free: Annotated[Amount, Field(description="Cost if no answer is charged.")]
+    charged: Annotated[Amount, Field(description="Cost if each answer has the ordinary charge.")]
+    why: Annotated[str | None, Field(description="Why this stream was chosen among the source's open streams.")]
 
 
 class StatementAnswered(ApiModel):
@@ -295,6 +311,35 @@ async def ask_question(tables: MonitorTables, asker: Asker | None, query: Query)
     )
 
 
+def price_statement(tables: MonitorTables, text: StatementText) -> StatementPrice:
+    """Return the questions of a SELECT and their cost, without asking them."""
+    try:
+        parsed = sql.parse_statement(text.statement)
+        prepared = sql.PreparedStatement.prepare(parsed, *_sources_and_streams(tables, parsed.table), "price")
+    except (Unknown, Invalid) as error:
+        raise _statement_problem(error) from None
+    grant, source = prepared.target.grant, prepared.target.source
+    stream, questions = grant.spec.stream, len(prepared.queries)
+    if grant.state != "open":
+        raise ProblemError(409, "refused", f"stream '{stream}' is {grant.state}, and answers no statement")
+    entry = tables.streams[stream]
+    free, charged = next_costs(grant, source, entry.answered, entry.tops, entry.surplus, questions)
+    return StatementPrice(
+        stream=stream,
+        mechanism=grant.spec.mechanism.kind,
+        questions=questions,
+        free=free,
+        charged=charged,
+        why=prepared.why,
+    )
+
+
+def _statement_problem(error: Unknown | Invalid) -> ProblemError:
+    if isinstance(error, Unknown):
+        return ProblemError(404, "not-found", str(error)[:1024])
+    return ProblemError(400, "malformed", f"statement: {error}"[:1024])
+
+
 async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: Statement) -> StatementAnswered:
     """Ask all questions of a SELECT and return its rows and cost."""
     try:
@@ -305,10 +350,8 @@ async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: S
         prepared = sql.PreparedStatement.prepare(
             parsed, *_sources_and_streams(tables, parsed.table), statement.id, statement.max_price
         )
-    except Unknown as error:
-        raise ProblemError(404, "not-found", str(error)[:1024]) from None
-    except Invalid as error:
-        raise ProblemError(400, "malformed", f"statement: {error}"[:1024]) from None
+    except (Unknown, Invalid) as error:
+        raise _statement_problem(error) from None
     found = prepared.priced or await _ask_or_problem(asker, prepared.queries)
     grant, source = prepared.target.grant, prepared.target.source
     results = Results(one.with_question(query, source) for one, query in zip(found, prepared.queries, strict=True))

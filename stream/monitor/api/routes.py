@@ -81,7 +81,14 @@ from stream.monitor.api.models import (
     ViewName,
 )
 from stream.monitor.api.monitor_state import Monitor
-from stream.monitor.api.question_routes import AskingView, QuestionAnswered, Statement, StatementAnswered
+from stream.monitor.api.question_routes import (
+    AskingView,
+    QuestionAnswered,
+    Statement,
+    StatementAnswered,
+    StatementPrice,
+    StatementText,
+)
 from stream.monitor.api.service_models import AlertQuery, AlertsView, RefusalsView, RejectedView, WorkersView
 from stream.monitor.api.source_views import (
     RejectedQuery,
@@ -372,6 +379,11 @@ async def _comparison(monitor: Monitor, call: ApiCall) -> PlanComparison:
 async def _question(monitor: Monitor, call: ApiCall) -> QuestionAnswered:
     with span("monitor asks", {}):
         return await question_routes.ask_question(monitor.tables, monitor.asker, call.body)
+
+
+@_add_route("POST", "/api/statements/price", "The questions of a SELECT and their cost", body=StatementText)
+def _statement_price(monitor: Monitor, call: ApiCall) -> StatementPrice:
+    return _show_readable_definition(lambda: question_routes.price_statement(monitor.tables, call.body))
 
 
 @_add_route("POST", "/api/statements", "Ask a SELECT", access="analyst", body=Statement)

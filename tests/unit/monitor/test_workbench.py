@@ -418,6 +418,22 @@ async def test_statement_results_are_tables_with_error_bars_and_costs() -> None:
             assert words in refused["message"]
 
 
+async def test_statement_price_counts_its_questions_and_asks_none() -> None:
+    """The price is that of an ordinary charge for each question; a stream that has ended has none."""
+    installation = surveyed()
+    async with installation.web() as client:
+        path = "/api/statements/price"
+        priced = await post(client, path, {"statement": "SELECT COUNT(*), AVG(age) FROM counts"}, VIEWER)
+        single = await get(client, "/api/streams/counts/asking")
+        assert (priced["stream"], priced["questions"]) == ("counts", 2)
+        assert priced["charged"]["epsilon"] == pytest.approx(2 * single["charged"]["epsilon"])
+        assert installation.asks == []
+        installation.driver.halt("people", "counts", "audit")
+        installation.flow()
+        ended = await post(client, path, {"statement": "SELECT COUNT(*) FROM counts"}, status=409)
+        assert ended["message"] == "stream 'counts' is halted, and answers no statement"
+
+
 async def test_repeated_statement_uses_the_stream_of_its_first_attempt() -> None:
     """At that time another open stream of the source may be cheaper, but the retry must not be charged there."""
     installation = surveyed()

@@ -42,22 +42,10 @@ export function questionPriced(title, answered, confirmed) {
     return questionAnswered(title, answered);
   }
   const price = typeof answer.price === "number" ? `The answer costs ε ${Number(answer.price.toPrecision(4))} at most. Nothing was charged.` : answer.reason;
-  return { element: priceCard(`${title}: price`, make("p", { class: "cost" }, price), confirmed && make("p", {}, "This is more than a tenth of the stream's grant. ", make("button", { type: "button", onclick: confirmed }, "Ask for this price"))), close() {} };
+  const more = confirmed && make("p", {}, "This is more than a tenth of the stream's grant. ", make("button", { type: "button", onclick: confirmed }, "Ask for this price"));
+  const element = make("section", { class: "card answered", "aria-label": "Price", "data-outcome": "priced" }, make("h2", {}, `${title}: price`), make("p", { class: "cost" }, price), more);
+  return { element, close() {} };
 }
-
-/** The price of a statement whose questions were over their limit; otherwise its answer. */
-export function statementPriced(answered) {
-  const priced = answered.answers.filter((one) => one.outcome === "rejected" && one.reason?.startsWith("price: max_price:"));
-  if (!priced.length) {
-    return statementAnswered(answered);
-  }
-  const known = priced.every((one) => typeof one.price === "number");
-  const sum = priced.reduce((all, one) => all + (one.price ?? 0), 0);
-  const text = known ? `The statement costs ε ${Number(sum.toPrecision(4))} at most, with ${plural(answered.questions, "question")} to ${answered.stream}. Nothing was charged.` : priced[0].reason;
-  return { element: priceCard("SELECT: price", make("p", { class: "cost" }, text)), close() {} };
-}
-
-const priceCard = (title, ...children) => make("section", { class: "card answered", "aria-label": "Price", "data-outcome": "priced" }, make("h2", {}, title), children);
 
 /** The rows of a statement. */
 export function statementAnswered({ stream, columns: all, rows: published, cost, charged, questions, answers, warnings, why }) {

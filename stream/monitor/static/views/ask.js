@@ -1,16 +1,16 @@
 // The view that asks questions: a form over the declared domain, or a SELECT; shows answers with ± and cost.
 
-import { send } from "../api.js";
+import { explain, send } from "../api.js";
 import { refusal, tokenOf, tokenWanted } from "../confirm.js";
 import { link, make, setText } from "../dom.js";
 import { jsonBlock, labelled, latest, select } from "../forms.js";
-import { amount, bound, count, mechanism as called, time, words } from "../format.js";
+import { amount, bound, count, mechanism as called, plural, time, words } from "../format.js";
 import { ALWAYS_CHARGED, FORMS, SPECS } from "../mechanisms.js";
-import { card, emptyState } from "../parts.js";
+import { afterPause, card, emptyState } from "../parts.js";
 import { describeQuestion } from "../questions.js";
 import { route } from "../routes.js";
 import { may } from "../session.js";
-import { questionAnswered, questionPriced, statementAnswered, statementPriced } from "./answered.js";
+import { questionAnswered, questionPriced, statementAnswered } from "./answered.js";
 import { isAbout, questionForm } from "./question_form.js";
 
 const MOST_STREAMS = 500;
@@ -40,12 +40,12 @@ export function askView({ query, session }) {
   const actPrice = make("button", { type: "button", hidden: true, onclick: () => askQuestion(0) }, "Price");
   const sql = make("textarea", { rows: "4", spellcheck: "false", maxlength: "10000" });
   const actSql = make("button", { type: "submit", class: "solid" }, "Ask");
-  const actSqlPrice = make("button", { type: "button", onclick: () => askStatement(0) }, "Price");
+  const sqlPrice = make("p", { class: "price", role: "status" });
   const actSave = make("button", { type: "button", class: "start", hidden: true, onclick: save }, "Save answers");
   const shown = make("div", { class: "stack answers", "aria-live": "polite" });
   const nothing = emptyState("No answer yet", "Compose a question or write a SELECT. Answers are charged to the stream's grant.");
   const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, make("div", { class: "buttons" }, act, actPrice));
-  const write = make("form", { class: "sheet", novalidate: true }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares; FROM a stream, or a source, whose cheapest open stream answers")), make("div", { class: "buttons" }, actSql, actSqlPrice));
+  const write = make("form", { class: "sheet", novalidate: true, oninput: afterPause(() => priceStatement()) }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares; FROM a stream, or a source, whose cheapest open stream answers")), make("div", { class: "buttons" }, actSql));
   const off = emptyState("This monitor does not ask", "It is started with the setting SOTTO_MONITOR_ASKS=true, and its principal then writes queries and reads answers. In a terminal:", "sotto ask ward-7 --value 12");
   off.hidden = session.asks;
   build.addEventListener("submit", (event) => {
@@ -103,15 +103,24 @@ export function askView({ query, session }) {
     }
   }
 
-  /** Ask a SELECT; with a limit of 0 only its price. */
-  function askStatement(limit) {
+  function askStatement() {
     const statement = sql.value.trim();
-    if (limit === undefined) {
-      ask("/api/statements", { statement }, actSql, statementAnswered, statement);
-    } else {
-      ask("/api/statements", { statement, max_price: limit }, actSqlPrice, (answer) => statementPriced(answer), statement);
-    }
+    ask("/api/statements", { statement }, actSql, statementAnswered, statement);
   }
+
+  /** Say how many questions the SELECT sends and what they cost, or why it cannot be asked. */
+  const priceStatement = latest(async (isLatest) => {
+    const statement = sql.value.trim();
+    let text = "";
+    try {
+      text = statement && describeStatementPrice(await send("/api/statements/price", session.token, { method: "POST", body: { statement } }));
+    } catch (error) {
+      text = explain(error.problem ?? { message: error.message }, amount);
+    }
+    if (isLatest()) {
+      setText(sqlPrice, text);
+    }
+  });
 
   async function ask(path, fields, button, made, text) {
     const used = allowed ? session.token : token.value.trim();
@@ -189,6 +198,7 @@ export function askView({ query, session }) {
       sql.value = suggested = statement ?? "";
       sql.placeholder = statement === null ? "This stream takes no SELECT; name another one after FROM." : "";
     }
+    await priceStatement();
   }
 
   async function chosenStream(isLatest) {
@@ -258,7 +268,7 @@ export function askView({ query, session }) {
   }
 
   async function begin() {
-    actSql.disabled = actSqlPrice.disabled = !session.asks;
+    actSql.disabled = !session.asks;
     try {
       const [page, sources] = await Promise.all([
         send(`/api/streams?state=open,exhausted&limit=${MOST_STREAMS}`, session.token),
@@ -294,7 +304,7 @@ export function askView({ query, session }) {
           "div",
           { class: "stack" },
           card("Question", labelled("Kind of question", kind), labelled("Stream", stream), more, about, build, price, !allowed && labelled(tokenOf("analyst"), token, "used for what is asked here, not kept")),
-          card("SQL", write),
+          card("SQL", write, sqlPrice),
           card("Request", json.element),
         ),
         make("div", { class: "stack" }, outcome, nothing, actSave, shown),
@@ -309,10 +319,23 @@ export function askView({ query, session }) {
   };
 }
 
+const isFree = ({ epsilon, delta, rho }) => !epsilon && !delta && !rho;
+
+/** What a SELECT costs, in words. */
+function describeStatementPrice({ stream, mechanism, questions, free, charged, why }) {
+  const sent = `The statement sends ${plural(questions, "question")} to ${stream}${why ? ` (${why})` : ""}.`;
+  if (isFree(charged)) {
+    return `${sent} It costs nothing.`;
+  }
+  if (ALWAYS_CHARGED.includes(mechanism) || amount(free) === amount(charged)) {
+    return `${sent} It costs ${amount(charged)}.`;
+  }
+  return `${sent} It costs at most ${amount(charged)}, and ${isFree(free) ? "nothing" : amount(free)} without ${words(mechanism).charged}.`;
+}
+
 /** What the next answer costs, in words. */
 function describePrice(free, charged, mechanism, hasOwnPrice) {
   const own = hasOwnPrice ? " “Price” says what this very question costs." : "";
-  const isFree = ({ epsilon, delta, rho }) => !epsilon && !delta && !rho;
   if (isFree(charged) && ALWAYS_CHARGED.includes(mechanism)) {
     return `The next answer uses up one charged answer and adds nothing to what the stream has spent, which is all of its grant.${own}`;
   }
