@@ -1,8 +1,13 @@
-"""Optional packages: imported on first use; ``Missing`` names the extra to install."""
+"""Optional packages: imported on first use; ``Missing`` names the extra to install.
+
+Stores with an S3 API and PostgreSQL are reached by such packages. Credentials and other connection settings come from
+AWS's standard settings and libpq's variables. An error has only the error code, because a message may quote data.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -76,10 +81,78 @@ def _remedy(package: str, extra: str) -> str:
     return f"{package} is not installed; run: pip install '{DISTRIBUTION}[{extra}]'"
 
 
+def s3_client(*, connect_seconds: int, read_seconds: int, attempts: int) -> Any:
+    """Return a client of the store that AWS's standard settings (variables, profiles, roles) name."""
+    boto3 = import_or_missing("boto3", "s3")
+    settings = import_module("botocore.config").Config(
+        connect_timeout=connect_seconds,
+        read_timeout=read_seconds,
+        retries={"total_max_attempts": attempts, "mode": "standard"},
+    )
+    # A new session is used, because boto3's default session keeps the credentials and addresses of its first use.
+    return boto3.Session().client("s3", config=settings)
+
+
+S3_OBJECT_CHANGED: Final = "the store refused: PreconditionFailed"
+"""The cause if an object is no longer the one that was asked for."""
+
+_plain_word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
+
+
+@contextmanager
+def convert_s3_errors(make_error: Callable[[str], Exception]) -> Iterator[None]:
+    """Convert errors of an S3 client; ``make_error`` gets the cause."""
+    import_or_missing("boto3", "s3")
+    failures = import_module("botocore.exceptions")
+    try:
+        yield
+    except failures.ClientError as error:
+        code = error.response.get("Error", {}).get("Code")
+        # An error code that is one plain word cannot quote data.
+        is_plain = isinstance(code, str) and _plain_word.fullmatch(code)
+        raise make_error(f"the store refused: {code if is_plain else 'no error code'}") from None
+    except failures.BotoCoreError as error:
+        raise make_error(f"the store was not reached: {type(error).__name__}") from None
+
+
+@contextmanager
+def connect_to_postgresql(address: Address, seconds: int) -> Iterator[Any]:
+    """Open a connection to the database of an address."""
+    # The parts of an address have no characters that need escapes here.
+    settings = {
+        "host": address.host,
+        "port": address.port,
+        "dbname": address.parts[0],
+        "connect_timeout": seconds,
+    }
+    text = " ".join(f"{name}='{value}'" for name, value in settings.items())
+    connection = import_module("adbc_driver_postgresql.dbapi").connect(text)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def convert_postgresql_errors(make_error: Callable[[str], Exception]) -> Iterator[None]:
+    """Convert errors of PostgreSQL's driver; ``make_error`` gets the cause."""
+    import_or_missing("adbc_driver_postgresql", "postgresql")
+    failure = import_module("adbc_driver_manager").Error
+    try:
+        yield
+    except failure as error:
+        code = error.sqlstate
+        raise make_error(
+            f"PostgreSQL refused: {code}" if code else "PostgreSQL was not reached, or refused the login"
+        ) from None
+
+
 if TYPE_CHECKING:
     import numpy as np
     import polars as pl
     from scipy import optimize, special
+
+    from schemas import Address
 else:
 
     class _LazyModule:

@@ -1,22 +1,17 @@
 """The kinds of witnesses: owner-only files, tables of PostgreSQL, and buckets with an S3 API.
 
 - A file has one anchor a line, appended and never changed.
-- To a table of PostgreSQL the services may only append. User, password and other connection settings come from libpq's
-  variables (PGUSER, PGPASSFILE, PGSERVICEFILE, PGSSLMODE).
-- A bucket has one object for each anchor, the newest first in a listing. Credentials, region and the store's address
-  come from AWS's standard settings.
-
-An error has only the error code of the server or store, not its message.
+- To a table of PostgreSQL the services may only append.
+- A bucket has one object for each anchor, the newest first in a listing.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from importlib import import_module
 from itertools import islice
@@ -25,7 +20,13 @@ from typing import Any, BinaryIO, Final
 
 from schemas import Address
 from stream.diagnostics import get_logger
-from stream.optional_packages import import_or_missing
+from stream.optional_packages import (
+    connect_to_postgresql,
+    convert_postgresql_errors,
+    convert_s3_errors,
+    import_or_missing,
+    s3_client,
+)
 from stream.secret_files import find_writable_folder, trusted_users
 from stream.witnesses.anchor import ANCHORS_READ, LARGEST_TIME, Anchor, Witness, WitnessError, parse_anchor
 
@@ -182,8 +183,8 @@ class PostgresqlWitness:
     def __init__(self, address: Address) -> None:
         """Raise Missing if the driver is not installed."""
         import_or_missing("adbc_driver_postgresql", "postgresql")
-        self._host, self._port = address.host, address.port
-        self._database, *relation = address.parts
+        self._address = address
+        _database, *relation = address.parts
         # The parts of an address contain no quotes, so none must be escaped.
         self._table = ".".join(f'"{part}"' for part in relation)
         self.name = f"postgresql://{address.host}:{address.port}/{'/'.join(address.parts)}"
@@ -215,34 +216,19 @@ class PostgresqlWitness:
 
     @contextmanager
     def _connect(self) -> Iterator[Any]:
-        """Open a connection; errors of the driver become WitnessError, without their messages."""
-        settings = {
-            "host": self._host,
-            "port": self._port,
-            "dbname": self._database,
-            "connect_timeout": _CONNECT_SECONDS,
-        }
-        text = " ".join(f"{name}='{value}'" for name, value in settings.items())
-        failure = import_module("adbc_driver_manager").Error
-        try:
-            connection = import_module("adbc_driver_postgresql.dbapi").connect(text)
-            try:
-                yield connection
-            finally:
-                connection.close()
-        except failure as error:
-            code = error.sqlstate
-            cause = f"PostgreSQL refused: {code}" if code else "PostgreSQL was not reached, or refused the login"
-            raise WitnessError(f"{self.name}: {cause}") from None
+        """Open a connection; errors of the driver become WitnessError."""
+        with (
+            convert_postgresql_errors(lambda cause: WitnessError(f"{self.name}: {cause}")),
+            connect_to_postgresql(self._address, _CONNECT_SECONDS) as connection,
+        ):
+            yield connection
 
 
-_READ_SECONDS: Final = 10
 _OBJECTS_READ: Final = 10
 """Maximum number of anchors that are read from a bucket; each takes a request."""
 _LARGEST_OBJECT: Final = 1 << 20
 """Size of the largest object that is read, in bytes."""
 _LARGEST_GENERATION: Final = 9_999
-_plain_word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
 
 log = get_logger("witness")
 
@@ -321,23 +307,8 @@ class S3Witness:
 
     @cached_property
     def _client(self) -> Any:
-        boto3 = import_or_missing("boto3", "s3")
-        settings = import_module("botocore.config").Config(
-            connect_timeout=_CONNECT_SECONDS,
-            read_timeout=_READ_SECONDS,
-            retries={"total_max_attempts": 2, "mode": "standard"},
-        )
-        return boto3.Session().client("s3", config=settings)
+        return s3_client(connect_seconds=_CONNECT_SECONDS, read_seconds=10, attempts=2)
 
-    @contextmanager
-    def _as_witness_errors(self) -> Iterator[None]:
-        """Convert errors of the store to WitnessError, without their messages."""
-        failures = import_module("botocore.exceptions")
-        try:
-            yield
-        except failures.ClientError as error:
-            code = error.response.get("Error", {}).get("Code")
-            word = code if isinstance(code, str) and _plain_word.fullmatch(code) else "no error code"
-            raise WitnessError(f"{self.name}: the store refused: {word}") from None
-        except failures.BotoCoreError as error:
-            raise WitnessError(f"{self.name}: the store was not reached: {type(error).__name__}") from None
+    def _as_witness_errors(self) -> AbstractContextManager[None]:
+        """Convert errors of the store to WitnessError."""
+        return convert_s3_errors(lambda cause: WitnessError(f"{self.name}: {cause}"))

@@ -1,7 +1,6 @@
 """Finds and reads the files of data lakes: objects in stores with an S3 API, and Delta tables.
 
-Credentials, region and the store's address come from AWS's standard settings (variables, profiles, roles) and are
-never part of a source. An error has only the store's error code, not its message, which may quote data.
+Credentials, region and the store's address come from AWS's standard settings and are never part of a source.
 
 The package deltalake reads a Delta table's log (github.com/delta-io/delta/blob/master/PROTOCOL.md). The files of its
 newest version are read like those of other tables, with four exceptions:
@@ -14,9 +13,8 @@ newest version are read like those of other tables, with four exceptions:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from importlib import import_module
@@ -26,7 +24,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from schemas import Address
-from stream.optional_packages import import_or_missing, pl
+from stream.optional_packages import S3_OBJECT_CHANGED, convert_s3_errors, import_or_missing, pl, s3_client
 from stream.tables.encoding import as_text
 from stream.tables.readers.iceberg import version_files
 from stream.tables.readers.table_files import (
@@ -156,11 +154,6 @@ def _as_log_errors() -> Iterator[None]:
         raise UnreadableError(f"its Delta log cannot be read: {type(error).__name__}") from None
 
 
-_CONNECT_SECONDS: Final = 10
-_READ_SECONDS: Final = 60
-_plain_word = re.compile(r"[A-Za-z0-9.]{1,60}", re.ASCII)
-
-
 def open_objects(address: Address, most_bytes: int | None = None) -> Iterator[FilePart]:
     """Yield each object of an address.
 
@@ -257,37 +250,14 @@ def _list_objects(bucket: str, prefix: str, *, exact: bool = False) -> list[dict
     return [] if exact else found
 
 
-@contextmanager
-def _as_store_errors() -> Iterator[None]:
-    """Convert the store's errors to UnreadableError, without messages, which may quote data."""
-    import_or_missing("boto3", "s3")
-    failures = import_module("botocore.exceptions")
-    try:
-        yield
-    except failures.ClientError as error:
-        code = error.response.get("Error", {}).get("Code")
-        if code == "PreconditionFailed":
-            raise UnreadableError(CHANGED_WHILE_READ) from None
-        raise UnreadableError(f"the store refused: {_error_code(code)}") from None
-    except failures.BotoCoreError as error:
-        raise UnreadableError(f"the store was not reached: {type(error).__name__}") from None
-
-
-def _error_code(code: object) -> str:
-    """Return a store's error code if it is one plain word, which cannot quote data."""
-    return code if isinstance(code, str) and _plain_word.fullmatch(code) else "no error code"
-
-
-@lru_cache(maxsize=1)
-def _client() -> Any:
-    boto3 = import_or_missing("boto3", "s3")
-    settings = import_module("botocore.config").Config(
-        connect_timeout=_CONNECT_SECONDS,
-        read_timeout=_READ_SECONDS,
-        retries={"total_max_attempts": 3, "mode": "standard"},
+def _as_store_errors() -> AbstractContextManager[None]:
+    """Convert the store's errors to UnreadableError."""
+    return convert_s3_errors(
+        lambda cause: UnreadableError(CHANGED_WHILE_READ if cause == S3_OBJECT_CHANGED else cause)
     )
-    # A new session is used, because boto3's default session keeps the credentials and addresses of its first use.
-    return boto3.Session().client("s3", config=settings)
+
+
+_client = lru_cache(maxsize=1)(partial(s3_client, connect_seconds=10, read_seconds=60, attempts=3))
 
 
 def _read_options() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 User, password and other connection settings come from libpq's variables (PGUSER, PGPASSFILE, PGSERVICEFILE,
 PGSSLMODE) and are never part of a source. Numbers and booleans are read as such, and other types as text, so that no
-cell affects how other cells are read. An error has only the server's error code, not its message, which may quote cells.
+cell affects how other cells are read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 import polars as pl
 
 from schemas import Address
-from stream.optional_packages import import_or_missing
+from stream.optional_packages import connect_to_postgresql, convert_postgresql_errors
 from stream.tables.readers.table_parts import DatabaseTable
 from stream.tables.table_errors import UnreadableError
 
@@ -92,38 +92,22 @@ def snapshot(address: Address) -> tuple[str, ...]:
 @contextmanager
 def _connect(address: Address) -> Iterator[Any]:
     """Open a connection in a read-only transaction with one snapshot."""
-    # An address has no characters that need escapes here.
-    settings = {
-        "host": address.host,
-        "port": address.port,
-        "dbname": address.parts[0],
-        "connect_timeout": _CONNECT_SECONDS,
-    }
-    text = " ".join(f"{name}='{value}'" for name, value in settings.items())
-    connection = import_module("adbc_driver_postgresql.dbapi").connect(text)
-    try:
+    with connect_to_postgresql(address, _CONNECT_SECONDS) as connection:
         with connection.cursor() as cursor:
             # The first statement begins the transaction; the second takes its snapshot.
             cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         yield connection
-    finally:
-        connection.close()
 
 
 @contextmanager
 def _as_unreadable_errors() -> Iterator[None]:
-    import_or_missing("adbc_driver_postgresql", "postgresql")
-    failure = import_module("adbc_driver_manager").Error
-    try:
-        yield
-    except failure as error:
-        code = error.sqlstate
-        cause = f"PostgreSQL refused: {code}" if code else "PostgreSQL was not reached, or refused the login"
-        raise UnreadableError(cause) from None
-    except (OSError, import_module("pyarrow").ArrowException):
-        # The driver gives no error code for failures while rows arrive.
-        raise UnreadableError("PostgreSQL ended the connection while it sent rows") from None
+    with convert_postgresql_errors(UnreadableError):
+        try:
+            yield
+        except (OSError, import_module("pyarrow").ArrowException):
+            # The driver gives no error code for failures while rows arrive.
+            raise UnreadableError("PostgreSQL ended the connection while it sent rows") from None
 
 
 def _run_query(connection: Any, query: str, values: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
