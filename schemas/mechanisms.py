@@ -21,7 +21,7 @@ MAX_PROJECTIONS = 1 << 16
 
 MAX_SPARSITY = 256
 
-MAX_HORIZON = 1 << 20
+MAX_RUNNING_WINDOWS = 1 << 20
 
 MAX_KEYS = 4096
 """Maximum number of texts in one answer of ``unknown_groups``."""
@@ -42,7 +42,7 @@ Workload = (
 Sums = Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)]
 
 
-class _CountsOrPeople(SparingEvent):
+class _CountingMechanism(SparingEvent):
     """Mechanisms that answer counts and sums with one sensitivity, or only counts of ``people``.
 
     One person moves a count of people by 1, with any number of rows; the noise fits that.
@@ -57,7 +57,7 @@ class _CountsOrPeople(SparingEvent):
         return self
 
 
-class AboveThreshold(_CountsOrPeople):
+class AboveThreshold(_CountingMechanism):
     """Answers ⊤ or ⊥ to each query against ``threshold``, up to ``cutoff`` times ⊤.
 
     ``monotone`` promises that the values of all queries move in the same direction between neighboring data
@@ -74,7 +74,7 @@ class AboveThreshold(_CountsOrPeople):
     people: bool = False
 
 
-class NumericSparse(_CountsOrPeople):
+class NumericSparse(_CountingMechanism):
     """AboveThreshold with a noisy value for each ⊤.
 
     ``numbers`` says how the value is computed: with ``fresh`` noise, for which a third part of ε is planned,
@@ -135,7 +135,7 @@ class Histogram(SparingEvent):
     answers: Cutoff = 1
 
 
-class NoisyMax(_CountsOrPeople):
+class NoisyMax(_CountingMechanism):
     """Names the candidate with the largest noisy score, for each of ``answers`` queries."""
 
     kind: Literal["noisy_max"]
@@ -145,7 +145,7 @@ class NoisyMax(_CountsOrPeople):
     people: bool = False
 
 
-class Exponential(_CountsOrPeople):
+class Exponential(_CountingMechanism):
     """Draws a candidate with probability ∝ exp(ε·score/2Δ), for each of ``answers`` queries."""
 
     kind: Literal["exponential"]
@@ -281,7 +281,7 @@ class RunningCount(Event):
     """
 
     kind: Literal["running_count"]
-    steps: Annotated[int, Field(ge=1, le=MAX_HORIZON)]
+    steps: Annotated[int, Field(ge=1, le=MAX_RUNNING_WINDOWS)]
 
 
 Mechanism = Annotated[

@@ -131,7 +131,7 @@ class Windows(SparingEvent):
         """Number of windows that contain each time."""
         return self.size_ms // self.every_ms
 
-    def first_from(self, moment: int) -> int:
+    def first_start_from(self, moment: int) -> int:
         """Return the start of the first window that starts at or after a time."""
         return -(-moment // self.every_ms) * self.every_ms
 
@@ -146,7 +146,7 @@ class Window(Event):
 MARK_HEADER: Final = "sotto-mark"
 """The header of a watermark's record in a live topic; such a record has no private data."""
 
-END_MS: Final = 253_402_300_800_000
+YEAR_10000_MS: Final = 253_402_300_800_000
 """The beginning of the year 10000, which ISO 8601 cannot express."""
 NO_MOMENT: Final = -1
 
@@ -166,6 +166,6 @@ def parse_event_time(value: Any) -> int:
         if moment.tzinfo is None:
             return NO_MOMENT
         value = (moment - _EPOCH) // _MILLISECOND
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < END_MS:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < YEAR_10000_MS:
         return value
     return NO_MOMENT

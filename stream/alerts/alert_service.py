@@ -192,7 +192,7 @@ class TargetDelivery:
                 value = record.value or b""
                 stream = (record.key or b"").decode(errors="replace")
                 if ABOVE_BYTES not in value and not (
-                    BELOW_BYTES in value and alertmanager.firing.has_alarm(stream)
+                    BELOW_BYTES in value and alertmanager.alarm_table.has_alarm(stream)
                 ):
                     continue
                 alert = await self._parse_alert(record)

@@ -44,7 +44,7 @@ from stream.questions.alert_states import (
 )
 
 ALERTS_API_PATH: Final = "/api/v2/alerts"
-SENDINGS_AHEAD: Final = 4
+RESENDS_BEFORE_END: Final = 4
 """Number of ``resend`` intervals after which an alarm ends if it is not sent again; as in Prometheus."""
 RESOLVED_SECONDS: Final = 900.0
 """Seconds for which a resolved alarm is still sent, because its end may get lost; as in Prometheus."""
@@ -77,7 +77,7 @@ class Alertmanager:
     monitor_url: str | None = None
     clock: Callable[[], float] = time.time
     backoff: Backoff = field(default_factory=Backoff)
-    firing: AlarmTable = field(default_factory=AlarmTable)
+    alarm_table: AlarmTable = field(default_factory=AlarmTable)
     _not_before: float = float("-inf")
     _sent: dict[AlertKey, _SendState] = field(default_factory=dict)
 
@@ -92,7 +92,7 @@ class Alertmanager:
         terms: AlertTerms = NO_TERMS,
     ) -> None:
         """Add an answer. If it is ``known`` from before a restart, it is not delivered."""
-        alarm = self.firing.add_answer(answer, source, stamp)
+        alarm = self.alarm_table.add_answer(answer, source, stamp)
         if alarm is None:
             return
         if alarm.alerts == 1 and alarm.resolved is None:
@@ -102,8 +102,8 @@ class Alertmanager:
 
     def drop_alarms(self, is_moved: Callable[[str], bool]) -> None:
         """Drop the alarms of the streams that are now another process's, by ``is_moved``."""
-        for key in [key for key in self.firing.alarms if is_moved(key.stream)]:
-            self.firing.drop(key)
+        for key in [key for key in self.alarm_table.alarms if is_moved(key.stream)]:
+            self.alarm_table.drop(key)
 
     @property
     def all_accepted(self) -> bool:
@@ -114,7 +114,7 @@ class Alertmanager:
         """Send the alarms that have changed or must be sent again, except during a retry pause."""
         now = self.clock()
         self._resolve_and_drop(now)
-        due = [alarm for alarm in self.firing.alarms.values() if self._must_send(alarm, now)]
+        due = [alarm for alarm in self.alarm_table.alarms.values() if self._must_send(alarm, now)]
         if not due:  # perhaps because the due alarms have moved to another process
             self.metrics.waiting.set(0)
         if now < self._not_before:
@@ -135,7 +135,7 @@ class Alertmanager:
 
         Returns True if a member accepts the alarms.
         """
-        body = json.dumps([self.message(alarm, now) for alarm in alarms], ensure_ascii=False).encode()
+        body = json.dumps([self.format_alarm(alarm, now) for alarm in alarms], ensure_ascii=False).encode()
         outcomes = []
         for url in self.target.addresses:
             address = url.rstrip("/")
@@ -155,11 +155,11 @@ class Alertmanager:
         self._not_before = now + self.backoff.next_pause(max(outcome.pause for outcome in outcomes))
         return False
 
-    def message(self, alarm: Alarm, now: float) -> dict[str, Any]:
+    def format_alarm(self, alarm: Alarm, now: float) -> dict[str, Any]:
         """Return an alarm in the format of Alertmanager's API."""
         target, answer, key = self.target, alarm.answer, alarm.key
         resend = span_ms(target.resend) / 1000
-        end = alarm.resolved if alarm.resolved is not None else now + SENDINGS_AHEAD * resend
+        end = alarm.resolved if alarm.resolved is not None else now + RESENDS_BEFORE_END * resend
         annotations = {
             "summary": f"{key.stream}: {group_text(key) or 'the stream'} is above its threshold",
             "window": window_text(answer),
@@ -192,7 +192,7 @@ class Alertmanager:
     def _resolve_and_drop(self, now: float) -> None:
         """Resolve alarms without new answers, and drop alarms that were resolved long ago."""
         after = span_ms(self.target.resolve_after) / 1000
-        for key, alarm in list(self.firing.alarms.items()):
+        for key, alarm in list(self.alarm_table.alarms.items()):
             silent_until = alarm.time + window_seconds(alarm.answer) + after
             if alarm.resolved is None and now > silent_until:
                 alarm.resolved = max(silent_until, alarm.since)
@@ -202,14 +202,16 @@ class Alertmanager:
                 and not self._sent[key].is_due
                 and now > alarm.resolved + RESOLVED_SECONDS
             ):
-                self.firing.drop(key)
-        for key in [key for key in self._sent if key not in self.firing.alarms]:
+                self.alarm_table.drop(key)
+        for key in [key for key in self._sent if key not in self.alarm_table.alarms]:
             del self._sent[key]
-        if self.firing.dropped_alarms:
-            self.metrics.count_dropped("room", self.firing.dropped_alarms)
-            log.error("alarms dropped for lack of room", target=self.target.name, count=self.firing.dropped_alarms)
-            self.firing.dropped_alarms = 0
-        self.metrics.firing.set(sum(alarm.resolved is None for alarm in self.firing.alarms.values()))
+        if self.alarm_table.dropped_alarms:
+            self.metrics.count_dropped("room", self.alarm_table.dropped_alarms)
+            log.error(
+                "alarms dropped for lack of room", target=self.target.name, count=self.alarm_table.dropped_alarms
+            )
+            self.alarm_table.dropped_alarms = 0
+        self.metrics.firing.set(sum(alarm.resolved is None for alarm in self.alarm_table.alarms.values()))
 
 
 def group_labels(key: AlertKey) -> dict[str, str]:

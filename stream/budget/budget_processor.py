@@ -62,13 +62,13 @@ class LedgerClock:
     """A clock that starts at the latest event's time when that event is read, in milliseconds since 1970."""
 
     def __init__(self) -> None:
-        self._since: tuple[int, float] | None = None
+        self._started_at: tuple[int, float] | None = None
 
     def now(self, latest: int, monotonic: float) -> int:
         """Return the time, given the latest event's time and the seconds of a monotonic clock."""
-        if self._since is None or latest > self._since[0] + 1000 * (monotonic - self._since[1]):
-            self._since = (latest, monotonic)
-        return self._since[0] + int(1000 * (monotonic - self._since[1]))
+        if self._started_at is None or latest > self._started_at[0] + 1000 * (monotonic - self._started_at[1]):
+            self._started_at = (latest, monotonic)
+        return self._started_at[0] + int(1000 * (monotonic - self._started_at[1]))
 
 
 MAX_PLANS_PER_STEP: Final = 16
@@ -121,11 +121,11 @@ def _plan_key(record: RecordLike, position: int, ledger: Ledger) -> bytes | None
         plain = {name: value for name, value in request.stream.items() if name != "stream"}
         if isinstance(mechanism, dict):
             plain["mechanism"] = {name: value for name, value in mechanism.items() if name != "threshold"}
-        return _encode(plain | {"source": _plan_facts(request.stream.get("source"), ledger)})
+        return _encode(plain | {"source": _plan_fields(request.stream.get("source"), ledger)})
     return None if request.kind in _KINDS_WITHOUT_PLAN else position.to_bytes(4, "big")
 
 
-def _plan_facts(source: Any, ledger: Ledger) -> Any:
+def _plan_fields(source: Any, ledger: Ledger) -> Any:
     """Return the fields of a source that affect a plan, or the source's name if the source is unknown."""
     account = ledger.accounts.get(source) if isinstance(source, str) else None
     if account is None or isinstance(account.source, TableSource):
@@ -164,7 +164,7 @@ class BudgetProcessor:
         ``retire_after_ms`` after its end by the ledger's clock, or never if it is 0.
         """
         self.inputs = (topics.requests, topics.charges)
-        self.tables: tuple[str, ...] = ()
+        self.lookup_topics: tuple[str, ...] = ()
         self.changelog = topics.ledger
         self.answers_are_repeatable = False
         self.runs_in_thread = True
@@ -184,7 +184,9 @@ class BudgetProcessor:
         self._trail = TrailWriter(topics, self.ledger)
         self._clock = LedgerClock()
         self._retire_after_ms = retire_after_ms
-        self._least_retired = min(MAX_RETIRED_PER_STEP, LEAST_RETIRED_PER_PARTITION * max(4, topics.partitions))
+        self._least_retired_together = min(
+            MAX_RETIRED_PER_STEP, LEAST_RETIRED_PER_PARTITION * max(4, topics.partitions)
+        )
         self._next_offsets = dict.fromkeys(self.inputs, 0)
         self.topic_ids: dict[str, str] = {}
         self._collected = self._new_collection()
@@ -226,7 +228,7 @@ class BudgetProcessor:
         """Accept a recreated topic, which is read from offset 0: a repeated request or charge changes nothing."""
         self._next_offsets[topic] = 0
 
-    def follow(self, records: Sequence[RecordLike]) -> Outputs:
+    def apply_lookup_records(self, records: Sequence[RecordLike]) -> Outputs:
         """Return no outputs: this processor has no tables."""
         del records
         return Outputs()
@@ -269,7 +271,7 @@ class BudgetProcessor:
                 held.reading = unread.reading
                 return
             self._trail.write_renewals(outputs)
-            self._write_keys([self._waiting.remove(held)], outputs)
+            self._write_ledger([self._waiting.remove(held)], outputs)
 
     def _retire_streams(self, outputs: Outputs) -> None:
         """Retire streams whose retention is over, many at a time.
@@ -283,7 +285,7 @@ class BudgetProcessor:
         ended = self.ledger.ended_streams
         due = ended.list_ended_by(ended_by)
         patience = min(MAX_RETIREMENT_DELAY_MS, self._retire_after_ms // 8)
-        if len(due) >= self._least_retired or ended.list_ended_by(ended_by - patience):
+        if len(due) >= self._least_retired_together or ended.list_ended_by(ended_by - patience):
             answers: dict[str, RetiredAnswer] = {}
             for source, stream in due:
                 answers[stream] = build_retired_answer(*self.ledger.find_stream(source, stream))
@@ -342,7 +344,7 @@ class BudgetProcessor:
                 reading = unread.reading
             else:
                 return
-        self._write_keys([self._waiting.add(record, request, reading)], outputs)
+        self._write_ledger([self._waiting.add(record, request, reading)], outputs)
 
     def _decide(self, record: RecordLike, request: Request, outputs: Outputs) -> None:
         """Process a request and write its receipt; write a trail entry unless it is a repeat.
@@ -351,7 +353,7 @@ class BudgetProcessor:
             TableNotReadError: the request's table is being read; nothing has changed.
         """
         receipt, writes, is_new = self.request_handler.handle(record, request, outputs)
-        self._write_keys(writes, outputs)
+        self._write_ledger(writes, outputs)
         if is_new:
             self._trail.write_decision(request, receipt, outputs)
         for account in self.request_handler.periods.drain_begun():
@@ -387,7 +389,7 @@ class BudgetProcessor:
         else:
             self._trail.write_end(account, grant, outputs)
 
-    def _write_keys(self, writes: Iterable[LedgerWrite], outputs: Outputs) -> None:
+    def _write_ledger(self, writes: Iterable[LedgerWrite], outputs: Outputs) -> None:
         for key, value in writes:
             outputs.add(self._topics.ledger, self._partition, (key, value, ()))
 

@@ -105,7 +105,7 @@ def facts_for_plan(spec: StreamSpec, source: Source, table_rows: Callable[[], in
     if isinstance(mechanism, Histogram) and mechanism.answers != 1:
         raise RefusedError("mechanism.answers: a table's histogram is released once; leave it out")
     if isinstance(source, ValuesSource):
-        require_reach(source)
+        require_grid_covers_range(source)
         _require_threshold_in_range(mechanism, source)
         steps = sensitivity_steps(source.sensitivity, source.grid)
         if getattr(mechanism, "sums", ()):
@@ -118,7 +118,7 @@ def facts_for_plan(spec: StreamSpec, source: Source, table_rows: Callable[[], in
     return _table_facts(mechanism, source, table_rows)
 
 
-def require_reach(source: Source) -> None:
+def require_grid_covers_range(source: Source) -> None:
     """Refuse a source of values whose range needs more than 2^50 steps of its grid."""
     if not isinstance(source, ValuesSource):
         return
@@ -169,7 +169,7 @@ def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable
     # One person changes a count of people by 1, whatever the number of this person's rows.
     sensitivities = [int((1 if getattr(mechanism, "people", False) else count_sensitivity(source)) / step)]
     for index, name in enumerate(sums):
-        _require_declared(source, name, f"mechanism.sums.{index}")
+        _refuse_private_text(source, name, f"mechanism.sums.{index}")
         domain = source.attributes.get(name)
         if not isinstance(domain, Numeric):
             raise RefusedError(
@@ -185,7 +185,7 @@ def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable
         sensitivities.append(total_sensitivity(source, domain.in_steps) * finer)
     sizes = []
     for index, name in enumerate(getattr(mechanism, "attributes", ())):
-        _require_declared(source, name, f"mechanism.attributes.{index}")
+        _refuse_private_text(source, name, f"mechanism.attributes.{index}")
         if name not in source.attributes:
             raise RefusedError(
                 f"mechanism.attributes.{index}: the source has no attribute of this name; name one that it has"
@@ -215,7 +215,7 @@ def _common_step(source: TableSource, sums: Sequence[str]) -> Fraction:
     return step
 
 
-def _require_declared(source: TableSource, name: str, field: str) -> None:
+def _refuse_private_text(source: TableSource, name: str, field: str) -> None:
     if name in source.texts:
         raise RefusedError(f"{field}: {private_text_message(name)}")
 
@@ -288,13 +288,17 @@ class AccountPeriods:
         """
         if not isinstance(source, EventsSource) or not source.has_periods:
             return 0
-        ends = (_start_ms(account) + source.period_ms for account in self.accounts_of(source.source))
+        ends = (_period_start_ms(account) + source.period_ms for account in self.accounts_of(source.source))
         return max(ends, default=0)
 
     def require_later_start(self, spec: StreamSpec, source: Source) -> None:
         """Refuse a stream that starts in a period that has begun."""
         earliest_start_ms = self.earliest_start_ms(source)
-        if spec.standing is not None and spec.standing.begins is not None and _begin_ms(spec) < earliest_start_ms:
+        if (
+            spec.standing is not None
+            and spec.standing.begins is not None
+            and _first_question_ms(spec) < earliest_start_ms
+        ):
             raise RefusedError(
                 f"standing.begins: the periods up to {format_moment(earliest_start_ms)} have already begun without this stream; give "
                 "that moment or a later one"
@@ -326,7 +330,9 @@ class AccountPeriods:
         grants = [
             grant
             for grant in parent.grants.values()
-            if grant.state == "open" and grant.ending is None and _begin_ms(grant.spec) < start + source.period_ms
+            if grant.state == "open"
+            and grant.ending is None
+            and _first_question_ms(grant.spec) < start + source.period_ms
         ]
         if not grants:
             raise RefusedError(
@@ -348,14 +354,14 @@ class AccountPeriods:
         if not isinstance(account.source, EventsSource) or not account.source.has_periods:
             return
         for one in self.accounts_of(account.name):
-            name = named_at(stream, _start_ms(one))
+            name = named_at(stream, _period_start_ms(one))
             if name in one.grants and ending(one.name, name):
                 self._control_publisher.publish_control(one, one.grants[name], outputs)
 
     def _open_stream(self, account: Account, model: Grant, start: int, seed: bytes, outputs: Outputs) -> None:
         if model.spec.standing is None:
             raise TypeError("a stream on a live topic must be a standing stream")
-        begins = format_moment(max(start, _begin_ms(model.spec)))
+        begins = format_moment(max(start, _first_question_ms(model.spec)))
         name = named_at(model.spec.stream, start)
         spec = model.spec.model_copy(
             update={
@@ -386,10 +392,10 @@ def describe_period_budget(source: Source) -> str | None:
     return describe_promise_per_period(source.epsilon, source.delta, source.period or "")
 
 
-def _start_ms(account: Account) -> int:
+def _period_start_ms(account: Account) -> int:
     return moment_ms(getattr(account.source, "starts", None) or "1970-01-01T00:00:00Z")
 
 
-def _begin_ms(spec: StreamSpec) -> int:
+def _first_question_ms(spec: StreamSpec) -> int:
     begins = None if spec.standing is None else spec.standing.begins
     return 0 if begins is None else moment_ms(begins)

@@ -35,8 +35,8 @@ from stream.budget.openings import (
     definition_digest,
     describe_period_budget,
     plan_stream,
+    require_grid_covers_range,
     require_no_periods,
-    require_reach,
 )
 from stream.budget.receipts import LedgerWrite, Receipts, request_digest
 from stream.budget.standing_streams import (
@@ -178,7 +178,7 @@ class RequestHandler:
         """
         source, fingerprint = request.source, None
         if source.source not in self._ledger.accounts:
-            require_reach(source)
+            require_grid_covers_range(source)
             require_valid_periods(source)
             if isinstance(source, EventsSource) and source.has_periods:
                 self.periods.require_unused_name(source.source)

@@ -30,7 +30,7 @@ class OutputError(Exception):
     """Standard output cannot be written; raised in place of OSError, which some libraries ignore."""
 
 
-class _Output(io.TextIOWrapper):
+class _StandardOutput(io.TextIOWrapper):
     r"""Standard output: escapes unsupported characters (``\u03b5``) and raises OutputError."""
 
     def write(self, text: str) -> int:
@@ -44,7 +44,7 @@ class _Output(io.TextIOWrapper):
             super().flush()
 
 
-class _Messages(io.TextIOWrapper):
+class _StandardError(io.TextIOWrapper):
     """Standard error: ignores failed writes, which must not change the command's exit status."""
 
     def write(self, text: str) -> int:
@@ -77,7 +77,7 @@ def replace_standard_streams() -> None:
     """
     if not _WIDTH_PATTERN.fullmatch(os.environ.get("COLUMNS", "")):
         os.environ.pop("COLUMNS", None)
-    for name, kind in (("stdout", _Output), ("stderr", _Messages)):
+    for name, kind in (("stdout", _StandardOutput), ("stderr", _StandardError)):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
             options = {
@@ -101,7 +101,7 @@ def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
     """Return a group class that lists ``commands`` in this order, then the group's other commands."""
 
     class Group(TyperGroup):
-        listing = False
+        is_listing = False
 
         def list_commands(self, ctx: Any) -> list[str]:
             """Return the names of all commands."""
@@ -112,15 +112,15 @@ def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
             lazy = commands.get(cmd_name)
             if lazy is None:
                 return super().get_command(ctx, cmd_name)
-            if self.listing:
+            if self.is_listing:
                 return typer.core.TyperCommand(cmd_name, help=lazy.help)
             return _load_command(cmd_name, lazy)
 
         def format_help(self, ctx: Any, formatter: Any) -> None:
             """Write the help without importing a command."""
-            self.listing = True
+            self.is_listing = True
             super().format_help(ctx, formatter)
-            self.listing = False
+            self.is_listing = False
 
     return Group
 
@@ -321,7 +321,7 @@ def _is_instance(error: Exception, import_path: str) -> bool:
 
 
 def _fail(message: str) -> None:
-    if isinstance(sys.stdout, _Output):
+    if isinstance(sys.stdout, _StandardOutput):
         # Python flushes standard output again at its end, which must not fail a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     _print_message("error", message)

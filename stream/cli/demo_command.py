@@ -43,7 +43,7 @@ class _ProgressBar:
         )
         self._task: rich.progress.TaskID | None = None
 
-    def step(self, message: str) -> None:
+    def print_step(self, message: str) -> None:
         self._console.print(f"· {message}", highlight=False, soft_wrap=True)
 
     def advance(self, published: int, answered: int, total: int) -> None:
@@ -80,7 +80,7 @@ def demo(
             live = scene == "live"
             running = stack.enter_context(installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP"), feed=live))
             monitor = stack.enter_context(monitor_commands.run_monitor(running.settings, folder, port))
-            bar.step(monitor.where)
+            bar.print_step(monitor.where)
             demo_run = run_live_demo(running.settings, bar) if live else run_demo(running, bar, queries=queries)
             report = asyncio.run(demo_run)
             bar.stop()
@@ -92,10 +92,10 @@ def demo(
                 _show(report)
             if stay:
                 with suppress(KeyboardInterrupt):
-                    bar.step(f"{monitor.where}; Ctrl-C stops it")
+                    bar.print_step(f"{monitor.where}; Ctrl-C stops it")
                     signal.pause()
             else:
-                bar.step(
+                bar.print_step(
                     f"the monitor's page at {monitor.address} ends with the demo; 'make demo ARGS=--stay' keeps it running"
                 )
     finally:

@@ -335,7 +335,7 @@ def _title(spec: StreamSpec, rows: int | None, chosen: Calibration) -> str:
 
 def plot_simulation(report: SimulationReport, path: Path) -> None:
     """Plot each question's largest error in every run, and its promised α; one panel for each kind."""
-    kinds = [one.what for one in report.figures]
+    kinds = [one.what for one in report.error_summaries]
     if not kinds:
         raise CommandError(
             "--plot: no question was answered, so there is no error to plot; omit it to see the reasons"

@@ -141,7 +141,7 @@ def _as_json(report: SimulationReport, data: str) -> dict[str, Any]:
         "reserved": grant.cost,
         "cutoff": grant.calibration.cutoff,
         "broken_runs": report.broken_runs,
-        "figures": [_summary_json(one) for one in report.figures],
+        "figures": [_summary_json(one) for one in report.error_summaries],
         "runs": [
             {
                 "run": run.number,
@@ -153,7 +153,7 @@ def _as_json(report: SimulationReport, data: str) -> dict[str, Any]:
                 "broken": run.broken,
                 "ended": None if run.ended is None else asdict(run.ended),
                 "rejections": [{"line": line, "reason": reason} for line, reason in run.rejections.items()],
-                "figures": [_summary_json(one) for one in run.figures],
+                "figures": [_summary_json(one) for one in run.error_summaries],
                 "errors": [
                     {name: getattr(one, name) for name in ("line", "what", "largest", "alpha", "broken")}
                     for one in run.measurements
@@ -192,7 +192,7 @@ def _print(report: SimulationReport, data: str) -> None:
             for run in report.runs
         ],
     )
-    several = [(str(run.number), run.figures) for run in report.runs] if len(report.runs) > 1 else []
+    several = [(str(run.number), run.error_summaries) for run in report.runs] if len(report.runs) > 1 else []
     show_table(
         f"errors, of {_describe_rows(report.rows, report.counted)}",
         ["run", "of", "numbers", "largest", "mean", "promised α", "broken"],
@@ -206,7 +206,7 @@ def _print(report: SimulationReport, data: str) -> None:
                 _format_promise(one),
                 f"{one.broken:,} of {one.answers - one.unpromised:,}",
             ]
-            for run, listed in [*several, ("all", report.figures)]
+            for run, listed in [*several, ("all", report.error_summaries)]
             for one in listed
         ],
     )

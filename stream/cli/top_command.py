@@ -263,14 +263,14 @@ def _services(workers: WorkersView, detail: Detail) -> Table:
             Text(", ".join(map(str, member.partitions)) or "none"),
             Text(f"{member.lag:,}"),
             Text(_rate(member.events_per_second)),
-            _restoring(member, workers),
+            _format_restore_share(member, workers),
         )
     return _with_hint(
         table, "none runs: start them with 'sotto serve worker' and 'sotto serve budget'", workers.members
     )
 
 
-def _restoring(member: MemberRow, workers: WorkersView) -> Text:
+def _format_restore_share(member: MemberRow, workers: WorkersView) -> Text:
     restores = [
         row.restore for row in workers.partitions if row.member == member.member and row.role == member.role
     ]

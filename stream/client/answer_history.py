@@ -27,9 +27,9 @@ The first block of a page is always read whole, so that the page makes progress;
 read again with fewer answers, down to one.
 """
 
-_FIRST_BLOCK: Final = 64
-_GROWTH: Final = 4
-_SHRINKING: Final = 8
+_FIRST_BLOCK_OFFSETS: Final = 64
+_BLOCK_GROWTH: Final = 4
+_BLOCK_SHRINKING: Final = 8
 _FETCH_BYTES: Final = 256 * 1024
 """Bytes of one fetch, which may reach beyond the block."""
 _FETCHED_RECORDS: Final = 500
@@ -50,14 +50,14 @@ class AnswerPage:
     """Answers, newest first.
 
     ``before`` is the offset before which the next page begins; None if no older answers exist.
-    ``reached`` is the time of the oldest record that was read. ``preceding`` is the answer before the
+    ``oldest_read`` is the time of the oldest record that was read. ``preceding`` is the answer before the
     page's oldest answer, if it was read. Answers that cannot be decoded are left out; ``unreadable`` is
     their number.
     """
 
     answers: Sequence[LoggedAnswer]
     before: int | None
-    reached: float | None
+    oldest_read: float | None
     preceding: LoggedAnswer | None
     unreadable: int
 
@@ -119,7 +119,7 @@ class _PageReader:
     limit: int
     found: list[LoggedAnswer] = field(default_factory=list)
     bytes_read: int = 0
-    reached: float | None = None
+    oldest_read: float | None = None
     unreadable: int = 0
 
     async def offset_at(self, time: float, end: int) -> int:
@@ -130,7 +130,7 @@ class _PageReader:
 
     async def read(self, first: int, end: int) -> AnswerPage:
         """Read blocks backwards from ``end`` until the page is full, the bytes are used up or the log begins."""
-        size, blocks, start_of_page = _FIRST_BLOCK, 0, end
+        size, blocks, start_of_page = _FIRST_BLOCK_OFFSETS, 0, end
         while first < end and len(self.found) <= self.limit and (self.bytes_read < MAX_PAGE_BYTES or not blocks):
             start = max(first, end - size)
             left = MAX_PAGE_BYTES - (self.bytes_read if blocks else 0)
@@ -138,15 +138,15 @@ class _PageReader:
             if block is None:
                 if blocks:
                     break
-                size = max((end - start) // _SHRINKING, 1)
+                size = max((end - start) // _BLOCK_SHRINKING, 1)
                 continue
             self.found += reversed(block)
             end, blocks = start, blocks + 1
             bytes_per_offset = max(self.bytes_read / (start_of_page - end), 1.0)
-            size = max(min(size * _GROWTH, int((MAX_PAGE_BYTES - self.bytes_read) / bytes_per_offset)), 1)
+            size = max(min(size * _BLOCK_GROWTH, int((MAX_PAGE_BYTES - self.bytes_read) / bytes_per_offset)), 1)
         kept, preceding = self.found[: self.limit], self.found[self.limit : self.limit + 1]
         more = kept[-1].offset if preceding else end if first < end else None
-        return AnswerPage(kept, more, self.reached, preceding[0] if preceding else None, self.unreadable)
+        return AnswerPage(kept, more, self.oldest_read, preceding[0] if preceding else None, self.unreadable)
 
     async def _read_block(self, start: int, end: int, most_bytes: float) -> list[LoggedAnswer] | None:
         """Return the stream's answers from ``start`` to ``end``; None if the block exceeds ``most_bytes``."""
@@ -168,6 +168,6 @@ class _PageReader:
                         answers.append(answer)
                 if self.bytes_read - begun_at > most_bytes:
                     return None
-        self.reached = self.reached if oldest is None else oldest
+        self.oldest_read = self.oldest_read if oldest is None else oldest
         self.unreadable += unreadable
         return answers

@@ -287,7 +287,7 @@ ANSWER_TIMEOUT = 60.0
 class DemoProgress(Protocol):
     """Receives the demo's progress."""
 
-    def step(self, message: str) -> None:
+    def print_step(self, message: str) -> None:
         """Start a step."""
 
     def advance(self, published: int, answered: int, total: int) -> None:
@@ -321,8 +321,8 @@ def installation(
     with ExitStack() as stack:
         stack.callback(key_file.unlink)
         if bootstrap is None:
-            fetch_jars(progress.step)
-            progress.step("starting Kafka")
+            fetch_jars(progress.print_step)
+            progress.print_step("starting Kafka")
             broker = stack.enter_context(LocalBroker(folder / "broker"))
             kafka = Settings.of_local_broker(broker.start().bootstrap).model_copy(update=LOCAL_SESSION)
         else:
@@ -331,7 +331,7 @@ def installation(
         settings = kafka.model_copy(update=changed)
         asyncio.run(create_topics(settings))
         stack.callback(lambda: asyncio.run(delete_topics(settings)))
-        progress.step(f"starting the budget service{', a feed' if feed else ''} and two workers")
+        progress.print_step(f"starting the budget service{', a feed' if feed else ''} and two workers")
         roles: list[tuple[RoleName, int]] = [("budget", 0), ("worker", 0), ("worker", 1)]
         roles += [("feed", 0)] if feed else []
         services = [

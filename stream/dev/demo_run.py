@@ -148,7 +148,7 @@ async def run_demo(
         seed: Seed of the questions, not of the noise.
     """
     async with AsyncClient(running.settings) as client:
-        progress.step("registering two sources and opening 40 streams")
+        progress.print_step("registering two sources and opening 40 streams")
         per_stream = -(-queries // len(streams(1)))
         specs = streams(per_stream)
         await client.requests([RegisterSource(request=source.source, source=source) for source in sources()])
@@ -164,10 +164,10 @@ async def run_demo(
         half = len(order) // 2
         async with DemoAnswers(client, progress, len(order)) as reader:
             began = time.monotonic()
-            progress.step("asking")
+            progress.print_step("asking")
             await _publish(client, order[:half], reader)
             await reader.wait(half // 2)
-            progress.step("killing one of the two workers (SIGKILL)")
+            progress.print_step("killing one of the two workers (SIGKILL)")
             running.workers[0].kill()
             killed, answered_at_kill = time.monotonic(), len(reader.answers)
             await _publish(client, order[half:], reader)
@@ -175,11 +175,11 @@ async def run_demo(
             ended = time.monotonic()
             await asyncio.sleep(1.0)  # lets duplicate answers arrive
         answers = reader.answers
-        progress.step("asking a stream of every mechanism")
+        progress.print_step("asking a stream of every mechanism")
         tour_checks = await tour(client, seed)
-        progress.step(f"asking {QUERIES:,} questions at once")
+        progress.print_step(f"asking {QUERIES:,} questions at once")
         backlog_specs, backlog_rate = await measure_backlog(client, running.settings)
-        progress.step("closing the streams")
+        progress.print_step("closing the streams")
         await client.requests(
             [
                 CloseStream(request=f"close {s.stream}", source=s.source, stream=s.stream)
@@ -299,7 +299,7 @@ async def run_live_demo(settings: Settings, progress: DemoProgress) -> DemoRepor
 async def _run_live(settings: Settings, source: EventsSource, progress: DemoProgress) -> DemoReport:
     expected = count_windows() * len(AIRPORTS)
     async with AsyncClient(settings) as client:
-        progress.step(
+        progress.print_step(
             f"opening one stream: half-days in which more than about {LATE_THRESHOLD} aircraft left late"
         )
         await client.requests([RegisterSource(request="flights", source=source)])
@@ -307,7 +307,7 @@ async def _run_live(settings: Settings, source: EventsSource, progress: DemoProg
         grant = await client.grant("flights", LIVE_STREAM)
         async with DemoAnswers(client, progress, expected) as reader:
             began = time.monotonic()
-            progress.step("replaying 336,776 departures of 2013")
+            progress.print_step("replaying 336,776 departures of 2013")
             await _publish_departures(client, reader)
             await reader.wait(expected, or_exhausted=True)
             seconds = time.monotonic() - began

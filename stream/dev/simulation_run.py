@@ -245,7 +245,7 @@ class Run:
         return len({one.line for one in self.measurements if one.broken})
 
     @property
-    def figures(self) -> tuple[ErrorSummary, ...]:
+    def error_summaries(self) -> tuple[ErrorSummary, ...]:
         """Errors of this run's answers by kind."""
         return summarize_errors(self.measurements)
 
@@ -277,7 +277,7 @@ class SimulationReport:
         )
 
     @property
-    def figures(self) -> tuple[ErrorSummary, ...]:
+    def error_summaries(self) -> tuple[ErrorSummary, ...]:
         """Errors of all runs' answers by kind."""
         return summarize_errors(one for run in self.runs for one in run.measurements)
 

@@ -15,7 +15,7 @@ from stream.engine.health import InputPlace, PartitionHealth, TaskStep
 from stream.engine.restore import readable, report_unread
 from stream.engine.session import Equipment, PartitionSession
 from stream.kafka.client.adapter import Fetched
-from stream.processing.protocol import Batch, InputRefusedError, Outputs, RecordLike, TableMissedError
+from stream.processing.protocol import Batch, InputRefusedError, Outputs, RecordLike, MissedRecordError
 from stream.tables.engine_limits import CancelledStepError, current_cancellation
 
 TABLES_WAIT = 5.0
@@ -74,14 +74,15 @@ class BatchLoop:
         self._step.enter("waiting")
         return await session.prefetch.take(topic_partitions, wait_ms)
 
-    async def follow(
+    async def apply_lookup_records(
         self, session: PartitionSession, table: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> None:
-        """Apply new records of a table topic, such as ``control``."""
+        """Apply new records of a lookup topic, such as ``control``."""
         if new_records := self._unprocessed(session, table, records):
             processor, readable_records = session.processor, readable(new_records, self._metrics.unreadable)
             await self.commit(
-                session, await self.run_step(session, processor.follow, readable_records, in_thread=True)
+                session,
+                await self.run_step(session, processor.apply_lookup_records, readable_records, in_thread=True),
             )
             session.positions[table] = new_records[-1].offset + 1
             # In a thread, because checking a million streams takes as long as a batch.
@@ -96,12 +97,12 @@ class BatchLoop:
         reads them again; if that is this process, it reads them after its next seek.
         """
         records = self._unprocessed(session, topic_partition, records)
-        tables = [TopicPartition(topic, self._partition) for topic in session.processor.tables]
+        lookup_topics = [TopicPartition(topic, self._partition) for topic in session.processor.lookup_topics]
         while records:
             count = await self._answer_batch(session, topic_partition, records)
             if records := records[count:]:
-                for table, control_records in (await self.fetch(session, tables, 0)).items():
-                    await self.follow(session, table, control_records)
+                for table, control_records in (await self.fetch(session, lookup_topics, 0)).items():
+                    await self.apply_lookup_records(session, table, control_records)
                 if self._stopping.is_set():
                     return
 
@@ -117,7 +118,7 @@ class BatchLoop:
         """Run a step of the processor, by default in a thread if ``processor.runs_in_thread``.
 
         If a step on ``records`` fails, the error names the first record, and a retry processes the records
-        one by one. Steps that apply table topics or end a restore have no ``records``.
+        one by one. Steps that apply lookup topics or end a restore have no ``records``.
 
         Raises:
             ProcessingError: the step on ``records`` failed.
@@ -128,7 +129,7 @@ class BatchLoop:
                 current_cancellation.set(self.cancelled)
                 return await self._run_in_thread(step, argument)
             return step(argument)
-        except (TableMissedError, InputRefusedError, CancelledStepError):
+        except (MissedRecordError, InputRefusedError, CancelledStepError):
             raise
         except Exception as error:
             if not records:
@@ -209,19 +210,21 @@ class BatchLoop:
         self._health.record_commit(topic_partition, following)
 
     async def _follow_to_end(self, session: PartitionSession) -> None:
-        """Read the table topics up to their high watermarks, before a query's stream counts as unknown.
+        """Read the lookup topics up to their high watermarks, before a query's stream counts as unknown.
 
         A client may ask as soon as its stream is granted. At that time the control topic may still
         lack the commit marker of the stream's definition.
         """
-        tables = [TopicPartition(topic, self._partition) for topic in session.processor.tables]
+        lookup_topics = [TopicPartition(topic, self._partition) for topic in session.processor.lookup_topics]
         self._step.enter("waiting")
-        ends = await self._offsets.end_offsets(tables)
+        ends = await self._offsets.end_offsets(lookup_topics)
         deadline = time.monotonic() + TABLES_WAIT
         while time.monotonic() < deadline:
-            behind = [table for table in tables if not await session.prefetch.has_reached(table, ends[table])]
+            behind = [
+                table for table in lookup_topics if not await session.prefetch.has_reached(table, ends[table])
+            ]
             if not behind:
                 return
             fetched = await self.fetch(session, behind, TABLES_WAIT_MS)
             for table, records in fetched.items():
-                await self.follow(session, table, records)
+                await self.apply_lookup_records(session, table, records)

@@ -33,7 +33,7 @@ class KnownRanges(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka is 
     """Assigns the first ``partition_count`` partitions in ranges, and later partitions in other ranges.
 
     If partitions were added to an input topic only, ranges over all partitions would give partition n
-    of the input and partition n of a table topic to different members. The assignor keeps the name of
+    of the input and partition n of a lookup topic to different members. The assignor keeps the name of
     Kafka's range assignor, because members of earlier versions support no other assignor.
     """
 
@@ -88,7 +88,7 @@ log = get_logger("engine")
 class Engine:
     """Runs a role's processor on the partitions that the group assigns to this process.
 
-    The input topics and table topics of a role have equal partition counts, and the assignor gives
+    The input topics and lookup topics of a role have equal partition counts, and the assignor gives
     partitions of equal number to one member. A partition that is added to only one of these topics
     while the engine runs is refused. A process that is not a member of its group reports this in its
     log, its metrics and at /readyz.

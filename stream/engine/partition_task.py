@@ -27,9 +27,9 @@ from stream.processing.digest_table import DigestFileError
 from stream.processing.protocol import (
     InputRefusedError,
     LaterVersionError,
+    MissedRecordError,
     Outputs,
     ReadingProcessor,
-    TableMissedError,
     TimedProcessor,
 )
 from stream.tables.engine_limits import CancelledStepError, EngineStatementError
@@ -59,7 +59,7 @@ _ERRORS_WITH_SAFE_MESSAGES = (
     InputWentBackError,
     StateLostError,
     TopicWentBackError,
-    TableMissedError,
+    MissedRecordError,
     UnreadableChangelogError,
     LaterVersionError,
     InputRefusedError,
@@ -214,7 +214,7 @@ class PartitionTask:
     async def _loop(self, session: PartitionSession) -> None:
         processor = session.processor
         inputs = [TopicPartition(topic, self.partition) for topic in processor.inputs]
-        tables = [TopicPartition(topic, self.partition) for topic in processor.tables]
+        lookup_topics = [TopicPartition(topic, self.partition) for topic in processor.lookup_topics]
         # An isinstance check of a protocol is slow: once per session, not per round.
         timed = processor if isinstance(processor, TimedProcessor) else None
         reading = processor if isinstance(processor, ReadingProcessor) else None
@@ -226,12 +226,14 @@ class PartitionTask:
                 await asyncio.sleep(pause)
             ready = reading is not None and reading.has_finished_readings
             wait_ms = 0 if ready else self._wait_ms(session, timed)
-            fetched = await self._answering.fetch(session, [*tables, *inputs], wait_ms)
+            fetched = await self._answering.fetch(session, [*lookup_topics, *inputs], wait_ms)
             session.topic_ids.ask(needed=bool(fetched))
             if fetched:
                 self._turns.start_step(self.partition, time.monotonic())
-            for table in tables:
-                await self._answering.follow(session, table, fetched.get(table, ()))
+            for topic_partition in lookup_topics:
+                await self._answering.apply_lookup_records(
+                    session, topic_partition, fetched.get(topic_partition, ())
+                )
             for topic_partition in inputs:
                 await self._answering.answer(session, topic_partition, fetched.get(topic_partition, ()))
             if timed is not None:

@@ -239,7 +239,9 @@ class Standby:
         """Apply a partition's tables and changelog from the beginning, then all new records."""
         processor, record_count = self._make_processor(partition), 0
         copy = self._copies[partition] = StandbyCopy(processor)
-        topic_partitions = [TopicPartition(topic, partition) for topic in (*processor.tables, processor.changelog)]
+        topic_partitions = [
+            TopicPartition(topic, partition) for topic in (*processor.lookup_topics, processor.changelog)
+        ]
         for rounds in count():
             for topic_partition in topic_partitions:
                 limit, position = self._settings.batch_events, copy.positions.get(topic_partition)

@@ -331,7 +331,7 @@ class SessionOpener:
         await consumer.start()
         try:
             topic_partitions = [
-                TopicPartition(topic, self._partition) for topic in (*processor.tables, processor.changelog)
+                TopicPartition(topic, self._partition) for topic in (*processor.lookup_topics, processor.changelog)
             ]
             starts = {**await consumer.beginning_offsets(topic_partitions), **offsets_read}
             report.total = sum((await consumer.end_offsets(topic_partitions)).values()) - sum(starts.values())

@@ -1,5 +1,5 @@
 """Feeds count each partition's windows; merging adds the counts and asks the questions.
 
-Order of reading: ``count_processor``, ``counted_streams``, ``window_forms``, ``merge_processor``.
+Order of reading: ``count_processor``, ``counted_streams``, ``tally_groups``, ``merge_processor``.
 ``event_reader``, ``event_decoding`` and ``event_fields`` convert people's events from bytes to columns.
 """

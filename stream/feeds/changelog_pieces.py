@@ -1,6 +1,6 @@
 """Writes a feed's counts to its changelog in binary records, called pieces, and reads them.
 
-A *tally* has the counts under one *condition*, the ``where`` of standing streams, and a ``Form`` has the
+A *tally* has the counts under one *condition*, the ``where`` of standing streams, and a ``TallyGroup`` has the
 tallies whose windows are equal. A piece has the counts that one step changed, with their values after the
 step. So if several pieces contain a count, the latest piece has its current value. A piece identifies
 people by digests of 16 bytes, not by names, and has one row for a person and window, with a count for each
@@ -28,7 +28,7 @@ from stream.feeds.event_counts import (
     unpack_counts,
 )
 from stream.feeds.tally import StepChanges, Tally
-from stream.feeds.window_forms import Form
+from stream.feeds.tally_groups import TallyGroup
 from stream.privacy.mechanisms.private_values import window_text_size
 from stream.processing.protocol import LaterVersionError, Message, RecordLike
 
@@ -136,11 +136,11 @@ def piece_number(key: bytes) -> int | None:
     return int(key[len(_PREFIX) :]) if key.startswith(_PREFIX) else None
 
 
-def encode_pieces(changes: Iterable[tuple[Form, StepChanges]]) -> Iterator[Piece]:
+def encode_pieces(changes: Iterable[tuple[TallyGroup, StepChanges]]) -> Iterator[Piece]:
     """Yield the changes as pieces of limited size."""
     piece, size = _Sections([], [], [], []), 0
-    for form, touched in changes:
-        for section, more in _sections(form, touched):
+    for group, touched in changes:
+        for section, more in _sections(group, touched):
             if size and size + more > PIECE_BYTES:
                 yield Piece(piece.encode(), piece.entries)
                 piece, size = _Sections([], [], [], []), 0
@@ -161,26 +161,26 @@ def _add(piece: _Sections, section: _Section) -> None:
         piece.texts.append(section)
 
 
-def _sections(form: Form, changes: StepChanges) -> Iterator[tuple[_Section, int]]:
-    tallies = sorted(form.tallies.values(), key=lambda tally: tally.column)
+def _sections(group: TallyGroup, changes: StepChanges) -> Iterator[tuple[_Section, int]]:
+    tallies = sorted(group.tallies.values(), key=lambda tally: tally.column)
     numbers, columns = [tally.number for tally in tallies], [tally.column for tally in tallies]
     for start, rows in changes.people.items():
         yield from (
             (_PeopleSection(numbers, start, digests, counts), len(digests) + len(counts) + _overhead(len(numbers)))
-            for digests, counts in _people(form.windows[start].person_counts, rows, columns, form.contribution)
+            for digests, counts in _people(group.windows[start].person_counts, rows, columns, group.contribution)
         )
     for (number, period), rows in changes.lifetime_counts.items():
-        tally = form.tallies[number]
+        tally = group.tallies[number]
         yield from (
             (_TotalsSection(number, period, digests, counts), len(digests) + len(counts) + _overhead(0))
             for digests, counts in _people(tally.counts_of_period(period), rows, [0], tally.rule.total or 0)
         )
-    start_of_row = {window.row: start for start, window in form.windows.items()}
+    start_of_row = {window.row: start for start, window in group.windows.items()}
     for (number, quantity), places in changes.cells.items():
-        yield from _encode_cells(form.tallies[number], quantity, places, start_of_row)
+        yield from _encode_cells(group.tallies[number], quantity, places, start_of_row)
     for (number, quantity), texts in changes.texts.items():
         for row, changed in texts.items():
-            yield _encode_texts(form.tallies[number], quantity, row, start_of_row[row], changed)
+            yield _encode_texts(group.tallies[number], quantity, row, start_of_row[row], changed)
 
 
 def _people(
@@ -250,42 +250,42 @@ def _unpack_integers(value: bytes, count: int) -> npt.NDArray[np.int64]:
     return np.frombuffer(value, dtype=f"<u{max(1, len(value) // max(1, count))}").astype(np.int64)
 
 
-def apply_piece(value: bytes, number: int, forms: Iterable[Form]) -> int:
+def apply_piece(value: bytes, number: int, tally_groups: Iterable[TallyGroup]) -> int:
     """Apply a piece to open windows, and return its number of entries."""
     piece = _decode(value)
-    for form in forms:
+    for group in tally_groups:
         for people in piece.people:
-            _apply_people(people, number, form)
+            _apply_people(people, number, group)
         for totals in piece.totals:
-            tally = form.tallies.get(totals.tally)
+            tally = group.tallies.get(totals.tally)
             if tally is not None and not tally.period_is_over(totals.period):
                 counts = unpack_counts(totals.counts, tally.rule.total or 0, 1)
                 tally.counts_of_period(totals.period).put(_digests(totals.digests), [0], counts, number)
         for cells in piece.cells:
-            if (tally := form.tallies.get(cells.tally)) is not None:
-                _apply_cells(cells, number, form, tally)
+            if (tally := group.tallies.get(cells.tally)) is not None:
+                _apply_cells(cells, number, group, tally)
         for texts in piece.texts:
-            _apply_texts(texts, number, form)
+            _apply_texts(texts, number, group)
     return piece.entries
 
 
-def _apply_people(section: _PeopleSection, number: int, form: Form) -> None:
-    own = [place for place, tally in enumerate(section.tallies) if tally in form.tallies]
-    if not own or section.start < form.first:
+def _apply_people(section: _PeopleSection, number: int, group: TallyGroup) -> None:
+    own = [place for place, tally in enumerate(section.tallies) if tally in group.tallies]
+    if not own or section.start < group.first:
         return
-    counts = unpack_counts(section.counts, form.contribution, len(section.tallies))[:, own]
-    tallies = [form.tallies[section.tallies[place]] for place in own]
-    person_counts = form.open(section.start).person_counts
+    counts = unpack_counts(section.counts, group.contribution, len(section.tallies))[:, own]
+    tallies = [group.tallies[section.tallies[place]] for place in own]
+    person_counts = group.open(section.start).person_counts
     person_counts.put(_digests(section.digests), [tally.column for tally in tallies], counts, number)
     for tally in tallies:
         tally.last_counted = max(tally.last_counted, section.start)
 
 
-def _apply_cells(section: _CellsSection, number: int, form: Form, tally: Tally) -> None:
+def _apply_cells(section: _CellsSection, number: int, group: TallyGroup, tally: Tally) -> None:
     quantity = CountedQuantity(section.by, section.people, section.sum)
     if (cells := tally.cells.get(quantity)) is None:
         return
-    kept = [form.open(start).row if start >= form.first else -1 for start in section.windows]
+    kept = [group.open(start).row if start >= group.first else -1 for start in section.windows]
     indices = np.zeros(section.count, dtype=np.int64)
     if section.window_indices:
         indices = _unpack_integers(section.window_indices, section.count)
@@ -296,12 +296,12 @@ def _apply_cells(section: _CellsSection, number: int, form: Form, tally: Tally) 
     cells.put(places, _unpack_integers(section.counts, section.count)[is_open], sums, number)
 
 
-def _apply_texts(section: _TextsSection, number: int, form: Form) -> None:
+def _apply_texts(section: _TextsSection, number: int, group: TallyGroup) -> None:
     quantity = CountedQuantity(section.by, section.people, most_bytes=section.most_bytes)
-    tally = form.tallies.get(section.tally)
-    if tally is None or section.start < form.first or (texts := tally.texts.get(quantity)) is None:
+    tally = group.tallies.get(section.tally)
+    if tally is None or section.start < group.first or (texts := tally.texts.get(quantity)) is None:
         return
-    texts.put(form.open(section.start).row, section.counts, number)
+    texts.put(group.open(section.start).row, section.counts, number)
 
 
 def _digests(value: bytes) -> UInt64Array:
@@ -316,7 +316,7 @@ REWRITTEN_ENTRIES: Final = 32_768
 An earlier step's entries are rewritten all together, so the last of these steps may exceed the limit.
 """
 
-Changes = Sequence[tuple[Form, StepChanges]]
+Changes = Sequence[tuple[TallyGroup, StepChanges]]
 
 
 class PiecesLog:
@@ -328,7 +328,7 @@ class PiecesLog:
 
     def __init__(self) -> None:
         self.next = 0
-        """The number of the next piece; ``Form.count`` marks changed counts with it before the piece is written."""
+        """The number of the next piece; ``TallyGroup.count`` marks changed counts with it before the piece is written."""
         self._steps: deque[tuple[int, int, int]] = deque()
         self._entries = 0
 
@@ -338,7 +338,7 @@ class PiecesLog:
         self._entries += entries
         self.next = max(self.next, end)
 
-    def apply_pieces(self, pieces: Mapping[int, RecordLike], forms: Sequence[Form]) -> None:
+    def apply_pieces(self, pieces: Mapping[int, RecordLike], tally_groups: Sequence[TallyGroup]) -> None:
         """Apply the pieces of a changelog in the order of their numbers.
 
         Raises:
@@ -346,18 +346,18 @@ class PiecesLog:
         """
         for number in sorted(pieces):
             try:
-                entries = apply_piece(pieces[number].value or b"", number, forms)
+                entries = apply_piece(pieces[number].value or b"", number, tally_groups)
             except DECODE_ERRORS:
                 raise LaterVersionError(pieces[number]) from None
             self._add(number, number + 1, entries)
 
-    def write(self, changes: Changes, forms: Iterable[Form]) -> list[Message]:
+    def write(self, changes: Changes, tally_groups: Iterable[TallyGroup]) -> list[Message]:
         """Return a step's pieces, rewritten entries of old pieces, and the old pieces' deletions."""
         messages: list[Message] = []
         first = self.next
         entries = self._append(changes, messages)
-        known = list(forms)
-        excess = self._entries - 2 * sum(form.entry_count for form in known) - SLACK_ENTRIES
+        known = list(tally_groups)
+        excess = self._entries - 2 * sum(group.entry_count for group in known) - SLACK_ENTRIES
         old: list[tuple[int, int, int]] = []
         allowed = max(REWRITTEN_ENTRIES, 4 * entries)
         while self._steps and self._steps[0][0] < first and excess > 0 and allowed > 0:
@@ -367,7 +367,7 @@ class PiecesLog:
         if old:
             before = old[-1][1]
             self._append(
-                [(form, again) for form in known if (again := _renumber_old_entries(form, before, first))],
+                [(group, again) for group in known if (again := _renumber_old_entries(group, before, first))],
                 messages,
             )
             self._entries -= sum(step[2] for step in old)
@@ -386,16 +386,16 @@ class PiecesLog:
         return entries
 
 
-def _renumber_old_entries(form: Form, before: int, piece: int) -> StepChanges:
-    """Return a form's entries whose latest piece is before ``before``, and mark them with ``piece``.
+def _renumber_old_entries(group: TallyGroup, before: int, piece: int) -> StepChanges:
+    """Return a tally group's entries whose latest piece is before ``before``, and mark them with ``piece``.
 
     ``before`` and ``piece`` are numbers of pieces.
     """
     touched = StepChanges()
-    for start, window in form.windows.items():
+    for start, window in group.windows.items():
         if len(rows := window.person_counts.renumber_old_entries(before, piece)):
             touched.people[start] = rows
-    for tally in form.tallies.values():
+    for tally in group.tallies.values():
         for period, person_counts in tally.lifetime_counts.items():
             if len(rows := person_counts.renumber_old_entries(before, piece)):
                 touched.lifetime_counts[tally.number, period] = rows

@@ -25,9 +25,9 @@ from stream.processing.dead_letters import PartitionRefusals, Rejection, dead_le
 from stream.processing.protocol import (
     PROGRESS_KEY,
     Batch,
+    MissedRecordError,
     Outputs,
     RecordLike,
-    TableMissedError,
     decode_changelog_record,
     keep_latest,
     topic_id_headers,
@@ -54,7 +54,7 @@ class FeedProcessor:
     watermarks or the broker's timestamps; if no events come, ``note_end_of_input`` advances it.
     ``definitions`` must be up to date when a restore ends.
 
-    ``figures`` counts events, ``rejected`` counts dead letters by code, and ``latest_refused`` marks the
+    ``event_totals`` counts events, ``rejected`` counts dead letters by code, and ``latest_refused`` marks the
     latest refused events. They are private, and start empty with each processor.
     """
 
@@ -66,7 +66,7 @@ class FeedProcessor:
         self, topics: Topics, source: EventsSource, partition: int, partitions: int, definitions: FeedDefinitions
     ) -> None:
         self.inputs = (source.topic,)
-        self.tables: tuple[str, ...] = ()
+        self.lookup_topics: tuple[str, ...] = ()
         self.changelog = topics.feed_state(source.source)
         self.rejected: Counter[str] = Counter()
         self.latest_refused = PartitionRefusals()
@@ -79,7 +79,7 @@ class FeedProcessor:
         self._intake = Intake(source, partition, partitions, self._clock)
         self._partial_writer = PartialWriter(topics, source, partition, partitions)
         self._streams = StandingStreams(source)
-        self.figures = self._streams.figures
+        self.event_totals = self._streams.event_totals
         self._changelog_keys: dict[str, dict[int, bytes]] = {}
         """Changelog keys by stream and epoch, for epochs with open windows and the latest epoch."""
         self._log = PiecesLog()
@@ -129,7 +129,7 @@ class FeedProcessor:
 
         Raises:
             PartitionCountChangedError: the topic's partition count has changed.
-            TableMissedError: a stream is missing in the definitions, which are not up to date.
+            MissedRecordError: a stream is missing in the definitions, which are not up to date.
         """
         kept_records, self._latest_records = self._latest_records, {}
         if (progress := kept_records.pop(PROGRESS_KEY, None)) is not None:
@@ -149,7 +149,7 @@ class FeedProcessor:
             elif key.startswith((_STREAM, _LATER_EPOCH)):
                 self._resume_stream(key, decode_changelog_record(record, _decode_stream), definition)
         self._streams.drop_unused()
-        self._log.apply_pieces(pieces, self._streams.forms)
+        self._log.apply_pieces(pieces, self._streams.tally_groups)
         self.latest_refused = PartitionRefusals(self._offset)
         return {self._source.topic: self._offset}
 
@@ -161,8 +161,8 @@ class FeedProcessor:
         """
         raise TopicRecreatedError(topic)
 
-    def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """Return no outputs: feeds have no table topics; ``ControlFollower`` updates the definitions."""
+    def apply_lookup_records(self, records: Sequence[RecordLike]) -> Outputs:
+        """Return no outputs: feeds have no lookup topics; ``ControlFollower`` updates the definitions."""
         del records
         return Outputs()
 
@@ -206,17 +206,17 @@ class FeedProcessor:
     @property
     def open_windows(self) -> int:
         """Number of windows with counts that are not published; streams with equal windows share them."""
-        return sum(len(form.windows) for form in self._streams.forms)
+        return sum(len(group.windows) for group in self._streams.tally_groups)
 
     @property
     def people(self) -> int:
         """Number of people that are counted in open windows; a person counts once for each window."""
-        return sum(form.people for form in self._streams.forms)
+        return sum(group.people for group in self._streams.tally_groups)
 
     @property
     def table_bytes(self) -> int:
         """Memory of the tables of people, in bytes."""
-        return sum(table.nbytes for form in self._streams.forms for table in form.tables())
+        return sum(table.nbytes for group in self._streams.tally_groups for table in group.tables())
 
     def _resume_stream(self, key: bytes, record: Any, definition: Mapping[str, StandingDefinition]) -> None:
         name = key.removeprefix(_STREAM).decode()
@@ -224,7 +224,7 @@ class FeedProcessor:
             name = key.split(b"|", 2)[2].decode()
         known, is_retired = definition.get(name), self._definitions.is_retired(name)
         if not is_retired and (known is None or known.incarnation != record.incarnation):
-            raise TableMissedError(f"{self.changelog} counts for {name}, which control has not defined yet")
+            raise MissedRecordError(f"{self.changelog} counts for {name}, which control has not defined yet")
         epoch = record.epoch or 0
         self._changelog_keys.setdefault(name, {})[epoch] = key
         if known is None or is_retired:
@@ -318,11 +318,11 @@ class FeedProcessor:
             self._reject(outputs, records[place], rejection)
         if batch is None:
             return []
-        found = ((form, form.count(batch, self._log.next)) for form in self._streams.forms)
-        return [(form, touched) for form, touched in found if touched is not None]
+        found = ((group, group.count(batch, self._log.next)) for group in self._streams.tally_groups)
+        return [(group, touched) for group, touched in found if touched is not None]
 
     def _write(self, outputs: Outputs, changes: Changes) -> None:
-        outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.forms))
+        outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.tally_groups))
 
     def _write_changelog(self, outputs: Outputs, key: bytes, value: bytes | None) -> None:
         outputs.add(self.changelog, self._partition, (key, value, ()))

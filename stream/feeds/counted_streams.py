@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from schemas import EventsSource, FeedStream, SumOf
-from schemas.windows import END_MS, moment_ms, span_ms
+from schemas.windows import YEAR_10000_MS, moment_ms, span_ms
 from stream.feeds.event_counts import CountedQuantity
 from stream.feeds.event_intake import NOT_BEGUN, FirstWindows
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.tally import NO_END, CountingRule, Tally
-from stream.feeds.window_forms import EventFigures, Form
+from stream.feeds.tally_groups import EventTotals, TallyGroup
 from stream.privacy.accuracy.source_facts import covered_ms
 from stream.tables.expressions import TRUE
 from stream.tables.predicates import PredicateParser
@@ -62,7 +62,7 @@ class StreamEpoch:
     def begin_at(self, moment: int) -> None:
         """Begin with the first window at or after a moment."""
         self.awaits_first = False
-        self.next = max(self.next, self.definition.standing.window.first_from(moment))
+        self.next = max(self.next, self.definition.standing.window.first_start_from(moment))
 
     def end_at(self, clock: int) -> None:
         """End with the last window that is closed at ``clock``."""
@@ -139,8 +139,8 @@ class StandingStreams:
         self.next_tally = 0
         self.streams: dict[Key, StreamEpoch] = {}
         self.tallies: dict[int, Tally] = {}
-        self.forms: list[Form] = []
-        self.figures = EventFigures()
+        self.tally_groups: list[TallyGroup] = []
+        self.event_totals = EventTotals()
         self.first_windows = FirstWindows()
         self._source = source
         self._ahead = span_ms(source.ahead)
@@ -160,7 +160,7 @@ class StandingStreams:
             definition = one.definition
             rule, key = self._counting_rule(definition, one.since)
             window = definition.standing.window
-            first = window.first_from(one.least)
+            first = window.first_start_from(one.least)
             tally = self._shared.get(key)
             if tally is None:
                 tally = self._shared[key] = self._create_tally(rule, one.since)
@@ -176,7 +176,7 @@ class StandingStreams:
                         rule, one.since, apart - apart % rule.interval_ms
                     )
                 until = own.last
-            last = self._last_window(definition, window.first_from(begins_at(definition, first)))
+            last = self._last_window(definition, window.first_start_from(begins_at(definition, first)))
             stream = StreamEpoch(
                 definition,
                 offset,
@@ -209,7 +209,7 @@ class StandingStreams:
                 rule, _since(record.own_since), record.until, record.own
             )
         last = self._last_window(
-            definition, definition.standing.window.first_from(begins_at(definition, record.next))
+            definition, definition.standing.window.first_start_from(begins_at(definition, record.next))
         )
         until = -1 if record.until is None else record.until
         if record.last is not None:
@@ -254,14 +254,14 @@ class StandingStreams:
                     counted.setdefault(tally.number, set()).add(stream.quantity)
         for number, tally in list(self.tallies.items()):
             if number not in needed:
-                next(form for form in self.forms if form.tallies.get(number) is tally).leave(number)
+                next(group for group in self.tally_groups if group.tallies.get(number) is tally).leave(number)
                 del self.tallies[number]
                 continue
             tally.first = needed[number]
             tally.drop_unused(counted[number])
-        for form in self.forms:
-            form.drop_ended_windows()
-        self.forms = [form for form in self.forms if form.tallies]
+        for group in self.tally_groups:
+            group.drop_ended_windows()
+        self.tally_groups = [group for group in self.tally_groups if group.tallies]
         self._shared = {key: tally for key, tally in self._shared.items() if tally.number in self.tallies}
 
     def next_close(self) -> int | None:
@@ -274,7 +274,7 @@ class StandingStreams:
         ends = (
             one.next + EARLY_WINDOWS * one.definition.standing.window.every_ms for one in self.streams.values()
         )
-        return min(ends, default=END_MS)
+        return min(ends, default=YEAR_10000_MS)
 
     @property
     def windows_per_event(self) -> int:
@@ -292,7 +292,7 @@ class StandingStreams:
             # No other stream shares this tally. Later events must not use up people's totals.
             stream.tally.last = stream.last
         self.streams[stream.key] = stream
-        first = stream.definition.standing.window.first_from(begins_at(stream.definition, stream.next))
+        first = stream.definition.standing.window.first_start_from(begins_at(stream.definition, stream.next))
         is_declared = stream.definition.standing.begins is not None
         self.first_windows.add_epoch(stream.key, stream.since, first, is_declared=is_declared)
         return stream
@@ -303,11 +303,11 @@ class StandingStreams:
         if number is None:
             number = self.next_tally
         self.next_tally = max(self.next_tally, number + 1)
-        form = next((form for form in self.forms if form.can_add(rule)), None)
-        if form is None:
-            form = Form(rule, self._source.attributes, self.figures)
-            self.forms = [*self.forms, form]
-        tally = self.tallies[number] = form.join(number, rule, since, last)
+        group = next((group for group in self.tally_groups if group.can_add(rule)), None)
+        if group is None:
+            group = TallyGroup(rule, self._source.attributes, self.event_totals)
+            self.tally_groups = [*self.tally_groups, group]
+        tally = self.tallies[number] = group.join(number, rule, since, last)
         return tally
 
     def _counting_rule(self, definition: StandingDefinition, since: int) -> tuple[CountingRule, Any]:

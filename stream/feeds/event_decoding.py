@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import Categories, Dates, Decimals, EventsSource
-from schemas.windows import END_MS
+from schemas.windows import YEAR_10000_MS
 from stream.feeds.event_fields import (
     MALFORMED,
     MAX_BYTES,
@@ -274,7 +274,7 @@ class PlainReader:
             return None
         columns = self._fields.columns
         values.exclude_non_people(columns[self._person])
-        times = values.read_moments(columns[self._time], END_MS)
+        times = values.read_moments(columns[self._time], YEAR_10000_MS)
         codes = {name: self._codes(name, values, columns[self._paths[name]]) for name in self._domains}
         for name in self._texts:
             values.exclude_numbers(columns[self._paths[name]])

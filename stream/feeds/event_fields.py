@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
-from schemas.windows import END_MS, NO_MOMENT, parse_event_time
+from schemas.windows import NO_MOMENT, YEAR_10000_MS, parse_event_time
 from stream.tables.date_codes import date_codes, text_series
 from stream.tables.encoding import Mask, bin_codes, decimal_codes, integer_codes
 
@@ -133,7 +133,7 @@ def moments_of(values: Sequence[Any]) -> Moments:
         except OverflowError:
             pass
         else:
-            return np.where((moments >= 0) & (moments < END_MS), moments, NO_MOMENT)
+            return np.where((moments >= 0) & (moments < YEAR_10000_MS), moments, NO_MOMENT)
     if kinds == {str} and (found := _parse_equal_forms(values)) is not None:
         return found
     return np.array([parse_event_time(value) for value in values], dtype=np.int64)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import EventsSource, FirstWindow
-from schemas.windows import END_MS, MARK_HEADER, moment_ms, span_ms
+from schemas.windows import MARK_HEADER, YEAR_10000_MS, moment_ms, span_ms
 from schemas.wire import struct
 from stream.feeds.event_fields import AHEAD, precedes_all_windows, time_flaw
 from stream.feeds.event_reader import EventReader
@@ -96,7 +96,7 @@ class EventClock:
     def __init__(self, source: EventsSource) -> None:
         self.now = NOT_BEGUN
         self.stamped = NOT_BEGUN
-        self.latest_time_before_marks = END_MS
+        self.latest_time_before_marks = YEAR_10000_MS
         """Latest time that an event may have before the first mark."""
         self.clock_before_mark: dict[int, int] = {}
         """For each timestamp that ``clock_at`` awaited, the clock just before the mark at this timestamp.
@@ -236,7 +236,7 @@ def _mark_of(record: RecordLike) -> int | None:
         moment = int(text) if text.isdecimal() else moment_ms(text)
     except ValueError:
         return NOT_BEGUN
-    return moment if 0 <= moment < END_MS else NOT_BEGUN
+    return moment if 0 <= moment < YEAR_10000_MS else NOT_BEGUN
 
 
 NO_WINDOW: Final = -1

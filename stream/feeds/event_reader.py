@@ -286,4 +286,4 @@ def _first_window(grant: GrantRecord) -> int:
     standing = grant.spec.standing
     if standing is None or standing.begins is None:
         return NO_MOMENT
-    return standing.window.first_from(moment_ms(standing.begins))
+    return standing.window.first_start_from(moment_ms(standing.begins))

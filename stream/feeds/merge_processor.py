@@ -103,7 +103,7 @@ class MergeProcessor:
 
     def __init__(self, topics: Topics, partition: int, definitions: FeedDefinitions) -> None:
         self.inputs = (topics.partials,)
-        self.tables = (topics.control,)
+        self.lookup_topics = (topics.control,)
         self.changelog = topics.merges
         self._topics = topics
         self._partition = partition
@@ -183,7 +183,7 @@ class MergeProcessor:
     def restart_input(self, topic: str) -> None:
         """Accept a recreated topic: a partition's repeated partial of a window has no effect."""
 
-    def follow(self, records: Sequence[RecordLike]) -> Outputs:
+    def apply_lookup_records(self, records: Sequence[RecordLike]) -> Outputs:
         """Apply definitions, and drop the records of ended streams."""
         self._follow_control(records)
         outputs = Outputs()

@@ -84,7 +84,7 @@ class RunningSums:
         standing = definition.standing
         if standing.begins is None:
             raise TypeError("a running count needs its first window")
-        first = standing.window.first_from(moment_ms(standing.begins))
+        first = standing.window.first_start_from(moment_ms(standing.begins))
         number = window_number(start, first, standing.window.every_ms)
         self.are_lost = self.are_lost or (not self.windows and number > 1)
         return 0 if self.are_lost or not self.windows < number <= _calibration_of(definition).steps else number

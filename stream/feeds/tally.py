@@ -141,7 +141,7 @@ class Tally:
     """Counts under one condition in the windows that start from ``first`` to ``last``.
 
     It counts events with record timestamps at or after ``since``. ``column`` is its column in the
-    tables of people that the tallies of one ``Form`` share, ``windows`` has the form's open windows,
+    tables of people that the tallies of one ``TallyGroup`` share, ``windows`` has the group's open windows,
     and ``last_counted`` is the start of the last window in which it counted an event.
     """
 

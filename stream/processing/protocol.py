@@ -148,8 +148,8 @@ def topic_ids_of(record: RecordLike) -> dict[str, str]:
     }
 
 
-class TableMissedError(RuntimeError):
-    """The changelog refers to a record of a table topic that was not read; the next restore will read it."""
+class MissedRecordError(RuntimeError):
+    """The changelog refers to a record of a lookup topic that was not read; the next restore will read it."""
 
 
 class LaterVersionError(RuntimeError):
@@ -247,8 +247,8 @@ class InputRefusedError(RuntimeError):
 class Batch:
     """Records of one step, read by ``Processor.prepare``.
 
-    ``needs_tables`` is True if a record has a key (such as a stream) that is not in the table topics as read
-    so far. The engine must then read the table topics to their ends, and prepare the records again.
+    ``needs_tables`` is True if a record has a key (such as a stream) that is not in the lookup topics as read
+    so far. The engine must then read the lookup topics to their ends, and prepare the records again.
     """
 
     records: Sequence[RecordLike]
@@ -263,7 +263,7 @@ class Processor(Protocol):
         """Topics of which each record is processed once."""
 
     @property
-    def tables(self) -> Sequence[str]:
+    def lookup_topics(self) -> Sequence[str]:
         """Compacted topics that are read from their beginning at each restore, and then followed.
 
         A step reads them without a committed position.
@@ -273,7 +273,7 @@ class Processor(Protocol):
     def runs_in_thread(self) -> bool:
         """True if a step may be slow, for example because it counts rows; it then runs in a thread.
 
-        It may become True when the processor applies a record of a table topic.
+        It may become True when the processor applies a record of a lookup topic.
         """
 
     @property
@@ -281,7 +281,7 @@ class Processor(Protocol):
         """The compacted topic that this processor writes and is restored from."""
 
     def restore(self, records: Iterable[RecordLike]) -> None:
-        """Read records of a table topic or of the changelog; all table topics come before the changelog."""
+        """Read records of a lookup topic or of the changelog; all lookup topics come before the changelog."""
 
     @property
     def answers_are_repeatable(self) -> bool:
@@ -305,18 +305,18 @@ class Processor(Protocol):
             InputRefusedError: the state that came from the old topic does not fit the new topic.
         """
 
-    def follow(self, records: Sequence[RecordLike]) -> Outputs:
-        """Process new records of the table topics.
+    def apply_lookup_records(self, records: Sequence[RecordLike]) -> Outputs:
+        """Process new records of the lookup topics.
 
         Raises:
-            TableMissedError: the restored changelog refers to these records, which the restore did not read.
+            MissedRecordError: the restored changelog refers to these records, which the restore did not read.
         """
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
         """Decode the first records of one input topic, at least one, as many as one step processes.
 
         The number of records depends on public facts only. The method changes no state. The batch is valid
-        until the next call of ``follow`` or ``process``.
+        until the next call of ``apply_lookup_records`` or ``process``.
         """
 
     def process(self, batch: Any) -> Outputs:

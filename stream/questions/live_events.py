@@ -13,7 +13,7 @@ import msgspec
 from aiokafka.partitioner import murmur2
 
 from schemas import EventsSource, Source, format_moment, moment_ms, span_ms
-from schemas.windows import END_MS, MARK_HEADER, NO_MOMENT
+from schemas.windows import MARK_HEADER, NO_MOMENT, YEAR_10000_MS
 from schemas.wire import DECODE_ERRORS
 from stream.errors import Invalid
 from stream.processing.protocol import Headers
@@ -137,16 +137,16 @@ def parse_time(time: str | float | datetime) -> int:
         raise Invalid(f"time: {time!r:.80} is not a time; {_TIME_FORMS}")
     elif not isfinite(seconds := _as_float(time)):
         raise Invalid(f"time: {seconds} is not a time; {_TIME_FORMS}")
-    elif not 0 <= seconds < END_MS:
+    elif not 0 <= seconds < YEAR_10000_MS:
         raise Invalid(f"time: {seconds:.15g} is not from 1970 to 9999; {_TIME_FORMS}")
-    elif END_MS <= 1000 * time < 1000 * END_MS:
+    elif YEAR_10000_MS <= 1000 * time < 1000 * YEAR_10000_MS:
         raise Invalid(
             f"time: {time} s is after the year 9999; if it is in milliseconds ({format_moment(int(time))}), divide it "
             "by 1,000"
         )
     else:
         found = round(1000 * time)
-    if not 0 <= found < END_MS:
+    if not 0 <= found < YEAR_10000_MS:
         raise Invalid(f"time: {time} is not from 1970 to 9999; {_TIME_FORMS}")
     return found
 

@@ -306,11 +306,11 @@ def describe_first_answer(standing: StandingQuery, source: EventsSource, now: fl
 def _first_window(standing: StandingQuery, source: EventsSource) -> tuple[int, int]:
     """Return start and end, in ms since 1970, of the first window that is asked."""
     window = standing.window
-    start = window.first_from(0 if standing.begins is None else moment_ms(standing.begins))
+    start = window.first_start_from(0 if standing.begins is None else moment_ms(standing.begins))
     if source.has_periods:
         period_end = start - start % source.period_ms + source.period_ms
         if start + window.size_ms > period_end:  # windows that span two periods are not asked
-            start = window.first_from(period_end)
+            start = window.first_start_from(period_end)
     return start, start + window.size_ms
 
 

@@ -177,7 +177,7 @@ class FeedFigures:
             )
 
     def _add_counts(self, processor: FeedProcessor) -> None:
-        now = Counts({name: getattr(processor.figures, name) for name in self._counters})
+        now = Counts({name: getattr(processor.event_totals, name) for name in self._counters})
         now.update({f"code {code}": count for code, count in processor.rejected.items()})
         before = self._previous_counts.get(processor, Counts())
         self._previous_counts[processor] = now
@@ -253,7 +253,7 @@ class FeedService:
         self._health = health
         self._clients = clients
         self._follower = ControlFollower(settings, topics, self.definitions, clients)
-        self._figures = FeedFigures(health.metrics.registry)
+        self._event_totals = FeedFigures(health.metrics.registry)
         self._engines: dict[str, Engine] = {}
         self._served_sources: dict[str, EventsSource] = {}
         self._engine_tasks: dict[str, asyncio.Task[None]] = {}
@@ -326,7 +326,7 @@ class FeedService:
         del self._engine_tasks[name]
         self._engines.pop(name, None)
         if self._served_sources.pop(name, None) is not None:
-            self._figures.drop(name)
+            self._event_totals.drop(name)
         self._health.drop(f"source {name}")
         log.info("source left: its standing streams are closed", source=name)
 
@@ -411,5 +411,5 @@ class FeedService:
     async def _update_metrics(self) -> None:
         """Update the metrics once a second."""
         while True:
-            self._figures.update_metrics(self._engines, self._served_sources, self._clock())
+            self._event_totals.update_metrics(self._engines, self._served_sources, self._clock())
             await asyncio.sleep(1.0)

@@ -31,7 +31,7 @@ from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.processing.protocol import AnchoredProcessor, InputRefusedError, Processor
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
-from stream.witnesses.anchor import Anchor, Witness, WitnessError, choose_time, largest_end, newest_generation
+from stream.witnesses.anchor import Anchor, Witness, WitnessError, largest_end, newest_generation, next_anchor_time
 from stream.witnesses.time_stamps import TimeStamper
 
 CALL_SECONDS: Final = 10.0
@@ -294,7 +294,7 @@ class AnchoringGuard(WitnessGuard):
                 anchor = Anchor(
                     installation=self.settings.prefix,
                     generation=witness.generation,
-                    written=choose_time(witness.latest_time),
+                    written=next_anchor_time(witness.latest_time),
                     head=head,
                     ends=ends,
                 )
@@ -309,7 +309,7 @@ class AnchoringGuard(WitnessGuard):
         if stamper is None or stamper.last_written == (head, {}) or time.monotonic() - self._stamped_at < pause:
             return
         generation = max((one.generation for one in self._watched), default=0)
-        written = choose_time(stamper.latest_time)
+        written = next_anchor_time(stamper.latest_time)
         anchor = Anchor(installation=self.settings.prefix, generation=generation, written=written, head=head)
         if await stamper.write(anchor):
             stamper.last_written, self._stamped_at = (head, {}), time.monotonic()

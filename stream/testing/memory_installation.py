@@ -16,7 +16,7 @@ from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
 from stream.privacy.noise.keys import NoiseKey
-from stream.processing.protocol import Batch, Headers, Outputs, Processor, Record, TableMissedError
+from stream.processing.protocol import Batch, Headers, MissedRecordError, Outputs, Processor, Record
 from stream.processing.topic_names import Topics
 from stream.tables.rows import select_columns
 from stream.tables.store import TableStore
@@ -51,7 +51,7 @@ class Task:
         self._partition = partition
         self._logs = logs
         self._at: dict[str, int] = {}
-        for topic in processor.tables:
+        for topic in processor.lookup_topics:
             processor.restore(logs.compacted((topic, partition)))
             self._at[topic] = len(logs.log((topic, partition)))
         processor.restore(logs.compacted((processor.changelog, partition)))
@@ -61,8 +61,8 @@ class Task:
         """Process at most one batch of each topic; return whether there was a record."""
         processor = self._processor
         moved = [
-            self._process(topic, Batch, lambda batch: processor.follow(batch.records))
-            for topic in processor.tables
+            self._process(topic, Batch, lambda batch: processor.apply_lookup_records(batch.records))
+            for topic in processor.lookup_topics
         ]
         moved += [self._process(topic, processor.prepare, processor.process) for topic in processor.inputs]
         return any(moved)
@@ -168,16 +168,20 @@ class MemoryInstallation:
         """
         return [record for place in sorted(self._logs) if place[0] == topic for record in self._logs[place]]
 
-    def figures(self) -> dict[str, StreamSnapshot]:
+    def snapshot_streams(self) -> dict[str, StreamSnapshot]:
         """Return the state of every stream, to compare it before and after a crash.
 
         Examples:
-            >>> before = client.figures()
+            >>> before = client.snapshot_streams()
             >>> client.crash()
-            >>> client.figures() == before
+            >>> client.snapshot_streams() == before
             True
         """
-        return {name: figures for worker in self._workers for name, figures in worker.streams.figures().items()}
+        return {
+            name: snapshot
+            for worker in self._workers
+            for name, snapshot in worker.streams.snapshot_streams().items()
+        }
 
     def wait(self, seconds: float) -> None:
         """Advance the clock of this installation.
@@ -266,7 +270,7 @@ class MemoryInstallation:
     def _process_all(self) -> None:
         topics = self.topics
         for worker in self._workers:
-            self.write(worker.follow(()))
+            self.write(worker.apply_lookup_records(()))
         while True:
             moved = self._process_next(topics.requests, 0, self._budget.prepare, self._budget.process)
             moved |= self._process_next(topics.charges, 0, self._budget.prepare, self._budget.process)
@@ -285,11 +289,11 @@ class MemoryInstallation:
         worker = self._workers[partition]
         try:
             return self._process_next(
-                self.topics.control, partition, Batch, lambda batch: worker.follow(batch.records)
+                self.topics.control, partition, Batch, lambda batch: worker.apply_lookup_records(batch.records)
             )
-        except TableMissedError:
+        except MissedRecordError:
             worker = self._workers[partition] = self._restore_worker(partition)
-            self.write(worker.follow(()))
+            self.write(worker.apply_lookup_records(()))
             return True
 
     def _process_next(

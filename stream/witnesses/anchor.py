@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from schemas import TrailHead
 from stream.errors import SottoError
 
-ANCHORS_READ: Final = 100
+MAX_ANCHORS_READ: Final = 100
 """Maximum number of anchors that a witness returns: the newest binds, and earlier ones are further evidence."""
 LARGEST_TIME: Final = 9_999_999_999_999
 """Largest time of an anchor, in milliseconds since 1970: 13 digits, in the year 2286."""
@@ -31,7 +31,7 @@ class WitnessError(SottoError):
 class Anchor(BaseModel):
     """A committed head of the trail, and end offsets of topics by partition, at one time.
 
-    - ``written`` is the time of writing in milliseconds since 1970 (``choose_time``).
+    - ``written`` is the time of writing in milliseconds since 1970 (``next_anchor_time``).
     - ``reason`` is set if the anchor begins a generation: an operator has accepted that earlier anchors no longer hold.
     - ``stamp`` is the stamp of a time-stamp authority, in base64, on installation and head
       (``time_stamps.stamped_statement``).
@@ -72,7 +72,7 @@ class Witness(Protocol):
         """
 
     def read_newest(self, installation: str) -> list[Anchor]:
-        """Return the latest anchors of an installation, at most ``ANCHORS_READ``.
+        """Return the latest anchors of an installation, at most ``MAX_ANCHORS_READ``.
 
         Raises:
             WitnessError: the witness cannot be read.
@@ -87,7 +87,7 @@ def parse_anchor(text: bytes | str) -> Anchor | None:
         return None
 
 
-def choose_time(latest: int) -> int:
+def next_anchor_time(latest: int) -> int:
     """Return the time of the next anchor: now, or just after the time ``latest`` if the clock went back."""
     return min(LARGEST_TIME, max(round(1000 * time.time()), latest + 1))
 
@@ -134,7 +134,7 @@ def begin_generation(
     anchor = Anchor(
         installation=installation,
         generation=latest + 1,
-        written=choose_time(max((one.written for found in binding for one in found), default=0)),
+        written=next_anchor_time(max((one.written for found in binding for one in found), default=0)),
         head=head,
         ends=dict(ends or {}),
         reason=reason,

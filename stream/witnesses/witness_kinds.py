@@ -28,7 +28,7 @@ from stream.optional_packages import (
     s3_client,
 )
 from stream.secret_files import find_writable_folder, trusted_users
-from stream.witnesses.anchor import ANCHORS_READ, LARGEST_TIME, Anchor, Witness, WitnessError, parse_anchor
+from stream.witnesses.anchor import LARGEST_TIME, MAX_ANCHORS_READ, Anchor, Witness, WitnessError, parse_anchor
 
 _FILE: Final = "file://"
 _POSTGRESQL_PARTS: Final = 3
@@ -115,7 +115,7 @@ class FileWitness:
                 for lines in _read_blocks_backwards(file, size):
                     anchors = (parse_anchor(line) for line in reversed(lines) if line)
                     own = (one for one in anchors if one is not None and one.installation == installation)
-                    if found := list(islice(own, ANCHORS_READ)):
+                    if found := list(islice(own, MAX_ANCHORS_READ)):
                         return found
         return []
 
@@ -205,7 +205,7 @@ class PostgresqlWitness:
         with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute(
                 f"SELECT anchor FROM {self._table} WHERE installation = $1 "  # noqa: S608  (the name is quoted)
-                f"ORDER BY generation DESC, number DESC LIMIT {ANCHORS_READ}",
+                f"ORDER BY generation DESC, number DESC LIMIT {MAX_ANCHORS_READ}",
                 (installation,),
             )
             texts = [text for (text,) in cursor.fetchall()]
@@ -262,7 +262,7 @@ class S3Witness:
         others = 0
         with self._as_witness_errors():
             listed = self._client.list_objects_v2(
-                Bucket=self._bucket, Prefix=f"{self._folder}{installation}/", MaxKeys=ANCHORS_READ
+                Bucket=self._bucket, Prefix=f"{self._folder}{installation}/", MaxKeys=MAX_ANCHORS_READ
             )
             for one in listed.get("Contents", ()):
                 anchor = self._read_anchor(one["Key"]) if one["Size"] <= _LARGEST_OBJECT else None

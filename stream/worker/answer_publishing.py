@@ -109,8 +109,8 @@ class ReplyPublisher:
 
     def _encode_halted(self, one: AdmittedQuestion) -> Message:
         streams, slot = self._streams, one.slot
-        figures = {"spent": streams.spent(slot), "tops_left": streams.shown_answers_left(slot)}
-        return self._encoded(one, "halted", reason=streams.reason(slot), **figures)
+        totals = {"spent": streams.spent(slot), "tops_left": streams.shown_answers_left(slot)}
+        return self._encoded(one, "halted", reason=streams.reason(slot), **totals)
 
     def encode_retired(self, query: Any, answer: HaltedAnswer) -> Message:
         """Encode the answer to a question of a retired stream."""
@@ -144,9 +144,9 @@ class ColumnPublisher:
         """Texts of answers before and after the index, by outcome, published ⊤s, ⊤s left and terms."""
 
     def publish(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> MessageColumns:
-        """Return the answers in order, and write the streams' new figures to ``outputs``."""
+        """Return the answers in order, and write the streams' new totals to ``outputs``."""
         answers = self._encode_answers(rows, verdicts)
-        self._update_figures(rows, verdicts, outputs)
+        self._update_totals(rows, verdicts, outputs)
         return answers
 
     def _encode_answers(self, rows: QuestionRows, verdicts: Verdicts) -> MessageColumns:
@@ -235,8 +235,8 @@ class ColumnPublisher:
             self._encoded[shared_key] = head + sign[:-1], tail
         return head + sign[:-1], tail
 
-    def _update_figures(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> None:
-        """Update the streams' figures and write them."""
+    def _update_totals(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> None:
+        """Update the streams' totals and write them."""
         columns, decisions = self._streams.columns, verdicts.decisions
         slots, before, stream_of, _ = verdicts.streams
         given = decisions.outcomes != HALTED
@@ -253,12 +253,12 @@ class ColumnPublisher:
                 if (window_and_group := rows.windows_and_groups.get(place)) is not None:
                     self._streams.life.turns[slot] = window_and_group.turn
         ended = verdicts.answering & (decisions.tops_left == 0)
-        figures: dict[str, npt.NDArray[Any]] = {"answered": before.answered + answered, "last_offset": last}
+        entries: dict[str, npt.NDArray[Any]] = {"answered": before.answered + answered, "last_offset": last}
         if shown.any():
-            figures["tops"] = before.tops + shown
+            entries["tops"] = before.tops + shown
         if ended.any():
-            figures["state"] = np.where(ended, EXHAUSTED, before.state)
-        after = columns.write_figures(slots, before, figures)
+            entries["state"] = np.where(ended, EXHAUSTED, before.state)
+        after = columns.write_entries(slots, before, entries)
         touched = some | ended
         if touched.all():
             columns.changed[slots] = True

@@ -32,9 +32,9 @@ OPEN, EXHAUSTED, HALTED, CLOSED = range(4)
 _STATE_NUMBERS = {state: number for number, state in enumerate(STATES)}
 
 
-def answering_mask(figures: StreamColumns) -> npt.NDArray[np.bool_]:
+def answering_mask(gathered: StreamColumns) -> npt.NDArray[np.bool_]:
     """Return a mask of the streams that answer on this worker."""
-    found: npt.NDArray[np.bool_] = (figures.state == OPEN) & ~figures.refused
+    found: npt.NDArray[np.bool_] = (gathered.state == OPEN) & ~gathered.refused
     return found
 
 
@@ -87,8 +87,8 @@ class LifeCycle:
     def reopen_exhausted(self, slots: npt.NDArray[np.intp]) -> None:
         """Open exhausted streams again if an extension pays for another answer."""
         columns = self._columns
-        figures = columns.gather(slots)
-        reopened = (figures.state == EXHAUSTED) & (figures.tops_left * PARTS_PER_CHARGE > figures.surplus)
+        gathered = columns.gather(slots)
+        reopened = (gathered.state == EXHAUSTED) & (gathered.tops_left * PARTS_PER_CHARGE > gathered.surplus)
         columns.state[slots[reopened]] = OPEN
 
     def can_answer(self, slot: int) -> bool:
@@ -323,9 +323,9 @@ class HostedStreams:
         """Return the slots that have a stream."""
         return np.flatnonzero(self.columns.start_number[: len(self)])
 
-    def names_of(self, figures: StreamColumns) -> Spans:
+    def names_of(self, gathered: StreamColumns) -> Spans:
         """Return the names of the streams that these figures are about."""
-        return Spans(self.texts.texts.spans.data, figures.name_at, figures.name_size)
+        return Spans(self.texts.texts.spans.data, gathered.name_at, gathered.name_size)
 
     def barrier_of_round(self, slot: int, tops: int) -> int:
         """Return the barrier of the round that follows ``tops`` charged answers.
@@ -390,10 +390,10 @@ class HostedStreams:
     def spent(self, slot: int) -> Any:
         """Return a stream's realised cost so far, as an ``Amount``."""
         columns = self.columns
-        figures = (int(columns.answered[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
-        return self.terms_at(slot).spent(*figures, self.extensions.get(slot, ()))
+        totals = (int(columns.answered[slot]), int(columns.tops[slot]), int(columns.surplus[slot]))
+        return self.terms_at(slot).spent(*totals, self.extensions.get(slot, ()))
 
-    def figures(self) -> dict[str, StreamSnapshot]:
+    def snapshot_streams(self) -> dict[str, StreamSnapshot]:
         """Return a snapshot of each stream, to compare a restored state with a live one."""
         columns = self.columns
         return {

@@ -34,43 +34,43 @@ class OutputEncoder:
         self._streams = streams
 
     def write_checkpoints(
-        self, outputs: Outputs, slots: npt.NDArray[np.intp], figures: StreamColumns | None = None
+        self, outputs: Outputs, slots: npt.NDArray[np.intp], gathered: StreamColumns | None = None
     ) -> None:
         """Write one checkpoint per stream.
 
-        ``figures`` are the columns of these slots, if the caller has them already.
+        ``gathered`` are the columns of these slots, if the caller has them already.
         """
         if not len(slots):
             return
-        if figures is None:
-            figures = self._streams.columns.gather(slots)
+        if gathered is None:
+            gathered = self._streams.columns.gather(slots)
         values = pack_rows(
             len(slots),
             (
                 b'{"incarnation":"',
                 self._streams.noise.incarnations(slots),
-                _constant_or_texts(_STATE_FRAGMENTS, figures.state),
-                figures.answered,
+                _constant_or_texts(_STATE_FRAGMENTS, gathered.state),
+                gathered.answered,
                 b',"tops":',
-                _constant_or_column(figures.tops),
+                _constant_or_column(gathered.tops),
                 b',"offset":',
-                figures.last_offset,
+                gathered.last_offset,
                 b',"reason":',
                 self._encode_stream_reasons(slots),
                 b',"due":',
-                _constant_or_column(figures.due),
-                self._encode_surplus(figures),
+                _constant_or_column(gathered.due),
+                self._encode_surplus(gathered),
                 self._encode_turns(slots),
                 b"}",
             ),
         )
         outputs.extend(
-            self._topics.state, self._partition, MessageColumns(self._streams.names_of(figures), values)
+            self._topics.state, self._partition, MessageColumns(self._streams.names_of(gathered), values)
         )
 
-    def _encode_surplus(self, figures: StreamColumns) -> Part:
+    def _encode_surplus(self, gathered: StreamColumns) -> Part:
         """Encode the fields ``surplus`` (cost beyond ordinary charges); empty where it is 0."""
-        surplus = figures.surplus
+        surplus = gathered.surplus
         if not surplus.any():
             return b""
         known, which = np.unique(surplus, return_inverse=True)
@@ -109,17 +109,17 @@ class OutputEncoder:
         """Write one charge per stream."""
         if not len(slots):
             return
-        figures = self._streams.columns.gather(slots)
-        sources, source_of = self._encode_sources(slots, figures)
+        gathered = self._streams.columns.gather(slots)
+        sources, source_of = self._encode_sources(slots, gathered)
         values = pack_rows(
             len(slots),
             (
-                *self._encode_common_fields(slots, figures, (sources, source_of)),
+                *self._encode_common_fields(slots, gathered, (sources, source_of)),
                 b',"spent":',
-                self._encode_spent(slots, figures),
+                self._encode_spent(slots, gathered),
                 b',"reason":',
                 self._encode_stream_reasons(slots),
-                self._encode_surplus(figures),
+                self._encode_surplus(gathered),
                 b"}",
             ),
         )
@@ -133,73 +133,73 @@ class OutputEncoder:
         """Write one status record per stream."""
         if not len(slots):
             return
-        figures = self._streams.columns.gather(slots)
+        gathered = self._streams.columns.gather(slots)
         refused: Part = b"null"
-        if figures.refused.any():
-            reasons = zip(slots.tolist(), figures.refused.tolist(), strict=True)
+        if gathered.refused.any():
+            reasons = zip(slots.tolist(), gathered.refused.tolist(), strict=True)
             refused = _encode_reasons(
                 [self._streams.reason(slot) if is_refused else None for slot, is_refused in reasons]
             )
         values = pack_rows(
             len(slots),
             (
-                *self._encode_common_fields(slots, figures, self._encode_sources(slots, figures)),
-                self._encode_tops_left(slots, figures),
+                *self._encode_common_fields(slots, gathered, self._encode_sources(slots, gathered)),
+                self._encode_tops_left(slots, gathered),
                 b',"spent":',
-                self._encode_spent(slots, figures),
+                self._encode_spent(slots, gathered),
                 b',"alpha":',
-                self._encode_alphas(slots, figures),
+                self._encode_alphas(slots, gathered),
                 b',"position":{"topic":"' + self._topics.queries.encode(),
                 b'","partition":%d,"offset":' % self._partition,
-                figures.last_offset,
+                gathered.last_offset,
                 b'},"refused":',
                 refused,
-                self._encode_surplus(figures),
+                self._encode_surplus(gathered),
                 b"}",
             ),
         )
         outputs.extend(
-            self._topics.status, self._partition, MessageColumns(self._streams.names_of(figures), values)
+            self._topics.status, self._partition, MessageColumns(self._streams.names_of(gathered), values)
         )
 
     def _encode_common_fields(
-        self, slots: npt.NDArray[np.intp], figures: StreamColumns, sources: Part
+        self, slots: npt.NDArray[np.intp], gathered: StreamColumns, sources: Part
     ) -> tuple[Part, ...]:
         """Encode the fields with which charges and status records begin."""
         streams = self._streams
         return (
             b'{"stream":"',
-            streams.names_of(figures),
+            streams.names_of(gathered),
             b'","source":"',
             sources,
             b'","incarnation":"',
             streams.noise.incarnations(slots),
-            (_STATE_FRAGMENTS, figures.state.astype(np.int64)),
-            figures.answered,
+            (_STATE_FRAGMENTS, gathered.state.astype(np.int64)),
+            gathered.answered,
             b',"tops":',
-            figures.tops,
+            gathered.tops,
         )
 
-    def _encode_sources(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> tuple[Spans, Column]:
-        first, group = group_equal_rows(len(slots), [figures.terms_of])
+    def _encode_sources(self, slots: npt.NDArray[np.intp], gathered: StreamColumns) -> tuple[Spans, Column]:
+        first, group = group_equal_rows(len(slots), [gathered.terms_of])
         return spans_of(
             [self._streams.terms_at(slot).source.source.encode() for slot in slots[first].tolist()]
         ), group
 
-    def _encode_alphas(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
-        first, group = group_equal_rows(len(slots), [figures.terms_of])
+    def _encode_alphas(self, slots: npt.NDArray[np.intp], gathered: StreamColumns) -> Part:
+        first, group = group_equal_rows(len(slots), [gathered.terms_of])
         return spans_of(
             [encode(self._streams.terms_at(slot).calibration.alpha) for slot in slots[first].tolist()]
         ), group
 
-    def _encode_tops_left(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
-        first, group = group_equal_rows(len(slots), [figures.cutoff, figures.tops, figures.surplus])
+    def _encode_tops_left(self, slots: npt.NDArray[np.intp], gathered: StreamColumns) -> Part:
+        first, group = group_equal_rows(len(slots), [gathered.cutoff, gathered.tops, gathered.surplus])
         shown = [encode(self._streams.shown_answers_left(slot)) for slot in slots[first].tolist()]
         return spans_of([b',"tops_left":' + left for left in shown]), group
 
-    def _encode_spent(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Part:
+    def _encode_spent(self, slots: npt.NDArray[np.intp], gathered: StreamColumns) -> Part:
         streams = self._streams
-        alike = [figures.terms_of, figures.answered > 0, figures.tops, figures.surplus]
+        alike = [gathered.terms_of, gathered.answered > 0, gathered.tops, gathered.surplus]
         if streams.extensions:
             extended = np.array([slot in streams.extensions for slot in slots.tolist()], dtype=np.bool_)
             alike.append(np.where(extended, slots + 1, 0))

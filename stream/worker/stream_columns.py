@@ -1,4 +1,4 @@
-"""Figures (states, counters, limits) and noise keys of streams, with one entry per slot."""
+"""States, counters, limits and noise keys of streams: arrays with one entry for each slot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_CUTOFF: Final = 1 << 62
 _INITIAL_CAPACITY: Final = 64
 
 
-class FigureArrays:
+class SlotArrays:
     """Arrays of equal length, one for each annotation of a subclass, initially zero.
 
     The entries of a slot are adjacent in memory, so that they share cache lines. The arrays named in
@@ -36,7 +36,7 @@ class FigureArrays:
         self._separate = {name: kind for name, kind in kinds.items() if name in self.SEPARATE_ARRAYS}
         self._record = _adjacent_layout(type(self))  # type: ignore[arg-type]
         self._layout = RowLayout(self._record)
-        self._figures = [name for name in self._record.names or () if not kinds[name].shape]
+        self._gathered_names = [name for name in self._record.names or () if not kinds[name].shape]
         self._capacity = 0
         self.rows: npt.NDArray[np.uint8] = np.zeros((0, self._record.itemsize), dtype=np.uint8)
         self.grow(_INITIAL_CAPACITY)
@@ -67,19 +67,19 @@ class FigureArrays:
     def gather(self, slots: npt.NDArray[np.intp]) -> Self:
         """Gather the entries of some slots, except ``SEPARATE_ARRAYS`` and arrays of bytes."""
         found = object.__new__(type(self))
-        arrays = self._layout.gather(self.rows, self._figures, np.ascontiguousarray(slots, dtype=np.int64))
-        for name, array in zip(self._figures, arrays, strict=True):
+        arrays = self._layout.gather(self.rows, self._gathered_names, np.ascontiguousarray(slots, dtype=np.int64))
+        for name, array in zip(self._gathered_names, arrays, strict=True):
             setattr(found, name, array)
         return found
 
-    def write_figures(
-        self, slots: npt.NDArray[np.intp], picked: Self, figures: Mapping[str, npt.NDArray[Any]]
+    def write_entries(
+        self, slots: npt.NDArray[np.intp], picked: Self, entries: Mapping[str, npt.NDArray[Any]]
     ) -> Self:
-        """Write figures of distinct slots; return ``picked`` (their gathered entries) with these figures."""
-        self._layout.scatter(self.rows, figures, np.ascontiguousarray(slots, dtype=np.int64))
+        """Write entries of distinct slots; return ``picked``, gathered for these slots, with the new entries."""
+        self._layout.scatter(self.rows, entries, np.ascontiguousarray(slots, dtype=np.int64))
         found = object.__new__(type(self))
         found.__dict__.update(picked.__dict__)
-        for name, array in figures.items():
+        for name, array in entries.items():
             setattr(found, name, array)
         return found
 
@@ -90,8 +90,8 @@ class FigureArrays:
         return Spans(self.rows.reshape(-1), at, np.full(len(slots), kind.itemsize, dtype=np.int32))
 
 
-class StreamColumns(FigureArrays):
-    """The figures of each stream of a partition.
+class StreamColumns(SlotArrays):
+    """The entries of a partition's streams.
 
     - ``cutoff``: number of ordinary charged answers that the grant pays for.
     - ``tops``: number of charged answers so far; ``surplus``: their cost beyond one ordinary charge
@@ -131,7 +131,7 @@ class StreamColumns(FigureArrays):
 
 
 @cache
-def _entry_types(kind: type[FigureArrays]) -> dict[str, np.dtype[Any]]:
+def _entry_types(kind: type[SlotArrays]) -> dict[str, np.dtype[Any]]:
     """Return the entry type of each annotated array; cached, because this is slower than making the arrays."""
     hints = get_type_hints(kind, include_extras=True)
     return {name: _entry_type(array) for name, array in hints.items() if name != "SEPARATE_ARRAYS"}
@@ -149,7 +149,7 @@ def _entry_type(annotation: Any) -> np.dtype[Any]:
 
 
 @cache
-def _adjacent_layout(kind: type[FigureArrays]) -> np.dtype[Any]:
+def _adjacent_layout(kind: type[SlotArrays]) -> np.dtype[Any]:
     """Lay out the adjacent entries, widest first, padded to whole cache lines."""
     entries = _entry_types(kind)  # type: ignore[arg-type]
     kinds = {name: entry for name, entry in entries.items() if name not in kind.SEPARATE_ARRAYS}

@@ -17,8 +17,8 @@ from stream.processing.protocol import (
     PERIOD_OVER_REASON,
     PROGRESS_KEY,
     RETIRED_PREFIX,
+    MissedRecordError,
     RecordLike,
-    TableMissedError,
     decode_changelog_record,
     is_stale,
     topic_ids_of,
@@ -129,14 +129,14 @@ class StreamControl:
         self.stale_keys.clear()
         return keys
 
-    def slots_of_deleted(self, records: Iterable[RecordLike]) -> list[int]:
+    def find_deleted_slots(self, records: Iterable[RecordLike]) -> list[int]:
         """Return the slots of streams whose definitions these records delete."""
         names = [_name_of(record) for record in records if record.value is None]
         self._streams.unreadable_streams.difference_update(names)
         return [slot for name in names if (slot := self._streams.slots.get(name)) is not None]
 
     def _add_streams(self, definitions: Sequence[StreamDefinition]) -> list[int]:
-        """Add streams; TableMissedError if the restore could not apply the checkpoint of one of them.
+        """Add streams; MissedRecordError if the restore could not apply the checkpoint of one of them.
 
         Suppose that a stream's newest control event was written after the restore had read the topic, and
         that compaction had removed the older events. Then the restore has seen a checkpoint but no control
@@ -150,7 +150,7 @@ class StreamControl:
                 if self._checkpoints_without_definition.get(one.stream) == one.incarnation
             ]
         ):
-            raise TableMissedError(
+            raise MissedRecordError(
                 f"{missed[0].stream} has a checkpoint in {self._changelog} that the restore did not apply"
             )
         slots = self._streams.host(definitions)
@@ -211,7 +211,7 @@ class StreamControl:
         A stream whose period is over first answers all questions of the period.
         """
         ended = []
-        waiting = {slot: one for slot, one in self._pending_ends.items() if self._is_still_asked(slot, one)}
+        waiting = {slot: one for slot, one in self._pending_ends.items() if self._awaits_questions(slot, one)}
         for slot, definition in self._pending_ends.items():
             if slot in waiting:
                 continue
@@ -223,7 +223,7 @@ class StreamControl:
             self._tables.release_unused()
         return np.array(ended, dtype=np.intp)
 
-    def _is_still_asked(self, slot: int, definition: StreamDefinition) -> bool:
+    def _awaits_questions(self, slot: int, definition: StreamDefinition) -> bool:
         columns, terms = self._streams.columns, self._streams.terms_at(slot)
         if definition.reason != PERIOD_OVER_REASON or columns.state[slot] != OPEN or columns.refused[slot]:
             return False
@@ -317,7 +317,7 @@ class WorkerRestore:
     def _apply_definitions(self) -> None:
         records, self._definitions = list(self._definitions.values()), {}
         self._control.apply_events(records)
-        self._control.drop_retired(self._control.slots_of_deleted(records), restoring=True)
+        self._control.drop_retired(self._control.find_deleted_slots(records), restoring=True)
 
     def _apply_checkpoints(self) -> None:
         """Apply the collected checkpoints; keep those of streams without a definition for later."""

@@ -54,7 +54,7 @@ class QueryProcessor:
         ``loads`` loads tables beside the steps; without it, steps load them.
         """
         self.inputs = (topics.queries,)
-        self.tables = (topics.control,)
+        self.lookup_topics = (topics.control,)
         self.changelog = topics.state
         self.streams = HostedStreams(key)
         self._topics = topics
@@ -111,13 +111,13 @@ class QueryProcessor:
         self._admission.shares.resume(progress.clock, progress.served, due_of_busy_slot)
         return {self._topics.queries: progress.offset}
 
-    def follow(self, records: Sequence[RecordLike]) -> Outputs:
+    def apply_lookup_records(self, records: Sequence[RecordLike]) -> Outputs:
         """Apply control events; write the last totals of each ended stream once, and drop retired streams."""
         return self._apply_events(records, may_hold=True)
 
     def _apply_events(self, records: Sequence[RecordLike], *, may_hold: bool) -> Outputs:
         slots = self._control.apply_events(records, may_hold=may_hold)
-        slots = self._control.drop_retired([*slots, *self._control.slots_of_deleted(records)])
+        slots = self._control.drop_retired([*slots, *self._control.find_deleted_slots(records)])
         self._control.refuse_unanswerable_streams(np.array(slots, dtype=np.intp))
         return self._end_streams()
 

@@ -176,7 +176,7 @@ def probe(stream: str, kind: str, *, on_table: bool) -> bytes:
 
 def standing_probe(stream: str, kind: str, source: EventsSource, standing: StandingQuery) -> bytes:
     """Return a ``probe`` for a standing stream: the question of its first window and first group."""
-    start = standing.window.first_from(moment_ms(standing.begins or ""))
+    start = standing.window.first_start_from(moment_ms(standing.begins or ""))
     window = {"start": format_moment(start), "end": format_moment(start + standing.window.size_ms)}
     asked: dict[str, Any] = {"window": window}
     if any(name in source.texts for name in standing.by):

@@ -148,8 +148,8 @@ def check_replay(
     violations += [f"{stream} is retired and still hosted" for stream in gone & rebuilt.streams.slots.keys()]
     violations += [
         f"{stream} can still answer, and the ledger has it ended"
-        for stream, figures in rebuilt.streams.figures().items()
-        if stream in ended and figures[0] == "open"
+        for stream, snapshot in rebuilt.streams.snapshot_streams().items()
+        if stream in ended and snapshot[0] == "open"
     ]
     what = f"partition {partition}: changelog and replay"
     return violations + differences(what, rebuilt, replayed, streams, shares=not gone)
@@ -168,13 +168,13 @@ def _are_alike(one: bytes, other: bytes, same_version: bool) -> bool:
 def differences(
     what: str, one: QueryProcessor, other: QueryProcessor, streams: Iterable[str], *, shares: bool = True
 ) -> list[str]:
-    """Return the differences between the states of two processors in some streams: their figures, and what they would write next.
+    """Return the differences between the states of two processors in some streams: their snapshots, and what they would write next.
 
     Without ``shares``, their outstanding work may differ. Neither processor can be used afterwards.
     """
     streams = list(streams)
-    figures, others = one.streams.figures(), other.streams.figures()
-    violations = [f"{what} disagree about {name}" for name in streams if figures.get(name) != others.get(name)]
+    snapshots, others = one.streams.snapshot_streams(), other.streams.snapshot_streams()
+    violations = [f"{what} disagree about {name}" for name in streams if snapshots.get(name) != others.get(name)]
     after = 1 + max(
         [0, *(int(processor.streams.columns.last_offset.max(initial=0)) for processor in (one, other))]
     )
@@ -344,7 +344,7 @@ def _replay(
     queries = logs.get((topics.queries, partition), ())
     cuts = sorted({0, len(queries), *taken, *range(0, len(queries), 777)})
     for first, last in pairwise([*cuts, len(queries)]):
-        processor.follow(taken.get(first, ()))
+        processor.apply_lookup_records(taken.get(first, ()))
         batch = queries[first:last]
         for topic, number, messages in process_records(processor, batch):
             outputs.extend(topic, number, messages)

@@ -279,7 +279,7 @@ def asked_between(source: EventsSource, spec: StreamSpec) -> tuple[int, float]:
     standing = spec.standing
     assert standing is not None
     window = standing.window
-    first = window.first_from(moment_ms(standing.begins or ""))
+    first = window.first_start_from(moment_ms(standing.begins or ""))
     reach = spec.mechanism.steps * window.every_ms if isinstance(spec.mechanism, RunningCount) else math.inf
     if source.starts is None:
         return first, first + reach

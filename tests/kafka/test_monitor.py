@@ -122,8 +122,8 @@ async def web(own: Settings, tokens: dict[str, str]) -> AsyncIterator[Web]:
         yield Web(session, own, tokens)
 
 
-def figures(page: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a page's figures without those that depend on the time; digests come up to two seconds after the answers."""
+def drop_time_fields(page: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a page's rows without the fields that depend on the time; digests come up to two seconds after the answers."""
     return [{name: row[name] for name in row.keys() - {"rates", "dry_in", "updated"}} for row in page["items"]]
 
 
@@ -187,11 +187,11 @@ async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_
     await web.until("/api/sources", lambda page: page["items"][0]["refunded"]["epsilon"] > 0)
     await web.until("/api/overview", lambda overview: overview["answered"] == 7)
     await web.until("/api/streams/exhausted", lambda detail: detail["row"]["reason"] is not None)
-    before = [figures(await web.get(path)) for path in ("/api/streams", "/api/sources")]
+    before = [drop_time_fields(await web.get(path)) for path in ("/api/streams", "/api/sources")]
     first.kill()
     second = start_monitor()
     await web.ready()
-    after = [figures(await web.get(path)) for path in ("/api/streams", "/api/sources")]
+    after = [drop_time_fields(await web.get(path)) for path in ("/api/streams", "/api/sources")]
     assert after == before
     record, grants = await client.budget("feed"), await client.list_streams("feed")
     assert before[1][0]["spent"]["epsilon"] == record.spent.epsilon

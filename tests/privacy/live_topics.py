@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from schemas import EventsSource, Partial, span_ms
-from schemas.windows import END_MS
+from schemas.windows import YEAR_10000_MS
 from schemas.wire import struct
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import StandingDefinition
@@ -118,7 +118,7 @@ def punctual(step: int, due: int) -> int:
 
 def behind(step: int, due: int) -> int:
     """Let a feed lag so far that it reads all control records after one step."""
-    return END_MS if step else due
+    return YEAR_10000_MS if step else due
 
 
 def asked(
@@ -174,7 +174,7 @@ def _published(
         chunk = own[start : start + step]
         heard = _hear(known, streams, schedule(number, chunk[-1].timestamp - idle), heard)
         partials += _partials(process_records(feed, chunk))
-    _hear(known, streams, END_MS, heard)
+    _hear(known, streams, YEAR_10000_MS, heard)
     feed.note_end_of_input(end * 60)
     while outputs := feed.collect_due_outputs(0.0):
         partials += _partials(outputs)

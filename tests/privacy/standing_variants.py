@@ -13,7 +13,7 @@ from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.counted_streams import StreamEpoch
 from stream.feeds.event_intake import NOT_BEGUN, ClockValues, EventClock
 from stream.feeds.feed_definitions import StandingDefinition
-from stream.feeds.window_forms import Form
+from stream.feeds.tally_groups import TallyGroup
 from stream.tables.predicates import parse
 from tests.privacy.audit_variants import Surgery, Variant
 from tests.unit.processors.feeds.topic import Known
@@ -21,29 +21,29 @@ from tests.unit.processors.feeds.topic import Known
 
 def bound_for_each_batch(surgery: Surgery) -> None:
     """Each batch starts each person's count again."""
-    count = Form.count
+    count = TallyGroup.count
 
-    def anew(form: Form, batch: Any, piece: int) -> Any:
-        found = count(form, batch, piece)
-        for visits in form.tables():
+    def anew(group: TallyGroup, batch: Any, piece: int) -> Any:
+        found = count(group, batch, piece)
+        for visits in group.tables():
             visits._counts[:] = 0
         return found
 
-    surgery.patch.setattr(Form, "count", anew)
+    surgery.patch.setattr(TallyGroup, "count", anew)
 
 
 def bound_after_the_filter_of_another_stream(surgery: Surgery) -> None:
     """The bound applies only to events with an amount above 0, which another stream counts; all other events count without bound."""
-    bound = Form._bound
+    bound = TallyGroup._bound
 
-    def of_another(form: Form, window: Any, rows: Any, wanted: Any, step: Any) -> Any:
-        found = bound(form, window, rows, wanted, step)
-        theirs = step.batch.mask(parse("amount > 0", form._domains))[rows]
+    def of_another(group: TallyGroup, window: Any, rows: Any, wanted: Any, step: Any) -> Any:
+        found = bound(group, window, rows, wanted, step)
+        theirs = step.batch.mask(parse("amount > 0", group._domains))[rows]
         return found._replace(
             within_bound=np.where(theirs, found.within_bound, wanted), first=np.where(theirs, found.first, wanted)
         )
 
-    surgery.patch.setattr(Form, "_bound", of_another)
+    surgery.patch.setattr(TallyGroup, "_bound", of_another)
 
 
 def empty_windows_left_out(surgery: Surgery) -> None:
@@ -92,13 +92,13 @@ def watermark_of_event_times(surgery: Surgery) -> None:
 
 def late_events_counted(surgery: Surgery) -> None:
     """An event counts in every unpublished window, although it is late by its timestamp."""
-    count = Form.count
+    count = TallyGroup.count
 
-    def whenever(form: Form, batch: Any, piece: int) -> Any:
+    def whenever(group: TallyGroup, batch: Any, piece: int) -> Any:
         batch.clocks = np.full(len(batch), -1, dtype=np.int64)
-        return count(form, batch, piece)
+        return count(group, batch, piece)
 
-    surgery.patch.setattr(Form, "count", whenever)
+    surgery.patch.setattr(TallyGroup, "count", whenever)
 
 
 def counted_from_where_a_feed_hears_of_it(surgery: Surgery) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 from schemas import Amount, RetiredAnswer, StreamSpec, span_ms
-from schemas.windows import END_MS
+from schemas.windows import YEAR_10000_MS
 from sotto import Driver
 from stream.budget.decision_records import build_retired_record
 from stream.processing.dead_letters import UnreadableValue
@@ -293,14 +293,14 @@ class LiveWorld:
             for number in range(PARTITIONS):
                 for record in logs[self.topics.partials, number]:
                     start = json.loads(record.value or b"")["start"] if record.key == key else 0
-                    if end + idle - open_ms < start < (again or END_MS) + idle:
+                    if end + idle - open_ms < start < (again or YEAR_10000_MS) + idle:
                         return False
             for number in range(LIVE_PARTITIONS):
                 state = logs[self.topics.feed_state(SOURCE.source), number]
                 kept = [one.value for one in state if one.key == b"epoch|1|" + key and one.value]
                 began = json.loads(kept[-1])["offset"] if kept else 0
                 stamps = [one.timestamp for one in logs[TOPIC, number] if one.offset < began]
-                if not kept or max(stamps, default=0) >= (again or END_MS) + idle:
+                if not kept or max(stamps, default=0) >= (again or YEAR_10000_MS) + idle:
                     return False
         return True
 
@@ -315,7 +315,7 @@ class LiveWorld:
         for number in range(PARTITIONS):
             for record in logs[self.topics.partials, number]:
                 partial = json.loads(record.value or b"")
-                if record.timestamp >= self.closed.get(partial["stream"], END_MS):
+                if record.timestamp >= self.closed.get(partial["stream"], YEAR_10000_MS):
                     continue
                 if (query := standing.get(partial["stream"])) is not None:
                     closes = partial["start"] + query.window.size_ms + span_ms(query.lateness)

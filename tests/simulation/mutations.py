@@ -220,7 +220,7 @@ def tables_followed_from_the_high_watermark() -> Iterator[None]:
 
     async def skipping(self: SessionOpener, processor: Processor, *rest: Any) -> Any:
         positions, offsets = await restored(self, processor, *rest)
-        tables = [TopicPartition(topic, self._partition) for topic in processor.tables]
+        tables = [TopicPartition(topic, self._partition) for topic in processor.lookup_topics]
         positions.update(await self._equipment.offsets_consumer.end_offsets(tables))
         return positions, offsets
 

@@ -115,7 +115,7 @@ def periods_end_early() -> Iterator[None]:
 @contextmanager
 def closed_before_all_is_answered() -> Iterator[None]:
     """A worker with unanswered queries closes a period's stream as soon as it reads the period's end."""
-    with patch.object(StreamControl, "_is_still_asked", lambda *_: False):
+    with patch.object(StreamControl, "_awaits_questions", lambda *_: False):
         yield
 
 

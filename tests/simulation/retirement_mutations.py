@@ -80,14 +80,14 @@ def changelog_of_retired_streams_kept() -> Iterator[None]:
 def a_late_opening_revives_a_retired_stream() -> Iterator[None]:
     """Workers drop a retired stream once, and host it again when another client repeats its opening."""
 
-    def follow(self: QueryProcessor, records: Sequence[RecordLike]) -> Outputs:
+    def apply_lookup_records(self: QueryProcessor, records: Sequence[RecordLike]) -> Outputs:
         slots = self._control.apply_events(records)
-        self._control.drop_retired(self._control.slots_of_deleted(records))
+        self._control.drop_retired(self._control.find_deleted_slots(records))
         left = [slot for slot in slots if self.streams.columns.start_number[slot]]
         self._control.refuse_unanswerable_streams(np.array(left, dtype=np.intp))
         return self._end_streams()
 
-    with patch.object(QueryProcessor, "follow", follow):
+    with patch.object(QueryProcessor, "apply_lookup_records", apply_lookup_records):
         yield
 
 

@@ -26,19 +26,19 @@ def _worker() -> QueryProcessor:
 
 def _state(worker: QueryProcessor) -> str:
     process_records(worker, [])
-    return worker.streams.figures()["ward"][0]
+    return worker.streams.snapshot_streams()["ward"][0]
 
 
 def test_in_one_batch_the_halt_counts(control: list[Record]) -> None:
     worker = _worker()
-    worker.follow(control)
+    worker.apply_lookup_records(control)
     assert _state(worker) == "halted"
 
 
 def test_in_batches_of_their_own_the_halt_counts(control: list[Record]) -> None:
     worker = _worker()
     for record in control:
-        worker.follow([record])
+        worker.apply_lookup_records([record])
     assert _state(worker) == "halted"
 
 

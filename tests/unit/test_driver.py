@@ -151,7 +151,7 @@ class CrashMachine(RuleBasedStateMachine):
 
     @invariant()
     def all_topics_and_figures_are_equal(self) -> None:
-        assert self.stormy.figures() == self.calm.figures()
+        assert self.stormy.snapshot_streams() == self.calm.snapshot_streams()
         assert everything(self.stormy) == everything(self.calm)
 
 
@@ -207,7 +207,7 @@ def test_many_small_batches_give_the_answers_of_a_large_one(monkeypatch: pytest.
     monkeypatch.setattr(testing, "BATCH_EVENTS", 7)
     bit_by_bit = new_driver(*streams)
     assert bit_by_bit.ask_many(questions) == expected
-    assert bit_by_bit.figures() == at_once.figures()
+    assert bit_by_bit.snapshot_streams() == at_once.snapshot_streams()
     assert bit_by_bit.budget("feed") == at_once.budget("feed")
 
 

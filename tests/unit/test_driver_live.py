@@ -279,7 +279,7 @@ def test_crashes_and_redeliveries_change_nothing_that_anybody_can_see(seed: int)
         ]
     for driver in (plain, upset):
         driver.crash()
-    assert plain.figures() == upset.figures()
+    assert plain.snapshot_streams() == upset.snapshot_streams()
 
 
 def test_what_is_no_event_is_set_aside_with_its_reason_and_stops_nobody() -> None:

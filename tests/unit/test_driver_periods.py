@@ -190,7 +190,7 @@ def test_crashes_and_redelivery_change_nothing() -> None:
         broken.redeliver()
         broken.crash()
     assert asked(broken) == asked(whole)
-    assert broken.figures() == whole.figures()
+    assert broken.snapshot_streams() == whole.snapshot_streams()
     assert grants(broken).keys() == grants(whole).keys()
     assert findings(broken) == []
     begun = [

@@ -113,6 +113,8 @@ def test_answer_to_an_unknown_question_has_intervals_without_alpha() -> None:
 def test_column_of_group_numbers_is_named_by_the_question(question: dict[str, object] | None, head: str) -> None:
     asked = None if question is None else Query.model_validate({"id": "q", "stream": "s", **question})
     assert (
-        query_commands._head_of(Result.read(answer(estimates=(1.0,)).model_dump_json().encode(), asked, None))
+        query_commands._numbers_heading(
+            Result.read(answer(estimates=(1.0,)).model_dump_json().encode(), asked, None)
+        )
         == head
     )

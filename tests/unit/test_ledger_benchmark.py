@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.ledger import Service, filled, openings
 
 
-def figures(service: Service) -> dict[str, tuple[float, float, int]]:
+def account_totals(service: Service) -> dict[str, tuple[float, float, int]]:
     return {
         name: (record.granted.epsilon, record.left.epsilon, record.streams)
         for name, account in service.processor.ledger.accounts.items()
@@ -15,17 +15,17 @@ def figures(service: Service) -> dict[str, tuple[float, float, int]]:
 
 def test_a_ledger_of_many_grants_is_restored_as_it_was_and_goes_on() -> None:
     service = filled(1_500, 150)
-    before = figures(service)
+    before = account_totals(service)
     assert len(before) == 150
     assert {streams for _, _, streams in before.values()} == {10}
     assert all(round(granted + left, 9) == 100.0 and 0.0 < granted <= 0.1 for granted, left, _ in before.values())
     service.restore()
-    assert figures(service) == before
+    assert account_totals(service) == before
     service.send(list(openings(150, 150, 1_500)))
-    assert {streams for _, _, streams in figures(service).values()} == {11}
+    assert {streams for _, _, streams in account_totals(service).values()} == {11}
     # A repeated request and a used name grant nothing.
     service.send(list(openings(150, 150, 1_500)))
-    assert {streams for _, _, streams in figures(service).values()} == {11}
+    assert {streams for _, _, streams in account_totals(service).values()} == {11}
 
 
 def test_idle_open_stream_takes_at_most_a_kilobyte_and_a_half() -> None:

@@ -30,13 +30,13 @@ def facts(sizes: tuple[int, ...], rows: int | None = None, neighbors: str = "add
     return SourceFacts(sizes=sizes, universe=universe, rows=rows, neighbors=neighbors, disjoint=True)  # type: ignore[arg-type]
 
 
-def figures(**more: Any) -> StreamFigures:
+def build_figures(**more: Any) -> StreamFigures:
     return StreamFigures(**{"epsilon": 1.0, "delta": 0.0, "beta": 0.05, "queries": 1000, **more})
 
 
 def kinds(sizes: tuple[int, ...], **more: Any) -> list[str]:
     names = [f"a{place}" for place in range(len(sizes))]
-    return [one.kind for one in compare_mechanisms(facts(sizes, 6366), names, figures(**more))]
+    return [one.kind for one in compare_mechanisms(facts(sizes, 6366), names, build_figures(**more))]
 
 
 def test_few_cells_take_a_histogram_and_many_attributes_pmw() -> None:
@@ -48,7 +48,7 @@ def test_expected_error_is_near_the_measured_one() -> None:
     sizes, rows = (4, 3, 5, 2, 3, 4, 2), 5000
     rng = np.random.default_rng(2)
     columns = {f"a{place}": rng.integers(0, size, rows).tolist() for place, size in enumerate(sizes)}
-    found = compare_mechanisms(facts(sizes, rows), list(columns), figures())
+    found = compare_mechanisms(facts(sizes, rows), list(columns), build_figures())
     for choice in found:
         if choice.kind == "laplace":
             made = installation(
@@ -68,14 +68,14 @@ def test_expected_error_is_near_the_measured_one() -> None:
 
 
 def test_recommended_mechanism_is_a_definition() -> None:
-    [best, *_] = compare_mechanisms(facts((5, 6, 7)), ["x", "y", "z"], figures())
+    [best, *_] = compare_mechanisms(facts((5, 6, 7)), ["x", "y", "z"], build_figures())
     spec = StreamSpec.model_validate(stream("s", "t", mechanism=best.mechanism))
     assert spec.mechanism.kind == best.kind
 
 
 def test_one_attribute_has_no_pairs() -> None:
     with pytest.raises(PlanError, match="workload: no two attributes"):
-        compare_mechanisms(facts((7,)), ["x"], figures())
+        compare_mechanisms(facts((7,)), ["x"], build_figures())
 
 
 def test_informative_counts_exceed_three_times_the_error() -> None:

@@ -113,7 +113,7 @@ def asked_of(recording: Recording, control: list[Record], *followed: Record) -> 
     worker.restore(one for one in control if one.partition == 0)
     worker.restore(one for one in recording.records("state") if one.partition == 0)
     worker.end_restore()
-    worker.follow(followed)
+    worker.apply_lookup_records(followed)
     names = [name for name in recording.latest("control") if partition_of(name.encode(), 2) == 0]
     questions = [
         Record(

@@ -45,7 +45,15 @@ def test_state_is_restored_as_the_changelog_has_it(recording: Recording) -> None
     for number in range(recording.topics.partitions):
         worker = recording.installation().restored(recording.logs, number)
         assert not any("cannot read" in reason for reason in worker.streams.life.reasons.values())
-        for stream, (state, answered, tops, offset, _, incarnation, surplus) in worker.streams.figures().items():
+        for stream, (
+            state,
+            answered,
+            tops,
+            offset,
+            _,
+            incarnation,
+            surplus,
+        ) in worker.streams.snapshot_streams().items():
             if (checkpoint := kept.get(stream)) is None:
                 assert (answered, tops, offset, surplus) == (0, 0, -1, 0)
                 continue

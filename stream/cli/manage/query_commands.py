@@ -78,7 +78,7 @@ _QUESTION_FIELDS: Final = {
 }
 """Fields of which a question needs at least one."""
 
-MARK: Final = "not informative"
+UNINFORMATIVE_MARK: Final = "not informative"
 """The mark beside a number whose error may exceed the number."""
 
 MAX_TIMEOUT: Final = 86_400.0
@@ -258,7 +258,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
             "",
             [
                 *names,
-                _head_of(answer),
+                _numbers_heading(answer),
                 *(["95 %"] if answer.intervals else []),
                 *([""] if marked else []),
             ],
@@ -267,14 +267,14 @@ def _show(answer: Answer, *, as_json: bool) -> None:
                     *(str(one[name]) for name in names),
                     format_estimate(n, answer.alpha, ends, grouped=True),
                     *([] if ends is None else [format_interval(ends, grouped=True)]),
-                    *([MARK if index in marked else ""] if marked else []),
+                    *([UNINFORMATIVE_MARK if index in marked else ""] if marked else []),
                 ]
                 for index, (one, n, ends) in cells
             ),
         )
 
 
-def _head_of(answer: Answer) -> str:
+def _numbers_heading(answer: Answer) -> str:
     """Return the name of the numbers of an answer's groups, as a heading."""
     query: Query | None = getattr(answer, "query", None)
     if query is None:
@@ -330,7 +330,7 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
                 continue
             if answer.window is not None and answer.stream not in described and not as_json:
                 described.add(answer.stream)
-                if text := await _describe_counted(client, answer.stream):
+                if text := await _describe_counting(client, answer.stream):
                     say(f"{answer.stream}: {text}")
             _show(answer, as_json=as_json)
             shown += 1
@@ -338,7 +338,7 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
                 return
 
 
-async def _describe_counted(client: AsyncClient, stream: str) -> str:
+async def _describe_counting(client: AsyncClient, stream: str) -> str:
     """Describe the contribution bound and clamped values of a stream; empty if the ledger may not be read."""
     try:
         source = (await client.budget(await client.source_of(stream))).source
@@ -348,7 +348,7 @@ async def _describe_counted(client: AsyncClient, stream: str) -> str:
     return "; ".join(filter(None, (describe_source_bound(source), *describe_clamping(spec, source))))
 
 
-def _format_with_intervals(answer: Answer) -> list[str]:
+def _format_estimates(answer: Answer) -> list[str]:
     return [
         format_estimate(number, answer.alpha, ends) + ("" if ends is None else f" (95 %: {format_interval(ends)})")
         for number, ends in zip(answer.estimates or (), answer.intervals or repeat(None), strict=False)
@@ -360,7 +360,7 @@ def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
     if answer.estimate is not None:
         parts.append(format_estimate(answer.estimate, answer.alpha, answer.interval))
     if answer.estimates is not None and with_estimates:
-        parts.append(", ".join(_format_with_intervals(answer)))
+        parts.append(", ".join(_format_estimates(answer)))
     if answer.choice is not None:
         parts.append(f"'{answer.choice}'")
     if answer.choices is not None and with_estimates:

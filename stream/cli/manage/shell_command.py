@@ -12,7 +12,7 @@ import typer
 
 from schemas import Categories, EventsSource, Source, TableSource
 from stream.cli.manage.query_commands import (
-    MARK,
+    UNINFORMATIVE_MARK,
     DryRun,
     ExitStatus,
     MaxPrice,
@@ -103,7 +103,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
         ends = ends_of(row, name.removesuffix(LOW_SUFFIX))
         return "–" if ends is None else format_interval(ends, grouped=True)
     if name.endswith(INFORMATIVE_SUFFIX):
-        return "" if row[name] else MARK
+        return "" if row[name] else UNINFORMATIVE_MARK
     if name + ERROR_SUFFIX not in row:
         return str(row[name])
     number, error = row[name], row[name + ERROR_SUFFIX]

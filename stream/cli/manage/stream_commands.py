@@ -57,7 +57,7 @@ def open_stream(
     """
     spec = read_as(opening_adapter(), stream)
     receipt, grant, source = call_client(lambda client: _open(client, spec, analyst, force=force))
-    lines = [f"stream {spec.stream} is open at {_price(grant)} ({grant.calibration.method})"]
+    lines = [f"stream {spec.stream} is open at {_format_price(grant)} ({grant.calibration.method})"]
     if receipt.compared:
         lines.append(describe_choice(receipt.compared))
     if (standing := grant.spec.standing) is not None:
@@ -145,13 +145,13 @@ def extend(
 @app.command("close")
 def close(names: Names, as_json: AsJson = False) -> None:
     """Close a stream and refund its provably unspent grant to its source."""
-    _end(names, AsyncClient.close, as_json=as_json)
+    _end_stream(names, AsyncClient.close, as_json=as_json)
 
 
 @app.command("halt")
 def halt(names: Names, as_json: AsJson = False) -> None:
     """Stop a stream from answering, for good."""
-    _end(names, AsyncClient.halt, as_json=as_json)
+    _end_stream(names, AsyncClient.halt, as_json=as_json)
 
 
 @app.command("show")
@@ -194,13 +194,13 @@ def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:
     return list(map(str, promises(grant.spec, grant.calibration, grant.extensions, describe_source_bound(source))))
 
 
-def _price(grant: GrantRecord) -> str:
+def _format_price(grant: GrantRecord) -> str:
     """Format the ε and δ that a stream requested; under zCDP, also format its ρ."""
     rho = grant.cost.rho
     return requested_amount(grant.spec) if rho is None else f"{requested_amount(grant.spec)} (ρ {rho:.4g})"
 
 
-def _end(
+def _end_stream(
     names: Sequence[str], end: Callable[[AsyncClient, str, str], Awaitable[Receipt]], *, as_json: bool
 ) -> None:
     async def end_named(client: AsyncClient) -> Receipt:

@@ -147,7 +147,7 @@ async def list_answers(
         )
         for place, one in enumerate(page.answers)
     ]
-    return AnswersView(items=rows, before=page.before, reached=page.reached, unreadable=page.unreadable)
+    return AnswersView(items=rows, before=page.before, reached=page.oldest_read, unreadable=page.unreadable)
 
 
 def _charge(answer: LoggedAnswer, older: Sequence[LoggedAnswer]) -> Amount | None:

@@ -30,7 +30,7 @@ from schemas import (
 )
 from schemas.mechanisms import MAX_UNIVERSE
 from stream.budget.mechanism_choice import ChosenStream, choose_mechanism, compare_for_source, opening_warning
-from stream.budget.openings import facts_for_plan, plan_stream, require_reach
+from stream.budget.openings import facts_for_plan, plan_stream, require_grid_covers_range
 from stream.budget.plan_facts import SourceOptions, accepted_forms
 from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
 from stream.errors import Refused
@@ -128,7 +128,7 @@ class Curve(ApiModel):
 
 def build_declaration(source: Source) -> Declaration:
     """Return a source's declaration; raise RefusedError if the ledger would refuse the definition."""
-    require_reach(source)
+    require_grid_covers_range(source)
     require_valid_periods(source)
     attributes = source.attributes if isinstance(source, TableSource | EventsSource) else {}
     return Declaration(

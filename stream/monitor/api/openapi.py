@@ -15,7 +15,7 @@ from stream.monitor.api.live_events_stream import EventQuery
 from stream.monitor.api.models import AccessRole, ApiModel, Problem
 from stream.monitor.api.routes import ANSWERS_PATH, ROUTES, VIEWS, Route, names_in
 
-_TEMPLATE = "#/components/schemas/{model}"
+_REFERENCE_TEMPLATE = "#/components/schemas/{model}"
 _Json = dict[str, Any]
 _PROBLEMS = {
     "400": "A parameter or the body is invalid; the fields are named",
@@ -68,7 +68,7 @@ def document() -> _Json:
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     for path, summary, media, queries in _ROUTES_WITHOUT_MODEL:
-        codes = {"401", "429", "503", *(("400",) if queries else ()), *_codes_of_answers(path)}
+        codes = {"401", "429", "503", *(("400",) if queries else ()), *_answer_route_statuses(path)}
         parameters = [*_path_parameters(path), *_parameters(queries)]
         operation = {
             **_common_fields("GET", path, summary, "viewer"),
@@ -92,7 +92,7 @@ def _schemas() -> tuple[dict[Any, _Json], _Json]:
         uses.append(((route.method, route.path, "answer"), "serialization", TypeAdapter(route.response_type)))
         if route.body is not None:
             uses.append(((route.method, route.path, "body"), "validation", route.body_adapter))
-    schema_by_use, definitions = TypeAdapter.json_schemas(uses, ref_template=_TEMPLATE)
+    schema_by_use, definitions = TypeAdapter.json_schemas(uses, ref_template=_REFERENCE_TEMPLATE)
     components: _Json = definitions["$defs"]
     return {use: dict(schema) for (use, _), schema in schema_by_use.items()}, components
 
@@ -127,14 +127,14 @@ def _path_parameters(path: str) -> list[_Json]:
     ]
 
 
-def _codes_of_answers(path: str) -> set[str]:
+def _answer_route_statuses(path: str) -> set[str]:
     """Return the statuses that only routes of a stream's answers have: unknown stream, or no answers are read."""
     return {"403", "404"} if path.startswith(ANSWERS_PATH) else set()
 
 
 def _codes(route: Route) -> set[str]:
     """Return a route's statuses other than 200."""
-    codes = _codes_of_answers(route.path)
+    codes = _answer_route_statuses(route.path)
     if route.access is not None:
         codes |= {"400", "401", "429", "503"}
     if (

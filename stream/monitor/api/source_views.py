@@ -373,7 +373,7 @@ def _is_overdue(entry: StreamEntry, source: EventsSource, now: float) -> bool:
     elif entry.answered:  # an extended stream, of which only the time of its last answer is known
         following = (entry.updated or now) * 1000 + standing.window.every_ms
     elif standing.begins is not None:
-        following = standing.window.first_from(moment_ms(standing.begins)) + standing.window.size_ms
+        following = standing.window.first_start_from(moment_ms(standing.begins)) + standing.window.size_ms
     else:
         return False
     closes = following + span_ms(standing.lateness) + span_ms(source.idle)
@@ -391,7 +391,7 @@ def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSourc
     if not windows:
         return None
     window = standing.window
-    return window.first_from(moment_ms(standing.begins)) + (windows - 1) * window.every_ms + window.size_ms
+    return window.first_start_from(moment_ms(standing.begins)) + (windows - 1) * window.every_ms + window.size_ms
 
 
 def _last_window_end(entry: StreamEntry, source: EventsSource) -> float | None:

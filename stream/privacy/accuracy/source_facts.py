@@ -127,7 +127,7 @@ def questions_in_period(source: Source, mechanism: Mechanism, standing: Standing
         return 0
     window = standing.window
     last_start_ms = moment_ms(source.starts) + covered_ms(source, mechanism, window) - window.size_ms
-    windows = max(0, (last_start_ms - window.first_from(moment_ms(standing.begins))) // window.every_ms + 1)
+    windows = max(0, (last_start_ms - window.first_start_from(moment_ms(standing.begins))) // window.every_ms + 1)
     return windows * questions_per_window(source, mechanism, standing)
 
 

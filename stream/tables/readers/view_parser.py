@@ -15,7 +15,7 @@ from schemas import TableSource, View
 from stream.optional_packages import pl
 from stream.tables.readers import view_terms as terms
 from stream.tables.readers.view_rows import PERSON_KIND, Join, TableUse, UsedKind, ViewPlan, column_label
-from stream.tables.readers.view_syntax import JOINS_HINT, ExpressionParser, ViewError, ViewText
+from stream.tables.readers.view_syntax import SUPPORTED_JOINS_HINT, ExpressionParser, ViewError, ViewText
 from stream.tables.readers.view_terms import ViewTerm
 from stream.tables.table_errors import quote_name, quote_names
 
@@ -110,7 +110,9 @@ class _ViewParser:
         parts = self._text.parts(node, "this", "on", "side", "kind")
         words = (str(parts["side"] or "").upper(), str(parts["kind"] or "").upper())
         if words not in {("", ""), ("", "INNER"), ("LEFT", ""), ("LEFT", "OUTER")} or parts["on"] is None:
-            self._text.refuse(node, f"{' '.join(filter(None, words))} JOIN without ON".lstrip(), JOINS_HINT)
+            self._text.refuse(
+                node, f"{' '.join(filter(None, words))} JOIN without ON".lstrip(), SUPPORTED_JOINS_HINT
+            )
         earlier = list(self._uses)
         use = self._add_table(parts["this"])
         wanted = use.table.key or (() if use.table.person is None else (use.table.person,))

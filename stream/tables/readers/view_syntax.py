@@ -28,7 +28,7 @@ FUNCTIONS: Final = (
     *("ABS", "CAST", "CEIL", "COALESCE", "FLOOR", "LENGTH", "LOWER", "NULLIF"),
     *("SUBSTRING", "TRIM", "TRY_CAST", "UPPER"),
 )
-JOINS_HINT: Final = "use JOIN … ON or LEFT JOIN … ON, from the table of people on"
+SUPPORTED_JOINS_HINT: Final = "use JOIN … ON or LEFT JOIN … ON, with the table of people first"
 TERMS_HINT: Final = (
     "use columns, literals, + - * / ||, comparisons, IN, BETWEEN, IS NULL, AND, OR, NOT, CASE and the functions "
     f"{', '.join(FUNCTIONS)}"
@@ -80,7 +80,7 @@ _HINTS: Final = {
         _ROWS_HINT,
     ),
     **dict.fromkeys(("UNION", "EXCEPT", "INTERSECT", "WITH", "EXISTS"), _ONE_SELECT_HINT),
-    **dict.fromkeys(("RIGHT", "FULL", "CROSS", "NATURAL", "USING"), JOINS_HINT),
+    **dict.fromkeys(("RIGHT", "FULL", "CROSS", "NATURAL", "USING"), SUPPORTED_JOINS_HINT),
     **dict.fromkeys(("$", "?", ":", "@"), "write the value itself"),
     ";": "give one SELECT",
     "LIKE": "compare with =, or with SUBSTRING",

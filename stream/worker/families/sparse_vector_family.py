@@ -28,7 +28,7 @@ from stream.privacy.noise.keyed_noise import SUBKEY_BYTES, DrawRole, event_words
 from stream.privacy.noise.samplers import Sampler
 from stream.worker.families.family import Context, require_form
 from stream.worker.hosted_streams import HostedStreams, answering_mask
-from stream.worker.stream_columns import FigureArrays, StreamColumns
+from stream.worker.stream_columns import SlotArrays, StreamColumns
 from stream.worker.stream_terms import StreamTerms, WindowAndGroup
 
 Indices = npt.NDArray[np.intp]
@@ -183,7 +183,7 @@ class ColumnFamily(Protocol):
         """Decide questions in order without changing the streams' state."""
 
 
-class RoundValues(FigureArrays):
+class RoundValues(SlotArrays):
     """Values that each sparse vector needs in its current round, derived from its definition.
 
     ``threshold`` is T in steps, and ``barrier`` is the threshold's noise ρ plus the shift s. If
@@ -206,19 +206,19 @@ class RoundValues(FigureArrays):
         self._streams = streams
         self._any_redraws = False
 
-    def gather_current(self, slots: npt.NDArray[np.intp], figures: StreamColumns) -> Self:
+    def gather_current(self, slots: npt.NDArray[np.intp], gathered: StreamColumns) -> Self:
         """Return the values of some streams for their current rounds.
 
         The values are derived at a stream's first query, so that idle streams do not slow down a restore.
         """
         self.grow(len(self._streams))
         found = self.gather(slots)
-        stale = found.start_number != figures.start_number
+        stale = found.start_number != gathered.start_number
         if self._any_redraws:
-            stale |= self.redraws_threshold[slots] & (found.tops != figures.tops)
+            stale |= self.redraws_threshold[slots] & (found.tops != gathered.tops)
         if not stale.any():
             return found
-        stale_slots, terms_of = slots[stale], figures.terms_of[stale]
+        stale_slots, terms_of = slots[stale], gathered.terms_of[stale]
         for index in np.unique(terms_of).tolist():
             self._derive(stale_slots[terms_of == index], index)
         return self.gather(slots)
@@ -288,17 +288,17 @@ class SparseVectorFamily:
     def decide(self, rows: QuestionRows, streams: QuestionStreams) -> Verdicts:
         """Compare every question with its stream's barrier, in order."""
         hosted = self._streams
-        slots, figures, stream_of, order = streams
-        values = self._round_values.gather_current(slots, figures)
-        batch = _Batch(rows, self._group_by_terms(figures.terms_of[stream_of]))
+        slots, gathered, stream_of, order = streams
+        values = self._round_values.gather_current(slots, gathered)
+        batch = _Batch(rows, self._group_by_terms(gathered.terms_of[stream_of]))
         compared = self._compare(batch, values.threshold[stream_of])
-        answering = answering_mask(figures)
-        tops = figures.tops
+        answering = answering_mask(gathered)
+        tops = gathered.tops
         decisions = decide_queries(
             compared.margins,
             stream_of,
             values.barrier,
-            np.where(answering, figures.tops_left, 0),
+            np.where(answering, gathered.tops_left, 0),
             lambda row, more: hosted.barrier_of_round(int(slots[row]), int(tops[row]) + more),
             self._round_values.redraw_mask(slots),
             order,

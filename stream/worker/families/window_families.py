@@ -139,7 +139,7 @@ class _Horizons:
         if standing.begins is None:
             raise TypeError("the first window of a running_count is known")
         window = standing.window
-        first = window.first_from(moment_ms(standing.begins))
+        first = window.first_start_from(moment_ms(standing.begins))
         lower_limit = 0.0 if counts_from_zero(self._context.source(slot, EventsSource), standing) else None
         return _Horizon(calibration, tree_of(calibration), first, window.every_ms, window.size_ms, lower_limit)
 

@@ -143,7 +143,7 @@ class Pair:
 
     def compare(self) -> None:
         for one, other in zip(owners(self.ledger), owners(self.naive), strict=True):
-            assert figures(one) == figures(other)
+            assert list_totals(one) == list_totals(other)
 
 
 def owners(ledger: Ledger) -> list[Account | PopulationAccount]:
@@ -151,8 +151,8 @@ def owners(ledger: Ledger) -> list[Account | PopulationAccount]:
     return sorted(found, key=lambda one: one.name)
 
 
-def figures(owner: Account | PopulationAccount) -> list[Any]:
-    """Return the figures on which later decisions depend, and those that are shown."""
+def list_totals(owner: Account | PopulationAccount) -> list[Any]:
+    """Return the totals on which later decisions depend, and the shown totals."""
     budget = owner.budget
     ceilings = [budget, *(budget.allotments[name] for name in sorted(budget.allotments))]
     sums = [(one.granted, one.spent, one.refunded, one.counted, one.streams) for one in ceilings]

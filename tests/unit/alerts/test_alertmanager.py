@@ -44,7 +44,7 @@ class AlertmanagerSetup:
             self.metrics.for_target("am"),
             clock=lambda: self.now,
             backoff=Backoff(random_share=lambda: 1.0),
-            firing=self.firing,
+            alarm_table=self.firing,
         )
 
     def take(self, *answers: Answer, known: bool = False) -> None:

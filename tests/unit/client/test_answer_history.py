@@ -56,7 +56,7 @@ async def test_answer_page_is_bounded_in_bytes_and_continued_by_next_page() -> N
     first = await reading.read_page("mine", 50)
     assert (first.answers, first.before is None) == ([], False)
     assert consumer.fetched < 2 * MAX_PAGE_BYTES
-    assert first.reached == first.before
+    assert first.oldest_read == first.before
     found: list[int] = []
     before, pages = first.before, 1
     while before is not None:
@@ -93,7 +93,7 @@ async def test_answer_page_begins_before_a_time_and_ends_at_the_opening() -> Non
     page = await reading.read_page("mine", 500, until=5_100.0, since=5_000.0)
     assert ids(page) == list(range(5_099, 5_000, -1))
     assert page.before is None
-    assert page.reached == 5_000.0 - answer_history._CLOCK_SKEW_SECONDS
+    assert page.oldest_read == 5_000.0 - answer_history._CLOCK_SKEW_SECONDS
 
 
 async def test_answer_page_leaves_out_and_counts_unreadable_answers() -> None:

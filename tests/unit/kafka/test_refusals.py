@@ -32,5 +32,5 @@ def test_a_key_that_is_first_met_later_is_told_then() -> None:
     refusals, lacking = Refusals("worker", 0), worker_of(driver, key=OTHER_KEY)
     assert told(refusals, lacking) == []
     driver.open(spec("one"))
-    lacking.follow(driver.records(driver.topics.control))
+    lacking.apply_lookup_records(driver.records(driver.topics.control))
     assert told(refusals, lacking) == [("warning", LACK, 1, 0)]

@@ -54,6 +54,6 @@ def test_wrong_times_are_refused_alike_without_kernel(at: Any, clock: str) -> No
             outputs = process_records(feed, fetched)
         kafka.commit(outputs)
         letters = [[*messages] for topic, _, messages in outputs if topic.endswith("rejected")]
-        found.append((kafka, feed.figures.counted, letters))
+        found.append((kafka, feed.event_totals.counted, letters))
     assert found[0] == found[1]
     assert found[0][1] == 1

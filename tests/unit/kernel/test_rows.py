@@ -125,7 +125,7 @@ def test_figures_outlast_growth_and_are_picked(*, is_compiled: bool) -> None:
         assert list(columns.texts("incarnation", np.array([7, 8]))) == [b"i" * 32, bytes(32)]
         slots = np.array([63, 5])
         before = columns.gather(slots)
-        after = columns.write_figures(slots, before, {"tops": np.array([64, 6]), "state": np.array([1, 0])})
+        after = columns.write_entries(slots, before, {"tops": np.array([64, 6]), "state": np.array([1, 0])})
         assert (after.tops.tolist(), after.state.tolist(), after.cutoff.tolist()) == ([64, 6], [1, 0], [100, 100])
         assert before.tops.tolist() == [63, 5]
         again = columns.gather(slots)

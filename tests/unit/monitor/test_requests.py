@@ -120,9 +120,9 @@ async def test_a_request_sent_again_gets_its_receipt_again_and_changes_nothing(
     installation.open(spec("ward"))
     async with installation.web() as client:
         first = await post(client, path, body)
-        before = (installation.driver.budget("feed"), installation.driver.figures())
+        before = (installation.driver.budget("feed"), installation.driver.snapshot_streams())
         assert await post(client, path, body) == first
-        assert (installation.driver.budget("feed"), installation.driver.figures()) == before
+        assert (installation.driver.budget("feed"), installation.driver.snapshot_streams()) == before
 
 
 async def test_a_request_id_used_for_something_else_is_refused_and_changes_nothing() -> None:

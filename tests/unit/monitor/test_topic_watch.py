@@ -17,14 +17,14 @@ WIDER = Difference("s.merges", "partitions", "2", "3")
 SET = Difference("s.queries", "compression.type", "producer", "gzip")
 
 
-def figures(installation: Installation) -> dict[str, float]:
+def count_topics(installation: Installation) -> dict[str, float]:
     families = text_string_to_metric_families(metrics_text(installation.monitor).decode())
     samples = [sample for family in families for sample in family.samples if sample.name.endswith("_topics")]
     return {sample.labels.get("kind", "unchecked"): sample.value for sample in samples}
 
 
 def test_nothing_is_said_of_topics_before_they_have_been_looked_at() -> None:
-    assert figures(Installation()) == {}
+    assert count_topics(Installation()) == {}
 
 
 def test_each_topic_that_differs_counts_once_and_by_the_worst_of_it() -> None:
@@ -32,9 +32,9 @@ def test_each_topic_that_differs_counts_once_and_by_the_worst_of_it() -> None:
     watch = TopicWatch(Settings(), installation.monitor.set_topics)
     more = [Difference("s.ledger", "segment.ms", "1", "2"), Difference("s.merges", "segment.ms", "1", "2")]
     watch.add_inspection(Inspection([LOSING, WIDER, SET, *more], [LOSING], ["s.trail"]))
-    assert figures(installation) == {"losing": 1, "partitions": 1, "settings": 1, "unchecked": 1}
+    assert count_topics(installation) == {"losing": 1, "partitions": 1, "settings": 1, "unchecked": 1}
     watch.add_inspection(Inspection([], [], []))
-    assert figures(installation) == {"losing": 0, "partitions": 0, "settings": 0, "unchecked": 0}
+    assert count_topics(installation) == {"losing": 0, "partitions": 0, "settings": 0, "unchecked": 0}
 
 
 def test_what_differs_is_logged_when_it_begins_to_and_not_at_every_look(

@@ -79,7 +79,7 @@ def budget(tables: MonitorTables, installation: Installation, source: str) -> Bu
     return budget_over_time(tables, tables.sources[source], installation.now)
 
 
-def figures(forecast: Forecast) -> tuple[Any, ...]:
+def comparable_fields(forecast: Forecast) -> tuple[Any, ...]:
     taken = forecast.taken
     times = forecast.since, forecast.at or 0.0
     return (
@@ -100,7 +100,7 @@ def test_trail_end_forecasts_as_the_whole_trail_does(installation: Installation,
         wholes, ends = (all_forecasts(one, installation) for one in (installation.tables, tables))
         for wanted, found in zip(wholes, ends, strict=True):
             if begun <= installation.now - found.window_seconds:
-                assert figures(found) == figures(wanted), start
+                assert comparable_fields(found) == comparable_fields(wanted), start
                 compared += 1
         assert population_detail(tables, "patients", installation.now).points == []
     assert compared > 4 * len(values)

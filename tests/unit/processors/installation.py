@@ -54,7 +54,7 @@ def worker_of(
     worker = QueryProcessor(driver.topics, partition, key, tables or table_store())
     names = None if only is None else {name.encode() for name in only}
     control = [record for record in driver.records(driver.topics.control) if record.partition == partition]
-    worker.follow([record for record in control if names is None or record.key in names])
+    worker.apply_lookup_records([record for record in control if names is None or record.key in names])
     return worker
 
 

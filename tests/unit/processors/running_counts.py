@@ -135,7 +135,7 @@ def counts_of(stream: Stream, people: Iterable[Person]) -> list[list[int]]:
 def worker_of(*streams: Stream) -> QueryProcessor:
     """Return a worker that has read the control events of these streams."""
     worker = QueryProcessor(TOPICS, 0, KEY, table_store())
-    worker.follow([one.told(f"{place:032x}") for place, one in enumerate(streams)])
+    worker.apply_lookup_records([one.told(f"{place:032x}") for place, one in enumerate(streams)])
     return worker
 
 

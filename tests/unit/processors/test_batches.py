@@ -97,7 +97,7 @@ def test_batches_may_be_cut_anywhere(log: list[bytes], cuts: list[int]) -> None:
     at_once = run(whole, [all_records])
     bit_by_bit = run(parts, [all_records[start:end] for start, end in pairwise(bounds)])
     assert answers_of(bit_by_bit) == answers_of(at_once)
-    assert parts.streams.figures() == whole.streams.figures()
+    assert parts.streams.snapshot_streams() == whole.streams.snapshot_streams()
     assert last_charges(bit_by_bit) == last_charges(at_once)
     assert last_checkpoints(bit_by_bit) == last_checkpoints(at_once)
 
@@ -116,7 +116,7 @@ def test_successor_continues_as_its_predecessor_would(log: list[bytes], cut: int
         Record(state, 0, number, 0, key, value) for number, (key, value, _) in enumerate(written(first, state))
     )
     assert successor.end_restore() == {DRIVER.topics.queries: min(cut, len(log))}
-    assert successor.streams.figures() == predecessor.streams.figures()
+    assert successor.streams.snapshot_streams() == predecessor.streams.snapshot_streams()
     second = process_records(successor, all_records[cut:])
     assert answers_of([first, second]) == expected
 

@@ -97,7 +97,7 @@ def test_status_shows_changed_streams_once_per_interval() -> None:
 def test_ended_stream_has_a_last_status() -> None:
     driver, worker = busy_worker()
     driver.halt("feed", "idle", reason="unused")
-    worker.follow(driver.records(driver.topics.control)[-1:])
+    worker.apply_lookup_records(driver.records(driver.topics.control)[-1:])
     [digest] = digests_in(worker.collect_due_outputs(0.0), driver.topics)
     assert (digest.stream, digest.state, digest.answered, digest.position.offset) == ("idle", "halted", 0, -1)
 
@@ -114,7 +114,7 @@ def test_stream_opened_after_its_first_query_was_seen_answers_it() -> None:
     batch = records([query("a", "early", LOW), query("b", "late", LOW)])
     assert worker.prepare(batch).needs_tables
     driver.open(spec("late"))
-    worker.follow(driver.records(driver.topics.control)[-1:])
+    worker.apply_lookup_records(driver.records(driver.topics.control)[-1:])
     assert not written(process_records(worker, batch), driver.topics.rejected)
 
 
@@ -136,7 +136,7 @@ def test_thousand_streams_fit_one_partition() -> None:
     driver = installation(*(spec(f"stream-{number}", epsilon=0.001) for number in range(1000)))
     told = driver.ask_many(query(str(number), f"stream-{number}", LOW) for number in range(1000))
     assert {answer.outcome for answer in told} == {"below"}
-    assert {figures[1] for figures in driver.figures().values()} == {1}
+    assert {figures[1] for figures in driver.snapshot_streams().values()} == {1}
 
 
 def test_status_names_a_stream_that_its_worker_cannot_answer() -> None:

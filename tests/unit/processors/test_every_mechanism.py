@@ -68,9 +68,9 @@ def test_batches_crashes_and_redelivery_change_no_byte(kind: Kind) -> None:
         apart += driver.ask_many([{"id": str(place), "stream": "s", **question}])
         assert driver.redeliver() == apart[-1:]
         if place % 3 == 0:
-            figures = driver.figures()
+            figures = driver.snapshot_streams()
             driver.crash()
-            assert driver.figures() == figures
+            assert driver.snapshot_streams() == figures
     assert apart == together
 
 

@@ -95,9 +95,9 @@ def test_extended_stream_is_the_same_after_restart_and_redelivery(kind: Kind) ->
     driver, _ = dry(kind)
     driver.extend(kind.source, "s", price(driver.grant(kind.source, "s")))
     first = asked(driver, kind.questions, "a")
-    before = driver.figures()
+    before = driver.snapshot_streams()
     driver.crash()
-    assert driver.figures() == before
+    assert driver.snapshot_streams() == before
     driver.extend(kind.source, "s", price(driver.grant(kind.source, "s")))
     driver.crash()
     second = asked(driver, kind.questions, "b")
@@ -229,7 +229,7 @@ def test_repeated_extension_does_not_reopen_an_ended_stream(
 
 def test_extension_beyond_the_source_budget_is_refused_whole() -> None:
     driver = installation(spec("s", cutoff=3, epsilon=4.0))
-    before = driver.budget("feed"), driver.grant("feed", "s"), driver.figures()
+    before = driver.budget("feed"), driver.grant("feed", "s"), driver.snapshot_streams()
     with pytest.raises(Refused, match=r"cannot pay: ε = .* asked, ε = 6 left") as refused:
         driver.extend("feed", "s", 9.0)
     assert refused.value.asked is not None
@@ -239,7 +239,7 @@ def test_extension_beyond_the_source_budget_is_refused_whole() -> None:
         driver.extend("feed", "s", 1e-3)
     with pytest.raises(Refused, match="not open on source"):
         driver.request(ExtendStream(request="x", source="feed", stream="nobody", epsilon=1.0))
-    assert (driver.budget("feed"), driver.grant("feed", "s"), driver.figures()) == before
+    assert (driver.budget("feed"), driver.grant("feed", "s"), driver.snapshot_streams()) == before
     assert driver.ask_many([query("a", "s", HIGH)])[0].tops_left == 2
 
 
@@ -281,7 +281,7 @@ def test_extension_counts_in_any_order_of_control(revived: list[Record], order: 
         worker.restore(events)
         worker.end_restore()
     elif way == "one batch":
-        worker.follow(events)
+        worker.apply_lookup_records(events)
     else:
         # A halt before the worker reads the extension is final for a stream that is not exhausted.
         events = [
@@ -290,11 +290,13 @@ def test_extension_counts_in_any_order_of_control(revived: list[Record], order: 
             if way != "idle between" or event.key is None or event.value != revived[1].value
         ]
         for event in events:
-            worker.follow([event]) if way == "idle between" else worker._control.apply_events([event])
+            worker.apply_lookup_records([event]) if way == "idle between" else worker._control.apply_events(
+                [event]
+            )
     process_records(worker, [])
     slot = worker.streams.slots["s"]
     assert worker.streams.answers_left(slot) == 2
-    assert worker.streams.figures()["s"][0] == "open"
+    assert worker.streams.snapshot_streams()["s"][0] == "open"
 
 
 def test_worker_exhausted_before_its_extension_continues() -> None:
@@ -303,18 +305,18 @@ def test_worker_exhausted_before_its_extension_continues() -> None:
     before = control(driver)
     driver.extend("feed", "s", 1.0)
     worker = QueryProcessor(driver.topics, 0, KEY, table_store())
-    worker.follow(before)
+    worker.apply_lookup_records(before)
     event = Record(driver.topics.queries, 0, 0, 0, b"s", query("a", "s", HIGH))
     outputs = process_records(worker, [event])
-    assert worker.streams.figures()["s"][0] == "exhausted"
+    assert worker.streams.snapshot_streams()["s"][0] == "exhausted"
     [(key, value, _)] = written(outputs, driver.topics.charges)
     # The ledger has granted more by then, so this reports charges, and does not end the stream.
     driver._append((driver.topics.charges, 0), key, value or b"")
     driver._process_all()
     grant = driver.grant("feed", "s")
     assert (grant.state, grant.settled, grant.tops) == ("open", False, 1)
-    worker.follow(control(driver)[1:])
-    assert worker.streams.figures()["s"][0] == "open"
+    worker.apply_lookup_records(control(driver)[1:])
+    assert worker.streams.snapshot_streams()["s"][0] == "open"
     assert driver.budget("feed").spent.epsilon == grant.spent.epsilon > 0
 
 
@@ -398,9 +400,9 @@ def test_questions_with_an_alpha_use_up_extensions_by_price(kind: str) -> None:
     prices = sum(one.price or 0.0 for one in told if one.outcome not in {"rejected", "halted"})
     assert prices > 4.0
     assert prices - 1e-9 <= grant.spent.epsilon <= grant.cost.epsilon
-    figures = driver.figures()
+    figures = driver.snapshot_streams()
     driver.crash()
-    assert driver.figures() == figures
+    assert driver.snapshot_streams() == figures
     driver.extend("people", "s", 8.0)
     [later] = driver.ask_many([{"id": "later", "stream": "s", "where": "age < 33", "alpha": 20.0}])
     assert later.outcome != "halted"

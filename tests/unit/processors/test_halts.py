@@ -66,7 +66,7 @@ def test_ended_stream_answers_nothing_and_gives_the_reason(ending: str) -> None:
         ("halted", "end of the study"),
         ("above", None),
     ]
-    assert driver.figures()["alarms"][:3] == (ending, 1, 0)
+    assert driver.snapshot_streams()["alarms"][:3] == (ending, 1, 0)
 
 
 def test_stream_ended_before_its_first_answer_has_spent_nothing() -> None:
@@ -95,7 +95,7 @@ def test_halted_stream_may_be_closed_but_not_the_reverse() -> None:
     driver.halt("feed", "alarms", reason="third")
     [answer] = driver.ask_many([query("a", "alarms", LOW)])
     assert (answer.outcome, answer.reason) == ("halted", "second")
-    assert driver.figures()["alarms"][0] == "closed"
+    assert driver.snapshot_streams()["alarms"][0] == "closed"
     assert driver.budget("feed").refunded.epsilon == 1.0
 
 
@@ -105,7 +105,7 @@ def test_ended_stream_reports_its_last_totals_once() -> None:
     process_records(worker, records([query("a", "alarms", LOW), query("b", "alarms", LOW)]))
     driver.close("feed", "alarms", reason="done")
     control = driver.records(driver.topics.control)[-1:]
-    first, second = worker.follow(control), worker.follow(control)
+    first, second = worker.apply_lookup_records(control), worker.apply_lookup_records(control)
     [charge] = charges_in(first, driver.topics)
     assert (charge.state, charge.answered, charge.tops, charge.reason) == ("closed", 2, 0, "done")
     assert checkpoints_in(first, driver.topics)["alarms"].state == "closed"
@@ -119,7 +119,7 @@ def test_worker_reports_closing_for_its_predecessor() -> None:
     outputs = process_records(predecessor, records([query("a", "alarms", LOW)]))
     driver.close("feed", "alarms")
     successor = restarted(driver, [outputs])
-    [charge] = charges_in(successor.follow(()), driver.topics)
+    [charge] = charges_in(successor.apply_lookup_records(()), driver.topics)
     assert (charge.state, charge.answered) == ("closed", 1)
 
 
@@ -129,9 +129,9 @@ def test_worker_does_not_repeat_its_predecessors_report() -> None:
     outputs = [process_records(predecessor, records([query("a", "alarms", HIGH)]))]
     driver.ask_many([query("a", "alarms", HIGH)])
     driver.close("feed", "closed")
-    outputs.append(predecessor.follow(driver.records(driver.topics.control)))
+    outputs.append(predecessor.apply_lookup_records(driver.records(driver.topics.control)))
     successor = restarted(driver, outputs)
-    assert not successor.follow(())
+    assert not successor.apply_lookup_records(())
     assert not written(process_records(successor, ()), driver.topics.charges)
 
 
@@ -172,7 +172,7 @@ def test_checkpoint_of_another_incarnation_is_ignored() -> None:
     predecessor = worker_of(earlier)
     outputs = process_records(predecessor, records([query("a", "alarms", HIGH)]))
     successor = restarted(later, [outputs])
-    assert successor.streams.figures()["alarms"][:4] == ("open", 0, 0, -1)
+    assert successor.streams.snapshot_streams()["alarms"][:4] == ("open", 0, 0, -1)
 
 
 def test_stream_without_answers_accepts_any_offset() -> None:
@@ -209,7 +209,7 @@ def test_worker_with_another_key_still_settles_closed_streams() -> None:
     stranger.restore(driver.records(driver.topics.control))
     stranger.restore(changelog(driver.topics, [outputs]))
     stranger.end_restore()
-    [charge] = charges_in(stranger.follow(()), driver.topics)
+    [charge] = charges_in(stranger.apply_lookup_records(()), driver.topics)
     assert (charge.state, charge.answered, charge.tops) == ("closed", 1, 0)
 
 
@@ -235,7 +235,9 @@ def test_unreadable_control_event_stops_its_stream_alone() -> None:
     driver = installation(spec("alarms"), spec("others"))
     worker = worker_of(driver)
     later_version = Record(driver.topics.control, 0, 99, 0, b"alarms", b'{"kind": "suspended"}')
-    worker.follow([later_version, later_version._replace(key=b"unheard-of"), later_version._replace(key=b"\xff")])
+    worker.apply_lookup_records(
+        [later_version, later_version._replace(key=b"unheard-of"), later_version._replace(key=b"\xff")]
+    )
     outputs = process_records(worker, records([query("a", "alarms", LOW), query("b", "others", LOW)]))
     first, second = answers_in(outputs, driver.topics)
     assert (first.outcome, second.outcome) == ("halted", "below")

@@ -99,7 +99,7 @@ def test_worker_counts_the_open_streams_that_it_refuses() -> None:
     lack = f"this worker lacks noise key {KEY.key_id}; give it that key"
     assert lacking.refusals() == {lack: 2}
     driver.halt("feed", "old-feed")
-    lacking.follow(driver.records(driver.topics.control)[-1:])
+    lacking.apply_lookup_records(driver.records(driver.topics.control)[-1:])
     assert lacking.refusals() == {lack: 1}
     assert worker_of(driver, key=SECOND, tables=driver._tables).refusals() == {}
 

@@ -264,4 +264,4 @@ def test_simulation_measures_errors_of_the_rows_that_its_key_counts() -> None:
     assert report.counted is not None
     assert report.counted < 400
     # With ε = 900 noise is 0, so any error comes from the choice of rows.
-    assert {one.what: one.largest for one in report.figures} == {"counts": 0.0, "people": 0.0}
+    assert {one.what: one.largest for one in report.error_summaries} == {"counts": 0.0, "people": 0.0}

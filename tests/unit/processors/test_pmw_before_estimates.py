@@ -80,7 +80,7 @@ def test_streams_before_estimates_are_restored() -> None:
     live = worker(records("control"))
     process_records(live, records("queries"))
     restored = worker(records("control"), records("state"))
-    assert restored.streams.figures() == live.streams.figures()
+    assert restored.streams.snapshot_streams() == live.streams.snapshot_streams()
     place = len(WRITTEN["queries"])
     late = [
         Record(TOPICS.queries, 0, place + number, 0, name.encode(), json.dumps(query).encode(), ())

@@ -134,7 +134,7 @@ def test_source_of_an_earlier_version_stays_readable(
     driver = Driver(KEY, partitions=1)
     with monkeypatch.context() as before:
         for module in (request_handler, openings):
-            before.setattr(module, "require_reach", lambda _: None)
+            before.setattr(module, "require_grid_covers_range", lambda _: None)
         driver.register({**FINE, **EXACT})
         driver.open(alarms(1000.0))
     driver.crash()

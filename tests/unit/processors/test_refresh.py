@@ -143,10 +143,10 @@ def test_refresh_with_crashes_and_redelivery_gives_the_same_bytes() -> None:
     driver.ask_many([{"id": kind, "stream": kind, **QUESTIONS[kind]} for kind in GOING_ON])
     driver.refresh("people", NEW)
     driver.ask_many([{"id": kind, "stream": kind, **QUESTIONS[kind]} for kind in GOING_ON])
-    figures = driver.figures()
+    figures = driver.snapshot_streams()
     driver.redeliver()
     driver.crash()
-    assert driver.figures() == figures
+    assert driver.snapshot_streams() == figures
     assert [one.version for one in driver.answers(from_beginning=True)].count(2) == len(GOING_ON)
 
 
@@ -175,10 +175,10 @@ def test_refresh_keeps_the_threshold_and_draws_new_query_noise() -> None:
     after = noise()
     assert after[0] == before[0]
     assert not {*after[1:]} & {*before[1:]}
-    barrier = driver.figures()["above_threshold"][4]
+    barrier = driver.snapshot_streams()["above_threshold"][4]
     driver.crash()
     assert noise() == after
-    assert driver.figures()["above_threshold"][4] == barrier
+    assert driver.snapshot_streams()["above_threshold"][4] == barrier
 
 
 def test_older_control_events_take_no_refresh_back() -> None:
@@ -186,7 +186,7 @@ def test_older_control_events_take_no_refresh_back() -> None:
     old = driver.records(driver.topics.control)
     driver.refresh("people", NEW)
     for worker, partition in zip(driver._workers, range(2), strict=True):
-        worker.follow([one for one in old if one.partition == partition])
+        worker.apply_lookup_records([one for one in old if one.partition == partition])
     assert ask(driver, "laplace").version == 2
     assert ask(driver, "histogram").outcome == "halted"
     # The same in a restore in which an older event comes after the later one.

@@ -107,7 +107,7 @@ def test_rejected_event_costs_nothing_and_stops_no_other(
             assert answer.index is None
             assert (answer.reason or "").startswith(f"{code}: ")
             assert words in (answer.reason or "")
-    assert {name: figures[:3] for name, figures in driver.figures().items()} == {
+    assert {name: figures[:3] for name, figures in driver.snapshot_streams().items()} == {
         "feed-0": ("open", 2, 0),
         "people-0": ("open", 2, 0),
     }

@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from stream.privacy.noise.keys import NoiseKey
-from stream.processing.protocol import Record, TableMissedError
+from stream.processing.protocol import MissedRecordError, Record
 from stream.tables.store import TableStore
 from stream.worker import stream_control
 from stream.worker.worker_processor import QueryProcessor
@@ -73,8 +73,8 @@ def test_restored_state_equals_the_live_state() -> None:
     driver = asked_installation()
     with taken_in_every(3):
         processor = restored(driver.records(driver.topics.control), driver.records(driver.topics.state))
-    assert processor.streams.figures() == driver.figures()
-    figures = {name: kept[0] for name, kept in processor.streams.figures().items()}
+    assert processor.streams.snapshot_streams() == driver.snapshot_streams()
+    figures = {name: kept[0] for name, kept in processor.streams.snapshot_streams().items()}
     assert figures["stream-3"] == "exhausted"
     assert {figures[HALTED], figures[CLOSED]} == {"halted", "closed"}
     assert len(set(processor.streams.kinds)) == 12
@@ -88,7 +88,7 @@ def test_opening_behind_the_halt_does_not_reopen_the_stream() -> None:
     with taken_in_every(1):
         processor = restored(control, [opened])
     process_records(processor, [])
-    assert processor.streams.figures()[HALTED][0] == "halted"
+    assert processor.streams.snapshot_streams()[HALTED][0] == "halted"
 
 
 def test_figures_of_another_incarnation_are_ignored() -> None:
@@ -101,7 +101,7 @@ def test_figures_of_another_incarnation_are_ignored() -> None:
             for log in order:
                 processor.restore(log)
         processor.end_restore()
-        assert processor.streams.figures()["s"] == second.figures()["s"]
+        assert processor.streams.snapshot_streams()["s"] == second.snapshot_streams()["s"]
 
 
 def test_stream_with_a_new_definition_starts_fresh() -> None:
@@ -116,7 +116,7 @@ def test_stream_with_a_new_definition_starts_fresh() -> None:
         processor.restore(first.records(first.topics.state))
         processor.restore(second.records(second.topics.control))
     processor.end_restore()
-    assert processor.streams.figures()["s"] == second.figures()["s"]
+    assert processor.streams.snapshot_streams()["s"] == second.snapshot_streams()["s"]
     assert processor.streams.shown_answers_left(0) == 2
 
 
@@ -130,9 +130,9 @@ def test_definition_missed_by_the_restore_does_not_start_fresh() -> None:
     processor.restore([record for record in control if record.key == b"other"])
     processor.restore(driver.records(driver.topics.state))
     processor.end_restore()
-    processor.follow([record for record in control if record.key == b"other"])
-    with pytest.raises(TableMissedError, match="s has a checkpoint in sotto"):
-        processor.follow([record for record in control if record.key == b"s"])
+    processor.apply_lookup_records([record for record in control if record.key == b"other"])
+    with pytest.raises(MissedRecordError, match="s has a checkpoint in sotto"):
+        processor.apply_lookup_records([record for record in control if record.key == b"s"])
     assert "s" not in processor.streams.slots
 
 
@@ -145,7 +145,7 @@ def test_stream_reopened_after_a_restore_starts_fresh() -> None:
     processor = QueryProcessor(first.topics, 0, key, TableStore.keyed_by(key))
     processor.restore(first.records(first.topics.state))
     processor.end_restore()
-    processor.follow(second.records(second.topics.control))
+    processor.apply_lookup_records(second.records(second.topics.control))
     assert processor.streams.shown_answers_left(0) == 2
 
 
@@ -174,6 +174,6 @@ def test_columns_have_room_for_any_number_of_new_streams(count: int) -> None:
     processor.restore(driver.records(driver.topics.control))
     processor.restore(driver.records(driver.topics.state))
     processor.end_restore()
-    assert processor.streams.figures() == driver.figures()
+    assert processor.streams.snapshot_streams() == driver.snapshot_streams()
     answers = process_records(processor, records([query("next", f"s{count - 1}", 1e9)], start=count + 1))
     assert answers

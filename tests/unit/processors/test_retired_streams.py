@@ -105,8 +105,8 @@ def test_worker_that_drops_streams_answers_as_one_that_keeps_them(seed: int) -> 
         ]
     retired = [record for record in one.records(one.topics.control) if record.value is None]
     assert len(retired) > 3
-    assert len(one.figures()) == len(other.figures()) - len(retired)
-    assert other.figures() | one.figures() == other.figures()
+    assert len(one.snapshot_streams()) == len(other.snapshot_streams()) - len(retired)
+    assert other.snapshot_streams() | one.snapshot_streams() == other.snapshot_streams()
 
 
 class Installation:
@@ -122,7 +122,7 @@ class Installation:
 
     def follow(self) -> None:
         control = self.driver.records(self.topics.control)
-        self.keep(self.worker.follow(control[self.followed :]))
+        self.keep(self.worker.apply_lookup_records(control[self.followed :]))
         self.followed = len(control)
 
     def keep(self, outputs: Outputs) -> None:
@@ -217,7 +217,7 @@ def test_worker_killed_before_the_deletion_deletes_after_its_restart() -> None:
     halted = found.ask("one")
     found.end("feed")
     found.restart()  # it never followed the retirement
-    found.keep(found.worker.follow([]))
+    found.keep(found.worker.apply_lookup_records([]))
     assert found.kept_keys() == {b"@progress"}
     assert found.ask("one") == halted
 
@@ -257,7 +257,7 @@ def test_definition_after_its_digest_does_not_open_the_stream(restarts: bool) ->
     if restarts:
         found.restart([*found.driver.compacted((found.topics.control, 0)), late])
     else:
-        found.keep(found.worker.follow([late]))
+        found.keep(found.worker.apply_lookup_records([late]))
     assert found.ask("one") == halted
     assert not found.worker.streams.slots
 
@@ -280,7 +280,7 @@ def test_standby_copy_drops_what_was_retired_meanwhile() -> None:
     copy.end_restore()
     assert set(copy.streams.slots) == {"two"}
     found.worker, found.state = copy, []
-    found.keep(copy.follow([]))
+    found.keep(copy.apply_lookup_records([]))
     assert found.state == []  # the records are deleted already
     assert found.ask("one") == halted
 
@@ -353,7 +353,9 @@ def test_reasons_have_a_bound() -> None:
 def test_unreadable_digests_are_ignored(value: bytes) -> None:
     """A later release may write other digests; the worker keeps their streams until it is upgraded."""
     found = with_streams("one")
-    found.keep(found.worker.follow([Record(found.topics.control, 0, 9, 0, RETIRED_PREFIX + b"0", value)]))
+    found.keep(
+        found.worker.apply_lookup_records([Record(found.topics.control, 0, 9, 0, RETIRED_PREFIX + b"0", value)])
+    )
     assert found.ask("one")["outcome"] == "above"
 
 

@@ -61,7 +61,7 @@ def test_noise_differs_by_group_stream_and_opening() -> None:
     answers = asked(worker_of(stream, other), [*stream.questions(zeros), *other.questions(zeros)])
     runs = [tuple(one.estimate for one in answers[start : start + 12 : 2]) for start in (0, 1, 12, 13)]
     anew = QueryProcessor(TOPICS, 0, KEY, worker_of()._admission._context.tables)
-    anew.follow([stream.told("ef" * 16)])
+    anew.apply_lookup_records([stream.told("ef" * 16)])
     runs.append(tuple(one.estimate for one in asked(anew, stream.questions(zeros))[::2]))
     assert len(set(runs)) == 5
 

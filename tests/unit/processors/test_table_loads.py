@@ -36,15 +36,15 @@ class LoadingWorker:
         self.loads = TableLoads(self.tables, self.threads)
         self.processor = self.new_processor()
         self._followed = self._asked = 0
-        self.follow()
+        self.apply_lookup_records()
 
     def new_processor(self) -> QueryProcessor:
         return QueryProcessor(self.driver.topics, 0, KEY, self.tables, loads=self.loads)
 
-    def follow(self) -> Outputs:
+    def apply_lookup_records(self) -> Outputs:
         control = self.driver.records(self.driver.topics.control)[self._followed :]
         self._followed += len(control)
-        return self.processor.follow(control)
+        return self.processor.apply_lookup_records(control)
 
     def ask(self, name: str, **fields: Any) -> Answer:
         value = query(f"q{self._asked}", name, **fields)
@@ -91,9 +91,9 @@ def test_refreshed_stream_answers_from_old_version_until_loaded(worker: LoadingW
     assert worker.ask("adults", where="age >= 0").version is None
     worker.driver.refresh("people", NEW_ROWS)
     worker.tables.put("people", NEW_ROWS)
-    worker.follow()
+    worker.apply_lookup_records()
     worker.driver.extend("people", "adults", 2.0)
-    worker.follow()
+    worker.apply_lookup_records()
     assert (worker.ask("adults", where="age >= 0").version, worker.ask("s", value=HIGH).outcome) == (
         None,
         "above",
@@ -112,9 +112,9 @@ def test_end_of_stream_does_not_wait_for_its_refresh(worker: LoadingWorker) -> N
     worker.ask("adults", where="age >= 0")
     worker.driver.refresh("people", NEW_ROWS)
     worker.tables.put("people", NEW_ROWS)
-    worker.follow()
+    worker.apply_lookup_records()
     worker.driver.halt("people", "adults", reason="wrong table")
-    worker.follow()
+    worker.apply_lookup_records()
     assert worker.ask("adults", where="age >= 0").reason == "wrong table"
     worker.threads.run()
     worker.processor.collect_due_outputs(0.0)
@@ -135,12 +135,12 @@ def test_partitions_share_load_until_all_have_gone(worker: LoadingWorker, *, all
     """A load is cancelled when the last session that waits for it ends, and begun again for the next one."""
     control = worker.driver.records(worker.driver.topics.control)
     other = worker.new_processor()
-    other.follow(control)
+    other.apply_lookup_records(control)
     [load] = worker.threads.held
     worker.processor.cancel_readings()
     if all_go:
         other.cancel_readings()
     worker.threads.run()
     assert isinstance(load.exception(), CancelledStepError) == all_go
-    worker.new_processor().follow(control)
+    worker.new_processor().apply_lookup_records(control)
     assert len(worker.threads.held) == all_go

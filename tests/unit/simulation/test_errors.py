@@ -140,7 +140,7 @@ def test_runs_have_noise_of_their_own_and_figures_are_over_all_of_them() -> None
     report = run({"kind": "laplace", "answers": 2}, ["age > 30", "age > 40"])
     errors = [[one.errors[0] for one in each.measurements] for each in report.runs]
     assert errors[0] != errors[1]
-    [found] = report.figures
+    [found] = report.error_summaries
     flat = [error for each in errors for error in each]
     assert (found.largest, found.mean, found.numbers) == (max(flat), sum(flat) / 4, 4)
     assert found.alpha is not None
@@ -164,7 +164,7 @@ def test_charges_endings_and_rejections_are_those_of_the_stream() -> None:
 def test_a_decision_is_off_by_how_far_the_value_lies_on_the_wrong_side() -> None:
     sparse: dict[str, Any] = {"kind": "above_threshold", "threshold": 100.0}
     report = run(sparse, ['{"where": "age > 30", "threshold": 5}', "age < 0"])
-    [found] = report.figures
+    [found] = report.error_summaries
     assert (found.what, found.largest, found.broken) == ("above and below", 0.0, 0)
     [query] = read_questions(["age >= 10"], "s").values()
     truths = truths_of(PEOPLE, PrivateTable.load(PEOPLE, ROWS))
@@ -239,7 +239,7 @@ def test_shares_are_of_the_rows_of_the_file_where_their_number_is_public(monkeyp
 def test_a_mean_over_no_row_has_no_truth() -> None:
     report = run({"kind": "laplace"}, ['{"mean": "age", "where": "age < 0"}'])
     assert report.runs[0].answered == 1
-    assert report.figures == ()
+    assert report.error_summaries == ()
 
 
 def test_the_same_seed_gives_the_same_report_and_another_seed_another() -> None:

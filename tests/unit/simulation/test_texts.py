@@ -42,15 +42,15 @@ def test_made_up_texts_are_short_enough_and_some_are_rarer() -> None:
 def test_released_groups_are_compared_with_their_counts(question: str) -> None:
     report = simulated(question)
     for run in report.runs:
-        [figures] = run.figures
-        assert (figures.what, figures.broken) == ("released groups", 0)
-        assert figures.numbers > 5
-        assert 0.0 < figures.largest <= (figures.alpha or (0.0, 0.0))[1]
+        [summary] = run.error_summaries
+        assert (summary.what, summary.broken) == ("released groups", 0)
+        assert summary.numbers > 5
+        assert 0.0 < summary.largest <= (summary.alpha or (0.0, 0.0))[1]
 
 
 def test_names_alone_are_judged_by_the_groups_left_out() -> None:
     report = simulated('{"group_by": ["note"]}', counts=False)
     for run in report.runs:
-        [figures] = run.figures
-        assert (figures.what, figures.broken) == ("people of groups left out", 0)
-        assert 0.0 < figures.largest < report.grant.calibration.alpha
+        [summary] = run.error_summaries
+        assert (summary.what, summary.broken) == ("people of groups left out", 0)
+        assert 0.0 < summary.largest < report.grant.calibration.alpha

@@ -11,8 +11,8 @@ import pytest
 from stream.settings import Settings
 from stream.witnesses import witness_kinds
 from stream.witnesses.anchor import (
-    ANCHORS_READ,
     LARGEST_TIME,
+    MAX_ANCHORS_READ,
     WitnessError,
     largest_end,
     newest_generation,
@@ -32,11 +32,11 @@ def test_file_keeps_anchors_of_each_installation(path: Path) -> None:
     """The newest anchors come first, and only as many as needed are read."""
     witness = FileWitness(path)
     assert witness.read_newest("sotto") == []
-    for entries in range(ANCHORS_READ + 5):
+    for entries in range(MAX_ANCHORS_READ + 5):
         witness.write(anchor(entries, ends={"state": (entries, 3)}))
         witness.write(anchor(entries, installation="other"))
     found = witness.read_newest("sotto")
-    assert [one.head.entries for one in found] == list(range(ANCHORS_READ + 4, 4, -1))
+    assert [one.head.entries for one in found] == list(range(MAX_ANCHORS_READ + 4, 4, -1))
     assert {one.installation for one in found} == {"sotto"}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 

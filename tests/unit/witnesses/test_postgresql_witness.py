@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.witnesses.anchor import ANCHORS_READ, Witness, WitnessError
+from stream.witnesses.anchor import MAX_ANCHORS_READ, Witness, WitnessError
 from stream.witnesses.witness_kinds import open_witnesses
 from tests.docs.pages import DOCS
 from tests.unit.data.servers import ADMIN, READER, Database, database_server, let_into_the_database
@@ -36,16 +36,16 @@ def witness(server: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_table_keeps_the_newest_anchors_first(witness: Witness) -> None:
     """The order within the newest generation is that of the rows, whatever the clocks; installations are separate."""
     assert witness.read_newest("sotto") == []
-    for entries in range(ANCHORS_READ + 2):
+    for entries in range(MAX_ANCHORS_READ + 2):
         witness.write(anchor(entries, written=1, ends={"state": (entries, 3)}))
     witness.write(anchor(5, generation=1, reason="it's $1; DROP TABLE anchors"))
     witness.write(anchor(200))
     witness.write(anchor(7, installation="sotto2"))
     found = witness.read_newest("sotto")
-    assert len(found) == ANCHORS_READ
-    assert [one.head.entries for one in found[:3]] == [5, 200, ANCHORS_READ + 1]
+    assert len(found) == MAX_ANCHORS_READ
+    assert [one.head.entries for one in found[:3]] == [5, 200, MAX_ANCHORS_READ + 1]
     assert found[0].reason == "it's $1; DROP TABLE anchors"
-    assert found[2].ends == {"state": (ANCHORS_READ + 1, 3)}
+    assert found[2].ends == {"state": (MAX_ANCHORS_READ + 1, 3)}
     assert [one.head.entries for one in witness.read_newest("sotto2")] == [7]
 
 

@@ -62,7 +62,7 @@ class Bench:
     def hear(self, record: Record) -> None:
         """Let the task follow new control records."""
         self.control.append(record)
-        self.write(self.task.follow([record]))
+        self.write(self.task.apply_lookup_records([record]))
 
     def run(self, limit: int = 500) -> None:
         """Process all remaining records."""

@@ -59,7 +59,7 @@ def found_by(
     """Return all windows of a stream that are finally closed, if a feed reads the stream's opening before the record ``effect``."""
     standing = stream.standing
     size, every, lateness = standing.window.size_ms, standing.window.every_ms, span_ms(standing.lateness)
-    first = standing.window.first_from(moment_ms(standing.begins or ""))
+    first = standing.window.first_start_from(moment_ms(standing.begins or ""))
     horizon = getattr(stream.spec.mechanism, "steps", None)
     total = about.total if horizon is not None else None
     is_people, is_sum = standing.count == "people", isinstance(standing.count, SumOf)
@@ -135,7 +135,7 @@ def refused_by(
     for record in records:
         event, stamp = event_of(record), record.timestamp
         firsts = [
-            stream.standing.window.first_from(moment_ms(stream.standing.begins or ""))
+            stream.standing.window.first_start_from(moment_ms(stream.standing.begins or ""))
             for stream in streams
             if stream.moment == 0 or stream.moment + span_ms(about.idle) <= stamp
         ]

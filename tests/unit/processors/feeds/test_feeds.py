@@ -17,7 +17,7 @@ from stream.feeds.feed_definitions import Epoch, FeedDefinitions
 from stream.feeds.window_queries import MAX_PARTIALS_PER_STEP
 from stream.kernel.key_numbering import KeyNumbering
 from stream.processing.dead_letters import MALFORMED_BATCH, UnreadableValue
-from stream.processing.protocol import PROGRESS_KEY, LaterVersionError, Outputs, TableMissedError
+from stream.processing.protocol import PROGRESS_KEY, LaterVersionError, MissedRecordError, Outputs
 from stream.processing.topic_names import partition_of
 from tests.processing import process_records
 from tests.unit.processors.feeds import streams
@@ -79,7 +79,7 @@ def test_feed_refuses_a_topic_without_broker_timestamps() -> None:
     feed = start(marked, Known(hours(marked)))
     process_records(feed, [replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
     process_records(feed, columns([Arrived(1, 5, event("b", 5))], timestamp_type=0))
-    assert feed.figures.counted == 2
+    assert feed.event_totals.counted == 2
 
 
 def test_feed_refuses_another_number_of_partitions() -> None:
@@ -115,7 +115,7 @@ def test_bad_events_become_dead_letters_and_cost_nothing_else() -> None:
         texts = b" ".join(value for _, value in headers).lower()
         assert b"secret" not in texts
         assert own.encode() not in texts
-    assert feed.figures.counted + feed.figures.left_out == 3
+    assert feed.event_totals.counted + feed.event_totals.left_out == 3
     assert feed.rejected == {code: 1 for code, _ in found}
     assert {partition for topic, partition, _ in outputs if topic == TOPICS.rejected} == {0}
 
@@ -149,7 +149,7 @@ def test_time_in_another_unit_is_refused_with_the_likely_unit(at: Any, unit: byt
     [(code, headers)] = letters(process_records(feed, columns(records)))
     assert code == ("before" if unit.startswith(b"before") else "time")
     assert unit in dict(headers)["__connect.errors.exception.message"]
-    assert feed.figures.counted == 1
+    assert feed.event_totals.counted == 1
 
 
 @pytest.mark.parametrize("clock", ["broker", "marks"])
@@ -210,7 +210,7 @@ def test_clock_of_marks_is_moved_by_marks_alone() -> None:
     )
     kafka.commit(outputs)
     assert [(one["start"], one["counts"]) for one in kafka.partials()] == [(0, [1])]
-    assert feed.figures.late == 1
+    assert feed.event_totals.late == 1
     assert [code for code, _ in letters(outputs)] == ["mark"]
     process_records(feed, [Arrived(5, 0, event("a", HOUR + 6 * MINUTE))])
     assert feed.rejected["ahead"] == 1
@@ -313,7 +313,7 @@ def test_feed_refuses_records_of_a_later_version() -> None:
 def test_feed_waits_for_streams_that_control_has_not_sent_yet() -> None:
     about, kafka = source(), changelog(source())
     kafka.commit(process_records(start(about, Known(hours(about)), kafka), [Arrived(0, 5, event("a", 5))]))
-    with pytest.raises(TableMissedError, match="control has not defined yet"):
+    with pytest.raises(MissedRecordError, match="control has not defined yet"):
         start(about, Known(), kafka)
 
 
@@ -428,7 +428,7 @@ def test_conditions_beyond_the_columns_of_a_table_get_another_table() -> None:
     kafka.commit(
         process_records(feed, [Arrived(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)])
     )
-    assert len(feed._streams.forms) == 2
+    assert len(feed._streams.tally_groups) == 2
     # After a restart, tallies are combined again, in the changelog's order of streams.
     kafka.state = dict(reversed(kafka.state.items()))
     feed = start(about, Known(*many), kafka)
@@ -479,7 +479,7 @@ def test_counts_are_dropped_with_their_stream() -> None:
     definitions.tell(ended(definitions.streams_of("flights")[1], 10))
     kafka.commit(feed.collect_due_outputs(0.0))
     assert feed.open_windows == 1
-    assert feed.figures.counted == 2
+    assert feed.event_totals.counted == 2
     kafka.commit(process_records(feed, [Arrived(1, 150 * MINUTE, event("p", 150 * MINUTE, delay=1))]))
     feed = start(about, definitions, kafka)
     definitions.tell(extended(definitions.streams_of("flights")[1], 155 * MINUTE))
@@ -703,5 +703,5 @@ def test_feed_writes_nothing_if_nothing_is_due() -> None:
     feed: FeedProcessor = start(about, Known(hours(about)))
     assert process_records(feed, [Arrived(0, 5, event("p", 5))])
     assert not feed.collect_due_outputs(0.0)
-    assert not feed.follow(())
+    assert not feed.apply_lookup_records(())
     assert not feed.prepare([Arrived(1, 5, event("p", 5))]).needs_tables

@@ -35,7 +35,7 @@ def retire(task: Bench, name: str, how: str) -> None:
     """Let a task read the records, before or after a restart, with or without the records that they replace."""
     records = retirement(name)
     if how == "follows":
-        task.write(task.task.follow(records))
+        task.write(task.task.apply_lookup_records(records))
     task.control = [one for one in task.control if one.key != name.encode() or how == "slow"]
     task.control += records[:1] if how == "slow" else records
     if how != "follows":

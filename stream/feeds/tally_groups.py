@@ -22,7 +22,7 @@ _WIDTHS: Final = 4
 
 
 @dataclass(slots=True)
-class EventFigures:
+class EventTotals:
     """Numbers of events; an event counts once for each of its windows and conditions.
 
     ``left_out`` counts events beyond a person's bound, ``late`` counts events that come after their window
@@ -61,21 +61,21 @@ class _BatchCount:
     changes: StepChanges = field(default_factory=StepChanges)
 
 
-class Form:
+class TallyGroup:
     """Tallies with equal size, interval and lateness of windows.
 
     Each condition has a separate column in the people's rows. So whether an event counts under a condition
     depends only on its person's events under that condition.
     """
 
-    def __init__(self, rule: CountingRule, domains: Mapping[str, Domain], figures: EventFigures) -> None:
+    def __init__(self, rule: CountingRule, domains: Mapping[str, Domain], event_totals: EventTotals) -> None:
         self.tallies: dict[int, Tally] = {}
         self.windows: dict[int, OpenWindow] = {}
         self.contribution = rule.contribution
         self._size, self._interval_ms = rule.size, rule.interval_ms
         self._stays = rule.size + rule.lateness
         self._domains = domains
-        self._figures = figures
+        self._event_totals = event_totals
         self._width = 0
         self._free: list[int] = []
 
@@ -159,7 +159,7 @@ class Form:
         in_time = step.batch.clocks[rows] < start + self._stays
         kept = in_time & (column_masks != 0)
         if not kept.all():
-            self._figures.late += _count_bits(column_masks[~in_time])
+            self._event_totals.late += _count_bits(column_masks[~in_time])
             rows, column_masks = rows[kept], column_masks[kept]
         if not len(rows):
             return None
@@ -167,7 +167,7 @@ class Form:
         bounded = self._bound(window, rows, column_masks, step)
         if len(bounded.changed):
             step.changes.people[start] = bounded.changed
-        self._figures.left_out += _count_bits(column_masks & ~bounded.within_bound)
+        self._event_totals.left_out += _count_bits(column_masks & ~bounded.within_bound)
         all_columns = int(np.bitwise_or.reduce(column_masks))
         return _WindowRows(
             start,
@@ -236,7 +236,7 @@ class Form:
         self, tally: Tally, quantity: CountedQuantity, window_rows: _WindowRows, chosen: Column, step: _BatchCount
     ) -> None:
         """Count the texts of chosen events; an event without a text uses up its person's bound too."""
-        self._figures.counted += len(chosen)
+        self._event_totals.counted += len(chosen)
         [name] = quantity.by
         codes = step.batch.codes(name)[window_rows.rows[chosen]]
         has_text = codes != NO_TEXT
@@ -264,7 +264,7 @@ class Form:
     ) -> None:
         codes = None if quantity.sum is None else step.batch.codes(quantity.sum)[rows]
         found = tally.cells[quantity].add(places, *within_bound, codes, step.piece_number)
-        self._figures.counted += found.row_count
+        self._event_totals.counted += found.row_count
         if len(found.changed):
             step.changes.cells[tally.number, quantity] = found.changed
 
