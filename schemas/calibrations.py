@@ -7,7 +7,7 @@ Fields that several calibrations have:
   α bounds").
 - ``cutoff`` is the number of charged answers in the grant; it is 0 if one charge pays for all answers.
 - ``rounding`` is the largest change of a value by rounding; it is a part of α.
-- ``vacuous`` is true if a constant answer would also keep to α, given the public number of rows.
+- ``vacuous`` is true if, with the public number of rows, even a constant answer has an error of at most α.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Method = Literal["textbook", "two_sided", "two_sided_shifted", "one_sided", "one
 class SparseVectorCalibration(_Calibration):
     """Calibration of above_threshold and numeric_sparse.
 
-    With ``fresh_threshold``, the noise of the threshold is drawn again after every ⊤, and
-    ``epsilon_threshold``, ``epsilon_query`` and ``epsilon_answer`` are the parts of ε of one round with the
-    cutoff 1. Otherwise they are those of the whole stream, and the noise of queries and answers is wider by
-    the factor ``cutoff``. ``answer_alpha`` bounds the error of the numbers on ⊤s.
+    ``epsilon_threshold``, ``epsilon_query`` and ``epsilon_answer`` are parts of ε. With ``fresh_threshold``, the
+    noise of the threshold is drawn again after every ⊤, and the parts pay for the answers up to one ⊤. Otherwise
+    they pay for the whole stream, and the noise of queries and answers is wider by the factor ``cutoff``.
+    ``answer_alpha`` bounds the error of the numbers on ⊤s.
     """
 
     kind: Literal["sparse_vector"] = "sparse_vector"
@@ -66,9 +66,9 @@ class AnswersCalibration(_Calibration):
 
     Each of ``cutoff`` answers is ``epsilon_answer``-DP; together they are (``epsilon``,
     ``delta``)-DP by ``method``: simple addition (``basic``) or optimal composition. ``gaussian`` noise has
-    no ``epsilon_answer``: if one person moves the numbers of an answer, at most ``moved`` of them, by Δ in
-    the ℓ₂ norm, their noise has the deviation Δ·``deviation``. The α of a Laplace query is ``alpha`` times
-    its sensitivity.
+    no ``epsilon_answer``. One person moves at most ``moved`` numbers of an answer. If they move by Δ in the ℓ₂
+    norm, the noise has the deviation Δ·``deviation``. The α of a Laplace query is ``alpha`` times its
+    sensitivity.
     """
 
     kind: Literal["answers"] = "answers"
@@ -84,9 +84,9 @@ class ReleaseCalibration(_Calibration):
 
     They are charged once. One person affects all ``parts`` of the release (the rows of a projection, or a
     person's events); each part is ``epsilon_part``-DP. ``gaussian`` noise has no ``epsilon_part``: the noise
-    of each number has the deviation ``deviation``, and one person moves ``moved`` numbers by 1 each or, with
-    ``contribution`` rows, one number by all of them. With ``noise_only``, ``alpha`` bounds only the noise,
-    and each answer has the bound of its whole error.
+    of each number has the deviation ``deviation``. One person moves ``moved`` numbers by 1 each or, if all
+    ``contribution`` rows are in one cell, one number by ``contribution``. With ``noise_only``, ``alpha`` bounds
+    only the noise, and each answer states the bound of its whole error.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"contribution"})
@@ -104,7 +104,7 @@ class ReleaseCalibration(_Calibration):
 class HypothesisCalibration(_Calibration):
     """Calibration of multiplicative weights: pmw and sparse_pmw.
 
-    ``sparse_vector`` calibrates the ⊤/⊥ decisions, which are about errors in counts, and the numbers; its
+    ``sparse_vector`` calibrates the published numbers, and the ⊤/⊥ decisions about the error of a count. Its
     cutoff is the number of updates. An error above ``threshold`` steps requests an update.
     ``learning_rate`` is η. ``epsilon_rows`` pays for the noisy number of rows; it is 0 if the number is public.
     ``places`` is the initial number of cells of a sparse hypothesis; it is null for pmw and for streams of
@@ -130,11 +130,10 @@ class EstimateCalibration(_Calibration):
     each marginal costs ``epsilon_start``. An error above ``threshold`` steps requests a ⊤. One person moves
     the cells of a marginal by ``marginal_sensitivity`` together.
 
-    With the warm start ``workload``, the first answer measures the marginals of single attributes. Then up to
-    ``rounds`` sets of the workload are chosen, for ``epsilon_choices`` together, and measured, for
-    ``epsilon_chosen`` together or with the precision of one marginal of the deviation ``deviation_chosen``.
-    The number of chosen sets is the root of the number of rows divided by ``rounds_rows``, and at least
-    ``least_rounds``.
+    With the warm start ``workload``, the first answer measures the marginals of single attributes. Then it
+    chooses and measures sets of the workload: √(rows / ``rounds_rows``) sets, at least ``least_rounds`` and at
+    most ``rounds``. All choices together cost ``epsilon_choices``. All measurements together cost
+    ``epsilon_chosen`` or, with Gaussian noise, as much as one marginal with the deviation ``deviation_chosen``.
 
     ``epsilon_typical`` pays for the typical errors of estimates after the warm start; it is 0 if they are not
     published. With ``marks_guesses``, answers whose attributes were not measured together are marked. After
@@ -142,9 +141,9 @@ class EstimateCalibration(_Calibration):
 
     ``gaussian`` noise has no ε per measurement. The noise of a cell has the deviation ``deviation_start`` at
     the start, and ``deviation_answer`` on a ⊤ without a number. The noise of a number that one person moves
-    by W has the deviation W·``deviation_number``, and the marginal beside it loses that much precision.
-    ``estimate`` is the version of the fit, which is fixed for an open stream. With a ``contribution``, every ε
-    and width is that of one row, and one person has ``contribution`` rows.
+    by W has the deviation W·``deviation_number``, and the marginal of the same answer has less precision.
+    ``estimate`` is the version of the fit, which is fixed for an open stream. With a ``contribution``, each ε
+    and deviation is for one row, and one person has ``contribution`` rows.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset(
@@ -232,8 +231,8 @@ class UnknownGroupsCalibration(_Calibration):
     count is at least ``threshold``. One person has at most ``contribution`` rows.
 
     With ``selection`` no counts are released. One person moves ``sensitivity_steps`` texts, and each of them
-    has an equal part of ε and δ. A text of n people is released with the largest probability that keeps to
-    its part; a text of ``threshold`` or more people is always released.
+    has an equal part of ε and δ. A text of n people is released with the largest probability that its part
+    allows; a text of ``threshold`` or more people is always released.
 
     On live topics the texts of a window have at most ``most_bytes`` bytes together, and each text at most
     ``text_bytes``. A window whose noisy size exceeds ``size_threshold`` releases no text.

@@ -48,9 +48,9 @@ class Charge(SparingEvent):
 class Checkpoint(SparingEvent):
     """The state of a stream that a restore needs beside the stream's definition.
 
-    Noise is never stored, but computed again. ``offset`` is that of the last query that the stream answered,
-    and −1 before the first. ``due`` is the value of the partition's ``served`` at which all requested work of
-    the stream is done. ``turn`` identifies the last answered question of a standing stream: it is the start
+    Noise is never stored, but computed again. ``offset`` is the offset of the last query that the stream answered,
+    and −1 before the first. All work that the stream's questions have asked for is done when ``Progress.served``
+    reaches ``due``. ``turn`` identifies the last answered question of a standing stream: it is the start
     of the window times the number of groups, plus the group's index, plus 1.
     """
 
@@ -88,8 +88,8 @@ class Measurement(Event):
     """The measurement of one charged answer: a marginal, and the question if it has numbers.
 
     A ⊤ uses its part of ε. A question with an ``alpha`` uses ``share`` · 2⁻²⁰ of the ε of a ⊤; without
-    attributes, all of it is used for its numbers. The noise of a ``sum`` is for all values of the attribute
-    or, with ``within``, for the values that its predicate admits. The noisy counts are a function of this
+    ``attributes``, no marginal is measured, and the question's numbers use all of that ε. The noise of a ``sum``
+    fits all values of the attribute or, with ``within``, only the values that the question's predicate admits. The noisy counts are a function of this
     record, the table and the noise key, and are computed again. The estimate is a function of all
     measurements, in the order of their ``number`` from 0.
     """
@@ -107,7 +107,7 @@ class Measurement(Event):
 
 
 class ReleasedTexts(Event):
-    """The texts that one answer of a running count of texts released for the first time.
+    """The texts that one answer of a running count released as the first answer.
 
     Records are read in order of their ``number`` from 0. After the answer with ``last``, the stream releases
     nothing more, because by a noisy test all texts together are too large.
@@ -124,8 +124,8 @@ class ReleasedTexts(Event):
 class Progress(Event):
     """The position up to which a partition's input has been answered: the next offset to read.
 
-    ``clock`` is the latest timestamp, in milliseconds, of the questions that cost work. ``served`` is the
-    work, in nanoseconds, that a stream whose questions always wait would have received up to then.
+    ``clock`` is the latest timestamp, in milliseconds, of the questions that cost work. ``served`` is the work, in
+    nanoseconds, that a stream has received up to this time if some question of it waited at all times.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -136,7 +136,7 @@ class Progress(Event):
 
 
 class FirstWindow(Event):
-    """The start of the earliest window of all streams with this ``since``, or of all without ``since``."""
+    """The start of the earliest window among the streams with one ``since``, or among the streams without one."""
 
     wire_omits_defaults: ClassVar[bool] = True
 
@@ -148,8 +148,8 @@ class FeedProgress(Event):
     """The position up to which a partition of a live topic has been counted: the next offset to read.
 
     ``clock`` is the partition's clock in milliseconds since 1970, and −1 before its first event. ``stamped``
-    is the latest stamp of a mark. ``piece`` and ``tally`` are the next free numbers of pieces and tallies.
-    ``first_windows`` are those of all streams that have begun, including ended streams.
+    is the latest stamp of a mark. ``piece`` is the next free number of a changelog record with counts, and
+    ``tally`` the next free number of a tally. ``first_windows`` includes streams that have ended.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -174,8 +174,8 @@ class FeedStream(Event):
       null while that is unknown.
     - The tally with the number ``tally`` counts the windows of the epoch. The windows up to ``until`` are counted
       by a separate tally ``own``, because the shared tally includes events that the stream must not count.
-    - A tally counts the events with a stamp from ``since`` on (``own_since`` for ``own``), or after a mark with
-      such a stamp; if it is null, it counts all events.
+    - ``since`` and ``own_since`` are times, or null: the tallies ``tally`` and ``own`` count the events that are
+      stamped at or after this time, or that follow a mark with such a stamp; without a time, all events.
     """
 
     wire_omits_defaults: ClassVar[bool] = True
@@ -216,8 +216,8 @@ class Partial(Event):
 class MergedStream(Event):
     """The progress of merging in a standing stream.
 
-    ``reached`` is the start of the last window that was asked or skipped, and −1 before the first. The sums
-    of a running count have ``windows`` windows. If windows are ``lost``, it asks no further question.
+    ``reached`` is the start of the last window that was asked or skipped, and −1 before the first. In a running
+    count, ``windows`` is the number of windows in the sums. If windows are ``lost``, no further window is asked.
     """
 
     wire_omits_defaults: ClassVar[bool] = True

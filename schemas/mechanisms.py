@@ -22,6 +22,7 @@ MAX_PROJECTIONS = 1 << 16
 MAX_SPARSITY = 256
 
 MAX_RUNNING_WINDOWS = 1 << 20
+"""Maximum number of windows of a running count."""
 
 MAX_KEYS = 4096
 """Maximum number of texts in one answer of ``unknown_groups``."""
@@ -43,9 +44,9 @@ Sums = Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)]
 
 
 class _CountingMechanism(SparingEvent):
-    """Mechanisms that answer counts and sums with one sensitivity, or only counts of ``people``.
+    """A mechanism that answers counts and sums or, with ``people``, only counts of people.
 
-    One person moves a count of people by 1, with any number of rows; the noise fits that.
+    Counts and sums share the noise of the largest sensitivity. Counts of people have the sensitivity 1.
     """
 
     wire_omits: ClassVar[frozenset[str]] = frozenset({"people"})
@@ -215,7 +216,7 @@ class Pmw(SparingEvent):
         for names in self.workload:
             if len(set(names)) < len(names) or not set(names) <= set(self.attributes):
                 raise ValueError(
-                    "workload: each set names different attributes of mechanism.attributes; correct the names"
+                    "workload: a set must name different attributes of mechanism.attributes; correct the names"
                 )
         if len({frozenset(names) for names in self.workload}) < len(self.workload):
             raise ValueError("workload: a set of attributes is given twice; give it once")
@@ -260,7 +261,7 @@ class LazyHistogram(Event):
 
 
 class UnknownGroups(SparingEvent):
-    """Noisy counts of the texts of a column that enough rows have, for each of ``answers`` questions.
+    """Noisy counts of those texts of a column that are in enough rows, for each of ``answers`` questions.
 
     The set of released texts depends on private data, which costs δ: a text is released if its noisy count reaches
     the threshold of the plan. Without ``counts``, answers only name texts, and the whole grant is used to decide, by

@@ -56,9 +56,10 @@ log = get_logger("alerts")
 
 @dataclass(slots=True)
 class _SendState:
-    """The time at which the target last accepted an alarm; ``is_due`` is true if the alarm has changed since.
+    """The delivery of one alarm.
 
-    ``counted`` describes the source's contribution bound in words.
+    ``accepted_at`` is the time at which the target last accepted the alarm; ``is_due`` is true if the alarm has
+    changed since. ``counted`` describes the source's contribution bound in words.
     """
 
     is_due: bool
@@ -101,7 +102,7 @@ class Alertmanager:
             self._sent[alarm.key].is_due = True
 
     def drop_alarms(self, is_moved: Callable[[str], bool]) -> None:
-        """Drop the alarms of the streams that are now another process's, by ``is_moved``."""
+        """Drop the alarms of streams that another process delivers now: ``is_moved`` is true for these."""
         for key in [key for key in self.alarm_table.alarms if is_moved(key.stream)]:
             self.alarm_table.drop(key)
 

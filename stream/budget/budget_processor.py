@@ -59,7 +59,10 @@ from stream.tables.store import TableStore
 
 
 class LedgerClock:
-    """A clock that starts at the latest event's time when that event is read, in milliseconds since 1970."""
+    """The current time by the events' timestamps, in milliseconds since 1970.
+
+    After the latest event, the clock advances with a monotonic clock.
+    """
 
     def __init__(self) -> None:
         self._started_at: tuple[int, float] | None = None
@@ -229,12 +232,12 @@ class BudgetProcessor:
         self._next_offsets[topic] = 0
 
     def apply_lookup_records(self, records: Sequence[RecordLike]) -> Outputs:
-        """Return no outputs: this processor has no tables."""
+        """Return no outputs: this processor has no lookup topics."""
         del records
         return Outputs()
 
     def collect_due_outputs(self, now: float) -> Outputs:
-        """Decide requests whose tables have been read, begin the periods of budgets that are due, write trail points."""
+        """Decide requests whose tables have been read, begin due periods of budgets, and write totals to the trail."""
         outputs = Outputs()
         self._decide_waiting(outputs)
         clock = self._clock.now(self.ledger.clock, now)
@@ -261,7 +264,7 @@ class BudgetProcessor:
         self._readings.cancel()
 
     def _decide_waiting(self, outputs: Outputs) -> None:
-        """Decide waiting requests about one subject in their order, as many as one step processes."""
+        """Decide waiting requests, as many as one step processes; requests about one subject keep their order."""
         ready = self._waiting.list_ready()
         for held in ready[: count_requests_of_step([held.record for held in ready], self.ledger)]:
             self._trail.ensure_begun(outputs)
@@ -276,8 +279,8 @@ class BudgetProcessor:
     def _retire_streams(self, outputs: Outputs) -> None:
         """Retire streams whose retention is over, many at a time.
 
-        Each retirement writes the last block of names again, and a record per partition to ``control``.
-        So a few streams wait for others until ``MAX_RETIREMENT_DELAY_MS`` have passed.
+        Each retirement writes the newest block of retired names again, and a record per partition to
+        ``control``. So a few streams wait for others until ``MAX_RETIREMENT_DELAY_MS`` have passed.
         """
         if not self._retire_after_ms:
             return

@@ -109,7 +109,7 @@ def facts_for_plan(spec: StreamSpec, source: Source, table_rows: Callable[[], in
         _require_threshold_in_range(mechanism, source)
         steps = sensitivity_steps(source.sensitivity, source.grid)
         if getattr(mechanism, "sums", ()):
-            raise RefusedError("mechanism.sums: a feed of values has no attributes; remove it")
+            raise RefusedError("mechanism.sums: a source of values has no attributes; remove it")
         return SourceFacts(
             sensitivity_steps=steps, grid=source.grid, neighbors=source.neighbors, rounding=0.5 * source.grid
         )
@@ -133,7 +133,7 @@ def require_grid_covers_range(source: Source) -> None:
             )
     if len(given) < 2 and exact_reach < LEAST_REACH:
         raise RefusedError(
-            f"grid: {source.grid:g} reaches from {-reach:.6g} to {reach:.6g} only; declare the feed's minimum and "
+            f"grid: {source.grid:g} reaches from {-reach:.6g} to {reach:.6g} only; declare the source's minimum and "
             f"maximum within that, or use a grid of at least {_sufficient_grid(float(LEAST_REACH)):g}"
         )
     low, high = clamping_range(source.grid, source.minimum, source.maximum)
@@ -155,8 +155,8 @@ def _require_threshold_in_range(mechanism: Mechanism, source: ValuesSource) -> N
     low, high = clamping_range(source.grid, source.minimum, source.maximum)
     if not low <= shortest_decimal(mechanism.threshold) <= high:
         raise RefusedError(
-            f"mechanism.threshold: {mechanism.threshold:g} lies outside the feed's range, {float(low):.6g} to {float(high):.6g}, "
-            "to which values are clamped; choose one inside, or register a feed with a wider range"
+            f"mechanism.threshold: {mechanism.threshold:g} lies outside the source's range, {float(low):.6g} to {float(high):.6g}, "
+            "to which values are clamped; choose one inside, or register a source with a wider range"
         )
 
 
@@ -270,7 +270,7 @@ class AccountPeriods:
         return self._ledger.periods.get(source, ())
 
     def require_unused_name(self, name: str) -> None:
-        """Refuse a name if a source or stream has the name that one of its periods would get."""
+        """Refuse a new source's or stream's name if a name of its future periods is in use."""
         for known in (*self._ledger.accounts, *self._ledger.source_of_stream):
             if (named := named_from(known)) is not None and named[0] == name:
                 raise RefusedError(
@@ -314,7 +314,7 @@ class AccountPeriods:
         source, start = parent.source, moment_ms(request.start)
         if not isinstance(source, EventsSource) or not source.has_periods:
             raise RefusedError(
-                f"source '{request.source}' has no periods; ask for one whose unit is 'person-period'"
+                f"source '{request.source}' has no periods; give a source with the unit 'person-period'"
             )
         name = named_at(source.source, start)
         if name in self._ledger.accounts or self._ledger.retired_names.has("source", name):

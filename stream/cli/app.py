@@ -185,7 +185,7 @@ COMMANDS: Final = {
     ),
     "audit": LazyCommand(
         "stream.cli.demo_command:audit",
-        "Run the shipped mechanisms in memory and bound their privacy loss from below by their answers.",
+        "Run the shipped mechanisms in memory and compute a lower bound of their privacy loss from their answers.",
     ),
     "demo": LazyCommand(
         "stream.cli.demo_command:demo",

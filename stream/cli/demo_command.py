@@ -161,14 +161,16 @@ COLUMNS = ("mechanism", "method", "ε", "neighbors", "event", "seen", "ε at lea
 
 def audit(
     mechanism: Annotated[list[str] | None, typer.Option(help="Mechanisms to audit; all by default.")] = None,
-    runs: Annotated[int, typer.Option(help="Runs on either data set of each case.", min=FEWEST_RUNS)] = RUNS,
+    runs: Annotated[
+        int, typer.Option(help="Runs on each of the two data sets of a case.", min=FEWEST_RUNS)
+    ] = RUNS,
     seed: Annotated[int, typer.Option(help="Seed of the noise keys.")] = 0,
     false_alarm: Annotated[
         float, typer.Option(help="Largest probability that a correct mechanism is flagged.")
     ] = FALSE_ALARM,
     as_json: AsJson = False,
 ) -> None:
-    """Run the shipped mechanisms in memory and bound their privacy loss from below by their answers.
+    """Run the shipped mechanisms in memory and compute a lower bound of their privacy loss from their answers.
 
     The exit status is 1 if the loss of a mechanism provably exceeds its claim.
     """

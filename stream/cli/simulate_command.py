@@ -66,7 +66,7 @@ def simulate(
     questions: Annotated[
         Path,
         typer.Argument(
-            help="A file with one query a line: JSON as on the topic (id and stream are optional), or a where.",
+            help="A file with one query a line: JSON as on the topic (id and stream are optional), or only the text of a predicate.",
             metavar="QUESTIONS",
         ),
     ],
@@ -345,7 +345,7 @@ def _is_reachable(bootstrap: str) -> bool:
 
 _source_adapter: TypeAdapter[Source] = TypeAdapter(Source)
 _NAME_PATTERN: Final = re.compile("[A-Za-z0-9_-]*[A-Za-z0-9_]", re.ASCII)
-"""Names that differ from a file with a suffix, from inline JSON and from ``-``."""
+"""Names of sources that cannot be a file with a suffix, inline JSON or ``-``."""
 
 
 def read_source(argument: str) -> Source:

@@ -76,7 +76,9 @@ def top(
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one picture and exit.")] = False,
-    rows: Annotated[int, typer.Option(help="Most sources and most streams to list.", min=1, max=500)] = 10,
+    rows: Annotated[
+        int, typer.Option(help="Maximum number of sources, and of streams, to list.", min=1, max=500)
+    ] = 10,
 ) -> None:
     """Show budgets, busiest streams, services and refused events live, with a viewer's token.
 
@@ -84,7 +86,7 @@ def top(
     """
     if not once and not console.is_terminal:
         raise CommandError(
-            "a live display needs a terminal, and standard output is none; give --once to print one picture"
+            "a live display needs a terminal, but standard output is not one; give --once to print one picture"
         )
     address, token = find_monitor(url, Settings())
     asyncio.run(_run(address, token, rows, once=once))

@@ -23,13 +23,15 @@ from stream.settings import Settings
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 """Bytes of records after which no further block of a page is read.
 
-The first block of a page is always read whole, so that the page makes progress; if it is too large, it is
-read again with fewer answers, down to one.
+If the first block of a page exceeds this, a smaller block is read in its place, down to one record of any
+size, so that each page makes progress.
 """
 
 _FIRST_BLOCK_OFFSETS: Final = 64
 _BLOCK_GROWTH: Final = 4
+"""Factor from the size of a block to the next one's."""
 _BLOCK_SHRINKING: Final = 8
+"""Divisor of the size of a first block that is too large."""
 _FETCH_BYTES: Final = 256 * 1024
 """Bytes of one fetch, which may reach beyond the block."""
 _FETCHED_RECORDS: Final = 500
@@ -50,7 +52,7 @@ class AnswerPage:
     """Answers, newest first.
 
     ``before`` is the offset before which the next page begins; None if no older answers exist.
-    ``oldest_read`` is the time of the oldest record that was read. ``preceding`` is the answer before the
+    ``oldest_read`` is the time of the oldest record that was read, of any stream. ``preceding`` is the answer before the
     page's oldest answer, if it was read. Answers that cannot be decoded are left out; ``unreadable`` is
     their number.
     """

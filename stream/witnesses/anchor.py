@@ -101,7 +101,7 @@ def newest_generation(anchors: Iterable[Anchor]) -> list[Anchor]:
 
 
 def largest_end(anchors: Iterable[Anchor], topic: str, partition: int) -> int:
-    """Return the largest end offset of a partition in these anchors; 0 if none has one."""
+    """Return the largest end offset of a partition in these anchors; 0 if no anchor has the partition."""
     ends = (anchor.ends.get(topic, ()) for anchor in anchors)
     return max((one[partition] for one in ends if partition < len(one)), default=0)
 
@@ -122,9 +122,9 @@ def begin_generation(
     reason: str,
     ends: Mapping[str, tuple[int, ...]] | None = None,
 ) -> None:
-    """Write an anchor to each witness that begins a new generation, so that earlier anchors bind no longer.
+    """Begin a new generation in each witness with one anchor, so that earlier anchors bind no longer.
 
-    Call this before the topics change: if a later step fails, services refuse to grant until all is repeated.
+    Call this before the topics change: if a later step fails, services grant nothing until all steps are repeated.
 
     Raises:
         WitnessError: a witness cannot be read or written.

@@ -66,7 +66,7 @@ class StreamControl:
     def apply_events(self, records: Sequence[RecordLike], *, may_hold: bool = False) -> list[int]:
         """Apply control events in order and return the slots of their streams.
 
-        With ``may_hold``, a refreshed stream gets its new version when the table is loaded.
+        With ``may_hold``, the event of a refreshed stream is applied when the table's new version is loaded.
 
         Digests of retired streams are applied first, because definitions are deleted only after the digests
         are written.

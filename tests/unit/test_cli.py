@@ -195,7 +195,7 @@ def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
             ["--question", '{"where": "x > 1"}', "--where", "x > 2"],
             "--where: --question has 'where' too; give it once",
         ),
-        (["--question", '{"stream": "t", "where": "x > 1"}'], "--question: names another stream than 's'"),
+        (["--question", '{"stream": "t", "where": "x > 1"}'], "--question: has another stream than 's'"),
     ):
         result = CliRunner().invoke(app, ["ask", "s", *given])
         assert str(result.exception).startswith(told)

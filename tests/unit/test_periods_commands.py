@@ -111,7 +111,7 @@ def test_stream_list_pages_list_each_period_separately(run: Any) -> None:
         pages = [("--limit", "3"), ("--limit", "3", "--after", names[2])]
         found = [one["spec"]["stream"] for page in pages for one in json.loads(run(*arguments, *page, "--json"))]
         assert found == names
-    assert "no streams behind 'late~'" in run("stream", "list", "--after", "late~")
+    assert "no streams after 'late~'" in run("stream", "list", "--after", "late~")
 
 
 def test_stream_list_reads_no_status(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,11 +70,11 @@ def test_a_table_that_does_not_has_status_1_and_every_misfit_is_told() -> None:
         "patients: 4 rows in patients.csv",
         "1 (25 %) fit unchanged, 1 (25 %) are counted after a cell is changed, 2 (50 %) are left out",
         "age │ missing │ 1 │ 25 % │ left out",
-        "age │ above │ 1 │ 25 % │ 120 (clamped) │ as far as 140",
+        "age │ above │ 1 │ 25 % │ 120 (clamped) │ farthest: 140",
         "sex │ undeclared │ 1 │ 25 % │ left out │ 'x' 1×",
-        "bmi │ below │ 1 │ 25 % │ left out │ as far as 9",
+        "bmi │ below │ 1 │ 25 % │ left out │ farthest: 9",
         "clamping values above the range changes the sum of age by -20",
-        "by who, of the rows that fit: 1 people, 1 of them with more than one row, 2 at most; 1 rows exceed the contribution of 1, 0 have no person",
+        "the rows that fit have 1 people (by who): 1 with several rows, at most 2 rows each; 1 rows are beyond the contribution of 1, and 0 have no person",
         "the table does not fit its declaration",
     ):
         assert expected in told, expected

@@ -302,7 +302,7 @@ class RefusalWarnings:
         return any(now - self._warned.get(one, 0.0) >= WARNING_SECONDS for one in self._unreported)
 
     def take_due(self, sources: Mapping[str, str], now: float) -> list[tuple[str, RefusedShare]]:
-        """Return each due warning as a source and its share; topics without a source in ``sources`` are left out."""
+        """Return the due warnings: sources and their refused shares; topics that ``sources`` lacks are left out."""
         due = [one for one in sorted(self._unreported) if now - self._warned.get(one, 0.0) >= WARNING_SECONDS]
         found = []
         for topic in due:
@@ -336,7 +336,7 @@ async def watched_topics(client: AsyncClient, patterns: tuple[str, ...], source:
 async def follow_refusals(
     topics: Topics, sources_of_topics: SourcesOfTopics, show: Callable[[str, RefusedShare], None]
 ) -> None:
-    """Call ``show`` with a source and its share while events are refused; return if dead letters may not be read."""
+    """Call ``show`` with the source and share of refused events; return if dead letters may not be read."""
     while True:
         try:
             await _read_refusals(topics, sources_of_topics, show)

@@ -97,27 +97,29 @@ def check_timeout(given: float) -> float:
 def ask(
     stream: Annotated[str, typer.Argument(help="The stream to ask.")],
     value: Annotated[float | None, typer.Option(help="The private value, for streams over values.")] = None,
-    where: Annotated[str | None, typer.Option(help="A predicate: count its rows, for tables.")] = None,
-    total: Annotated[str | None, typer.Option("--sum", help="The attribute to sum over those rows.")] = None,
-    mean: Annotated[str | None, typer.Option(help="The attribute to average over those rows.")] = None,
+    where: Annotated[
+        str | None, typer.Option(help="On tables: count the rows that satisfy this predicate.")
+    ] = None,
+    total: Annotated[str | None, typer.Option("--sum", help="The attribute to sum over the rows.")] = None,
+    mean: Annotated[str | None, typer.Option(help="The attribute to average over the rows.")] = None,
     quantile: Annotated[
         str | None,
-        typer.Option(help="The attribute whose quantile to find over those rows: its median without --q."),
+        typer.Option(help="The attribute for a quantile over the rows: the median without --q."),
     ] = None,
     q: Annotated[
         list[float] | None,
         typer.Option("--q", help="With --quantile: a number from 0 to 1; repeat it for several."),
     ] = None,
-    iqr: Annotated[str | None, typer.Option(help="The attribute whose interquartile range to find.")] = None,
-    variance: Annotated[str | None, typer.Option(help="The attribute whose variance to find.")] = None,
-    stddev: Annotated[str | None, typer.Option(help="The attribute whose standard deviation to find.")] = None,
+    iqr: Annotated[str | None, typer.Option(help="The attribute for an interquartile range.")] = None,
+    variance: Annotated[str | None, typer.Option(help="The attribute for a variance.")] = None,
+    stddev: Annotated[str | None, typer.Option(help="The attribute for a standard deviation.")] = None,
     fraction: Annotated[bool, typer.Option(help="Ask for the share of all rows.")] = False,
     group_by: Annotated[
         list[str] | None, typer.Option(help="Count by this attribute; repeat it for each.")
     ] = None,
     top: Annotated[int | None, typer.Option(help="With --group-by: only the N largest groups.")] = None,
     rate: Annotated[
-        str | None, typer.Option(help="A predicate: the share of those rows that satisfy it, in each group.")
+        str | None, typer.Option(help="Ask for the share of the rows that satisfy this predicate, in each group.")
     ] = None,
     people: Annotated[bool, typer.Option(help="Count people instead of rows.")] = False,
     min_rows: Annotated[int | None, typer.Option(help="With --people: only people with at least N rows.")] = None,
@@ -125,7 +127,7 @@ def ask(
         str | None, typer.Option(help="The attribute to sum for each person, up to --bound, and over all people.")
     ] = None,
     person_bound: Annotated[
-        int | None, typer.Option("--bound", help="Most that one person's sum counts, with --person-sum.")
+        int | None, typer.Option("--bound", help="With --person-sum: each person's sum counts up to this bound.")
     ] = None,
     category: Annotated[str | None, typer.Option(help="One person's category, for randomized response.")] = None,
     question: Annotated[
@@ -180,7 +182,7 @@ def ask(
     for name in fields.keys() & document.keys():
         raise CommandError(f"{_OPTION_OF_FIELD.get(name, name)}: --question has '{name}' too; give it once")
     if document.get("stream", stream) != stream:
-        raise CommandError(f"--question: names another stream than '{stream}'; name one stream")
+        raise CommandError(f"--question: has another stream than '{stream}'; name one stream")
     try:
         asked = {"id": uuid.uuid4().hex, **document, **fields, "stream": stream}
         query = Query.model_validate_json(json.dumps(asked))
@@ -275,7 +277,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
 
 
 def _numbers_heading(answer: Answer) -> str:
-    """Return the name of the numbers of an answer's groups, as a heading."""
+    """Return the heading of the column with the groups' numbers."""
     query: Query | None = getattr(answer, "query", None)
     if query is None:
         return "estimate"

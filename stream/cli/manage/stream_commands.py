@@ -35,6 +35,7 @@ from stream.questions.stream_watch import (
 )
 
 MAX_NAMES: Final = 2
+"""A source and a stream."""
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
 Analyst = Annotated[str | None, typer.Option(help="The analyst; the cost is also charged to their allotments.")]
@@ -94,7 +95,7 @@ def list_streams(
     lines = group_by_name(map(ShownGrant, grants), lambda one: one.grant.spec.stream, every=all_periods)
     periods = ["period"] if any(line.period for line in lines) else []
     full = f"; for the next page add '--after {lines[-1].name}'" if len(lines) == limit else ""
-    none = "no streams; open one with 'sotto stream open'" if after is None else f"no streams behind '{after}'"
+    none = "no streams; open one with 'sotto stream open'" if after is None else f"no streams after '{after}'"
     show_table(
         f"{format_count(len(lines), 'stream')}{full}" if lines else none,
         ["stream", *periods, "source", "mechanism", "state", "cost", "spent", "charged"],
@@ -214,7 +215,7 @@ def _end_stream(
 async def _open(
     client: AsyncClient, spec: OpeningSpec, analyst: str | None, *, force: bool
 ) -> tuple[Receipt, GrantRecord, Source]:
-    """Return the receipt, the grant and its source."""
+    """Open a stream; return the receipt, the grant and its source."""
     receipt = await client.open(spec, analyst=analyst, acknowledge=force)
     grant = await client.grant(spec.source, spec.stream)
     return receipt, grant, (await client.budget(spec.source)).source

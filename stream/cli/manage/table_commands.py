@@ -60,7 +60,7 @@ def check(
     """Compare a table with its declaration before you register it.
 
     Only the table's owner should see the output: it has exact numbers without noise. Kafka is not contacted, and nothing is logged or stored.
-    The exit status is 1 unless every row fits, unchanged except for decimals rounded to their step, no person has more rows than the declared contribution, which is one by default, and each cell that a view converts has the declared kind.
+    The exit status is 1 if a row does not fit (decimals may be rounded to their step), if a person has more rows than the declared contribution (1 by default), or if a cell that a view converts is not of the declared kind.
     """
     wanted = read_as(_source_adapter, source)
     if not isinstance(wanted, TableSource):
@@ -169,15 +169,15 @@ def _print_columns(columns: ColumnMatch) -> None:
 
 def _print_people(people: PersonRows) -> None:
     say(
-        f"by {people.column}, of the rows that fit: {people.people:,} people, {people.with_several:,} of them with more than one row, "
-        f"{people.most_rows:,} at most; {people.rows_beyond:,} rows exceed the contribution of {people.contribution:,}, "
-        f"{people.rows_without:,} have no person"
+        f"the rows that fit have {people.people:,} people (by {people.column}): {people.with_several:,} with several rows, "
+        f"at most {people.most_rows:,} rows each; {people.rows_beyond:,} rows are beyond the contribution of {people.contribution:,}, "
+        f"and {people.rows_without:,} have no person"
     )
 
 
 def _describe_found(misfit: Misfit) -> str:
     if misfit.farthest is not None:
-        return f"as far as {misfit.farthest}"
+        return f"farthest: {misfit.farthest}"
     listed = _list_values(misfit.found)
     if misfit.different is None:
         return f"{listed}, and very many others" if listed else ""

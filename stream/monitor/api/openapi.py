@@ -20,14 +20,14 @@ _Json = dict[str, Any]
 _PROBLEMS = {
     "400": "A parameter or the body is invalid; the fields are named",
     "401": "The token is missing, wrong, expired or revoked",
-    "403": "The token's role is too low ('x-role' is the minimum), or the monitor's settings leave this out",
+    "403": "The token's role is too low ('x-role' is the minimum), or the monitor's settings exclude this content",
     "404": "There is no such source, population or stream",
     "408": "The body came too slowly",
     "409": "Refused; nothing was changed",
     "413": "The body is too large",
     "415": "The body is not JSON, or has a Content-Encoding",
     "429": "Too many requests",
-    "503": "Unavailable: the names file cannot be read, or Kafka does not answer; send a change again with the same id",
+    "503": "Unavailable: the names file (with the tokens) cannot be read, or Kafka does not answer; send a change again with the same id",
     "504": "No receipt yet; send the request again with the same id",
 }
 _ROUTES_WITHOUT_MODEL: tuple[tuple[str, str, str, tuple[type[ApiModel], ...]], ...] = (
@@ -128,7 +128,7 @@ def _path_parameters(path: str) -> list[_Json]:
 
 
 def _answer_route_statuses(path: str) -> set[str]:
-    """Return the statuses that only routes of a stream's answers have: unknown stream, or no answers are read."""
+    """Return the further statuses of the answers' routes: 403 if answers are not shown, 404 for an unknown stream."""
     return {"403", "404"} if path.startswith(ANSWERS_PATH) else set()
 
 

@@ -158,7 +158,7 @@ def test_source_under_zcdp_is_charged_in_rho(kind: Kind) -> None:
             {"kind": "noisy_max", "sums": ["sex"]},
             "mechanism.sums.0: the source has no attribute of integers or decimals",
         ),
-        ("feed", {"kind": "noisy_max", "sums": ["age"]}, "mechanism.sums: a feed of values has no attributes"),
+        ("feed", {"kind": "noisy_max", "sums": ["age"]}, "mechanism.sums: a source of values has no attributes"),
         ("people", {"kind": "pmw", "attributes": ["age"], "worst_case": True}, "rows"),
     ],
 )

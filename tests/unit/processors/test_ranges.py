@@ -28,7 +28,7 @@ def alarms(threshold: float = 0.0, name: str = "alarms") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
-        (FINE, "grid: 1e-12 reaches from -1125.9 to 1125.9 only; declare the feed's minimum and maximum"),
+        (FINE, "grid: 1e-12 reaches from -1125.9 to 1125.9 only; declare the source's minimum and maximum"),
         ({**FINE, "minimum": 0.0}, "grid: 1e-12 reaches"),
         ({**FINE, "minimum": 0.0, "maximum": 5000.0}, "maximum: a grid of 1e-12 reaches from -1125.9 to 1125.9"),
         (
@@ -102,7 +102,7 @@ def test_number_with_more_digits_than_a_double_is_refused(field: str, text: str)
 @pytest.mark.parametrize("threshold", [10.5, -0.5, 1e15])
 def test_threshold_outside_the_range_is_refused_at_opening(threshold: float) -> None:
     driver = driver_of(minimum=0.0, maximum=10.0)
-    with pytest.raises(Refused, match=r"mechanism.threshold: .* lies outside the feed's range, 0 to 10"):
+    with pytest.raises(Refused, match=r"mechanism.threshold: .* lies outside the source's range, 0 to 10"):
         driver.open(alarms(threshold))
     assert driver.open(alarms(10.0)).outcome == "opened"
 

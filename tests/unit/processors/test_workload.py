@@ -122,8 +122,8 @@ def test_workload_of_given_sets_chooses_among_them_alone() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"workload": [["a", "z"]]}, "each set names different attributes"),
-        ({"workload": [["a", "a"]]}, "each set names different attributes"),
+        ({"workload": [["a", "z"]]}, "a set must name different attributes"),
+        ({"workload": [["a", "a"]]}, "a set must name different attributes"),
         ({"workload": [["a", "b"], ["b", "a"]]}, "given twice"),
         ({"workload": [["a", "b"]], "warm_start": 2}, "workload: is only for warm_start 'workload'"),
         ({"warm_start": "workload", "worst_case": True}, "with worst_case nothing is measured first"),
