@@ -26,7 +26,7 @@ from benchmarks.programs import service
 from benchmarks.report import Figure, show_figures, write_json
 from sotto import AsyncClient
 from stream import sql
-from stream.engine.restore import read_to_end, reader
+from stream.engine.restore import read_to_end, create_reader
 from stream.kafka.topic_creation import create_topics
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
@@ -137,7 +137,7 @@ async def _open_streams(settings: Settings) -> Records:
         while (await client.grant("adult", f"counts-{STREAMS}")).state != "closed":  # noqa: ASYNC110  (of a service)
             await asyncio.sleep(0.1)
     found: Records = {}
-    async with reader(settings) as consumer:
+    async with create_reader(settings) as consumer:
         place = TopicPartition(Topics(settings.prefix, settings.partitions).ledger, 0)
         async for records in read_to_end(consumer, place, settings.batch_events):
             found.update({record.key: record.value for record in records if record.value is not None})

@@ -21,7 +21,7 @@ from benchmarks.programs import Program, service
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import definitions
 from schemas.wire import encode
-from stream.engine.restore import neighbor_partitions, reader
+from stream.engine.restore import neighbor_partitions, create_reader
 from stream.kafka.topic_creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics, partition_of
@@ -96,7 +96,7 @@ async def _fail_over(settings: Settings, topics: Topics, victim: Program, inheri
     for number in range(1000):
         names.setdefault(partition_of(b"stream-%d" % number, topics.partitions), f"stream-{number}")
     producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap)
-    async with reader(settings) as consumer, producer:
+    async with create_reader(settings) as consumer, producer:
         before = await consumer.end_offsets(places)
         victim.kill()
         killed = time.monotonic()
@@ -130,7 +130,7 @@ async def _ready(settings: Settings, victim: Program, heir: Program, *, warm: bo
 
 async def _answered(settings: Settings, topics: Topics, count: int) -> None:
     places = [TopicPartition(topics.answers, number) for number in range(topics.partitions)]
-    async with reader(settings) as consumer, asyncio.timeout(PATIENCE):
+    async with create_reader(settings) as consumer, asyncio.timeout(PATIENCE):
         while True:
             if sum((await consumer.end_offsets(places)).values()) >= count:
                 return

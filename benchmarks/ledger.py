@@ -37,7 +37,7 @@ from schemas import (
 from schemas.wire import Codec
 from stream.budget.budget_processor import BudgetProcessor
 from stream.budget.receipts import receipt_key
-from stream.engine.restore import reader
+from stream.engine.restore import create_reader
 from stream.kafka.topic_creation import create_topics
 from stream.privacy.ledger.retirement import NameDigests
 from stream.privacy.noise.keys import NoiseKey
@@ -119,7 +119,7 @@ class _Desk:
     def __init__(self, settings: Settings, producer: AIOKafkaProducer) -> None:
         self._topics = Topics(settings.prefix, settings.partitions)
         self._producer = producer
-        self._consumer = reader(settings)
+        self._consumer = create_reader(settings)
 
     async def __aenter__(self) -> Self:
         await self._consumer.start()

@@ -20,7 +20,7 @@ from benchmarks.live_course import Positions, used
 from benchmarks.live_job import Job, Opened, People, live_topic, open_streams
 from benchmarks.programs import Program, service
 from schemas.windows import moment_ms
-from stream.engine.restore import read_to_end, reader
+from stream.engine.restore import create_reader, read_to_end
 from stream.settings import Settings
 
 TOPIC: Final = "live-latency"
@@ -108,7 +108,7 @@ async def _measured(
     feed, worker = programs
     settings, load = opened.settings, os.getloadavg()[0]
     producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, max_batch_size=BATCH_BYTES)
-    consumer = reader(settings, fetch_max_wait_ms=50)
+    consumer = create_reader(settings, fetch_max_wait_ms=50)
     heard: list[tuple[int, float]] = []
     usage: list[Usage] = []
     async with producer, consumer, Positions(settings, opened.group, TOPIC) as positions:
@@ -152,7 +152,7 @@ def _end_of(value: bytes) -> int:
 async def _written(settings: Settings, topic: str, end_of: Callable[[bytes], int]) -> list[tuple[int, float]]:
     """Of each record of a topic, the end of its window and the broker's stamp."""
     found: list[tuple[int, float]] = []
-    async with reader(settings) as consumer:
+    async with create_reader(settings) as consumer:
         for number in range(settings.partitions):
             async for records in read_to_end(consumer, TopicPartition(topic, number), 5000):
                 found += [(end_of(record.value), float(record.timestamp)) for record in records if record.value]

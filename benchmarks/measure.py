@@ -12,7 +12,7 @@ import msgspec
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks.programs import Program, session_seconds
-from stream.engine.restore import read_to_end, reader
+from stream.engine.restore import create_reader, read_to_end
 from stream.settings import Settings
 
 POLL_SECONDS = 0.02
@@ -78,7 +78,7 @@ class Watch:
     def __init__(self, settings: Settings, topic: str, partitions: int) -> None:
         self._settings = settings
         self._places = [TopicPartition(topic, number) for number in range(partitions)]
-        self._consumer: AIOKafkaConsumer = reader(settings)
+        self._consumer: AIOKafkaConsumer = create_reader(settings)
         self.start: Ends = {}
 
     async def __aenter__(self) -> Self:
@@ -117,7 +117,7 @@ class Watch:
 
     async def count(self) -> tuple[int, int]:
         """Read what was committed since the start: how many answers, and how many different ids."""
-        consumer = reader(self._settings)
+        consumer = create_reader(self._settings)
         await consumer.start()
         answers = 0
         ids: set[str] = set()

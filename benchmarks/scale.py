@@ -34,7 +34,7 @@ from benchmarks.installation import (
 from benchmarks.programs import processor_seconds, service
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import THRESHOLD, definitions, fetched
-from stream.engine.restore import reader
+from stream.engine.restore import create_reader
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
@@ -177,7 +177,7 @@ async def _behind(installation: Installation, backlog: int) -> list[Figure]:
     settings, topics = installation.settings, installation.topics
     answers = [TopicPartition(topics.answers, number) for number in range(topics.partitions)]
     await fill(settings, topics.queries, make_queries(backlog, installation.streams))
-    async with reader(settings) as consumer:
+    async with create_reader(settings) as consumer:
         before, broker_before = sum((await consumer.end_offsets(answers)).values()), broker_seconds()
         began, peak = time.monotonic(), 0.0
         with service("worker", settings, installation.noise_key, FOLDER / "logs" / "behind.log") as worker:

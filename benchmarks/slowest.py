@@ -23,7 +23,7 @@ from sotto import Driver
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.tables.store import TableStore
-from stream.worker.fair_shares import SECOND, Workload
+from stream.worker.fair_shares import SECOND, WorkEstimator
 from stream.worker.families.family import Context
 from stream.worker.worker_processor import QueryProcessor
 
@@ -120,7 +120,7 @@ def _timed(case: Case, table: pl.DataFrame) -> list[Figure]:
     worker = QueryProcessor(driver.topics, 0, KEY, tables)
     worker.restore(driver.records(driver.topics.control))
     worker.end_restore()
-    workload = Workload(Context(worker.streams, tables, driver.topics.queries, 0))
+    workload = WorkEstimator(Context(worker.streams, tables, driver.topics.queries, 0))
     seconds, told = [], []
     chance, offsets = random.Random(1), count()
     for _ in range(REPEATS + 1):

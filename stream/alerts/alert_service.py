@@ -29,7 +29,7 @@ from stream.client.kafka_connection import KafkaConnection
 from stream.client.ledger_reader import OpeningReader
 from stream.diagnostics import configure_tracing, get_logger
 from stream.engine.health import Probes
-from stream.engine.restore import readable
+from stream.engine.restore import select_readable
 from stream.errors import SottoError
 from stream.kafka.acls import AclRole
 from stream.kafka.client.broker_connections import (
@@ -135,7 +135,7 @@ class TargetDelivery:
 
     @property
     def is_joined(self) -> bool:
-        """Whether the consumer has joined its group and all start offsets are known."""
+        """True if the consumer has joined its group and all start offsets are known."""
         return self._follower.is_joined
 
     async def run(self) -> None:
@@ -337,7 +337,7 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
             for partition, records in fetched.items():
                 if self.round != current_round or stopping.is_set():
                     break
-                yield partition, list(readable(records))
+                yield partition, list(select_readable(records))
             if not fetched:
                 yield TopicPartition(self._topic, -1), []
 

@@ -108,7 +108,7 @@ class Alertmanager:
 
     @property
     def all_accepted(self) -> bool:
-        """Whether the target has accepted every change."""
+        """True if the target has accepted every change."""
         return not any(sent.is_due for sent in self._sent.values())
 
     async def send(self) -> None:

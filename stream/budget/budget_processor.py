@@ -260,7 +260,7 @@ class BudgetProcessor:
         return bool(self._waiting.list_ready())
 
     def cancel_readings(self) -> None:
-        """Cancel the readings of tables, because the partition goes."""
+        """Cancel the readings of tables, because this process gives up the partition."""
         self._readings.cancel()
 
     def _decide_waiting(self, outputs: Outputs) -> None:

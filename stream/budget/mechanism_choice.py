@@ -247,7 +247,7 @@ def choose_mechanism(
         )
     return ChosenStream(
         spec=_with_mechanism(asked, best.mechanism),
-        compared=tuple(map(_compared, found)),
+        compared=tuple(map(_build_compared, found)),
         mean_count=mean_count(facts, names, auto.workload),
     )
 
@@ -286,5 +286,5 @@ def _with_mechanism(asked: OpeningSpec, mechanism: Any) -> StreamSpec:
     return StreamSpec.model_validate({**dict(asked), "mechanism": mechanism})
 
 
-def _compared(choice: WorkloadChoice) -> ComparedMechanism:
+def _build_compared(choice: WorkloadChoice) -> ComparedMechanism:
     return ComparedMechanism(kind=choice.kind, error=choice.error, why=choice.why[:256])

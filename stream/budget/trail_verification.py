@@ -303,7 +303,7 @@ class AnchoredTrail:
             self._finding = f"entry {entry.number} of the trail differs from the anchored one"
         self._head = TrailHead(entries=entry.number + 1, digest=digest, time=entry.time)
 
-    def finding(self) -> str | None:
+    def describe_difference(self) -> str | None:
         """Return how the trail differs from the anchor; None if it does not. Call this after the last entry."""
         if self._finding is not None:
             return self._finding

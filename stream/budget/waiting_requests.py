@@ -55,7 +55,7 @@ class TableReadings:
         return self._read(source, fingerprint, lambda: self._tables.get(source, fingerprint, version).public_size)
 
     def cancel(self) -> None:
-        """Cancel all readings; the partition goes."""
+        """Cancel all readings, because this process gives up the partition."""
         self._cancelled.set()
 
     def forget(self, source: str) -> None:

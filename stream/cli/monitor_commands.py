@@ -161,9 +161,9 @@ class RunningMonitor:
         self._service = service
         self._tokens = (operator, viewer)
         self.is_starting = True
-        """Whether the page has not answered yet."""
+        """True if the page has not answered yet."""
         self.is_up = False
-        """Whether the page has answered and the monitor runs."""
+        """True if the page has answered and the monitor runs."""
 
     def watch(self) -> None:
         """Update ``is_starting`` and ``is_up``; print once that the monitor ended; keep its log small."""

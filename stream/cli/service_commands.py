@@ -26,7 +26,7 @@ from schemas.wire import parse_or_none
 from stream import diagnostics
 from stream.cli.output import CommandError, print_warnings, say, say_progress
 from stream.engine.health import ServiceName
-from stream.engine.restore import reader
+from stream.engine.restore import create_reader
 from stream.kafka.broker_addresses import DEFAULT_FOLDER, local_settings
 from stream.kafka.topic_creation import create_topics
 from stream.optional_packages import explain_missing_packages
@@ -129,7 +129,7 @@ class ReadinessReader:
 
     @property
     def is_ready(self) -> bool:
-        """Whether each partition has been reported, or Kafka does not answer."""
+        """True if each partition has been reported, or Kafka does not answer."""
         return self._is_ready.is_set()
 
     def __enter__(self) -> Self:
@@ -143,7 +143,7 @@ class ReadinessReader:
 
     async def _read(self) -> None:
         topics = Topics(self._settings.prefix, self._settings.partitions)
-        consumer = reader(self._settings, auto_offset_reset="latest")
+        consumer = create_reader(self._settings, auto_offset_reset="latest")
         try:
             await consumer.start()
             assigned = [TopicPartition(topics.status, number) for number in range(topics.partitions)]

@@ -151,13 +151,13 @@ def _problem(body: bytes, status: int) -> str:
 
 def draw_screen(frame: Frame, width: int, *, live: bool = False) -> RenderableType:
     """Draw one screen for a terminal of ``width`` columns."""
-    parts: list[RenderableType] = [_headline(frame.overview, live=live), Text()]
-    parts += [_widest_table(width, partial(_sources, frame.sources)), Text()]
-    parts += [_widest_table(width, partial(_streams, frame.streams)), Text()]
-    parts += [_widest_table(width, partial(_services, frame.workers)), Text()]
-    parts.append(_rejected(frame.rejected))
+    parts: list[RenderableType] = [_overview_line(frame.overview, live=live), Text()]
+    parts += [_widest_table(width, partial(_sources_table, frame.sources)), Text()]
+    parts += [_widest_table(width, partial(_streams_table, frame.streams)), Text()]
+    parts += [_widest_table(width, partial(_services_table, frame.workers)), Text()]
+    parts.append(_rejected_line(frame.rejected))
     if frame.refusals is not None:
-        parts += [_refusal(one) for one in frame.refusals.items]
+        parts += [_refusal_line(one) for one in frame.refusals.items]
     elif any(row.kind == "events" for row in frame.sources.items):
         parts.append(Text("Refused events of live topics: for operators' tokens only", "bright_black"))
     return Group(*parts)
@@ -174,7 +174,7 @@ def _widest_table(width: int, table_of: Callable[[Detail], Table]) -> Table:
     return table
 
 
-def _headline(overview: Overview, *, live: bool) -> Text:
+def _overview_line(overview: Overview, *, live: bool) -> Text:
     minute = next(rate for rate in overview.rates if rate.window_seconds == 60)
     states = overview.streams.model_dump()
     line = Text.assemble(("Sotto ", "bold"), _format_time(overview.time), "  ")
@@ -191,7 +191,7 @@ def _headline(overview: Overview, *, live: bool) -> Text:
     return line
 
 
-def _sources(page: SourcePage, detail: Detail) -> Table:
+def _sources_table(page: SourcePage, detail: Detail) -> Table:
     table = _table(f"Sources, least left first ({len(page.items)} of {page.total:,})")
     with_bar = detail <= Detail.NARROW
     _add_name(table, "source", detail)
@@ -210,7 +210,7 @@ def _sources(page: SourcePage, detail: Detail) -> Table:
     return _with_hint(table, "none yet: register one with 'sotto source add'", page.items)
 
 
-def _streams(page: StreamPage, detail: Detail) -> Table:
+def _streams_table(page: StreamPage, detail: Detail) -> Table:
     wide = detail is Detail.ALL
     table = _table(f"Busiest streams ({len(page.items)} of {page.total:,})")
     _add_name(table, "stream", detail)
@@ -247,7 +247,7 @@ def _stream_cells(line: StreamRow, *, wide: bool) -> list[Text]:
     return [name, state, _escaped_text(row.mechanism), bar + Text(used), *rates, *rest]
 
 
-def _services(workers: WorkersView, detail: Detail) -> Table:
+def _services_table(workers: WorkersView, detail: Detail) -> Table:
     wide = detail is Detail.ALL
     table = _table("Services")
     _add_name(table, "process", detail)
@@ -284,14 +284,14 @@ def _format_restore_share(member: MemberRow, workers: WorkersView) -> Text:
     return Text(f"{min(share, 1.0):.0%}", "yellow")
 
 
-def _rejected(rejected: RejectedView) -> Text:
+def _rejected_line(rejected: RejectedView) -> Text:
     if not rejected.total:
         return Text("Rejected: none", "bright_black")
     reasons = ", ".join(f"{escape_text(reason.code)} {reason.count:,}" for reason in rejected.reasons)
     return Text(f"Rejected {rejected.total:,}: {reasons}", "yellow")
 
 
-def _refusal(refused: RefusedEvents) -> Text:
+def _refusal_line(refused: RefusedEvents) -> Text:
     return Text(
         f"{escape_text(refused.source)}: {describe_refused_share(refused.share, refused.events, refused.reason)}",
         "red",

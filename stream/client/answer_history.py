@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from aiokafka import TopicPartition
 
 from schemas.wire import MalformedEventError
-from stream.engine.restore import read_span, read_to_end, reader, require_visible
+from stream.engine.restore import create_reader, read_span, read_to_end, require_visible
 from stream.processing.topic_names import Topics, partition_of
 from stream.questions import Result
 from stream.settings import Settings
@@ -67,7 +67,9 @@ class AnswerPage:
 class AnswerLog:
     """Reads a stream's answers with a separate consumer for each call."""
 
-    def __init__(self, settings: Settings, topics: Topics, open_reader: Callable[..., Any] = reader) -> None:
+    def __init__(
+        self, settings: Settings, topics: Topics, open_reader: Callable[..., Any] = create_reader
+    ) -> None:
         self._settings = settings
         self._topics = topics
         self._open_reader = open_reader

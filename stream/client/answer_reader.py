@@ -32,7 +32,7 @@ from schemas import Query, Source
 from stream.client.client_calls import new_id
 from stream.client.kafka_connection import KafkaConnection, translate_kafka_error
 from stream.client.ledger_reader import OpeningReader
-from stream.engine.restore import readable
+from stream.engine.restore import select_readable
 from stream.errors import Invalid, Timeout, Unreachable
 from stream.processing.dead_letters import address_of
 from stream.processing.topic_names import partition_of
@@ -231,7 +231,7 @@ class AnswerListener:
                 fetched = await consumer.getmany(
                     timeout_ms=500, max_records=self._connection.settings.batch_events
                 )
-                for record in (record for records in fetched.values() for record in readable(records)):
+                for record in (record for records in fetched.values() for record in select_readable(records)):
                     if (pending := self._futures.get(record.key)) is None:
                         continue
                     identifier, _ = address_of(record.value) or ("", "")
@@ -378,7 +378,7 @@ async def watch_notices(
         while True:
             fetched = await consumer.getmany(timeout_ms=500, max_records=connection.settings.batch_events)
             for records in fetched.values():
-                for record in filter(watch.may_matter, readable(records)):
+                for record in filter(watch.may_matter, select_readable(records)):
                     opening = await openings.find_opening(record.key.decode(errors="replace"))
                     for notice in (
                         watch.notices_of(record, opening, openings.sources.get(opening.source, ""))

@@ -27,7 +27,7 @@ from stream.client.client_calls import AsyncCalls
 from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_reader import FollowedLedger, read_latest_first, read_topic
 from stream.client.ledger_view import LedgerView
-from stream.engine.restore import readable
+from stream.engine.restore import select_readable
 from stream.errors import Invalid, Timeout
 from stream.processing.protocol import Headers
 from stream.processing.topic_names import Topics
@@ -210,7 +210,7 @@ class AsyncClient(AsyncCalls):
                     batch = self._connection.settings.batch_events
                     fetched = await consumer.getmany(timeout_ms=500, max_records=batch)
                     for records in fetched.values():
-                        for record in readable(records):
+                        for record in select_readable(records):
                             yield await self._ledger.add_groups(Result.read(record.value))
             finally:
                 await consumer.stop()
@@ -360,7 +360,7 @@ class AsyncClient(AsyncCalls):
                 await asyncio.shield(delivery)
             while missing:
                 fetched = await consumer.getmany(timeout_ms=200, max_records=batch)
-                for record in (record for records in fetched.values() for record in readable(records)):
+                for record in (record for records in fetched.values() for record in select_readable(records)):
                     if record.key is None or record.value is None:
                         continue
                     if record.key.startswith(WAITING_KEY_PREFIX):

@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError, ProducerClosed
 
 from schemas.wire import MalformedEventError
 from stream.diagnostics import context_headers
-from stream.engine.restore import reader, require_visible
+from stream.engine.restore import create_reader, require_visible
 from stream.errors import Forbidden, Invalid, SottoError, Unknown, Unreachable
 from stream.kafka.client.broker_connections import connection_options, describe_error, is_refusal
 from stream.kafka.client.client_patches import KafkaProducer, fail_pending_batches
@@ -179,7 +179,7 @@ class KafkaConnection:
             TopicsError: the topic has the wrong number of partitions.
         """
         self._require_partition_count(self.topics.answers)
-        consumer = reader(self.settings, fetch_max_wait_ms=50)
+        consumer = create_reader(self.settings, fetch_max_wait_ms=50)
         partitions = [TopicPartition(self.topics.answers, number) for number in range(self.topics.partitions)]
         try:
             await consumer.start()
@@ -202,7 +202,7 @@ class KafkaConnection:
 
     @asynccontextmanager
     async def _open_consumer(self) -> AsyncIterator[AIOKafkaConsumer]:
-        consumer = reader(self.settings)
+        consumer = create_reader(self.settings)
         try:
             await consumer.start()
             yield consumer

@@ -17,9 +17,9 @@ from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_view import LedgerView
 from stream.engine.restore import (
     TopicWentBackError,
+    create_reader,
     read_span,
     read_to_end,
-    reader,
     require_visible,
 )
 from stream.errors import Forbidden, SottoError, Unknown
@@ -124,7 +124,7 @@ class LedgerFollower:
     async def _start(self, topic: str) -> Any:
         if self._consumer is None:
             # Kafka answers a connection's requests in turn, so a fetch that waits for records delays other requests.
-            consumer, stops = reader(self._connection.settings, fetch_max_wait_ms=1), self._stops
+            consumer, stops = create_reader(self._connection.settings, fetch_max_wait_ms=1), self._stops
             try:
                 await consumer.start()
                 await require_visible(consumer, topic)

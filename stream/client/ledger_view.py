@@ -96,15 +96,15 @@ class LedgerView:
 
     def sources(self) -> list[SourceRecord]:
         """Return all sources, sorted by name."""
-        return self._decode_all(SourceRecord, *_prefixed(b"source|"))
+        return self._decode_all(SourceRecord, *_prefix_bounds(b"source|"))
 
     def populations(self) -> list[PopulationRecord]:
         """Return all populations, sorted by name."""
-        return self._decode_all(PopulationRecord, *_prefixed(b"population|"))
+        return self._decode_all(PopulationRecord, *_prefix_bounds(b"population|"))
 
     def allotments(self) -> list[AllotmentRecord]:
         """Return all allotments."""
-        return self._decode_all(AllotmentRecord, *_prefixed(b"allotment|"))
+        return self._decode_all(AllotmentRecord, *_prefix_bounds(b"allotment|"))
 
     def source_name_of(self, stream: str) -> str | None:
         """Return the name of a stream's source; None if the stream is unknown."""
@@ -166,7 +166,7 @@ class LedgerView:
         prefix = f"{name}|".encode()
         if sources:
             return sources, self._grants(_FIRST_OF_GROUPS, prefix, prefix[:-1] + _AFTER)
-        condition, *bounds = _prefixed(b"source|")
+        condition, *bounds = _prefix_bounds(b"source|")
         limit = MAX_COMPARED_NAMES + 1
         sources = self._decode_all(SourceRecord, f"{condition} LIMIT ?", *bounds, limit)
         return sources, self._grants("WHERE open_group IS NOT NULL LIMIT ?", limit)
@@ -178,7 +178,7 @@ class LedgerView:
 
     def _names(self, prefix: bytes) -> list[str]:
         """Return the names of the keys with a prefix, at most one more than a hint compares."""
-        condition, *bounds = _prefixed(prefix)
+        condition, *bounds = _prefix_bounds(prefix)
         rows = self._read(f"SELECT key FROM record {condition} LIMIT ?", *bounds, MAX_COMPARED_NAMES + 1)  # noqa: S608  (constants)
         return [key.removeprefix(prefix).decode() for (key,) in rows]
 
@@ -251,7 +251,7 @@ def _exactly(key: str) -> tuple[str, bytes]:
     return "WHERE key = ?", key.encode()
 
 
-def _prefixed(prefix: bytes) -> tuple[str, bytes, bytes]:
+def _prefix_bounds(prefix: bytes) -> tuple[str, bytes, bytes]:
     return "WHERE key > ? AND key < ? ", prefix, prefix[:-1] + _AFTER
 
 

@@ -312,12 +312,12 @@ _RUNNING_PLAN: Final = {"epsilon": 2.0, "beta": 0.1, "standing": _HOURLY}
 
 
 def _running_sides(*sums: tuple[Sequence[float], Sequence[float]]) -> tuple[Side, Side]:
-    def asked(side: int) -> Side:
+    def _build_side(side: int) -> Side:
         hours = [f"2026-01-01T0{hour}:00:00Z" for hour in range(len(sums) + 1)]
         windows = [{"start": start, "end": end} for start, end in pairwise(hours)]
         return Side([{"values": pair[side], "window": window} for pair, window in zip(sums, windows, strict=True)])
 
-    return asked(0), asked(1)
+    return _build_side(0), _build_side(1)
 
 
 def _all_raised(transcript: Transcript) -> bool:

@@ -193,7 +193,7 @@ class Finding:
 
     @property
     def flagged(self) -> bool:
-        """Whether the lower bound exceeds the claim."""
+        """True if the lower bound exceeds the claim."""
         return self.epsilon_at_least > self.epsilon
 
     def to_json(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from schemas.wire import DECODE_ERRORS, MalformedEventError
 from stream import VERSION
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
-from stream.engine.restore import read_to_end, reader, require_visible
+from stream.engine.restore import read_to_end, create_reader, require_visible
 from stream.kafka.topic_creation import read_topics
 from stream.processing.protocol import PROGRESS_KEY
 from stream.processing.topic_names import Topics
@@ -235,7 +235,7 @@ async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
     began = datetime.now(UTC).isoformat(timespec="seconds")
     heading = Heading(prefix=topics.prefix, partitions=topics.partitions, began=began, sotto=VERSION)
     writer = BackupWriter(file, heading)
-    consumer = reader(settings)
+    consumer = create_reader(settings)
     await consumer.start()
     try:
         backup_reader = _BackupReader(settings, topics, consumer)

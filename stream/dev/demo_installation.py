@@ -161,7 +161,7 @@ class DemoReport:
 
     @property
     def held(self) -> bool:
-        """Whether every check held."""
+        """True if every check held."""
         return all(check.held for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:

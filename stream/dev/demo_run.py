@@ -50,7 +50,7 @@ from stream.dev.demo_installation import (
     streams,
 )
 from stream.dev.mechanism_tour import tour
-from stream.engine.restore import reader
+from stream.engine.restore import create_reader
 from stream.kafka.client.broker_connections import admin_client, connection_options
 from stream.kafka.client.client_patches import KafkaProducer
 from stream.processing.topic_names import partition_of
@@ -90,7 +90,7 @@ async def measure_backlog(client: AsyncClient, settings: Settings) -> tuple[list
     ]
     await client.requests([OpenStream(request=f"open {spec.stream}", stream=spec) for spec in specs])
     answers = [TopicPartition(client.topics.answers, number) for number in range(client.topics.partitions)]
-    consumer = reader(settings)
+    consumer = create_reader(settings)
     producer = KafkaProducer(**connection_options(settings), acks="all", max_batch_size=_BATCH_BYTES)
     try:
         await consumer.start()

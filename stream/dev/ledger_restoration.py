@@ -27,7 +27,7 @@ from stream.budget.decision_records import ControlPublisher, TrailWriter
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
 from stream.dev.backup_file import BackupError, BackupFile, BackupRecord, check_backup
-from stream.engine.restore import read_to_end, reader
+from stream.engine.restore import create_reader, read_to_end
 from stream.engine.writer import Writer
 from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.client.client_patches import RefusedTimeError, group_members
@@ -143,7 +143,7 @@ def _require_same_layout(backup: BackupFile, topics: Topics) -> None:
 
 async def _require_empty(settings: Settings, topics: Topics) -> None:
     """Refuse an installation with records, running services, or committed offsets."""
-    consumer = reader(settings, isolation_level="read_uncommitted")
+    consumer = create_reader(settings, isolation_level="read_uncommitted")
     await consumer.start()
     try:
         partitions = [
@@ -349,7 +349,7 @@ async def accept_rollback(settings: Settings, since: Since, reason: str) -> Acce
 async def _read_ledger(settings: Settings, topics: Topics) -> list[LedgerRecord]:
     """Return the latest record of each key, without receipts."""
     latest: dict[bytes, bytes | None] = {}
-    async with reader(settings) as consumer:
+    async with create_reader(settings) as consumer:
         ledger = TopicPartition(topics.ledger, 0)
         async for records in read_to_end(consumer, ledger, settings.batch_events, whole=True):
             latest.update(
@@ -367,7 +367,7 @@ async def _check_trail(
         BackupError: the trail is broken, or the ledger does not follow from it.
     """
     try:
-        async with reader(settings) as consumer:
+        async with create_reader(settings) as consumer:
             trail = TopicPartition(topics.trail, 0)
             async for batch in read_to_end(consumer, trail, settings.batch_events, whole=True):
                 for record in batch:

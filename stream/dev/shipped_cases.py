@@ -36,12 +36,12 @@ def _above_threshold(cutoff: int = 1, *, monotone: bool = False) -> dict[str, An
     return {"kind": "above_threshold", "threshold": 0.0, "cutoff": cutoff, "monotone": monotone}
 
 
-def _rising(value: float, length: int) -> tuple[Side, Side]:
+def _rising_values(value: float, length: int) -> tuple[Side, Side]:
     """All values rise by one step, so that only ⊥s (``below``) distinguish the sides."""
     return _values_of_sides(*[(value, value + 1)] * length)
 
 
-def _crossing(value: float, lows: int, highs: int) -> tuple[Side, Side]:
+def _crossing_values(value: float, lows: int, highs: int) -> tuple[Side, Side]:
     """``lows`` values rise by one step and ``highs`` values fall by one, so that ⊥s and then ⊤s distinguish the sides."""
     return _values_of_sides(*[(value, value + 1)] * lows, *[(value + 1, value)] * highs)
 
@@ -70,7 +70,7 @@ def _bottom_and_then_none(transcript: Transcript) -> bool:
 
 
 def _above_in_all(transcript: Transcript) -> bool:
-    """Whether the sum of the numbers exceeds its true value on the higher side, where each number is 1."""
+    """True if the sum of the numbers exceeds its true value on the higher side, where each number is 1."""
     return sum(seen.numbers[0] for seen in transcript) > len(transcript)
 
 
@@ -95,17 +95,17 @@ _SMALL_DELTA: Final = {**_PLAN, "delta": 0.001}
 
 _ABOVE_THRESHOLD: Final = (
     # ⊥ and then ⊤ loses exactly ε here.
-    Case("up, down", _above_threshold(), _VALUES, _crossing(1, 1, 1), _PLAN),
-    Case("up, down; cutoff 2", _above_threshold(2), _VALUES, _crossing(3, 1, 2), _PLAN),
-    Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, _crossing(7, 4, 4), _PLAN),
-    Case("4 up, 4 down; cutoff 8", _above_threshold(8), _VALUES, _crossing(15, 4, 4), _PLAN),
-    Case("up, down above the shift", _above_threshold(), _VALUES, _crossing(3, 1, 1), _PLAN),
-    Case("4 up, 2 down", _above_threshold(), _VALUES, _crossing(0, 4, 2), {**_PLAN, "epsilon": 3.0}),
-    Case("6 up", _above_threshold(), _VALUES, _rising(1, 6), _PLAN, event=_only_bottoms),
-    Case("3 up, monotone", _above_threshold(monotone=True), _VALUES, _rising(0, 3), _PLAN),
-    Case("4 up, 2 down", _above_threshold(), _VALUES, _crossing(-1, 4, 2), _TEXTBOOK),
-    Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, _crossing(-1, 4, 4), _TEXTBOOK),
-    Case("2 up, 3 down; cutoff 60", _above_threshold(60), _VALUES, _crossing(35, 2, 3), _SMALL_DELTA),
+    Case("up, down", _above_threshold(), _VALUES, _crossing_values(1, 1, 1), _PLAN),
+    Case("up, down; cutoff 2", _above_threshold(2), _VALUES, _crossing_values(3, 1, 2), _PLAN),
+    Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, _crossing_values(7, 4, 4), _PLAN),
+    Case("4 up, 4 down; cutoff 8", _above_threshold(8), _VALUES, _crossing_values(15, 4, 4), _PLAN),
+    Case("up, down above the shift", _above_threshold(), _VALUES, _crossing_values(3, 1, 1), _PLAN),
+    Case("4 up, 2 down", _above_threshold(), _VALUES, _crossing_values(0, 4, 2), {**_PLAN, "epsilon": 3.0}),
+    Case("6 up", _above_threshold(), _VALUES, _rising_values(1, 6), _PLAN, event=_only_bottoms),
+    Case("3 up, monotone", _above_threshold(monotone=True), _VALUES, _rising_values(0, 3), _PLAN),
+    Case("4 up, 2 down", _above_threshold(), _VALUES, _crossing_values(-1, 4, 2), _TEXTBOOK),
+    Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, _crossing_values(-1, 4, 4), _TEXTBOOK),
+    Case("2 up, 3 down; cutoff 60", _above_threshold(60), _VALUES, _crossing_values(35, 2, 3), _SMALL_DELTA),
     Case(
         "one row more",
         _above_threshold(monotone=True),
@@ -117,13 +117,18 @@ _ABOVE_THRESHOLD: Final = (
         "up, 5 down; cutoff 2, crashes",
         _above_threshold(2),
         _VALUES,
-        _crossing(3, 1, 5),
+        _crossing_values(3, 1, 5),
         _PLAN,
         interruption="crash",
         event=_bottom_and_then_none,
     ),
     Case(
-        "up, down; redelivered", _above_threshold(), _VALUES, _crossing(1, 1, 1), _PLAN, interruption="redelivery"
+        "up, down; redelivered",
+        _above_threshold(),
+        _VALUES,
+        _crossing_values(1, 1, 1),
+        _PLAN,
+        interruption="redelivery",
     ),
     Case(
         "two streams, one up",
@@ -213,15 +218,20 @@ def _note_sides(one: Sequence[str], other: Sequence[str]) -> tuple[Side, Side]:
 SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
     "above_threshold": _ABOVE_THRESHOLD,
     "numeric_sparse": (
-        Case("up, down; fresh", _numeric_sparse("fresh"), _VALUES, _crossing(1, 1, 1), _PLAN),
-        Case("up, down; gap", _numeric_sparse("gap"), _VALUES, _crossing(1, 1, 1), _PLAN),
+        Case("up, down; fresh", _numeric_sparse("fresh"), _VALUES, _crossing_values(1, 1, 1), _PLAN),
+        Case("up, down; gap", _numeric_sparse("gap"), _VALUES, _crossing_values(1, 1, 1), _PLAN),
     ),
     "laplace": (
-        Case("1 up", {"kind": "laplace"}, _VALUES, _rising(0, 1), _PLAN),
-        Case("3 up", {"kind": "laplace", "answers": 3}, _VALUES, _rising(0, 3), _PLAN, resolution=2.0),
+        Case("1 up", {"kind": "laplace"}, _VALUES, _rising_values(0, 1), _PLAN),
+        Case("3 up", {"kind": "laplace", "answers": 3}, _VALUES, _rising_values(0, 3), _PLAN, resolution=2.0),
         # Many answers with δ > 0 have Gaussian noise.
         Case(
-            "16 up", {"kind": "laplace", "answers": 16}, _VALUES, _rising(0, 16), _SMALL_DELTA, event=_above_in_all
+            "16 up",
+            {"kind": "laplace", "answers": 16},
+            _VALUES,
+            _rising_values(0, 16),
+            _SMALL_DELTA,
+            event=_above_in_all,
         ),
         # The values are half a grid step off the grid; as doubles they differ by slightly more than 0.1.
         Case(

@@ -12,15 +12,15 @@ from aiokafka import ConsumerRecord, TopicPartition
 
 from stream.diagnostics import batch_span, get_logger
 from stream.engine.health import InputPlace, PartitionHealth, TaskStep
-from stream.engine.restore import readable, report_unread
+from stream.engine.restore import report_unread, select_readable
 from stream.engine.session import Equipment, PartitionSession
 from stream.kafka.client.adapter import Fetched
 from stream.processing.protocol import Batch, InputRefusedError, Outputs, RecordLike, MissedRecordError
 from stream.tables.engine_limits import CancelledStepError, current_cancellation
 
-TABLES_WAIT = 5.0
+CONTROL_WAIT_SECONDS = 5.0
 """Longest wait, in seconds, for the control event of an unknown stream."""
-TABLES_WAIT_MS = 50
+CONTROL_WAIT_MS = 50
 """Longest wait of one fetch of control events, in milliseconds."""
 
 Argument = TypeVar("Argument")
@@ -78,8 +78,8 @@ class BatchLoop:
         self, session: PartitionSession, table: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> None:
         """Apply new records of a lookup topic, such as ``control``."""
-        if new_records := self._unprocessed(session, table, records):
-            processor, readable_records = session.processor, readable(new_records, self._metrics.unreadable)
+        if new_records := self._select_unprocessed(session, table, records):
+            processor, readable_records = session.processor, select_readable(new_records, self._metrics.unreadable)
             await self.commit(
                 session,
                 await self.run_step(session, processor.apply_lookup_records, readable_records, in_thread=True),
@@ -96,7 +96,7 @@ class BatchLoop:
         After an order to stop, the remaining records stay unanswered. The next owner of the partition
         reads them again; if that is this process, it reads them after its next seek.
         """
-        records = self._unprocessed(session, topic_partition, records)
+        records = self._select_unprocessed(session, topic_partition, records)
         lookup_topics = [TopicPartition(topic, self._partition) for topic in session.processor.lookup_topics]
         while records:
             count = await self._answer_batch(session, topic_partition, records)
@@ -153,7 +153,7 @@ class BatchLoop:
             await session.writer.commit(*due)
             self._role.guard.note_committed(self._partition, session.processor)
 
-    def _unprocessed(
+    def _select_unprocessed(
         self, session: PartitionSession, topic_partition: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> Sequence[ConsumerRecord]:
         """Return the records at or after the position; aiokafka may have fetched earlier ones too."""
@@ -218,13 +218,13 @@ class BatchLoop:
         lookup_topics = [TopicPartition(topic, self._partition) for topic in session.processor.lookup_topics]
         self._step.enter("waiting")
         ends = await self._offsets.end_offsets(lookup_topics)
-        deadline = time.monotonic() + TABLES_WAIT
+        deadline = time.monotonic() + CONTROL_WAIT_SECONDS
         while time.monotonic() < deadline:
             behind = [
                 table for table in lookup_topics if not await session.prefetch.has_reached(table, ends[table])
             ]
             if not behind:
                 return
-            fetched = await self.fetch(session, behind, TABLES_WAIT_MS)
+            fetched = await self.fetch(session, behind, CONTROL_WAIT_MS)
             for table, records in fetched.items():
                 await self.apply_lookup_records(session, table, records)

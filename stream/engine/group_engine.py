@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError
 from stream.diagnostics import get_logger
 from stream.engine.health import EngineHealth, ServiceHealth
 from stream.engine.partition_task import PartitionTask
-from stream.engine.restore import FETCH_BYTES, Standby, reader
+from stream.engine.restore import FETCH_BYTES, Standby, create_reader
 from stream.engine.session import EngineRole, Equipment
 from stream.engine.supervision import Membership, MembershipLostError, StalledError, Supervision
 from stream.engine.writer import RecordClock
@@ -141,9 +141,9 @@ class Engine:
         """Return the processor of each partition that has a session."""
         return [session.processor for one in self._partitions.values() if (session := one.session) is not None]
 
-    def unread(self) -> int:
+    def count_unread(self) -> int:
         """Return the number of unprocessed input records in the assigned partitions."""
-        return sum(self._partitions[number].unread for number in self._tasks)
+        return sum(self._partitions[number].unread_count for number in self._tasks)
 
     async def run(self) -> None:
         """Join the group as soon as Kafka is reachable, and run tasks until stopped.
@@ -171,7 +171,7 @@ class Engine:
             fetch_max_wait_ms=100,
             metadata_max_age_ms=METADATA_MS,
         )
-        offsets = reader(settings, self._clients, isolation_level="read_uncommitted")
+        offsets = create_reader(settings, self._clients, isolation_level="read_uncommitted")
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.role.guard)
             for client in (offsets, consumer):
@@ -296,7 +296,7 @@ class Engine:
             if partition is None:
                 partition = self._partitions[number] = PartitionTask(number, equipment)
             self._tasks[number] = partition.resume()
-        self._standby.follow(partitions)
+        self._standby.copy_neighbors(partitions)
         self.metrics.partitions.set(len(self._tasks))
         log.info("assigned", role=self.role.name, partitions=sorted(partitions))
 

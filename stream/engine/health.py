@@ -127,45 +127,47 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.registry.register(CacheCollector(role))
 
-        def named(kind: type[Metric], name: str, documentation: str) -> Metric:
+        def build_metric(kind: type[Metric], name: str, documentation: str) -> Metric:
             return kind(f"sotto_{role}_{name}", documentation, registry=self.registry)
 
-        self.events = named(Counter, "events", "Input events answered and committed.")
-        self.busy_refusals = named(Counter, "busy", "Questions refused because too much work was outstanding.")
-        self.failures = named(Counter, "partition_failures", "Times a partition was dropped and restored.")
-        self.unreadable = named(
+        self.events = build_metric(Counter, "events", "Input events answered and committed.")
+        self.busy_refusals = build_metric(
+            Counter, "busy", "Questions refused because too much work was outstanding."
+        )
+        self.failures = build_metric(Counter, "partition_failures", "Times a partition was dropped and restored.")
+        self.unreadable = build_metric(
             Counter,
             "unread",
             "Events and batches refused as unreadable, and unreadable records skipped in compacted topics.",
         )
-        self.deleted_unread = named(
+        self.deleted_unread = build_metric(
             Counter, "input_gone", "Upper bound for input records that were deleted before they were read."
         )
-        self.recreated = named(
+        self.recreated = build_metric(
             Counter, "input_recreated", "Times an input topic was found to have been deleted and created again."
         )
-        self.rolled_back = named(
+        self.rolled_back = build_metric(
             Gauge, "rolled_back", "Owned partitions that are refused, because a witness has a later anchor."
         )
-        self.failing_witnesses = named(
+        self.failing_witnesses = build_metric(
             Gauge, "failing_witnesses", "Witnesses that could not be read or written at the last try."
         )
-        self.restored = named(Counter, "restored_records", "Records read to restore state.")
-        self.partitions = named(Gauge, "partitions", "Partitions owned now.")
-        self.member = named(
+        self.restored = build_metric(Counter, "restored_records", "Records read to restore state.")
+        self.partitions = build_metric(Gauge, "partitions", "Partitions owned now.")
+        self.member = build_metric(
             Gauge, "member", "Whether Kafka lists this process in its consumer group, with or without partitions."
         )
-        self.ready = named(Gauge, "ready", "Whether /readyz reports ready.")
-        self.failing = named(
+        self.ready = build_metric(Gauge, "ready", "Whether /readyz reports ready.")
+        self.failing = build_metric(
             Gauge,
             "failing_partitions",
             "Owned partitions that are not processed, or have failed or restored without progress for a minute.",
         )
-        self.step_seconds = named(
+        self.step_seconds = build_metric(
             Gauge, "step_seconds", "Age of the longest current step: a restore, a batch or a wait for Kafka."
         )
-        self.restore_seconds = named(Histogram, "restore_seconds", "Time from fence to ready.")
-        self.batch_seconds = named(
+        self.restore_seconds = build_metric(Histogram, "restore_seconds", "Time from fence to ready.")
+        self.batch_seconds = build_metric(
             Histogram, "batch_seconds", "Time from a fetched batch to its committed transaction."
         )
         self._gauge_values: dict[str, dict[str, float]] = {name: {} for name in _GAUGE_COMBINERS}
@@ -395,7 +397,7 @@ class PartitionHealth:
         self.failures = 0
         """Length of the series, which ends with a commit of the failed record, or after a time without failures."""
         self.stop_reason = ""
-        """Why the partition processes nothing, as shown at /readyz."""
+        """The reason why the partition processes nothing, as shown at /readyz."""
         self._failed_at: InputPlace | None = None
         self._tries = 0
         self._last_failure_was_kafka = False

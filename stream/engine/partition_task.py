@@ -97,8 +97,8 @@ class PartitionTask:
         return self._session
 
     @property
-    def unread(self) -> int:
-        """Return the number of unprocessed input records as of the last fetch; 0 if unknown."""
+    def unread_count(self) -> int:
+        """Number of unprocessed input records as of the last fetch; 0 if unknown."""
         if (session := self._session) is None:
             return 0
         inputs = [TopicPartition(topic, self.partition) for topic in session.processor.inputs]

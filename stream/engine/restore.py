@@ -62,7 +62,7 @@ def report_unread(records: Sequence[ConsumerRecord], counter: Counter | None = N
     return len(found)
 
 
-def readable(records: Sequence[ConsumerRecord], counter: Counter | None = None) -> Sequence[ConsumerRecord]:
+def select_readable(records: Sequence[ConsumerRecord], counter: Counter | None = None) -> Sequence[ConsumerRecord]:
     """Return the readable records, and log that others were skipped."""
     if not report_unread(records, counter):
         return records
@@ -76,7 +76,7 @@ FETCH_BYTES = 16 * 1024 * 1024
 """Maximum number of bytes of one fetch over all partitions, unless ``fetch_bytes`` is larger."""
 
 
-def reader(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
+def create_reader(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
     """Return a consumer outside any group that sees only committed records."""
     options: dict[str, Any] = {
         **connection_options(settings),
@@ -130,7 +130,7 @@ async def read_to_end(
     while await consumer.position(partition) < end:
         fetched = await consumer.getmany(partition, timeout_ms=READ_TIMEOUT_MS, max_records=max_records)
         if records := fetched.get(partition):
-            if (left := readable(records)) is not records and whole:
+            if (left := select_readable(records)) is not records and whole:
                 raise UnreadableChangelogError(partition, records[-1].offset)
             if left:
                 yield left
@@ -146,7 +146,7 @@ async def read_span(
     while (left := end - await consumer.position(partition)) > 0:
         most = min(left, max_records)
         fetched = await consumer.getmany(partition, timeout_ms=READ_TIMEOUT_MS, max_records=most)
-        yield [one for one in readable(fetched.get(partition, ())) if one.offset < end]
+        yield [one for one in select_readable(fetched.get(partition, ())) if one.offset < end]
 
 
 COPY_START_SECONDS: Final = 3.0
@@ -192,7 +192,7 @@ class Standby:
         self._ending: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
 
-    def follow(self, owned: Collection[int]) -> None:
+    def copy_neighbors(self, owned: Collection[int]) -> None:
         """Copy the neighbors of the ``owned`` partitions; drop copies that are neither neighbors nor owned."""
         wanted = neighbor_partitions(owned, self._partitions, self._settings.standby_partitions)
         for partition in self._tasks.keys() - wanted - set(owned):
@@ -228,14 +228,14 @@ class Standby:
         while True:
             await asyncio.sleep(pause)
             try:
-                async with reader(self._settings, self._clients) as consumer:
-                    await self._tail(partition, consumer)
+                async with create_reader(self._settings, self._clients) as consumer:
+                    await self._copy_partition(partition, consumer)
             except Exception as error:  # noqa: BLE001  (any failure: a full restore needs no copy)
                 self._copies.pop(partition, None)
                 standby_log.warning("standby starts over", partition=partition, error=type(error).__name__)
             pause = COPY_RETRY_SECONDS
 
-    async def _tail(self, partition: int, consumer: Consumer) -> None:
+    async def _copy_partition(self, partition: int, consumer: Consumer) -> None:
         """Apply a partition's tables and changelog from the beginning, then all new records."""
         processor, record_count = self._make_processor(partition), 0
         copy = self._copies[partition] = StandbyCopy(processor)

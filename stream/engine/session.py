@@ -19,7 +19,7 @@ from schemas import PartitionStatus
 from stream.diagnostics import get_logger
 from stream.engine.health import Metrics, ServiceName, TaskStep
 from stream.engine.partition_input import Extent, GroupOffsets, Prefetch, TopicIds, next_offset
-from stream.engine.restore import StandbyCopy, read_to_end, reader
+from stream.engine.restore import StandbyCopy, create_reader, read_to_end
 from stream.engine.writer import OutputBuffer, RecordClock, Writer
 from stream.kafka.client.adapter import Clients, Consumer
 from stream.kafka.client.broker_connections import unless_stopped
@@ -67,7 +67,7 @@ class EngineRole:
     status_topic: str
     make_processor: Callable[[int], Processor]
     reports_restores: bool = True
-    """Whether restores are reported on the status topic."""
+    """True if restores are reported on the status topic."""
 
     max_write_delay: float = 0.0
     """Seconds that a step's output may wait if it goes only to the changelog; 0 if other services read it."""
@@ -327,7 +327,7 @@ class SessionOpener:
         """Read the committed records at or after the ``offsets_read`` offsets; the fence prevents new ones."""
         positions: dict[TopicPartition, int] = {}
         # A long wait at one topic's end would delay the fetch of the next topic.
-        consumer = reader(self._settings, self._equipment.clients, fetch_max_wait_ms=RESTORE_WAIT_MS)
+        consumer = create_reader(self._settings, self._equipment.clients, fetch_max_wait_ms=RESTORE_WAIT_MS)
         await consumer.start()
         try:
             topic_partitions = [

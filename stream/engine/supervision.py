@@ -46,9 +46,9 @@ class Membership:
         held_up: Callable[[], bool],
     ) -> None:
         self.joined = False
-        """Whether Kafka's last answer listed this process; it is at most a session timeout old."""
+        """True if Kafka's last answer listed this process; it is at most a session timeout old."""
         self.absence = "has not joined its group yet"
-        """Why this process is not a member; empty if it is one."""
+        """The reason why this process is not a member; empty if it is one."""
         self.contact: float | None = None
         """Monotonic time since which Kafka has answered each request; None if it does not answer."""
         self._name = settings.instance

@@ -301,13 +301,13 @@ class OutputBuffer:
         waited_for = bool(outputs)
         if self._max_write_delay > 0:
             waited_for = any(place[:2] != self._place for place in outputs)
-            outputs = self._gathered(outputs, now, at_once=idle or waited_for)
+            outputs = self._gather_buffered(outputs, now, at_once=idle or waited_for)
         if not (outputs or idle):
             return None
         offsets = self._offsets.take_due(now, waited_for=waited_for)
         return (outputs, offsets) if outputs or offsets else None
 
-    def _gathered(self, outputs: Outputs, now: float, *, at_once: bool) -> Outputs:
+    def _gather_buffered(self, outputs: Outputs, now: float, *, at_once: bool) -> Outputs:
         ready = Outputs(busy=outputs.busy)
         for topic, partition, messages in outputs:
             if (topic, partition) != self._place:

@@ -100,7 +100,7 @@ class FeedProcessor:
 
     @property
     def has_more_outputs(self) -> bool:
-        """Whether further windows are due; the next call of ``collect_due_outputs`` publishes them."""
+        """True if further windows are due; the next call of ``collect_due_outputs`` publishes them."""
         return any(stream.is_due(self._clock.now) for stream in self._streams)
 
     @property
@@ -255,7 +255,7 @@ class FeedProcessor:
                 continue
             reached = max(kept, default=-1)
             epochs = [epoch for epoch in definition.epochs if epoch.number > reached and epoch.begins is not None]
-            beginnings += [self._beginning(definition, epoch.number, epoch.begins or 0) for epoch in epochs]
+            beginnings += [self._build_beginning(definition, epoch.number, epoch.begins or 0) for epoch in epochs]
             for ended in [number for number in kept if epochs and (name, number) not in self._streams.streams]:
                 self._drop_epoch(outputs, name, ended)
         for name in [one for one in self._changelog_keys if one not in known]:
@@ -269,7 +269,7 @@ class FeedProcessor:
         self._is_new = False
         self._update_epoch_bounds(outputs)
 
-    def _beginning(self, definition: StandingDefinition, epoch: int, moment: int) -> Beginning:
+    def _build_beginning(self, definition: StandingDefinition, epoch: int, moment: int) -> Beginning:
         """Return the beginning of an epoch that control defined at a moment.
 
         A new stream's first windows may begin before that moment. An extended stream begins with

@@ -72,7 +72,7 @@ class StreamEpoch:
 
     @property
     def is_over(self) -> bool:
-        """Whether the epoch has ended and its last window is published."""
+        """True if the epoch has ended and its last window is published."""
         return self.is_ending and not self.awaits_first and self.next > self.last
 
     @property
@@ -86,7 +86,7 @@ class StreamEpoch:
 
     @property
     def is_open(self) -> bool:
-        """Whether the epoch's next window is known and not after its last window."""
+        """True if the epoch's next window is known and not after its last window."""
         return not self.awaits_first and self.next <= self.last
 
     def tally_of(self, start: int) -> Tally:

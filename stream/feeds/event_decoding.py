@@ -228,7 +228,7 @@ class Events:
     flaws: Mapping[int, Flaw]
     texts: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
-    def merged(self, others: Events, places: npt.NDArray[np.int64]) -> Events:
+    def merge_events(self, others: Events, places: npt.NDArray[np.int64]) -> Events:
         """Merge with other events of the batch; ``places`` has the batch index of each of these events."""
         both = np.concatenate([self.places, places[others.places]])
         order = np.argsort(both)

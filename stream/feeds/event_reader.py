@@ -72,7 +72,7 @@ class EventReader:
         is_left[plain.places] = False
         places = np.flatnonzero(is_left)
         others = values.gather(places) if isinstance(values, Spans) else [values[one] for one in places.tolist()]
-        return plain.merged(self._read(_as_list(others)), places)
+        return plain.merge_events(self._read(_as_list(others)), places)
 
     def _read(self, values: Sequence[bytes | None]) -> Events:
         flaws: dict[int, Flaw] = {}

@@ -51,17 +51,17 @@ class StandingDefinition:
 
     @property
     def is_open(self) -> bool:
-        """Whether the stream is open, so that its windows are asked questions."""
+        """True if the stream is open, so that its windows are asked questions."""
         return self.kind == "opened"
 
     @property
     def is_merged(self) -> bool:
-        """Whether merging still asks windows of the stream; for a halted stream, these are the windows from before the halt."""
+        """True if merging still asks windows of the stream; for a halted stream, these are the windows from before the halt."""
         return self.is_open or (self.kind == "halted" and not self.source.has_periods)
 
     @property
     def has_texts(self) -> bool:
-        """Whether the stream's windows are grouped by private texts."""
+        """True if the stream's windows are grouped by private texts."""
         return self.most_bytes > 0
 
     @property
@@ -71,7 +71,7 @@ class StandingDefinition:
 
     @property
     def is_running(self) -> bool:
-        """Whether the stream's counts cover all windows so far."""
+        """True if the stream's counts cover all windows so far."""
         return self.spec.mechanism.kind == "running_count"
 
     @property
@@ -161,7 +161,7 @@ class RetiredStreamNames:
                     digests = split_digests(retired_streams_codec.decode_trusted(record.value or b"").names)
                     self._digests.add_all((digest, b"") for digest in digests)
 
-    def deleted(self, records: Iterable[RecordLike]) -> list[str]:
+    def list_deleted(self, records: Iterable[RecordLike]) -> list[str]:
         """Return the names of the retired streams whose definitions these control records delete."""
         names = [(record.key or b"").decode(errors="replace") for record in records if record.value is None]
         return list(self.select(names))
@@ -229,7 +229,7 @@ class FeedDefinitions:
     def _apply(self, records: Sequence[RecordLike]) -> None:
         changed: dict[str, dict[str, StandingDefinition]] = {}
         self._retired.add_records(records)
-        self._drop(self._retired.deleted(records))
+        self._drop(self._retired.list_deleted(records))
         for record in records:
             name = (record.key or b"").decode(errors="replace")
             if (over := self._closed_summaries.get(name)) is not None and is_stale(over, record.value):

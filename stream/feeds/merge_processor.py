@@ -251,7 +251,7 @@ class MergeProcessor:
         """Apply definitions and ends; a retired stream counts as closed until its records are deleted."""
         self._retired.add_records(records)
         known = self._definition_by_stream
-        for name in self._retired.deleted(records):
+        for name in self._retired.list_deleted(records):
             if name in known:
                 known[name] = replace(known[name], kind="closed")
                 self._ended_streams.add(name)

@@ -84,7 +84,7 @@ class AclEntry:
     name: str
     prefixed: bool = False
     optional: bool = False
-    """Whether a service works without this access, with fewer checks."""
+    """True if a service works without this access, with fewer checks."""
 
     @property
     def pattern(self) -> str:

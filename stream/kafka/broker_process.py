@@ -252,7 +252,7 @@ class BrokerState(msgspec.Struct, frozen=True):
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the broker is about to end because its parent process has ended."""
+        """True if the broker is about to end because its parent process has ended."""
         return self.parent is not None and not is_alive(Process(self.parent, self.parent_mark))
 
 

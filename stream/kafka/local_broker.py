@@ -106,7 +106,7 @@ class LocalBroker:
 
     @property
     def started_it(self) -> bool:
-        """Whether this object started the broker."""
+        """True if this object started the broker."""
         return self._started_process is not None
 
     def start(

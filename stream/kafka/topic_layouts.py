@@ -47,10 +47,10 @@ class TopicLayout:
     configuration: dict[str, str] = field(default_factory=dict)
 
     has_broker_timestamps: bool = True
-    """Whether the broker sets the records' timestamps."""
+    """True if the broker sets the records' timestamps."""
 
     must_keep_records: bool = False
-    """Whether Kafka must keep all records: a loss would repeat grants or answers, or break the trail."""
+    """True if Kafka must keep all records: a loss would repeat grants or answers, or break the trail."""
 
     def configuration_with(self, replication: int) -> dict[str, str]:
         """Returns the full configuration for a number of replicas."""
@@ -171,7 +171,7 @@ class Difference:
 
     @property
     def is_tolerable(self) -> bool:
-        """Whether services can work despite the difference."""
+        """True if services can work despite the difference."""
         return not self.deletes_records and self.setting not in {PARTITIONS, REPLICATION}
 
 

@@ -218,7 +218,7 @@ class StreamEntry:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the stream's last answer is older than all windows of rates."""
+        """True if the stream's last answer is older than all windows of rates."""
         return isinstance(self.kept_activity, bytes)
 
     def pack_activity(self) -> None:
@@ -228,7 +228,7 @@ class StreamEntry:
 
     @property
     def is_of_period(self) -> bool:
-        """Whether the stream belongs to a period: its name and its source's name end in the same period start."""
+        """True if the stream belongs to a period: its name and its source's name end in the same period start."""
         named, source_period = (
             named_from(self.name),
             None if self.grant is None else named_from(self.grant.source),
@@ -247,7 +247,7 @@ class StreamEntry:
 
     @property
     def may_be_exhausted(self) -> bool:
-        """Whether no charged answers are left (including those of extensions), or their number is unlimited."""
+        """True if no charged answers are left (including those of extensions), or their number is unlimited."""
         return not self.tops_left
 
     @property
@@ -262,7 +262,7 @@ class StreamEntry:
 
     @property
     def nearly_dry(self) -> bool:
-        """Whether the stream is open and its charged answers are nearly used up."""
+        """True if the stream is open and its charged answers are nearly used up."""
         left, cutoff = self.tops_left, self.cutoff
         return (
             self.state == "open" and left is not None and cutoff is not None and left <= NEARLY_DRY_SHARE * cutoff

@@ -16,7 +16,7 @@ from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from schemas import Answer, answer_codec, registered_as
 from schemas.wire import MalformedEventError
 from stream.diagnostics import get_logger
-from stream.engine.restore import readable, reader, require_visible
+from stream.engine.restore import create_reader, require_visible, select_readable
 from stream.monitor.api.service_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
 from stream.monitor.api.views import contribution_text
 from stream.monitor.entries import StreamEntry
@@ -217,14 +217,14 @@ class AlertReader:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _read(self) -> None:
-        async with reader(self._settings, fetch_max_wait_ms=100) as consumer:
+        async with create_reader(self._settings, fetch_max_wait_ms=100) as consumer:
             await require_visible(consumer, self._partitions[0].topic)
             consumer.assign(self._partitions)
             ends = await self._seek_to_first(consumer)
             while True:
                 fetched = await consumer.getmany(timeout_ms=500, max_records=self._settings.batch_events)
                 for partition, records in fetched.items():
-                    for record in readable(records):
+                    for record in select_readable(records):
                         self._alerts.add_answer(record)
                     self._positions[partition] = records[-1].offset + 1
                     await asyncio.sleep(0)

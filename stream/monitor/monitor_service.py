@@ -21,7 +21,7 @@ from stream.client.answer_history import AnswerLog
 from stream.client.async_client import AsyncClient
 from stream.diagnostics import configure_tracing, get_logger
 from stream.engine.health import ServiceName, require_free
-from stream.engine.restore import reader
+from stream.engine.restore import create_reader
 from stream.kafka.acls import AclRole
 from stream.kafka.client.broker_connections import Stopped, admin_client, retry_until_available
 from stream.kafka.client.client_patches import group_members
@@ -195,7 +195,7 @@ class GroupWatch:
     async def _query_until_error(self) -> None:
         async with (
             admin_client(self._settings) as admin,
-            reader(
+            create_reader(
                 self._settings, isolation_level="read_uncommitted", metadata_max_age_ms=METADATA_MS
             ) as end_reader,
         ):

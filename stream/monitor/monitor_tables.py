@@ -209,7 +209,7 @@ class MonitorTables:
             entry = self.streams[entry.name] = StreamEntry(entry.name, opened=opened)
             entry.incarnation = record.identity.incarnation
         entry.grant, entry.ending = self._shared.grant(record), record.ending
-        entry.packing = self._packing(record.spec.mechanism.kind, raw)
+        entry.packing = self._build_packing(record.spec.mechanism.kind, raw)
         entry.packed = entry.packing.pack(raw)
         self.stream_periods.add(entry.name, period=entry.is_of_period)
         if entry.state == "exhausted" and not entry.may_be_exhausted:
@@ -220,7 +220,7 @@ class MonitorTables:
             entry.reason = record.reason
         self._count_stream(entry, 1)
 
-    def _packing(self, mechanism: str, raw: bytes) -> RecordPacking:
+    def _build_packing(self, mechanism: str, raw: bytes) -> RecordPacking:
         """Return the packing of a mechanism's records, of which the first is the sample."""
         if (known := self._packings.get(mechanism)) is None:
             known = RecordPacking(raw)

@@ -28,7 +28,7 @@ from faust.types import TP, EventT
 from faust.web.drivers.aiohttp import Web
 
 from stream.diagnostics import get_logger
-from stream.engine.restore import READ_TIMEOUT_MS, readable, reader, require_visible
+from stream.engine.restore import READ_TIMEOUT_MS, create_reader, require_visible, select_readable
 from stream.kafka.client.broker_connections import connection_options
 from stream.kafka.client.client_patches import leave_group, patch_process, read_committed_only
 from stream.kafka.topic_layouts import layout
@@ -216,7 +216,7 @@ class TopicReader:
     async def _read_ends(self) -> dict[TopicPartition, int]:
         while True:
             try:
-                async with reader(self._settings) as consumer:
+                async with create_reader(self._settings) as consumer:
                     return cast("dict[TopicPartition, int]", await consumer.end_offsets(self._partitions))
             except KafkaError:
                 await asyncio.sleep(1.0)
@@ -322,7 +322,7 @@ class TrailReader:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _read_new(self) -> None:
-        async with reader(self._settings, fetch_max_wait_ms=100) as consumer:
+        async with create_reader(self._settings, fetch_max_wait_ms=100) as consumer:
             await require_visible(consumer, self._trail.topic)
             consumer.assign([self._trail])
             end = (await consumer.end_offsets([self._trail]))[self._trail]
@@ -333,7 +333,7 @@ class TrailReader:
                 fetched = await consumer.getmany(
                     self._trail, timeout_ms=500, max_records=self._settings.batch_events
                 )
-                for record in readable(fetched.get(self._trail, ())):
+                for record in select_readable(fetched.get(self._trail, ())):
                     self._tables.add_record(record)
                 self._position = await consumer.position(self._trail)
                 if self.unread_offsets != 0:
@@ -360,7 +360,7 @@ class TrailReader:
         tables = self._tables
         if (earlier := self._earlier) is None:
             earlier = self._earlier = TrailState(room=tables.trail.room)
-        async with reader(self._settings, fetch_max_wait_ms=100) as consumer:
+        async with create_reader(self._settings, fetch_max_wait_ms=100) as consumer:
             consumer.assign([self._trail])
             consumer.seek(self._trail, self._earlier_position)
             while self._earlier_position < self._start:
@@ -368,7 +368,7 @@ class TrailReader:
                     self._trail, timeout_ms=READ_TIMEOUT_MS, max_records=_EARLIER_BATCH
                 )
                 began = time.perf_counter()
-                for record in readable(fetched.get(self._trail, ())):
+                for record in select_readable(fetched.get(self._trail, ())):
                     if record.offset < self._start:
                         tables.add_earlier_entry(earlier, record.value or b"")
                 self._earlier_position = await consumer.position(self._trail)

@@ -54,7 +54,7 @@ class Topics:
 
         The changelog is compacted and private, and has as many partitions as the live topic.
         """
-        return f"{self.feed_changelog_prefix()}{_escaped(source)}"
+        return f"{self.feed_changelog_prefix()}{_escape_name(source)}"
 
     def feed_changelog_prefix(self) -> str:
         """Return the prefix of the names of all live topics' changelogs."""
@@ -79,7 +79,7 @@ _UNSAFE = re.compile(rb"[^A-Za-z0-9.]")
 
 
 @lru_cache(maxsize=4096)
-def _escaped(name: str) -> str:
+def _escape_name(name: str) -> str:
     """Escape a name for Kafka topics, without underscores, which may collide with dots."""
     escaped = _UNSAFE.sub(lambda match: b"-%02X" % match[0][0], name.encode()).decode()
     if len(escaped) <= _MAX_ESCAPED_LENGTH:

@@ -74,7 +74,7 @@ class Notice:
 
     @property
     def is_alert(self) -> bool:
-        """Whether the answer's outcome is ``above``."""
+        """True if the answer's outcome is ``above``."""
         return self.answer is not None and self.answer.outcome == "above"
 
 

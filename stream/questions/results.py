@@ -86,7 +86,7 @@ class Result(ConvertibleRows, Answer):
 
     @property
     def lacks_groups(self) -> bool:
-        """Whether a window's numbers have no groups yet; ``with_stream`` sets the groups of a live histogram."""
+        """True if a window's numbers have no groups yet; ``with_stream`` sets the groups of a live histogram."""
         has_numbers = self.estimates is not None or self.choices is not None
         return self.window is not None and has_numbers and self.groups is None
 
@@ -199,7 +199,7 @@ class Result(ConvertibleRows, Answer):
 
     @property
     def is_priced(self) -> bool:
-        """Whether the question was rejected only for its ``max_price``, as in a dry run; ``price`` has its ε."""
+        """True if the question was rejected only for its ``max_price``, as in a dry run; ``price`` has its ε."""
         return self.outcome == "rejected" and (self.reason or "").startswith(f"{PRICE}: max_price:")
 
     def rows(self) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from schemas import EventsSource
 from stream.diagnostics import get_logger
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth
-from stream.engine.restore import readable, reader
+from stream.engine.restore import create_reader, select_readable
 from stream.engine.session import EngineRole
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
@@ -55,7 +55,9 @@ class ControlFollower:
         """Follow ``control`` until cancelled; after an error, read it again from the beginning."""
         while True:
             try:
-                async with reader(self._settings, self._clients, fetch_max_wait_ms=CONTROL_WAIT_MS) as consumer:
+                async with create_reader(
+                    self._settings, self._clients, fetch_max_wait_ms=CONTROL_WAIT_MS
+                ) as consumer:
                     await self._follow(consumer)
             except (KafkaError, OSError) as error:
                 log.warning("cannot follow control", error=type(error).__name__)
@@ -71,7 +73,7 @@ class ControlFollower:
                 *self._places, timeout_ms=CONTROL_WAIT_MS, max_records=self._settings.batch_events
             )
             for records in fetched.values():
-                await asyncio.to_thread(self._definitions.apply_control, readable(records))
+                await asyncio.to_thread(self._definitions.apply_control, select_readable(records))
             if not is_at_end and all([await consumer.position(place) >= ends[place] for place in self._places]):
                 is_at_end = True
                 # Compaction may have removed deletions that were not read before an error.
@@ -147,7 +149,7 @@ class FeedFigures:
                 windows += processor.open_windows
                 people += processor.people
             if (source := sources.get(name)) is not None:
-                self._lag_events.labels(name).set(engine.unread())
+                self._lag_events.labels(name).set(engine.count_unread())
                 self._lag_seconds.labels(name).set(seconds_behind(source, processors, now))
                 self._report_refusals(name, processors, now)
         self._windows.set(windows)

@@ -199,7 +199,7 @@ def build_worker_engine(
 
     tables = table_store(settings, key)
     loads = TableLoads(tables, ThreadPoolExecutor(settings.table_readings, thread_name_prefix="reading"))
-    limits = Limits.of(settings.work_outstanding, settings.work_rate)
+    limits = Limits.from_seconds(settings.work_outstanding, settings.work_rate)
     health = health or ServiceHealth("worker")
     role = EngineRole(
         name="worker",

@@ -25,7 +25,7 @@ from stream.budget.trail_verification import AnchoredTrail
 from stream.diagnostics import get_logger
 from stream.engine.health import Metrics
 from stream.engine.partition_input import consume_exception
-from stream.engine.restore import read_span, read_to_end, reader
+from stream.engine.restore import create_reader, read_span, read_to_end
 from stream.engine.session import SessionGuard
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.processing.protocol import AnchoredProcessor, InputRefusedError, Processor
@@ -339,7 +339,7 @@ class AnchoringGuard(WitnessGuard):
         check = AnchoredTrail(binding[0].head, self._head)
         if not check.is_decided:
             await self._follow_trail(check)
-        if (finding := check.finding()) is not None:
+        if (finding := check.describe_difference()) is not None:
             raise RolledBackError(
                 f"nothing is granted: {finding} ({witness.name}, anchored {binding[0].time}); {REMEDY}"
             )
@@ -348,7 +348,7 @@ class AnchoringGuard(WitnessGuard):
     async def _follow_trail(self, check: AnchoredTrail) -> None:
         """Add the trail's entries to a check, from the anchored entry on."""
         partition = TopicPartition(self.topics.trail, 0)
-        async with reader(self.settings, self.clients, fetch_max_wait_ms=10) as consumer:
+        async with create_reader(self.settings, self.clients, fetch_max_wait_ms=10) as consumer:
             consumer.assign([partition])
             beginning = (await consumer.beginning_offsets([partition]))[partition]
             end = (await consumer.end_offsets([partition]))[partition]
@@ -369,7 +369,7 @@ async def read_ends(settings: Settings, topics: Topics, clients: Clients = KAFKA
         for name in WORKER_TOPICS
     }
     places["ledger"] = [TopicPartition(topics.ledger, 0)]
-    async with reader(settings, clients, isolation_level="read_uncommitted") as consumer:
+    async with create_reader(settings, clients, isolation_level="read_uncommitted") as consumer:
         ends = await consumer.end_offsets([one for partitions in places.values() for one in partitions])
     return {name: tuple(ends[one] for one in partitions) for name, partitions in places.items()}
 

@@ -308,7 +308,7 @@ def _excluded_rows(where: str, source: TableSource, groups: tuple[str, ...]) -> 
         for code in range(size):
             below[name].append(below[name][-1] | first << run * code)
 
-    def matching(leaf: Codes) -> int:
+    def find_matching_groups(leaf: Codes) -> int:
         """Return the groups in which a leaf can hold; these are all groups if it is about another column."""
         if leaf.attribute in below:
             return reduce(xor, (below[leaf.attribute][cut] for cut in leaf.cuts))
@@ -318,7 +318,7 @@ def _excluded_rows(where: str, source: TableSource, groups: tuple[str, ...]) -> 
                 held &= reduce(or_, (lower[end] ^ lower[begin] for begin, end in spans), 0)
         return held
 
-    may_hold = evaluate(predicate, lambda holds: every if holds else 0, matching, and_, or_)
+    may_hold = evaluate(predicate, lambda holds: every if holds else 0, find_matching_groups, and_, or_)
     return frozenset(index for index in range(count) if not may_hold >> index & 1)
 
 

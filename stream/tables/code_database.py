@@ -108,7 +108,7 @@ class CodeDatabase:
         The SQL text is made before the time of the statement begins, because Ibis cannot be interrupted.
         """
         text = _make_sql(expression)
-        with self._runner.running(text):
+        with self._runner.limit_statement(text):
             found = self._result(text).to_arrow_table()
             # Sums have more than 64 bits in DuckDB; the conversion fails if a sum does not fit into 64.
             return [column.fill_null(0).cast(pa.int64()).to_numpy() for column in found.columns]
@@ -116,7 +116,7 @@ class CodeDatabase:
     def stream(self, expression: ibis.Table) -> Iterator[list[npt.NDArray[Any]]]:
         """Yield the columns of an expression's result in blocks of rows, without a limit on the time."""
         text = _make_sql(expression)
-        with self._runner.streaming():
+        with self._runner.guard_reading():
             for batch in self._result(text).to_arrow_reader(_BLOCK_ROWS):
                 yield [column.to_numpy(zero_copy_only=False) for column in batch.columns]
 

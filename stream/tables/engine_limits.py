@@ -167,7 +167,7 @@ class StatementRunner:
         self._extended_seconds: BoundedCache[str, float] = BoundedCache(_LATE_STATEMENTS)
 
     @contextmanager
-    def running(self, text: str) -> Iterator[None]:
+    def limit_statement(self, text: str) -> Iterator[None]:
         """Limit the ``with`` block, which runs the statement ``text``.
 
         EngineStatementError if the statement fails or lasts too long. When it is tried again it gets twice the time,
@@ -178,7 +178,7 @@ class StatementRunner:
         deadline = monotonic() + seconds
         with _acquire(self._lock, deadline), _acquire(self._limits.slots, deadline):
             try:
-                with self._guarded(deadline):
+                with self._guard_statement(deadline):
                     yield
             except EngineStatementError:
                 if monotonic() > deadline:
@@ -187,13 +187,13 @@ class StatementRunner:
             self._extended_seconds.pop(text)
 
     @contextmanager
-    def streaming(self) -> Iterator[None]:
+    def guard_reading(self) -> Iterator[None]:
         """Guard a ``with`` block that reads all rows, as when a table is loaded; its time is not limited."""
-        with _acquire(self._lock, math.inf), self._guarded(math.inf):
+        with _acquire(self._lock, math.inf), self._guard_statement(math.inf):
             yield
 
     @contextmanager
-    def _guarded(self, deadline: float) -> Iterator[None]:
+    def _guard_statement(self, deadline: float) -> Iterator[None]:
         ended = Event()
         context = copy_context()
         watcher = Thread(target=context.run, args=(self._watch, ended, deadline), daemon=True)

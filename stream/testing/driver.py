@@ -191,7 +191,7 @@ class Driver(MemoryInstallation, SyncCalls):
             "retire_days": retire_days,
         }
         options = validate_as_invalid(lambda: _Options.model_validate(given))
-        limits = Limits.of(options.work_outstanding, options.work_rate)
+        limits = Limits.from_seconds(options.work_outstanding, options.work_rate)
         retire_after_ms = round(options.retire_days * MS_PER_DAY)
         super().__init__(as_key(noise_key), Topics(partitions=options.partitions), limits, retire_after_ms)
         self._id_count = 0

@@ -36,7 +36,7 @@ class Logs(Protocol):
     def log(self, place: PartitionName) -> Sequence[Record]:
         """Return all records of a partition."""
 
-    def compacted(self, place: PartitionName) -> Sequence[Record]:
+    def read_compacted(self, place: PartitionName) -> Sequence[Record]:
         """Return the latest record of each key."""
 
     def write(self, outputs: Outputs) -> None:
@@ -52,9 +52,9 @@ class Task:
         self._logs = logs
         self._at: dict[str, int] = {}
         for topic in processor.lookup_topics:
-            processor.restore(logs.compacted((topic, partition)))
+            processor.restore(logs.read_compacted((topic, partition)))
             self._at[topic] = len(logs.log((topic, partition)))
-        processor.restore(logs.compacted((processor.changelog, partition)))
+        processor.restore(logs.read_compacted((processor.changelog, partition)))
         self._at |= processor.end_restore()
 
     def step(self) -> bool:
@@ -244,24 +244,24 @@ class MemoryInstallation:
             ).digest(16),
             retire_after_ms=self._retire_after_ms,
         )
-        self._budget.restore(self.compacted((topics.ledger, 0)))
+        self._budget.restore(self.read_compacted((topics.ledger, 0)))
         self._budget.end_restore()
         self._feeds = Feeds(topics, self)
 
     def _restore_worker(self, partition: int) -> QueryProcessor:
         topics = self.topics
         worker = QueryProcessor(topics, partition, self._key, self._tables, self._limits)
-        worker.restore(self.compacted((topics.control, partition)))
-        worker.restore(self.compacted((topics.state, partition)))
+        worker.restore(self.read_compacted((topics.control, partition)))
+        worker.restore(self.read_compacted((topics.state, partition)))
         worker.end_restore()
         self._positions[topics.control, partition] = len(self._logs.get((topics.control, partition), ()))
         return worker
 
-    def compacted(self, place: PartitionName) -> list[Record]:
+    def read_compacted(self, place: PartitionName) -> list[Record]:
         """Return the latest record of each key of a partition.
 
         Examples:
-            >>> len(client.compacted((client.topics.ledger, 0))) <= len(client.log((client.topics.ledger, 0)))
+            >>> len(client.read_compacted((client.topics.ledger, 0))) <= len(client.log((client.topics.ledger, 0)))
             True
         """
         latest = {record.key: record for record in self._logs.get(place, ())}

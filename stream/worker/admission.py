@@ -24,7 +24,7 @@ from stream.processing.dead_letters import Rejection, UnreadableValue
 from stream.processing.protocol import Batch, RecordLike
 from stream.processing.record_columns import RecordColumns, select_records
 from stream.processing.topic_names import Topics, partition_of
-from stream.worker.fair_shares import Shares, Workload
+from stream.worker.fair_shares import Shares, WorkEstimator
 from stream.worker.families import Families
 from stream.worker.families.family import AdmittedQuestion, Context, TableReleasedError
 from stream.worker.families.sparse_vector_family import QuestionRows, Row
@@ -179,7 +179,7 @@ class Admission:
         self._context = context
         self._families = families
         self.shares = shares
-        self._workload = Workload(context)
+        self._work_estimator = WorkEstimator(context)
 
     def read(self, records: Sequence[RecordLike], budget: float = math.inf) -> QueryBatch:
         """Read records until their work reaches ``budget``."""
@@ -262,7 +262,7 @@ class Admission:
 
     def _admit_work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
         """Return a question's work in its batch, and add its work to its stream's share; Rejection above the limit."""
-        work = self._workload.estimate(slot, query)
+        work = self._work_estimator.estimate(slot, query)
         # A feed asks about a window only once, so its question must not be refused as busy.
         if not self._context.streams.sorts[slot] & STANDING_SORT:
             shares.admit(slot, work.share, timestamp)

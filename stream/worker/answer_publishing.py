@@ -68,7 +68,7 @@ class ReplyPublisher:
         streams, columns, slot = self._streams, self._streams.columns, one.slot
         if reply.refusal is not None:
             # The question is valid, so no dead letter is written.
-            return self._encoded(one, "rejected", reason=reply.refusal.reason, price=reply.price)
+            return self._encode_answer(one, "rejected", reason=reply.refusal.reason, price=reply.price)
         index = int(columns.answered[slot])
         columns.answered[slot], columns.last_offset[slot] = index + 1, one.offset
         if one.window_and_group is not None:
@@ -110,14 +110,14 @@ class ReplyPublisher:
     def _encode_halted(self, one: AdmittedQuestion) -> Message:
         streams, slot = self._streams, one.slot
         totals = {"spent": streams.spent(slot), "tops_left": streams.shown_answers_left(slot)}
-        return self._encoded(one, "halted", reason=streams.reason(slot), **totals)
+        return self._encode_answer(one, "halted", reason=streams.reason(slot), **totals)
 
     def encode_retired(self, query: Any, answer: HaltedAnswer) -> Message:
         """Encode the answer to a question of a retired stream."""
         fields = {"window": query.window, "group": query.group, **answer._asdict()}
         return (query.stream.encode(), encode(WireAnswer(query.id, query.stream, "halted", **fields)), ())
 
-    def _encoded(self, one: AdmittedQuestion, outcome: str, **fields: Any) -> Message:
+    def _encode_answer(self, one: AdmittedQuestion, outcome: str, **fields: Any) -> Message:
         window, group = (one.window_and_group or (None, None))[:2]
         name = self._streams.names[one.slot]
         answer = WireAnswer(one.id, name, outcome, window=window, group=group, **fields)

@@ -130,7 +130,7 @@ class _TableFacts:
         return any(_number.search(name) for name, _ in self.attribute_sizes)
 
 
-class Workload:
+class WorkEstimator:
     """Estimates the work of questions from public facts."""
 
     def __init__(self, context: Context) -> None:
@@ -324,7 +324,7 @@ class Limits(NamedTuple):
     """Work that is served per millisecond of the partition's clock."""
 
     @classmethod
-    def of(cls, outstanding: float, rate: float) -> Self:
+    def from_seconds(cls, outstanding: float, rate: float) -> Self:
         """Convert seconds of outstanding work, and seconds of work that are served per second."""
         return cls(round(outstanding * SECOND), max(1, round(rate * SECOND / _MILLISECONDS)))
 

@@ -186,8 +186,8 @@ class HostedStreams:
     def host(self, definitions: Sequence[StreamDefinition]) -> list[int]:
         """Add or update streams and return their slots; a new incarnation starts from zero.
 
-        The incarnation is that of the stream's last definition. Among the definitions of this incarnation, the
-        one with the most extensions counts, because extensions are never withdrawn.
+        A stream has the incarnation of its last definition. Among the definitions of this incarnation, the one
+        with the most extensions counts, because extensions are never withdrawn.
         """
         slots: list[int] = []
         new: dict[int, StreamDefinition] = {}
@@ -324,7 +324,7 @@ class HostedStreams:
         return np.flatnonzero(self.columns.start_number[: len(self)])
 
     def names_of(self, gathered: StreamColumns) -> Spans:
-        """Return the names of the streams that these figures are about."""
+        """Return the names of the streams whose columns were gathered."""
         return Spans(self.texts.texts.spans.data, gathered.name_at, gathered.name_size)
 
     def barrier_of_round(self, slot: int, tops: int) -> int:

@@ -36,7 +36,7 @@ def _table_key(terms: StreamTerms) -> _TableKey:
 
 
 class _SharedCancellation(Event):
-    """Is set if all sessions that wait for a table have ended."""
+    """An event that is set if all sessions that wait for a table have ended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class TableLoads:
         self._loads: WeakValueDictionary[_TableKey, _Load] = WeakValueDictionary()
 
     def begin(self, source: TableSource, terms: StreamTerms, session: Event) -> _Load:
-        """Begin to load the table of some terms for a session, which is set when it ends."""
+        """Begin to load the table of some terms; the event ``session`` is set when the session ends."""
         key = _table_key(terms)
 
         def load() -> CountedTable:
@@ -92,7 +92,7 @@ class TableLoads:
 
 
 @dataclass
-class _Awaited:
+class _AwaitedLoad:
     """A load, and the terms that wait for it, by index."""
 
     load: _Load
@@ -109,7 +109,7 @@ class PartitionTables:
         self._loads = loads
         self._session = Event()
         self._in_use: dict[int, CountedTable] = {}
-        self._loading: dict[_TableKey, _Awaited] = {}
+        self._loading: dict[_TableKey, _AwaitedLoad] = {}
         self._held: dict[str, tuple[_TableKey, list[RecordLike]]] = {}
         """Control events of refreshed streams, by name, until the new version's table is loaded."""
         self._new_tables: list[CountedTable] = []
@@ -117,7 +117,7 @@ class PartitionTables:
 
     @property
     def has_finished(self) -> bool:
-        """True if ``settle`` has a load to take in, or control events that need not be held any more."""
+        """True if ``take_loaded`` has a load to take in, or control events that need not be held any more."""
         ended = any(awaited.load.future.done() for awaited in self._loading.values())
         return ended or any(key not in self._loading for key, _ in self._held.values())
 
@@ -162,7 +162,7 @@ class PartitionTables:
         """Hold a control event that refreshes an open stream until its table is loaded; return whether it is held.
 
         Later events of the stream are held behind it. An event that ends the stream, or opens another one of
-        its name, is not held, and replaces those that are.
+        its name, is not held, and drops the events that are held.
         """
         streams, name = self._streams, definition.stream
         slot = streams.slots.get(name)
@@ -184,7 +184,7 @@ class PartitionTables:
         self._held[name] = key, [*(held[1] if held else ()), record]
         return True
 
-    def settle(self) -> list[RecordLike]:
+    def take_loaded(self) -> list[RecordLike]:
         """Take in the loads that have ended, and return the control events that were held for them."""
         self._new_tables.clear()
         for key in [key for key, one in self._loading.items() if one.load.future.done()]:
@@ -204,13 +204,13 @@ class PartitionTables:
     def _begin(self, source: TableSource, terms: StreamTerms) -> _TableKey:
         key = _table_key(terms)
         if key not in self._loading:
-            self._loading[key] = _Awaited(self._loads.begin(source, terms, self._session), source, terms)
+            self._loading[key] = _AwaitedLoad(self._loads.begin(source, terms, self._session), source, terms)
         return key
 
     def _finish(self, key: _TableKey) -> None:
         """Use a table that was loaded, or refuse its streams."""
         awaited = self._loading.pop(key)
-        # The index of terms that no stream has any more stands for others.
+        # If no stream has these terms any more, their index may now have other terms.
         indices = [index for index in awaited.indices if _table_key(self._streams.terms[index]) == key]
         match awaited.load.future.exception():
             case None:

@@ -20,7 +20,7 @@ from stream.worker.admission import Admission, AdmittedBatch, QueryBatch
 from stream.worker.answer_headers import with_answer_headers
 from stream.worker.answer_publishing import ColumnPublisher, ReplyPublisher
 from stream.worker.fair_shares import NO_LIMITS, SECOND, Limits, Shares
-from stream.worker.families import families
+from stream.worker.families import create_families
 from stream.worker.families.family import AdmittedQuestion, Context
 from stream.worker.families.sparse_vector_family import QuestionRows, QuestionStreams
 from stream.worker.hosted_streams import HALTED, HostedStreams
@@ -64,13 +64,13 @@ class QueryProcessor:
         context = Context(self.streams, tables, topics.queries, partition, self._tables.await_slots)
         self._reply_publisher = ReplyPublisher(self.streams, self._encoder)
         self._column_publisher = ColumnPublisher(self.streams, self._encoder)
-        self._families = families(context)
+        self._families = create_families(context)
         self._limits_work = limits.outstanding > 0
         self._admission = Admission(topics, context, self._families, Shares(limits))
         self._progress = _WireProgress(0)
         streams, stream_families, admission = self.streams, self._families, self._admission
 
-        # No method: a reference to the processor would keep its memory and files until a full garbage collection.
+        # Not a method: a reference to the processor would keep its memory and files until a full garbage collection.
         def forget_slot(slot: int) -> None:
             stream_families.forget_stream(streams.kinds[slot], slot)
             admission.shares.forget(slot)
@@ -131,7 +131,7 @@ class QueryProcessor:
         return self._tables.has_finished
 
     def cancel_readings(self) -> None:
-        """Cancel the loads of tables, because the partition goes."""
+        """Cancel the loads of tables, because this process gives up the partition."""
         self._tables.cancel()
 
     def prepare(self, records: Sequence[RecordLike]) -> QueryBatch:
@@ -144,7 +144,7 @@ class QueryProcessor:
     def collect_due_outputs(self, now: float) -> Outputs:
         """Take in loaded tables, end streams, and write status records of changed streams once per interval."""
         outputs = (
-            self._apply_events(self._tables.settle(), may_hold=False)
+            self._apply_events(self._tables.take_loaded(), may_hold=False)
             if self._tables.has_finished
             else self._end_streams()
         )

@@ -24,7 +24,7 @@ from schemas import (
 )
 from schemas.answers import HEADER_PREFIX
 from schemas.wire import Codec
-from stream.engine.restore import read_to_end, reader
+from stream.engine.restore import create_reader, read_to_end
 from stream.privacy.composition.costs import (
     EPSILON_UNITS,
     PARTS_PER_CHARGE,
@@ -73,7 +73,7 @@ class Findings:
 
 async def committed(settings: Settings, topic: str, partition: int) -> list[RecordLike]:
     """Return all committed records of a partition."""
-    consumer = reader(settings)
+    consumer = create_reader(settings)
     await consumer.start()
     try:
         batches = [batch async for batch in read_to_end(consumer, TopicPartition(topic, partition), 5000)]
@@ -91,7 +91,7 @@ async def check(
     serial = (topics.requests, topics.charges, topics.ledger, topics.trail)
     places += [(topic, partition) for topic in serial for partition in range(LEDGER_PARTITIONS)]
     logs = {place: await committed(settings, *place) for place in places}
-    limits = Limits.of(settings.work_outstanding, settings.work_rate)
+    limits = Limits.from_seconds(settings.work_outstanding, settings.work_rate)
     tables = TableStore.keyed_by(key)
     return examine(Installation(topics, key, tables, limits=limits, same_version=same_version), logs, asked)
 

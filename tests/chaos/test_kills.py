@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 
 from schemas import OpenStream
 from schemas.sources import HOUR_MS
-from stream.engine.restore import reader
+from stream.engine.restore import create_reader
 from stream.services.processes import Service
 from tests.chaos.load import SENSITIVE_STREAMS, specs
 from tests.chaos.loaded_installation import LoadedInstallation
@@ -209,7 +209,7 @@ async def _suspended_while_granting(
     topics = installation.client.topics
     place = TopicPartition(topics.ledger, 0)
     committed, written = (
-        reader(installation.settings, isolation_level=f"read_{one}") for one in ("committed", "uncommitted")
+        create_reader(installation.settings, isolation_level=f"read_{one}") for one in ("committed", "uncommitted")
     )
     async with committed, written:
         before = (await written.end_offsets([place]))[place]

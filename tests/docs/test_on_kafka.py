@@ -16,7 +16,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import NewTopic
 
 from schemas import EventsSource
-from stream.engine.restore import read_to_end, reader
+from stream.engine.restore import create_reader, read_to_end
 from stream.feeds.event_reader import EventReader
 from stream.kafka.client.broker_connections import admin_client
 from stream.settings import Settings
@@ -99,7 +99,7 @@ async def test_producers_of_live_topics_write_events_that_feeds_accept(settings:
         result = await asyncio.to_thread(follow, [sys.executable, "-c", code], settings)
         assert result.returncode == 0, (block.place, result.stdout)
     origins: list[tuple[int, str]] = []
-    async with reader(settings) as consumer:
+    async with create_reader(settings) as consumer:
         for partition in range(4):
             async for records in read_to_end(consumer, TopicPartition(topic, partition), 100):
                 events = EventReader(source, 4).read([record.value for record in records])

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from stream.engine.restore import reader
+from stream.engine.restore import create_reader
 from stream.kafka.acls import AclRole, create_acls, default_principal, role_access
 from stream.kafka.broker_addresses import Member, choose_ports, free_port
 from stream.kafka.broker_process import HOST, Ports
@@ -276,7 +276,7 @@ class Raw:
 
 async def ends(admin: Settings, topics: Iterable[str], partitions: int) -> dict[TopicPartition, int]:
     """Return each partition's end offset, including uncommitted records and markers."""
-    async with reader(admin, isolation_level="read_uncommitted") as consumer:
+    async with create_reader(admin, isolation_level="read_uncommitted") as consumer:
         found: dict[TopicPartition, int] = await consumer.end_offsets(
             [TopicPartition(topic, number) for topic in topics for number in range(partitions)]
         )

@@ -15,7 +15,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError
 
 from stream.client.kafka_connection import KafkaSender
-from stream.engine.restore import reader
+from stream.engine.restore import create_reader
 from stream.kafka.client.adapter import KAFKA
 from stream.kafka.client.broker_connections import admin_client, connection_options
 from stream.kafka.local_broker import LocalBroker
@@ -150,7 +150,7 @@ async def test_once_they_are_set_right_the_service_begins(
 
 
 async def read(settings: Settings, topic: str) -> None:
-    async with reader(settings) as consumer:
+    async with create_reader(settings) as consumer:
         await consumer.end_offsets([TopicPartition(topic, 0)])
 
 

@@ -34,7 +34,7 @@ from sotto import (
 )
 from stream.client import answer_reader
 from stream.client.answer_history import AnswerLog
-from stream.engine.restore import reader
+from stream.engine.restore import create_reader
 from stream.kafka.client.broker_connections import admin_client, connection_options
 from stream.kafka.client.client_patches import BrokerClient
 from stream.processing.topic_names import partition_of
@@ -201,7 +201,7 @@ async def test_client_passes_batches_of_other_answers_unread(
         read.extend(records)
         return records
 
-    monkeypatch.setattr(answer_reader, "readable", note)
+    monkeypatch.setattr(answer_reader, "select_readable", note)
     waiting = asyncio.create_task(client.ask("ward", value=1.0, id="awaited", timeout=30))
     topic, number = client.topics.answers, partition_of(b"ward", client.topics.partitions)
     async with AIOKafkaProducer(**connection_options(settings)) as producer, asyncio.timeout(30):
@@ -390,7 +390,7 @@ async def test_consumer_closes_its_connection_if_its_start_is_cancelled(settings
     """No cancellation, however early or late in a consumer's start, leaves a connection open."""
     with no_open_connection():
         for step in range(100):
-            consumer = reader(settings)
+            consumer = create_reader(settings)
             starting = asyncio.create_task(consumer.start())
             for _ in range(step // 4):
                 await asyncio.sleep(0.0003)

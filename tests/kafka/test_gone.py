@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaError
 
-from stream.engine.restore import reader
+from stream.engine.restore import create_reader
 from stream.kafka.client.client_patches import MAX_EMPTY_FETCHES, MAX_METADATA_REQUESTS, KafkaProducer
 from stream.kafka.topic_creation import create_topics, delete_topics
 from stream.processing.topic_names import Topics
@@ -33,7 +33,7 @@ async def test_a_topic_that_is_gone_is_asked_for_now_and_then(
         return send(connection, *arguments, **named)
 
     topic = Topics(settings.prefix).answers
-    reading, writing = reader(settings), KafkaProducer(bootstrap_servers=settings.bootstrap)
+    reading, writing = create_reader(settings), KafkaProducer(bootstrap_servers=settings.bootstrap)
     async with reading, writing:
         await writing.send_and_wait(topic, b"before", partition=0)
         reading.assign([TopicPartition(topic, 0)])

@@ -17,7 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.java_programs import java_classpath
 from sotto import AsyncClient
-from stream.engine.restore import read_to_end, reader
+from stream.engine.restore import read_to_end, create_reader
 from stream.kafka.kafka_files import KAFKA_VERSION
 from stream.kafka.kafka_programs import java_launcher
 from stream.settings import Settings
@@ -67,7 +67,7 @@ def running(classpath: str, folder: Path, *arguments: str) -> Iterator[subproces
 
 async def committed(settings: Settings, topic: str, partitions: int) -> list[tuple[str, str]]:
     """Return the committed records of a topic as texts."""
-    consumer = reader(settings)
+    consumer = create_reader(settings)
     await consumer.start()
     try:
         return [

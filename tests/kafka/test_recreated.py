@@ -16,7 +16,7 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 
 from schemas import format_moment
 from sotto import AsyncClient
-from stream.engine.restore import reader
+from stream.engine.restore import create_reader
 from stream.kafka.client.adapter import Consumer
 from stream.kafka.client.broker_connections import admin_client
 from stream.processing.topic_names import partition_of
@@ -127,7 +127,7 @@ def get(address: str) -> str:
 async def test_a_topic_that_was_created_again_has_another_id(settings: Settings, client: AsyncClient) -> None:
     """The id is the one that Kafka's tools show; it changes only when the topic is created again."""
     place = TopicPartition(client.topics.queries, 0)
-    async with reader(settings) as consumer:
+    async with create_reader(settings) as consumer:
         consumer.assign([place])
         first = await consumer.topic_id(place)
         assert len(first) == 22

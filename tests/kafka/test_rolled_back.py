@@ -16,7 +16,7 @@ from aiokafka import TopicPartition
 
 from schemas import RegisterSource
 from sotto import AsyncClient, Refused, Timeout
-from stream.engine.restore import reader
+from stream.engine.restore import create_reader
 from stream.kafka.broker_addresses import free_port
 from stream.kafka.local_broker import LocalBroker
 from stream.kafka.topic_creation import create_topics
@@ -80,7 +80,7 @@ def site(disk: Disk, tmp_path: Path) -> Site:
 async def answers(site: Site) -> int:
     """Return the sum of the answers' end offsets, which grow with every record, committed or not."""
     partitions = [TopicPartition(f"{site.settings.prefix}.answers", number) for number in range(2)]
-    async with reader(site.settings, isolation_level="read_uncommitted") as consumer:
+    async with create_reader(site.settings, isolation_level="read_uncommitted") as consumer:
         return sum((await consumer.end_offsets(partitions)).values())
 
 

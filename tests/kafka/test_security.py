@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from schemas import Answer, Query
 from sotto import AsyncClient, Forbidden, SottoError, Unknown
 from stream.cli.setup_commands import topics_app
-from stream.engine.restore import read_to_end, reader
+from stream.engine.restore import read_to_end, create_reader
 from stream.kafka.acls import AclEntry, AclRole, Operation, Resource, create_acls, role_access
 from stream.kafka.broker_addresses import free_port
 from stream.kafka.client.broker_connections import SecurityError, admin_client, connection_options
@@ -207,7 +207,7 @@ async def test_a_forged_control_event_is_refused_by_the_broker(installation: Ins
         await operator.open({**SPEC, "source": "bait", "stream": "bait"})
     topics = Topics(LIVE, PARTITIONS)
     partition = partition_of(b"bait", PARTITIONS)
-    async with reader(installation.admin) as consumer:
+    async with create_reader(installation.admin) as consumer:
         source = TopicPartition(topics.control, partition)
         records = [record async for batch in read_to_end(consumer, source, 1000) for record in batch]
     forged = json.loads(next(record.value for record in records if record.key == b"bait"))

@@ -10,7 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaConnectionError, KafkaError, ProducerFenced
 
-from stream.engine.restore import read_to_end, reader
+from stream.engine.restore import create_reader, read_to_end
 from stream.kafka.client import transactional_producer
 from stream.kafka.client.adapter import KAFKA
 from stream.kafka.client.broker_connections import connection_options
@@ -54,7 +54,7 @@ def batches(producer: TransactionalProducer, *values: bytes) -> list[Any]:
 
 async def committed(settings: Settings, *places: TopicPartition) -> list[list[bytes | None]]:
     """Return the records in some partitions that a reader of committed records sees."""
-    async with reader(settings) as consumer:
+    async with create_reader(settings) as consumer:
         return [[r.value async for some in read_to_end(consumer, place, 100) for r in some] for place in places]
 
 

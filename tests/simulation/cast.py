@@ -22,7 +22,7 @@ PARTITIONS = 2
 PLAIN_STREAMS = 2
 CASTS = 4
 """The number of schedules among which the mechanisms are divided, for speed; every schedule has plain sparse vectors."""
-LIMITS = Limits.of(0.006, 0.002)
+LIMITS = Limits.from_seconds(0.006, 0.002)
 """Limits that accept about ten questions that cost work at once, and a few more in each second."""
 EDGE = 5.0
 """Seconds into a schedule at which the budgets that renew begin a new period, in the middle of the load."""

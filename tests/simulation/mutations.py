@@ -179,21 +179,21 @@ def restore_reads_uncommitted() -> Iterator[None]:
     """The changelog is read with the records of open and aborted transactions."""
 
     def dirty(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
-        return restore.reader(settings, clients, **{**overrides, "isolation_level": "read_uncommitted"})
+        return restore.create_reader(settings, clients, **{**overrides, "isolation_level": "read_uncommitted"})
 
-    with patch.object(session, "reader", dirty):
+    with patch.object(session, "create_reader", dirty):
         yield
 
 
 @contextmanager
 def warm_copies_read_uncommitted() -> Iterator[None]:
     """Standby copies apply records that may still be aborted."""
-    reader = restore.reader
+    reader = restore.create_reader
 
     def dirty(settings: Settings, clients: Clients = KAFKA, **overrides: Any) -> Any:
         return reader(settings, clients, **{**overrides, "isolation_level": "read_uncommitted"})
 
-    with patch.object(restore, "reader", dirty):
+    with patch.object(restore, "create_reader", dirty):
         yield
 
 
@@ -316,13 +316,13 @@ def requests_overtaken() -> Iterator[None]:
 @contextmanager
 def refreshes_forgotten() -> Iterator[None]:
     """A worker forgets the control events that it has held until a table was loaded."""
-    settle = PartitionTables.settle
+    settle = PartitionTables.take_loaded
 
     def forgetful(self: PartitionTables) -> list[RecordLike]:
         settle(self)
         return []
 
-    with patch.object(PartitionTables, "settle", forgetful):
+    with patch.object(PartitionTables, "take_loaded", forgetful):
         yield
 
 

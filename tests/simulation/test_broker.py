@@ -10,7 +10,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import ProducerFenced
 
-from stream.engine.restore import read_to_end, reader
+from stream.engine.restore import create_reader, read_to_end
 from stream.engine.writer import Writer
 from stream.kafka.client.adapter import KAFKA, Clients
 from stream.processing.protocol import Outputs
@@ -28,8 +28,11 @@ async def observe(settings: Settings, clients: Clients) -> dict[str, Any]:
     topics = Topics(settings.prefix, settings.partitions)
     place, source = TopicPartition(topics.state, 0), TopicPartition(topics.queries, 0)
     group = f"{settings.prefix}-observed"
-    committed, dirty = reader(settings, clients), reader(settings, clients, isolation_level="read_uncommitted")
-    member = reader(settings, clients, group_id=group, session_timeout_ms=6000, heartbeat_interval_ms=1000)
+    committed, dirty = (
+        create_reader(settings, clients),
+        create_reader(settings, clients, isolation_level="read_uncommitted"),
+    )
+    member = create_reader(settings, clients, group_id=group, session_timeout_ms=6000, heartbeat_interval_ms=1000)
     seen: dict[str, Any] = {}
 
     async def note(moment: str) -> None:

@@ -68,7 +68,7 @@ async def _catching_up(world: LiveWorld) -> tuple[list[int], dict[str, float]]:
     while max(seen) == 0 or seen[-1]:
         await asyncio.sleep(0.01)
         engine = service._engines.get(SOURCE.source)
-        seen.append(engine.unread() if engine is not None else 0)
+        seen.append(engine.count_unread() if engine is not None else 0)
     await asyncio.sleep(10.0)
     registry = service._health.metrics.registry
     names = ("sotto_feed_lag_events", "sotto_feed_lag_seconds")

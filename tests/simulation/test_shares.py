@@ -16,7 +16,7 @@ from aiokafka import TopicPartition
 from schemas import HaltStream
 from stream.processing.topic_names import partition_of
 from stream.worker import worker_processor as queries
-from stream.worker.fair_shares import NO_LIMITS, SECOND, Work, Workload
+from stream.worker.fair_shares import NO_LIMITS, SECOND, Work, WorkEstimator
 from tests.chaos.load import event, question
 from tests.simulation.cast import LIMITS, PARTITIONS
 from tests.simulation.world import Service, World, perform
@@ -64,14 +64,14 @@ def _outcomes(world: World, stream: str) -> list[str]:
 def _works() -> Iterator[list[int]]:
     """Yield a list that gets the work of each examined question."""
     found: list[int] = []
-    estimate = Workload.estimate
+    estimate = WorkEstimator.estimate
 
-    def recorded(self: Workload, slot: int, query: Any) -> Work:
+    def recorded(self: WorkEstimator, slot: int, query: Any) -> Work:
         work = estimate(self, slot, query)
         found.append(work.batch)
         return work
 
-    with patch.object(Workload, "estimate", recorded):
+    with patch.object(WorkEstimator, "estimate", recorded):
         yield found
 
 

@@ -102,7 +102,7 @@ def _recording(document: dict[str, Any], one: dict[str, Any]) -> Recording:
         topics=Topics(document["prefix"], document["partitions"]),
         key=NoiseKey(bytes.fromhex(document["key"])),
         rows=document["rows"],
-        limits=Limits.of(*document["work"]),
+        limits=Limits.from_seconds(*document["work"]),
         asked=one["asked"],
         names=one["topics"],
         logs=logs,

@@ -36,7 +36,7 @@ from stream.cli.output import (
 )
 from stream.client.answer_history import AnswerLog
 from stream.client.async_client import AsyncClient
-from stream.engine.restore import readable, reader, require_visible
+from stream.engine.restore import create_reader, require_visible, select_readable
 from stream.errors import SottoError
 from stream.kafka.broker_addresses import local_settings
 from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
@@ -350,7 +350,7 @@ async def _read_refusals(
     topics: Topics, sources_of_topics: SourcesOfTopics, show: Callable[[str, RefusedShare], None]
 ) -> None:
     warnings, sources, looked_up = RefusalWarnings(), {}, -LOOKUP_SECONDS
-    async with reader(local_settings()) as consumer:
+    async with create_reader(local_settings()) as consumer:
         await require_visible(consumer, topics.rejected)
         places = [TopicPartition(topics.rejected, one) for one in range(topics.partitions)]
         consumer.assign(places)
@@ -363,7 +363,7 @@ async def _read_refusals(
                 consumer.seek(place, begin.offset)
         while True:
             for records in (await consumer.getmany(timeout_ms=1000)).values():
-                warnings.add(readable(records))
+                warnings.add(select_readable(records))
             if not warnings.is_due(time.time()):
                 continue
             if time.monotonic() - looked_up >= LOOKUP_SECONDS:

@@ -330,7 +330,7 @@ def _batches(
     read_batches: Callable[[KafkaConnection, str], AsyncGenerator[Sequence[Any], None]],
 ) -> Iterator[Sequence[bytes]]:
     """Yield the trail from Kafka in batches."""
-    with asyncio.Runner() as runner, _connected(runner) as connection:
+    with asyncio.Runner() as runner, _open_connection(runner) as connection:
         batches = read_batches(connection, connection.topics.trail)
         try:
             while (batch := runner.run(next_item(batches))) is not None:
@@ -340,7 +340,7 @@ def _batches(
 
 
 @contextmanager
-def _connected(runner: asyncio.Runner) -> Iterator[KafkaConnection]:
+def _open_connection(runner: asyncio.Runner) -> Iterator[KafkaConnection]:
     with translate_errors():
         connection = KafkaConnection(local_settings())
         runner.run(connection.open())
@@ -354,7 +354,7 @@ def _verify_topics(noted: Iterable[TrailHead], witnesses: WitnessChecks) -> Veri
     """Verify Kafka's topics: read the ledger, then the trail; compare both at the ledger's trail head."""
     from stream.budget.trail_verification import TrailCheck  # noqa: PLC0415  (needs the workers' packages)
 
-    with asyncio.Runner() as runner, _connected(runner) as connection:
+    with asyncio.Runner() as runner, _open_connection(runner) as connection:
         ledger = runner.run(read_ledger_records(connection))
     head = next((one.trail for one in ledger if isinstance(one, LedgerProgress)), None) or EMPTY_TRAIL_HEAD
     check, compared = TrailCheck(noted), None

@@ -236,14 +236,14 @@ class Catalog:
         if opened := _OPEN_TEXT.search(text):
             domain = attributes.get(opened[1])
             values = [str(value) for value in domain.values] if isinstance(domain, Categories) else []
-            return _matching([value.replace("'", "''") + "'" for value in values], opened[2])
+            return _find_completions([value.replace("'", "''") + "'" for value in values], opened[2])
         if after := _AFTER_FROM.search(text):
-            return _matching([*self.sources, *self.streams], after[1])
+            return _find_completions([*self.sources, *self.streams], after[1])
         typed = re.split(r"[\s(,]", text)[-1]
-        return _matching([*attributes, *_KEYWORDS], typed) if typed else []
+        return _find_completions([*attributes, *_KEYWORDS], typed) if typed else []
 
 
-def _matching(words: Iterable[str], typed: str) -> list[tuple[str, int]]:
+def _find_completions(words: Iterable[str], typed: str) -> list[tuple[str, int]]:
     start = typed.casefold()
     return [(word, len(typed)) for word in dict.fromkeys(words) if word.casefold().startswith(start)]
 

@@ -95,12 +95,12 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
 
     @property
     def displaced(self) -> bool:
-        """Whether another process has joined the group under the same instance id."""
+        """True if another process has joined the group under the same instance id."""
         return bool(getattr(self._coordinator, "displaced", False))
 
     @property
     def session_refused(self) -> bool:
-        """Whether the group refuses the session timeout."""
+        """True if the group refuses the session timeout."""
         return bool(getattr(self._coordinator, "session_refused", False))
 
     def skip_batches(self, searched_bytes: Callable[[int], Collection[bytes] | None]) -> None:

@@ -152,14 +152,14 @@ class BoundedBatch:
 
     @property
     def is_current_format(self) -> bool:
-        """Whether the batch has the format that Kafka writes since 0.11."""
+        """True if the batch has the format that Kafka writes since 0.11."""
         return self._raw[_FORMAT_OFFSET] >= 2
 
     @property
     def is_skipped(self) -> bool:
-        """Whether the batch's bytes contain none of the byte strings that the consumer searches."""
+        """True if the batch's bytes contain none of the byte strings that the consumer searches."""
         searched = None if self._fetched.searched_bytes is None else self._fetched.searched_bytes()
-        if searched is None or (found := self.decompressed()) is None:
+        if searched is None or (found := self.decompress()) is None:
             return False
         buffer, bounds = found
         content: Any = buffer.obj
@@ -175,7 +175,7 @@ class BoundedBatch:
         """Kafka's timestamp type: 0 for the writer's time, 1 for the broker's time."""
         return 1 if self._raw[ATTRIBUTES] & APPEND_TIME_FLAG else 0
 
-    def decompressed(self) -> tuple[memoryview, slice] | None:
+    def decompress(self) -> tuple[memoryview, slice] | None:
         """Returns a buffer and the slice with the uncompressed batch; None if it must be read record by record."""
         raw = self._raw
         if not self.is_current_format or not 0 < self.count <= COLUMN_RECORDS:

@@ -319,9 +319,9 @@ class StaticCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is 
     """aiokafka's group coordinator with static membership (``group_instance_id``)."""
 
     displaced = False
-    """Whether another process has joined under the same instance id; this is permanent."""
+    """True if another process has joined under the same instance id; this is permanent."""
     session_refused = False
-    """Whether the group refuses the session timeout; aiokafka raises the error only at the next fetch."""
+    """True if the group refuses the session timeout; aiokafka raises the error only at the next fetch."""
 
     _former_member_id = ""
     _group_instance_id: str | None

@@ -71,7 +71,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
 
     @property
     def is_empty(self) -> bool:
-        """Whether all records have been taken."""
+        """True if all records have been taken."""
         if (
             self._read_records is None
             and self._pending_batch is None
@@ -126,7 +126,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
 
     def _read_columns(self, first: Any, max_records: int) -> RecordColumns | None:
         """Reads a batch and the next ones in its buffer into columns; None if that is impossible."""
-        if not isinstance(first, BoundedBatch) or (found := first.decompressed()) is None:
+        if not isinstance(first, BoundedBatch) or (found := first.decompress()) is None:
             return None
         buffer, bounds = found
         reader = RecordReader(buffer, max(max_records, first.count))
@@ -142,7 +142,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
                 and reader.rows + batch.count <= max_records
                 and batch.timestamp_type == first.timestamp_type
             )
-            if not fits or (found := batch.decompressed()) is None or found[0] is not buffer:
+            if not fits or (found := batch.decompress()) is None or found[0] is not buffer:
                 self._pending_batch = batch
                 break
             if not _read_batch(reader, batch, buffer, found[1]):

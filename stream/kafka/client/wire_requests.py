@@ -182,7 +182,7 @@ def produce(transactional_id: str, timeout_ms: int, batches: Mapping[TopicPartit
             pieces += (between + _pack_int32(partition) + _varint(len(batch) + 1), batch)
             between = _NO_TAGS
         between += _NO_TAGS
-    return Request(PRODUCE, [*pieces, between + _NO_TAGS], _produced)
+    return Request(PRODUCE, [*pieces, between + _NO_TAGS], _parse_produce_response)
 
 
 def commit_offsets(
@@ -305,7 +305,7 @@ def _features(body: bytes) -> Features:
     return Features(versions, found)
 
 
-def _produced(body: bytes) -> Iterable[tuple[TopicPartition, int]]:
+def _parse_produce_response(body: bytes) -> Iterable[tuple[TopicPartition, int]]:
     cursor = FieldReader(body)
     found = []
     for _ in range(cursor.count()):

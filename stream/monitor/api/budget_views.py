@@ -145,7 +145,7 @@ def _accountant_of(tables: MonitorTables, record: AllotmentRecord) -> str:
     return "pure" if known is None else known[0].population.accountant
 
 
-def spending(tables: MonitorTables, query: SpendingQuery) -> Spending:
+def build_spending_view(tables: MonitorTables, query: SpendingQuery) -> Spending:
     """Return the analysts (most streams first) and the costliest streams, both without older periods."""
     found = [
         (entry, grant, spent)

@@ -79,7 +79,7 @@ class Health(ApiModel):
 
 
 class Readiness(ApiModel):
-    """Whether the monitor has read all records that were committed before it started."""
+    """The state of the start: ``ready`` is true if the monitor has read all records from before its start."""
 
     ready: bool
     behind: Annotated[int, Field(description="Number of offsets to read before it is ready.")]

@@ -48,11 +48,11 @@ from stream.monitor.api.budget_models import (
     TrailQuery,
 )
 from stream.monitor.api.budget_views import (
+    build_spending_view,
     list_allotments,
     list_populations,
     list_trail,
     population_detail,
-    spending,
 )
 from stream.monitor.api.forms import (
     Curve,
@@ -235,7 +235,7 @@ def _budget(monitor: Monitor, call: ApiCall) -> BurnDown:
 
 @_add_route("GET", "/api/spending", "Spending by analyst", query=SpendingQuery, live_event="spending")
 def _spending(monitor: Monitor, call: ApiCall) -> Spending:
-    return spending(monitor.tables, call.url_parameters)
+    return build_spending_view(monitor.tables, call.url_parameters)
 
 
 @_add_route("GET", "/api/populations", "Populations with their budgets", live_event="populations")

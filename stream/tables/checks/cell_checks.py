@@ -43,17 +43,17 @@ class ValueCounts:
         self._rows.update(dict(counted.iter_rows()))
         if len(self._rows) > MAX_VALUES:
             self._is_exact = False
-            self._rows = Counter(dict(self._sorted()[: MAX_VALUES // 2]))
+            self._rows = Counter(dict(self._sort_by_rows()[: MAX_VALUES // 2]))
 
     def most_frequent(self) -> tuple[FoundValue, ...]:
         """Return the ``SHOWN_VALUES`` most frequent values."""
-        return tuple(FoundValue(*one) for one in self._sorted()[:SHOWN_VALUES])
+        return tuple(FoundValue(*one) for one in self._sort_by_rows()[:SHOWN_VALUES])
 
     def distinct_count(self) -> int | None:
         """Return the number of distinct values; None if there were too many."""
         return len(self._rows) if self._is_exact else None
 
-    def _sorted(self) -> list[tuple[str, int]]:
+    def _sort_by_rows(self) -> list[tuple[str, int]]:
         return sorted(self._rows.items(), key=lambda one: (-one[1], one[0]))
 
 
@@ -103,7 +103,7 @@ class CellCheck:
             self._make_misfit(what, self._misfits[what]) for what in get_args(What) if what in self._misfits
         )
 
-    def undeclared(self) -> ValueCounts:
+    def undeclared_values(self) -> ValueCounts:
         """Return the undeclared values of categories."""
         return self._misfits["undeclared"].values if "undeclared" in self._misfits else ValueCounts()
 

@@ -76,7 +76,7 @@ class ColumnMatch:
 
     @property
     def usable(self) -> bool:
-        """Whether the file can be read as a table."""
+        """True if the file can be read as a table."""
         return not self.missing and not self.unusable
 
 
@@ -118,7 +118,7 @@ class PersonRows:
 
     @property
     def all_count(self) -> bool:
-        """Whether all rows count: each row has a person, and no person has more rows than the bound."""
+        """True if all rows count: each row has a person, and no person has more rows than the bound."""
         return not self.rows_beyond and not self.rows_without
 
 
@@ -210,7 +210,7 @@ class CheckReport:
 
     @property
     def fits(self) -> bool:
-        """Whether every row counts with its own values or rounded ones, and the view, if any, can read all cells."""
+        """True if every row counts with its own values or rounded ones, and the view, if any, can read all cells."""
         people = self.people is None or self.people.all_count
         unchanged = self.left_out == 0 and all(misfit.fate == "rounded" for misfit in self.misfits)
         readable = self.view is None or not self.view.unreadable

@@ -40,7 +40,7 @@ class TableScan:
     """Names that several columns of one file have."""
 
     has_lines: bool
-    """Whether one of the files is CSV, whose lines may have too many cells."""
+    """True if one of the files is CSV, whose lines may have too many cells."""
 
     @classmethod
     def open(cls, source: TableSource) -> TableScan:

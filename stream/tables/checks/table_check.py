@@ -138,7 +138,7 @@ def _advise_on_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
     values = [one.value for one in misfit.found]
     if isinstance(domain, Categories):
         alike = {_fold(value): value for value in domain.values}
-        pairs = ((value, alike.get(_fold(value))) for value in sorted(check.undeclared()))
+        pairs = ((value, alike.get(_fold(value))) for value in sorted(check.undeclared_values()))
         for value, declared in islice(((one, two) for one, two in pairs if two is not None), _MAX_SPELLING_HINTS):
             if misfit.what == "undeclared":
                 yield f"{name}: {quote_name(value)} is the declared {quote_name(declared)} except for {_describe_difference(value, declared)}; write it in the same way"

@@ -140,7 +140,7 @@ class _CsvText:
             quotes = _find_all(text, _QUOTE)
             self._check_quotes(text, quotes)
             if len(quotes) % 2:
-                raise self._malformed(text, int(quotes[-1]))
+                raise self._build_error(text, int(quotes[-1]))
             yield text
 
     def _read_names(self) -> list[str]:
@@ -178,7 +178,7 @@ class _CsvText:
         if any(b"\r" in part for part in line.split(b'"')[::2]):
             raise UnreadableError("its lines end in CR alone; end them with LF or CR LF")
         if line.count(b'"') % 2:
-            raise self._malformed(header, header.rindex(b'"'))
+            raise self._build_error(header, header.rindex(b'"'))
         self._line += header.count(b"\n")
         try:
             [names] = csv.reader(io.StringIO(self._header, newline=""), strict=True)
@@ -200,9 +200,9 @@ class _CsvText:
         closes &= (signs[behind] != _CR) | (after_behind == behind) | (signs[after_behind] == _LF)
         stray = [*opening[~opens][:1].tolist(), *closing[~closes][:1].tolist()]
         if stray:
-            raise self._malformed(text, min(stray))
+            raise self._build_error(text, min(stray))
 
-    def _malformed(self, text: bytes, place: int) -> UnreadableError:
+    def _build_error(self, text: bytes, place: int) -> UnreadableError:
         for sign, separator_name in SEPARATORS.items():
             if sign in self._header and "," not in self._header:
                 return UnreadableError(

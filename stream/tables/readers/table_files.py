@@ -106,7 +106,7 @@ class PathPattern:
 
     @property
     def is_all_files(self) -> bool:
-        """Whether the path stands for all files of its folder, as the path of a Delta table does."""
+        """True if the path stands for all files of its folder, as the path of a Delta table does."""
         return self.pattern == (_ANY_FOLDERS, "*")
 
     def select(self, listed: Sequence[PathParts]) -> list[PathParts]:

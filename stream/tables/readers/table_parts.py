@@ -60,7 +60,7 @@ class TablePart(Protocol):
 
     @property
     def is_csv(self) -> bool:
-        """Whether the part is a CSV file, whose lines may have more cells than columns.
+        """True if the part is a CSV file, whose lines may have more cells than columns.
 
         The column ``csv_files.EXTRA_CELL_COLUMN`` then has the first extra cell of each line.
         """
@@ -146,7 +146,7 @@ class FilePart:
 
     @property
     def is_csv(self) -> bool:
-        """Whether the file is CSV."""
+        """True if the file is CSV."""
         return isinstance(self.file, CsvFile)
 
     def row_count_from_metadata(self) -> int | None:

@@ -105,7 +105,7 @@ class ReadingLimits:
     """Longest time for reading a table."""
 
     reveals_causes: bool = False
-    """Whether callers get the cause of a failed read; the log always has it."""
+    """True if callers get the cause of a failed read; the log always has it."""
 
     engine: EngineLimits = EngineLimits()  # noqa: RUF009  (its slots are shared by the process)
     """The limits of the databases of engines other than ``memory``."""

@@ -68,7 +68,7 @@ class _ViewParser:
         if select["where"] is not None:
             [inside] = self._text.operands(select["where"], "this")
             term = self._expressions.parse(inside)
-            where = self._expressions.checked(inside, lambda: terms.require_condition(term))
+            where = self._expressions.call_checked(inside, lambda: terms.require_condition(term))
         if unused := self._tables.keys() - {use.name for use in self._uses.values()}:
             raise ViewError(
                 f"tables: the view does not use {quote_names(sorted(unused))}; join it, or leave it out"
@@ -230,8 +230,8 @@ class _ViewParser:
                 self._text.refuse(
                     node, f"no table is called {quote_name(given)}", f"name one of {quote_names(self._uses)}"
                 )
-            return alias, _find_name(written, _declared(self._uses[alias])) or written
-        declared = ((alias, _find_name(written, _declared(use))) for alias, use in self._uses.items())
+            return alias, _find_name(written, _list_declared_columns(self._uses[alias])) or written
+        declared = ((alias, _find_name(written, _list_declared_columns(use))) for alias, use in self._uses.items())
         found = [(alias, name) for alias, name in declared if name is not None]
         if not found and len(self._uses) == 1:
             return next(iter(self._uses)), written
@@ -244,7 +244,7 @@ class _ViewParser:
         return found[0]
 
 
-def _declared(use: TableUse) -> list[str]:
+def _list_declared_columns(use: TableUse) -> list[str]:
     return [*use.table.columns, *(() if use.table.person is None else (use.table.person,))]
 
 

@@ -299,15 +299,15 @@ class ExpressionParser:
         kind = type(node)
         if kind in _PAIRS:
             left, right = map(self.parse, self._text.operands(node, "this", "expression"))
-            return self.checked(node, lambda: _PAIRS[kind](left, right))
+            return self.call_checked(node, lambda: _PAIRS[kind](left, right))
         if kind in _SINGLES:
             [inside] = map(self.parse, self._text.operands(node, "this"))
-            return self.checked(node, lambda: _SINGLES[kind](inside))
+            return self.call_checked(node, lambda: _SINGLES[kind](inside))
         if kind not in self._rules:
             self._text.refuse(node, f"{node.key.upper()} in a view", TERMS_HINT)
-        return self.checked(node, lambda: self._rules[kind](node))
+        return self.call_checked(node, lambda: self._rules[kind](node))
 
-    def checked(self, node: exp.Expr, make: Callable[[], Result]) -> Result:
+    def call_checked(self, node: exp.Expr, make: Callable[[], Result]) -> Result:
         """Return the result of ``make``; its TermError becomes a ViewError with the node's place."""
         try:
             return make()

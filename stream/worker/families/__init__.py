@@ -50,7 +50,7 @@ class Families:
             self.one_by_one[kind].forget_stream(slot)
 
 
-def families(context: Context) -> Families:
+def create_families(context: Context) -> Families:
     """Create the families of a partition."""
     return Families(
         one_by_one={

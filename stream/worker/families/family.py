@@ -310,7 +310,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The streams and tables of a queries partition, with functions that all families use."""
+    """The streams and tables of a worker's partition, with functions that all families use."""
 
     streams: HostedStreams
     tables: TableStore
@@ -331,7 +331,7 @@ class Context:
         """Return a stream's source; TypeError if it is not of this class."""
         return _require_kind(self.streams.terms_at(slot).source, kind)
 
-    def standing(self, slot: int) -> StandingQuery:
+    def standing_query(self, slot: int) -> StandingQuery:
         """Return a stream's standing query; TypeError if it has none."""
         standing = self.streams.terms_at(slot).standing
         if standing is None:

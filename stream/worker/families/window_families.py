@@ -79,7 +79,7 @@ _LIMIT_NAME: Final = b"limit"
 
 @dataclass(frozen=True, slots=True)
 class _Horizon:
-    """A running count's tree and windows: start of the ``first``, ``step`` and ``size``, in ms.
+    """The windows of a running count and their tree; ``first`` (a start), ``step`` and ``size`` are in ms.
 
     ``lower_limit`` is the public lower limit of the counts; None if there is no limit.
     """
@@ -134,7 +134,7 @@ class _Horizons:
     def _build(self, slot: int) -> _Horizon:
         calibration, standing = (
             self._context.calibration(slot, RunningCountCalibration),
-            self._context.standing(slot),
+            self._context.standing_query(slot),
         )
         if standing.begins is None:
             raise TypeError("the first window of a running_count is known")
@@ -300,11 +300,13 @@ class StandingHistogramFamily(PaidFamily):
         calibration, groups = self._context.calibration(slot, AnswersCalibration), self._groups(slot)
         width, spread = (
             calibration.sensitivity_steps,
-            window_movement(self._context.source(slot, EventsSource), self._context.standing(slot), groups).spread,
+            window_movement(
+                self._context.source(slot, EventsSource), self._context.standing_query(slot), groups
+            ).spread,
         )
         laws = (answer_law(calibration, width, spread),) * groups
         alpha, grid = alpha_for(calibration, width, groups, spread), self._streams.terms_at(slot).grid
-        standing, half = self._context.standing(slot), half_width(laws[0])
+        standing, half = self._context.standing_query(slot), half_width(laws[0])
         lower_limit = 0.0 if counts_from_zero(self._streams.terms_at(slot).source, standing) else None
         replies: list[Reply] = []
         for one, noise in zip(questions, self._context.answer_noise(questions, laws), strict=True):
@@ -370,7 +372,7 @@ class WindowQuantilesFamily(PaidFamily):
         if (known := self._questions.get(number)) is None:
             terms, source = self._streams.terms_at(slot), self._context.source(slot, EventsSource)
             together = isinstance(terms.mechanism, Histogram)
-            statistic = window_statistic(source, self._context.standing(slot), together=together)
+            statistic = window_statistic(source, self._context.standing_query(slot), together=together)
             calibration = self._context.calibration(slot, AnswersCalibration)
             known = plan_quantiles(statistic, calibration, source)
             self._questions.put(number, known)

@@ -101,7 +101,7 @@ async def _require_visible(consumer: Ledger, topic: str) -> None:
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     made = Ledger()
-    monkeypatch.setattr(ledger_reader, "reader", lambda *_, **__: made)
+    monkeypatch.setattr(ledger_reader, "create_reader", lambda *_, **__: made)
     monkeypatch.setattr(ledger_reader, "require_visible", _require_visible)
     made.open("first")
     made.open("second")

@@ -49,7 +49,7 @@ class Reader(Nothing):
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Reader:
     reader = Reader()
-    monkeypatch.setattr(kafka_connection, "reader", lambda *_, **__: reader)
+    monkeypatch.setattr(kafka_connection, "create_reader", lambda *_, **__: reader)
     return reader
 
 

@@ -360,10 +360,10 @@ def test_statement_limit_doubles_with_each_retry() -> None:
         raise ValueError
 
     for _ in range(3):
-        with pytest.raises(EngineStatementError, match="SOTTO_ENGINE_SECONDS"), runner.running("long"):
+        with pytest.raises(EngineStatementError, match="SOTTO_ENGINE_SECONDS"), runner.limit_statement("long"):
             fail_when_interrupted()
     assert (runner._extended_seconds.get("long"), runner._extended_seconds.get("other")) == (0.08, None)
-    with runner.running("long"):
+    with runner.limit_statement("long"):
         pass
     assert runner._extended_seconds.get("long") is None
 
@@ -432,10 +432,10 @@ def test_statements_that_wait_for_their_table_hold_no_slots() -> None:
             pass
 
     def wait_for_table() -> None:
-        with slow.running("a statement"):
+        with slow.limit_statement("a statement"):
             pass
 
-    with slow.running("a statement"):
+    with slow.limit_statement("a statement"):
         slow._lock = NoticedLock()  # type: ignore[assignment]
         waiting = threading.Thread(target=wait_for_table)
         waiting.start()

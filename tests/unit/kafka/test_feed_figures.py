@@ -55,7 +55,7 @@ class Serving:
     def processors(self) -> tuple[FeedProcessor, ...]:
         return self._processors
 
-    def unread(self) -> int:
+    def count_unread(self) -> int:
         return 0
 
 

@@ -151,7 +151,7 @@ class Installation:
 
     def restart(self, control: list[Record] | None = None) -> None:
         self.worker = QueryProcessor(self.topics, 0, KEY, table_store())
-        self.worker.restore(self.driver.compacted((self.topics.control, 0)) if control is None else control)
+        self.worker.restore(self.driver.read_compacted((self.topics.control, 0)) if control is None else control)
         self.worker.restore({record.key: record for record in self.state}.values())
         self.worker.end_restore()
         self.followed = len(self.driver.records(self.topics.control))
@@ -255,7 +255,7 @@ def test_definition_after_its_digest_does_not_open_the_stream(restarts: bool) ->
     found.follow()
     late = opened._replace(offset=1_000)
     if restarts:
-        found.restart([*found.driver.compacted((found.topics.control, 0)), late])
+        found.restart([*found.driver.read_compacted((found.topics.control, 0)), late])
     else:
         found.keep(found.worker.apply_lookup_records([late]))
     assert found.ask("one") == halted

@@ -20,7 +20,7 @@ from sotto import Driver
 from stream.processing.dead_letters import Rejection
 from stream.processing.protocol import Outputs, Record
 from stream.settings import Settings
-from stream.worker.fair_shares import NO_LIMITS, PRIVATE_ROWS, SECOND, Limits, Shares, Workload
+from stream.worker.fair_shares import NO_LIMITS, PRIVATE_ROWS, SECOND, Limits, Shares, WorkEstimator
 from stream.worker.families.family import Context
 from stream.worker.worker_processor import MAX_BATCH_WORK, QueryProcessor
 from tests.builders import KEY, PEOPLE, installation, source, stream
@@ -30,9 +30,9 @@ from tests.unit.processors.installation import answers_in, changelog, table_stor
 decode: Any = msgspec.json.Decoder(struct(Query)).decode
 
 CELLS = {f"a{number}": 4 for number in range(10)}
-DEFAULT = Limits.of(Settings().work_outstanding, Settings().work_rate)
+DEFAULT = Limits.from_seconds(Settings().work_outstanding, Settings().work_rate)
 STREAMS = ("greedy", "quiet", "third")
-TIGHT = Limits.of(0.004, 0.002)
+TIGHT = Limits.from_seconds(0.004, 0.002)
 """Limits that accept a few small questions at once, and one or two more in each second."""
 
 
@@ -46,14 +46,14 @@ def taken(shares: Shares, slot: int, work: int, timestamp: int) -> bool:
 
 def test_stream_alone_has_half_of_its_partitions_backlog() -> None:
     """After that it has the rate that the partition serves."""
-    shares = Shares(Limits.of(20.0, 0.5))
+    shares = Shares(Limits.from_seconds(20.0, 0.5))
     assert sum(taken(shares, 0, SECOND, 0) for _ in range(1800)) == 10
     assert sum(taken(shares, 0, SECOND, 10_000) for _ in range(1800)) == 5
     assert sum(taken(shares, 0, SECOND, 3_600_000) for _ in range(1800)) == 10
 
 
 def test_other_streams_have_as_much_room_as_each_greedy_one() -> None:
-    shares = Shares(Limits.of(20.0, 0.5))
+    shares = Shares(Limits.from_seconds(20.0, 0.5))
     had = [sum(taken(shares, slot, SECOND // 10, 0) for _ in range(1800)) for slot in (0, 1, 2)]
     assert had == [100, 50, 25]
     for second in range(1, 200):
@@ -64,13 +64,13 @@ def test_other_streams_have_as_much_room_as_each_greedy_one() -> None:
 
 
 def test_time_that_goes_back_or_stands_still_serves_no_stream() -> None:
-    shares = Shares(Limits.of(20.0, 0.5))
+    shares = Shares(Limits.from_seconds(20.0, 0.5))
     assert sum(taken(shares, 0, SECOND, 60_000) for _ in range(100)) == 10
     assert not any(taken(shares, 0, SECOND, timestamp) for timestamp in (60_000, 0, -1, 59_999))
 
 
 def test_question_larger_than_the_share_runs_alone() -> None:
-    shares = Shares(Limits.of(20.0, 0.5))
+    shares = Shares(Limits.from_seconds(20.0, 0.5))
     assert taken(shares, 0, 100 * SECOND, 0)
     assert not taken(shares, 1, 1, 0)
     assert not taken(shares, 1, 1, 100_000)
@@ -87,7 +87,7 @@ def test_what_is_outstanding_stays_within_bounds_and_survives_a_restore(
     asked: Sequence[tuple[int, int, int]], at: int
 ) -> None:
     """A successor with the restored figures makes the same decisions as its predecessor."""
-    limits, now = Limits.of(5.0, 0.7), 0
+    limits, now = Limits.from_seconds(5.0, 0.7), 0
     shares = Shares(limits)
     for number, (slot, work, pause) in enumerate(asked):
         if number == at:
@@ -180,7 +180,7 @@ def test_refused_predicate_costs_its_stream_the_parsing() -> None:
 
 
 def test_no_limit_means_no_stream_is_busy() -> None:
-    outputs = process_records(worker(Limits.of(0.0, 1.0)), burst(400))
+    outputs = process_records(worker(Limits.from_seconds(0.0, 1.0)), burst(400))
     assert set(outcomes(answers_in(outputs, people().topics))) == {"answer"}
 
 
@@ -230,7 +230,7 @@ def test_batch_is_divided_by_its_work_with_progress_in_each_piece() -> None:
 
 def told(driver: Driver, **asked: Any) -> int:
     (one,) = driver._workers
-    workload = Workload(Context(one.streams, driver._tables, driver.topics.queries, 0))
+    workload = WorkEstimator(Context(one.streams, driver._tables, driver.topics.queries, 0))
     return workload.estimate(0, decode(json.dumps({"id": "q", "stream": "s", **asked}).encode())).share
 
 
@@ -266,7 +266,7 @@ def test_work_in_an_engine_is_that_of_a_larger_table() -> None:
     assert told(over({"kind": "laplace"}, 10, engine="duckdb"), where=long) < SECOND // 20
     assert 100 * told(hidden, where=short) < SECOND * Settings().work_outstanding / 2
     (one,) = hidden._workers
-    workload = Workload(Context(one.streams, hidden._tables, hidden.topics.queries, 0))
+    workload = WorkEstimator(Context(one.streams, hidden._tables, hidden.topics.queries, 0))
     query = decode(json.dumps({"id": "q", "stream": "s", "where": short}).encode())
     assert 100 * workload.estimate(0, query).batch < MAX_BATCH_WORK
 
@@ -330,7 +330,7 @@ def test_slowest_questions_delay_a_neighbor_by_ten_seconds_of_work() -> None:
     one = QueryProcessor(driver.topics, 0, KEY, store, DEFAULT)
     one.restore(driver.records(driver.topics.control))
     one.end_restore()
-    workload = Workload(Context(one.streams, store, driver.topics.queries, 0))
+    workload = WorkEstimator(Context(one.streams, store, driver.topics.queries, 0))
     records = []
     for number in range(1800):
         terms = [

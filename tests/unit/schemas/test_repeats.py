@@ -71,14 +71,14 @@ def with_a_repeat(value: bytes, place: int, spelling: str = "") -> bytes | None:
     def pairs(name: str, inner: str) -> list[str]:
         fields.append(name)
         told = f"{json.dumps(name)}:{inner}"
-        again = f'"{_escaped(name) if spelling else name}":{inner}'
+        again = f'"{_escape_name(name) if spelling else name}":{inner}'
         return [told, again] if len(fields) == place + 1 else [told]
 
     text = write(json.loads(value))
     return text.encode() if len(fields) > place else None
 
 
-def _escaped(name: str) -> str:
+def _escape_name(name: str) -> str:
     return "".join(f"\\u{ord(sign):04x}" for sign in name)
 
 

@@ -22,7 +22,7 @@ def finding(entries: Sequence[bytes], anchored: TrailHead, ledger: TrailHead, st
     check = AnchoredTrail(anchored, ledger)
     for value in entries[start:]:
         check.add_entry(value)
-    return check.finding()
+    return check.describe_difference()
 
 
 def verified(entries: Sequence[bytes], anchored: TrailHead) -> list[str]:
