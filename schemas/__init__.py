@@ -131,9 +131,9 @@ from schemas.sources import (
     TableSource,
     Text,
     ValuesSource,
-    named_at,
-    named_from,
-    registered_as,
+    period_name,
+    registered_name,
+    split_period_name,
 )
 from schemas.streams import (
     MAX_GROUPS,
@@ -214,10 +214,10 @@ __all__ += [
     "Windows",
     "form_of",
     "moment_ms",
-    "named_at",
+    "period_name",
 ]
 __all__ += ["ExactCost", "RetiredAnswer", "RetiredClaim", "RetiredNames", "RetiredStreams", "RetiredTotals"]
-__all__ += ["format_moment", "named_from", "registered_as", "span_ms", "subject_of"]
+__all__ += ["format_moment", "registered_name", "span_ms", "split_period_name", "subject_of"]
 __all__ += [
     "MAX_KEYS",
     "MAX_KEY_BYTES",

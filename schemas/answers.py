@@ -176,7 +176,7 @@ class RejectedHeaders(Event):
     """The reason and the origin of a dead letter; no header contains a private value.
 
     ``code`` is a word of a fixed list; ``message`` names the field and the remedy. If the value was cut,
-    ``length`` and ``digest`` (BLAKE3) are those of the whole value. ``key_length`` and ``header_count`` are
+    ``length`` and ``digest`` (BLAKE3) describe the whole value. ``key_length`` and ``header_count`` are
     set if the key or the headers were cut. ``last_offset`` and ``codec`` are set if a whole batch, which
     begins at ``offset``, was refused without being read.
     """

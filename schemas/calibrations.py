@@ -193,8 +193,8 @@ class RunningCountCalibration(_Calibration):
     nodes, and an answer adds up at most ``nodes`` nodes. The noise is Laplace with the scale
     ``levels`` · ``sensitivity_steps`` / ε or, with ``gaussian``, Gaussian with the deviation ``deviation``.
     Over all windows and ``groups``, one person moves at most ``moved`` nodes of a level, by
-    ``sensitivity_steps`` together, and by ``sensitivity_steps`` / √``spread`` in the ℓ₂ norm. ``alpha`` is
-    that of the answers with the most nodes. ``cutoff`` and ``expected_queries`` are both the number of
+    ``sensitivity_steps`` together, and by ``sensitivity_steps`` / √``spread`` in the ℓ₂ norm. ``alpha``
+    holds for the answers with the most nodes. ``cutoff`` and ``expected_queries`` are both the number of
     answers, one for each window and group.
 
     With private texts as groups, ``epsilon_size`` of ε pays for the test of the texts' size. The test is that

@@ -89,9 +89,9 @@ class Measurement(Event):
 
     A ⊤ uses its part of ε. A question with an ``alpha`` uses ``share`` · 2⁻²⁰ of the ε of a ⊤; without
     ``attributes``, no marginal is measured, and the question's numbers use all of that ε. The noise of a ``sum``
-    fits all values of the attribute or, with ``within``, only the values that the question's predicate admits. The noisy counts are a function of this
-    record, the table and the noise key, and are computed again. The estimate is a function of all
-    measurements, in the order of their ``number`` from 0.
+    fits all values of the attribute or, with ``within``, only the values that the question's predicate admits.
+    The noisy counts are a function of this record, the table and the noise key, and are computed again. The
+    estimate is a function of all measurements, in the order of their ``number`` from 0.
     """
 
     wire_omits_defaults: ClassVar[bool] = True

@@ -86,7 +86,7 @@ class TrailBeginning(TrailEntry):
 
 
 class TrailStanding(TrailEntry):
-    """A source at the start of the trail; ``digest`` is that of its streams' names and identities."""
+    """A source at the start of the trail; ``digest`` is computed from its streams' names and identities."""
 
     kind: Literal["standing"] = "standing"
     source: Identifier

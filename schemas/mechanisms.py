@@ -160,8 +160,8 @@ class Pmw(SparingEvent):
     """Answers from an estimate of the table that fits all measurements so far.
 
     If the estimate is too inaccurate, a ⊤ measures a marginal: the noisy counts of all cells of the question's
-    attributes. There may be any number of ``attributes`` of any size; those of one question have at most 2²⁰
-    cells together.
+    attributes. There may be any number of ``attributes`` of any size; the attributes of one question have at most
+    2²⁰ cells together.
 
     * ``warm_start`` says what the first answer measures: nothing (0), the marginals of all single attributes (1)
       or of all pairs (2), the marginals of single attributes and of the sets of the ``workload`` with the worst

@@ -122,7 +122,7 @@ class Query(Event):
       text's bytes to its count, or null if the texts exceed the plan's limit.
 
     Private fields (the trusted numbers and the category) never cause a refusal. Numbers are read as exact decimals,
-    and a value is rounded to its feed's grid in exact arithmetic. ``threshold`` is public and replaces the stream's
+    and a value is rounded to its source's grid in exact arithmetic. ``threshold`` is public and replaces the stream's
     threshold for this query.
 
     ``alpha`` is the requested error in the question's unit, and is public; the query is charged the least ε that keeps

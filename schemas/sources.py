@@ -89,7 +89,7 @@ class _Source(SparingEvent):
 
 
 class ValuesSource(_Source):
-    """A trusted feed: each query event carries its private value.
+    """A source of trusted values: each query event carries its private value.
 
     ``sensitivity`` is the most by which one person moves any value. Before noise is added, values are clamped to the
     range from ``minimum`` to ``maximum`` and rounded to multiples of ``grid``. A missing limit is ∓10¹⁵ or, if that
@@ -113,7 +113,7 @@ class ValuesSource(_Source):
 
 
 class RecordsSource(_Source):
-    """A feed of people's records: each query event carries one person's category.
+    """A source of people's records: each query event carries one person's category.
 
     One person sends at most ``contributions`` events to any one stream. Each record is randomized by itself (local
     privacy), and neighbors differ in the records that one person sends.
@@ -249,7 +249,7 @@ class EventsSource(_Source):
     * At most ``contribution`` events of each person count in one window of one stream, the earliest first.
       ``total`` bounds a person's events in all windows of a ``running_count`` stream, or of one period of it.
     * The ``unit`` of privacy is all events of a ``person``, or a person's events in one ``period``. Each period has
-      a separate budget: Sotto opens an account of it, which names its source (``period_of``) and its start
+      a separate budget: Sotto opens an account for it, which names its source (``period_of``) and its start
       (``starts``).
     * The ``clock`` closes windows. It is the broker's timestamps or, for replayed events, marks in the topic. An
       event's time never moves the clock. Events more than ``ahead`` of the clock are refused. A silent partition
@@ -305,7 +305,7 @@ class EventsSource(_Source):
     def _require_period(self) -> None:
         if self.period is None or self.period_of is None or self.starts is None:
             raise ValueError("period_of, starts: are set by Sotto when it begins a period; leave them out")
-        if self.source != named_at(self.period_of, moment_ms(self.starts)):
+        if self.source != period_name(self.period_of, moment_ms(self.starts)):
             raise ValueError("source: is not the name of this period; leave period_of and starts out")
 
     @property
@@ -321,7 +321,7 @@ class EventsSource(_Source):
     def account_of_period(self, start: int) -> EventsSource:
         """Return the account of the period that starts at a timestamp."""
         changed = {
-            "source": named_at(self.source, start),
+            "source": period_name(self.source, start),
             "period_of": self.source,
             "starts": format_moment(start),
         }
@@ -344,7 +344,7 @@ MAX_PARENT_NAME = 96
 """Longest name of a source or stream with periods; each period's name has the period's start after it."""
 
 
-def named_at(name: str, start: int) -> str:
+def period_name(name: str, start: int) -> str:
     """Return the name of a source or stream in the period that starts at a timestamp."""
     return f"{name}@{format_moment(start)}"
 
@@ -352,7 +352,7 @@ def named_at(name: str, start: int) -> str:
 _PERIOD_NAME: Final = re.compile(r"(.+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
 
 
-def named_from(name: str) -> tuple[str, str] | None:
+def split_period_name(name: str) -> tuple[str, str] | None:
     """Split the name of a period's source or stream into parent name and start; None for other names.
 
     Such names are reserved, because Sotto opens periods automatically.
@@ -361,9 +361,9 @@ def named_from(name: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], found[2])
 
 
-def registered_as(name: str) -> str:
+def registered_name(name: str) -> str:
     """Return the name of a source or stream without its period."""
-    named = named_from(name)
+    named = split_period_name(name)
     return name if named is None else named[0]
 
 

@@ -121,8 +121,8 @@ class StreamSpec(OpeningSpec):
 class StreamIdentity(Event):
     """The unique identity of a stream's opening; the budget service makes it, and it never changes.
 
-    ``digest`` is that of the whole definition at the opening (spec, calibration, source, fingerprint); all noise
-    depends on it. ``key_id`` names the noise key from which the stream's noise is derived.
+    ``digest`` is computed from the whole definition at the opening (spec, calibration, source, fingerprint); all
+    noise depends on it. ``key_id`` names the noise key from which the stream's noise is derived.
     """
 
     incarnation: Incarnation
@@ -204,7 +204,7 @@ class RetiredAnswer(SparingEvent):
 class RetiredStreams(Event):
     """Streams that were retired together; this record replaces their definitions, and none of them opens again.
 
-    The n-th item of ``answer_of`` is the index of the answer that the stream with the n-th of the ``names`` gives. The
+    The stream with the n-th of the ``names`` gives the answer whose index is the n-th item of ``answer_of``. The
     key is `@retired|` with the first digest.
     """
 

@@ -33,9 +33,9 @@ from schemas import (
     ValuesSource,
     format_moment,
     moment_ms,
-    named_at,
-    named_from,
+    period_name,
     span_ms,
+    split_period_name,
 )
 from stream.budget.decision_records import ControlPublisher
 from stream.budget.standing_streams import complete_spec, live_topic_facts, require_texts
@@ -272,7 +272,7 @@ class AccountPeriods:
     def require_unused_name(self, name: str) -> None:
         """Refuse a new source's or stream's name if a name of its future periods is in use."""
         for known in (*self._ledger.accounts, *self._ledger.source_of_stream):
-            if (named := named_from(known)) is not None and named[0] == name:
+            if (named := split_period_name(known)) is not None and named[0] == name:
                 raise RefusedError(
                     f"'{known}' has a name that a period of '{name}' would get; choose another name"
                 )
@@ -316,7 +316,7 @@ class AccountPeriods:
             raise RefusedError(
                 f"source '{request.source}' has no periods; give a source with the unit 'person-period'"
             )
-        name = named_at(source.source, start)
+        name = period_name(source.source, start)
         if name in self._ledger.accounts or self._ledger.retired_names.has("source", name):
             return
         if parent.state == "halted":
@@ -354,7 +354,7 @@ class AccountPeriods:
         if not isinstance(account.source, EventsSource) or not account.source.has_periods:
             return
         for one in self.accounts_of(account.name):
-            name = named_at(stream, _period_start_ms(one))
+            name = period_name(stream, _period_start_ms(one))
             if name in one.grants and ending(one.name, name):
                 self._control_publisher.publish_control(one, one.grants[name], outputs)
 
@@ -362,7 +362,7 @@ class AccountPeriods:
         if model.spec.standing is None:
             raise TypeError("a stream on a live topic must be a standing stream")
         begins = format_moment(max(start, _first_question_ms(model.spec)))
-        name = named_at(model.spec.stream, start)
+        name = period_name(model.spec.stream, start)
         spec = model.spec.model_copy(
             update={
                 "stream": name,

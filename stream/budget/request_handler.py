@@ -25,7 +25,7 @@ from schemas import (
     StreamIdentity,
     StreamSpec,
     TableSource,
-    named_from,
+    split_period_name,
     subject_of,
 )
 from stream.budget.decision_records import ControlPublisher
@@ -215,7 +215,7 @@ class RequestHandler:
 
     def _complete_spec(self, spec: StreamSpec, source: Source) -> StreamSpec:
         """Fill in a specification's defaults; RefusedError for a name or source of a period."""
-        if named_from(spec.stream) is not None:
+        if split_period_name(spec.stream) is not None:
             raise RefusedError(
                 "stream: the name ends like that of a period's stream, with @ and a moment; choose another name"
             )

@@ -28,7 +28,7 @@ from schemas import (
     span_ms,
 )
 from schemas.queries import MAX_CANDIDATES, MAX_VALUE_COUNT
-from schemas.sources import MAX_PARENT_NAME, named_from
+from schemas.sources import MAX_PARENT_NAME, split_period_name
 from stream.budget.plan_facts import quantile_facts
 from stream.formatting import MAX_NAMES_LENGTH, longest_name, values_of
 from stream.privacy.accuracy.source_facts import (
@@ -74,7 +74,7 @@ _COUNT_BYTES: Final = len(f"{MAX_VALUE_COUNT},")
 
 def require_valid_periods(source: Source) -> None:
     """Refuse a source with the name or fields of one period, or with periods it cannot have."""
-    if named_from(source.source) is not None:
+    if split_period_name(source.source) is not None:
         raise RefusedError("source: the name ends like that of a period, with @ and a moment; choose another name")
     if not isinstance(source, EventsSource) or source.period is None:
         return

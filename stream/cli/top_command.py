@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from schemas import Amount, registered_as
+from schemas import Amount, registered_name
 from stream.cli.manage.record_rows import short_start
 from stream.cli.monitor_commands import find_monitor
 from stream.cli.output import CommandError, console, escape_text
@@ -302,7 +302,7 @@ def _name(name: str, period: str | None) -> Text:
     return (
         _escaped_text(name)
         if period is None
-        else Text.assemble(_escaped_text(registered_as(name)), (f" {short_start(period)}", "bright_black"))
+        else Text.assemble(_escaped_text(registered_name(name)), (f" {short_start(period)}", "bright_black"))
     )
 
 

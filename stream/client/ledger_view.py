@@ -18,7 +18,7 @@ from schemas import (
     PopulationRecord,
     SourceRecord,
     ledger_codec,
-    registered_as,
+    registered_name,
 )
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
 from stream.errors import Invalid, Unknown, Unreachable
@@ -148,7 +148,7 @@ class LedgerView:
         bounds = (first + b"|" + behind, first + _AFTER, first + b"@", first + b"A")
         for stream, key in self._read(f"SELECT stream, key FROM record {condition}", *bounds):  # noqa: S608  (constants)
             account = key.split(b"|")[1].decode()
-            if stream > behind and source in {account, registered_as(account)}:
+            if stream > behind and source in {account, registered_name(account)}:
                 yield stream
 
     def records_of(self, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:

@@ -40,7 +40,7 @@ _PREFIX: Final = b"piece|"
 
 
 class _PeopleSection(msgspec.Struct, array_like=True, gc=False):
-    """For each of some people: the counts in one window under the conditions of some tallies."""
+    """The counts of some people in one window, under the conditions of some tallies."""
 
     tallies: list[int]
     start: int
@@ -49,7 +49,7 @@ class _PeopleSection(msgspec.Struct, array_like=True, gc=False):
 
 
 class _TotalsSection(msgspec.Struct, array_like=True, gc=False):
-    """For each of some people: the count in one tally, over all windows or over the windows of a period."""
+    """The counts of some people in one tally, over all windows or over the windows of a period."""
 
     tally: int
     period: int
@@ -58,7 +58,7 @@ class _TotalsSection(msgspec.Struct, array_like=True, gc=False):
 
 
 class _CellsSection(msgspec.Struct, array_like=True, gc=False):
-    """For each of some cells of a tally: its value; ``window_indices`` has its window's index in ``windows``.
+    """The values of some cells of a tally; ``window_indices`` has the index in ``windows`` of each cell's window.
 
     ``count`` is the number of these cells.
     """
@@ -76,7 +76,7 @@ class _CellsSection(msgspec.Struct, array_like=True, gc=False):
 
 
 class _TextsSection(msgspec.Struct, array_like=True, gc=False):
-    """For each of some texts: its count in a tally's window; None if the window's texts are too large."""
+    """The counts of some texts in a tally's window; None if the window's texts are too large."""
 
     tally: int
     by: tuple[str, ...]
@@ -275,7 +275,7 @@ def _apply_people(section: _PeopleSection, number: int, group: TallyGroup) -> No
         return
     counts = unpack_counts(section.counts, group.contribution, len(section.tallies))[:, own]
     tallies = [group.tallies[section.tallies[place]] for place in own]
-    person_counts = group.open(section.start).person_counts
+    person_counts = group.open_window(section.start).person_counts
     person_counts.put(_digests(section.digests), [tally.column for tally in tallies], counts, number)
     for tally in tallies:
         tally.last_counted = max(tally.last_counted, section.start)
@@ -285,7 +285,7 @@ def _apply_cells(section: _CellsSection, number: int, group: TallyGroup, tally: 
     quantity = CountedQuantity(section.by, section.people, section.sum)
     if (cells := tally.cells.get(quantity)) is None:
         return
-    kept = [group.open(start).row if start >= group.first else -1 for start in section.windows]
+    kept = [group.open_window(start).row if start >= group.first else -1 for start in section.windows]
     indices = np.zeros(section.count, dtype=np.int64)
     if section.window_indices:
         indices = _unpack_integers(section.window_indices, section.count)
@@ -301,7 +301,7 @@ def _apply_texts(section: _TextsSection, number: int, group: TallyGroup) -> None
     tally = group.tallies.get(section.tally)
     if tally is None or section.start < group.first or (texts := tally.texts.get(quantity)) is None:
         return
-    texts.put(group.open(section.start).row, section.counts, number)
+    texts.put(group.open_window(section.start).row, section.counts, number)
 
 
 def _digests(value: bytes) -> UInt64Array:

@@ -254,7 +254,9 @@ class StandingStreams:
                     counted.setdefault(tally.number, set()).add(stream.quantity)
         for number, tally in list(self.tallies.items()):
             if number not in needed:
-                next(group for group in self.tally_groups if group.tallies.get(number) is tally).leave(number)
+                next(group for group in self.tally_groups if group.tallies.get(number) is tally).remove_tally(
+                    number
+                )
                 del self.tallies[number]
                 continue
             tally.first = needed[number]
@@ -307,7 +309,7 @@ class StandingStreams:
         if group is None:
             group = TallyGroup(rule, self._source.attributes, self.event_totals)
             self.tally_groups = [*self.tally_groups, group]
-        tally = self.tallies[number] = group.join(number, rule, since, last)
+        tally = self.tallies[number] = group.add_tally(number, rule, since, last)
         return tally
 
     def _counting_rule(self, definition: StandingDefinition, since: int) -> tuple[CountingRule, Any]:

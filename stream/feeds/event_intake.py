@@ -259,7 +259,7 @@ class FirstWindows:
         """First windows in the definitions of counted streams, which a restore adds again."""
 
     def restore(self, kept: Iterable[Any]) -> None:
-        """Add the changelog's windows; ``add_epoch`` adds those of the counted streams."""
+        """Add the changelog's windows; ``add_epoch`` adds the counted streams' windows."""
         self._add_windows((NOT_BEGUN if one.since is None else one.since, one.start) for one in kept)
 
     def add_epoch(self, epoch: tuple[str, int], since: int, start: int, *, is_declared: bool) -> None:

@@ -149,7 +149,7 @@ class RetiredStreamNames:
             return self._digests.find(name_digest("stream", stream)) is not None
 
     def select(self, streams: Iterable[str]) -> set[str]:
-        """Return those of the streams that are retired."""
+        """Return the streams that are retired."""
         with self._lock:
             return find_retired(self._digests, streams)
 

@@ -20,7 +20,7 @@ from schemas import (
     TextTotals,
     format_moment,
     moment_ms,
-    named_at,
+    period_name,
     request_codec,
 )
 from schemas.wire import struct
@@ -357,4 +357,4 @@ def _asked_until(definition: StandingDefinition, reached: int) -> int:
 
 def _period_names(definition: StandingDefinition, start: int) -> tuple[str, str]:
     period = period_of(definition, start)
-    return named_at(definition.source.source, period), named_at(definition.spec.stream, period)
+    return period_name(definition.source.source, period), period_name(definition.spec.stream, period)

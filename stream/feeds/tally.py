@@ -157,7 +157,7 @@ class Tally:
     cells: dict[CountedQuantity, CellCounts] = field(default_factory=dict)
     texts: dict[CountedQuantity, TextTally] = field(default_factory=dict)
     lifetime_counts: dict[int, PersonCounts] = field(default_factory=dict)
-    """Counts of each person over all windows, or over those of a period, if they are bounded."""
+    """Counts of each person over all windows, or over a period's windows, if they are bounded."""
 
     @property
     def column_bit(self) -> int:

@@ -88,7 +88,7 @@ class TallyGroup:
         )
         return alike and len(self.tallies) < COLUMNS
 
-    def join(self, number: int, rule: CountingRule, since: int, last_window_start: int) -> Tally:
+    def add_tally(self, number: int, rule: CountingRule, since: int, last_window_start: int) -> Tally:
         """Add a tally for another condition, in an empty column."""
         used = {tally.column for tally in self.tallies.values()}
         column = next(column for column in range(COLUMNS) if column not in used)
@@ -101,7 +101,7 @@ class TallyGroup:
         )
         return tally
 
-    def leave(self, number: int) -> None:
+    def remove_tally(self, number: int) -> None:
         """Stop counting for a tally."""
         tally = self.tallies.pop(number)
         for window in self.windows.values():
@@ -163,7 +163,7 @@ class TallyGroup:
             rows, column_masks = rows[kept], column_masks[kept]
         if not len(rows):
             return None
-        window = self.open(start)
+        window = self.open_window(start)
         bounded = self._bound(window, rows, column_masks, step)
         if len(bounded.changed):
             step.changes.people[start] = bounded.changed
@@ -268,7 +268,7 @@ class TallyGroup:
         if len(found.changed):
             step.changes.cells[tally.number, quantity] = found.changed
 
-    def open(self, start: int) -> OpenWindow:
+    def open_window(self, start: int) -> OpenWindow:
         """Return the open window that begins at ``start``; open it if necessary."""
         window = self.windows.get(start)
         if window is None:

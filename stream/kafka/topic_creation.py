@@ -245,7 +245,7 @@ class Inspection:
 
 
 async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Inspection:
-    """Compares the topics, or those of a role, with their layout.
+    """Compares all topics, or the topics of a role, with their layout.
 
     Raises:
         TopicsError: as for `read_topics`.

@@ -216,7 +216,7 @@ class RecordWriter:
     """
 
     def __init__(self, room: int, max_records: int, largest: int, header: int) -> None:
-        """Set the limits; ``largest`` is the size of the largest record, and ``header`` that of the batch's header."""
+        """Set the limits; ``largest`` is the size of the largest record, ``header`` the size of the batch's header."""
         self.count = 0
         self._header = header
         self._room = room

@@ -25,7 +25,7 @@ from zlib import (
     decompressobj,
 )
 
-from schemas import AllotmentRecord, Amount, MemberStatus, Period, PopulationRecord, StreamState, named_from
+from schemas import AllotmentRecord, Amount, MemberStatus, Period, PopulationRecord, StreamState, split_period_name
 from stream.monitor.record_shapes import PositionShape, SharedGrant, SourceRecordShape, decode_record
 from stream.privacy.composition.costs import ordinary_charges_left, to_amount, total_budget
 from stream.privacy.ledger.accounts import AllottedTerms
@@ -230,8 +230,8 @@ class StreamEntry:
     def is_of_period(self) -> bool:
         """True if the stream belongs to a period: its name and its source's name end in the same period start."""
         named, source_period = (
-            named_from(self.name),
-            None if self.grant is None else named_from(self.grant.source),
+            split_period_name(self.name),
+            None if self.grant is None else split_period_name(self.grant.source),
         )
         return named is not None and source_period is not None and named[1] == source_period[1]
 
@@ -306,7 +306,7 @@ class PeriodsByName:
 
     def add(self, name: str, *, period: bool = True) -> None:
         """Add a name. ``NAME@START`` adds a period to NAME, unless ``period`` is False."""
-        named = named_from(name) if period else None
+        named = split_period_name(name) if period else None
         if named is None:
             self._starts.setdefault(name, _NO_PERIODS)
             return
@@ -319,7 +319,7 @@ class PeriodsByName:
 
     def remove(self, name: str, *, period: bool = True) -> None:
         """Remove a name without periods, or a period of a name."""
-        named = named_from(name) if period else None
+        named = split_period_name(name) if period else None
         if named is None:
             if not self._starts.get(name):
                 self._starts.pop(name, None)

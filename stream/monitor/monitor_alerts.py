@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
-from schemas import Answer, answer_codec, registered_as
+from schemas import Answer, answer_codec, registered_name
 from schemas.wire import MalformedEventError
 from stream.diagnostics import get_logger
 from stream.engine.restore import create_reader, require_visible, select_readable
@@ -78,7 +78,7 @@ class Alerts:
 
     def _may_end(self, stream: str) -> bool:
         """Return True if a ``below`` answer of a stream may end a firing alert."""
-        registered = registered_as(stream)
+        registered = registered_name(stream)
         return registered != stream or self._firing.has_alarm(stream)
 
     def mark_changed(self) -> None:
@@ -134,7 +134,7 @@ class Alerts:
 
     def _source(self, stream: str) -> str | None:
         entry = self._entry(stream)
-        return None if entry is None or entry.grant is None else registered_as(entry.grant.source)
+        return None if entry is None or entry.grant is None else registered_name(entry.grant.source)
 
     def _may_fire(self, stream: str, *, known: bool) -> bool:
         """Return True unless a stream has ended for good."""

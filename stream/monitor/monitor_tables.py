@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from schemas import MemberStatus, PartitionStatus, StreamState, named_from, registered_as
+from schemas import MemberStatus, PartitionStatus, StreamState, registered_name, split_period_name
 from stream.monitor.api.service_models import Restore
 from stream.monitor.budget_history import TrailState
 from stream.monitor.entries import (
@@ -128,7 +128,7 @@ class MonitorTables:
 
         Of a source with periods, the streams of the latest period are yielded.
         """
-        named = None if source is None else named_from(source)
+        named = None if source is None else split_period_name(source)
         periods = self.stream_periods
         for name in (
             (periods.latest_name(name) or name for name in periods)
@@ -139,7 +139,7 @@ class MonitorTables:
             if entry is None or entry.grant is None:
                 continue
             source_name = entry.grant.source
-            if source in {None, source_name, registered_as(source_name) if entry.is_of_period else source_name}:
+            if source in {None, source_name, registered_name(source_name) if entry.is_of_period else source_name}:
                 yield entry
 
     def position(self, topic: str, partition: int) -> int:

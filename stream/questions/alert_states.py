@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
-from schemas import Answer, named_from, registered_as
+from schemas import Answer, registered_name, split_period_name
 from schemas.windows import moment_ms
 from stream.formatting import format_error_bound, format_estimate
 
@@ -88,7 +88,7 @@ def matches_patterns(name: str, patterns: tuple[str, ...]) -> bool:
 
     The stream of a period also matches by the name of its model, so that all periods of a model match.
     """
-    names = {name, registered_as(name)}
+    names = {name, registered_name(name)}
     return not patterns or any(fnmatchcase(one, pattern) for pattern in patterns for one in names)
 
 
@@ -197,7 +197,7 @@ class AlertRuns:
 
     def add_answer(self, key: AlertKey, answer: Answer, time: float) -> bool:
         """Add an answer ``above`` or ``below``; return False if it precedes a known answer ``below``."""
-        named = named_from(answer.stream)
+        named = split_period_name(answer.stream)
         starts = "" if named is None else named[1].removesuffix("Z")
         state = self._states.setdefault(key, _KeyState())
         self._states.move_to_end(key)
@@ -291,7 +291,7 @@ class AlarmTable:
         if answer.outcome not in {"above", "below"}:
             return None
         answer_key = alert_key_of(answer)
-        key = answer_key._replace(stream=registered_as(answer_key.stream)) if self._over_periods else answer_key
+        key = answer_key._replace(stream=registered_name(answer_key.stream)) if self._over_periods else answer_key
         held = self.alarms.get(key)
         alarm = None if held is None or held.resolved is not None else held
         if key == answer_key:

@@ -188,7 +188,7 @@ def _list_leaves(predicate: Predicate) -> Iterator[Codes]:
 def _widen(attributes: Mapping[str, Domain]) -> dict[str, tuple[Domain, int]]:
     """Return each clamped attribute's domain with added cells beyond both ends.
 
-    The number is that of the cells that are added before the first value.
+    Also return the number of cells that are added before the first value.
     """
     wider = {}
     for name, domain in attributes.items():

@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from schemas import EventsSource, Source, StandingQuery, StreamSpec, StreamState, registered_as
+from schemas import EventsSource, Source, StandingQuery, StreamSpec, StreamState, registered_name
 from schemas.windows import format_moment, moment_ms, span_ms
 from schemas.wire import DECODE_ERRORS
 from stream.caches import ENTRY_BYTES, BoundedCache
@@ -180,7 +180,7 @@ class Watch:
 
     def wants(self, source: str, stream: str) -> bool:
         """Return whether a stream is watched."""
-        return self._source in {None, source, registered_as(source)} and matches_patterns(stream, self._patterns)
+        return self._source in {None, source, registered_name(source)} and matches_patterns(stream, self._patterns)
 
     def first_notices(
         self, openings: Iterable[StreamOpening], sources: AbstractSet[str], *, from_beginning: bool
@@ -215,7 +215,7 @@ class Watch:
         if opening.end is None:
             self._ended.pop(opening.stream)
             return []
-        if opening.state == "closed" and registered_as(opening.stream) != opening.stream:
+        if opening.state == "closed" and registered_name(opening.stream) != opening.stream:
             return []
         return self._report_end(opening, opening.end, opening.time)
 

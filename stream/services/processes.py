@@ -174,8 +174,8 @@ class Replicas:
     """Runs ``count`` workers or feeds, each as ``sotto serve ROLE`` with ``arguments``.
 
     The processes get this process's environment without the monitor's tokens, and write to its
-    standard error. The environment of feeds has no noise key, nor has that of workers whose arguments
-    name the key's file.
+    standard error. A feed's environment has no noise key. A worker's environment has none either if the
+    worker's arguments name the key's file.
     Process n has the metrics port ``metrics_port + n`` and keeps its name in the group after a restart.
     No process outlives this one.
 

@@ -537,7 +537,7 @@ def _column_query(column: AnswerColumn, where: str | None) -> dict[str, Any]:
 
 
 def _cell_predicates(name: str, domain: Domain) -> tuple[str, ...]:
-    """Return the predicate of each value or bin; those of the first and last bin have no outer edge."""
+    """Return the predicate of each value or bin; the first and the last bin have no outer edge in it."""
     quoted = '"' + name.replace('"', '""') + '"'
     match domain:
         case Categories(values=values):

@@ -215,7 +215,7 @@ class CodeTable:
     def blocks(
         self, names: Sequence[str], people: tuple[int, int] | None = None
     ) -> Iterator[dict[str, npt.NDArray[Any]]]:
-        """Yield columns in blocks of rows, in any order: of all rows, or of those of a range of people."""
+        """Yield columns in blocks of rows, in any order: of all rows, or of the rows of a range of people."""
         rows = self.expression.filter(self.expression[_REAL] == 1)
         if people is not None:
             person = self._column(PERSON)

@@ -43,7 +43,7 @@ def row_bytes(source: TableSource) -> int:
     """Return the most bytes that a row takes in memory or, if another engine counts it, on disk.
 
     With a person column each row's codes are stored twice: in memory while the rows within the contribution bound are
-    chosen, and on disk in the table of all rows and in that of the counted rows.
+    chosen, and on disk in the tables of all rows and of the counted rows.
     """
     if source.engine == "memory":
         return _memory_row_bytes(source)

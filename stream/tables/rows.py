@@ -314,6 +314,6 @@ def _to_common_type(source: TableSource, column: pl.Series) -> pl.Series:
 
 
 def columns_of(source: TableSource) -> list[str]:
-    """Return the columns that a source needs: those of the attributes, of the texts and of the person."""
+    """Return the columns that a source needs for its attributes, its texts and its person."""
     person = [] if source.person is None else [source.person]
     return list(dict.fromkeys([*map(source.column_of, (*source.attributes, *source.texts)), *person]))

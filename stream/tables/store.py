@@ -352,7 +352,7 @@ def _is_in_database(source: TableSource) -> bool:
 def _people_parts(rows: Rows | StoredRows, key: bytes) -> Iterator[bytes | memoryview]:
     """Yield the people of a table as bytes.
 
-    The people of a table in memory are in the order of its rows; those of stored rows are one hash without an order.
+    The people of a table in memory are in the order of its rows; the people of stored rows are one hash without an order.
     """
     if isinstance(rows, Rows):
         if rows.people is not None:

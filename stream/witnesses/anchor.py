@@ -93,7 +93,7 @@ def next_anchor_time(latest: int) -> int:
 
 
 def newest_generation(anchors: Iterable[Anchor]) -> list[Anchor]:
-    """Return the anchors that bind: those of the newest generation, with the longest trail first."""
+    """Return the anchors that bind, which are the newest generation's; the longest trail comes first."""
     found = list(anchors)
     generation = max((one.generation for one in found), default=0)
     binding = [one for one in found if one.generation == generation]

@@ -201,7 +201,7 @@ class PostgresqlWitness:
             connection.commit()
 
     def read_newest(self, installation: str) -> list[Anchor]:
-        """Return the newest anchors: those of the newest generation first (see ``anchor``)."""
+        """Return the newest anchors; the newest generation comes first (see ``anchor``)."""
         with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute(
                 f"SELECT anchor FROM {self._table} WHERE installation = $1 "  # noqa: S608  (the name is quoted)

@@ -204,7 +204,7 @@ class WorkEstimator:
 
 
 def _assumed_rows(source: TableSource, public_rows: int | None) -> tuple[int, int]:
-    """Return the assumed number of rows, and the number that one question alone scans."""
+    """Return the assumed number of rows, and the number that a question scans if it is alone in its batch."""
     if source.engine == "memory":
         rows = PRIVATE_ROWS if public_rows is None else public_rows
         return rows, rows

@@ -163,7 +163,7 @@ class DefinitionReader:
             or len(value) > MAX_RECORD_BYTES
             or wire.extensions is not msgspec.UNSET
             or (wire.kind == "opened") is not (wire.reason is msgspec.UNSET)
-            # A repeated field adds quotation marks, so their number differs from that of the validated event.
+            # A repeated field adds quotation marks, so an event with one has more of them than the validated event.
             or value.count(b'"') != quotes_without_reason + _count_quotes_of_reason(wire)
         ):
             return self._validate(value)

@@ -16,7 +16,7 @@ from schemas import (
     TrailRequest,
     format_moment,
     moment_ms,
-    named_at,
+    period_name,
     span_ms,
 )
 from stream.budget.trail_verification import TrailCheck
@@ -75,14 +75,14 @@ class Periods:
         name, accounts = self._source.source, self.accounts
         needed = {start for spec in self._lasting() for start in self._due(spec, until)}
         may = {start for spec in self._models for start in self._due(spec, until)}
-        found = [f"{named_at(name, start)}: is not begun" for start in sorted(needed - accounts.keys())]
-        found += [f"{named_at(name, start)}: has begun early" for start in sorted(accounts.keys() - may)]
+        found = [f"{period_name(name, start)}: is not begun" for start in sorted(needed - accounts.keys())]
+        found += [f"{period_name(name, start)}: has begun early" for start in sorted(accounts.keys() - may)]
         begun = self._begun()
         for start in accounts:
             wanted = {spec.stream: self._in_period(spec, start) for spec in self._models}
             opened = {one.spec.stream: one.spec for one in self._of(start)}
             for model, spec in wanted.items():
-                stream = named_at(model, start)
+                stream = period_name(model, start)
                 if spec is None or (model in self._ended and stream not in opened):
                     continue
                 if opened.pop(stream, None) != spec:
@@ -90,8 +90,8 @@ class Periods:
                 if begun[stream] != 1:
                     found.append(f"{stream}: was opened {begun[stream]} times")
             found += [f"{stream}: was opened, and is of no model that asks of its period" for stream in opened]
-            if begun[named_at(name, start)] != 1:
-                found.append(f"{named_at(name, start)}: was begun {begun[named_at(name, start)]} times")
+            if begun[period_name(name, start)] != 1:
+                found.append(f"{period_name(name, start)}: was begun {begun[period_name(name, start)]} times")
         return found
 
     def _begun(self) -> Counter[str]:
@@ -174,7 +174,7 @@ class Periods:
         if begins >= start + self._source.period_ms:
             return None
         own = standing.model_copy(update={"begins": format_moment(max(start, begins))})
-        names = {"stream": named_at(spec.stream, start), "source": named_at(self._source.source, start)}
+        names = {"stream": period_name(spec.stream, start), "source": period_name(self._source.source, start)}
         return spec.model_copy(update={**names, "standing": own})
 
     def _lasting(self) -> list[StreamSpec]:
@@ -185,7 +185,7 @@ class Periods:
 
     def _of(self, start: int) -> list[GrantRecord]:
         """Return the grants of a period's streams."""
-        name = named_at(self._source.source, start)
+        name = period_name(self._source.source, start)
         return [one for one in self.grants.values() if one.spec.source == name]
 
     def _mine(self, topic: str) -> list[RecordLike]:

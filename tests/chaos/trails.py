@@ -14,7 +14,7 @@ from schemas import (
     TrailBeginning,
     TrailRequest,
     WaitingRequest,
-    named_from,
+    split_period_name,
     subject_of,
 )
 from schemas.wire import Codec, MalformedEventError
@@ -82,7 +82,7 @@ def check_anchors(anchors: Iterable[Anchor], trail: Iterable[RecordLike]) -> lis
 
 def _is_of_period(entry: TrailRequest) -> bool:
     """Return whether an entry belongs to the request that begins a period: it registers the account and opens the streams."""
-    return entry.outcome in {"registered", "opened"} and named_from(entry.source or "") is not None
+    return entry.outcome in {"registered", "opened"} and split_period_name(entry.source or "") is not None
 
 
 def _check_order(requests: Iterable[Request], decided: Iterable[TrailRequest]) -> list[str]:

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import NewTopic
 from aiokafka.partitioner import murmur2
 
-from schemas import EventsSource, StreamSpec, format_moment, named_at
+from schemas import EventsSource, StreamSpec, format_moment, period_name
 from stream.budget.trail_verification import TrailCheck
 from stream.kafka.client.broker_connections import admin_client
 from tests.chaos.checker import committed
@@ -101,7 +101,7 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(
                 home = int(murmur2(who.encode()) & 0x7FFFFFFF) % PARTITIONS
                 await producer.send(topic, json.dumps(event).encode(), key=who.encode(), partition=home)
                 period = YESTERDAY + half // 2 * HOUR
-                wanted[named_at("counts", period), f"{format_moment(start)}/{place % 3}"] += 1
+                wanted[period_name("counts", period), f"{format_moment(start)}/{place % 3}"] += 1
             headers = [("sotto-mark", format_moment(start + HALF).encode())]
             for number in range(PARTITIONS):
                 await producer.send(topic, b"", partition=number, headers=headers)
@@ -134,6 +134,6 @@ async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(
     assert not [one for one in answers if one["outcome"] in {"rejected", "halted"}]
     # A reader that follows the model by its name gets the answers of all periods, and no period's end.
     assert follower.stop() == sorted(wanted)
-    assert ended == {named_at("counts", YESTERDAY + hour * HOUR) for hour in range(HOURS - 1)}
-    assert grants.keys() == {"counts", *(named_at("counts", YESTERDAY + hour * HOUR) for hour in range(HOURS))}
+    assert ended == {period_name("counts", YESTERDAY + hour * HOUR) for hour in range(HOURS - 1)}
+    assert grants.keys() == {"counts", *(period_name("counts", YESTERDAY + hour * HOUR) for hour in range(HOURS))}
     assert await trail_findings(installation) == []

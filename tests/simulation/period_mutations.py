@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from aiokafka import TopicPartition
 
-from schemas import format_moment, named_at
+from schemas import format_moment, period_name
 from stream.engine.writer import Writer
 from stream.feeds import merge_processor, merge_state
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
@@ -38,7 +38,10 @@ def asked_before_the_account_is_there() -> Iterator[None]:
             return found
         begins = period_of(told, start)
         standing = told.standing.model_copy(update={"begins": format_moment(begins)})
-        names = {"stream": named_at(told.spec.stream, begins), "source": named_at(told.source.source, begins)}
+        names = {
+            "stream": period_name(told.spec.stream, begins),
+            "source": period_name(told.source.source, begins),
+        }
         spec = told.spec.model_copy(update={**names, "standing": standing})
         return replace(told, spec=spec, standing=standing)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from schemas import GrantRecord, RunningCountCalibration, format_moment, moment_ms, named_at
+from schemas import GrantRecord, RunningCountCalibration, format_moment, moment_ms, period_name
 from sotto import Driver
 from stream.privacy.planning.release_plans import tree_of
 from tests.builders import installation, stream
@@ -82,7 +82,7 @@ def wanted(
     numbers = counted(coming, first, people=people)
     found: dict[tuple[str, str], list[int]] = {}
     for day in range(moment_ms(DAYS[0]), moment_ms(DAYS[0]) + days * DAY, DAY):
-        stream = named_at("so-far", day)
+        stream = period_name("so-far", day)
         starts = [one for one in range(day, day + STEPS * WINDOW, WINDOW) if one >= first]
         if not starts:
             continue
@@ -149,7 +149,7 @@ def test_a_person_more_moves_the_sums_of_a_period_by_its_total_and_no_others() -
             driver.advance("flights", day)
     here, there = values(one), values(other)
     moved = {key: sum(there[key]) - sum(here[key]) for key in here if here[key] != there[key]}
-    assert {stream for stream, _ in moved} == {named_at("so-far", moment_ms(DAYS[1]))}
+    assert {stream for stream, _ in moved} == {period_name("so-far", moment_ms(DAYS[1]))}
     assert max(moved.values()) == TOTAL
 
 

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from rich.cells import cell_len
 from rich.text import Text
 
-from schemas import Answer, EventsSource, GrantRecord, answer_codec, registered_as
+from schemas import Answer, EventsSource, GrantRecord, answer_codec, registered_name
 from schemas.wire import MalformedEventError
 from stream.cli.manage.record_rows import call_client
 from stream.cli.output import (
@@ -231,7 +231,7 @@ def format_notice(notice: Notice, width: int) -> list[Text]:
     """Format a notice for ``width`` columns; lines break between its parts if possible."""
     answer = notice.answer
     # The line shows the window, so the period is left out of the stream's name.
-    name = notice.stream if answer is None else registered_as(notice.stream)
+    name = notice.stream if answer is None else registered_name(notice.stream)
     if answer is None:
         sign, style, parts = "■ ended", "yellow", [name, notice.ended or ""]
     else:
@@ -321,7 +321,9 @@ async def watched_topics(client: AsyncClient, patterns: tuple[str, ...], source:
     if patterns:
         streams = [one.spec for one in await client.list_streams(source)]
         names = {
-            registered_as(one.source) for one in streams if matches_patterns(registered_as(one.stream), patterns)
+            registered_name(one.source)
+            for one in streams
+            if matches_patterns(registered_name(one.stream), patterns)
         }
     elif source is not None:
         names = {source}

@@ -25,7 +25,7 @@ from schemas import (
     SourceRecord,
     StreamStatus,
     TrailRecord,
-    registered_as,
+    registered_name,
 )
 from stream.budget.receipts import entry_digest
 from stream.cli.output import CommandError, format_amount, say, show_table
@@ -187,7 +187,7 @@ def group_by_name(
     """Return one line for each name, in order; with ``every``, return one line for each period of a name."""
     lines: dict[str, list[_Item]] = {}
     for item in items:
-        lines.setdefault(name_of(item) if every else registered_as(name_of(item)), []).append(item)
+        lines.setdefault(name_of(item) if every else registered_name(name_of(item)), []).append(item)
     return [_merge_periods(name, found, name_of) for name, found in lines.items()]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from schemas import EventsSource, GrantRecord, OpeningSpec, Receipt, Source, registered_as
+from schemas import EventsSource, GrantRecord, OpeningSpec, Receipt, Source, registered_name
 from stream.cli.manage.record_rows import AllPeriods, ShownGrant, call_client, group_by_name, join_grants
 from stream.cli.output import (
     AsJson,
@@ -103,7 +103,7 @@ def list_streams(
             [
                 name,
                 *([period] if periods else []),
-                one.grant.spec.source if all_periods else registered_as(one.grant.spec.source),
+                one.grant.spec.source if all_periods else registered_name(one.grant.spec.source),
                 one.grant.spec.mechanism.kind,
                 one.state,
                 format_amount(one.grant.cost),

@@ -104,7 +104,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         return None
 
     def _batches_and_readability(self) -> Iterator[tuple[Any, bool]]:
-        """Yields each batch, and whether its records are read: not those of aborted, control or skipped batches."""
+        """Yields each batch, and False if its records must not be read: if it is aborted, of control or skipped."""
         while self._records.has_next():
             batch = self._records.next_batch()
             if self._check_crcs and not _is_intact(batch):

@@ -329,7 +329,7 @@ class TransactionalProducer:
     ) -> tuple[Any, int, str]:
         """Returns a coordinator's response, its first error code, and the name that failed.
 
-        The code is 0 if there is no error. The name is that of a topic or group, or the transactional id.
+        The code is 0 if there is no error. The name is a topic's, a group's or the transactional id.
         """
         try:
             node = await self._coordinator(kind, key)

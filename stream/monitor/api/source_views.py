@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from pydantic import BeforeValidator, Field
 
-from schemas import EventsSource, GrantRecord, StandingQuery, StreamState, moment_ms, named_from
+from schemas import EventsSource, GrantRecord, StandingQuery, StreamState, moment_ms, split_period_name
 from schemas.windows import span_ms
 from schemas.wire import MalformedEventError
 from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourcePage, StalledSource, StreamPage
@@ -188,7 +188,7 @@ def list_streams(tables: MonitorTables, query: StreamQuery, now: float) -> Strea
 def _matching_streams(tables: MonitorTables, query: StreamQuery) -> Iterable[StreamEntry]:
     search = query.search.casefold()
     states = frozenset(query.state)
-    named = None if query.source is None else named_from(query.source)
+    named = None if query.source is None else split_period_name(query.source)
     names: Iterable[str] = (
         tables.stream_periods if query.of is None else tables.stream_periods.period_names(query.of)
     )

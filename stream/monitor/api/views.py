@@ -21,7 +21,7 @@ from schemas import (
     TableSource,
     ledger_codec,
     moment_ms,
-    named_from,
+    split_period_name,
 )
 from schemas.wire import MalformedEventError
 from stream.budget.standing_streams import promised_windows
@@ -288,7 +288,7 @@ def stream_row(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamR
     grant = entry.grant
     if grant is None or entry.spent is None:
         raise TypeError("a stream without a grant has no row")
-    named = named_from(entry.name) if entry.is_of_period else None
+    named = split_period_name(entry.name) if entry.is_of_period else None
     return StreamRow.from_record(
         entry,
         stream=entry.name,

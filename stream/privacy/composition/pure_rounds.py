@@ -66,7 +66,7 @@ def _add_terms(
 ) -> Decimal:
     """Add the terms on one side of the first one, each of which is weight · (1 − discount).
 
-    ``ratios`` has the ratios of successive weights, and ``discount_ratio`` is that of successive discounts.
+    ``ratios`` has the ratios of successive weights; ``discount_ratio`` is the ratio of successive discounts.
     """
     before = weight * (1 - discount)
     for numerator, denominator in ratios:

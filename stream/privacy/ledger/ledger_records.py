@@ -19,7 +19,7 @@ from schemas import (
     SourceRecord,
     Standing,
     moment_ms,
-    named_from,
+    split_period_name,
 )
 from stream.privacy.composition.costs import BudgetTerms, RefusedError
 from stream.privacy.ledger.accounts import Account, Budget, PopulationAccount
@@ -235,7 +235,7 @@ def retire_stream(ledger: Ledger, source: str, stream: str) -> None:
     ledger.ended_streams.remove(stream)
     names = ledger.retired_names
     names.add("stream", stream)
-    if (named := named_from(stream)) is not None and not names.has("periods", named[0]):
+    if (named := split_period_name(stream)) is not None and not names.has("periods", named[0]):
         names.add("periods", named[0])
     ledger.changes.mark_retired(account, retired, stream)
 

@@ -311,7 +311,7 @@ def parts_within(calibration: Calibration, max_price: float | str) -> int:
     """Return the most parts that an answer may cost if its price is at most ``max_price``.
 
     ``max_price`` is an ε or a percentage of the stream's ε by basic composition; with Gaussian noise, a
-    percentage of its number of charges. Extensions do not change what 100 % is.
+    percentage of its number of charges. 100 % is the stream's grant without its extensions.
     """
     each, total = losses(calibration).loss_per_answer, losses(calibration).total
     if has_gaussian_charges(calibration):

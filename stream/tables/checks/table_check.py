@@ -176,7 +176,7 @@ def check_table(
     engine_limits: EngineLimits | None = None,
     table_bytes: int = DEFAULT_TABLE_BYTES,
 ) -> CheckReport:
-    """Compare a source's rows, or those of the file at ``path``, with the source's declaration.
+    """Compare a source's rows, or the rows of the file at ``path``, with the source's declaration.
 
     Each person's rows are counted if the source declares a person column or ``person`` names one. The
     report is private. Memory does not grow with the number of rows. If the source declares an engine other than

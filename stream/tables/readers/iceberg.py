@@ -1,6 +1,6 @@
 """Finds the files of the version of an Iceberg table that a metadata file describes.
 
-The package pyiceberg reads the metadata and the manifests (iceberg.apache.org/spec). The files are read like those of
+The package pyiceberg reads the metadata and the manifests (iceberg.apache.org/spec). The files are read like the files of
 other tables, with these exceptions:
 
 - Only files in the table's folder are read; the whole folder may have been moved or copied.

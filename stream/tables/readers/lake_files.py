@@ -3,7 +3,7 @@
 Credentials, region and the store's address come from AWS's standard settings and are never part of a source.
 
 The package deltalake reads a Delta table's log (github.com/delta-io/delta/blob/master/PROTOCOL.md). The files of its
-newest version are read like those of other tables, with four exceptions:
+newest version are read like other tables' files, with four exceptions:
 
 - Only files in the table's folder are read.
 - Partition columns have the log's values.

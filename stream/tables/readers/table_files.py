@@ -2,7 +2,7 @@
 
 A path names a file, or a folder if it ends in ``/``, or several files by a pattern: ``*`` matches any characters of a
 name, and ``**`` any number of folders. A folder ``key=value`` gives all rows of its files the cell ``value`` in the
-column ``key``. ``lake_files`` selects the files of one version of a Delta table, and ``iceberg`` those of an Iceberg
+column ``key``. ``lake_files`` selects the files of one version of a Delta table, ``iceberg`` the files of an Iceberg
 table.
 """
 
@@ -173,7 +173,7 @@ def local_delta_folder(path: str) -> Path | None:
 
 
 def is_iceberg_metadata(names: PathParts) -> bool:
-    """Return whether the path of a single file or object is that of an Iceberg table's metadata file."""
+    """Return whether the path of a single file or object leads to an Iceberg table's metadata file."""
     return len(names) > 1 and names[-2] == ICEBERG_METADATA and names[-1].endswith(_METADATA_SUFFIX)
 
 

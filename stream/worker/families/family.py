@@ -78,7 +78,7 @@ class Reply:
     """The answer to a question as it is published; if ``charged``, it costs ``parts`` of an ordinary charge.
 
     ``interval`` and ``intervals`` are the confidence intervals of ``estimate`` and ``estimates``, and
-    ``choice_intervals`` those of ``choice`` or ``choices``. ``price`` is the displayed ε of a question with
+    ``choice_intervals`` the intervals of ``choice`` or ``choices``. ``price`` is the displayed ε of a question with
     an alpha. ``update`` is the changelog record of a change of the stream's state. If there is a
     ``refusal``, the question is refused and no state changes.
     """

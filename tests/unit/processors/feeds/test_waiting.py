@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from schemas import format_moment, named_at
+from schemas import format_moment, period_name
 from stream.feeds import merge_processor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
@@ -36,7 +36,7 @@ def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
     period = HOURLY.account_of_period(FIRST)
     opened = [
         told(
-            spec.model_copy(update={"stream": named_at(spec.stream, FIRST), "source": period.source}),
+            spec.model_copy(update={"stream": period_name(spec.stream, FIRST), "source": period.source}),
             source=period,
         )
         for spec in MODELS
