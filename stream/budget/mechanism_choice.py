@@ -30,7 +30,7 @@ from stream.privacy.planning.form_accuracy import Form, PlanGoal, value_error
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.promises import NOT_INFORMATIVE, describe_uninformative
 from stream.privacy.planning.workload_choices import (
-    StreamFigures,
+    StreamParameters,
     WorkloadChoice,
     compare_mechanisms,
     is_informative,
@@ -237,8 +237,10 @@ def choose_mechanism(
         )
     over = _with_mechanism(asked, Pmw(kind="pmw", attributes=names, rows=auto.rows))
     facts = facts_for_plan(over, source, table_rows)
-    figures = StreamFigures(asked.epsilon, asked.delta, asked.beta, asked.expected_queries, asked.expected_queries)
-    found = compare_mechanisms(facts, names, figures, auto.workload)
+    parameters = StreamParameters(
+        asked.epsilon, asked.delta, asked.beta, asked.expected_queries, asked.expected_queries
+    )
+    found = compare_mechanisms(facts, names, parameters, auto.workload)
     best = found[0]
     if best.error is None:
         reasons = "; ".join(f"{one.kind}: {one.why}" for one in found)

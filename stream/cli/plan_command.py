@@ -33,7 +33,7 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import MECHANISMS_OF, choose_calibration, plan_calibrations, sensitivity_steps
 from stream.privacy.planning.promises import promises
 from stream.privacy.planning.release_plans import theorem_projections
-from stream.privacy.planning.workload_choices import StreamFigures
+from stream.privacy.planning.workload_choices import StreamParameters
 
 _mechanisms: TypeAdapter[Mechanism] = TypeAdapter(Mechanism)
 
@@ -212,8 +212,8 @@ def plan(
         )
         options = SourceOptions(neighbors, given_sizes, universe, rows, sensitivity, grid, contributions)
         _refuse_if(epsilon is None, "--epsilon: is missing; give the budget to plan with")
-        figures = StreamFigures(cast("float", epsilon), delta, beta, queries, answers)
-        show_workload(source, options, figures, as_json=as_json)
+        parameters = StreamParameters(cast("float", epsilon), delta, beta, queries, answers)
+        show_workload(source, options, parameters, as_json=as_json)
         return
     if mechanism is None:
         _refuse_if(plot is not None, "--plot: name the mechanism to draw, such as --mechanism laplace")

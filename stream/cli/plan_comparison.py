@@ -22,7 +22,7 @@ from stream.privacy.planning.form_accuracy import Form, PlanGoal
 from stream.privacy.planning.inverse_plans import cutoff_field, promised_alpha
 from stream.privacy.planning.promises import VACUOUS
 from stream.privacy.planning.workload_choices import (
-    StreamFigures,
+    StreamParameters,
     WorkloadChoice,
     compare_mechanisms,
     is_informative,
@@ -223,7 +223,9 @@ def _format_option(name: str, value: object) -> str:
 _NAME_PREFIX: Final = "any"
 
 
-def show_workload(document: str | None, options: SourceOptions, figures: StreamFigures, *, as_json: bool) -> None:
+def show_workload(
+    document: str | None, options: SourceOptions, parameters: StreamParameters, *, as_json: bool
+) -> None:
     """Print the expected error of a pair's cell for each mechanism, and the best mechanism's definition."""
     source = parse_source(document)
     if source is not None and not isinstance(source, TableSource):
@@ -233,7 +235,7 @@ def show_workload(document: str | None, options: SourceOptions, figures: StreamF
     facts = facts_of_source("groups", source, options)
     declared = source.attributes if isinstance(source, TableSource) else None
     names = list(declared or (f"{_NAME_PREFIX}{n}" for n in range(len(facts.sizes))))
-    found = compare_mechanisms(facts, names, figures)
+    found = compare_mechanisms(facts, names, parameters)
     best, mean = found[0], mean_count(facts)
     informative = None if best.error is None or mean is None else is_informative(best.error, mean)
     if as_json:
@@ -249,7 +251,7 @@ def show_workload(document: str | None, options: SourceOptions, figures: StreamF
         )
         return
     show_table(
-        f"counts of all pairs of {len(facts.sizes)} attributes: ε {figures.epsilon:g}, δ {figures.delta:g}",
+        f"counts of all pairs of {len(facts.sizes)} attributes: ε {parameters.epsilon:g}, δ {parameters.delta:g}",
         ["", "mechanism", "expected error of a cell", "why"],
         [
             ["→" if one is best and one.error is not None else "", one.kind, _format_error(one), one.why]

@@ -93,7 +93,7 @@ WARNING_SECONDS: Final = 60.0
 """Seconds between two warnings about refused events of one source."""
 
 
-class FeedFigures:
+class FeedMetrics:
     """Metrics of all live topics that a process counts; ``update_metrics`` updates them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -255,7 +255,7 @@ class FeedService:
         self._health = health
         self._clients = clients
         self._follower = ControlFollower(settings, topics, self.definitions, clients)
-        self._event_totals = FeedFigures(health.metrics.registry)
+        self._feed_metrics = FeedMetrics(health.metrics.registry)
         self._engines: dict[str, Engine] = {}
         self._served_sources: dict[str, EventsSource] = {}
         self._engine_tasks: dict[str, asyncio.Task[None]] = {}
@@ -328,7 +328,7 @@ class FeedService:
         del self._engine_tasks[name]
         self._engines.pop(name, None)
         if self._served_sources.pop(name, None) is not None:
-            self._event_totals.drop(name)
+            self._feed_metrics.drop(name)
         self._health.drop(f"source {name}")
         log.info("source left: its standing streams are closed", source=name)
 
@@ -413,5 +413,5 @@ class FeedService:
     async def _update_metrics(self) -> None:
         """Update the metrics once a second."""
         while True:
-            self._event_totals.update_metrics(self._engines, self._served_sources, self._clock())
+            self._feed_metrics.update_metrics(self._engines, self._served_sources, self._clock())
             await asyncio.sleep(1.0)

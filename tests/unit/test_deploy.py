@@ -17,7 +17,7 @@ from stream.alerts.delivery import AlertMetrics
 from stream.engine.health import Metrics
 from stream.kafka.topic_creation import Inspection
 from stream.monitor.api.monitor_state import metrics_text
-from stream.services.feed_service import FeedFigures
+from stream.services.feed_service import FeedMetrics
 from tests.unit.monitor.installation import HIGH, Installation, spec
 
 PROJECT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def exported() -> dict[str, set[str]]:
     for role in ("worker", "budget", "feed"):
         families += Metrics(role).registry.collect()
     feeding = CollectorRegistry()
-    figures = FeedFigures(feeding)
+    figures = FeedMetrics(feeding)
     for gauge in (figures._lag_events, figures._lag_seconds, figures._refused):
         gauge.labels("visits")
     families += feeding.collect()
@@ -82,7 +82,7 @@ def begun() -> set[str]:
     """Return the counters that a service offers from its start."""
     alerting, feeding = AlertMetrics(), CollectorRegistry()
     alerting.for_target("oncall")
-    FeedFigures(feeding)
+    FeedMetrics(feeding)
     registries = [alerting.registry, feeding, *(Metrics(role).registry for role in ("worker", "budget", "feed"))]
     samples = [one for registry in registries for family in registry.collect() for one in family.samples]
     return {one.name for one in samples if one.value == 0}

@@ -15,7 +15,12 @@ from schemas import StreamSpec
 from stream.cli.app import app
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.workload_choices import StreamFigures, compare_mechanisms, is_informative, mean_count
+from stream.privacy.planning.workload_choices import (
+    StreamParameters,
+    compare_mechanisms,
+    is_informative,
+    mean_count,
+)
 from tests.builders import installation, source, stream
 
 
@@ -30,13 +35,13 @@ def facts(sizes: tuple[int, ...], rows: int | None = None, neighbors: str = "add
     return SourceFacts(sizes=sizes, universe=universe, rows=rows, neighbors=neighbors, disjoint=True)  # type: ignore[arg-type]
 
 
-def build_figures(**more: Any) -> StreamFigures:
-    return StreamFigures(**{"epsilon": 1.0, "delta": 0.0, "beta": 0.05, "queries": 1000, **more})
+def build_parameters(**more: Any) -> StreamParameters:
+    return StreamParameters(**{"epsilon": 1.0, "delta": 0.0, "beta": 0.05, "queries": 1000, **more})
 
 
 def kinds(sizes: tuple[int, ...], **more: Any) -> list[str]:
     names = [f"a{place}" for place in range(len(sizes))]
-    return [one.kind for one in compare_mechanisms(facts(sizes, 6366), names, build_figures(**more))]
+    return [one.kind for one in compare_mechanisms(facts(sizes, 6366), names, build_parameters(**more))]
 
 
 def test_few_cells_take_a_histogram_and_many_attributes_pmw() -> None:
@@ -48,7 +53,7 @@ def test_expected_error_is_near_the_measured_one() -> None:
     sizes, rows = (4, 3, 5, 2, 3, 4, 2), 5000
     rng = np.random.default_rng(2)
     columns = {f"a{place}": rng.integers(0, size, rows).tolist() for place, size in enumerate(sizes)}
-    found = compare_mechanisms(facts(sizes, rows), list(columns), build_figures())
+    found = compare_mechanisms(facts(sizes, rows), list(columns), build_parameters())
     for choice in found:
         if choice.kind == "laplace":
             made = installation(
@@ -68,14 +73,14 @@ def test_expected_error_is_near_the_measured_one() -> None:
 
 
 def test_recommended_mechanism_is_a_definition() -> None:
-    [best, *_] = compare_mechanisms(facts((5, 6, 7)), ["x", "y", "z"], build_figures())
+    [best, *_] = compare_mechanisms(facts((5, 6, 7)), ["x", "y", "z"], build_parameters())
     spec = StreamSpec.model_validate(stream("s", "t", mechanism=best.mechanism))
     assert spec.mechanism.kind == best.kind
 
 
 def test_one_attribute_has_no_pairs() -> None:
     with pytest.raises(PlanError, match="workload: no two attributes"):
-        compare_mechanisms(facts((7,)), ["x"], build_figures())
+        compare_mechanisms(facts((7,)), ["x"], build_parameters())
 
 
 def test_informative_counts_exceed_three_times_the_error() -> None:

@@ -64,7 +64,7 @@ class AnswerRow(ApiModel):
     cost: Annotated[
         Amount | None,
         Field(
-            description="The answer's charge: its ``spent`` minus that of the answer before; null if that is unknown."
+            description="The answer's charge: its ``spent`` minus the ``spent`` of the answer before; null if that answer is unknown."
         ),
     ]
 

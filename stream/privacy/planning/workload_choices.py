@@ -64,7 +64,7 @@ class WorkloadChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFigures:
+class StreamParameters:
     """The parameters that all compared streams share.
 
     ``answers`` is the number of answers for which ``laplace`` reserves ε; by default one for each set of
@@ -79,7 +79,7 @@ class StreamFigures:
 
 
 def compare_mechanisms(
-    facts: SourceFacts, names: Sequence[str], figures: StreamFigures, workload: Workload = "pairs"
+    facts: SourceFacts, names: Sequence[str], parameters: StreamParameters, workload: Workload = "pairs"
 ) -> tuple[WorkloadChoice, ...]:
     """Rank laplace, histogram and pmw by the expected error of a workload's count, best first.
 
@@ -89,9 +89,9 @@ def compare_mechanisms(
     sizes = facts.sizes
     sets = _countable_sets(workload, names, sizes)
     choices = []
-    for mechanism in _list_mechanisms(facts.sizes, names, sets, figures, workload):
+    for mechanism in _list_mechanisms(facts.sizes, names, sets, parameters, workload):
         try:
-            chosen = choose_calibration(_build_spec(mechanism, figures, facts), facts)
+            chosen = choose_calibration(_build_spec(mechanism, parameters, facts), facts)
         except PlanError as problem:
             choices.append(WorkloadChoice(mechanism["kind"], mechanism, None, str(problem)))
             continue
@@ -134,7 +134,11 @@ def _countable_sets(workload: Workload, names: Sequence[str], sizes: Sequence[in
 
 
 def _list_mechanisms(
-    sizes: Sequence[int], names: Sequence[str], sets: Sequence[Axes], figures: StreamFigures, workload: Workload
+    sizes: Sequence[int],
+    names: Sequence[str],
+    sets: Sequence[Axes],
+    parameters: StreamParameters,
+    workload: Workload,
 ) -> list[dict[str, Any]]:
     """Return the compared mechanisms as JSON objects."""
     attributes = {"attributes": list(names)}
@@ -146,13 +150,13 @@ def _list_mechanisms(
     elif resolve_warm_start(Pmw.model_validate(pmw), sizes) == 2:
         pmw |= {"updates": FEW_UPDATES}
     return [
-        {"kind": "laplace", "answers": figures.answers or len(sets), "dimensions": largest},
+        {"kind": "laplace", "answers": parameters.answers or len(sets), "dimensions": largest},
         {"kind": "histogram", **attributes},
         pmw,
     ]
 
 
-def _build_spec(mechanism: dict[str, Any], figures: StreamFigures, facts: SourceFacts) -> StreamSpec:
+def _build_spec(mechanism: dict[str, Any], parameters: StreamParameters, facts: SourceFacts) -> StreamSpec:
     """Return the specification of a compared mechanism; PlanError if it exceeds a limit."""
     universe = math.prod(facts.sizes)
     if mechanism["kind"] == "histogram" and universe > MAX_UNIVERSE:
@@ -164,10 +168,10 @@ def _build_spec(mechanism: dict[str, Any], figures: StreamFigures, facts: Source
         stream="plan",
         source="plan",
         mechanism=_mechanisms.validate_python(mechanism),
-        epsilon=figures.epsilon,
-        delta=figures.delta,
-        expected_queries=answers or figures.queries,
-        beta=figures.beta,
+        epsilon=parameters.epsilon,
+        delta=parameters.delta,
+        expected_queries=answers or parameters.queries,
+        beta=parameters.beta,
     )
 
 

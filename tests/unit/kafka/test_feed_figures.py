@@ -11,7 +11,7 @@ from stream.feeds import event_fields, event_intake
 from stream.feeds.count_processor import FeedProcessor
 from stream.processing import dead_letters
 from stream.processing.dead_letters import Rejection
-from stream.services.feed_service import DEAD_LETTER_CODES, FeedFigures, seconds_behind
+from stream.services.feed_service import DEAD_LETTER_CODES, FeedMetrics, seconds_behind
 from tests.processing import process_records
 from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, event, source, start, told
 
@@ -28,7 +28,7 @@ def test_every_reason_to_set_an_event_aside_has_a_figure_from_the_start() -> Non
     codes.add(event_fields.date_flaw("a").code)
     assert set(DEAD_LETTER_CODES) == codes
     registry = CollectorRegistry()
-    FeedFigures(registry)
+    FeedMetrics(registry)
     for code in codes:
         assert registry.get_sample_value("sotto_feed_dead_letters_total", {"code": code}) == 0
 
@@ -62,7 +62,7 @@ class Serving:
 def test_feed_reports_refused_events_once_a_minute() -> None:
     """The gauge shows the share at once; the log has a warning per minute while events are refused."""
     about, registry = source(), CollectorRegistry()
-    figures = FeedFigures(registry)
+    metrics = FeedMetrics(registry)
     feed = start(about, Known(told(about)))
     engines: Any = {"flights": Serving(feed)}
     offset = 0
@@ -72,7 +72,7 @@ def test_feed_reports_refused_events_once_a_minute() -> None:
                 feed, [Arrived(offset + at, 0, b"{" if at < refused else event("ann", 0)) for at in range(4)]
             )
             offset += 4
-            figures.update_metrics(engines, {"flights": about}, now)
+            metrics.update_metrics(engines, {"flights": about}, now)
             found = registry.get_sample_value("sotto_feed_refused_ratio", {"source": "flights"})
             assert found == {0.0: 0.0, 1.0: 0.1, 30.0: 0.5, 61.0: 0.5, 200.0: 0.1}[now]
     assert [(line["event"], line["source"], line["share"], line["latest_events"]) for line in lines] == [
@@ -80,5 +80,5 @@ def test_feed_reports_refused_events_once_a_minute() -> None:
         ("events refused", "flights", "50 to 90 %", 16),
     ]
     assert lines[0]["reason"].startswith("malformed: ")
-    figures.drop("flights")
+    metrics.drop("flights")
     assert registry.get_sample_value("sotto_feed_refused_ratio", {"source": "flights"}) is None
