@@ -205,7 +205,7 @@ class StreamTerms:
         if isinstance(source, TableSource):
             return Grid.for_table(step)
         if isinstance(source, ValuesSource):
-            return Grid.for_feed(source.grid, source.minimum, source.maximum)
+            return Grid.for_values(source.grid, source.minimum, source.maximum)
         # A running count publishes each partial sum many times with the same noise, so the grid must not
         # depend on the range of the values.
         return Grid(shortest_decimal(step))

@@ -101,7 +101,7 @@ class Grid:
         object.__setattr__(self, "half", _exact.divide(self.gamma, Decimal(2)))
 
     @classmethod
-    def for_feed(cls, grid: float, minimum: float | None = None, maximum: float | None = None) -> Grid:
+    def for_values(cls, grid: float, minimum: float | None = None, maximum: float | None = None) -> Grid:
         """Return the grid of the values in queries, with their declared or default range."""
         gamma = shortest_decimal(grid)
         low, high = (cls(gamma).step_of(end) for end in clamping_range(grid, minimum, maximum))

@@ -174,7 +174,7 @@ def test_what_lies_beyond_the_last_step_is_clamped(grid: float) -> None:
 
 
 def test_values_are_clamped_to_the_declared_range_and_thresholds_are_not() -> None:
-    feed = Grid.for_feed(0.5, -1.0, 100.0)
+    feed = Grid.for_values(0.5, -1.0, 100.0)
     assert [rounded(Decimal(number), feed) for number in ("-1.3", "-1", "99.9", "100.2", "1e300")] == [
         *(-2, -2, 200, 200, 200)
     ]
@@ -186,5 +186,5 @@ def test_without_a_declared_range_values_go_as_far_as_the_contract_or_the_grid_r
     reach = Decimal("0.1") * MAX_STEPS
     assert clamping_range(0.1, None, None) == (-reach, reach)
     assert clamping_range(0.1, 0.0, None) == (Decimal(0), reach)
-    whole = Grid.for_feed(1.0)
+    whole = Grid.for_values(1.0)
     assert [rounded(Decimal(text), whole) for text in ("1e15", "1000000000000001", "1e300")] == [10**15] * 3
