@@ -26,7 +26,7 @@ from benchmarks.programs import service
 from benchmarks.report import Figure, show_figures, write_json
 from sotto import AsyncClient
 from stream import sql
-from stream.engine.restore import read_to_end, create_reader
+from stream.engine.restore import create_reader, read_to_end
 from stream.kafka.topic_creation import create_topics
 from stream.processing.topic_names import Topics
 from stream.settings import Settings

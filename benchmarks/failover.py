@@ -21,7 +21,7 @@ from benchmarks.programs import Program, service
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import definitions
 from schemas.wire import encode
-from stream.engine.restore import neighbor_partitions, create_reader
+from stream.engine.restore import create_reader, neighbor_partitions
 from stream.kafka.topic_creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import Topics, partition_of

@@ -21,7 +21,7 @@ from schemas.wire import DECODE_ERRORS, MalformedEventError
 from stream import VERSION
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
-from stream.engine.restore import read_to_end, create_reader, require_visible
+from stream.engine.restore import create_reader, read_to_end, require_visible
 from stream.kafka.topic_creation import read_topics
 from stream.processing.protocol import PROGRESS_KEY
 from stream.processing.topic_names import Topics

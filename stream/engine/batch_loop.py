@@ -15,7 +15,7 @@ from stream.engine.health import InputPlace, PartitionHealth, TaskStep
 from stream.engine.restore import report_unread, select_readable
 from stream.engine.session import Equipment, PartitionSession
 from stream.kafka.client.adapter import Fetched
-from stream.processing.protocol import Batch, InputRefusedError, Outputs, RecordLike, MissedRecordError
+from stream.processing.protocol import Batch, InputRefusedError, MissedRecordError, Outputs, RecordLike
 from stream.tables.engine_limits import CancelledStepError, current_cancellation
 
 CONTROL_WAIT_SECONDS = 5.0

@@ -17,7 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from benchmarks.java_programs import java_classpath
 from sotto import AsyncClient
-from stream.engine.restore import read_to_end, create_reader
+from stream.engine.restore import create_reader, read_to_end
 from stream.kafka.kafka_files import KAFKA_VERSION
 from stream.kafka.kafka_programs import java_launcher
 from stream.settings import Settings

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from schemas import Answer, Query
 from sotto import AsyncClient, Forbidden, SottoError, Unknown
 from stream.cli.setup_commands import topics_app
-from stream.engine.restore import read_to_end, create_reader
+from stream.engine.restore import create_reader, read_to_end
 from stream.kafka.acls import AclEntry, AclRole, Operation, Resource, create_acls, role_access
 from stream.kafka.broker_addresses import free_port
 from stream.kafka.client.broker_connections import SecurityError, admin_client, connection_options
