@@ -268,7 +268,7 @@ def answers_outside_the_transaction() -> Iterator[None]:
 @contextmanager
 def old_fetches_not_filtered() -> Iterator[None]:
     """Records from before the seek are answered as well."""
-    with patch.object(BatchLoop, "_unprocessed", lambda *arguments: arguments[-1]):
+    with patch.object(BatchLoop, "_select_unprocessed", lambda *arguments: arguments[-1]):
         yield
 
 
