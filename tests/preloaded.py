@@ -32,7 +32,6 @@ SERVICES = (
     "stream.engine.group_engine",
     "stream.services.feed_service",
     "stream.services.runner",
-    "stream.services.runner",
     "stream.monitor.api.server",
     "sqlglot",
     "scipy.optimize",

@@ -44,7 +44,7 @@ def test_sums_of_boxes_are_counts_of_rows(ask: Any, codes: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "queries"), [(FEW, 60), (DEEP, 40), (WIDE, 40)])
-def test_questions_mean_the_same_to_streams_and_to_peers(name: str, queries: int) -> None:
+def test_questions_mean_the_same_to_streams_and_peers(name: str, queries: int) -> None:
     task = make(Workload(name, queries))
     assert task is not None
     store = TableStore(bytes(32))
@@ -58,7 +58,7 @@ def test_questions_mean_the_same_to_streams_and_to_peers(name: str, queries: int
     assert task.errors(task.truth - 1e9).max() <= 1.0
 
 
-def test_a_table_drawn_from_another_has_its_rows_and_so_many() -> None:
+def test_sampled_table_has_rows_of_its_original() -> None:
     task = make(Workload(FEW, 10, 700))
     adult = table("adult")
     assert task is not None
@@ -71,7 +71,7 @@ def test_a_table_drawn_from_another_has_its_rows_and_so_many() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-6), (1.0, 1e-6), (8.0, 1e-3)])
-def test_gaussian_noise_is_as_wide_as_its_privacy_loss_asks_for(epsilon: float, delta: float) -> None:
+def test_gaussian_noise_has_the_width_for_its_privacy_loss(epsilon: float, delta: float) -> None:
     scale = gaussian.gaussian_scale(epsilon, delta, 3.0)
     assert gaussian.delta_of(scale, 3.0, epsilon) <= delta < gaussian.delta_of(0.999 * scale, 3.0, epsilon)
     # The loss, integrated: E[(1 − e^{ε − L})⁺], L normal with mean s²/2 and variance s², s = Δ/σ.
@@ -82,7 +82,7 @@ def test_gaussian_noise_is_as_wide_as_its_privacy_loss_asks_for(epsilon: float, 
     assert gaussian.delta_of(scale, 3.0, epsilon) == pytest.approx(expected, rel=1e-4)
 
 
-def test_gaussian_answers_keep_to_their_promise() -> None:
+def test_gaussian_answers_are_within_their_promise() -> None:
     truth = np.zeros(2_000)
     worse = 0
     for number in range(40):
@@ -110,7 +110,7 @@ def test_pmw_bypass_pays_as_published(codes: Any) -> None:
     assert len(set(again.estimates.tolist())) == 1
 
 
-def test_mwem_learns_what_it_measures(codes: Any) -> None:
+def test_mwem_learns_its_measurements(codes: Any) -> None:
     boxes = boxes_of(few)
     truth = boxes.sums(marginal_of(codes, SIZES))
     errors = [
@@ -120,7 +120,7 @@ def test_mwem_learns_what_it_measures(codes: Any) -> None:
     assert errors[1] < 0.1 * errors[0]
 
 
-def test_runs_are_kept_and_not_made_twice(tmp_path: Path) -> None:
+def test_measured_runs_are_kept_and_not_repeated(tmp_path: Path) -> None:
     path = tmp_path / "runs.json"
     case = Case(Workload(FEW, 10), 1.0, 0.0, "pmw")
     runs = [Run.of(np.array([0.1, error]), spent=0.5, promised=0.2) for error in (0.2, 0.4, 0.3)]
@@ -150,7 +150,7 @@ def test_streamed_contenders_answer_from_the_processors(contender: str) -> None:
     assert STREAMED[contender].run(task, 5.0, 0.0, 2).mean != run.mean
 
 
-def test_every_case_is_of_a_contender_that_there_is() -> None:
+def test_every_case_has_an_existing_contender() -> None:
     cases = [case for part in parts.PARTS.values() for case in part()]
     assert {case.contender for case in cases} <= set(parts.CONTENDERS)
     assert len(set(cases)) == len(cases)

@@ -103,7 +103,7 @@ def test_auto_measures_pairs_for_most_of_epsilon() -> None:
         ({"mechanism": {"kind": "auto", "workload": [["sex", "wage"]]}}, "mechanism.workload: 'wage'"),
     ],
 )
-def test_auto_refuses_what_does_not_fit_the_table(changes: dict[str, Any], problem: str) -> None:
+def test_auto_refuses_mechanism_fields_unfit_for_the_table(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(Refused, match=problem):
         table().open(auto(**changes))
 

@@ -26,7 +26,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return made
 
 
-def test_a_population_is_registered_joined_and_shown(driver: Driver) -> None:
+def test_population_is_registered_joined_and_shown(driver: Driver) -> None:
     said = run_connected("population", "register", '{"population": "patients", "epsilon": 3, "renews": "30d"}')
     assert "population patients is registered with ε 3" in said
     assert "privacy is per period, not for ever: every 30 days a person may lose ε = 3 again" in said
@@ -47,7 +47,7 @@ def test_a_population_is_registered_joined_and_shown(driver: Driver) -> None:
     assert [one["source"]["source"] for one in document["sources"]] == ["visits", "wards"]
 
 
-def test_an_allotment_is_made_spent_and_shown(driver: Driver) -> None:
+def test_allotment_is_made_spent_and_shown(driver: Driver) -> None:
     driver.register(source())
     said = run_connected(
         "allot", "study", "--epsilon", "1", "--source", "feed", "--analyst", "ada", "--analyst", "bob"
@@ -71,17 +71,17 @@ def test_an_allotment_is_made_spent_and_shown(driver: Driver) -> None:
 
 @pytest.mark.usefixtures("driver")
 @pytest.mark.parametrize("budget", [[], ["--source", "feed", "--population", "patients"]])
-def test_an_allotment_is_of_one_budget(budget: list[str]) -> None:
+def test_allotment_is_of_one_budget(budget: list[str]) -> None:
     with pytest.raises(output.CommandError, match="give the budget with either --source or --population"):
         run_connected("allot", "ada", "--epsilon", "1", *budget)
 
 
-def test_a_period_that_is_over_is_told_so(driver: Driver) -> None:
+def test_past_period_is_shown_as_over(driver: Driver) -> None:
     driver.register(source(renews="1h"))
     assert "it is over, and the next period begins with the next event" in run_connected("source", "show", "feed")
 
 
-def test_up_says_that_another_program_has_the_usual_port() -> None:
+def test_up_names_another_program_on_the_usual_port() -> None:
     """Producers with the usual address would write to the other program's broker."""
     moved = "127.0.0.1:22776"
     assert "Another program has 127.0.0.1:9092" in describe_addresses(
@@ -91,7 +91,7 @@ def test_up_says_that_another_program_has_the_usual_port() -> None:
         assert "Another" not in describe_addresses(address, Path("logs"), port, started_broker=started)
 
 
-def test_source_commands_give_and_show_the_engine(driver: Driver) -> None:
+def test_source_commands_set_and_show_the_engine(driver: Driver) -> None:
     """``--engine`` replaces the declared engine; list and show name it, with the number of rows that fit into memory."""
     table = source("people", "table", path="in memory", attributes={"age": 100, "zip": 1000})
     driver.register({**table, "source": "first"}, {"age": [1], "zip": [2]})
@@ -112,7 +112,7 @@ def test_source_commands_give_and_show_the_engine(driver: Driver) -> None:
         run_connected("source", "add", json.dumps(source()), "--engine", "duckdb")
 
 
-def test_source_with_the_data_of_another_budget_is_warned_about(
+def test_source_command_warns_of_the_data_of_another_budget(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two budgets of one table add up for its people, unless its sources share the budget of one population."""

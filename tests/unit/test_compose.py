@@ -38,9 +38,10 @@ def stages() -> list[str]:
     return re.split(r"^FROM ", (PROJECT / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]
 
 
-def test_there_is_one_kafka_one_budget_service_two_workers_a_feed_and_what_watches_them(
+def test_compose_has_exactly_the_intended_services(
     services: dict[str, dict[str, Any]],
 ) -> None:
+    """One Kafka, one budget service, two workers, a feed, and the monitoring."""
     assert list(services) == ["kafka", *OWN, *DASHBOARDS]
     assert services["kafka"]["image"] == f"apache/kafka:{KAFKA_VERSION}"
     assert {services[name]["image"] for name in OWN} == {services["budget"]["image"]}
@@ -48,7 +49,7 @@ def test_there_is_one_kafka_one_budget_service_two_workers_a_feed_and_what_watch
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_every_command_exists_with_its_options(services: dict[str, dict[str, Any]], name: str) -> None:
+def test_compose_commands_exist_with_their_options(services: dict[str, dict[str, Any]], name: str) -> None:
     command: Any = typer.main.get_command(app)
     arguments: list[str] = services[name]["command"]
     context = command.make_context("sotto", list(arguments))
@@ -60,9 +61,8 @@ def test_every_command_exists_with_its_options(services: dict[str, dict[str, Any
 
 
 @pytest.mark.parametrize("name", [*SERVING, "feed", "monitor", "alerts"])
-def test_services_wait_for_kafka_and_its_topics_and_come_back_after_a_crash(
-    services: dict[str, dict[str, Any]], name: str
-) -> None:
+def test_compose_services_wait_for_topics_and_restart(services: dict[str, dict[str, Any]], name: str) -> None:
+    """They wait for Kafka and its topics, and restart after a crash."""
     assert services[name]["depends_on"] == {
         "kafka": {"condition": "service_healthy"},
         "topics": {"condition": "service_completed_successfully"},
@@ -74,26 +74,26 @@ def test_services_wait_for_kafka_and_its_topics_and_come_back_after_a_crash(
 
 
 @pytest.mark.parametrize("name", [*SERVING, "feed"])
-def test_a_container_that_is_started_again_has_its_name_in_the_group(
-    services: dict[str, dict[str, Any]], name: str
-) -> None:
+def test_restarted_container_keeps_its_name_in_the_group(services: dict[str, dict[str, Any]], name: str) -> None:
     assert services[name]["environment"]["SOTTO_INSTANCE"] == "@host"
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_services_find_kafka_by_the_address_it_advertises(services: dict[str, dict[str, Any]], name: str) -> None:
+def test_compose_services_use_the_advertised_address_of_kafka(
+    services: dict[str, dict[str, Any]], name: str
+) -> None:
     advertised = services["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"]
     assert f"INSIDE://{services[name]['environment']['SOTTO_BOOTSTRAP']}" in advertised.split(",")
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_every_variable_is_one_that_sotto_reads(services: dict[str, dict[str, Any]], name: str) -> None:
+def test_compose_variables_are_ones_that_sotto_reads(services: dict[str, dict[str, Any]], name: str) -> None:
     read = {f"SOTTO_{field.upper()}" for field in Settings.model_fields} | {KEY_FILE_VARIABLE}
     assert set(services[name]["environment"]) <= read
 
 
 @pytest.mark.parametrize("name", SERVING)
-def test_the_health_check_asks_whether_the_service_is_ready_where_metrics_are_served(
+def test_health_check_requests_readiness_at_the_metrics_port(
     services: dict[str, dict[str, Any]], name: str
 ) -> None:
     port = services[name]["environment"]["SOTTO_METRICS_PORT"]
@@ -101,7 +101,7 @@ def test_the_health_check_asks_whether_the_service_is_ready_where_metrics_are_se
 
 
 @pytest.mark.parametrize("name", SERVING)
-def test_the_noise_key_comes_as_a_mounted_file_and_data_is_read_only(
+def test_noise_key_is_a_mounted_file_and_data_is_read_only(
     composed: dict[str, Any], services: dict[str, dict[str, Any]], name: str
 ) -> None:
     assert services[name]["secrets"] == ["noise_key"]
@@ -112,9 +112,10 @@ def test_the_noise_key_comes_as_a_mounted_file_and_data_is_read_only(
     assert temporary == services[name]["environment"]["SOTTO_ENGINE_FOLDER"]
 
 
-def test_the_monitor_has_its_names_in_a_mounted_folder_no_token_and_no_noise_key(
+def test_monitor_has_a_mounted_folder_of_names_and_no_secret(
     services: dict[str, dict[str, Any]],
 ) -> None:
+    """It has neither a token nor a noise key."""
     monitor = services["monitor"]
     assert "secrets" not in monitor
     assert not {KEY_VARIABLE, KEY_FILE_VARIABLE} & set(monitor["environment"])
@@ -125,7 +126,7 @@ def test_the_monitor_has_its_names_in_a_mounted_folder_no_token_and_no_noise_key
     assert "http://127.0.0.1:8080/healthz" in monitor["healthcheck"]["test"][-1]
 
 
-def test_alerts_are_sent_where_a_profile_asks_for_it_by_a_file_in_a_mounted_folder(
+def test_alerts_are_sent_only_with_a_profile_and_a_mounted_file(
     services: dict[str, dict[str, Any]],
 ) -> None:
     alerts = services["alerts"]
@@ -139,7 +140,7 @@ def test_alerts_are_sent_where_a_profile_asks_for_it_by_a_file_in_a_mounted_fold
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
-def test_dashboards_may_look_and_no_more(services: dict[str, dict[str, Any]], name: str) -> None:
+def test_dashboards_have_read_access_only(services: dict[str, dict[str, Any]], name: str) -> None:
     service = services[name]
     assert service["secrets"] == ["monitor_viewer_token"]
     assert service["cap_drop"] == ["ALL"]
@@ -148,7 +149,7 @@ def test_dashboards_may_look_and_no_more(services: dict[str, dict[str, Any]], na
     assert all((PROJECT / volume.split(":")[0]).is_dir() for volume in service["volumes"])
 
 
-def test_no_secret_stands_in_the_files() -> None:
+def test_compose_files_contain_no_secret() -> None:
     for path in (COMPOSE, PROJECT / "Dockerfile"):
         text = path.read_text()
         assert f"{KEY_VARIABLE}:" not in text
@@ -158,14 +159,14 @@ def test_no_secret_stands_in_the_files() -> None:
     assert (PROJECT / ".dockerignore").read_text().splitlines()[1] == "*"
 
 
-def test_nothing_is_published_beyond_this_machine(services: dict[str, dict[str, Any]]) -> None:
+def test_compose_publishes_no_port_beyond_this_machine(services: dict[str, dict[str, Any]]) -> None:
     ports = [port for service in services.values() for port in service.get("ports", [])]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_containers_have_no_root_no_capabilities_and_no_writable_files(
+def test_containers_have_no_root_capabilities_or_writable_files(
     services: dict[str, dict[str, Any]], name: str
 ) -> None:
     assert services[name]["user"] == "${SOTTO_UID:-10001}"
@@ -173,7 +174,7 @@ def test_containers_have_no_root_no_capabilities_and_no_writable_files(
     assert services[name]["read_only"] is True
 
 
-def test_the_image_is_built_apart_and_runs_sotto_as_an_ordinary_user() -> None:
+def test_image_is_built_in_stages_and_runs_as_an_ordinary_user() -> None:
     build, final = stages()
     assert "pip install" in build
     assert "pip install" not in final
@@ -182,7 +183,7 @@ def test_the_image_is_built_apart_and_runs_sotto_as_an_ordinary_user() -> None:
     assert re.search(r'^ENTRYPOINT \["sotto"\]$', final, flags=re.MULTILINE)
 
 
-def test_the_image_gets_every_package_that_the_project_consists_of() -> None:
+def test_image_copies_every_package_of_the_project() -> None:
     build, _final = stages()
     shown = {
         line.strip().strip("!") for line in (PROJECT / ".dockerignore").read_text().splitlines() if "!" in line
@@ -208,7 +209,7 @@ def test_docker_compose_accepts_the_file() -> None:
     assert accepted.returncode == 0, accepted.stderr
 
 
-def test_docker_compose_refuses_a_file_with_an_unknown_word(tmp_path: Path) -> None:
+def test_docker_compose_refuses_a_file_with_an_unknown_field(tmp_path: Path) -> None:
     broken = tmp_path / "docker-compose.yml"
     broken.write_text(COMPOSE.read_text().replace("cap_drop:", "cap_dropped:"))
     command = [str(broken) if word == str(COMPOSE) else word for word in composer()]

@@ -15,7 +15,7 @@ OUTSTANDING = 0.3
 """Seconds of outstanding work that are allowed: fewer than the questions need together."""
 
 
-def test_busy_questions_are_asked_again_until_all_are_answered() -> None:
+def test_demo_repeats_busy_questions_until_all_are_answered() -> None:
     driver = Driver(bytes(32), partitions=1, work_outstanding=OUTSTANDING)
     driver.register(adult_source(epsilon=20.0, delta=1e-4).model_copy(update={"source": CENSUS}))
     stop = next(stop for stop in tour_stops(1) if stop.spec.mechanism.kind == "pmw")
@@ -47,7 +47,7 @@ def test_busy_questions_are_asked_again_until_all_are_answered() -> None:
     assert held
 
 
-def test_a_stream_that_answers_nothing_is_told_of() -> None:
+def test_demo_reports_a_stream_that_answers_nothing() -> None:
     asked = tour.MixedQuestions(({"where": "TRUE"},), ((1.0,),), rows=1)
     refused = Answer(id="1", stream="s", outcome="rejected", reason="table: gone")
     spec = next(stop.spec for stop in tour_stops(1) if stop.spec.mechanism.kind == "pmw")
@@ -56,7 +56,7 @@ def test_a_stream_that_answers_nothing_is_told_of() -> None:
     assert not held
 
 
-def test_the_step_of_unknown_groups_checks_counts_of_countries() -> None:
+def test_demo_checks_counts_of_countries_for_unknown_groups() -> None:
     driver = Driver(bytes(32), partitions=1)
     driver.register(tour.tour_sources()[0])
     stop = next(stop for stop in tour_stops(1) if stop.spec.mechanism.kind == "unknown_groups")

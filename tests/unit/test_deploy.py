@@ -89,11 +89,12 @@ def begun() -> set[str]:
 
 
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: rule["alert"])
-def test_what_a_rule_waits_for_to_grow_is_there_before_it_does(rule: dict[str, Any], begun: set[str]) -> None:
+def test_metrics_in_rates_are_exported_from_the_start(rule: dict[str, Any], begun: set[str]) -> None:
+    """Otherwise an alert would miss their first increase."""
     assert set(re.findall(r"\b(?:increase|rate)\((\w+)", rule["expr"])) <= begun
 
 
-def test_the_cases_have_figures_as_they_are_exported(exported: dict[str, set[str]]) -> None:
+def test_alert_cases_use_exported_metrics_and_labels(exported: dict[str, set[str]]) -> None:
     for case in yaml.safe_load(CASES.read_text(encoding="utf-8"))["tests"]:
         for given in case["input_series"]:
             name, _, labels = given["series"].partition("{")
@@ -101,7 +102,7 @@ def test_the_cases_have_figures_as_they_are_exported(exported: dict[str, set[str
 
 
 @pytest.mark.parametrize("query", queries())
-def test_every_query_is_promql_about_figures_and_labels_that_are_exported(
+def test_every_query_is_promql_about_exported_metrics_and_labels(
     query: str, exported: dict[str, set[str]]
 ) -> None:
     promql_parser.parse(query.replace("$source", ".*"))
@@ -117,7 +118,7 @@ def test_every_query_is_promql_about_figures_and_labels_that_are_exported(
     assert grouped <= {label for name, _ in series for label in exported[name]} | LABELS_OF_PROMETHEUS
 
 
-def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
+def test_every_alert_has_a_severity_and_a_remedy() -> None:
     names = [rule["alert"] for rule in alerts()]
     assert len(set(names)) == len(names)
     assert {"SottoBudgetLow", "SottoLag", "SottoDeadLetters", "SottoNoAnswers"} <= set(names)
@@ -127,7 +128,7 @@ def test_every_alert_says_how_bad_it_is_and_what_to_do() -> None:
         assert rule["annotations"]["description"]
 
 
-def test_prometheus_asks_every_service_of_the_compose_file_where_it_listens() -> None:
+def test_prometheus_scrapes_every_service_of_the_compose_file() -> None:
     services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
     jobs = {job["job_name"]: job for job in yaml.safe_load(CONFIGURATION.read_text())["scrape_configs"]}
     own = {
@@ -142,7 +143,7 @@ def test_prometheus_asks_every_service_of_the_compose_file_where_it_listens() ->
     assert jobs["sotto-monitor"]["authorization"]["credentials_file"] == f"/run/secrets/{secret}"
 
 
-def test_prometheus_asks_for_the_figures_of_alerts_where_they_are() -> None:
+def test_prometheus_scrapes_the_alerts_service() -> None:
     services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
     jobs = {job["job_name"]: job for job in yaml.safe_load(CONFIGURATION.read_text())["scrape_configs"]}
     [found] = jobs["sotto-alerts"]["dns_sd_configs"]
@@ -150,12 +151,12 @@ def test_prometheus_asks_for_the_figures_of_alerts_where_they_are() -> None:
     assert str(found["port"]) == services["alerts"]["environment"]["SOTTO_METRICS_PORT"]
 
 
-def test_rules_about_jobs_are_about_those_that_are_scraped() -> None:
+def test_alert_rules_cover_exactly_the_scraped_jobs() -> None:
     jobs = {job["job_name"] for job in yaml.safe_load(CONFIGURATION.read_text())["scrape_configs"]}
     assert {job for rule in alerts() for job in re.findall(r'\bjob="([^"]*)"', rule["expr"])} == jobs
 
 
-def test_grafana_is_given_the_dashboard_and_the_prometheus_that_it_asks() -> None:
+def test_grafana_has_the_dashboard_and_its_prometheus() -> None:
     services = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())["services"]
     provisioning = DEPLOY / "grafana" / "provisioning"
     (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
@@ -166,7 +167,7 @@ def test_grafana_is_given_the_dashboard_and_the_prometheus_that_it_asks() -> Non
     assert f"./deploy/grafana/dashboards:{provider['options']['path']}:ro" in services["grafana"]["volumes"]
 
 
-def test_no_two_panels_overlap() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in panels():
         at = panel["gridPos"]
@@ -191,14 +192,12 @@ def promtool() -> str:
         ["test", "rules", str(CASES)],
     ],
 )
-def test_promtool_accepts_the_files_and_the_alerts_fire_when_they_should(
-    promtool: str, arguments: list[str]
-) -> None:
+def test_promtool_accepts_the_files_and_alerts_fire_as_intended(promtool: str, arguments: list[str]) -> None:
     checked = subprocess.run([promtool, *arguments], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_every_figure_and_rule_that_the_pages_name_is_there(exported: dict[str, set[str]]) -> None:
+def test_metrics_and_rules_named_in_the_docs_exist(exported: dict[str, set[str]]) -> None:
     errors_and_labels = {"SottoAlert", "SottoError"}
     named: set[str] = set()
     for page in (PROJECT / "docs").rglob("*.md"):

@@ -29,7 +29,7 @@ def given(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", NO_TEXT)
-def test_what_is_no_text_is_told_by_name(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_document_that_is_no_text_is_named(data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "stream.json"
     file.write_bytes(data)
     with pytest.raises(CommandError, match=rf"^{file}: is not UTF-8 text; save it as UTF-8"):
@@ -39,7 +39,7 @@ def test_what_is_no_text_is_told_by_name(data: bytes, tmp_path: Path, monkeypatc
         read_document("-")
 
 
-def test_what_is_nested_too_deeply_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_document_nested_too_deeply_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "stream.json"
     file.write_text(DEEP)
     with pytest.raises(CommandError, match=rf"^{file}: \d+ objects and lists; give at most 8192"):
@@ -52,14 +52,14 @@ def test_what_is_nested_too_deeply_is_told_by_name(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n"])
-def test_a_document_that_is_blank_or_a_list_is_no_file(blank: str) -> None:
+def test_blank_document_or_list_is_refused(blank: str) -> None:
     with pytest.raises(CommandError, match=r"^document: is empty; give inline JSON, a file, or - for"):
         read_document(blank)
     with pytest.raises(CommandError, match=r"^document: is not an object; give one"):
         read_as(TypeAdapter(StreamSpec), "[]")
 
 
-def test_a_byte_order_mark_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_byte_order_mark_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "stream.json"
     file.write_text(SPEC, encoding="utf-8-sig")
     assert read_document(str(file)) == SPEC
@@ -70,7 +70,7 @@ def test_a_byte_order_mark_is_passed_over(tmp_path: Path, monkeypatch: pytest.Mo
         assert list(lines) == [(1, b"a"), (3, b"b")]
 
 
-def test_a_fault_is_told_with_the_document_that_has_it(tmp_path: Path) -> None:
+def test_fault_is_reported_with_its_document(tmp_path: Path) -> None:
     file = tmp_path / "stream.json"
     file.write_text(SPEC.replace("1.0", "-1"))
     for argument, name in ((str(file), str(file)), (file.read_text(), "document")):
@@ -88,9 +88,7 @@ def test_a_fault_is_told_with_the_document_that_has_it(tmp_path: Path) -> None:
         ("estimate", "s", "r", "--grant", "FILE"),
     ],
 )
-def test_no_command_ends_with_a_traceback_for_a_file_that_is_no_text(
-    arguments: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_no_command_shows_a_traceback_for_a_binary_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
     file = tmp_path / "data.bin"
     file.write_bytes(b"\x00\xff\xfe\x80")
     refused = run_sotto(*(str(file) if one == "FILE" else one for one in arguments))

@@ -159,14 +159,14 @@ CrashMachine.TestCase.settings = settings(deadline=None, max_examples=25, statef
 TestCrashes = CrashMachine.TestCase
 
 
-def test_answers_come_in_the_order_of_the_queries_across_partitions() -> None:
+def test_answers_keep_the_order_of_queries_across_partitions() -> None:
     driver = new_driver("stream-0", "stream-1", "stream-2", partitions=4)
     asked = [Query(id=str(number), stream=f"stream-{number % 3}", value=0.0) for number in range(30)]
     told = driver.ask_many(asked)
     assert [(answer.id, answer.stream) for answer in told] == [(query.id, query.stream) for query in asked]
 
 
-def test_a_query_may_be_a_model_a_mapping_or_bytes() -> None:
+def test_query_may_be_a_model_a_mapping_or_bytes() -> None:
     event = {"id": "a", "stream": "stream-0", "value": 3.5}
     forms: list[Any] = [
         event,
@@ -176,7 +176,7 @@ def test_a_query_may_be_a_model_a_mapping_or_bytes() -> None:
     assert len({new_driver("stream-0").ask_many([form])[0].model_dump_json() for form in forms}) == 1
 
 
-def test_a_key_may_be_bytes_or_digits() -> None:
+def test_key_may_be_bytes_or_digits() -> None:
     told = []
     for key in (KEY.secret, KEY.secret.hex()):
         driver = Driver(key, partitions=2)
@@ -199,7 +199,7 @@ def test_another_key_gives_other_answers() -> None:
     assert told[0] != told[1]
 
 
-def test_many_small_batches_give_the_answers_of_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_batches_give_the_answers_of_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
     questions = [{"id": str(n), "stream": f"stream-{n % 3}", "value": float(n % 70)} for n in range(100)]
     streams = ("stream-0", "stream-1", "stream-2")
     at_once = new_driver(*streams)
@@ -211,14 +211,14 @@ def test_many_small_batches_give_the_answers_of_a_large_one(monkeypatch: pytest.
     assert bit_by_bit.budget("feed") == at_once.budget("feed")
 
 
-def test_a_request_sent_twice_opens_one_stream() -> None:
+def test_repeated_request_opens_one_stream() -> None:
     driver = new_driver()
     request = OpenStream.model_validate({"request": "mine", "stream": opening("stream-0")})
     assert driver.request(request) == driver.request(request)
     assert driver.budget("feed").granted.epsilon == 1.0
 
 
-def test_a_table_stands_in_for_its_path() -> None:
+def test_table_replaces_its_path() -> None:
     driver = Driver(KEY, partitions=1)
     driver.register(PEOPLE, ROWS)
     driver.open(opening("stream-0", "people"))
@@ -240,7 +240,7 @@ def test_a_table_stands_in_for_its_path() -> None:
     ],
 )
 @pytest.mark.parametrize("domain", [20, {"kind": "bins", "edges": [0, 2.5, 5]}, ["1", "2", "unknown", "x"]])
-def test_a_column_of_mixed_cells_is_read_as_that_of_a_file(cells: list[Any], domain: Any, tmp_path: Path) -> None:
+def test_column_of_mixed_cells_is_read_like_that_of_a_file(cells: list[Any], domain: Any, tmp_path: Path) -> None:
     file = tmp_path / "people.csv"
     file.write_text("\n".join(["age", *("" if cell is None else str(cell) for cell in cells), ""]))
     source = as_source({**PEOPLE, "path": str(file), "attributes": {"age": domain}})
@@ -264,7 +264,7 @@ def test_a_column_of_mixed_cells_is_read_as_that_of_a_file(cells: list[Any], dom
         (3, "int is not a table; give a polars frame or a mapping of columns"),
     ],
 )
-def test_a_table_that_is_none_is_refused_with_its_column(table: Any, told: str) -> None:
+def test_invalid_table_is_refused_with_its_column(table: Any, told: str) -> None:
     with pytest.raises(Invalid, match=re.escape(told)):
         Driver(KEY).register(PEOPLE, table)
 
@@ -283,7 +283,7 @@ def test_driver_names_why_a_table_is_not_read(tmp_path: Path) -> None:
         driver.register({**PEOPLE, "path": f"{tmp_path}/"})
 
 
-def test_redelivery_notices_state_that_the_changelog_does_not_hold() -> None:
+def test_redelivery_detects_state_that_the_changelog_lacks() -> None:
     driver = new_driver("stream-0")
     driver.ask_many([{"id": "a", "stream": "stream-0", "value": 0.0}])
     driver.ask_many([{"id": "b", "stream": "stream-0", "value": 0.0}])
@@ -320,19 +320,19 @@ def test_driver_retires_streams_as_the_services_do() -> None:
     assert (retired_after(days, retire_days=1.0), retired_after(days + 1, retire_days=0.0)) == (True, False)
 
 
-def test_nothing_asked_is_nothing_to_redeliver() -> None:
+def test_redelivery_without_a_question_is_an_error() -> None:
     with pytest.raises(SottoError, match="nothing to deliver again; ask"):
         new_driver().redeliver()
 
 
-def test_a_source_or_a_stream_that_is_not_there_is_told() -> None:
+def test_unknown_source_or_stream_is_an_error() -> None:
     with pytest.raises(Unknown, match="source 'nobody' is not registered"):
         new_driver().budget("nobody")
     with pytest.raises(Refused, match="source 'nobody' is not registered"):
         new_driver().close("nobody", "stream")
 
 
-def test_another_request_under_a_used_id_is_refused() -> None:
+def test_other_request_under_a_used_id_is_refused() -> None:
     driver = Driver(KEY)
     driver.register(FEED)
     first = OpenStream(request="same", stream=parse_stream(opening("one")))
@@ -377,7 +377,7 @@ def test_arguments_of_a_wrong_kind_are_a_sotto_error(call: Callable[[Any], objec
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_client_takes_the_address_of_kafka_as_text(kind: Any) -> None:
+def test_client_accepts_the_address_of_kafka_as_text(kind: Any) -> None:
     """A text in place of settings is the address; an unknown setting is refused with its name."""
     assert kind("127.0.0.1:9999").__dict__ is not None
     for given, fields, words in (
@@ -398,7 +398,7 @@ def test_a_client_takes_the_address_of_kafka_as_text(kind: Any) -> None:
     assert as_settings("127.0.0.1:9999", {}).bootstrap == "127.0.0.1:9999"
 
 
-def test_errors_of_keys_and_secret_files_belong_to_the_family() -> None:
+def test_errors_of_keys_and_secret_files_are_sotto_errors() -> None:
     """One ``except SottoError`` catches an unusable noise key or secret file, too."""
     assert issubclass(NoiseKeyError, SottoError)
     assert issubclass(SecretFileError, SottoError)
@@ -409,7 +409,7 @@ def test_errors_of_keys_and_secret_files_belong_to_the_family() -> None:
     [10**4500, -(10**4500), Fraction(10**4500, 3), 1e308],
     ids=["integer", "negative", "fraction", "double"],
 )
-def test_a_moment_of_thousands_of_digits_is_refused(time: Any) -> None:
+def test_time_of_thousands_of_digits_is_refused(time: Any) -> None:
     """A number beyond all doubles is no moment, and is refused like other invalid numbers."""
     with pytest.raises(Invalid, match=r"^time: .* is not (a time|from 1970 to 9999); give Unix time"):
         parse_time(time)

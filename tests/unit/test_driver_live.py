@@ -80,7 +80,8 @@ def plainly(events: list[dict[str, Any]], hours: int) -> Counter[tuple[str, str]
 
 
 @pytest.mark.parametrize("clock", ["broker", "marks"])
-def test_each_window_and_group_is_answered_once_with_what_a_plain_count_finds(clock: str) -> None:
+def test_each_window_and_group_is_answered_once(clock: str) -> None:
+    """The answers rest on the counts of a plain count."""
     driver = new_driver(clock)
     events = some_events(random.Random(1), 3)
     answers = list(driver.publish("flights", events))
@@ -100,7 +101,8 @@ def test_each_window_and_group_is_answered_once_with_what_a_plain_count_finds(cl
     }
 
 
-def test_a_window_is_answered_when_the_clock_is_its_lateness_beyond_it_and_not_before() -> None:
+def test_window_is_answered_once_the_clock_passes_its_lateness() -> None:
+    """It is not answered before."""
     driver = new_driver()
     assert not driver.advance("flights", "2026-01-01T01:09:59Z")
     assert len(driver.advance("flights", "2026-01-01T01:10:00Z")) == 3
@@ -138,7 +140,7 @@ def test_live_sums_bound_people_and_values_however_large() -> None:
     assert not driver.records(driver.topics.rejected)
 
 
-def test_running_counts_go_on_from_window_to_window_up_to_their_horizon() -> None:
+def test_running_counts_continue_across_windows_to_their_horizon() -> None:
     driver = new_driver("broker", running(3))
     events = some_events(random.Random(2), 3)
     answers = list(driver.publish("flights", events))
@@ -256,7 +258,7 @@ def plain_delays(events: list[dict[str, Any]]) -> dict[tuple[int, str], list[int
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_crashes_and_redeliveries_change_nothing_that_anybody_can_see(seed: int) -> None:
+def test_crashes_and_redeliveries_change_no_visible_record(seed: int) -> None:
     plain, upset = (new_driver("marks", LATE, running(4), typical(together=False), partitions=3) for _ in range(2))
     chance = random.Random(seed)
     told: list[list[bytes]] = [[], []]
@@ -282,7 +284,7 @@ def test_crashes_and_redeliveries_change_nothing_that_anybody_can_see(seed: int)
     assert plain.snapshot_streams() == upset.snapshot_streams()
 
 
-def test_what_is_no_event_is_set_aside_with_its_reason_and_stops_nobody() -> None:
+def test_invalid_event_is_a_dead_letter_and_stops_no_other() -> None:
     driver = new_driver()
     right = event("N1", "2026-01-01T00:30:00Z")
     wrong: list[Any] = [
@@ -404,7 +406,7 @@ def test_dead_letters_are_refused_events_with_their_reasons() -> None:
         list(driver.dead_letters())
 
 
-def test_a_stream_that_ends_asks_no_more() -> None:
+def test_ended_stream_asks_no_more() -> None:
     driver = new_driver()
     driver.advance("flights", "2026-01-01T01:10:00Z")
     driver.close("flights", "late")
@@ -412,7 +414,7 @@ def test_a_stream_that_ends_asks_no_more() -> None:
     assert len(asked(driver)) == 3
 
 
-def test_what_is_no_live_topic_and_no_moment_is_told() -> None:
+def test_unknown_live_topic_or_invalid_time_is_refused() -> None:
     driver = new_driver()
     driver.register(source(epsilon=1.0))
     with pytest.raises(Invalid, match="not a live topic"):
@@ -424,7 +426,7 @@ def test_what_is_no_live_topic_and_no_moment_is_told() -> None:
     assert moment_ms("2026-01-01T00:00:00Z") == 1_767_225_600_000
 
 
-def test_numbers_advance_a_clock_in_seconds_and_milliseconds_are_told_from_them() -> None:
+def test_advance_distinguishes_seconds_from_milliseconds() -> None:
     driver = new_driver()
     with pytest.raises(Invalid, match=r"^time: .*in milliseconds \(2026-01-01T01:10:00Z\), divide it by 1,000$"):
         driver.advance("flights", 1_767_229_800_000)
@@ -435,13 +437,13 @@ def test_numbers_advance_a_clock_in_seconds_and_milliseconds_are_told_from_them(
 @pytest.mark.parametrize(
     "time", [None, True, float("nan"), float("inf"), -1, 1e300, b"0", datetime(1969, 12, 31, tzinfo=UTC)]
 )
-def test_what_is_no_moment_is_invalid_with_its_unit(time: Any) -> None:
+def test_invalid_time_is_reported_with_its_unit(time: Any) -> None:
     driver = new_driver()
     with pytest.raises(Invalid, match=r"^time: .*give Unix time in seconds, ISO 8601 with a zone, or a datetime"):
         driver.advance("flights", time)
 
 
-def test_a_question_is_published_as_ever() -> None:
+def test_publish_accepts_questions_to_other_streams() -> None:
     driver = new_driver()
     driver.register(source(epsilon=1.0))
     driver.open(stream("ward", mechanism={"threshold": 5.0}), acknowledge=True)
@@ -449,7 +451,7 @@ def test_a_question_is_published_as_ever() -> None:
     assert [one.id for one in driver.answers(from_beginning=True)] == ["a"]
 
 
-def test_what_belongs_to_questions_is_refused_beside_events() -> None:
+def test_publish_refuses_fields_of_questions_beside_events() -> None:
     driver = new_driver()
     with pytest.raises(Invalid, match="headers: belongs to a question"):
         driver.publish("flights", [], headers=(("traceparent", b"00"),))  # type: ignore[call-overload]

@@ -106,7 +106,7 @@ def values(driver: Driver) -> dict[tuple[str, str], list[int]]:
 
 @pytest.mark.parametrize("count", ["events", "people"])
 @pytest.mark.parametrize("begins", [DAYS[0], "2013-01-01T07:00:00Z"])
-def test_each_period_counts_from_nothing_what_its_own_bound_lets_count(begins: str, count: str) -> None:
+def test_period_counts_from_zero_with_its_own_bound(begins: str, count: str) -> None:
     driver = ready(begins, count)
     coming = events(3, seed=4)
     for place in range(0, len(coming), 17):
@@ -123,7 +123,7 @@ def test_each_period_counts_from_nothing_what_its_own_bound_lets_count(begins: s
     assert findings(driver) == []
 
 
-def test_crashes_and_redelivery_change_nothing() -> None:
+def test_period_counts_survive_crashes_and_redelivery() -> None:
     coming = events(4, seed=9)
     driver = ready()
     rounds = [coming[place : place + 40] for place in range(0, len(coming), 40)]
@@ -138,7 +138,8 @@ def test_crashes_and_redelivery_change_nothing() -> None:
     assert values(driver) == wanted(driver, coming, DAYS[0], 4, people=False)
 
 
-def test_a_person_more_moves_the_sums_of_a_period_by_its_total_and_no_others() -> None:
+def test_person_moves_the_sums_of_one_period_by_its_total() -> None:
+    """An additional person moves no sum of another period."""
     coming = events(3, seed=2)
     busy = [event("Nobody", format_moment(moment_ms(DAYS[1]) + hour * HOUR)) for hour in range(24)]
     one, other = ready(), ready()
@@ -153,7 +154,7 @@ def test_a_person_more_moves_the_sums_of_a_period_by_its_total_and_no_others() -
     assert max(moved.values()) == TOTAL
 
 
-def test_noise_and_cost_are_a_periods_own() -> None:
+def test_noise_and_cost_belong_to_one_period() -> None:
     driver = ready()
     driver.publish("flights", [])
     for day in DAYS[1:4]:
@@ -169,7 +170,7 @@ def test_noise_and_cost_are_a_periods_own() -> None:
     assert opened["so-far"].answered == 0
 
 
-def test_once_a_partition_has_told_a_window_twice_no_period_to_come_is_asked() -> None:
+def test_window_published_twice_ends_questions_of_all_periods() -> None:
     """The partition's counts of people are lost with its windows, including those of open periods."""
     driver = ready()
     driver.publish("flights", events(2, seed=5))

@@ -41,7 +41,7 @@ def asked(driver: Driver) -> dict[tuple[str, str], int | float | None]:
     return {(one.stream, one.id): one.value for one in found}
 
 
-def test_each_period_is_an_account_with_streams_of_its_own() -> None:
+def test_each_period_is_an_account_with_separate_streams() -> None:
     driver = played(ready())
 
     periods = [name for name in sources(driver) if name != "flights"]
@@ -58,7 +58,7 @@ def test_each_period_is_an_account_with_streams_of_its_own() -> None:
     assert findings(driver) == []
 
 
-def test_windows_that_reach_over_an_edge_are_asked_of_nobody() -> None:
+def test_windows_across_an_edge_are_not_asked() -> None:
     driver = played(ready())
 
     starts = {(one.stream, one.window.start) for one in queries(driver) if one.window is not None}
@@ -69,7 +69,7 @@ def test_windows_that_reach_over_an_edge_are_asked_of_nobody() -> None:
     assert len(list(driver.answers(from_beginning=True))) == 4 * 7 * 3
 
 
-def test_a_periods_edge_belongs_to_the_next_period() -> None:
+def test_edge_of_a_period_belongs_to_the_next_period() -> None:
     """An event in a period's last millisecond counts in that period, and one a millisecond later in the next, each up to the bound."""
     driver = ready()
     edges = ["2013-01-01T23:59:59.999Z", "2013-01-02T00:00:00.000Z", "2013-01-02T23:59:59.999Z"]
@@ -88,7 +88,7 @@ def test_a_periods_edge_belongs_to_the_next_period() -> None:
 
 
 @pytest.mark.parametrize("day", range(4))
-def test_a_persons_events_of_one_period_move_that_periods_numbers_alone(day: int) -> None:
+def test_events_of_one_period_move_its_numbers_alone(day: int) -> None:
     one, other = ready(), ready()
     extra = [event("Nobody", f"2013-01-0{day + 1}T{hour:02}:15:00Z", AIRPORTS[hour % 3]) for hour in range(24)]
     one.publish("flights", events(4))
@@ -112,7 +112,7 @@ def test_a_persons_events_of_one_period_move_that_periods_numbers_alone(day: int
     assert max(windows.values()) <= 2
 
 
-def test_an_old_period_is_closed_and_refunded_once_the_next_has_been_asked() -> None:
+def test_past_period_is_closed_and_refunded_after_the_next_is_asked() -> None:
     driver = played(ready(), days=2)
     first, second = (f"late@{day}" for day in DAYS[:2])
     assert (grants(driver)[first].state, grants(driver)[second].state) == ("closed", "open")
@@ -125,7 +125,7 @@ def test_an_old_period_is_closed_and_refunded_once_the_next_has_been_asked() -> 
 @pytest.mark.parametrize(
     "mechanism", [LATE["mechanism"], {"kind": "histogram", "attributes": ["origin"], "answers": 20}]
 )
-def test_questions_of_a_period_are_as_many_as_its_worker_awaits(mechanism: dict[str, Any]) -> None:
+def test_questions_of_a_period_are_as_many_as_its_worker_expects(mechanism: dict[str, Any]) -> None:
     driver = installation(
         {**LATE, "mechanism": mechanism, "standing": {**LATE["standing"], "begins": "2013-01-01T07:00:00Z"}},
         sources=[FLIGHTS],
@@ -139,7 +139,8 @@ def test_questions_of_a_period_are_as_many_as_its_worker_awaits(mechanism: dict[
         assert grant.answered == wanted == sum(stream == f"late@{day}" for stream, _ in asked(driver))
 
 
-def test_what_is_closed_because_its_period_is_over_answers_first_what_it_was_asked() -> None:
+def test_stream_of_a_past_period_answers_before_it_is_closed() -> None:
+    """It answers all its questions first."""
     driver = ready()
     driver.request(BeginPeriod(request="begin", source="flights", start=DAYS[0]))
     driver.close(f"flights@{DAYS[0]}", f"late@{DAYS[0]}", PERIOD_OVER_REASON)
@@ -160,7 +161,8 @@ def test_what_is_closed_because_its_period_is_over_answers_first_what_it_was_ask
     assert grants(driver)[f"late@{DAYS[0]}"].answered == 21
 
 
-def test_with_its_model_a_stream_is_closed_in_all_periods_and_nothing_more_is_asked() -> None:
+def test_closing_a_model_closes_its_streams_in_all_periods() -> None:
+    """Nothing more is asked after that."""
     driver = played(ready(), days=2)
     driver.close("flights", "late")
     assert {one.state for one in grants(driver).values()} == {"closed"}
@@ -171,7 +173,7 @@ def test_with_its_model_a_stream_is_closed_in_all_periods_and_nothing_more_is_as
     assert findings(driver) == []
 
 
-def test_a_source_is_halted_with_its_periods() -> None:
+def test_source_is_halted_with_its_periods() -> None:
     driver = played(ready(), days=2)
     driver.halt("flights")
     assert {one.state for one in sources(driver).values()} == {"halted"}
@@ -180,7 +182,7 @@ def test_a_source_is_halted_with_its_periods() -> None:
     assert len(sources(driver)) == 3
 
 
-def test_crashes_and_redelivery_change_nothing() -> None:
+def test_periods_survive_crashes_and_redelivery() -> None:
     whole = played(ready())
     broken = ready()
     broken.publish("flights", events(4))
@@ -205,7 +207,7 @@ def test_crashes_and_redelivery_change_nothing() -> None:
     }
 
 
-def test_what_is_begun_a_second_time_stays_as_it_is() -> None:
+def test_repeated_begin_of_a_period_changes_nothing() -> None:
     driver = played(ready(), days=2)
     control, before = driver.records(driver.topics.control), grants(driver)
     driver.request(BeginPeriod(request="by hand", source="flights", start=DAYS[1]))
@@ -213,7 +215,7 @@ def test_what_is_begun_a_second_time_stays_as_it_is() -> None:
     assert findings(driver) == []
 
 
-def test_streams_that_open_later_are_asked_from_the_first_period_on_that_has_not_begun() -> None:
+def test_later_stream_is_asked_from_the_next_period_on() -> None:
     driver = played(ready(), days=2)
     more = {**LATE, "stream": "more", "epsilon": 4.0}
     with pytest.raises(
@@ -230,7 +232,7 @@ def test_streams_that_open_later_are_asked_from_the_first_period_on_that_has_not
     assert findings(driver) == []
 
 
-def test_a_period_that_was_asked_for_too_late_by_one_stream_begins_for_another() -> None:
+def test_late_period_begins_for_another_stream() -> None:
     """A stream requested the period just before the stream was closed, and the ledger processed the closing first."""
     ahead = ready()
     ahead.advance("flights", DAYS[1])
@@ -248,7 +250,7 @@ def test_a_period_that_was_asked_for_too_late_by_one_stream_begins_for_another()
     assert findings(driver) == []
 
 
-def test_a_stream_of_a_period_that_begins_when_it_is_over_for_its_model_is_closed_too() -> None:
+def test_period_that_begins_after_its_end_is_closed_too() -> None:
     """One stream waits for events that are days late; another stream, without a window in the first period, is then far ahead."""
     driver = installation(
         {**LATE, "epsilon": 4.0, "standing": {**LATE["standing"], "lateness": "3d"}},
@@ -268,7 +270,7 @@ def test_a_stream_of_a_period_that_begins_when_it_is_over_for_its_model_is_close
     assert findings(driver) == []
 
 
-def test_a_stream_begins_within_a_period_where_it_says_so() -> None:
+def test_stream_begins_within_a_period_at_its_begin() -> None:
     driver = installation(
         {**LATE, "standing": {**LATE["standing"], "begins": "2013-01-01T12:00:00Z"}},
         sources=[FLIGHTS],
@@ -279,7 +281,7 @@ def test_a_stream_begins_within_a_period_where_it_says_so() -> None:
     assert min(first) == "2013-01-01T12:00:00Z"
 
 
-def test_by_the_brokers_clock_no_period_begins_ahead_of_it() -> None:
+def test_broker_clock_begins_no_period_ahead_of_itself() -> None:
     driver = ready(clock="broker")
     driver.advance("flights", DAYS[1])
     with pytest.raises(Refused, match="start: the period has not begun yet"):
@@ -288,7 +290,7 @@ def test_by_the_brokers_clock_no_period_begins_ahead_of_it() -> None:
     assert {f"late@{day}" for day in DAYS[:3]} <= grants(driver).keys()
 
 
-def test_the_model_itself_answers_nobody() -> None:
+def test_model_of_a_standing_stream_answers_no_question() -> None:
     driver = ready()
     result = driver.ask(
         "late",
@@ -324,7 +326,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_asked_in_each_period_is_refused(name: str) -> None:
+def test_questions_unfit_for_periods_are_refused(name: str) -> None:
     driver = ready()
     driver.request(BeginPeriod(request="begun", source="flights", start=DAYS[0]))
     changed, message = REFUSED[name]
@@ -360,14 +362,14 @@ def test_sources_that_cannot_have_periods_are_refused() -> None:
         (f"flights@{DAYS[0]}", DAYS[0], "has no periods"),
     ],
 )
-def test_periods_that_nobody_needs_are_not_begun(source: str, start: str, message: str) -> None:
+def test_periods_that_no_stream_needs_are_not_begun(source: str, start: str, message: str) -> None:
     driver = played(ready(), days=1)
     with pytest.raises(Refused, match=message):
         driver.request(BeginPeriod(request="mine", source=source, start=start))
     assert len(sources(driver)) == 2
 
 
-def test_a_ledger_that_comes_back_from_a_backup_begins_no_more_of_its_streams() -> None:
+def test_ledger_from_a_backup_begins_no_more_streams_in_periods() -> None:
     driver = played(ready(), days=2)
     returning = RestoredLedger(driver.topics, ledger(driver))
     assert list(returning.make_outputs("nothing", "0" * 64))
@@ -379,7 +381,7 @@ def test_a_ledger_that_comes_back_from_a_backup_begins_no_more_of_its_streams() 
     assert kept.accounts["flights"].budget.left == kept.accounts["flights"].budget.total - streams["late"].cost
 
 
-def test_the_receipt_says_what_the_budget_is_for() -> None:
+def test_receipt_names_one_period_as_the_unit_of_the_budget() -> None:
     driver = Driver(KEY)
     told = [
         driver.register(FLIGHTS).meaning,
@@ -391,8 +393,8 @@ def test_the_receipt_says_what_the_budget_is_for() -> None:
     ]
 
 
-def test_a_window_over_an_edge_would_tell_of_two_periods(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_window_over_an_edge_would_reveal_two_periods(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checker finds merging that asks such windows of the period in which they begin."""
     monkeypatch.setattr("stream.feeds.merge_state.lies_in_one_period", lambda *_: True)
     with pytest.raises(AssertionError):
-        test_a_persons_events_of_one_period_move_that_periods_numbers_alone(1)
+        test_events_of_one_period_move_its_numbers_alone(1)

@@ -52,7 +52,7 @@ class _Child:
     ("role", "kept"),
     [("worker", {KEY_FILE_VARIABLE}), ("budget", {KEY_FILE_VARIABLE}), ("monitor", MONITOR_NAMES_VARIABLES)],
 )
-def test_a_service_is_given_its_own_secrets_alone(
+def test_service_gets_its_own_secrets_alone(
     role: RoleName, kept: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stream.services.processes.subprocess.Popen", _Child)
@@ -61,14 +61,14 @@ def test_a_service_is_given_its_own_secrets_alone(
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
 
 
-def test_replicas_are_given_no_other_key_than_their_file_and_no_token() -> None:
+def test_replicas_get_no_key_but_their_file_and_no_token() -> None:
     monitors = MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
     for arguments, needless in (([], monitors), (["--key-file", "noise.key"], monitors | NOISE_KEY_VARIABLES)):
         environment = Replicas(Settings(), "worker", 1, arguments).environment(0)
         assert environment.keys() & SECRET_VARIABLES == SECRET_VARIABLES - needless
 
 
-def test_replicas_have_names_of_their_own_and_keep_them() -> None:
+def test_replicas_have_separate_names_and_keep_them() -> None:
     for settings, first in ((Settings(instance="a"), "a-0"), (Settings(), None)):
         replicas = Replicas(settings, "feed", 2)
         [one, again], other = (
@@ -80,26 +80,26 @@ def test_replicas_have_names_of_their_own_and_keep_them() -> None:
         assert Settings(instance=one).instance == one
 
 
-def test_a_process_may_be_named_after_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_may_be_named_after_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "pod 7_a.example")
     assert Settings(instance="@host").instance == "pod-7_a.example"
     with pytest.raises(ValidationError):
         Settings(instance="@elsewhere")
 
 
-def test_a_command_for_the_key_is_told_no_secret() -> None:
+def test_key_command_gets_no_secret() -> None:
     names = " ".join(sorted(SECRET_VARIABLES))
     script = f"import os; print('{KEY}' if not set('{names}'.split()) & set(os.environ) else 'told')"
     assert NoiseKey.from_command(f'{sys.executable} -c "{script}"').secret.hex() == KEY
 
 
-async def test_a_command_for_a_token_is_told_no_secret() -> None:
+async def test_token_command_gets_no_secret() -> None:
     script = "import os; print(sum(name.startswith(('SOTTO_NOISE', 'SOTTO_MONITOR', 'SOTTO_SASL')) for name in os.environ))"
     settings = Settings(sasl_token_file="", sasl_token_command=f'{sys.executable} -c "{script}"')
     assert await BearerToken(settings).token() == "0"
 
 
-def test_nothing_else_is_taken_away() -> None:
+def test_environment_keeps_all_other_variables() -> None:
     assert environment_without(SECRET_VARIABLES, {"PATH": "x", "SOTTO_PREFIX": "y", KEY_FILE_VARIABLE: "z"}) == {
         "PATH": "x",
         "SOTTO_PREFIX": "y",

@@ -41,7 +41,8 @@ def grant_of(driver: Driver, stream: str) -> GrantRecord:
     return [one for one in records if isinstance(one, GrantRecord) and one.spec.stream == stream][-1]
 
 
-def test_the_shares_of_a_stream_are_estimated_from_its_own_answers_each_counted_once() -> None:
+def test_shares_of_a_stream_count_each_answer_once() -> None:
+    """Answers to other streams do not count."""
     grant, answers = collected()
     found = estimate_stream_shares(grant, answers)
     assert (found.stream, found.events, found.beta) == ("survey", 400, 0.05)
@@ -53,7 +54,7 @@ def test_the_shares_of_a_stream_are_estimated_from_its_own_answers_each_counted_
     assert estimate_stream_shares(grant, [*answers, *answers]) == found
 
 
-def test_a_smaller_beta_widens_the_intervals() -> None:
+def test_smaller_beta_widens_the_intervals() -> None:
     grant, answers = collected()
     usual, sure = (estimate_stream_shares(grant, answers, beta).shares[0] for beta in (None, 1e-9))
     assert sure.low < usual.low < usual.high < sure.high
@@ -61,7 +62,7 @@ def test_a_smaller_beta_widens_the_intervals() -> None:
         estimate_stream_shares(grant, answers, 2.0)
 
 
-def test_answers_that_cannot_be_of_one_stream_are_refused() -> None:
+def test_answers_of_several_streams_are_refused() -> None:
     grant, answers = collected()
     one = next(answer for answer in answers if answer.stream == "survey")
     other = one.model_copy(update={"choice": "no" if one.choice == "yes" else "yes"})
@@ -73,7 +74,7 @@ def test_answers_that_cannot_be_of_one_stream_are_refused() -> None:
         estimate_stream_shares(grant, [answer for answer in answers if answer.stream == "other"])
 
 
-def test_only_randomized_responses_have_shares_to_estimate() -> None:
+def test_shares_are_estimated_for_randomized_response_alone() -> None:
     driver = Driver(KEY, partitions=1)
     driver.register(
         {"kind": "values", "source": "feed", "neighbors": "replace", "epsilon": 4.0, "sensitivity": 1.0}
@@ -105,7 +106,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
-def test_the_command_estimates_from_files_without_kafka(tmp_path: Path, command: Command) -> None:
+def test_estimate_command_reads_files_without_kafka(tmp_path: Path, command: Command) -> None:
     grant, answers = collected()
     files = saved(tmp_path, grant, answers)
     status, out, _ = command("people", "survey", "--json", *files)
@@ -121,7 +122,7 @@ def test_the_command_estimates_from_files_without_kafka(tmp_path: Path, command:
     assert "yes" in out
 
 
-def test_the_command_says_in_one_line_what_is_wrong_with_its_files(tmp_path: Path, command: Command) -> None:
+def test_estimate_command_reports_a_faulty_file_in_one_line(tmp_path: Path, command: Command) -> None:
     grant, answers = collected()
     files = saved(tmp_path, grant, answers)
     for arguments, words in [
@@ -144,7 +145,7 @@ def test_the_command_says_in_one_line_what_is_wrong_with_its_files(tmp_path: Pat
     ],
     ids=["bytes", "nested", "utf-16"],
 )
-def test_a_line_that_is_no_answer_is_told_with_its_file(
+def test_line_that_is_no_answer_is_reported_with_its_file(
     line: bytes, words: str, tmp_path: Path, command: Command
 ) -> None:
     grant, answers = collected()

@@ -51,7 +51,7 @@ def told(steps: Any) -> list[tuple[str, list[str]]]:
     ]
 
 
-def test_each_event_stands_between_the_marks_where_its_own_time_is() -> None:
+def test_each_event_is_between_the_marks_around_its_time() -> None:
     assert told(Replay(source(), "1h").group_by_mark(judged(bytes_of(LINES), source()))) == [
         ("0:00", ["N2", "N3", "N5"]),
         ("1:00", []),
@@ -61,13 +61,13 @@ def test_each_event_stands_between_the_marks_where_its_own_time_is() -> None:
     ]
 
 
-def test_a_replay_ends_where_it_is_told_to_whatever_its_events_say() -> None:
+def test_replay_ends_at_its_limit_for_any_events() -> None:
     last = moment_ms(f"{DAY}02:30:00Z")
     expected = [("0:00", ["N2", "N3", "N5"]), ("1:00", []), ("2:00", ["N1"]), ("2:30", ["N4"])]
     assert told(Replay(source(), "1h", last).group_by_mark(judged(bytes_of(LINES), source()))) == expected
 
 
-def test_what_would_be_refused_or_never_end_is_said_before_anything_is_written() -> None:
+def test_refused_or_endless_replay_is_reported_before_writing() -> None:
     with pytest.raises(Invalid, match="has the broker's clock"):
         Replay(source("broker"), "1h")
     with pytest.raises(Invalid, match="refuses events that are more than 5m ahead"):
@@ -95,7 +95,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 @pytest.mark.parametrize(
     ("new", "said"), [(True, "created ops.departures with 3"), (False, "ops.departures exists already, with 3")]
 )
-def test_the_topic_of_a_source_is_made_where_it_is_missing(
+def test_missing_topic_of_a_source_is_created(
     new: bool, said: str, driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def make(_: Settings, declared: EventsSource, partitions: int) -> tuple[int, bool]:
@@ -110,7 +110,7 @@ def test_the_topic_of_a_source_is_made_where_it_is_missing(
         run_connected("events", "topic", "feed")
 
 
-def test_a_file_is_replayed_and_its_windows_are_answered(driver: Driver, tmp_path: Path) -> None:
+def test_file_is_replayed_and_its_windows_are_answered(driver: Driver, tmp_path: Path) -> None:
     driver.register({**FLIGHTS, "clock": "marks"})
     driver.open(LATE)
     path = tmp_path / "events.jsonl"
@@ -127,7 +127,7 @@ def test_a_file_is_replayed_and_its_windows_are_answered(driver: Driver, tmp_pat
     assert not driver.records(driver.topics.rejected)
 
 
-def test_standard_input_goes_to_a_topic_with_the_brokers_clock(driver: Driver, tmp_path: Path) -> None:
+def test_standard_input_goes_to_a_topic_with_the_broker_clock(driver: Driver, tmp_path: Path) -> None:
     driver.register(FLIGHTS)
     text = b"\n".join([*bytes_of(LINES), b"no event"])
     done = CliRunner().invoke(app, ["events", "publish", "flights", "-"], input=text, catch_exceptions=False)
@@ -205,7 +205,7 @@ def test_publish_counts_refused_events_and_exits_with_1(
     assert len(list(driver.dead_letters("flights"))) == until - 1
 
 
-def test_a_replay_without_an_acceptable_event_writes_nothing(driver: Driver, tmp_path: Path) -> None:
+def test_replay_without_an_acceptable_event_writes_nothing(driver: Driver, tmp_path: Path) -> None:
     """If all events of a replay are refused the reasons are printed, and neither marks nor events are written."""
     driver.register({**FLIGHTS, "clock": "marks"})
     driver.open(LATE)
@@ -220,7 +220,7 @@ def test_a_replay_without_an_acceptable_event_writes_nothing(driver: Driver, tmp
 @pytest.mark.parametrize(
     ("time", "accepted"), [("1999-12-31T23:59:59Z", False), ("2999-01-01T00:00:00Z", False), (None, True)]
 )
-def test_publish_knows_what_a_clock_of_the_broker_refuses(
+def test_publish_knows_the_refusals_of_a_broker_clock(
     time: str | None, accepted: bool, driver: Driver, tmp_path: Path
 ) -> None:
     """With the broker's clock, events before every stream's first window or far in the future are counted as refused."""

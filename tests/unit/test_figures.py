@@ -33,11 +33,11 @@ from stream.questions.alert_states import estimate_text
         (0.1, 0.1, "0.1 ± 0.1"),
     ],
 )
-def test_a_number_ends_where_its_bound_does(number: float, alpha: float, expected: str) -> None:
+def test_number_ends_at_the_digit_of_its_bound(number: float, alpha: float, expected: str) -> None:
     assert f"{format_estimate(number, alpha)} ± {format_error_bound(alpha)}" == expected
 
 
-def test_a_number_without_a_bound_keeps_its_whole_digits() -> None:
+def test_number_without_a_bound_keeps_its_whole_digits() -> None:
     assert format_estimate(12345678.0, None) == "12345678"
     assert format_estimate(1 / 3, None) == "0.333333"
     assert format_estimate(12345678.0, 4.0, grouped=True) == "12,345,678"
@@ -48,7 +48,7 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @given(FINITE, st.floats(0.0, allow_infinity=False))
-def test_what_is_printed_is_within_what_is_printed(number: float, alpha: float) -> None:
+def test_printed_number_is_within_its_printed_bound(number: float, alpha: float) -> None:
     told, promised = (
         Fraction(text.replace(",", ""))
         for text in (format_estimate(number, alpha), format_error_bound(alpha, grouped=True))
@@ -79,7 +79,7 @@ def answer(**numbers: object) -> Answer:
         f"12345678 {Promise('', 4.00004, '', '', 0.95, '', '')}",
     ],
 )
-def test_numbers_and_bounds_are_written_alike_everywhere(text: str) -> None:
+def test_numbers_and_bounds_have_one_notation_everywhere(text: str) -> None:
     plain = text.replace(",", "")
     assert "12345678" in plain
     assert "4.001" in plain

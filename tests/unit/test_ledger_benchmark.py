@@ -13,7 +13,7 @@ def account_totals(service: Service) -> dict[str, tuple[float, float, int]]:
     }
 
 
-def test_a_ledger_of_many_grants_is_restored_as_it_was_and_goes_on() -> None:
+def test_ledger_of_many_grants_is_restored_equal_and_continues() -> None:
     service = filled(1_500, 150)
     before = account_totals(service)
     assert len(before) == 150

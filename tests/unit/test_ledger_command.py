@@ -32,7 +32,7 @@ def entries() -> Entries:
     return [(trail_codec.decode(value), value) for value in values]
 
 
-def test_an_export_has_every_entry_in_columns_and_byte_for_byte(entries: Entries, tmp_path: Path) -> None:
+def test_export_has_every_entry_in_columns_and_unchanged_bytes(entries: Entries, tmp_path: Path) -> None:
     lines, table, frame = (tmp_path / f"trail.{ending}" for ending in ("jsonl", "csv", "parquet"))
     for path in (lines, table, frame):
         assert write_trail(path, [entries[:3], entries[3:]]) == len(entries)
@@ -57,7 +57,7 @@ def test_an_export_has_every_entry_in_columns_and_byte_for_byte(entries: Entries
     assert [row["request"] for row in read if row["outcome"] == "refused"] == ["'" + FORMULA]
 
 
-def test_an_export_overwrites_nothing_and_says_what_it_can_write(entries: Entries, tmp_path: Path) -> None:
+def test_export_overwrites_nothing_and_names_its_formats(entries: Entries, tmp_path: Path) -> None:
     (tmp_path / "there.csv").write_text("mine")
     with pytest.raises(CommandError, match="exists already"):
         write_trail(tmp_path / "there.csv", [entries])
@@ -73,12 +73,12 @@ def test_an_export_overwrites_nothing_and_says_what_it_can_write(entries: Entrie
     assert not (tmp_path / "half.jsonl").exists()
 
 
-def test_every_entry_is_told_in_a_line(entries: Entries) -> None:
+def test_every_trail_entry_is_one_line(entries: Entries) -> None:
     assert {len(summary_row(entry)) for entry, _ in entries} == {7}
     assert any("refused: stream 'nowhere'" in summary_row(entry)[5] for entry, _ in entries)
 
 
-def test_files_are_verified_and_heads_that_were_noted_bind_them(entries: Entries, tmp_path: Path) -> None:
+def test_verify_compares_files_with_noted_heads(entries: Entries, tmp_path: Path) -> None:
     trail, backup = tmp_path / "trail.jsonl", tmp_path / "backup"
     write_trail(trail, [entries])
     head = f"{len(entries)}:{entry_digest(entries[-1][1])}"
@@ -106,7 +106,7 @@ def test_files_are_verified_and_heads_that_were_noted_bind_them(entries: Entries
     assert "NUMBER:DIGEST" in run_sotto("ledger", "verify", str(trail), "--head", "12").stderr
 
 
-def test_a_file_is_taken_for_what_is_in_it_whatever_its_name(entries: Entries, tmp_path: Path) -> None:
+def test_format_of_a_file_depends_on_its_content_not_its_name(entries: Entries, tmp_path: Path) -> None:
     trail, renamed, backup = tmp_path / "trail.jsonl", tmp_path / "a.backup", tmp_path / "b.jsonl"
     write_trail(trail, [entries])
     trail.rename(renamed)
@@ -127,7 +127,7 @@ def test_a_file_is_taken_for_what_is_in_it_whatever_its_name(entries: Entries, t
         ("answers.jsonl", b'{"id":"q1","stream":"s"}\n', "is neither a backup nor a trail"),
     ],
 )
-def test_a_file_without_an_entry_is_never_whole(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+def test_file_without_an_entry_is_never_complete(name: str, content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CommandError, match=f"{name} {said}.*'sotto ledger export'"):
         verify(tmp_path / name)

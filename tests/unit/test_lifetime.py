@@ -114,7 +114,7 @@ def check_collections(lifetime: Lifetime, first: int, last: int) -> None:
     assert growing - set(chain(*KEEPS_ENDED.values())) == set()
 
 
-def test_history_stays_in_no_other_collection(lifetime: Lifetime) -> None:
+def test_history_grows_no_unlisted_collection(lifetime: Lifetime) -> None:
     """Only the collections in ``KEEPS_ENDED`` grow with the number of retired streams."""
     check_collections(lifetime, 5 * OPEN, 20 * OPEN)
 

@@ -22,7 +22,7 @@ from stream.processing.topic_names import Topics, partition_of
 from tests.processing import process_records
 
 
-def test_the_second_half_counts() -> None:
+def test_course_measures_its_second_half() -> None:
     course = Course(
         [
             Sample(0.0, 0, 0.0, 0),
@@ -39,7 +39,8 @@ def test_the_second_half_counts() -> None:
     assert (course.half_rss, course.most_rss) == (80, 90)
 
 
-def test_a_group_with_topics_of_its_own_has_done_what_went_through_all_of_them() -> None:
+def test_throughput_of_a_group_counts_its_repartitioned_topics() -> None:
+    """With topics of its own, events are done once they went through all of them."""
     places = {TopicPartition("events", 0): 30, TopicPartition("events", 1): 20}
     assert done(places, "events") == 50
     assert done({**places, TopicPartition("events-by-group", 0): 41}, "events") == 41
@@ -56,7 +57,7 @@ def test_ratios_are_within_rounds() -> None:
     assert ratios(runs, "Faust", "cpu_microseconds") == [1.0]
 
 
-def test_latency_is_that_of_windows_after_the_warm_up() -> None:
+def test_latency_excludes_windows_before_the_warm_up_ends() -> None:
     job = Job(streams=1, groups=2)
     heard = [(1000, 5000.0), (2000, 2030.0), (2000, 2040.0), (3000, 3060.0)]
     usage = [Usage(0.0, 1.0, 0.0, 7, 1), Usage(1.0, 1.5, 0.5, 9, 5), Usage(2.0, 2.0, 0.5, 8, 2)]
@@ -69,7 +70,7 @@ def test_latency_is_that_of_windows_after_the_warm_up() -> None:
         summary([], usage, (1500, 3500), job, {}, (100.0, 0.5))
 
 
-def test_a_window_is_as_late_as_its_last_record() -> None:
+def test_window_latency_is_that_of_its_last_record() -> None:
     written = [(1000, 9000.0), (2000, 2010.0), (2000, 2030.0), (2000, 2020.0), (3000, 3050.0), (4000, 4040.0)]
     assert last_of(written, (1500, 4000)) == 40.0
     assert first_of(written, (1500, 4000)) == 40.0
@@ -81,7 +82,7 @@ def test_memory_is_that_of_the_process() -> None:
 
 
 @pytest.mark.parametrize("conditions", [1, 20])
-def test_events_are_such_as_a_feed_counts(conditions: int) -> None:
+def test_benchmark_events_are_accepted_by_a_feed(conditions: int) -> None:
     job = Job(conditions=conditions)
     request: dict[str, Any] = {"request": "register", "source": source("ops", job)}
     declared = RegisterSource.model_validate(request, strict=False).source

@@ -51,7 +51,7 @@ def _configured_afterwards_as_before() -> Iterator[None]:
     root.handlers[:] = handlers
 
 
-def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipe()
     monkeypatch.setattr("sys.stderr", pipe)
     configure_logs(as_json=True)
@@ -62,7 +62,7 @@ def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [json.loads(text)["event"] for text in pipe.writes] == ["assigned", "state went back"]
 
 
-def test_a_full_disk_loses_lines_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_loses_log_lines_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FullDisk()
     monkeypatch.setattr("sys.stderr", disk)
     configure_logs(as_json=False)
@@ -70,7 +70,8 @@ def test_a_full_disk_loses_lines_and_nothing_else(monkeypatch: pytest.MonkeyPatc
     assert disk.tries
 
 
-def test_an_error_that_repeats_is_written_at_a_bounded_rate_with_how_often_it_was_left_out() -> None:
+def test_repeated_error_is_logged_at_a_bounded_rate() -> None:
+    """The next line has the number of lines that were left out."""
     now = 0.0
     bounded = RepeatFilter(clock=lambda: now)
 
@@ -91,7 +92,8 @@ def test_an_error_that_repeats_is_written_at_a_bounded_rate_with_how_often_it_wa
     assert all(written("assigned", "info") is not None for _ in range(1000))
 
 
-def test_a_library_that_repeats_itself_in_other_words_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_message_of_a_library_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parameters do not make it another message."""
     pipe = Pipe()
     monkeypatch.setattr("sys.stderr", pipe)
     configure_logs(as_json=True)
@@ -106,7 +108,7 @@ def test_a_library_that_repeats_itself_in_other_words_is_bounded_too(monkeypatch
 SECRET = "secret-that-must-not-be-logged"  # noqa: S105
 
 
-def test_nothing_that_an_exception_quotes_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_quotes_nothing_from_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipe()
     monkeypatch.setattr("sys.stderr", pipe)
     configure_logs(as_json=True)
@@ -125,7 +127,7 @@ def test_nothing_that_an_exception_quotes_is_logged(monkeypatch: pytest.MonkeyPa
     assert "test_log.py" in first["at"][0]
 
 
-def test_nor_of_one_that_nobody_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_quotes_nothing_from_an_uncaught_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = Pipe()
     monkeypatch.setattr("sys.stderr", pipe)
     configure_logs(as_json=True)

@@ -37,21 +37,21 @@ WORK: list[Callable[[FeedDefinitions], Any]] = [
 
 
 @pytest.mark.parametrize("work", WORK)
-def test_what_feeds_do_at_an_edge_does_not_grow(
+def test_work_of_feeds_at_an_edge_does_not_grow(
     years: tuple[Year, Year], work: Callable[[FeedDefinitions], Any]
 ) -> None:
     few, many = (heard(year.records(TOPICS.control)) for year in years)
     assert calls(lambda: work(few)) == calls(lambda: work(many))
 
 
-def test_feeds_know_what_they_count_and_what_asks(years: tuple[Year, Year]) -> None:
+def test_feeds_find_their_sources_and_open_streams(years: tuple[Year, Year]) -> None:
     definitions = heard(years[1].records(TOPICS.control))
     assert list(definitions.sources()) == ["live"]
     asking = [one.spec.stream for one in definitions.open_streams_in_periods("live", "busy-1")]
     assert asking == ["busy-1@2026-01-03T10:00:00Z", "busy-1@2026-01-03T11:00:00Z"]
 
 
-def test_what_the_budget_service_does_at_an_edge_does_not_grow() -> None:
+def test_work_of_the_budget_service_at_an_edge_does_not_grow() -> None:
     few, many = Year(streams=2, categories=3), Year(streams=2, categories=3)
     few.pass_by(FEW)
     many.pass_by(4 * MANY)
@@ -59,7 +59,7 @@ def test_what_the_budget_service_does_at_an_edge_does_not_grow() -> None:
     assert calls(lambda: many.pass_by(2)) < 1.02 * calls(lambda: few.pass_by(2))
 
 
-def test_feeds_keep_no_definition_of_a_stream_whose_period_is_closed(years: tuple[Year, Year]) -> None:
+def test_feeds_keep_no_definition_of_a_closed_period(years: tuple[Year, Year]) -> None:
     def kept(year: Year) -> int:
         definitions = heard(year.records(TOPICS.control))
         gc.collect()
@@ -71,7 +71,7 @@ def test_feeds_keep_no_definition_of_a_stream_whose_period_is_closed(years: tupl
     assert kept(years[0]) == kept(years[1])
 
 
-def test_an_opening_that_comes_late_does_not_begin_a_closed_period_again(years: tuple[Year, Year]) -> None:
+def test_late_opening_does_not_begin_a_closed_period_again(years: tuple[Year, Year]) -> None:
     year = Year(streams=1, categories=3)
     year.pass_by(1)
     [*_, opened] = year.records(TOPICS.control)

@@ -60,7 +60,7 @@ def test_list_names_every_mechanism(place: str) -> None:
     assert not LISTS[place] - set(MODELS), f"remove these kinds from {place}"
 
 
-def test_the_page_knows_the_mechanisms_that_charge_every_answer() -> None:
+def test_page_knows_the_mechanisms_that_charge_every_answer() -> None:
     """A histogram has ``answers`` too, but charges windows of a live topic, not questions."""
     text = (PROJECT / "stream" / "monitor" / "static" / "mechanisms.js").read_text()
     [listed] = re.findall(r"const ALWAYS_CHARGED = \[(.*)\];", text)
@@ -68,6 +68,6 @@ def test_the_page_knows_the_mechanisms_that_charge_every_answer() -> None:
     assert set(re.findall(r"\w+", listed)) == charging, "correct ALWAYS_CHARGED in mechanisms.js"
 
 
-def test_mechanisms_with_kept_results_are_those_that_a_refresh_closes() -> None:
+def test_mechanisms_with_kept_results_are_closed_by_a_refresh() -> None:
     """The noise of these mechanisms must never be added to another version of the data."""
     assert set(RESULTS_KEPT_BY_MECHANISM) == set(KEEPING)

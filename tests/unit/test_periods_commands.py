@@ -120,7 +120,7 @@ def test_stream_list_reads_no_status(run: Any, monkeypatch: pytest.MonkeyPatch) 
     assert "1 stream" in run("stream", "list", "--limit", "1")
 
 
-def test_what_has_no_periods_is_listed_as_before() -> None:
+def test_names_without_periods_are_listed_as_before() -> None:
     assert group_by_name(["b", "a", "b-c"], str) == [("b", "b", ""), ("a", "a", ""), ("b-c", "b-c", "")]
     assert [short_start(f"2013-01-01T{at}Z") for at in ("00:00:00", "05:00:00", "05:30:10")] == [
         "2013-01-01",
@@ -130,7 +130,7 @@ def test_what_has_no_periods_is_listed_as_before() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 200])
-def test_top_shows_the_latest_period_under_the_name_that_was_opened(width: int) -> None:
+def test_top_shows_the_latest_period_under_the_opened_name(width: int) -> None:
     found = installation()
     pages = list_sources(found.tables, SourceQuery()), list_streams(found.tables, StreamQuery(), found.now)
     given = frame_of()

@@ -22,9 +22,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_record_is_one_line_in_a_pipe(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_record_is_one_line_in_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     numbers = tuple(range(10_000))
     _show(Answer(id="q" * 60, stream="s", outcome="rejected", reason=REASON), as_json=False)
@@ -34,9 +32,10 @@ def test_a_record_is_one_line_in_a_pipe(
     assert answered.endswith("9998, 9999")
 
 
-def test_a_row_of_a_table_is_one_line_in_a_pipe_unless_columns_are_asked_for(
+def test_table_row_is_one_line_in_a_pipe_without_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """If COLUMNS is set, lines have at most this width."""
     monkeypatch.delenv("COLUMNS", raising=False)
     show_table("streams", ["stream", "reason", "cost"], [ROW])
     [row] = [line for line in capsys.readouterr().out.splitlines() if "s" * 90 in line]
@@ -46,7 +45,7 @@ def test_a_row_of_a_table_is_one_line_in_a_pipe_unless_columns_are_asked_for(
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 
-def test_a_terminal_has_lines_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_lines_break_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     assert 40 < max(map(len, said(monkeypatch).splitlines())) <= 60
     assert " ".join(line.strip() for line in said(monkeypatch).splitlines()) == REASON

@@ -44,7 +44,7 @@ def kinds(sizes: tuple[int, ...], **more: Any) -> list[str]:
     return [one.kind for one in compare_mechanisms(facts(sizes, 6366), names, build_parameters(**more))]
 
 
-def test_few_cells_take_a_histogram_and_many_attributes_pmw() -> None:
+def test_few_cells_select_a_histogram_and_many_attributes_pmw() -> None:
     assert kinds((3, 4, 2))[0] == "histogram"
     assert kinds((5, 6, 7, 6, 4, 6, 6, 6, 2))[0] == "pmw"
 

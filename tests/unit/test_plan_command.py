@@ -31,7 +31,7 @@ def plan(*arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_mechanism_is_planned_and_the_textbook_stands_beside_the_choice(kind: str) -> None:
+def test_plan_has_every_mechanism_beside_its_textbook(kind: str) -> None:
     found = plan("--mechanism", kind, "--delta", "1e-6", *MORE.get(kind, []))
     methods = [one["method"] for one in found["calibrations"]]
     assert "textbook" in methods
@@ -40,7 +40,7 @@ def test_every_mechanism_is_planned_and_the_textbook_stands_beside_the_choice(ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_people_see_a_table_with_the_choice_marked_and_why(kind: str) -> None:
+def test_plan_table_marks_the_choice_and_gives_its_reason(kind: str) -> None:
     # These are the same parameters as above, so the plan is cached.
     arguments = ["plan", "--epsilon", "1", "--delta", "1e-6", "--mechanism", kind, *MORE.get(kind, [])]
     result = CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": "160"})
@@ -50,14 +50,15 @@ def test_people_see_a_table_with_the_choice_marked_and_why(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["laplace", "noisy_max", "exponential"])
-def test_what_charges_each_answer_is_planned_for_all_queries_unless_a_cutoff_is_given(kind: str) -> None:
+def test_plan_charges_all_queries_unless_a_cutoff_is_given(kind: str) -> None:
+    """This holds for mechanisms that charge each answer."""
     of_queries = plan("--mechanism", kind, "--queries", "100")
     assert of_queries["spec"]["mechanism"]["answers"] == 100
     assert of_queries["alpha"] == plan("--mechanism", kind, "--queries", "100", "--cutoff", "100")["alpha"]
     assert plan("--mechanism", kind, "--queries", "100", "--cutoff", "1")["alpha"] < 0.02 * of_queries["alpha"]
 
 
-def test_a_wanted_accuracy_is_turned_into_what_it_needs() -> None:
+def test_wanted_accuracy_is_converted_to_epsilon_and_cutoff() -> None:
     wanted = 100.0
     found = plan("--mechanism", "above_threshold", "--cutoff", "20", "--alpha", str(wanted))
     needed = float(found["needed"]["ε ≥"])
@@ -69,7 +70,7 @@ def test_a_wanted_accuracy_is_turned_into_what_it_needs() -> None:
 
 
 @pytest.mark.parametrize("against", ["epsilon", "cutoff"])
-def test_the_error_is_drawn_to_a_file(tmp_path: Path, against: str) -> None:
+def test_plan_draws_the_error_to_a_file(tmp_path: Path, against: str) -> None:
     path = tmp_path / "error.svg"
     plan("--mechanism", "laplace", "--cutoff", "5", "--plot", str(path), "--against", against)
     drawn = path.read_text()
@@ -86,9 +87,10 @@ def drawn(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
     return axes
 
 
-def test_a_plot_marks_what_is_chosen_names_its_parameters_and_hatches_vacuous_errors(
+def test_plot_marks_the_choice_and_hatches_vacuous_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Its title names the parameters."""
     arguments = ["--mechanism", "laplace", "--cutoff", "50", "--queries", "60", "--delta", "1e-6"]
     axes = drawn(monkeypatch, *arguments, "--rows", "400")
     assert axes.get_title() == "laplace: ε 1, δ 1e-06, β 0.05, cutoff 50, 60 queries, 400 rows"
@@ -107,7 +109,7 @@ def test_a_plot_marks_what_is_chosen_names_its_parameters_and_hatches_vacuous_er
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_calibration_has_one_colour_in_every_plot(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_has_one_color_in_every_plot(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The colour of a line does not depend on its number of points.
     monkeypatch.setattr(plan_output, "error_curve", partial(error_curve, points=5))
     axes = drawn(monkeypatch, "--mechanism", kind, "--delta", "1e-6", *MORE.get(kind, []))
@@ -139,7 +141,7 @@ def _listed(kind: str) -> list[Calibration]:
         (["--mechanism", "laplace", "--plot", "drawing"], "--plot: cannot plot to drawing"),
     ],
 )
-def test_what_cannot_be_planned_or_drawn_is_one_clear_error(arguments: list[str], words: str) -> None:
+def test_impossible_plan_or_plot_is_one_clear_error(arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(app, ["plan", "--epsilon", "1", *arguments])
     assert result.exit_code != 0
     assert words in str(result.exception)
@@ -147,7 +149,7 @@ def test_what_cannot_be_planned_or_drawn_is_one_clear_error(arguments: list[str]
 
 @pytest.mark.parametrize("alpha", ["-3", "0", "nan", "inf"])
 @pytest.mark.parametrize("what", [["--mechanism", "laplace"], ["--form", "count"]])
-def test_what_is_no_error_to_aim_at_is_refused_and_plans_nothing(what: list[str], alpha: str) -> None:
+def test_invalid_alpha_is_refused_and_nothing_is_planned(what: list[str], alpha: str) -> None:
     result = CliRunner().invoke(app, ["plan", "--epsilon", "1", *what, "--alpha", alpha])
     assert (result.exit_code, result.stdout) == (1, "")
     assert isinstance(result.exception, CommandError)

@@ -75,7 +75,7 @@ def alphas(printed: dict[str, Any]) -> dict[str, float]:
         (["--form", "category", "--queries", "1000", "--categories", "4"], "randomized_response"),
     ],
 )
-def test_what_is_wanted_decides_which_mechanism_to_take(arguments: list[str], taken: str) -> None:
+def test_wanted_form_decides_the_recommended_mechanism(arguments: list[str], taken: str) -> None:
     printed = compared("--epsilon", "1", *arguments)
     assert printed["choice"] == taken
     found = [one["alpha"] for one in printed["mechanisms"] if one["applies"]]
@@ -84,7 +84,8 @@ def test_what_is_wanted_decides_which_mechanism_to_take(arguments: list[str], ta
     assert all(one["why"] for one in printed["mechanisms"])
 
 
-def test_a_live_topic_is_asked_for_running_counts_and_must_bound_what_people_do_in_all_windows() -> None:
+def test_live_topic_defaults_to_running_counts() -> None:
+    """A running count needs the source's total, which bounds people in all windows."""
     topic = {
         "source": "a",
         "kind": "events",
@@ -103,20 +104,21 @@ def test_a_live_topic_is_asked_for_running_counts_and_must_bound_what_people_do_
     assert "declare the source's total" in str(refused.exception)
 
 
-def test_another_stream_on_a_live_topic_is_planned_by_its_definition_and_the_error_says_so() -> None:
+def test_other_streams_on_a_live_topic_refer_to_standing_plans() -> None:
     arguments = ["plan", "--epsilon", "1", "--form", "alarm", "--source", json.dumps(TOPIC)]
     refused = CliRunner().invoke(app, arguments)
     assert refused.exit_code != 0
     assert "give one of running; --standing plans any other stream on a live topic" in str(refused.exception)
 
 
-def test_every_form_of_a_question_is_answered_by_some_mechanism() -> None:
+def test_every_form_of_question_has_a_mechanism() -> None:
     for form in FORMS:
         beside = ["--delta", "1e-6"] if form == "texts" else []
         assert alphas(compared("--epsilon", "1", "--queries", "3", "--form", form, *SMALL, *beside)), form
 
 
-def test_where_people_have_several_rows_counts_of_rows_are_noisier_and_counts_of_people_are_not() -> None:
+def test_several_rows_per_person_add_noise_to_counts_of_rows() -> None:
+    """Counts of people keep their noise."""
     table = {"source": "a", "kind": "table", "neighbors": "add-remove", "epsilon": 1, "path": "a.csv"}
     several = {**table, "attributes": {"age": 85}, "person": "id", "contribution": 5}
     beside = ["--epsilon", "1", "--queries", "3"]
@@ -127,7 +129,8 @@ def test_where_people_have_several_rows_counts_of_rows_are_noisier_and_counts_of
     assert people == one
 
 
-def test_a_comparison_for_a_source_says_how_many_rows_of_one_person_count_unless_people_are_counted() -> None:
+def test_comparison_states_the_contribution_bound_of_a_source() -> None:
+    """It does not if people are counted."""
     table = {"source": "a", "kind": "table", "neighbors": "add-remove", "epsilon": 1, "path": "a.csv"}
     several = json.dumps({**table, "attributes": {"age": 85}, "person": "id", "contribution": 5})
     beside = ["--epsilon", "1", "--queries", "3", "--source", several]
@@ -148,7 +151,7 @@ def test_a_comparison_for_a_source_says_how_many_rows_of_one_person_count_unless
         ("histogram", "groups", ["--group-by", "1", "--group-by", "2"], ["--queries", "40"]),
     ],
 )
-def test_a_mechanism_s_figures_are_those_of_its_own_plan(
+def test_compared_figures_are_those_of_the_mechanisms_own_plan(
     kind: str, form: str, compared_by: list[str], arguments: list[str]
 ) -> None:
     shared = ["--epsilon", "0.7", "--delta", "1e-6", *SMALL]
@@ -157,7 +160,8 @@ def test_a_mechanism_s_figures_are_those_of_its_own_plan(
     assert beside == alone["alpha"]
 
 
-def test_without_an_epsilon_the_least_that_keeps_to_the_error_decides() -> None:
+def test_comparison_without_epsilon_takes_the_least_epsilon() -> None:
+    """It is the least one that keeps the wanted error."""
     wanted = ["--queries", "200", *MANY]
     printed = compared("--alpha", "500", *wanted)
     found = {one["mechanism"]: one["epsilon"] for one in printed["mechanisms"] if one["applies"]}
@@ -166,7 +170,7 @@ def test_without_an_epsilon_the_least_that_keeps_to_the_error_decides() -> None:
     assert 0.99 * 500 <= reached[printed["choice"]] <= 500
 
 
-def test_a_count_of_a_histogram_is_not_told_to_be_as_good_as_a_cell() -> None:
+def test_count_of_a_histogram_has_more_error_than_a_cell() -> None:
     cell = json.loads(run("--mechanism", "histogram", "--epsilon", "1", *MANY, "--json"))["alpha"]
     assert alphas(compared("--epsilon", "1", *MANY))["histogram"] > 10 * cell
 
@@ -175,16 +179,17 @@ def by(*attributes: str) -> list[str]:
     return [word for name in attributes for word in ("--group-by", name)]
 
 
-def test_a_group_of_a_histogram_adds_up_the_cells_of_the_attributes_that_it_is_not_of() -> None:
+def test_group_of_a_histogram_adds_up_the_other_attributes_cells() -> None:
     grouped = ["--epsilon", "1", "--queries", "40", "--form", "groups", *WIDE]
     coarse, finer = (alphas(compared(*grouped, *by(*places)))["histogram"] for places in ("3", "34"))
     assert coarse > 1.5 * finer
 
 
 @pytest.mark.parametrize("kind", ["histogram", "pmw"])
-def test_a_stream_over_the_attributes_that_are_grouped_by_alone_is_planned_beside_that_over_all(
+def test_stream_over_the_grouped_attributes_is_compared_too(
     kind: str,
 ) -> None:
+    """It is next to the stream over all attributes."""
     grouped = ["--epsilon", "1", "--queries", "40", "--form", "groups"]
     printed = compared(*grouped, *WIDE, *by("3", "4"))
     over_all, alone = (
@@ -195,7 +200,8 @@ def test_a_stream_over_the_attributes_that_are_grouped_by_alone_is_planned_besid
     assert alone < over_all
 
 
-def test_the_least_error_of_a_group_by_is_that_of_a_histogram_over_its_attributes_alone() -> None:
+def test_least_group_by_error_is_that_of_a_smaller_histogram() -> None:
+    """Its histogram has only the attributes of the group-by."""
     arguments = ["--epsilon", "1", "--queries", "40", "--form", "groups", *WIDE, *by("3")]
     first, *others = compared(*arguments)["mechanisms"]
     assert (first["mechanism"], first["over"]) == ("histogram", ["3"])
@@ -209,12 +215,13 @@ def test_the_least_error_of_a_group_by_is_that_of_a_histogram_over_its_attribute
     assert "--mechanism histogram --epsilon 1 --queries 40 --beta 0.05 --sizes 4" in shown
 
 
-def test_where_all_attributes_are_grouped_by_no_mechanism_stands_there_twice() -> None:
+def test_group_by_over_all_attributes_lists_each_mechanism_once() -> None:
     kinds = [one["mechanism"] for one in compared(*GROUPS, *SMALL, *by("2", "1"))["mechanisms"]]
     assert sorted(kinds) == sorted(MODELS)
 
 
-def test_without_attributes_to_group_by_the_error_holds_for_every_group_by_that_can_be_asked() -> None:
+def test_group_by_without_attributes_takes_the_worst_group_by() -> None:
+    """The error holds for every possible group-by."""
     sizes = [8, 2, 5]
     grouped = ["--epsilon", "1", "--queries", "9", "--delta", "1e-6", "--form", "groups", "--sizes", "8,2,5"]
     of_any = alphas(compared(*grouped))
@@ -229,7 +236,7 @@ def test_without_attributes_to_group_by_the_error_holds_for_every_group_by_that_
     assert "every group-by" not in run(*grouped, *by("2"))
 
 
-def test_attributes_are_grouped_by_by_their_names_in_a_source() -> None:
+def test_group_by_attributes_have_their_names_in_a_source() -> None:
     grouped = ["--epsilon", "1", "--queries", "9", "--form", "groups"]
     source = {**REPLACED, "neighbors": "add-remove"}
     named = compared(*grouped, "--source", json.dumps(source), *by("sex"))
@@ -243,7 +250,7 @@ def test_attributes_are_grouped_by_by_their_names_in_a_source() -> None:
 
 @pytest.mark.parametrize("groups", [by("3"), by("1", "4")])
 @pytest.mark.parametrize(("kind", "alone"), [("histogram", False), ("histogram", True), ("laplace", False)])
-def test_the_error_of_a_group_by_is_what_its_answer_carries(kind: str, groups: list[str], *, alone: bool) -> None:
+def test_group_by_error_is_the_one_that_the_answer_has(kind: str, groups: list[str], *, alone: bool) -> None:
     sizes = {"age": 12, "sex": 3, "ward": 4, "bmi": 5}
     planned = [
         "--epsilon",
@@ -272,7 +279,7 @@ def test_the_error_of_a_group_by_is_what_its_answer_carries(kind: str, groups: l
     assert answer.alpha == told
 
 
-def test_the_largest_of_many_groups_that_an_estimate_measures_is_further_off_than_a_count() -> None:
+def test_largest_group_of_an_estimate_has_more_error_than_a_count() -> None:
     planned = ["--epsilon", "1", "--queries", "40", "--sizes", "64,63", "--neighbors", "replace"]
     counted, grouped, by_any = (
         alphas(compared(*planned, *form))["pmw"]
@@ -281,14 +288,14 @@ def test_the_largest_of_many_groups_that_an_estimate_measures_is_further_off_tha
     assert counted < grouped < by_any
 
 
-def test_with_both_it_says_whether_the_error_is_kept_to() -> None:
+def test_comparison_with_epsilon_and_alpha_judges_the_error() -> None:
     arguments = ["--epsilon", "1", "--queries", "10", *SMALL]
     assert compared(*arguments, "--alpha", "1000")["keeps"]
     assert not compared(*arguments, "--alpha", "1")["keeps"]
     assert "it does not keep an α of 1: that needs ε" in run(*arguments, "--alpha", "1")
 
 
-def test_a_source_says_what_is_about_it(tmp_path: Path) -> None:
+def test_source_supplies_sizes_form_and_sensitivity(tmp_path: Path) -> None:
     path = tmp_path / "source.json"
     table = {"source": "a", "kind": "table", "neighbors": "add-remove", "epsilon": 1, "path": "a.csv"}
     path.write_text(json.dumps({**table, "attributes": {"age": 85, "sex": ["F", "M"]}}))
@@ -302,7 +309,7 @@ def test_a_source_says_what_is_about_it(tmp_path: Path) -> None:
     )
 
 
-def test_people_see_the_choice_the_others_and_why_and_no_word_is_cut() -> None:
+def test_comparison_table_shows_choice_and_reasons_uncut() -> None:
     shown = run("--epsilon", "1", "--alpha", "300", "--queries", "500", *MANY)
     lines = shown.splitlines()
     assert all(len(line) <= 80 for line in lines if not line.startswith("  sotto plan"))
@@ -356,7 +363,7 @@ TOPIC = {
         ["--epsilon", "1", "--queries", "7", "--source", json.dumps(TOPIC)],
     ],
 )
-def test_the_command_that_is_told_plans_the_mechanism_that_is_taken(arguments: list[str]) -> None:
+def test_printed_command_plans_the_recommended_mechanism(arguments: list[str]) -> None:
     [command] = [line for line in run(*arguments).splitlines() if line.startswith("  sotto plan")]
     alone = json.loads(run(*command.split()[2:], "--json"))
     taken = compared(*arguments)["mechanisms"][0]
@@ -387,9 +394,10 @@ REPLACED = {
         ["--mechanism", "above_threshold", *SMALL, "--neighbors", "replace"],
     ],
 )
-def test_what_is_not_monotone_is_not_planned_as_if_it_were_for_it_would_not_be_opened(
+def test_monotone_plan_is_refused_if_its_opening_would_be(
     arguments: list[str],
 ) -> None:
+    """Under replace, counts are not monotone."""
     beside = ["--epsilon", "1", "--cutoff", "3", "--queries", "40"]
     refused = CliRunner().invoke(app, ["plan", *arguments, *beside, "--monotone"])
     assert refused.exit_code != 0
@@ -405,7 +413,7 @@ def test_what_is_not_monotone_is_not_planned_as_if_it_were_for_it_would_not_be_o
 GROUPS = ["--epsilon", "1", "--form", "groups"]
 
 
-def test_a_plan_by_itself_is_not_told_where_there_is_none() -> None:
+def test_running_count_has_no_command_of_a_plan() -> None:
     assert "sotto plan" not in run("--epsilon", "1", "--queries", "1", "--form", "running")
 
 
@@ -453,7 +461,7 @@ def test_a_plan_by_itself_is_not_told_where_there_is_none() -> None:
         ),
     ],
 )
-def test_what_cannot_be_compared_is_one_clear_error(arguments: list[str], words: str) -> None:
+def test_impossible_comparison_is_one_clear_error(arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(app, ["plan", *arguments])
     assert result.exit_code != 0
     assert words in str(result.exception)

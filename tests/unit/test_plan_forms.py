@@ -59,14 +59,14 @@ def carried(neighbors: str, kind: str, query: dict[str, Any]) -> float:
 
 
 @pytest.mark.parametrize("kind", ["laplace", "histogram"])
-def test_where_the_number_of_rows_is_public_a_share_s_error_is_told_as_the_share_that_its_answer_carries(
+def test_share_of_public_rows_has_the_error_of_its_answer(
     kind: str,
 ) -> None:
     shares = told("replace", "--form", "fraction", "--rows", str(ROWS))
     assert shares[kind] == pytest.approx(carried("replace", kind, {"where": "TRUE", "fraction": True}))
 
 
-def test_an_estimate_s_share_is_within_what_is_told() -> None:
+def test_estimated_share_is_within_the_planned_error() -> None:
     shares = told("replace", "--form", "fraction", "--rows", str(ROWS))
     counts = told("replace", "--form", "count", "--rows", str(ROWS))
     assert shares["pmw"] == pytest.approx(counts["pmw"] / ROWS)
@@ -74,7 +74,8 @@ def test_an_estimate_s_share_is_within_what_is_told() -> None:
 
 
 @pytest.mark.parametrize("kind", ["laplace", "pmw", "histogram"])
-def test_where_the_number_of_rows_is_private_a_share_carries_about_what_is_told_over_it(kind: str) -> None:
+def test_share_of_private_rows_has_about_the_planned_error(kind: str) -> None:
+    """The planned error is divided by the number of rows."""
     in_rows = told("add-remove", "--form", "fraction")[kind]
     # The number of rows errs by less than a hundredth.
     half, few = (
@@ -87,7 +88,7 @@ def test_where_the_number_of_rows_is_private_a_share_carries_about_what_is_told_
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_rates_and_people_carry_what_is_planned(neighbors: str) -> None:
+def test_rates_and_people_have_the_planned_error(neighbors: str) -> None:
     rates = told(neighbors, "--form", "rate")
     grouped = told(neighbors, "--form", "rate", "--group-by", "sex")
     for kind in ("laplace", "histogram", "pmw"):
@@ -101,7 +102,7 @@ def test_rates_and_people_carry_what_is_planned(neighbors: str) -> None:
     assert found == pytest.approx(bound * told(neighbors, "--form", "person_sum")["laplace"], rel=0.02)
 
 
-def test_a_wanted_share_takes_the_epsilon_that_keeps_to_it() -> None:
+def test_wanted_share_needs_the_epsilon_that_keeps_it() -> None:
     table = ["--source", json.dumps(source("replace")), "--form", "fraction", "--rows", str(ROWS)]
     printed = compared("--alpha", "0.01", "--queries", "100", *table)
     least = {one["mechanism"]: one["epsilon"] for one in printed["mechanisms"] if one["applies"]}
@@ -114,7 +115,7 @@ def test_a_wanted_share_takes_the_epsilon_that_keeps_to_it() -> None:
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("attribute", ["age", "dose"])
-def test_a_sum_s_error_is_told_by_the_range_of_its_attribute(attribute: str, neighbors: str) -> None:
+def test_error_of_a_sum_depends_on_the_range_of_its_attribute(attribute: str, neighbors: str) -> None:
     sums = told(neighbors, "--form", "sum", "--attribute", attribute)
     assert sums["laplace"] == carried(neighbors, "laplace", {"sum": attribute})
     assert carried(neighbors, "pmw", {"sum": attribute}) <= sums["pmw"]
@@ -123,22 +124,21 @@ def test_a_sum_s_error_is_told_by_the_range_of_its_attribute(attribute: str, nei
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("attribute", ["age", "dose"])
-def test_a_mean_over_so_many_rows_carries_at_most_about_what_is_told_over_them(
-    attribute: str, neighbors: str
-) -> None:
+def test_mean_has_at_most_about_the_planned_error(attribute: str, neighbors: str) -> None:
+    """The planned error is divided by the number of rows."""
     means = told(neighbors, "--form", "mean", "--attribute", attribute)
     assert ROWS * carried(neighbors, "pmw", {"mean": attribute}) <= 1.02 * means["pmw"]
     alone = ROWS * carried(neighbors, "laplace", {"mean": attribute})
     assert 0.45 * means["laplace"] <= alone <= 1.02 * means["laplace"]
 
 
-def test_without_an_attribute_the_error_of_sums_and_means_is_that_of_the_widest() -> None:
+def test_sums_and_means_without_attribute_assume_the_widest() -> None:
     for form in ("sum", "mean"):
         each = [told("add-remove", "--form", form, "--attribute", name) for name in ("age", "dose")]
         assert told("add-remove", "--form", form) == {kind: max(one[kind] for one in each) for kind in each[0]}
 
 
-def test_an_estimate_for_the_worst_case_is_not_taken_for_what_it_would_reject() -> None:
+def test_worst_case_estimate_is_not_planned_for_rejected_forms() -> None:
     beside = ["--epsilon", "1", "--queries", "2000", "--sizes", "8,2", "--worst-case", "--rows", "100000"]
     for form, applies in {"sum": False, "mean": False, "groups": False, "fraction": True}.items():
         found = {one["mechanism"]: one for one in compared(*beside, "--form", form)["mechanisms"]}
@@ -172,7 +172,8 @@ def test_an_estimate_for_the_worst_case_is_not_taken_for_what_it_would_reject() 
         (["--form", "sum", "--source", json.dumps(source("replace"))], "--attribute selects one"),
     ],
 )
-def test_what_an_error_is_of_is_said_where_it_is_not_an_answer_s_own(arguments: list[str], of: str) -> None:
+def test_plan_states_the_unit_of_an_error(arguments: list[str], of: str) -> None:
+    """It does so if the error is not that of one answer."""
     asked = ["--epsilon", "1", "--queries", "3", *arguments]
     assert of in compared(*asked)["least_alpha"]
     assert of in CliRunner().invoke(app, ["plan", *asked]).stdout
@@ -215,15 +216,13 @@ def test_what_an_error_is_of_is_said_where_it_is_not_an_answer_s_own(arguments: 
         ),
     ],
 )
-def test_an_error_that_follows_from_nothing_known_beforehand_is_refused_with_what_to_give(
-    arguments: list[str], words: str
-) -> None:
+def test_unknowable_error_is_refused_with_the_missing_option(arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(app, ["plan", "--alpha", "0.01", "--queries", "100", *arguments])
     assert result.exit_code != 0
     assert words in str(result.exception)
 
 
-def test_a_plan_of_names_alone_says_from_how_many_people_on_release_is_certain() -> None:
+def test_plan_without_counts_states_people_for_certain_release() -> None:
     asked = ["--form", "texts", "--no-counts", "--epsilon", "1", "--delta", "1e-6", "--queries", "1"]
     [best] = [one for one in compared(*asked)["mechanisms"] if one["applies"]]
     assert (best["mechanism"], best["alpha"]) == ("unknown_groups", 28.0)

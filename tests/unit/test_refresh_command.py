@@ -40,7 +40,7 @@ class InMemory:
         return self.driver.refresh(source, close=close)
 
 
-def test_a_refresh_says_what_became_of_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refresh_command_prints_the_fate_of_each_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     InMemory.driver = Driver(bytes(32))
     InMemory.driver.register(SOURCE, {"sex": ["F", "M"]})
     for kind in ("histogram", "laplace"):

@@ -22,7 +22,7 @@ def own_folder(path: Path, mode: int = 0o700) -> Path:
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
-def test_a_secret_in_a_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+def test_secret_in_a_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
     folder = own_folder(tmp_path / "shared")
     write_secret(folder / "kept", "secret")
     folder.chmod(mode)
@@ -37,7 +37,7 @@ def test_a_secret_in_a_folder_that_others_may_write_is_refused(tmp_path: Path, m
     assert (folder / "kept").read_text() == "secret\n"
 
 
-def test_so_is_one_whose_folder_others_could_replace(tmp_path: Path) -> None:
+def test_secret_in_a_folder_that_others_may_replace_is_refused(tmp_path: Path) -> None:
     above = own_folder(tmp_path / "above")
     inner = own_folder(above / "inner")
     write_secret(inner / "kept", "secret")
@@ -46,7 +46,7 @@ def test_so_is_one_whose_folder_others_could_replace(tmp_path: Path) -> None:
         read_secret(inner / "kept")
 
 
-def test_a_sticky_folder_keeps_what_is_ours(tmp_path: Path) -> None:
+def test_secret_in_a_sticky_folder_is_read(tmp_path: Path) -> None:
     folder = own_folder(tmp_path / "sticky", 0o1777)
     write_secret(folder / "kept", "secret")
     assert read_secret(folder / "kept") == "secret"
@@ -57,7 +57,8 @@ def test_a_sticky_folder_keeps_what_is_ours(tmp_path: Path) -> None:
 
 
 @only_root
-def test_root_keeps_secrets_in_another_users_folder_who_cannot_make_roots_files(tmp_path: Path) -> None:
+def test_root_keeps_secrets_in_a_folder_of_another_user(tmp_path: Path) -> None:
+    """That user cannot create files of root."""
     folder = own_folder(tmp_path / "theirs")
     os.chown(folder, SOMEBODY, -1)
     write_secret(folder / "kept", "secret")
@@ -72,7 +73,7 @@ def test_root_keeps_secrets_in_another_users_folder_who_cannot_make_roots_files(
 
 
 @only_root
-def test_another_users_file_is_refused_even_to_root(tmp_path: Path) -> None:
+def test_secret_of_another_user_is_refused_even_to_root(tmp_path: Path) -> None:
     write_secret(tmp_path / "kept", "secret")
     os.chown(tmp_path / "kept", SOMEBODY, -1)
     (tmp_path / "link").symlink_to("kept")
@@ -82,7 +83,7 @@ def test_another_users_file_is_refused_even_to_root(tmp_path: Path) -> None:
 
 
 @only_root
-def test_what_is_roots_or_ones_own_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_of_root_or_the_user_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This includes Kubernetes' layout of a Secret, a sticky folder with links to the current version, and a home folder."""
     version = own_folder(tmp_path / "..2026_11_24", 0o755)
     write_secret(version / "noise.key", "secret")
@@ -100,9 +101,7 @@ def test_what_is_roots_or_ones_own_may_be_read(tmp_path: Path, monkeypatch: pyte
     assert read_secret(home / "noise.key") == "secret"
 
 
-def test_what_a_container_engine_mounts_is_read_whosever_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secret_mounted_by_a_container_engine_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = own_folder(tmp_path / "secrets")
     write_secret(folder / "noise_key", "secret")
     (folder / "noise_key").chmod(0o440)
@@ -116,7 +115,7 @@ def test_what_a_container_engine_mounts_is_read_whosever_it_is(
     assert read_secret(folder / "noise_key") == "secret"
 
 
-def test_a_key_is_rotated_where_a_symbolic_link_leads_and_the_link_stays(tmp_path: Path) -> None:
+def test_key_is_rotated_behind_a_symbolic_link(tmp_path: Path) -> None:
     target, between, link = (
         own_folder(tmp_path / "kept") / "noise.key",
         tmp_path / "between",
@@ -135,7 +134,7 @@ def test_a_key_is_rotated_where_a_symbolic_link_leads_and_the_link_stays(tmp_pat
     assert [path.name for path in target.parent.iterdir()] == ["noise.key"]
 
 
-def test_a_link_through_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
+def test_link_through_a_folder_that_others_may_write_is_refused(tmp_path: Path) -> None:
     target, shared = own_folder(tmp_path / "kept") / "noise.key", own_folder(tmp_path / "shared", 0o777)
     NoiseKey.generate().save(target)
     (shared / "between").symlink_to(target)
@@ -145,14 +144,14 @@ def test_a_link_through_a_folder_that_others_may_write_is_refused(tmp_path: Path
             NoiseKey.load(tmp_path / link)
 
 
-def test_a_new_secret_follows_no_link(tmp_path: Path) -> None:
+def test_new_secret_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SecretFileError, match="exists already"):
         write_secret(tmp_path / "link", "secret")
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_a_pipe_in_place_of_a_key_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_pipe_in_place_of_a_key_file_is_refused_at_once(tmp_path: Path) -> None:
     """A named pipe as a secret's file is refused without waiting for a writer."""
     os.mkfifo(tmp_path / "noise.key", 0o600)
     with pytest.raises(SecretFileError, match=r"noise\.key is a pipe or device; write the secret"):

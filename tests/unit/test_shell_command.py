@@ -60,7 +60,7 @@ def test_shell_warns_of_the_same_thing_once(made: Driver) -> None:
     assert shown.count("warning: not informative") == 2
 
 
-def test_shell_skips_dear_statement_in_a_pipe_without_yes(made: Driver) -> None:
+def test_shell_skips_a_dear_statement_in_a_pipe_without_yes(made: Driver) -> None:
     """Half of a grant is charged only with --yes; \\price never charges."""
     statement = "SELECT COUNT(*) FROM few;\n"
     assert "is skipped for its price" in run_shell(statement)

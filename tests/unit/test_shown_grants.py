@@ -35,7 +35,7 @@ def digest(number: int = 1, **changes: Any) -> StreamStatus:
     return StreamStatus.model_validate({**fields, **changes})
 
 
-def test_free_answers_are_counted_by_the_digest_and_as_of_its_time() -> None:
+def test_free_answers_are_those_of_the_status_at_its_time() -> None:
     shown = ShownGrant(grant(answered=1), digest(), 1e9)
     assert (shown.totals.answered, shown.charged, shown.state, shown.totals.spent.epsilon) == (
         90,
@@ -47,7 +47,7 @@ def test_free_answers_are_counted_by_the_digest_and_as_of_its_time() -> None:
 
 
 @pytest.mark.parametrize("older", [None, digest(number=2), digest(answered=1, tops=0)])
-def test_a_digest_that_knows_less_or_is_of_another_opening_is_not_shown(older: StreamStatus | None) -> None:
+def test_status_with_less_or_of_another_opening_is_not_shown(older: StreamStatus | None) -> None:
     shown = ShownGrant(grant(answered=3, tops=2), older, 1e9)
     assert (shown.totals.answered, shown.charged, shown.as_of) == (3, "2 / 5", "the last charge")
 
@@ -57,12 +57,12 @@ def test_figures_are_final_once_the_ledger_has_the_last_totals() -> None:
     assert (shown.totals.answered, shown.state, shown.as_of) == (9, "closed", "its end")
 
 
-def test_a_stream_that_its_worker_refuses_is_not_called_open() -> None:
+def test_stream_that_its_worker_refuses_is_not_shown_as_open() -> None:
     shown = ShownGrant(grant(), digest(refused="table: source data differs"), 1e9)
     assert (shown.state, shown.reason) == ("not answering", "table: source data differs")
 
 
-def test_a_stream_that_pays_for_no_ordinary_answer_is_exhausted() -> None:
+def test_stream_without_an_ordinary_answer_left_is_exhausted() -> None:
     """If the status has only part of a charge left, an open stream is shown as exhausted; after a newer extension, as open."""
     dry = digest(answered=95, tops=4, surplus=PARTS_PER_CHARGE // 2, tops_left=0)
     assert ShownGrant(grant(), dry, 1e9).state == "exhausted"
@@ -70,7 +70,7 @@ def test_a_stream_that_pays_for_no_ordinary_answer_is_exhausted() -> None:
     assert ShownGrant(grant(), digest(answered=95, tops=4), 1e9).state == "open"
 
 
-def test_a_reason_does_not_repeat_the_state() -> None:
+def test_reason_does_not_repeat_the_state() -> None:
     ended = grant(
         state="exhausted",
         ending="halted",
@@ -82,11 +82,12 @@ def test_a_reason_does_not_repeat_the_state() -> None:
 
 
 @pytest.mark.parametrize(("ending", "state"), [("closed", "closing"), ("halted", "halting")])
-def test_an_ending_that_is_asked_for_is_told(ending: str, state: str) -> None:
+def test_requested_ending_is_shown(ending: str, state: str) -> None:
     assert ShownGrant(grant(ending=ending)).state == state
 
 
-def test_under_zcdp_what_was_asked_stands_beside_rho_and_nothing_converted() -> None:
+def test_zcdp_grant_shows_the_request_beside_rho() -> None:
+    """No ε is converted from ρ."""
     ledger = ledger_with(source(epsilon=2.0, delta=1e-6, accountant="zcdp"))
     for number in range(2):
         reserve(ledger, spec(f"stream-{number}", epsilon=0.5), number)

@@ -64,7 +64,8 @@ def refused(*arguments: str, source: str = "private.json", env: dict[str, str] |
     return str(result.exception)
 
 
-def test_errors_and_charges_stand_beside_the_promise_for_each_run_and_all() -> None:
+def test_simulate_prints_errors_and_charges_beside_the_promise() -> None:
+    """It prints them for each run and for all."""
     found = told(source="adult.json")
     assert (found["rows"], found["questions"], len(found["runs"])) == (48842, 5, 2)
     assert found["promises"][0].startswith("each number is within ±")
@@ -84,12 +85,12 @@ def test_errors_and_charges_stand_beside_the_promise_for_each_run_and_all() -> N
         assert one["alpha"]["largest"] > 0
 
 
-def test_simulate_takes_auto_as_an_opening_does() -> None:
+def test_simulate_accepts_auto_as_an_opening_does() -> None:
     Path("spec.json").write_text(json.dumps(STREAM | {"mechanism": "auto"}))
     assert told("--synthetic", "500")["mechanism"]["kind"] == "laplace"
 
 
-def test_people_see_it_within_eighty_columns() -> None:
+def test_simulate_output_fits_eighty_columns() -> None:
     shown = simulate("--synthetic", "1000").stdout
     assert max(map(len, shown.splitlines())) <= 80
     for words in (
@@ -106,7 +107,7 @@ def test_people_see_it_within_eighty_columns() -> None:
     assert "the promise covers the first 2 answers" in simulate("--synthetic", "1000").stdout
 
 
-def test_a_seed_repeats_rows_and_noise_and_is_told_where_none_was_given() -> None:
+def test_seed_repeats_rows_and_noise_and_is_printed_if_drawn() -> None:
     first = told("--synthetic", "500")
     assert told("--synthetic", "500", "--seed", str(first["seed"])) == first
     other = told("--synthetic", "500", "--seed", str(first["seed"] + 1))
@@ -114,7 +115,7 @@ def test_a_seed_repeats_rows_and_noise_and_is_told_where_none_was_given() -> Non
 
 
 @pytest.mark.parametrize("table", [(), ("--table", "public.csv"), ("--synthetic", "10")])
-def test_a_live_topic_is_told_to_have_no_simulation_whatever_table_is_given(table: tuple[str, ...]) -> None:
+def test_simulate_refuses_live_topics_with_any_table(table: tuple[str, ...]) -> None:
     live = {
         "source": STREAM["source"],
         "kind": "events",
@@ -129,13 +130,13 @@ def test_a_live_topic_is_told_to_have_no_simulation_whatever_table_is_given(tabl
     assert "standing streams have no file of questions" in refused(*table, source="live.json")
 
 
-def test_a_public_file_stands_in_for_the_source_s_own() -> None:
+def test_public_file_replaces_that_of_the_source() -> None:
     found = told("--table", "public.csv")
     assert found["rows"] == 50
     assert "no ledger was reachable" in found["data"]
 
 
-def test_private_tables_are_refused_and_nothing_is_printed_of_them(nowhere: Path) -> None:
+def test_private_tables_are_refused_and_not_printed(nowhere: Path) -> None:
     Path("link.csv").symlink_to("private.csv")
     roots = {"SOTTO_TABLE_ROOTS": f"/nowhere:{nowhere}"}
     assert "its own table is private" in refused()
@@ -148,24 +149,26 @@ def test_private_tables_are_refused_and_nothing_is_printed_of_them(nowhere: Path
     assert told("--synthetic", "10", env=roots)["rows"] == 10
 
 
-def test_no_file_is_read_while_a_deployment_that_is_named_cannot_say_what_is_private(
+def test_no_file_is_read_if_an_installation_cannot_be_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Only the installation knows which files are private."""
     monkeypatch.setenv("SOTTO_BOOTSTRAP", "127.0.0.1:1")
     assert "which names the private tables, cannot be read" in refused("--table", "public.csv")
     assert told("--synthetic", "10")["rows"] == 10
 
 
-def test_the_errors_are_drawn_to_a_file() -> None:
+def test_simulate_draws_the_errors_to_a_file() -> None:
     assert "plotted to errors.svg" in simulate("--synthetic", "1000", "--plot", "errors.svg").stdout
     drawn = Path("errors.svg").read_text()
     assert drawn.lstrip().startswith("<?xml")
     assert drawn.count('<g id="axes_') == 3
 
 
-def test_a_plot_names_the_parameters_and_hatches_errors_that_a_constant_keeps_to(
+def test_plot_names_parameters_and_hatches_trivial_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A trivial error is one that a constant answer would keep."""
     figures: list[Any] = []
     monkeypatch.setattr(plan_output, "_save", lambda figure, _path: figures.append(figure))
     promised = told("--synthetic", "1000")["method"]
@@ -216,7 +219,7 @@ def test_wrong_files_are_one_clear_error() -> None:
     assert "the source has no table" in refused("--synthetic", "5", source="feed.json")
 
 
-def test_without_a_source_the_ledger_is_asked_for_its_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulate_without_a_source_reads_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_BOOTSTRAP", "127.0.0.1:1")
     result = CliRunner().invoke(app, ["simulate", "spec.json", "questions.txt", "--synthetic", "5"])
     assert result.exit_code != 0

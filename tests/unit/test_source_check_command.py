@@ -51,7 +51,7 @@ def check(table: str | bytes, *arguments: str, source: dict[str, Any] = SOURCE) 
     return CliRunner().invoke(app, ["source", "check", json.dumps(source), *arguments], env={"COLUMNS": "200"})
 
 
-def test_a_table_that_fits_has_status_0() -> None:
+def test_fitting_table_has_status_0() -> None:
     result = check(GOOD, "--person", "who")
     assert result.exit_code == 0, result.exception
     assert "2 (100 %) fit unchanged" in result.stdout
@@ -62,7 +62,7 @@ def test_a_table_that_fits_has_status_0() -> None:
     assert taken not in check(GOOD, source={**SOURCE, "person": "who", "contribution": 2}).stdout
 
 
-def test_a_table_that_does_not_has_status_1_and_every_misfit_is_told() -> None:
+def test_misfitting_table_has_status_1_and_lists_every_misfit() -> None:
     result = check(BAD, "--person", "who")
     assert result.exit_code == 1
     told = " ".join(result.stdout.split())
@@ -80,7 +80,8 @@ def test_a_table_that_does_not_has_status_1_and_every_misfit_is_told() -> None:
         assert expected in told, expected
 
 
-def test_missing_columns_are_told_with_those_found_and_the_separator() -> None:
+def test_missing_columns_are_reported_with_the_found_ones() -> None:
+    """The report names the separator too."""
     result = check(BAD.replace(",", ";"))
     assert result.exit_code == 1
     assert "missing columns: 'age', 'sex', 'bmi'; the file has 'age;sex;bmi;who'" in result.stdout
@@ -89,7 +90,7 @@ def test_missing_columns_are_told_with_those_found_and_the_separator() -> None:
 
 
 @pytest.mark.parametrize("table", [GOOD, BAD, BAD.replace(",", ";")])
-def test_nothing_is_printed_without_saying_that_it_is_private(table: str) -> None:
+def test_output_always_says_that_it_is_private(table: str) -> None:
     assert check(table).stdout.startswith(f"{NOTICE}\n")
     told = json.loads(check(table, "--json").stdout)
     assert next(iter(told)) == "private"
@@ -97,7 +98,7 @@ def test_nothing_is_printed_without_saying_that_it_is_private(table: str) -> Non
     assert NOTICE.startswith("PRIVATE")
 
 
-def test_json_has_all_of_it_and_the_same_status() -> None:
+def test_json_has_the_whole_report_and_the_same_status() -> None:
     result = check(BAD, "--json", "--person", "who")
     assert (result.exit_code, check(GOOD, "--json").exit_code) == (1, 0)
     told = json.loads(result.stdout)
@@ -114,7 +115,7 @@ def test_json_has_all_of_it_and_the_same_status() -> None:
     assert told["fits"] is False
 
 
-def test_nothing_goes_anywhere_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_check_sends_its_report_nowhere(caplog: pytest.LogCaptureFixture) -> None:
     """The command makes no connection, log line or file; the fixture makes any connection fail."""
     with caplog.at_level(logging.DEBUG):
         result = check(BAD)
@@ -124,12 +125,12 @@ def test_nothing_goes_anywhere_else(caplog: pytest.LogCaptureFixture) -> None:
     assert [path.name for path in Path().iterdir()] == ["patients.csv"]
 
 
-def test_another_table_is_taken_where_the_source_names_one_on_another_machine() -> None:
+def test_table_option_replaces_a_table_on_another_machine() -> None:
     result = check(GOOD, "--table", "patients.csv", source={**SOURCE, "path": "/data/on/the/server.csv"})
     assert result.exit_code == 0, result.exception
 
 
-def test_cells_cannot_command_the_terminal() -> None:
+def test_cells_cannot_control_the_terminal() -> None:
     result = check(BAD.replace("x", "\x1b[2Jx"))
     assert "\x1b" not in result.stdout
     assert "\\x1b[2Jx" in result.stdout
@@ -148,7 +149,9 @@ def test_cells_cannot_command_the_terminal() -> None:
         ([], {"source": "v", "kind": "records", "epsilon": 1}, "v has no table, its questions carry the values"),
     ],
 )
-def test_what_cannot_be_checked_is_refused(arguments: list[str], source: dict[str, Any], message: str) -> None:
+def test_table_that_cannot_be_checked_is_refused(
+    arguments: list[str], source: dict[str, Any], message: str
+) -> None:
     result = check(GOOD, *arguments, source=source)
     assert result.exit_code == 1
     assert message in str(result.exception)

@@ -28,7 +28,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return made
 
 
-def test_commands_say_what_is_declared_asked_and_promised(driver: Driver) -> None:
+def test_commands_show_declaration_questions_and_promises(driver: Driver) -> None:
     said = run_connected("source", "add", json.dumps(flights(total=5)))
     told = (
         "topic ops.departures: of each 'tailnum' at most 2 events count in a window of a stream, and 5 in all windows of a running count; "
@@ -122,7 +122,7 @@ def test_answers_name_the_contribution_bound_once_a_stream(
     assert "at most" not in run_connected("answers", "--limit", "2", "--json")
 
 
-def test_an_attribute_that_is_named_like_a_column_stands_beside_it() -> None:
+def test_attribute_named_like_a_column_is_shown_beside_it() -> None:
     answer: dict[str, Any] = {"id": "1", "stream": "s", "outcome": "above", "window": WINDOW}
     group = {"stream": "a", "estimate": 1, "window_end": "b"}
     result = Result.read(json.dumps({**answer, "group": group}).encode())
@@ -131,7 +131,7 @@ def test_an_attribute_that_is_named_like_a_column_stands_beside_it() -> None:
     assert (row["window_end"], row["window_end*"]) == (WINDOW["end"], "b")
 
 
-def test_what_is_not_for_live_topics_says_so(driver: Driver, tmp_path: Path) -> None:
+def test_commands_unfit_for_live_topics_say_so(driver: Driver, tmp_path: Path) -> None:
     driver.register(flights())
     driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
     with pytest.raises(Refused, match="source: 'flights' is a live topic, which feeds read continuously"):

@@ -40,7 +40,7 @@ def planned(folder: Path, spec: dict[str, Any], *options: str, source: dict[str,
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_plan_is_what_opening_the_stream_then_gives_and_costs(tmp_path: Path, kind: str) -> None:
+def test_standing_plan_equals_the_opened_stream(tmp_path: Path, kind: str) -> None:
     mechanism, fields = KINDS[kind]
     spec = standing("s", mechanism, **fields)
     found = json.loads(planned(tmp_path, spec, "--json").stdout)
@@ -56,7 +56,7 @@ def test_a_plan_is_what_opening_the_stream_then_gives_and_costs(tmp_path: Path, 
     assert found["alpha"] <= min(one["alpha"] for one in found["calibrations"]) * 1.001
 
 
-def test_a_running_count_and_noise_for_each_window_stand_beside_each_other(tmp_path: Path) -> None:
+def test_running_count_and_window_noise_are_compared(tmp_path: Path) -> None:
     found = {}
     for kind in ("histogram", "running_count"):
         mechanism, fields = KINDS[kind]
@@ -68,7 +68,7 @@ def test_a_running_count_and_noise_for_each_window_stand_beside_each_other(tmp_p
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_people_read_windows_days_cost_and_the_other_way(tmp_path: Path, kind: str) -> None:
+def test_standing_plan_prints_windows_days_cost_and_alternative(tmp_path: Path, kind: str) -> None:
     mechanism, fields = KINDS[kind]
     result = planned(tmp_path, standing("s", mechanism, **fields))
     assert result.exit_code == 0, result.output
@@ -78,7 +78,7 @@ def test_people_read_windows_days_cost_and_the_other_way(tmp_path: Path, kind: s
     assert len([line for line in result.stdout.splitlines() if line.startswith("│ →")]) == 1
 
 
-def test_with_periods_people_read_what_each_has_and_costs(tmp_path: Path) -> None:
+def test_standing_plan_of_periods_prints_budget_and_cost_of_each(tmp_path: Path) -> None:
     source = {**SOURCE, "unit": "person-period", "period": "6h"}
     mechanism, fields = KINDS["above_threshold"]
     found = " ".join(planned(tmp_path, standing("s", mechanism, **fields), source=source).stdout.split())
@@ -90,7 +90,7 @@ def test_with_periods_people_read_what_each_has_and_costs(tmp_path: Path) -> Non
     assert as_json["cost_per_day"] == pytest.approx(4.0)
 
 
-def test_what_has_no_other_way_says_why(tmp_path: Path) -> None:
+def test_missing_alternative_has_a_reason(tmp_path: Path) -> None:
     mechanism, fields = KINDS["histogram"]
     hopping = {**fields, "window": {"size": "1h", "every": "15m"}}
     result = planned(tmp_path, standing("s", mechanism, **hopping))
@@ -119,7 +119,7 @@ def test_what_has_no_other_way_says_why(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(
+def test_contradictory_standing_options_are_refused(
     tmp_path: Path, changed: dict[str, Any], source: dict[str, Any], options: list[str], words: str
 ) -> None:
     result = planned(tmp_path, standing(**changed), *options, source=source)
@@ -127,7 +127,7 @@ def test_what_does_not_go_together_is_refused(
     assert words in " ".join((result.output + str(result.exception)).split())
 
 
-def test_a_source_must_be_told(tmp_path: Path) -> None:
+def test_standing_plan_needs_a_source(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     path.write_text(json.dumps(standing()))
     result = CliRunner().invoke(app, ["plan", "--standing", str(path)])

@@ -74,7 +74,7 @@ def command(*arguments: str) -> str:
         "from sotto import AsyncClient, Client, Refused, Settings",
     ],
 )
-def test_help_and_the_clients_bring_in_nothing_heavy(code: str) -> None:
+def test_help_and_clients_import_nothing_heavy(code: str) -> None:
     done = run(LISTING % code)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []
@@ -88,7 +88,7 @@ def test_help_and_the_clients_bring_in_nothing_heavy(code: str) -> None:
         ("stream.services.feed_service", {"scipy", "polars"}),
     ],
 )
-def test_services_start_without_what_only_planning_and_tables_need(modules: str, absent: set[str]) -> None:
+def test_services_start_without_modules_of_planning_and_tables(modules: str, absent: set[str]) -> None:
     done = run(LISTING % f"import stream.cli.service_commands, {modules}")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
@@ -96,7 +96,7 @@ def test_services_start_without_what_only_planning_and_tables_need(modules: str,
     assert not absent & {*told}
 
 
-def test_a_worker_starts_without_the_budget_service() -> None:
+def test_worker_starts_without_the_budget_service() -> None:
     """Its import takes a tenth of the processor time of a worker's start."""
     code = (
         "import sys, stream.services.runner, stream.worker.worker_processor\n"
@@ -105,17 +105,17 @@ def test_a_worker_starts_without_the_budget_service() -> None:
     assert run(code).stdout.strip() == "[]"
 
 
-def test_a_table_is_read_without_a_parser_of_predicates() -> None:
+def test_table_is_read_without_the_parser_of_predicates() -> None:
     code = "import stream.tables.readers.reading_protocol; next(stream.tables.readers.reading_protocol.open_table_parts('stream/tables/flights/flights.parquet'))"
     assert json.loads(run(LISTING % code).stdout) == ["numpy", "polars"]
 
 
-def test_what_is_heavy_is_seen() -> None:
+def test_heavy_import_is_detected() -> None:
     assert "numpy" in json.loads(run(LISTING % "from sotto import Driver").stdout)
 
 
 @pytest.mark.parametrize(("name", "later"), [*COMMANDS.items(), ("check", CHECK)])
-def test_help_says_of_each_command_what_the_command_says(name: str, later: LazyCommand) -> None:
+def test_help_lists_each_command_with_its_own_summary(name: str, later: LazyCommand) -> None:
     said = (_load_command(name, later).help or "").split("\n\n")[0].replace("\n", " ").strip()
     assert said == later.help
 
@@ -130,7 +130,8 @@ def test_help_says_of_each_command_what_the_command_says(name: str, later: LazyC
     ],
     ids=" ".join,
 )
-def test_a_client_alone_has_the_commands_that_talk_to_an_installation(arguments: list[str]) -> None:
+def test_client_alone_has_the_commands_of_an_installation(arguments: list[str]) -> None:
+    """These commands only talk to Kafka."""
     done = run(WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=command(*arguments)))
     assert done.returncode == 0, done.stderr
     assert "Usage: sotto" in done.stdout
@@ -139,7 +140,7 @@ def test_a_client_alone_has_the_commands_that_talk_to_an_installation(arguments:
 @pytest.mark.parametrize(
     "arguments", [["key", "new", "noise.key"], ["contract", "check", str(PROJECT / "contract")]], ids=str
 )
-def test_a_client_alone_makes_keys_and_checks_the_contract(arguments: list[str], tmp_path: Path) -> None:
+def test_client_alone_makes_keys_and_checks_the_contract(arguments: list[str], tmp_path: Path) -> None:
     """A noise key is made, and the published contract compared, in an installation without any extra."""
     done = run(WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=command(*arguments)), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -159,7 +160,7 @@ def test_a_client_alone_makes_keys_and_checks_the_contract(arguments: list[str],
     ],
     ids=str,
 )
-def test_a_command_that_needs_more_names_the_extra_in_one_line(arguments: list[str], extra: str) -> None:
+def test_command_without_its_packages_names_the_extra_in_one_line(arguments: list[str], extra: str) -> None:
     done = run(WITHOUT.format(missing=set(EXTRA_OF_PACKAGE), code=command(*arguments)))
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
@@ -167,7 +168,7 @@ def test_a_command_that_needs_more_names_the_extra_in_one_line(arguments: list[s
     assert line.endswith(f"is not installed; run: pip install 'sotto-dp[{extra}]'")
 
 
-def test_a_client_alone_checks_a_statement_before_it_is_asked() -> None:
+def test_client_alone_checks_a_statement_before_the_question() -> None:
     code = """
 from schemas import Integers
 from stream import sql
@@ -180,13 +181,13 @@ PredicateParser({"age": Integers(kind="integers", minimum=0, maximum=9)}).parse(
     assert done.returncode == 0, done.stderr
 
 
-def test_the_driver_names_its_extra() -> None:
+def test_driver_names_its_missing_extra() -> None:
     done = run(WITHOUT.format(missing={"polars"}, code="from sotto import Driver"))
     told = "stream.errors.Missing: polars is not installed; run: pip install 'sotto-dp[worker]'"
     assert done.stderr.splitlines()[-1] == told
 
 
-def test_every_extra_that_is_named_exists_and_brings_the_package() -> None:
+def test_every_named_extra_exists_and_has_the_package() -> None:
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for package, extra in EXTRA_OF_PACKAGE.items():
         names = [one.partition(">")[0].replace("-", "_") for one in extras[extra]]
@@ -194,7 +195,7 @@ def test_every_extra_that_is_named_exists_and_brings_the_package() -> None:
 
 
 @pytest.mark.parametrize("own", ["schemas.py", "stream.py", "stream/__init__.py"])
-def test_a_module_of_ones_own_in_the_way_is_told_in_one_line(own: str, tmp_path: Path) -> None:
+def test_module_that_hides_another_is_reported_in_one_line(own: str, tmp_path: Path) -> None:
     module = tmp_path / own
     module.parent.mkdir(exist_ok=True)
     module.write_text("mine = True\n")
@@ -220,7 +221,8 @@ def test_a_module_of_ones_own_in_the_way_is_told_in_one_line(own: str, tmp_path:
     assert "rename it" in line
 
 
-def test_the_command_and_its_services_do_not_look_into_the_working_folder(tmp_path: Path) -> None:
+def test_command_and_services_import_nothing_from_the_folder(tmp_path: Path) -> None:
+    """It is the working folder."""
     for name in ("schemas.py", "stream.py", "sotto.py"):
         (tmp_path / name).write_text("raise SystemExit('not this one')\n")
     for arguments in (["-P", "-m", "sotto", "--version"], ["-P", "-m", "stream.cli", "--version"]):
@@ -230,27 +232,26 @@ def test_the_command_and_its_services_do_not_look_into_the_working_folder(tmp_pa
         assert done.stdout == f"sotto {VERSION}\n", done.stderr
     for path in (
         "stream/services/processes.py",
-        "stream/services/processes.py",
         "stream/tables/readers/table_reading.py",
     ):
         text = (PROJECT / path).read_text()
         assert len(re.findall(r'sys\.executable,\s+"-P",\s+"-m"', text)) == text.count("sys.executable") > 0
 
 
-def test_there_is_one_version() -> None:
+def test_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((PROJECT / "CITATION.cff").read_text())
     assert sotto.__version__ == VERSION == project["version"] == citation["version"]
     assert project["license"] == citation["license"] == "Apache-2.0"
 
 
-def test_all_that_the_public_package_names_is_there() -> None:
+def test_every_name_of_the_public_package_exists() -> None:
     assert [name for name in sotto.__all__ if getattr(sotto, name, None) is None] == []
     with pytest.raises(AttributeError, match="has no attribute 'Klient'"):
         _ = sotto.Klient
 
 
-def test_a_feed_starts_without_what_only_other_services_need() -> None:
+def test_feed_starts_without_modules_of_other_services() -> None:
     others = [
         "stream.worker",
         "stream.budget",
@@ -265,7 +266,7 @@ def test_a_feed_starts_without_what_only_other_services_need() -> None:
     assert json.loads(result.stdout) == [], result.stderr
 
 
-def test_garbage_is_looked_for_again_once_a_command_is_loaded() -> None:
+def test_garbage_collection_resumes_once_a_command_is_loaded() -> None:
     _load_command("key", COMMANDS["key"])
     assert gc.isenabled()
     with pytest.raises(ModuleNotFoundError):
@@ -274,7 +275,7 @@ def test_garbage_is_looked_for_again_once_a_command_is_loaded() -> None:
 
 
 @pytest.mark.parametrize(("missing", "module"), [(set(), "uvloop"), ({"uvloop"}, "asyncio.unix_events")])
-def test_services_run_in_uvloop_where_it_is_installed(missing: set[str], module: str) -> None:
+def test_services_run_in_uvloop_if_it_is_installed(missing: set[str], module: str) -> None:
     code = """
 import asyncio
 from stream.cli.service_commands import run_service

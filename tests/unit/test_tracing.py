@@ -33,7 +33,7 @@ def only(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
     return found
 
 
-def test_a_batch_is_linked_to_the_spans_that_asked(exporter: InMemorySpanExporter) -> None:
+def test_batch_is_linked_to_the_spans_of_its_questions(exporter: InMemorySpanExporter) -> None:
     records = []
     for offset, name in enumerate(("first", "second")):
         with span(name, {}):
@@ -47,20 +47,20 @@ def test_a_batch_is_linked_to_the_spans_that_asked(exporter: InMemorySpanExporte
     assert batch.attributes["messaging.batch.message_count"] == 3
 
 
-def test_a_batch_that_nobody_traced_makes_no_span(exporter: InMemorySpanExporter) -> None:
+def test_batch_without_traced_questions_makes_no_span(exporter: InMemorySpanExporter) -> None:
     with batch_span("worker answers", [sent(), sent(1, [("other", b"header")])], {}):
         pass
     assert exporter.get_finished_spans() == ()
 
 
 @pytest.mark.parametrize("header", [b"", b"\xff\xfe", b"00-0-0-0", b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01"])
-def test_a_context_that_is_none_is_passed_over(exporter: InMemorySpanExporter, header: bytes) -> None:
+def test_invalid_trace_context_is_ignored(exporter: InMemorySpanExporter, header: bytes) -> None:
     with batch_span("worker answers", [sent(0, [("traceparent", header)])], {}):
         pass
     assert exporter.get_finished_spans() == ()
 
 
-def test_a_batch_names_only_so_many_askers(exporter: InMemorySpanExporter) -> None:
+def test_batch_links_a_limited_number_of_spans(exporter: InMemorySpanExporter) -> None:
     with span("asker", {}):
         records = [sent(offset, context_headers()) for offset in range(2 * MAX_LINKS)]
     with batch_span("worker answers", records, {}):
@@ -68,7 +68,7 @@ def test_a_batch_names_only_so_many_askers(exporter: InMemorySpanExporter) -> No
     assert len(only(exporter, "worker answers").links) == MAX_LINKS
 
 
-def test_a_span_tells_only_the_type_of_an_error(exporter: InMemorySpanExporter) -> None:
+def test_span_shows_only_the_type_of_an_error(exporter: InMemorySpanExporter) -> None:
     with pytest.raises(ValueError, match="private"), span("failing", {}):
         raise ValueError("private")
     failed = only(exporter, "failing")
@@ -76,7 +76,8 @@ def test_a_span_tells_only_the_type_of_an_error(exporter: InMemorySpanExporter) 
     assert "private" not in failed.to_json()
 
 
-def test_without_a_span_no_header_is_sent_and_without_a_provider_no_span_is_made() -> None:
+def test_span_without_a_provider_sends_no_header() -> None:
+    """Without a provider no span is made, so there is no trace context."""
     with span("nobody", {}):
         assert context_headers() == []
 

@@ -33,19 +33,21 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
         ("sotto_prefx", "SOTTO_PREFIX"),
     ],
 )
-def test_a_misspelt_variable_is_named_with_the_nearest_and_without_its_value(name: str, meant: str) -> None:
+def test_misspelt_variable_is_named_with_the_closest_one(name: str, meant: str) -> None:
+    """Its value is not shown."""
     told = unread_variables_warning({name: VALUE, "PATH": "/bin"})
     assert told == f"nothing reads {name} (is {meant} meant?); correct the name or unset it"
 
 
-def test_one_that_resembles_none_is_named_alone_and_all_stand_in_one_line() -> None:
+def test_variable_unlike_all_others_is_named_alone() -> None:
+    """All unknown variables are in one line."""
     told = unread_variables_warning({"SOTTO_ZZZ": VALUE, "SOTTO_TABLE_ROOT": VALUE})
     assert told is not None
     assert told.startswith("nothing reads SOTTO_TABLE_ROOT (is SOTTO_TABLE_ROOTS meant?), SOTTO_ZZZ; ")
     assert len(unread_variables_warning({f"SOTTO_{number}": VALUE for number in range(1000)}) or "") < 500
 
 
-def test_nothing_is_said_of_what_is_read_or_is_somebody_elses() -> None:
+def test_known_and_foreign_variables_are_not_reported() -> None:
     assert unread_variables_warning(dict.fromkeys(ALL_VARIABLES - {"SOTTO_KERNEL"}, VALUE)) is None
     assert (
         unread_variables_warning({"sotto_prefix": VALUE, "SOTTOVOCE": VALUE, "PATH": VALUE, "SOTTO_KERNEL": ""})
@@ -53,7 +55,7 @@ def test_nothing_is_said_of_what_is_read_or_is_somebody_elses() -> None:
     )
 
 
-def test_what_kubernetes_sets_for_a_service_is_nobodys_mistake() -> None:
+def test_variables_of_kubernetes_services_are_not_reported() -> None:
     linked = {
         "SOTTO_KAFKA_SERVICE_HOST": "10.0.0.1",
         "SOTTO_KAFKA_SERVICE_PORT": "9092",
@@ -66,18 +68,18 @@ def test_what_kubernetes_sets_for_a_service_is_nobodys_mistake() -> None:
 
 
 @pytest.mark.parametrize("value", ["off", "OFF", ""])
-def test_the_kernel_may_be_switched_off(value: str) -> None:
+def test_kernel_may_be_switched_off(value: str) -> None:
     assert unread_variables_warning({"SOTTO_KERNEL": value}) is None
 
 
 @pytest.mark.parametrize("value", ["offf", "on", "no"])
-def test_another_value_for_the_kernel_has_no_effect_and_is_told_so(value: str) -> None:
+def test_other_value_for_the_kernel_is_reported_as_ineffective(value: str) -> None:
     assert unread_variables_warning({"SOTTO_KERNEL": value}) == (
         "SOTTO_KERNEL has no effect: its only value is 'off'; unset it to use the compiled kernel"
     )
 
 
-def test_a_command_warns_once_on_standard_error_alone(tmp_path: Path) -> None:
+def test_command_warns_once_on_standard_error_alone(tmp_path: Path) -> None:
     result = run_sotto("key", "new", str(tmp_path / "noise.key"), SOTTO_TABLE_ROOT=VALUE)
     assert result.stderr == f"warning: {unread_variables_warning({'SOTTO_TABLE_ROOT': VALUE})}\n"
     assert "warning" not in result.stdout
@@ -85,7 +87,7 @@ def test_a_command_warns_once_on_standard_error_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_child", [False, True])
-def test_a_service_warns_in_its_log_unless_whoever_started_it_has(is_child: bool) -> None:
+def test_service_warns_in_its_log_unless_its_parent_has(is_child: bool) -> None:
     arguments = ["--stop-with-stdin"] if is_child else []
     result = run_sotto("serve", "budget", "--processes", "2", "--json-logs", *arguments, SOTTO_TABLE_ROOT=VALUE)
     assert result.returncode == 1  # a service without a broker would not end
@@ -96,7 +98,7 @@ def test_a_service_warns_in_its_log_unless_whoever_started_it_has(is_child: bool
     )
 
 
-def test_every_variable_that_anything_here_reads_is_known() -> None:
+def test_every_variable_that_is_read_is_known() -> None:
     code = [*(PROJECT / "stream").rglob("*.py"), *(PROJECT / "tests").rglob("*.py"), PROJECT / "hatch_build.py"]
     read = {
         name
@@ -126,7 +128,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, **fields: str) -> str:
         ({"heartbeat_ms": "4000", "session_timeout_ms": "10000"}, 10000, 3333),
     ],
 )
-def test_a_heartbeat_is_a_third_of_the_session_at_most(
+def test_heartbeat_is_a_third_of_the_session_at_most(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], session: int, most: int
 ) -> None:
     told = refused(monkeypatch, **given)
@@ -140,7 +142,7 @@ def test_a_heartbeat_is_a_third_of_the_session_at_most(
 @pytest.mark.parametrize(
     "field", ["heartbeat_ms", "session_timeout_ms", "transaction_timeout_ms", "fetch_bytes", "standby_partitions"]
 )
-def test_what_kafka_has_no_room_for_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
+def test_setting_beyond_the_range_of_kafka_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     told = refused(monkeypatch, **{field: str(10**11)})
     assert told.startswith(f"{variable_of(field)}: is too large; give at most ")
     assert str(10**11) not in told

@@ -85,14 +85,14 @@ def as_struct(event: BaseModel) -> Any:
 
 @given(event=events)
 @settings(deadline=None, max_examples=75)
-def test_the_model_reads_what_the_fast_path_writes(event: Event) -> None:
+def test_model_reads_events_of_the_fast_path(event: Event) -> None:
     codec: Codec[Event] = Codec(type(event), limit=MAX_EVENT_BYTES)
     assert codec.decode(encode(as_struct(event))) == event
 
 
 @given(event=events)
 @settings(deadline=None, max_examples=75)
-def test_the_fast_path_reads_what_the_model_writes(event: Event) -> None:
+def test_fast_path_reads_events_of_the_model(event: Event) -> None:
     codec: Codec[Event] = Codec(type(event), limit=MAX_EVENT_BYTES)
     read = msgspec.json.decode(codec.encode(event), type=struct(type(event)))
     assert read == as_struct(event)
@@ -106,7 +106,7 @@ CHARGE = b"""{"stream":"%s","source":"s","incarnation":"%s","state":"open","answ
     ("stream", "incarnation"),
     [(b"a b", b"0" * 32), (b"-a", b"0" * 32), ("é".encode(), b"0" * 32), (b"a", b"0" * 31), (b"a", b"G" * 32)],
 )
-def test_both_refuse_a_name_or_an_incarnation_of_another_pattern(stream: bytes, incarnation: bytes) -> None:
+def test_both_refuse_a_malformed_name_or_incarnation(stream: bytes, incarnation: bytes) -> None:
     data = CHARGE % (stream, incarnation)
     with pytest.raises(MalformedEventError, match=r"a name has only letters|give 32 hexadecimal digits"):
         Codec(Charge, limit=MAX_EVENT_BYTES).decode(data)
@@ -115,7 +115,7 @@ def test_both_refuse_a_name_or_an_incarnation_of_another_pattern(stream: bytes, 
 
 
 @pytest.mark.parametrize(("stream", "incarnation"), [(rb"a\n", b"0" * 32), (b"a", b"0" * 32 + rb"\n")])
-def test_both_refuse_a_line_end_after_a_name_or_an_incarnation(stream: bytes, incarnation: bytes) -> None:
+def test_both_refuse_a_line_end_after_a_name_or_incarnation(stream: bytes, incarnation: bytes) -> None:
     data = CHARGE % (stream, incarnation)
     with pytest.raises(MalformedEventError):
         Codec(Charge, limit=MAX_EVENT_BYTES).decode(data)
@@ -124,7 +124,7 @@ def test_both_refuse_a_line_end_after_a_name_or_an_incarnation(stream: bytes, in
 
 
 @pytest.mark.parametrize("surplus", [0, -5])
-def test_what_nothing_was_priced_of_is_written_as_before_there_were_prices(surplus: int) -> None:
+def test_events_without_prices_are_written_as_before_prices(surplus: int) -> None:
     charge = Charge.model_validate({**json.loads(CHARGE % (b"a", b"0" * 32)), "reason": None, "surplus": surplus})
     codec: Codec[Charge] = Codec(Charge, limit=MAX_EVENT_BYTES)
     assert (b"surplus" in codec.encode(charge)) == bool(surplus)
@@ -134,7 +134,7 @@ CONTRACT = [model for model in event_models() if model.__module__.startswith("sc
 
 
 @pytest.mark.parametrize("model", CONTRACT, ids=lambda model: str(model.__name__))
-def test_a_model_leaves_out_what_it_says_and_no_other_field(model: type[Event]) -> None:
+def test_model_omits_exactly_the_fields_that_it_declares(model: type[Event]) -> None:
     left_out = {name for name, field in model.model_fields.items() if field.exclude_if is not None}
     assert left_out == model.wire_omits & model.model_fields.keys()
     assert model.__subclasses__() or model.wire_omits <= model.model_fields.keys()

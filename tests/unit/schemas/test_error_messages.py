@@ -66,13 +66,13 @@ BROKEN_AROUND_A_SECRET = [
 
 @given(template=st.sampled_from(BROKEN_AROUND_A_SECRET), secret=secrets)
 @settings(deadline=None, max_examples=75)
-def test_no_message_quotes_a_private_value(template: str, secret: str) -> None:
+def test_message_never_quotes_a_private_value(template: str, secret: str) -> None:
     assert secret not in message_of(query_codec, template.replace("SECRET", secret).encode())
 
 
 @given(template=st.sampled_from(BROKEN_AROUND_A_SECRET), secret=secrets)
 @settings(deadline=None, max_examples=75)
-def test_not_even_the_models_own_errors_quote_a_private_value(template: str, secret: str) -> None:
+def test_validation_errors_of_models_quote_no_private_value(template: str, secret: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Query.model_validate_json(template.replace("SECRET", secret))
     assert secret not in f"{refused.value} {refused.value!r}"
@@ -80,7 +80,7 @@ def test_not_even_the_models_own_errors_quote_a_private_value(template: str, sec
 
 @given(seed=st.integers(0, 2**32))
 @settings(deadline=None, max_examples=10)
-def test_a_message_is_one_short_line(seed: int) -> None:
+def test_message_is_one_short_line(seed: int) -> None:
     randomness = Random(seed)
     for data in (mutilated(randomness) for _ in range(400)):
         try:
@@ -112,13 +112,13 @@ def test_a_message_is_one_short_line(seed: int) -> None:
         (b'{"id":"a","stream":"s","where":""}', "where: is too short; give 1 or more characters"),
     ],
 )
-def test_a_refused_query_says_which_field_and_why(data: bytes | None, words: str) -> None:
+def test_refused_query_names_field_and_reason(data: bytes | None, words: str) -> None:
     with pytest.raises(MalformedEventError) as refused:
         query_codec.decode(data)
     assert words in str(refused.value)
 
 
-def test_an_event_of_exactly_the_limit_is_read() -> None:
+def test_event_of_exactly_the_limit_is_read() -> None:
     head, tail = b'{"id":"a","stream":"s","value":1', b"}"
     data = head + b" " * (MAX_EVENT_BYTES - len(head) - len(tail)) + tail
     assert query_codec.decode(data).value == 1.0
@@ -182,7 +182,7 @@ TABLE = source("people", "table", epsilon=1.0, attributes={"age": 85, "sex": ["F
         ),
     ],
 )
-def test_a_refused_source_says_which_field_and_why(
+def test_refused_source_names_field_and_reason(
     document: dict[str, Any], change: dict[str, Any], words: str
 ) -> None:
     assert words in message_of(source_codec, json.dumps({**document, **change}).encode())
@@ -249,12 +249,12 @@ STREAM = stream("alarms", mechanism={"threshold": 10.0})
         ),
     ],
 )
-def test_a_refused_request_says_which_field_and_why(request_fields: dict[str, Any], words: str) -> None:
+def test_refused_request_names_field_and_reason(request_fields: dict[str, Any], words: str) -> None:
     assert words in message_of(request_codec, json.dumps(request_fields).encode())
 
 
 @pytest.mark.parametrize("model", [Request, Control, LedgerRecord])
-def test_bytes_that_are_no_json_are_refused_by_every_codec(model: Any) -> None:
+def test_every_codec_refuses_bytes_that_are_no_json(model: Any) -> None:
     assert "Invalid JSON" in message_of(Codec(model, limit=100), b"\xff")
 
 
@@ -282,9 +282,7 @@ STANDING: dict[str, Any] = {"window": {"size": "1h"}}
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_stream_is_one_sentence_without_words_of_python(
-    change: dict[str, Any], words: str
-) -> None:
+def test_stream_error_is_one_sentence_without_python_terms(change: dict[str, Any], words: str) -> None:
     given = {**STREAM, **change}
     with pytest.raises(ValidationError) as refused:
         StreamSpec.model_validate(given)
@@ -292,12 +290,12 @@ def test_what_is_wrong_with_a_stream_is_one_sentence_without_words_of_python(
 
 
 @pytest.mark.parametrize("field", ["group_by", "terms", "candidates", "cells", "values"])
-def test_a_text_in_place_of_a_list_is_told_as_such(field: str) -> None:
+def test_text_in_place_of_a_list_is_named_as_the_fault(field: str) -> None:
     told = message_of(query_codec, json.dumps({"id": "a", "stream": "s", field: "sex"}).encode())
     assert told == f"{field}: is not a list; give one, in brackets"
 
 
-def test_whoever_gives_a_text_that_has_not_the_form_of_a_field_reads_no_pattern() -> None:
+def test_every_pattern_has_a_message_in_words() -> None:
     for model in event_models():
         for name, field in model.model_fields.items():
             for one in field.metadata:
@@ -305,7 +303,7 @@ def test_whoever_gives_a_text_that_has_not_the_form_of_a_field_reads_no_pattern(
                 assert pattern is None or message_of_pattern(pattern), f"{model.__name__}.{name}"
 
 
-def test_a_rule_of_the_contract_is_told_in_its_own_words() -> None:
+def test_rule_of_the_contract_has_its_own_message() -> None:
     assert message_of(query_codec, b'{"id":"a","stream":"s"}').startswith(
         "event: give exactly one question: value"
     )
@@ -314,7 +312,7 @@ def test_a_rule_of_the_contract_is_told_in_its_own_words() -> None:
     assert describe(refused.value).startswith("give exactly one question: value")
 
 
-def test_three_faults_are_told_and_how_many_more_there_are() -> None:
+def test_message_lists_three_faults_and_counts_the_rest() -> None:
     fields = {"id": "a", "stream": "s", "value": 1.0}
     three, four, twenty = (
         message_of(query_codec, json.dumps(fields | {f"x{number}": 1 for number in range(count)}).encode())
@@ -325,7 +323,7 @@ def test_three_faults_are_told_and_how_many_more_there_are() -> None:
     assert twenty == f"{three}; and 17 more"
 
 
-def test_how_many_more_faults_there_are_is_told_of_long_names_too() -> None:
+def test_message_counts_the_rest_even_with_long_names() -> None:
     with pytest.raises(ValidationError) as refused:
         Query.model_validate({f"{'x' * 200}{number}": 1 for number in range(9)})
     told = describe(refused.value)
@@ -333,7 +331,7 @@ def test_how_many_more_faults_there_are_is_told_of_long_names_too() -> None:
     assert told.endswith("; and 8 more")
 
 
-def test_a_field_is_told_by_the_name_that_it_was_given_under() -> None:
+def test_message_names_a_field_as_it_was_given() -> None:
     with pytest.raises(ValidationError) as refused:
         Query.model_validate({"id": "a", "stream": "s", "value": 1.0, "cells": [{"at": {}}]})
     assert describe(refused.value, lambda name: f"--{name}").startswith("--cells.0.at: ")

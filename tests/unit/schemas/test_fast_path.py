@@ -51,13 +51,13 @@ def assert_agreement(data: bytes) -> None:
 
 @given(data=queries)
 @settings(deadline=None, max_examples=200)
-def test_both_accept_the_same_objects_and_read_the_same_values(data: bytes) -> None:
+def test_both_read_the_same_values_of_objects(data: bytes) -> None:
     assert_agreement(data)
 
 
 @given(seed=st.integers(0, 2**32))
 @settings(deadline=None, max_examples=25)
-def test_both_accept_the_same_mutilated_bytes_and_read_the_same_values(seed: int) -> None:
+def test_both_read_the_same_values_of_damaged_bytes(seed: int) -> None:
     randomness = Random(seed)
     for _ in range(400):
         assert_agreement(mutilated(randomness))
@@ -79,7 +79,7 @@ ID_AND_STREAM = b'{"id":"a","stream":"s",'
         ),
     ],
 )
-def test_both_accept_every_spelling_of_a_number(value: bytes) -> None:
+def test_both_accept_every_notation_of_a_number(value: bytes) -> None:
     data = ID_AND_STREAM + b'"value":' + value + b"}"
     expected = repr(float(value))
     assert [reading and reading[2] for reading in (fast(data), careful(data))] == [expected, expected]
@@ -92,7 +92,7 @@ def test_both_accept_every_spelling_of_a_number(value: bytes) -> None:
         (b"1e99999999999999999999", 1e300),
     ],
 )
-def test_both_accept_numbers_beyond_doubles_as_very_large_ones(value: bytes, read: float) -> None:
+def test_both_clamp_numbers_beyond_doubles(value: bytes, read: float) -> None:
     data = ID_AND_STREAM + b'"value":' + value + b',"where":null}'
     assert [reading and reading[2] for reading in (fast(data), careful(data))] == [repr(read)] * 2
 
@@ -122,7 +122,7 @@ def test_both_refuse_a_public_number_out_of_range(threshold: bytes) -> None:
         ),
     ],
 )
-def test_both_refuse_what_is_no_number(value: bytes) -> None:
+def test_both_refuse_a_value_that_is_no_number(value: bytes) -> None:
     data = ID_AND_STREAM + b'"value":' + value + b"}"
     assert fast(data) is None
     assert careful(data) is None
@@ -159,6 +159,6 @@ def test_both_refuse(data: bytes) -> None:
     assert careful(data) is None
 
 
-def test_both_refuse_a_name_given_twice() -> None:
+def test_both_refuse_a_repeated_name() -> None:
     data = b'{"id":"a","id":"b","stream":"s","value":1,"value":2}'
     assert fast(data) is careful(data) is None

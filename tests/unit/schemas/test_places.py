@@ -37,7 +37,7 @@ def source(path: str) -> TableSource:
         ("databricks://adb-1.azuredatabricks.net/main/clinic/visits", ("main", "clinic", "visits")),
     ],
 )
-def test_an_address_is_taken_apart(text: str, parts: tuple[str, ...]) -> None:
+def test_address_is_divided_into_parts(text: str, parts: tuple[str, ...]) -> None:
     address = Address.parse_table(text)
     assert address is not None
     assert address.parts == parts
@@ -47,7 +47,7 @@ def test_an_address_is_taken_apart(text: str, parts: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "text", ["/data/visits.csv", "visits.csv", "C:/visits.csv", "/data/s3:/x.csv", "/d/%2e.csv"]
 )
-def test_what_has_no_scheme_is_a_path(text: str) -> None:
+def test_address_without_scheme_is_a_path(text: str) -> None:
     assert Address.parse_table(text) is None
     assert source(text).path == text
 
@@ -102,7 +102,7 @@ def test_what_has_no_scheme_is_a_path(text: str) -> None:
         "snowflake://account/clinic/hunter2",
     ],
 )
-def test_any_other_form_is_refused_at_registration_without_a_word_of_it(text: str) -> None:
+def test_malformed_address_is_refused_without_a_quote(text: str) -> None:
     with pytest.raises(ValidationError) as refused:
         source(text)
     told = describe(refused.value)
@@ -110,7 +110,7 @@ def test_any_other_form_is_refused_at_registration_without_a_word_of_it(text: st
     assert "hunter2" not in str(refused.value) + told
 
 
-def test_whoever_gives_a_password_is_told_where_it_belongs() -> None:
+def test_address_with_a_password_is_refused_with_the_remedy() -> None:
     with pytest.raises(ValidationError, match="no user and no password in an address, because it is public"):
         source("postgresql://reader:secret@db/clinic/public/visits")
 
@@ -139,7 +139,7 @@ def test_whoever_gives_a_password_is_told_where_it_belongs() -> None:
         ("spark://db/lake", "trino://db/lake/clinic/visits", False),
     ],
 )
-def test_a_root_stands_for_what_lies_below_it_part_by_part(root: str, text: str, below: bool) -> None:
+def test_root_covers_the_parts_below_it(root: str, text: str, below: bool) -> None:
     address = Address.parse_table(text)
     assert address is not None
     assert address.is_below(Address.parse_root(root)) == below

@@ -83,7 +83,7 @@ def _escape_name(name: str) -> str:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_an_event_of_any_topic_that_gives_any_field_twice_is_refused(topic: str) -> None:
+def test_event_of_any_topic_with_a_repeated_field_is_refused(topic: str) -> None:
     assert events(topic)
     for value in events(topic)[:40]:
         assert TOPICS[topic].decode(value)
@@ -96,7 +96,7 @@ def test_an_event_of_any_topic_that_gives_any_field_twice_is_refused(topic: str)
             assert place > 0
 
 
-def test_a_definition_that_gives_any_field_twice_is_read_by_nobody() -> None:
+def test_definition_reader_refuses_a_repeated_field() -> None:
     reader = DefinitionReader(TermsTable())
     for value in events("control"):
         assert reader.read([value]) != [None]
@@ -123,9 +123,10 @@ texts = st.text(st.sampled_from('ab"\\é\x00'), min_size=1, max_size=6)
 
 @given(st.sampled_from(FORMS), texts, texts, st.booleans(), st.integers(0, 30), st.booleans())
 @settings(max_examples=75, deadline=None)
-def test_the_quick_test_misses_no_repeat_and_passes_queries_as_they_are_written(
+def test_quick_repeat_test_misses_no_repeat(
     form: dict[str, Any], identifier: str, stream: str, ascii_only: bool, place: int, nulls: bool
 ) -> None:
+    """It passes queries as clients write them."""
     fields = {"id": identifier, "stream": stream, **form, **({"mean": None} if nulls else {})}
     plain = json.dumps(fields, ensure_ascii=ascii_only).encode()
     assert not repeats_a_field(plain)
@@ -140,7 +141,7 @@ def test_the_quick_test_misses_no_repeat_and_passes_queries_as_they_are_written(
 
 @given(st.lists(st.tuples(texts, st.sampled_from(FORMS[:2]), st.integers(-1, 4)), min_size=1, max_size=8))
 @settings(max_examples=75, deadline=None)
-def test_a_worker_refuses_exactly_the_queries_of_a_batch_that_give_a_field_twice(
+def test_worker_refuses_exactly_the_queries_with_repeated_fields(
     asked: list[tuple[str, dict[str, Any], int]],
 ) -> None:
     batch, repeated = [], []
@@ -158,14 +159,14 @@ def test_a_worker_refuses_exactly_the_queries_of_a_batch_that_give_a_field_twice
     assert refused == [value for value, twice in zip(batch, repeated, strict=True) if twice]
 
 
-def test_a_null_that_is_left_out_makes_up_for_no_repeat() -> None:
+def test_omitted_null_hides_no_repeated_field() -> None:
     driver = installation(spec("feed-0"))
     hidden = b'{"id":"a","stream":"feed-0","candidates":[{"name":"a","value":1,"value":1,"value":1}]}'
     [answer] = driver.ask_many([hidden])
     assert REPEATED_FIELD in (answer.reason or "")
 
 
-def test_an_escaped_mark_makes_up_for_no_repeat() -> None:
+def test_escaped_quote_hides_no_repeated_field() -> None:
     driver = installation(spec("feed-0"))
     hidden = b'{"id":"\\u0022","stream":"feed-0","value":-1e9,"value":-1e9}'
     null = b'{"id":"a","stream":"feed-0","value":-1e9,"threshold":null}'

@@ -117,9 +117,10 @@ def run(mechanism: dict[str, Any], lines: list[str], **others: Any) -> Simulatio
 @pytest.mark.parametrize(
     ("mechanism", "asked"), EXACT, ids=lambda one: one["kind"] if isinstance(one, dict) else ""
 )
-def test_errors_are_the_distances_of_the_answers_from_counts_made_by_other_means(
+def test_simulated_errors_are_distances_from_the_true_counts(
     mechanism: dict[str, Any], asked: list[tuple[str, list[Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The true counts are computed without the simulation."""
     answers = recorded(monkeypatch)
     report = run(mechanism, [line for line, _ in asked])
     for of_run, told in zip(report.runs, answers, strict=True):
@@ -136,7 +137,7 @@ def test_errors_are_the_distances_of_the_answers_from_counts_made_by_other_means
             assert one.broken is (answer.alpha is not None and max(one.errors) > answer.alpha)
 
 
-def test_runs_have_noise_of_their_own_and_figures_are_over_all_of_them() -> None:
+def test_simulated_runs_have_independent_noise_and_joint_figures() -> None:
     report = run({"kind": "laplace", "answers": 2}, ["age > 30", "age > 40"])
     errors = [[one.errors[0] for one in each.measurements] for each in report.runs]
     assert errors[0] != errors[1]
@@ -147,7 +148,7 @@ def test_runs_have_noise_of_their_own_and_figures_are_over_all_of_them() -> None
     assert found.alpha[0] == report.grant.calibration.alpha
 
 
-def test_charges_endings_and_rejections_are_those_of_the_stream() -> None:
+def test_simulated_charges_endings_and_rejections_are_the_streams() -> None:
     report = run(
         {"kind": "laplace", "answers": 2}, ["age > 30", "", "height > 3", "age > 40", "age > 50", "age > 60"]
     )
@@ -161,7 +162,7 @@ def test_charges_endings_and_rejections_are_those_of_the_stream() -> None:
     assert (free.charged, free.ended, free.spent.epsilon) == (None, None, 2.0)
 
 
-def test_a_decision_is_off_by_how_far_the_value_lies_on_the_wrong_side() -> None:
+def test_error_of_a_decision_is_the_distance_to_the_right_side() -> None:
     sparse: dict[str, Any] = {"kind": "above_threshold", "threshold": 100.0}
     report = run(sparse, ['{"where": "age > 30", "threshold": 5}', "age < 0"])
     [found] = report.error_summaries
@@ -174,7 +175,8 @@ def test_a_decision_is_off_by_how_far_the_value_lies_on_the_wrong_side() -> None
     assert (one.errors, one.alpha, one.broken) == ((2900.0,), calibration.alpha, True)
 
 
-def test_an_answer_further_off_than_its_alpha_is_counted_as_broken_and_one_without_alpha_is_not() -> None:
+def test_answer_beyond_its_alpha_is_counted_as_broken() -> None:
+    """An answer without α is counted as unpromised."""
     [query] = read_questions(["age >= 10"], "s").values()
     truths = truths_of(PEOPLE, PrivateTable.load(PEOPLE, ROWS))
     laplace = spec("laplace")
@@ -196,7 +198,7 @@ def test_an_answer_further_off_than_its_alpha_is_counted_as_broken_and_one_witho
     assert (found.broken, found.unpromised, found.largest, found.alpha) == (1, 1, 6000.0, (5.0, 5.0))
 
 
-def test_choices_are_measured_by_their_regret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_choice_is_its_regret(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = recorded(monkeypatch)
     asked = '{"candidates": [{"name": "old", "where": "age > 40"}, {"name": "all", "where": "TRUE"}, {"name": "years", "sum": "age"}]}'
     for kind in ("noisy_max", "exponential"):
@@ -208,7 +210,7 @@ def test_choices_are_measured_by_their_regret(monkeypatch: pytest.MonkeyPatch) -
             assert [one.alpha for one in each.measurements] == [one.alpha for one in told]
 
 
-def test_a_feed_is_measured_by_the_values_in_its_questions_within_its_range(
+def test_feed_is_measured_by_its_questions_values_within_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answers = recorded(monkeypatch)
@@ -223,7 +225,7 @@ def test_a_feed_is_measured_by_the_values_in_its_questions_within_its_range(
         )
 
 
-def test_shares_are_of_the_rows_of_the_file_where_their_number_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shares_use_a_public_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = recorded(monkeypatch)
     replace = PEOPLE.model_copy(update={"neighbors": "replace"})
     frame = pl.concat(
@@ -236,13 +238,13 @@ def test_shares_are_of_the_rows_of_the_file_where_their_number_is_public(monkeyp
     assert report.runs[0].measurements[0].errors == (float(abs(Fraction(answers[0][0].estimate or 0.0) - share)),)
 
 
-def test_a_mean_over_no_row_has_no_truth() -> None:
+def test_mean_over_no_row_has_no_true_value() -> None:
     report = run({"kind": "laplace"}, ['{"mean": "age", "where": "age < 0"}'])
     assert report.runs[0].answered == 1
     assert report.error_summaries == ()
 
 
-def test_the_same_seed_gives_the_same_report_and_another_seed_another() -> None:
+def test_seed_repeats_the_report_and_another_seed_does_not() -> None:
     def made(seed: int) -> SimulationReport:
         return run({"kind": "laplace", "answers": 2}, ["age > 30", "age > 40"], seed=seed)
 
@@ -250,7 +252,7 @@ def test_the_same_seed_gives_the_same_report_and_another_seed_another() -> None:
     assert len({made(seed).runs[0].measurements for seed in range(7, 15)}) > 1
 
 
-def test_what_does_not_fit_together_is_refused_with_what_to_do() -> None:
+def test_contradictory_inputs_are_refused_with_the_remedy() -> None:
     questions = read_questions(["age > 30"], "s")
     with pytest.raises(SimulationError, match="SPEC source"):
         simulate(spec("laplace", source="others"), PEOPLE, questions, ROWS)

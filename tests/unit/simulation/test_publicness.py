@@ -41,13 +41,13 @@ def aliases(private: Path) -> list[Path]:
     return [private, private.parent / "." / ".." / private.parent.name / private.name, symbolic, hard]
 
 
-def test_the_file_of_the_source_itself_is_refused_under_any_name(private: Path) -> None:
+def test_file_of_the_source_is_refused_under_any_name(private: Path) -> None:
     for path in aliases(private):
         with pytest.raises(SimulationError, match="source 'people' and private"):
             require_public(path, source(private))
 
 
-def test_the_file_of_any_registered_source_is_refused_under_any_name(private: Path, public: Path) -> None:
+def test_file_of_any_registered_source_is_refused_under_any_name(private: Path, public: Path) -> None:
     registered = [source(public.with_name("gone.csv"), "others"), source(private, "patients")]
     for path in aliases(private):
         with pytest.raises(SimulationError, match="source 'patients' and private"):
@@ -55,7 +55,7 @@ def test_the_file_of_any_registered_source_is_refused_under_any_name(private: Pa
     assert require_public(public, source(Path("elsewhere.csv")), registered=registered) == public.resolve()
 
 
-def test_whatever_lies_in_the_table_roots_is_refused_all_links_followed(tmp_path: Path, public: Path) -> None:
+def test_file_in_the_table_roots_is_refused_through_any_link(tmp_path: Path, public: Path) -> None:
     roots = tmp_path / "roots"
     (roots / "below").mkdir(parents=True)
     inside = roots / "below" / "table.csv"
@@ -68,7 +68,7 @@ def test_whatever_lies_in_the_table_roots_is_refused_all_links_followed(tmp_path
             require_public(path, source(public), roots=[root])
 
 
-def test_the_shipped_table_is_public_wherever_it_lies_and_whoever_registered_it(tmp_path: Path) -> None:
+def test_shipped_table_is_public_at_any_path_and_in_any_source(tmp_path: Path) -> None:
     link = tmp_path / "census.csv.gz"
     link.symlink_to(ADULT_PATH)
     own = adult_source(1.0)
@@ -77,18 +77,18 @@ def test_the_shipped_table_is_public_wherever_it_lies_and_whoever_registered_it(
     require_shipped_table(own)
 
 
-def test_the_table_of_any_other_source_is_not_taken_for_want_of_another(private: Path) -> None:
+def test_table_of_another_source_is_no_default(private: Path) -> None:
     with pytest.raises(SimulationError, match="--table a public file, or use --synthetic"):
         require_shipped_table(source(private))
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SimulationError, match="there is no file"):
         require_public(tmp_path / "none.csv", source(tmp_path / "private.csv"))
 
 
 @pytest.mark.parametrize("path", ["{}/", "{}/year=*/*.csv", "{}/*.csv"])
-def test_a_file_in_the_folder_of_a_table_of_several_is_private(tmp_path: Path, public: Path, path: str) -> None:
+def test_file_in_the_folder_of_a_source_is_private(tmp_path: Path, public: Path, path: str) -> None:
     inside = tmp_path / "visits" / "year=2024" / "a.csv"
     inside.parent.mkdir(parents=True)
     inside.write_text("age\n1\n")

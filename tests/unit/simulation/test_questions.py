@@ -7,7 +7,7 @@ import pytest
 from stream.dev.simulation_inputs import SimulationError, read_questions
 
 
-def test_a_line_is_a_query_as_producers_send_it_or_a_where() -> None:
+def test_question_line_is_a_query_or_a_condition() -> None:
     lines = ["age > 3", "", '  {"id": "7", "stream": "s", "sum": "age"}', '{"where": "TRUE", "fraction": true}\n']
     found = read_questions(lines, "s")
     assert {number: (one.id, one.stream, one.where, one.sum) for number, one in found.items()} == {
@@ -28,13 +28,13 @@ def test_a_line_is_a_query_as_producers_send_it_or_a_where() -> None:
         ("x" * 3000, "where"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(line: str, words: str) -> None:
+def test_faulty_question_is_reported_with_its_line(line: str, words: str) -> None:
     with pytest.raises(SimulationError) as told:
         read_questions(["TRUE", line], "s")
     assert str(told.value).startswith("QUESTIONS line 2: ")
     assert words in str(told.value)
 
 
-def test_a_file_without_questions_is_refused() -> None:
+def test_question_file_without_questions_is_refused() -> None:
     with pytest.raises(SimulationError, match="give one per line"):
         read_questions(["", "  "], "s")

@@ -31,13 +31,14 @@ def codes(seed: int, source: TableSource = SOURCE) -> PrivateTable:
     return PrivateTable.load(source, synthetic(source, ROWS, seed))
 
 
-def test_every_row_lies_in_the_declared_domain() -> None:
+def test_synthetic_rows_are_in_the_declared_domain() -> None:
     table = codes(1)
     assert table.public_size == table.private_row_count == ROWS
     assert all(len(np.unique(table.private_codes[name])) == one.size for name, one in SOURCE.attributes.items())
 
 
-def test_a_category_has_odds_one_over_its_place_and_a_number_one_over_its_distance() -> None:
+def test_synthetic_values_follow_the_stated_odds() -> None:
+    """A category has odds one over its place, and a number one over its distance."""
     table = codes(2)
     for name, domain in SOURCE.attributes.items():
         counts = np.bincount(table.private_codes[name], minlength=domain.size)
@@ -48,13 +49,14 @@ def test_a_category_has_odds_one_over_its_place_and_a_number_one_over_its_distan
         assert stats.chisquare(counts, ROWS * odds / odds.sum()).pvalue > 1e-4
 
 
-def test_attributes_are_independent() -> None:
+def test_synthetic_attributes_are_independent() -> None:
     table = codes(3)
     pairs = np.histogram2d(table.private_codes["age"], table.private_codes["code"], bins=(20, 5))[0]
     assert stats.chi2_contingency(pairs).pvalue > 1e-4
 
 
-def test_a_seed_repeats_the_table_and_an_attribute_does_not_depend_on_the_others() -> None:
+def test_seed_repeats_the_synthetic_table() -> None:
+    """An attribute does not depend on the others."""
     again, other = codes(4), codes(5)
     alone = SOURCE.model_copy(update={"attributes": {"bmi": SOURCE.attributes["bmi"]}})
     first = codes(4).private_codes

@@ -28,7 +28,7 @@ def simulated(question: str, **mechanism: Any) -> SimulationReport:
     return simulate(spec, SOURCE, read_questions([question], spec.stream), ROWS, runs=2, seed=1)
 
 
-def test_made_up_texts_are_short_enough_and_some_are_rarer() -> None:
+def test_synthetic_texts_are_short_enough_and_some_are_rarer() -> None:
     counts = ROWS["note"].value_counts().sort("count", descending=True)
     assert 90 <= counts.height <= 99
     assert ROWS["note"].str.len_bytes().max() == 2

@@ -70,7 +70,7 @@ BINNED = "CASE WHEN bmi < 18.5 THEN '[10, 18.5)' WHEN bmi < 30 THEN '[18.5, 30)'
         'SELECT age, "Sex", COUNT(*) AS n FROM patients GROUP BY age, "Sex" ORDER BY age, "Sex"',
     ],
 )
-def test_results_are_those_of_the_rows(statement: str, mechanism: Mapping[str, object]) -> None:
+def test_results_are_near_those_of_the_rows(statement: str, mechanism: Mapping[str, object]) -> None:
     expected = pl.SQLContext(patients=FRAME).execute(statement.replace("NOT age IN", "age NOT IN"), eager=True)
     found = asked(statement, mechanism)
     assert len(found) == len(expected)
@@ -97,7 +97,7 @@ def test_bins_are_grouped_by_their_edges(mechanism: Mapping[str, object]) -> Non
         assert abs(row["m"] - mean) <= row["m ±"] + 1e-9
 
 
-def test_groups_are_ordered_as_the_source_declares_their_values() -> None:
+def test_groups_are_in_the_declared_order_of_their_values() -> None:
     attributes = {
         "bmi": {"kind": "bins", "edges": [0, 5, 10, 20, 100]},
         "level": ["none", "little", "much"],
@@ -121,7 +121,7 @@ def test_groups_are_ordered_as_the_source_declares_their_values() -> None:
     ]
 
 
-def test_a_share_is_one_of_all_rows() -> None:
+def test_share_is_one_of_all_rows() -> None:
     for statement in (
         "SELECT AVG(CASE WHEN \"Sex\" = 'F' THEN 1 ELSE 0 END) AS f FROM patients",
         "SELECT COUNT(*) FILTER (WHERE \"Sex\" = 'F') * 1.0 / COUNT(*) AS f FROM patients",
@@ -135,7 +135,7 @@ def driver(epsilon: float = 4.0, answers: int = 4) -> Driver:
     return opened({"kind": "laplace", "answers": answers}, epsilon, name="few")
 
 
-def test_what_it_cost_is_what_the_stream_lost() -> None:
+def test_cost_of_a_statement_is_the_charge_of_its_stream() -> None:
     few = driver()
     assert few.sql("SELECT COUNT(*) FROM patients").epsilon == pytest.approx(1.0)
     assert few.sql("SELECT age, COUNT(*) FROM patients GROUP BY age").epsilon == pytest.approx(1.0)
@@ -144,14 +144,14 @@ def test_what_it_cost_is_what_the_stream_lost() -> None:
     ).epsilon == pytest.approx(2.0)
 
 
-def test_answers_that_an_extension_pays_for_cost_as_much() -> None:
+def test_answers_paid_by_an_extension_cost_as_much() -> None:
     few = driver(epsilon=2.0, answers=2)
     few.extend("patients", "few", epsilon=1.0)
     costs = [few.sql("SELECT COUNT(*) FROM few").epsilon for _ in range(3)]
     assert costs == pytest.approx([1.0, 1.0, 1.0])
 
 
-def test_a_free_answer_of_pmw_costs_nothing() -> None:
+def test_free_answer_of_pmw_costs_nothing() -> None:
     made = opened(PMW, 50)
     first, again = (made.sql("SELECT COUNT(*) FROM patients WHERE age < 25") for _ in range(2))
     assert 0 < first.epsilon <= 50
@@ -160,7 +160,7 @@ def test_a_free_answer_of_pmw_costs_nothing() -> None:
     assert again.epsilon == 0
 
 
-def test_a_used_up_grant_raises_unless_outcomes_are_wanted() -> None:
+def test_exhausted_grant_raises_unless_outcomes_are_requested() -> None:
     few = driver(answers=1)
     statement = "SELECT COUNT(*) AS a, COUNT(*) FILTER (WHERE age > 25) AS b FROM patients"
     with pytest.raises(Exhausted):
@@ -181,7 +181,7 @@ def test_from_names_a_stream_or_the_source_of_one_stream() -> None:
     assert few.sql("SELECT COUNT(*) FROM patients").stream == "another"
 
 
-def test_the_cheapest_open_stream_of_a_source_answers() -> None:
+def test_cheapest_open_stream_of_a_source_answers() -> None:
     made = driver(epsilon=4.0, answers=4)
     counts, sums = 'SELECT "Sex", COUNT(*) AS n FROM patients GROUP BY "Sex"', "SELECT SUM(age) FROM patients"
     assert made.sql(counts).why is None
@@ -204,7 +204,7 @@ def test_the_cheapest_open_stream_of_a_source_answers() -> None:
     assert made.sql(counts).stream == "cells"
 
 
-def test_a_statement_that_no_stream_supports_is_refused_with_the_reason_of_each() -> None:
+def test_unsupported_statement_is_refused_with_each_streams_reason() -> None:
     made = opened({"kind": "histogram", "attributes": ["Sex"]}, 1, name="cells")
     made.open(stream("guess", "patients", mechanism={"kind": "pmw", "attributes": ["bmi"]}))
     with pytest.raises(StatementError, match=r"none of its streams answers this statement; cells: .*; guess: .*"):
@@ -213,7 +213,7 @@ def test_a_statement_that_no_stream_supports_is_refused_with_the_reason_of_each(
         made.sql("SELECT SUM(age) FROM cells")
 
 
-def test_a_stream_with_too_few_answers_left_is_not_chosen() -> None:
+def test_stream_with_too_few_answers_left_is_not_chosen() -> None:
     made = driver(epsilon=1.0, answers=1)
     made.open(stream("dear", "patients", mechanism=LAPLACE, epsilon=900.0))
     two = "SELECT COUNT(*) AS a, COUNT(*) FILTER (WHERE age > 25) AS b FROM patients"
@@ -226,7 +226,7 @@ def test_a_stream_with_too_few_answers_left_is_not_chosen() -> None:
     [LAPLACE, PMW, {"kind": "histogram", "attributes": ["age", "Sex"]}],
     ids=["laplace", "pmw", "cells"],
 )
-def test_rates_by_group_are_those_of_the_rows(mechanism: Mapping[str, object]) -> None:
+def test_rates_by_group_are_near_those_of_the_rows(mechanism: Mapping[str, object]) -> None:
     statement = (
         'SELECT "Sex", AVG(CASE WHEN age < 25 THEN 1 ELSE 0 END) AS r FROM s WHERE age > 21 GROUP BY "Sex" '
         "HAVING r >= 0 ORDER BY r DESC LIMIT 2"
@@ -262,7 +262,7 @@ def test_people_are_counted_by_group_and_by_subquery() -> None:
         made.sql("SELECT COUNT(*) FROM (SELECT age FROM s GROUP BY age HAVING COUNT(*) >= 3)")
 
 
-def test_streams_without_numbers_and_sources_without_rows_are_told_apart() -> None:
+def test_missing_numbers_and_missing_rows_have_different_errors() -> None:
     made = opened({"kind": "above_threshold", "threshold": 10}, 1, name="vector")
     with pytest.raises(Unknown, match="open one"):
         made.sql("SELECT COUNT(*) FROM patients")
@@ -285,7 +285,7 @@ def test_streams_without_numbers_and_sources_without_rows_are_told_apart() -> No
         ("COUNT(*) FILTER (WHERE age > 2" + "0" * 5000 + ") AS b", "more than 2048 characters"),
     ],
 )
-def test_what_one_column_may_not_ask_is_refused_before_the_others_are_charged(columns: str, words: str) -> None:
+def test_invalid_column_is_refused_before_others_are_charged(columns: str, words: str) -> None:
     few = driver()
     with pytest.raises(StatementError) as refused:
         few.sql(f"SELECT COUNT(*) AS n, {columns} FROM few")  # noqa: S608
@@ -310,9 +310,10 @@ def test_what_one_column_may_not_ask_is_refused_before_the_others_are_charged(co
         ({"attributes": ["age"]}, "COUNT(DISTINCT who) AS b", "counts rows but not people"),
     ],
 )
-def test_what_a_stream_of_pmw_does_not_answer_is_refused_before_the_rest_is_charged(
+def test_column_that_pmw_does_not_answer_is_refused_uncharged(
     mechanism: Mapping[str, object], column: str, words: str
 ) -> None:
+    """The refusal comes before the other columns are charged."""
     people = FRAME.with_columns(who=pl.int_range(pl.len()).cast(pl.String))
     worst = {"rows": ROWS} if "worst_case" in mechanism else {}
     made = opened({"kind": "pmw", **mechanism, **worst}, 50, people, person="who", contribution=1)
@@ -321,9 +322,8 @@ def test_what_a_stream_of_pmw_does_not_answer_is_refused_before_the_rest_is_char
     assert made.grant("patients", "s").answered == 0
 
 
-def test_a_table_of_a_statement_says_how_many_rows_of_one_person_count_unless_all_its_numbers_are_of_people() -> (
-    None
-):
+def test_statement_result_states_the_contribution_bound() -> None:
+    """Results with only counts of people do not state it."""
     people = FRAME.with_columns(who=(pl.int_range(pl.len()) // 8).cast(pl.String))
     made = opened(LAPLACE, frame=people, person="who", contribution=5)
     words = ("of each 'who' at most 5 rows count",)
@@ -336,18 +336,18 @@ def test_a_table_of_a_statement_says_how_many_rows_of_one_person_count_unless_al
     assert not driver().sql("SELECT COUNT(*) FROM few").warnings
 
 
-def test_more_groups_than_any_stream_answers_are_refused_before_the_rest_is_charged() -> None:
+def test_more_groups_than_any_stream_answers_are_refused() -> None:
     ages = {"kind": "integers", "minimum": 0, "maximum": 99}
     made = opened(LAPLACE, 1, attributes={"age": ages, "bmi": {**ages, "maximum": 59}})
     with pytest.raises(StatementError, match="6,000 groups"):
         made.sql("SELECT age, bmi, COUNT(*) FROM s GROUP BY age, bmi")
 
 
-def test_letters_of_the_other_case_are_found_where_that_is_clear() -> None:
+def test_unambiguous_name_in_another_case_is_found() -> None:
     assert [row["sex"] for row in driver().sql("SELECT sex, COUNT(*) FROM few GROUP BY sex")] == ["F", "M", "it's"]
 
 
-def test_sums_by_too_many_groups_are_refused_before_anything_is_asked() -> None:
+def test_sums_by_too_many_groups_are_refused_uncharged() -> None:
     made = opened(LAPLACE, 1, attributes={"age": {"kind": "integers", "minimum": 0, "maximum": 999}})
     with pytest.raises(Invalid, match="256"):
         made.sql("SELECT age, SUM(age) FROM s GROUP BY age")
@@ -375,7 +375,7 @@ def test_limit_saves_questions_only_in_an_order_of_groups(
     assert len(table.results) == made.grant("patients", "s").tops == questions
 
 
-def test_a_table_is_a_frame_and_a_page() -> None:
+def test_table_is_a_frame_and_a_page() -> None:
     table = driver().sql('SELECT "Sex", COUNT(*) AS n FROM few GROUP BY "Sex" ORDER BY n DESC LIMIT 2')
     frame = table.to_polars()
     assert frame.columns == ["Sex", "n", "n ±", "n 95% low", "n 95% high"]
@@ -401,7 +401,7 @@ def test_a_table_is_a_frame_and_a_page() -> None:
         ("SELECT SUM((age > 4)::int) FROM s", "column 'SUM((age > 4)::int)': SUM: name an attribute alone"),
     ],
 )
-def test_a_refusal_quotes_what_was_written(statement: str, told: str) -> None:
+def test_refusal_quotes_the_statement_as_written(statement: str, told: str) -> None:
     with pytest.raises(StatementError) as refused:
         asked(statement, LAPLACE)
     assert told in str(refused.value)
@@ -423,7 +423,7 @@ def test_max_price_of_a_release_limits_its_first_answer(limit: float | str) -> N
         driver.sql("SELECT COUNT(*) FROM s", max_price="cheap")
 
 
-def test_a_column_is_called_as_it_was_written() -> None:
+def test_column_is_named_as_it_was_written() -> None:
     statement = "SELECT ALL COUNT_IF(age\n> 24), COUNT( * ), COUNT_IF(age<23)::float / COUNT(*) FROM s ORDER BY count_if(age > 24)"
     [row] = asked(statement, LAPLACE)
     assert [name for name in row if not name.endswith((" ±", "% low", "% high"))] == [
@@ -433,7 +433,7 @@ def test_a_column_is_called_as_it_was_written() -> None:
     ]
 
 
-def test_a_comment_is_no_part_of_a_condition() -> None:
+def test_comment_is_no_part_of_a_condition() -> None:
     [row] = asked("SELECT COUNT(*) AS n FROM s WHERE age < 27 /* the young */ -- and no others", LAPLACE)
     assert abs(row["n"] - len(FRAME.filter(pl.col("age") < 27))) <= row["n ±"]
 
@@ -452,12 +452,12 @@ def test_groups_are_named_as_sql_names_them(statement: str, name: str) -> None:
     assert [row[name] for row in asked(statement, LAPLACE)] == ["F", "M", "it's"]
 
 
-def test_a_group_that_may_be_two_things_is_refused() -> None:
+def test_ambiguous_group_name_is_refused() -> None:
     with pytest.raises(StatementError, match=r"'age' is an attribute and also the alias"):
         asked('SELECT "Sex" AS age, COUNT(*) FROM s GROUP BY age', LAPLACE)
 
 
-def test_attributes_that_differ_in_case_alone_are_two() -> None:
+def test_attributes_that_differ_only_in_case_are_distinct() -> None:
     both = {"Sex": ["F", "M"], "sex": ["f", "m"]}
     made = opened(LAPLACE, frame={"Sex": ["F"], "sex": ["m"]}, attributes=both)
     with pytest.raises(StatementError, match="'Sex' is neither grouped by"):
@@ -466,9 +466,7 @@ def test_attributes_that_differ_in_case_alone_are_two() -> None:
 
 
 @pytest.mark.parametrize(("delta", "method"), [(0.0, "basic"), (1e-9, "gaussian")])
-def test_a_sum_that_no_noise_hides_is_refused_before_the_count_beside_it_is_charged(
-    delta: float, method: str
-) -> None:
+def test_sum_that_no_noise_hides_is_refused_before_other_charges(delta: float, method: str) -> None:
     """The public range decides the refusal; the mean moves by less, and is answered."""
     stamps = {"at": {"kind": "integers", "minimum": 10**13, "maximum": 10**13 + 9}}
     budget = {"epsilon": 9, "delta": 2e-9, "accountant": "zcdp"}
@@ -489,7 +487,7 @@ def test_a_sum_that_no_noise_hides_is_refused_before_the_count_beside_it_is_char
 
 
 @pytest.mark.parametrize("name", ["Patients", "PATIENTS", "patient", "FEW"])
-def test_an_unknown_name_after_from_is_refused_with_the_closest(name: str) -> None:
+def test_unknown_name_after_from_is_refused_with_the_closest(name: str) -> None:
     """A name that differs from a source's or a stream's name in case or in a letter is refused with the right name."""
     meant = "few" if name == "FEW" else "patients"
     with pytest.raises(Unknown, match=f"did you mean '{meant}'"):

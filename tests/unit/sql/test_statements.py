@@ -56,18 +56,18 @@ COUNT = AnswerColumn("n", "count", "\"sex\" = 'F'")
         ("VAR_POP(age)", AnswerColumn("n", "variance", None, "age")),
     ],
 )
-def test_the_ways_to_write_one_question_are_one_question(column: str, expected: AnswerColumn) -> None:
+def test_notations_of_one_question_are_one_question(column: str, expected: AnswerColumn) -> None:
     assert parse_statement("SELECT ? AS n FROM adult".replace("?", column)).columns == (expected,)
 
 
-def test_conditions_of_a_column_and_of_the_statement_both_hold() -> None:
+def test_conditions_of_column_and_statement_both_hold() -> None:
     (column,) = parse_statement(
         "SELECT COUNT(*) FILTER (WHERE sex = 'F') AS n FROM adult WHERE age < 5 OR age > 70"
     ).columns
     assert column == AnswerColumn("n", "count", '("age" < 5 OR "age" > 70) AND ("sex" = \'F\')')
 
 
-def test_a_mean_over_some_rows_is_not_taken_for_one_over_all() -> None:
+def test_mean_over_some_rows_is_not_read_as_one_over_all() -> None:
     with pytest.raises(StatementError, match="CASE"):
         parse_statement("SELECT AVG(CASE WHEN sex = 'F' THEN age ELSE 0 END) FROM adult")
     with pytest.raises(StatementError, match="CASE"):
@@ -131,7 +131,8 @@ def test_names_may_be_qualified_by_the_table_or_its_alias() -> None:
     "name", ["fever-watch", "fever-watch-2", "visits@2013-01", "a:b", "a/b", "a+b", "ward.7", "7up"]
 )
 @pytest.mark.parametrize("rest", ["", ";", " WHERE age > 3", " AS t", " LIMIT 1"])
-def test_a_name_with_signs_stands_in_double_quotes_and_is_never_taken_for_another(name: str, rest: str) -> None:
+def test_name_with_special_characters_needs_double_quotes(name: str, rest: str) -> None:
+    """Without quotes it is refused, and never read as another name."""
     with pytest.raises(
         StatementError, match=f'in double quotes if it has special characters.*: FROM "{re.escape(name)}"$'
     ):
@@ -139,7 +140,7 @@ def test_a_name_with_signs_stands_in_double_quotes_and_is_never_taken_for_anothe
     assert parse_statement(f'SELECT COUNT(*) FROM "{name}"{rest}').table == name  # noqa: S608
 
 
-def test_the_result_can_be_ordered_and_limited() -> None:
+def test_result_can_be_ordered_and_limited() -> None:
     statement = parse_statement("SELECT race, COUNT(*) n FROM adult GROUP BY 1 ORDER BY n DESC, 1 LIMIT 3")
     assert (statement.groups, statement.order, statement.limit) == (("race",), ((1, True), (0, False)), 3)
 
@@ -205,7 +206,7 @@ def test_the_result_can_be_ordered_and_limited() -> None:
         ("SELECT COUNT(*) FROM a -- " + "x" * 9000, "characters"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_what_can(text: str, remedy: str) -> None:
+def test_unsupported_statement_is_refused_with_a_supported_form(text: str, remedy: str) -> None:
     with pytest.raises(StatementError, match=remedy):
         parse_statement(text)
 
@@ -222,7 +223,7 @@ def test_every_text_is_a_statement_or_refused(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("nested", ["(" * 1000 + "1" + ")" * 1000, "NOT " * 1500 + "TRUE", "- " * 2000 + "1"])
-def test_a_statement_that_nests_deep_is_refused(nested: str) -> None:
+def test_deeply_nested_statement_is_refused(nested: str) -> None:
     with pytest.raises(StatementError):
         parse_statement("SELECT COUNT(*) FROM a WHERE ?".replace("?", nested))
 
@@ -268,7 +269,7 @@ def test_read_keeps_the_parsers_log_for_other_programs(caplog: pytest.LogCapture
 @pytest.mark.parametrize(
     "text", ["SELECT sex FROM a WHERE age > 3 GROUP BY sex", "SELECT DISTINCT sex FROM a WHERE age > 3"]
 )
-def test_a_statement_may_ask_for_groups_alone(text: str) -> None:
+def test_statement_may_ask_for_groups_alone(text: str) -> None:
     statement = parse_statement(text)
     assert statement.groups == ("sex",)
     assert statement.where == '"age" > 3'

@@ -111,7 +111,7 @@ def test_findings_name_numbers_and_places() -> None:
 
 
 @pytest.mark.parametrize("reason", [None, "disk of broker 2 restored"])
-def test_verify_says_what_it_compared(reason: str | None) -> None:
+def test_verify_prints_its_comparisons(reason: str | None) -> None:
     """The output has position, time and witness, and an accepted rollback."""
     found = [
         Anchor(installation="s", written=90_000, head=heads(trail())[9]),

@@ -52,7 +52,7 @@ def test_table_keeps_the_newest_anchors_first(witness: Witness) -> None:
 @pytest.mark.parametrize(
     "change", ["DELETE FROM anchors", "UPDATE anchors SET generation = 9", "TRUNCATE anchors"]
 )
-def test_services_cannot_change_what_they_wrote(server: Database, witness: Witness, change: str) -> None:
+def test_services_cannot_change_written_anchors(server: Database, witness: Witness, change: str) -> None:
     """Services have the rights of the operations page."""
     witness.write(anchor(1))
     command = ["psql", "-X", "-h", "127.0.0.1", "-p", str(server.port), "-U", "reader", "clinic", "-c", change]

@@ -33,7 +33,7 @@ def stamped(authority: TimeStampAuthority, folder: Path, *entries: int) -> list[
     return FileWitness(folder / "stamps.jsonl").read_all()
 
 
-def test_stamp_proves_a_head_to_whoever_trusts_the_authority(
+def test_stamp_proves_a_head_to_anyone_who_trusts_the_authority(
     authority: TimeStampAuthority, tmp_path: Path
 ) -> None:
     """OpenSSL verifies the stamp too, from the name and the head alone; another head or authority is refused."""

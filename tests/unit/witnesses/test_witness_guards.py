@@ -185,7 +185,7 @@ async def test_anchors_stay_in_order_after_a_clock_goes_back() -> None:
     assert times == list(range(ahead + 1, ahead + 1 + len(times)))
 
 
-async def test_anchoring_goes_on_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_anchoring_continues_after_an_unexpected_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error is reported as a failing witness until an anchor is written again."""
     ends, failures = witness_guards.read_ends, 0
     is_failing = True
@@ -317,7 +317,7 @@ async def test_heads_are_stamped_beside_the_anchors(tmp_path: Path) -> None:
     assert authority.stamps == 1
 
 
-async def test_generation_of_an_accepted_rollback_goes_on() -> None:
+async def test_generation_of_an_accepted_rollback_is_continued() -> None:
     head = TrailHead(entries=0, digest="0" * 64, time=0)
     witness = Kept(anchor(9), Anchor(installation="sotto", generation=3, written=1, head=head, reason="restored"))
     processor = Granting()
