@@ -52,7 +52,7 @@ async def dialog(page: Page, button: str, *, reason: str = "", token: str | None
     return shown
 
 
-async def test_an_operator_halts_a_stream_and_sees_the_receipt(open_page: OpenPage) -> None:
+async def test_operator_halts_a_stream_and_sees_the_receipt(open_page: OpenPage) -> None:
     scene = with_ward(Scene())
     async with scene.served() as address:
         page = await open_page(address, WARD, OPERATOR)
@@ -70,7 +70,7 @@ async def test_an_operator_halts_a_stream_and_sees_the_receipt(open_page: OpenPa
     assert scene.driver.ask_many([{"id": "late", "stream": "ward/7", "value": 1.0}])[0].outcome == "halted"
 
 
-async def test_an_operator_extends_a_stream_that_has_run_dry(open_page: OpenPage) -> None:
+async def test_operator_extends_an_exhausted_stream(open_page: OpenPage) -> None:
     scene = with_ward(Scene())
     scene.ask("ward/7", HIGH, HIGH, HIGH)
     async with scene.served() as address:
@@ -114,9 +114,10 @@ def with_census(scene: Scene) -> Scene:
 GOES_ON, ENDS = "Continues with the new version", "Is closed, and what it did not spend goes back to the source"
 
 
-async def test_a_refresh_says_what_it_ends_and_is_one_version_however_often_it_is_sent(
+async def test_refresh_dialog_lists_endings_and_repeats_one_request(
     open_page: OpenPage,
 ) -> None:
+    """However often it is sent, a request makes one version."""
     scene = with_census(Slow())
     async with scene.served() as address:
         page = await open_page(address, "sources/census", VIEWER)
@@ -163,7 +164,7 @@ async def test_a_refresh_says_what_it_ends_and_is_one_version_however_often_it_i
         await expect(table.locator("td").last).to_have_text("2")
 
 
-async def test_a_refresh_may_close_all_streams(open_page: OpenPage) -> None:
+async def test_refresh_may_close_all_streams(open_page: OpenPage) -> None:
     scene = with_census(Scene())
     async with scene.served() as address:
         page = await open_page(address, "sources/census", OPERATOR)
@@ -176,7 +177,7 @@ async def test_a_refresh_may_close_all_streams(open_page: OpenPage) -> None:
     assert {entry.state for name, entry in scene.tables.streams.items() if name != "ended"} == {"closed"}
 
 
-async def test_closing_gives_back_what_was_not_spent(open_page: OpenPage) -> None:
+async def test_closing_refunds_the_unspent_amount(open_page: OpenPage) -> None:
     scene = with_ward(Scene())
     async with scene.served() as address:
         page = await open_page(address, WARD, OPERATOR)
@@ -189,7 +190,7 @@ async def test_closing_gives_back_what_was_not_spent(open_page: OpenPage) -> Non
     assert scene.driver.budget("feed").refunded.epsilon > 0
 
 
-async def test_nothing_is_sent_before_it_is_confirmed(open_page: OpenPage) -> None:
+async def test_dialog_sends_nothing_before_the_confirmation(open_page: OpenPage) -> None:
     scene = with_ward(Scene())
     async with scene.served() as address:
         page = await open_page(address, WARD, OPERATOR)
@@ -205,7 +206,7 @@ async def test_nothing_is_sent_before_it_is_confirmed(open_page: OpenPage) -> No
     assert scene.tables.streams["ward/7"].state == "open"
 
 
-async def test_wrong_tokens_change_nothing_and_the_operators_then_does(open_page: OpenPage) -> None:
+async def test_wrong_tokens_change_nothing_and_the_operators_token_does(open_page: OpenPage) -> None:
     scene = with_ward(Scene())
     async with scene.served() as address:
         page = await open_page(address, WARD, VIEWER)
@@ -226,7 +227,7 @@ async def test_wrong_tokens_change_nothing_and_the_operators_then_does(open_page
     assert len(scene.requested) == 1
 
 
-async def test_a_request_that_was_not_answered_in_time_is_sent_again_under_its_id(open_page: OpenPage) -> None:
+async def test_request_without_an_answer_is_sent_again_under_its_id(open_page: OpenPage) -> None:
     scene = with_ward(Slow())
     async with scene.served() as address:
         page = await open_page(address, WARD, OPERATOR)
@@ -240,7 +241,7 @@ async def test_a_request_that_was_not_answered_in_time_is_sent_again_under_its_i
     assert first == second
 
 
-async def test_a_source_is_halted_with_all_its_streams(open_page: OpenPage) -> None:
+async def test_source_is_halted_with_all_its_streams(open_page: OpenPage) -> None:
     scene = with_ward(Scene())
     async with scene.served() as address:
         page = await open_page(address, "sources/feed", OPERATOR)
@@ -255,7 +256,7 @@ async def test_a_source_is_halted_with_all_its_streams(open_page: OpenPage) -> N
     assert scene.tables.streams["ward/7"].state == "halted"
 
 
-async def test_a_refusal_of_the_ledger_is_shown_and_cannot_be_sent_again(open_page: OpenPage) -> None:
+async def test_refusal_of_the_ledger_is_shown_and_not_sent_again(open_page: OpenPage) -> None:
     scene = with_ward(Refusing())
     async with scene.served() as address:
         page = await open_page(address, WARD, OPERATOR)
@@ -266,7 +267,7 @@ async def test_a_refusal_of_the_ledger_is_shown_and_cannot_be_sent_again(open_pa
     assert scene.tables.streams["ward/7"].state == "open"
 
 
-async def test_nobody_gets_in_without_a_token(open_page: OpenPage) -> None:
+async def test_page_is_closed_without_a_token(open_page: OpenPage) -> None:
     scene = with_ward(Scene())
     async with scene.served() as address:
         page = await open_page(address, token=None)
@@ -279,7 +280,7 @@ async def test_nobody_gets_in_without_a_token(open_page: OpenPage) -> None:
         assert await page.evaluate("sessionStorage.length") == 0
 
 
-async def test_a_token_that_is_no_longer_known_signs_one_out(open_page: OpenPage) -> None:
+async def test_unknown_token_signs_the_user_out(open_page: OpenPage) -> None:
     scene = with_ward(Scene())
     async with scene.served() as address:
         page = await open_page(address)

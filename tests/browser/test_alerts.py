@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 HOUR = 3600
 
 
-async def test_alerts_come_and_go_without_the_page_being_loaded_again(open_page: OpenPage) -> None:
+async def test_alerts_appear_and_disappear_without_a_reload(open_page: OpenPage) -> None:
     scene = Scene()
     scene.driver.register(values("feed", 4.0))
     scene.driver.register(values("other", 4.0))
@@ -52,7 +52,7 @@ async def test_alerts_come_and_go_without_the_page_being_loaded_again(open_page:
         await expect(page.get_by_role("heading", name="late")).to_be_visible()
 
 
-async def test_a_monitor_that_reads_no_answers_says_what_to_set(open_page: OpenPage) -> None:
+async def test_alerts_view_without_answers_names_the_setting(open_page: OpenPage) -> None:
     scene = Scene()
     scene.monitor.alerts = None
     async with scene.served() as address:
@@ -61,7 +61,7 @@ async def test_a_monitor_that_reads_no_answers_says_what_to_set(open_page: OpenP
         await expect(page.get_by_text("Nothing is firing")).to_be_hidden()
 
 
-async def test_page_is_amber_while_no_feed_asks(open_page: OpenPage) -> None:
+async def test_page_is_amber_while_no_feed_runs(open_page: OpenPage) -> None:
     """With open streams on a live topic and no feed, neither Alerts nor the overview shows a good state."""
     scene = Scene()
     scene.driver.register({name: value for name, value in VISITS.items() if name not in {"unit", "period"}})

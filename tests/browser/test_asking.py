@@ -50,7 +50,8 @@ async def ask(page: Page) -> None:
     await page.get_by_role("button", name="Ask", exact=True).first.click()
 
 
-async def test_a_choice_is_one_among_all_values_of_an_attribute_or_not_offered(open_page: OpenPage) -> None:
+async def test_choice_offers_attributes_whose_values_are_candidates(open_page: OpenPage) -> None:
+    """All values of an attribute are candidates, or it is not offered."""
     scene = people(most={"kind": "noisy_max", "answers": 3})
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=most", OPERATOR)
@@ -109,7 +110,7 @@ async def test_quantile_of_each_group_is_asked_and_shown_with_its_interval(open_
     assert (asked.quantile, asked.q, asked.group_by) == ("days", 0.9, ("sex",))
 
 
-async def test_page_asks_dear_question_only_after_a_confirmation(open_page: OpenPage) -> None:
+async def test_page_asks_a_dear_question_only_after_a_confirmation(open_page: OpenPage) -> None:
     """A question with a wanted accuracy is not charged more than a tenth of the grant without a confirmation."""
     scene = people(counts={"kind": "laplace", "answers": 40})
     async with scene.served() as address:
@@ -154,7 +155,7 @@ async def test_page_points_to_the_earlier_answer_of_a_repeated_question(open_pag
         assert [json.loads(line)["request"]["stream"] for line in lines] == ["counts", "counts"]
 
 
-async def test_a_condition_that_says_nothing_is_not_left_out(open_page: OpenPage) -> None:
+async def test_condition_without_effect_is_not_left_out(open_page: OpenPage) -> None:
     scene = people(counts={"kind": "laplace", "answers": 3})
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=counts", OPERATOR)
@@ -180,7 +181,7 @@ async def test_a_condition_that_says_nothing_is_not_left_out(open_page: OpenPage
     assert [one.where for one in scene.asks] == ["sex IN ('F')"]
 
 
-async def test_the_stream_that_is_shown_is_asked_though_another_ones_form_comes_late(open_page: OpenPage) -> None:
+async def test_shown_stream_is_asked_despite_the_late_form_of_another(open_page: OpenPage) -> None:
     scene = people(first={"kind": "laplace", "answers": 3}, second={"kind": "noisy_max", "answers": 3})
     late = asyncio.Event()
 
@@ -202,7 +203,7 @@ async def test_the_stream_that_is_shown_is_asked_though_another_ones_form_comes_
         await expect(page.get_by_label("SELECT")).to_have_value("SELECT COUNT(*) FROM first WHERE sex = 'F'")
 
 
-async def test_a_select_that_nobody_wrote_is_about_the_stream_that_is_chosen(open_page: OpenPage) -> None:
+async def test_unedited_select_is_about_the_chosen_stream(open_page: OpenPage) -> None:
     scene = people(first={"kind": "laplace", "answers": 3}, second={"kind": "laplace", "answers": 3})
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=first", OPERATOR)
@@ -211,7 +212,7 @@ async def test_a_select_that_nobody_wrote_is_about_the_stream_that_is_chosen(ope
         await expect(page.get_by_label("SELECT")).to_have_value('SELECT COUNT(*) FROM "second"')
 
 
-async def test_kind_of_question_offers_streams_of_all_mechanisms_that_answer_it(open_page: OpenPage) -> None:
+async def test_kind_of_question_offers_streams_of_matching_mechanisms(open_page: OpenPage) -> None:
     """Exactly the mechanisms that answer the kind of question are offered, and the form begins with the kind."""
     scene = people(
         laplace={"kind": "laplace", "answers": 3},
@@ -243,7 +244,7 @@ async def test_kind_of_question_offers_streams_of_all_mechanisms_that_answer_it(
         await expect(page.get_by_text("No open stream answers this kind of question.")).to_be_visible()
 
 
-async def test_select_is_prefilled_only_with_what_the_stream_takes(open_page: OpenPage) -> None:
+async def test_select_is_prefilled_only_if_the_stream_accepts_it(open_page: OpenPage) -> None:
     """A stream without statements leaves the box empty; one of texts gets a statement that groups by them."""
     scene = people(counts={"kind": "laplace", "answers": 3}, most={"kind": "noisy_max", "answers": 3})
     scene.driver.register(VISITS, VISIT_ROWS)
@@ -300,7 +301,7 @@ async def test_price_is_shown_before_a_question_of_each_mechanism(open_page: Ope
         assert scene.driver.grant("people", "counts").answered == 0
 
 
-async def test_a_stream_that_answers_nothing_says_so_before_it_is_asked(open_page: OpenPage) -> None:
+async def test_halted_stream_is_shown_as_halted_before_a_question(open_page: OpenPage) -> None:
     scene = people(gone={"kind": "laplace", "answers": 3})
     scene.driver.halt("people", "gone", "under review")
     scene.flow()
@@ -309,7 +310,7 @@ async def test_a_stream_that_answers_nothing_says_so_before_it_is_asked(open_pag
         await expect(page.get_by_text("It is halted, and answers nothing: under review.")).to_be_visible()
 
 
-async def test_more_streams_than_are_listed_are_not_passed_over_in_silence(open_page: OpenPage) -> None:
+async def test_stream_list_says_that_more_streams_are_open(open_page: OpenPage) -> None:
     scene = Scene()
     scene.with_streams(600)
     async with scene.served() as address:
@@ -347,7 +348,7 @@ async def test_long_names_stay_within_their_card(open_page: OpenPage, width: int
         assert await link.evaluate(right) <= await page.get_by_role("region", name="Question").evaluate(right)
 
 
-async def test_dates_amounts_and_orders_are_offered_where_they_can_be_asked(open_page: OpenPage) -> None:
+async def test_dates_decimals_and_orders_are_offered_where_allowed(open_page: OpenPage) -> None:
     """Months are candidates, an amount has a sum, and conditions take dates and the order of categories."""
     year = {"minimum": "2024-01-01", "maximum": "2024-12-31"}
     declared = {
@@ -409,7 +410,8 @@ VISIT_ROWS: dict[str, Any] = {
 }
 
 
-async def test_texts_are_listed_by_ward_and_without_counts_and_a_median_is_a_date(open_page: OpenPage) -> None:
+async def test_texts_are_listed_by_ward_and_median_is_a_date(open_page: OpenPage) -> None:
+    """Texts are listed with counts by ward, and without counts."""
     scene = Scene()
     scene.driver.register(VISITS, VISIT_ROWS)
     mechanisms: dict[str, dict[str, Any]] = {

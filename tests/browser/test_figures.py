@@ -35,7 +35,7 @@ async def amounts(page: Page, source: str) -> dict[str, float]:
     return {name: float(text.split()[1].replace(",", "")) for name, text in zip(names, texts, strict=True)}
 
 
-async def test_every_source_shows_its_budget_as_the_ledger_has_it(scene: Scene, open_page: OpenPage) -> None:
+async def test_every_source_shows_the_ledgers_budget(scene: Scene, open_page: OpenPage) -> None:
     async with scene.served() as address:
         page = await open_page(address, "sources")
         await expect(page.locator("li.source")).to_have_count(5)
@@ -53,7 +53,7 @@ async def test_every_source_shows_its_budget_as_the_ledger_has_it(scene: Scene, 
                 ), (source, part)
 
 
-async def test_the_bars_add_up_to_the_whole_budget_and_say_so_in_words(scene: Scene, open_page: OpenPage) -> None:
+async def test_budget_bars_add_up_to_the_whole_in_picture_and_words(scene: Scene, open_page: OpenPage) -> None:
     async with scene.served() as address:
         page = await open_page(address, "sources")
         bars = page.locator(".burn")
@@ -64,7 +64,7 @@ async def test_the_bars_add_up_to_the_whole_budget_and_say_so_in_words(scene: Sc
             assert sum(widths) == pytest.approx(100.0, abs=0.1)
 
 
-async def test_every_stream_shows_its_state_and_its_tops_of_the_cutoff(scene: Scene, open_page: OpenPage) -> None:
+async def test_every_stream_shows_its_state_and_tops_of_the_cutoff(scene: Scene, open_page: OpenPage) -> None:
     async with scene.served() as address:
         page = await open_page(address, "streams")
         await expect(page.locator("table.streams tbody tr")).to_have_count(scene.tables.shown_streams)
@@ -82,7 +82,7 @@ async def test_every_stream_shows_its_state_and_its_tops_of_the_cutoff(scene: Sc
 SIGNS = {"open": "●", "exhausted": "◐", "halted": "■", "closed": "○"}
 
 
-async def test_a_stream_has_a_page_with_its_timeline_up_to_the_cutoff(scene: Scene, open_page: OpenPage) -> None:
+async def test_stream_page_shows_a_timeline_up_to_the_cutoff(scene: Scene, open_page: OpenPage) -> None:
     async with scene.served() as address:
         page = await open_page(address, "streams/ward-3%2Fheart-rate")
         tops = scene.tables.streams["ward-3/heart-rate"].tops
@@ -94,9 +94,7 @@ async def test_a_stream_has_a_page_with_its_timeline_up_to_the_cutoff(scene: Sce
         await expect(page.locator(".readout").first).to_have_text(re.compile(rf": {tops}$"))
 
 
-async def test_rejected_events_are_shown_by_reason_without_their_content(
-    scene: Scene, open_page: OpenPage
-) -> None:
+async def test_rejected_events_are_shown_by_reason_without_content(scene: Scene, open_page: OpenPage) -> None:
     async with scene.served() as address:
         page = await open_page(address, "rejected")
         await expect(page.locator("table.reasons tr")).to_have_count(2)
@@ -125,7 +123,7 @@ async def test_rejected_events_are_filtered_by_reason_stream_and_id(scene: Scene
         await expect(rows).to_have_count(36)
 
 
-async def test_times_carry_their_date_and_zone(scene: Scene, open_page: OpenPage) -> None:
+async def test_times_have_date_and_zone(scene: Scene, open_page: OpenPage) -> None:
     async with scene.served() as address:
         page = await open_page(address, "rejected", timezone_id="America/New_York")
         first = page.get_by_role("table", name="Latest").locator(".cell-time").first
@@ -135,7 +133,7 @@ async def test_times_carry_their_date_and_zone(scene: Scene, open_page: OpenPage
 
 
 @pytest.mark.parametrize("width", [360, 480, 820, 1280])
-async def test_no_two_labels_of_a_time_axis_touch(scene: Scene, open_page: OpenPage, width: int) -> None:
+async def test_labels_of_a_time_axis_do_not_touch(scene: Scene, open_page: OpenPage, width: int) -> None:
     async with scene.served() as address:
         page = await open_page(address, viewport={"width": width, "height": 800})
         for place in ("overview", "streams/ward-3%2Fheart-rate", "sources/payments"):
@@ -151,7 +149,7 @@ LABELS = """svg => [...svg.querySelectorAll(".time, .zone")]
   .map(label => label.getBoundingClientRect()).map(({ left, right }) => [left, right]).sort((a, b) => a[0] - b[0])"""
 
 
-async def test_a_colour_means_one_thing(scene: Scene, open_page: OpenPage) -> None:
+async def test_color_means_one_thing(scene: Scene, open_page: OpenPage) -> None:
     """No two of the names in the theme have the same colour, in light or dark."""
     async with scene.served() as address:
         for scheme in ("light", "dark"):
@@ -178,7 +176,7 @@ async def test_a_colour_means_one_thing(scene: Scene, open_page: OpenPage) -> No
             assert len(set(colours)) == len(names), colours
 
 
-async def test_nobody_reads_a_sign_where_a_word_is_meant(scene: Scene, open_page: OpenPage) -> None:
+async def test_page_uses_words_instead_of_top_and_bottom_signs(scene: Scene, open_page: OpenPage) -> None:
     async with scene.served() as address:
         page = await open_page(address)
         for place in PLACES:
@@ -189,7 +187,7 @@ async def test_nobody_reads_a_sign_where_a_word_is_meant(scene: Scene, open_page
             assert not set("⊤⊥") & set(shown), place
 
 
-async def test_a_stream_takes_three_short_lines_of_a_phone(scene: Scene, open_page: OpenPage) -> None:
+async def test_stream_takes_three_short_lines_of_a_phone(scene: Scene, open_page: OpenPage) -> None:
     """A card may take half of the 209 pixels that the lowest card with labels above its figures took."""
     async with scene.served() as address:
         page = await open_page(address, "streams", viewport={"width": 360, "height": 740})
@@ -199,9 +197,7 @@ async def test_a_stream_takes_three_short_lines_of_a_phone(scene: Scene, open_pa
         assert max(heights) <= 209 / 2, heights
 
 
-async def test_workers_are_shown_with_partitions_lag_and_how_far_a_restore_has_come(
-    scene: Scene, open_page: OpenPage
-) -> None:
+async def test_workers_are_shown_with_partitions_lag_and_restore(scene: Scene, open_page: OpenPage) -> None:
     async with scene.served() as address:
         page = await open_page(address)
         await page.clock.set_fixed_time(datetime.fromtimestamp(scene.now, UTC))
@@ -220,7 +216,7 @@ async def test_workers_are_shown_with_partitions_lag_and_how_far_a_restore_has_c
         await expect(restoring.locator(".track span")).to_have_attribute("style", re.compile("width: 49.5"))
 
 
-async def test_the_page_follows_the_ledger_without_being_loaded_again(open_page: OpenPage) -> None:
+async def test_page_follows_the_ledger_without_a_reload(open_page: OpenPage) -> None:
     scene = Scene()
     scene.driver.register(values("feed", 4.0))
     scene.driver.open(above("ward", "feed", 1.0, 3))
@@ -238,7 +234,7 @@ async def test_the_page_follows_the_ledger_without_being_loaded_again(open_page:
         await expect(page.locator("tr", has_text="ward").locator(".badge")).to_contain_text("exhausted")
 
 
-async def test_an_empty_installation_says_what_to_run(open_page: OpenPage) -> None:
+async def test_empty_installation_names_the_first_commands(open_page: OpenPage) -> None:
     async with Scene().served() as address:
         page = await open_page(address, "sources")
         await expect(page.locator(".empty:visible pre")).to_contain_text("sotto source add")
@@ -249,7 +245,7 @@ async def test_an_empty_installation_says_what_to_run(open_page: OpenPage) -> No
 
 
 @pytest.mark.parametrize("place", ["streams/nowhere%2Fat-all", "sources/nowhere%2Fat-all"])
-async def test_a_name_that_nobody_knows_is_told_and_cannot_be_halted(
+async def test_unknown_name_is_reported_and_cannot_be_halted(
     scene: Scene, open_page: OpenPage, place: str
 ) -> None:
     async with scene.served() as address:
@@ -267,7 +263,7 @@ async def test_a_name_that_nobody_knows_is_told_and_cannot_be_halted(
         await expect(page.get_by_role("heading", name="Overview")).to_be_visible()
 
 
-async def test_filters_are_part_of_the_address_and_can_be_handed_on(scene: Scene, open_page: OpenPage) -> None:
+async def test_filters_are_part_of_the_address(scene: Scene, open_page: OpenPage) -> None:
     async with scene.served() as address:
         page = await open_page(address, "streams")
         rows = page.locator("table.streams tbody tr")
@@ -286,7 +282,7 @@ async def test_filters_are_part_of_the_address_and_can_be_handed_on(scene: Scene
         await expect(other.get_by_role("searchbox")).to_have_value("WARD-7")
 
 
-async def test_a_lost_connection_is_told_with_the_age_of_the_figures_and_found_again(
+async def test_lost_connection_shows_the_age_of_figures_until_it_is_back(
     scene: Scene, open_page: OpenPage
 ) -> None:
     async with scene.served() as address:
@@ -302,7 +298,7 @@ async def test_a_lost_connection_is_told_with_the_age_of_the_figures_and_found_a
         await expect(page.get_by_text("live", exact=True)).to_be_visible()
 
 
-async def test_a_monitor_that_has_started_again_is_not_live_before_its_figures_are(open_page: OpenPage) -> None:
+async def test_restarted_monitor_is_not_live_before_its_figures_are(open_page: OpenPage) -> None:
     before, after = Scene(), Scene()
     before.open(spec("ward/7"), spec("ward/8"))
     async with before.served() as address:
@@ -348,7 +344,7 @@ NOTE = """() => {
 }"""
 
 
-async def test_a_place_is_not_live_before_its_own_figures_are(scene: Scene, open_page: OpenPage) -> None:
+async def test_view_is_not_live_before_its_own_figures_are(scene: Scene, open_page: OpenPage) -> None:
     async with scene.served() as address:
         page = await open_page(address, "overview")
         await page.evaluate(NOTE)
@@ -361,7 +357,7 @@ async def test_a_place_is_not_live_before_its_own_figures_are(scene: Scene, open
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_everything_fits_a_phone_and_can_be_read(scene: Scene, open_page: OpenPage, scheme: str) -> None:
+async def test_every_view_fits_a_phone_and_is_readable(scene: Scene, open_page: OpenPage, scheme: str) -> None:
     async with scene.served() as address:
         page = await open_page(address, viewport={"width": 360, "height": 740}, color_scheme=scheme)
         for place in PLACES:
@@ -373,7 +369,7 @@ async def test_everything_fits_a_phone_and_can_be_read(scene: Scene, open_page: 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_every_form_fits_a_phone_has_labels_and_can_be_read(
+async def test_every_form_fits_a_phone_has_labels_and_is_readable(
     scene: Scene, open_page: OpenPage, scheme: str
 ) -> None:
     async with scene.served() as address:
@@ -465,9 +461,7 @@ async def test_ten_thousand_streams_stay_usable(open_page: OpenPage, capsys: pyt
     assert elements < 4000
 
 
-async def test_a_stream_that_has_ended_does_not_run_dry_and_names_its_state_once(
-    scene: Scene, open_page: OpenPage
-) -> None:
+async def test_ended_stream_has_no_forecast_and_one_state(scene: Scene, open_page: OpenPage) -> None:
     name = next(name for name, entry in scene.tables.streams.items() if entry.state == "exhausted")
     async with scene.served() as address:
         page = await open_page(address, f"streams/{quote(name, safe='')}")
@@ -476,9 +470,7 @@ async def test_a_stream_that_has_ended_does_not_run_dry_and_names_its_state_once
         await expect(page.locator("p.reason")).to_have_text(re.compile(r"^exhausted: (?!exhausted)"))
 
 
-async def test_a_stream_that_its_worker_does_not_answer_for_is_not_shown_as_open(
-    scene: Scene, open_page: OpenPage
-) -> None:
+async def test_stream_that_its_worker_refuses_is_not_shown_as_open(scene: Scene, open_page: OpenPage) -> None:
     name, entry = next((name, entry) for name, entry in scene.tables.streams.items() if entry.state == "open")
     entry.refused = "table: source data differs"
     try:

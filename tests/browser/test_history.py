@@ -54,7 +54,7 @@ async def test_history_pages_through_answers_of_other_clients(open_page: OpenPag
         await expect(rows.first).to_contain_text("id q-39")
 
 
-async def test_history_says_the_question_that_the_page_asked(open_page: OpenPage) -> None:
+async def test_history_shows_the_question_that_the_page_asked(open_page: OpenPage) -> None:
     """A question from this monitor is shown in words with its answer; the file has the names of its groups."""
     scene = asked(1)
     async with scene.served() as address:
@@ -86,7 +86,7 @@ async def test_history_says_the_question_that_the_page_asked(open_page: OpenPage
         ]
 
 
-async def test_history_tells_prices_from_answers_and_ranks_from_rows(open_page: OpenPage) -> None:
+async def test_history_separates_prices_from_answers_and_ranks_from_rows(open_page: OpenPage) -> None:
     """A request for a price is not shown as an answer; the unit of a quantile's error bound is next to it or in the head."""
     scene = asked(0)
     scene.driver.ask({"id": "unknown", "stream": "counts", "where": "age >= 30"})
@@ -184,7 +184,7 @@ async def test_saved_history_has_each_answer_once(open_page: OpenPage) -> None:
     assert [row["id"] for row in rows] == [f"q-{number}" for number in reversed(range(520))]
 
 
-async def test_history_says_why_a_monitor_shows_none(open_page: OpenPage) -> None:
+async def test_history_names_the_setting_of_a_monitor_without_answers(open_page: OpenPage) -> None:
     """Without the right to read answers, the card names the setting."""
     scene = asked(1)
     scene.monitor.answers = None

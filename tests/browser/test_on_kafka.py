@@ -41,9 +41,10 @@ async def rows(page: Page) -> list[str]:
     ]
 
 
-async def test_a_halt_from_the_page_halts_the_stream_on_kafka_and_a_killed_monitor_shows_the_same(
+async def test_halt_from_the_page_halts_the_stream_on_kafka(
     settings: Settings, start: StartService, tmp_path: Path, open_page: OpenPage
 ) -> None:
+    """A monitor that is killed shows the same after its restart."""
     own = with_monitor(settings, tmp_path)
     start("budget")
     start("worker")

@@ -72,7 +72,7 @@ async def opened_form(page: Page, title: str) -> Locator:
     return form
 
 
-async def test_populations_join_and_parts_are_confirmed_sent_once_and_shown(open_page: OpenPage) -> None:
+async def test_population_and_allotment_changes_are_confirmed_and_once(open_page: OpenPage) -> None:
     scene = shared()
     async with scene.served() as address:
         page = await open_page(address, "people", OPERATOR)
@@ -109,7 +109,7 @@ async def test_populations_join_and_parts_are_confirmed_sent_once_and_shown(open
     assert kinds == [RegisterPopulation, JoinPopulation, Allot]
 
 
-async def test_an_outcome_nobody_knows_is_sent_again_under_the_same_id(
+async def test_request_with_a_lost_response_is_repeated_under_its_id(
     open_page: OpenPage, complaints: list[str]
 ) -> None:
     scene = shared()
@@ -142,7 +142,7 @@ async def test_an_outcome_nobody_knows_is_sent_again_under_the_same_id(
 
 
 @pytest.mark.parametrize("token", [VIEWER, ANALYST])
-async def test_only_operators_are_offered_changes(open_page: OpenPage, token: str) -> None:
+async def test_changes_are_offered_to_operators_only(open_page: OpenPage, token: str) -> None:
     async with shared().served() as address:
         for place in ("people", "people/patients"):
             page = await open_page(address, place, token)
@@ -150,7 +150,7 @@ async def test_only_operators_are_offered_changes(open_page: OpenPage, token: st
             await expect(page.locator("details", has_text="Allot")).to_have_count(0)
 
 
-async def test_a_halted_population_says_so_and_why(open_page: OpenPage) -> None:
+async def test_halted_population_shows_its_reason(open_page: OpenPage) -> None:
     scene = shared()
     halted = scene.driver.population("patients").model_copy(update={"state": "halted", "reason": HALTED_REASON})
     outputs = Outputs()
@@ -165,7 +165,7 @@ async def test_a_halted_population_says_so_and_why(open_page: OpenPage) -> None:
         keep_screenshot("population-halted.png", await page.screenshot(full_page=True))
 
 
-async def test_a_source_says_what_its_budget_means_how_long_it_lasts_and_who_spent_it(open_page: OpenPage) -> None:
+async def test_source_shows_meaning_forecast_and_spenders_of_its_budget(open_page: OpenPage) -> None:
     scene = shared()
     async with scene.served() as address:
         page = await open_page(address, "sources/vitals")
@@ -185,7 +185,7 @@ async def test_a_source_says_what_its_budget_means_how_long_it_lasts_and_who_spe
         await expect(row_of(page, "How long it lasts", "last 30 days")).to_contain_text("lasts until it renews")
 
 
-async def test_the_trail_is_filtered_by_address_and_saved(open_page: OpenPage, tmp_path: Path) -> None:
+async def test_trail_is_filtered_by_address_and_saved(open_page: OpenPage, tmp_path: Path) -> None:
     scene = shared()
     async with scene.served() as address:
         page = await open_page(address, "trail")
@@ -234,7 +234,7 @@ async def test_trail_breaks_no_word(open_page: OpenPage, width: int) -> None:
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-async def test_pictures_of_people_and_their_budgets(open_page: OpenPage, screen: str) -> None:
+async def test_views_of_people_and_budgets_make_pictures(open_page: OpenPage, screen: str) -> None:
     async with shared().served() as address:
         page = await open_page(address, token=OPERATOR, reduced_motion="reduce", **SCREENS[screen])
         for name, place in (

@@ -25,7 +25,7 @@ def hourly() -> Scene:
     return scene
 
 
-async def test_a_source_is_one_line_and_its_periods_are_behind_it(hourly: Scene, open_page: OpenPage) -> None:
+async def test_source_with_periods_is_one_line_that_opens_all_periods(hourly: Scene, open_page: OpenPage) -> None:
     async with hourly.served() as address:
         page = await open_page(address, token=OPERATOR)
         await page.goto(f"{address}/#/sources")
@@ -52,7 +52,7 @@ async def test_a_source_is_one_line_and_its_periods_are_behind_it(hourly: Scene,
         await expect(lines).to_have_count(2)
 
 
-async def test_a_stream_is_one_line_and_its_periods_are_behind_it(hourly: Scene, open_page: OpenPage) -> None:
+async def test_stream_with_periods_is_one_line_that_opens_all_periods(hourly: Scene, open_page: OpenPage) -> None:
     async with hourly.served() as address:
         page = await open_page(address, token=OPERATOR)
         await page.goto(f"{address}/#/streams")
@@ -82,7 +82,7 @@ async def test_a_stream_is_one_line_and_its_periods_are_behind_it(hourly: Scene,
         await expect(rows).to_have_count(50)
 
 
-async def test_a_live_topics_feed_is_shown_as_far_as_it_is_public(hourly: Scene, open_page: OpenPage) -> None:
+async def test_feed_of_a_live_topic_shows_its_public_part(hourly: Scene, open_page: OpenPage) -> None:
     hourly.show_services()
     hourly.monitor.set_workers(
         WorkersView(
@@ -120,7 +120,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-async def test_pictures_of_periods(
+async def test_views_of_periods_make_pictures(
     hourly: Scene, open_page: OpenPage, screen: str, keep_screenshot: Callable[[str, bytes], None]
 ) -> None:
     async with hourly.served() as address:
@@ -135,7 +135,7 @@ async def test_pictures_of_periods(
             keep_screenshot(f"periods-{name}", picture)
 
 
-async def test_refused_events_are_on_the_source_s_page_for_operators(open_page: OpenPage) -> None:
+async def test_refused_events_are_on_the_sources_page_for_operators(open_page: OpenPage) -> None:
     """Operators see the share of refused events and the remedy; viewers see neither."""
     scene = Scene()
     scene.with_periods(1)

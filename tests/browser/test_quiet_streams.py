@@ -18,7 +18,7 @@ def fact(page: Page, name: str) -> Any:
     return page.locator("dt", has_text=re.compile(f"^{name}$")).locator("+ dd")
 
 
-async def test_one_that_was_never_asked_has_no_last_answer_and_no_last_query(open_page: OpenPage) -> None:
+async def test_stream_without_questions_has_no_last_answer(open_page: OpenPage) -> None:
     scene = Scene()
     scene.driver.register(values("feed", 4.0))
     scene.driver.open(above("ward", "feed", 1.0, 3))
@@ -30,7 +30,7 @@ async def test_one_that_was_never_asked_has_no_last_answer_and_no_last_query(ope
         await expect(page.get_by_text(re.compile("^Incarnation [0-9a-f]{32}$"))).to_be_visible()
 
 
-async def test_its_last_answer_is_not_what_was_heard_of_it_last(open_page: OpenPage) -> None:
+async def test_last_answer_is_not_the_last_change(open_page: OpenPage) -> None:
     scene = Scene()
     scene.driver.register(values("feed", 4.0))
     scene.driver.open(above("ward", "feed", 1.0, 3))
@@ -56,7 +56,7 @@ async def test_its_last_answer_is_not_what_was_heard_of_it_last(open_page: OpenP
         (CENSUS, {"kind": "noisy_max", "answers": 4}, "--question question.json"),
     ],
 )
-async def test_the_question_that_is_suggested_is_one_that_it_takes(
+async def test_suggested_question_is_one_that_the_stream_accepts(
     source: dict[str, Any], mechanism: dict[str, Any], told: str, open_page: OpenPage
 ) -> None:
     scene = Scene()

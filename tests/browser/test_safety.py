@@ -59,9 +59,7 @@ async def test_hostile_names_and_reasons_do_not_become_markup(open_page: OpenPag
 @browser_test
 @in_session
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_a_hostile_name_leads_to_its_own_page_and_into_the_dialog_as_text(
-    open_page: OpenPage, name: str
-) -> None:
+async def test_hostile_name_is_text_on_its_page_and_in_the_dialog(open_page: OpenPage, name: str) -> None:
     scene = hostile_scene()
     async with scene.served() as address:
         page = await open_page(address, "streams", OPERATOR)
@@ -74,9 +72,7 @@ async def test_a_hostile_name_leads_to_its_own_page_and_into_the_dialog_as_text(
 
 @browser_test
 @in_session
-async def test_the_browser_itself_refuses_to_make_markup_or_code_of_text(
-    open_page: OpenPage, complaints: list[str]
-) -> None:
+async def test_browser_refuses_to_make_markup_or_code_of_text(open_page: OpenPage, complaints: list[str]) -> None:
     async with Scene().served() as address:
         page = await open_page(address)
         for attempt in (
@@ -89,7 +85,7 @@ async def test_the_browser_itself_refuses_to_make_markup_or_code_of_text(
         complaints.clear()
 
 
-async def test_every_answer_of_the_page_carries_the_policy() -> None:
+async def test_every_response_of_the_page_has_the_policy() -> None:
     async with Scene().served() as address, ClientSession() as session:
         for path in ("/", "/static/main.js", "/static/theme.css", "/favicon.ico"):
             async with session.get(address + path) as response:
@@ -107,12 +103,13 @@ async def test_every_answer_of_the_page_carries_the_policy() -> None:
 @pytest.mark.parametrize(
     "path", ["/static/", "/static/nothing.js", "/static/../pages.py", "/static/%2e%2e/pages.py"]
 )
-async def test_nothing_but_the_pages_files_is_served(path: str) -> None:
+async def test_only_files_of_the_page_are_served(path: str) -> None:
     async with Scene().served() as address, ClientSession() as session, session.get(address + path) as response:
         assert response.status in {401, 404}
 
 
-def test_the_files_hold_no_inline_script_or_style_and_no_way_to_make_markup() -> None:
+def test_files_of_the_page_make_no_markup_from_text() -> None:
+    """They have no inline script or style, and no call that makes markup of a text."""
     start = (FOLDER / "index.html").read_text()
     assert "<style" not in start
     assert "style=" not in start

@@ -27,7 +27,7 @@ def small_scene() -> Scene:
 
 
 @pytest.mark.parametrize("columns", [60, 140])
-async def test_one_picture_has_the_ledgers_figures_in_any_width(columns: int) -> None:
+async def test_top_shows_the_ledgers_figures_in_any_width(columns: int) -> None:
     scene = small_scene()
     async with scene.served() as address:
         status, output, error = await run_top(address, columns=columns)
@@ -41,7 +41,7 @@ async def test_one_picture_has_the_ledgers_figures_in_any_width(columns: int) ->
     assert "Rejected 1: malformed 1" in output
 
 
-async def test_it_goes_on_showing_the_present_until_it_is_interrupted() -> None:
+async def test_top_follows_changes_until_it_is_interrupted() -> None:
     scene = small_scene()
     async with scene.served() as address, Terminal(address) as terminal:
         await terminal.shows("1/3")
@@ -86,7 +86,7 @@ class Terminal:
                 self._seen += await asyncio.to_thread(os.read, self._screen, 65536)
 
 
-async def test_hostile_names_cannot_steer_the_terminal() -> None:
+async def test_top_shows_hostile_names_without_control_characters() -> None:
     scene = small_scene()
     scene.add_grant(scene.a_grant, "\x1b[2J\x1b]0;title\x07[bold]gone[/bold]")
     async with scene.served() as address:
@@ -96,7 +96,7 @@ async def test_hostile_names_cannot_steer_the_terminal() -> None:
     assert "\\x1b[2J\\x1b]0;title\\x07[bold]gone[/bold]" in output
 
 
-async def test_it_says_what_to_do_without_a_monitor_or_with_a_wrong_token() -> None:
+async def test_top_names_the_remedy_without_monitor_or_valid_token() -> None:
     async with Scene().served() as address:
         status, output, error = await run_top(address, token="wrong-" + "3" * 32)
         assert (status, output) == (1, "")

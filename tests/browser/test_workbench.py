@@ -70,7 +70,7 @@ async def ask_count_of_old_women(page: Page) -> Locator:
     return page.get_by_role("region", name="Answer").first
 
 
-async def test_a_source_is_registered_as_it_was_previewed(open_page: OpenPage) -> None:
+async def test_source_is_registered_as_it_was_previewed(open_page: OpenPage) -> None:
     scene = Scene()
     async with scene.served() as address:
         page = await open_page(address, "sources", OPERATOR)
@@ -174,7 +174,7 @@ async def test_view_is_declared_in_text_areas(open_page: OpenPage) -> None:
         assert "path" not in shown
 
 
-async def test_a_live_topic_is_registered_and_a_standing_stream_opened_on_it(open_page: OpenPage) -> None:
+async def test_live_topic_is_registered_and_gets_a_standing_stream(open_page: OpenPage) -> None:
     scene = Scene()
     async with scene.served() as address:
         page = await open_page(address, "register", OPERATOR)
@@ -219,7 +219,7 @@ async def test_a_live_topic_is_registered_and_a_standing_stream_opened_on_it(ope
     assert opened.stream.standing.by == ("delay",)
 
 
-async def test_a_plan_shows_its_cost_its_curve_and_what_is_vacuous(open_page: OpenPage) -> None:
+async def test_plan_shows_its_cost_curve_and_vacuous_promises(open_page: OpenPage) -> None:
     scene = Scene()
     scene.driver.register(values("feed", 2.0))
     scene.driver.register(CENSUS | {"neighbors": "add-remove"}, {"age": [30] * 50, "sex": ["F"] * 50})
@@ -256,7 +256,8 @@ async def test_a_plan_shows_its_cost_its_curve_and_what_is_vacuous(open_page: Op
     assert scene.requested == []
 
 
-async def test_planned_opened_asked_charted_extended_closed(open_page: OpenPage) -> None:
+async def test_stream_is_planned_opened_asked_extended_and_closed(open_page: OpenPage) -> None:
+    """The page does all of it, and charts the answers."""
     scene = Scene()
     people = {"age": [40] * 300 + [70] * 100, "sex": ["F", "M"] * 200}
     scene.driver.register(
@@ -310,9 +311,10 @@ async def test_planned_opened_asked_charted_extended_closed(open_page: OpenPage)
     assert scene.requested[0] == OpenStream.model_validate({**sent, "by": "olga"})
 
 
-async def test_whoever_looks_is_asked_for_an_operators_token_and_a_quiet_monitor_says_so(
+async def test_viewer_needs_an_operators_token_to_ask(
     open_page: OpenPage,
 ) -> None:
+    """A monitor that may not ask says so."""
     scene = Scene()
     scene.driver.register(CENSUS, {"age": [30] * 50, "sex": ["F"] * 50})
     scene.driver.open(
@@ -342,7 +344,7 @@ async def test_whoever_looks_is_asked_for_an_operators_token_and_a_quiet_monitor
         await expect(quiet.get_by_role("button", name="Ask", exact=True).first).to_be_disabled()
 
 
-async def test_standing_quantiles_are_opened_with_their_groups_by_the_form(open_page: OpenPage) -> None:
+async def test_standing_quantiles_are_opened_with_groups_by_the_form(open_page: OpenPage) -> None:
     """Only a quantile has the field of its shares; it has no field for the largest groups."""
     scene = Scene()
     delay = {"kind": "integers", "minimum": 0, "maximum": 60}
@@ -384,7 +386,7 @@ async def test_standing_quantiles_are_opened_with_their_groups_by_the_form(open_
     assert (standing.quantile, standing.q, standing.by, standing.top) == ("delay", (0.5, 0.9), ("origin",), None)
 
 
-async def test_refused_questions_say_why_and_hostile_domains_stay_text(open_page: OpenPage) -> None:
+async def test_refused_question_has_a_reason_and_hostile_text_stays_text(open_page: OpenPage) -> None:
     scene = Scene()
     hostile = "<img src=x onerror=alert(1)>"
     attributes = {
@@ -416,7 +418,7 @@ async def test_refused_questions_say_why_and_hostile_domains_stay_text(open_page
 
 
 @pytest.mark.kafka
-async def test_the_whole_way_on_kafka(
+async def test_page_leads_from_registration_to_answers_on_kafka(
     settings: Settings, start: StartService, tmp_path: Path, open_page: OpenPage
 ) -> None:
     own = with_monitor(settings, tmp_path).model_copy(update={"monitor_asks": True})

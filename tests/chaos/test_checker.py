@@ -77,11 +77,12 @@ def _violations(driver: Driver, logs: Log, asked: list[str] | None = None, key: 
     ).violations
 
 
-def test_a_log_without_a_violation_is_found_to_have_none(driver: Driver, logs: Log) -> None:
+def test_checker_finds_no_violation_in_a_correct_log(driver: Driver, logs: Log) -> None:
     assert _violations(driver, logs) == []
 
 
-def test_answers_of_two_versions_are_replayed_and_none_goes_back_to_an_earlier_one() -> None:
+def test_checker_replays_answers_of_two_versions_in_order() -> None:
+    """No stream answers from an earlier version again."""
     driver = Driver(KEY, partitions=1)
     for source in sources(Path("people.csv")):
         driver.register(source, ROWS if source.source == "people" else None)
@@ -352,21 +353,21 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
 
 
 @pytest.mark.parametrize("name", SEEDED)
-def test_the_checker_finds_that(name: str, driver: Driver, logs: Log) -> None:
+def test_checker_finds_each_seeded_violation(name: str, driver: Driver, logs: Log) -> None:
     seed, expected = SEEDED[name]
     seed(logs)
     assert any(expected in found for found in _violations(driver, logs)), _violations(driver, logs)
 
 
-def test_the_checker_finds_answers_drawn_with_another_key(driver: Driver, logs: Log) -> None:
+def test_checker_finds_answers_drawn_with_another_key(driver: Driver, logs: Log) -> None:
     assert any("replay gave" in found for found in _violations(driver, logs, key=NoiseKey(bytes(32))))
 
 
-def test_the_checker_finds_a_question_that_was_dropped(driver: Driver, logs: Log) -> None:
+def test_checker_finds_a_dropped_question(driver: Driver, logs: Log) -> None:
     assert any("answered 0 times" in found for found in _violations(driver, logs, [*_written()[1], "dropped"]))
 
 
-def test_the_load_has_questions_of_every_price(driver: Driver) -> None:
+def test_load_has_questions_of_every_price(driver: Driver) -> None:
     answers = [json.loads(record.value or b"") for record in driver.records(driver.topics.answers)]
     priced = [answer for answer in answers if answer["stream"] in PURE and "price" in answer]
     assert {answer["outcome"] for answer in priced} == {"answer", "rejected"}
@@ -375,6 +376,6 @@ def test_the_load_has_questions_of_every_price(driver: Driver) -> None:
     assert len(charged) > 3
 
 
-def test_the_load_has_events_for_every_stream() -> None:
+def test_load_has_events_for_every_stream() -> None:
     assert len(specs()) == SENSITIVE_STREAMS + len(MIXED)
     assert event("a", "b", {"value": 1}) == b'{"id": "a", "stream": "b", "value": 1}'

@@ -31,9 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield started
 
 
-async def test_whichever_broker_is_killed_nothing_is_lost_doubled_or_skipped(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+async def test_kill_of_any_broker_loses_doubles_and_skips_nothing(cluster: LocalCluster, tmp_path: Path) -> None:
     async with three_brokers(cluster, "killed", tmp_path) as brokers:
         for fault in (
             leader_killed,
@@ -49,9 +47,8 @@ async def test_whichever_broker_is_killed_nothing_is_lost_doubled_or_skipped(
     assert len(brokers.installation.windows) > 100
 
 
-async def test_brokers_are_restarted_one_after_the_other_and_one_comes_back_with_an_empty_disk(
-    cluster: LocalCluster, tmp_path: Path
-) -> None:
+async def test_rolling_restart_survives_a_broker_with_an_empty_disk(cluster: LocalCluster, tmp_path: Path) -> None:
+    """Brokers restart in turn, and one of them loses its disk."""
     async with three_brokers(cluster, "restarted", tmp_path) as brokers:
         await inject_under_load(brokers, rolling_restart)
         await inject_under_load(brokers, disk_lost)

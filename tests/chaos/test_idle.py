@@ -58,9 +58,7 @@ async def narrow(bootstrap: str) -> Settings:
     return settings
 
 
-async def test_spares_that_have_waited_for_long_answer_queries_and_requests(
-    narrow: Settings, key: NoiseKey, tmp_path: Path
-) -> None:
+async def test_spares_answer_after_a_long_wait(narrow: Settings, key: NoiseKey, tmp_path: Path) -> None:
     with crippled(poll_ms=POLL_MS):
         async with open_installation(narrow, key, tmp_path) as installation:
             doomed, addresses = [], []
@@ -89,7 +87,7 @@ async def test_spares_that_have_waited_for_long_answer_queries_and_requests(
             await installation.verified()
 
 
-async def test_a_batch_that_takes_longer_does_not_cost_a_worker_its_group(
+async def test_long_batch_does_not_cost_a_worker_its_group(
     narrow: Settings, key: NoiseKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(AIOKafkaConsumer.__init__.__kwdefaults__, "max_poll_interval_ms", POLL_MS)

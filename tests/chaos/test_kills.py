@@ -19,9 +19,10 @@ from tests.chaos.loaded_installation import LoadedInstallation
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
 
-async def test_workers_killed_and_a_zombie_woken_after_its_session_lose_and_double_nothing(
+async def test_killed_workers_and_a_zombie_lose_and_double_nothing(
     installation: LoadedInstallation,
 ) -> None:
+    """The zombie continues after its session has ended."""
     installation.start("budget")
     workers: list[Service] = [installation.start("worker"), installation.start("worker")]
     await installation.open()
@@ -54,7 +55,7 @@ async def test_workers_killed_and_a_zombie_woken_after_its_session_lose_and_doub
     }
 
 
-async def test_told_to_stop_a_worker_hands_over_fast_and_a_storm_of_rebalances_harms_nothing(
+async def test_stopped_worker_hands_over_and_rebalances_do_no_harm(
     installation: LoadedInstallation,
 ) -> None:
     installation.start("budget")
@@ -78,7 +79,7 @@ async def test_told_to_stop_a_worker_hands_over_fast_and_a_storm_of_rebalances_h
     await installation.verified()
 
 
-async def test_a_budget_service_killed_between_reserve_and_grant_grants_each_once(
+async def test_budget_service_killed_before_a_grant_grants_each_once(
     installation: LoadedInstallation,
 ) -> None:
     """Control events that are repeated out of order open no stream again either."""
@@ -119,7 +120,7 @@ async def test_a_budget_service_killed_between_reserve_and_grant_grants_each_onc
 
 
 @pytest.mark.parametrize("clock", ["marks", "broker"])
-async def test_whoever_is_killed_in_the_middle_of_windows_each_is_asked_and_answered_once(
+async def test_kills_in_windows_leave_each_asked_and_answered_once(
     installation: LoadedInstallation, clock: str
 ) -> None:
     """Queries are asked meanwhile, and feeds join, leave and continue as zombies."""
@@ -158,7 +159,7 @@ async def test_whoever_is_killed_in_the_middle_of_windows_each_is_asked_and_answ
     assert live.repeated
 
 
-async def test_whoever_is_killed_at_a_periods_edge_each_begins_once_and_is_asked_answered_and_closed_once(
+async def test_kills_at_period_edges_leave_each_period_handled_once(
     installation: LoadedInstallation,
 ) -> None:
     """Periods begin without a budget service, and end while a worker is one period behind; feeds are killed or continue as zombies."""
@@ -226,7 +227,7 @@ async def _suspended_while_granting(
         return int(stable) < int(end)
 
 
-async def test_a_worker_whose_log_is_on_a_full_disk_answers_all_the_same(installation: LoadedInstallation) -> None:
+async def test_worker_with_its_log_on_a_full_disk_answers(installation: LoadedInstallation) -> None:
     installation.start("budget", log=Path("/dev/full"))
     worker = installation.start("worker", log=Path("/dev/full"))
     installation.injected["services that log to a full disk"] += 2

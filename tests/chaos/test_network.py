@@ -40,9 +40,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     broker.stop()
 
 
-async def test_a_worker_cut_off_for_longer_than_its_session_and_reset_harms_nothing(
+async def test_worker_cut_off_beyond_its_session_does_no_harm(
     cluster: Cluster, key: NoiseKey, tmp_path: Path
 ) -> None:
+    """Its connections are cut, then reset."""
     settings = cluster.settings(cluster.port, "cut")
     await create_topics(settings)
     async with (
@@ -75,9 +76,10 @@ async def test_a_worker_cut_off_for_longer_than_its_session_and_reset_harms_noth
         await installation.verified()
 
 
-async def test_a_broker_killed_in_the_middle_of_transactions_loses_and_doubles_nothing(
+async def test_broker_killed_during_transactions_loses_nothing(
     cluster: Cluster, key: NoiseKey, tmp_path: Path
 ) -> None:
+    """Nothing is doubled either."""
     settings = cluster.settings(cluster.port, "outage")
     await create_topics(settings)
     async with open_installation(settings, key, tmp_path) as installation:

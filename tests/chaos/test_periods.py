@@ -54,7 +54,8 @@ def _violations(logs: Log) -> list[str]:
     return [*periods.violations(PARTITIONS, UNTIL), *periods.refunds()]
 
 
-def test_periods_begin_are_asked_and_end_as_worked_out_from_the_topics_and_are_answered_as_a_replay_does() -> None:
+def test_checker_finds_no_violation_in_correct_periods() -> None:
+    """Begins, questions and ends are computed from the topics; answers equal a replay."""
     driver, source = _written()
     logs = _logs()
     assert _violations(logs) == []
@@ -134,13 +135,13 @@ def _drop(logs: Log, driver: Driver, which: Callable[[object], bool]) -> None:
         (_without_a_stream, "is not opened as its model is"),
     ],
 )
-def test_what_is_seeded_into_periods_is_found(spoil: Callable[[Log, Driver], None], words: str) -> None:
+def test_checker_finds_each_seeded_error_in_periods(spoil: Callable[[Log, Driver], None], words: str) -> None:
     logs = _logs()
     spoil(logs, _written()[0])
     assert any(words in one for one in _violations(logs))
 
 
-def test_what_begins_or_ends_before_its_time_is_found() -> None:
+def test_checker_finds_early_begins_and_ends() -> None:
     driver, source = _written()
     found = Periods(_logs(), driver.topics, source).violations(PARTITIONS, BEGINS + 70 * MINUTE)
     assert any("has begun early" in one for one in found)

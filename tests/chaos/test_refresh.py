@@ -9,9 +9,10 @@ from tests.chaos.loaded_installation import LoadedInstallation
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
 
-async def test_a_table_renewed_while_workers_die_is_answered_once_and_of_versions_in_order(
+async def test_refresh_during_kills_answers_each_question_once(
     installation: LoadedInstallation,
 ) -> None:
+    """Versions of the answers are in order."""
     installation.start("budget")
     worker = installation.start("worker")
     await installation.open()

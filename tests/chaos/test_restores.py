@@ -12,9 +12,10 @@ from tests.chaos.loaded_installation import LoadedInstallation
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
 
-async def test_a_compacted_changelog_restores_all_though_offsets_expired_and_workers_died_restoring(
+async def test_compacted_changelog_restores_all_after_kills(
     installation: LoadedInstallation,
 ) -> None:
+    """Offsets have expired, and workers were killed during the restore."""
     installation.start("budget")
     first = installation.start("worker")
     await installation.open()

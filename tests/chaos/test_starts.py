@@ -25,7 +25,7 @@ from tests.chaos.probes import probe
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
 
-async def test_services_that_start_before_kafka_wait_for_it(key: NoiseKey, tmp_path: Path) -> None:
+async def test_services_wait_for_kafka_at_their_start(key: NoiseKey, tmp_path: Path) -> None:
     ports = choose_ports(free_port())
     broker = LocalBroker(tmp_path / "broker")
     settings = Settings(bootstrap=f"{HOST}:{ports.clients}", prefix="late")
@@ -59,7 +59,7 @@ async def test_services_that_start_before_kafka_wait_for_it(key: NoiseKey, tmp_p
         await asyncio.to_thread(broker.stop)
 
 
-async def test_services_told_to_stop_while_they_wait_for_kafka_do_so(key: NoiseKey, tmp_path: Path) -> None:
+async def test_services_that_wait_for_kafka_stop_on_request(key: NoiseKey, tmp_path: Path) -> None:
     settings = Settings(bootstrap=f"{HOST}:{free_port()}", prefix="never")
     key.save(tmp_path / "noise.key")
     with Service("worker", settings, tmp_path / "noise.key", tmp_path / "worker.log") as service:

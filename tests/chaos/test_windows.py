@@ -52,7 +52,8 @@ def _violations(logs: Log) -> list[str]:
     return violations_of_windows(logs, driver.topics, source, specs, PARTITIONS, until)
 
 
-def test_windows_of_every_kind_of_stream_are_as_a_plain_count_has_them_and_answered_as_a_replay_does() -> None:
+def test_checker_finds_no_violation_in_correct_windows() -> None:
+    """Windows of every kind of stream equal a plain count, and answers equal a replay."""
     driver, _, specs = _written()
     logs = _logs()
     assert _violations(logs) == []
@@ -92,7 +93,7 @@ def _off_by_one(records: list[Record], place: int) -> None:
 
 @pytest.mark.parametrize("wrong", [_twice, _lost, _swapped, _off_by_one])
 @pytest.mark.parametrize("spec", standing_specs("4s", "2s", BEGINS), ids=lambda spec: spec.stream)
-def test_what_is_seeded_into_the_questions_of_a_stream_is_found(
+def test_checker_finds_each_seeded_error_in_questions(
     spec: StreamSpec, wrong: Callable[[list[Record], int], None]
 ) -> None:
     logs = _logs()
@@ -106,7 +107,7 @@ def test_what_is_seeded_into_the_questions_of_a_stream_is_found(
 
 
 @pytest.mark.parametrize("spec", standing_specs("4s", "2s", BEGINS), ids=lambda spec: spec.stream)
-def test_a_stream_of_which_no_worker_was_told_is_found(spec: StreamSpec) -> None:
+def test_checker_finds_a_stream_without_a_control_event(spec: StreamSpec) -> None:
     logs, topic = _logs(), _written()[0].topics.control
     for place in [place for place in logs if place[0] == topic]:
         logs[place] = [one for one in logs[place] if one.key != spec.stream.encode()]
@@ -114,7 +115,7 @@ def test_a_stream_of_which_no_worker_was_told_is_found(spec: StreamSpec) -> None
 
 
 @pytest.mark.parametrize("spec", standing_specs("4s", "2s", BEGINS), ids=lambda spec: spec.stream)
-def test_probe_of_a_standing_stream_is_accepted(spec: StreamSpec) -> None:
+def test_checker_accepts_the_probe_of_a_standing_stream(spec: StreamSpec) -> None:
     driver, source = Driver(KEY, partitions=PARTITIONS), live_source("visits", "marks")
     driver.register(source)
     driver.open(spec, acknowledge=True)

@@ -30,7 +30,7 @@ def calibrations(*changed: str) -> dict[str, SparseVectorCalibration]:
     return {one.method: one for one in found}
 
 
-def test_the_check_values_of_above_threshold_are_those_of_the_command_beside_them() -> None:
+def test_check_values_equal_the_command_beside_them() -> None:
     path = DOCS / "proofs" / "above-threshold.md"
     assert PLANNED in path.read_text(encoding="utf-8")
     for cutoff in (1, 20):

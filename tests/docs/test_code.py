@@ -37,15 +37,13 @@ def on_kafka(block: Block) -> bool:
 
 
 @each_page
-def test_python_runs_and_prints_what_the_page_shows(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_prints_the_shown_output(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     check_python(block for block in page(path).of_language("python") if not on_kafka(block))
 
 
 @each_page
-def test_json_is_what_the_contract_takes(path: Path) -> None:
+def test_json_is_accepted_by_the_contract(path: Path) -> None:
     for block in page(path).of_language("json"):
         check_json(block.text)
 
@@ -65,7 +63,7 @@ def test_commands_named_in_text_exist_with_their_options(path: Path) -> None:
 
 
 @each_page
-def test_plans_of_one_mechanism_named_in_text_tell_something(path: Path) -> None:
+def test_plans_named_in_text_run(path: Path) -> None:
     for code in page(path).inline:
         if re.match(r"sotto plan --mechanism [a-z_]+ ", code) and "…" not in code:
             result = CliRunner().invoke(app, shlex.split(code)[1:])
@@ -73,7 +71,8 @@ def test_plans_of_one_mechanism_named_in_text_tell_something(path: Path) -> None
 
 
 @each_page
-def test_marks_of_replays_are_no_further_apart_than_the_source_beside_them_allows(path: Path) -> None:
+def test_marks_of_replays_fit_the_source_beside_them(path: Path) -> None:
+    """They are no further apart than the source allows."""
     for block in page(path).of_language("sh"):
         words = [shlex.split(command, comments=True) for command in commands(block.text)]
         added = [json.loads(one[3]) for one in words if one[1:3] == ["source", "add"] and one[3].startswith("{")]
@@ -102,7 +101,7 @@ def test_make_targets_and_modules_exist(path: Path) -> None:
 
 
 @pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/architecture.md"])
-def test_developers_documents_name_paths_that_exist(document: str) -> None:
+def test_developer_documents_name_existing_paths(document: str) -> None:
     code = page(PROJECT / document).inline
     paths = [one for one in code if re.fullmatch(r"(stream|schemas|tests|docs)(/[a-z_.]+)+", one)]
     assert len(paths) > 20
@@ -144,7 +143,7 @@ def check_everything(text: str) -> None:
         check_mention(code)
 
 
-def test_a_right_page_passes() -> None:
+def test_correct_page_passes() -> None:
     check_everything(RIGHT)
 
 
@@ -167,7 +166,7 @@ def test_a_right_page_passes() -> None:
         ("sotto plan", "sotto plot"),
     ],
 )
-def test_a_wrong_page_fails(right: str, wrong: str) -> None:
+def test_wrong_page_fails(right: str, wrong: str) -> None:
     assert RIGHT.count(right) == 1
     with pytest.raises(Exception, match=r"."):
         check_everything(RIGHT.replace(right, wrong))
@@ -191,7 +190,7 @@ counts 3f2c answer 1,150 (±53, 95 %: 1,119 to 1,181, fresh), 9 charged answers 
 """
 
 
-def test_agrees_allows_twice_the_bound_and_no_other_difference() -> None:
+def test_agrees_allows_twice_the_bound() -> None:
     assert agrees(SHOWN.replace("…", "3f2c"), SHOWN)
     assert agrees(PRINTED, SHOWN)
 

@@ -30,7 +30,7 @@ def driver(mechanism: dict[str, Any]) -> Driver:
     return made
 
 
-def test_a_report_has_each_number_with_its_error_bar_and_the_budget_left() -> None:
+def test_report_has_numbers_with_error_bars_and_the_budget_left() -> None:
     text, complete = report(driver({"kind": "pmw", "attributes": ["age", "sex", "income>50K"]}), "nightly", NIGHT)
     assert complete
     assert "# nightly, 2026-01-31" in text
@@ -44,7 +44,7 @@ def test_a_report_has_each_number_with_its_error_bar_and_the_budget_left() -> No
     assert "Of adult's ε 4, 3 is left to be granted." in text
 
 
-def test_on_a_stream_with_an_estimate_the_second_night_is_free() -> None:
+def test_second_report_is_free_on_a_stream_with_an_estimate() -> None:
     made = driver({"kind": "pmw", "attributes": ["age", "sex", "income>50K"]})
     first, _ = report(made, "nightly", NIGHT)
     second, _ = report(made, "nightly", NIGHT)
@@ -52,7 +52,7 @@ def test_on_a_stream_with_an_estimate_the_second_night_is_free() -> None:
     assert first.count("Cost: ε 0\n") < len(STATEMENTS)
 
 
-def test_when_the_grant_is_used_up_the_report_says_so_and_is_not_complete() -> None:
+def test_report_of_an_exhausted_grant_is_incomplete() -> None:
     text, complete = report(driver({"kind": "laplace", "answers": 2, "dimensions": 2}), "nightly", NIGHT)
     assert not complete
     assert "Not asked: " in text
@@ -61,7 +61,8 @@ def test_when_the_grant_is_used_up_the_report_says_so_and_is_not_complete() -> N
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_each_example_has_a_page_of_one_screen_whose_links_and_commands_are_right(folder: Any) -> None:
+def test_each_example_has_a_page_of_one_screen(folder: Any) -> None:
+    """Its links and commands are correct."""
     text = (folder / "README.md").read_text()
     assert len(text.splitlines()) <= 40
     found = take_apart(text, folder.name)

@@ -38,18 +38,18 @@ def numbers(pattern: str, text: str) -> list[float]:
     return [float(number.replace(",", "")) for number in found.groups()]
 
 
-def test_it_holds_no_outputs_that_could_grow_old() -> None:
+def test_notebook_has_no_stored_outputs() -> None:
     for cell in read().cells:
         assert cell.cell_type != "code" or (cell.outputs == [] and cell.execution_count is None)
 
 
-def test_noise_of_its_own_for_each_answer_would_be_several_times_as_far_off(printed: str) -> None:
+def test_separate_noise_for_each_answer_has_much_more_error(printed: str) -> None:
     [estimate] = numbers(r"each count is within ±([\d.,]+)", printed)
     [own_noise] = numbers(r"each number is within ±([\d.,]+)", printed)
     assert own_noise > 3 * estimate
 
 
-def test_all_500_questions_are_answered_within_what_was_planned_and_granted(printed: str) -> None:
+def test_all_500_questions_are_answered_within_plan_and_grant(printed: str) -> None:
     answered, spent = numbers(r"(\d+) answers for ε = ([\d.]+)", printed)
     [planned] = numbers(r"each count is within ±([\d.,]+)", printed)
     [promised] = numbers(r"each count within ± (\d+); ε = 3 left for other streams", printed)
@@ -58,21 +58,22 @@ def test_all_500_questions_are_answered_within_what_was_planned_and_granted(prin
     assert promised == round(planned)
 
 
-def test_every_answer_is_within_its_error_bar_of_the_truth_and_most_are_far_within(printed: str) -> None:
+def test_every_answer_is_within_its_error_bar(printed: str) -> None:
+    """Most are far within it."""
     largest, mean, promised = numbers(r"largest error (\d+), mean (\d+); promised ± (\d+)", printed)
     within, asked = numbers(r"(\d+) of (\d+) within their own ±", printed)
     assert within == asked == 500
     assert mean < largest / 2 < promised
 
 
-def test_what_was_not_spent_is_there_again_when_the_stream_is_closed(printed: str) -> None:
+def test_closed_stream_refunds_the_unspent_amount(printed: str) -> None:
     spent, refunded, left = numbers(r"spent ε = ([\d.]+), refunded ([\d.]+), left ([\d.]+) of 4", printed)
     assert refunded > 0
     assert spent + refunded == pytest.approx(1, abs=2e-3)
     assert spent + left == pytest.approx(4, abs=2e-3)
 
 
-def test_it_draws_a_dashboard_and_shows_tables_with_their_error_bars(told: list[Any]) -> None:
+def test_notebook_draws_a_dashboard_and_tables_with_error_bars(told: list[Any]) -> None:
     shown = [one.data for one in told if "data" in one]
     assert [one for one in shown if "image/png" in one]
     tables = [one["text/html"] for one in shown if "text/html" in one]

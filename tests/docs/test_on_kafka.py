@@ -53,7 +53,7 @@ def follow(command: list[str], settings: Settings) -> subprocess.CompletedProces
     )
 
 
-async def test_the_documents_can_be_followed_one_after_the_other_and_show_what_is_printed(
+async def test_documents_run_in_turn_and_print_the_shown_output(
     settings: Settings, start: StartService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

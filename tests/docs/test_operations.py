@@ -41,7 +41,7 @@ def left(driver: Driver) -> float:
     return driver.budget("vitals").left.epsilon
 
 
-def test_an_older_state_with_the_position_of_its_own_gives_the_same_bytes_again(driver: Driver) -> None:
+def test_older_state_with_its_own_position_repeats_the_bytes(driver: Driver) -> None:
     answers = [record.value for record in driver.records(driver.topics.answers)]
     lose(driver, driver.topics.state)
     driver._positions[driver.topics.queries, 0] = 0
@@ -52,9 +52,7 @@ def test_an_older_state_with_the_position_of_its_own_gives_the_same_bytes_again(
 
 
 @pytest.mark.parametrize("ending", ["halt", "close"])
-def test_a_stream_whose_state_was_lost_answers_nothing_once_it_is_ended_and_gets_nothing_back(
-    driver: Driver, ending: str
-) -> None:
+def test_stream_with_lost_state_ends_without_answers_and_refund(driver: Driver, ending: str) -> None:
     spent = driver.budget("vitals").spent
     lose(driver, driver.topics.state)
     driver._start()
@@ -66,7 +64,7 @@ def test_a_stream_whose_state_was_lost_answers_nothing_once_it_is_ended_and_gets
     assert driver.budget("vitals").spent == spent
 
 
-def test_without_control_nothing_is_answered_and_closing_gives_back_what_was_not_spent(driver: Driver) -> None:
+def test_without_control_no_stream_answers_and_closing_refunds(driver: Driver) -> None:
     spent = driver.budget("vitals").spent.epsilon
     lose(driver, driver.topics.control)
     driver.crash()
@@ -79,7 +77,8 @@ def test_without_control_nothing_is_answered_and_closing_gives_back_what_was_not
     assert ask(driver, 5000.0).outcome == "halted"
 
 
-def test_without_the_ledger_workers_go_on_and_charges_become_dead_letters(driver: Driver) -> None:
+def test_without_the_ledger_workers_continue(driver: Driver) -> None:
+    """Charges become dead letters."""
     lose(driver, driver.topics.ledger)
     driver.crash()
     assert ask(driver, 5000.0).outcome == "above"
@@ -97,7 +96,7 @@ def test_recreated_queries_halt_a_stream_that_has_passed_their_offsets(driver: D
     assert (answer.reason or "").startswith("replayed: ")
 
 
-def test_without_its_key_a_stream_answers_nothing_but_can_be_closed_for_its_refund(driver: Driver) -> None:
+def test_stream_without_its_key_can_only_be_closed_for_its_refund(driver: Driver) -> None:
     spent = driver.budget("vitals").spent.epsilon
     driver.restart(bytes([1]) * 32)
     answer = ask(driver, 5000.0)
@@ -107,7 +106,7 @@ def test_without_its_key_a_stream_answers_nothing_but_can_be_closed_for_its_refu
     assert left(driver) == pytest.approx(4.0 - spent)
 
 
-def test_after_a_rotation_old_streams_go_on_and_new_ones_take_the_new_key(driver: Driver) -> None:
+def test_rotation_keeps_old_streams_and_gives_new_ones_the_new_key(driver: Driver) -> None:
     rotated = OTHER_KEY.successor()
     driver.restart(rotated)
     driver.open(ward("ward-8"))

@@ -39,7 +39,7 @@ def shown(picture: str) -> str:
     return letters("".join(text.text or "" for text in ET.fromstring(picture).iter(f"{SVG}text")))  # noqa: S314  (drawn here)
 
 
-def test_a_picture_shows_all_that_a_command_prints_and_needs_nothing_from_elsewhere(terminal: ModuleType) -> None:
+def test_picture_shows_all_output_and_loads_nothing(terminal: ModuleType) -> None:
     printed = terminal.record(PLAN)
     picture = terminal.draw(printed, "sotto plan")
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", printed)
@@ -48,12 +48,13 @@ def test_a_picture_shows_all_that_a_command_prints_and_needs_nothing_from_elsewh
     assert "url(" not in re.sub(r"url\(#", "", picture)
 
 
-def test_whoever_draws_a_command_that_fails_is_told(terminal: ModuleType) -> None:
+def test_drawing_a_failing_command_is_an_error(terminal: ModuleType) -> None:
     with pytest.raises(Exception, match="non-zero exit status"):
         terminal.record(["sotto", "plan", "--mechanism", "nonsense"])
 
 
-def test_the_demo_in_the_documentation_has_a_line_for_every_mechanism_and_all_hold() -> None:
+def test_demo_picture_has_a_line_for_every_mechanism() -> None:
+    """All promises hold in it."""
     picture = shown(Path(IMAGES / "demo.svg").read_text())
     for model in Mechanism.__args__[0].__args__:
         kind = model.model_fields["kind"].annotation.__args__[0]

@@ -32,11 +32,11 @@ def site(built: Path) -> Path:
     return built / "html"
 
 
-def test_the_site_builds_without_a_warning(site: Path) -> None:
+def test_site_builds_without_a_warning(site: Path) -> None:
     assert {path.stem for path in DOCS.rglob("*.md")} <= {path.stem for path in site.rglob("*.html")}
 
 
-def test_formulas_are_mathml_and_pages_need_nothing_from_elsewhere(site: Path) -> None:
+def test_formulas_are_mathml_and_pages_load_nothing_from_elsewhere(site: Path) -> None:
     text = (site / "proofs" / "above-threshold.html").read_text()
     assert text.count("<math") > 50
     assert "MathJax" not in text
@@ -44,7 +44,7 @@ def test_formulas_are_mathml_and_pages_need_nothing_from_elsewhere(site: Path) -
         assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?:', path.read_text()), path
 
 
-def test_the_reference_has_every_command_setting_and_mechanism(site: Path) -> None:
+def test_reference_has_every_command_setting_and_mechanism(site: Path) -> None:
     commands = (site / "reference/commands.html").read_text()
     for name in (
         "serve",
@@ -66,12 +66,12 @@ def test_the_reference_has_every_command_setting_and_mechanism(site: Path) -> No
     assert "redeliver" in (site / "reference/python.html").read_text()
 
 
-def test_the_audit_page_lists_every_shipped_case(site: Path) -> None:
+def test_audit_page_lists_every_shipped_case(site: Path) -> None:
     page_text = (site / "auditing.html").read_text().replace("’", "'")
     assert all(escape(case.pair, quote=False) in page_text for case in cases_of())
 
 
-def test_whatever_is_broken_fails_the_build_and_nothing_else_does(tmp_path: Path) -> None:
+def test_each_seeded_fault_fails_the_build_and_nothing_else(tmp_path: Path) -> None:
     source = tmp_path / "docs"
     source.mkdir()
     shutil.copy(DOCS / "conf.py", source)
@@ -93,7 +93,7 @@ def test_whatever_is_broken_fails_the_build_and_nothing_else_does(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "stream/tables/adult/CITATION.md"])
-def test_links_of_pages_outside_the_site_lead_somewhere(name: str) -> None:
+def test_links_of_pages_outside_the_site_exist(name: str) -> None:
     path = PROJECT / name
     for link in page(path).links:
         if not link.startswith("https://"):
