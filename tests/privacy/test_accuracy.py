@@ -43,9 +43,9 @@ def test_failures_are_no_more_frequent_than_beta(cutoff: int, queries: int, beta
 
 
 @pytest.mark.parametrize(("cutoff", "queries", "beta"), [(1, 50, 0.05), (3, 60, 0.2)])
-def test_at_half_the_error_failures_are_more_frequent_than_beta(cutoff: int, queries: int, beta: float) -> None:
+def test_failures_at_half_the_error_exceed_beta(cutoff: int, queries: int, beta: float) -> None:
     assert not at_most(failures(cutoff, queries, beta, stretch=0.5), STREAMS, beta)
 
 
-def test_the_textbooks_error_holds_too() -> None:
+def test_textbook_error_holds_too() -> None:
     assert at_most(failures(3, 30, 0.1, calibration="textbook"), STREAMS, 0.1)

@@ -215,9 +215,8 @@ NAMES = (
 
 
 @pytest.mark.parametrize(("neighbors", "epsilon", "delta"), SETTINGS)
-def test_in_each_setting_errors_exceed_alpha_in_no_more_streams_than_beta_allows(
-    neighbors: str, epsilon: float, delta: float
-) -> None:
+def test_errors_of_each_setting_exceed_alpha_within_beta(neighbors: str, epsilon: float, delta: float) -> None:
+    """No more streams of a setting have an error beyond α than β allows."""
     failed = {
         name: sum(share > 1.0 for share in shares)
         for name, shares in largest_shares(neighbors, epsilon, delta).items()
@@ -226,19 +225,21 @@ def test_in_each_setting_errors_exceed_alpha_in_no_more_streams_than_beta_allows
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_over_all_settings_errors_exceed_alpha_in_no_more_streams_than_beta_allows(name: str) -> None:
+def test_errors_over_all_settings_exceed_alpha_within_beta(name: str) -> None:
+    """No more streams have an error beyond α than β allows."""
     shares = [share for setting in SETTINGS for share in largest_shares(*setting)[name]]
     assert at_most(sum(share > 1.0 for share in shares), len(shares), BETA)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_alpha_is_three_times_as_wide_as_the_largest_error_but_where_it_is_said_why(name: str) -> None:
+def test_alpha_is_less_than_three_times_the_largest_error(name: str) -> None:
+    """The exceptions are listed in WIDE with their reason."""
     largest = max(share for setting in SETTINGS for share in largest_shares(*setting)[name])
     # The noise depends on the table's folder, so the largest of many errors varies a little.
     assert largest < 0.4 if name in WIDE else largest > 0.3, largest
 
 
-def test_the_checks_find_out_what_they_say_they_find_out() -> None:
+def test_checks_find_the_failures_that_they_claim_to_find() -> None:
     one, all_of_them = STREAMS, STREAMS * len(SETTINGS)
     most_of_one, most_of_all = (int(binom.isf(FALSE_ALARM, trials, BETA)) for trials in (one, all_of_them))
     assert (most_of_one, most_of_all) == (8, 24)

@@ -28,7 +28,7 @@ def audited(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def test_what_is_shipped_passes_with_exit_status_0(one_case: Case) -> None:
+def test_audit_of_a_shipped_case_exits_with_0(one_case: Case) -> None:
     status, printed = audited("--runs", "800", "--json")
     found = json.loads(printed)
     assert status == 0
@@ -39,7 +39,7 @@ def test_what_is_shipped_passes_with_exit_status_0(one_case: Case) -> None:
 
 
 @pytest.mark.usefixtures("one_case")
-def test_what_is_broken_is_flagged_with_exit_status_1() -> None:
+def test_audit_of_a_broken_variant_exits_with_1() -> None:
     with broken(variants.lsl_5):
         status, printed = audited("--runs", "1000")
     assert status == 1
@@ -51,7 +51,7 @@ def test_what_is_broken_is_flagged_with_exit_status_1() -> None:
     ("arguments", "named"),
     [(("--runs", "10"), "--runs"), (("--false-alarm", "0"), "--false-alarm"), (("--mechanism", "dice"), "dice")],
 )
-def test_bad_options_are_named(arguments: tuple[str, ...], named: str) -> None:
+def test_wrong_options_are_named(arguments: tuple[str, ...], named: str) -> None:
     result = CliRunner().invoke(app, ["audit", *arguments], env={"COLUMNS": "160"})
     assert result.exit_code != 0
     assert named in result.output + str(result.exception)

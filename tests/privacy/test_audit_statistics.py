@@ -20,7 +20,7 @@ ABOVE, BELOW = AnswerContent("above"), AnswerContent("below")
 
 
 @pytest.mark.parametrize("alpha", [0.025, 0.05, 1e-6])
-def test_bounds_without_any_success_or_failure_have_a_closed_form(alpha: float) -> None:
+def test_bounds_without_a_success_or_failure_have_a_closed_form(alpha: float) -> None:
     for trials in (1, 10, 5000):
         root = math.exp(math.log(alpha) / trials)
         assert clopper_pearson_lower(0, trials, alpha) == 0.0
@@ -48,7 +48,7 @@ def test_bounds_are_those_of_the_exact_binomial_test(trials: int, data: st.DataO
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
 @pytest.mark.parametrize("delta", [0.0, 0.05])
-def test_the_bound_is_above_the_true_epsilon_as_rarely_as_stated(epsilon: float, delta: float) -> None:
+def test_bound_exceeds_the_true_epsilon_as_rarely_as_stated(epsilon: float, delta: float) -> None:
     """Summed over all outcomes, for an event whose probabilities reach (ε, δ) exactly."""
     trials, alpha = 150, 0.1
     counts = np.arange(trials + 1)
@@ -84,7 +84,7 @@ def flips(generator: np.random.Generator, runs: int, chances: list[float]) -> li
     return [tuple(ABOVE if one else BELOW for one in row) for row in drawn]
 
 
-def test_a_mechanism_that_loses_exactly_epsilon_is_flagged_as_rarely_as_stated() -> None:
+def test_loss_of_exactly_epsilon_is_flagged_as_rarely_as_stated() -> None:
     """In a randomized response of two bits, one transcript of four has the whole ε, and the search must find it."""
     generator = np.random.default_rng(7)
     epsilon, alpha, audits = 1.0, 0.1, 60
@@ -99,14 +99,14 @@ def test_a_mechanism_that_loses_exactly_epsilon_is_flagged_as_rarely_as_stated()
     assert np.median(bounds) > 0.5 * epsilon
 
 
-def test_the_search_finds_what_is_spread_over_many_answers() -> None:
+def test_search_finds_a_loss_spread_over_many_answers() -> None:
     """Hardly a transcript of 60 answers occurs twice, but the number of ⊤s distinguishes the data sets."""
     generator = np.random.default_rng(8)
     samples = (flips(generator, 2000, [0.6] * 60), flips(generator, 2000, [0.4] * 60))
     assert judge(case(2.0), samples, 1e-6)[-1] > 2.0
 
 
-def test_the_search_finds_one_number_among_many() -> None:
+def test_search_finds_one_number_among_many() -> None:
     generator = np.random.default_rng(9)
 
     def releases(shift: int) -> list[Transcript]:

@@ -142,7 +142,7 @@ def power(case: Case, runs: int, likely: float, unlikely: float) -> float:
 
 
 @pytest.mark.parametrize(("variant", "case", "runs", "likely", "unlikely"), BROKEN, ids=NAMES)
-def test_the_runs_are_enough_to_flag_a_variant_with_nearly_any_key(
+def test_runs_suffice_to_flag_a_variant_with_nearly_any_key(
     variant: Variant, case: str, runs: int, likely: float, unlikely: float
 ) -> None:
     del variant
@@ -151,7 +151,7 @@ def test_the_runs_are_enough_to_flag_a_variant_with_nearly_any_key(
 
 
 @pytest.mark.parametrize(("variant", "kind", "pair", "runs", "likely", "unlikely"), OTHERS, ids=OTHER_NAMES)
-def test_so_they_are_with_other_mechanisms(
+def test_runs_suffice_to_flag_variants_of_other_mechanisms(
     variant: Variant, kind: str, pair: str, runs: int, likely: float, unlikely: float
 ) -> None:
     del variant
@@ -167,7 +167,9 @@ def test_every_broken_variant_is_flagged(variant: Variant, case: str, runs: int)
 
 
 @pytest.mark.parametrize(("variant", "kind", "pair", "runs"), [one[:4] for one in OTHERS], ids=OTHER_NAMES)
-def test_so_is_every_one_of_other_mechanisms(variant: Variant, kind: str, pair: str, runs: int) -> None:
+def test_every_broken_variant_of_other_mechanisms_is_flagged(
+    variant: Variant, kind: str, pair: str, runs: int
+) -> None:
     with broken(variant):
         found = audited(other(kind, pair), runs)
     assert found.flagged, found
@@ -178,28 +180,26 @@ FIXED = [(kind, pair, runs) for _, kind, pair, runs, *_ in OTHERS if kind == "la
 
 
 @pytest.mark.parametrize(("kind", "pair", "runs"), FIXED, ids=[pair for _, pair, _ in FIXED])
-def test_with_as_many_runs_as_flag_a_broken_variant_what_is_shipped_is_not_flagged(
-    kind: str, pair: str, runs: int
-) -> None:
+def test_shipped_mechanism_is_not_flagged_with_the_runs_of_variants(kind: str, pair: str, runs: int) -> None:
     found = audited(other(kind, pair), runs)
     assert not found.flagged, found
 
 
-def test_nothing_shipped_is_flagged() -> None:
+def test_no_shipped_mechanism_is_flagged() -> None:
     cases = cases_of()
     found = list(audit_all(cases, runs=SHIPPED_RUNS, seed=SEED))
     assert [finding.pair for finding in found] == [case.pair for case in cases]
     assert [finding for finding in found if finding.flagged] == []
 
 
-def test_a_loss_of_exactly_epsilon_is_nearly_found_and_not_flagged() -> None:
+def test_loss_of_exactly_epsilon_is_nearly_found_and_not_flagged() -> None:
     found = audited(CASES["up, down, best"], 2000)
     assert not found.flagged
     assert found.event == "below above"
     assert found.epsilon_at_least > 0.5 * found.epsilon
 
 
-def test_an_event_known_beforehand_is_tested_on_all_runs_in_either_direction() -> None:
+def test_known_event_is_tested_on_all_runs_in_either_direction() -> None:
     case = CASES["up, down, best"]
     bounds = []
     for sides in (case.sides, case.sides[::-1]):
@@ -213,14 +213,14 @@ def test_an_event_known_beforehand_is_tested_on_all_runs_in_either_direction() -
     assert min(bounds) > 0.5 * case.epsilon
 
 
-def test_a_seed_says_everything() -> None:
+def test_seed_decides_every_audit_result() -> None:
     case = CASES["4 up, 2 down, textbook"]
     assert next(audit_all([case], runs=100, seed=1)) == next(audit_all([case], runs=100, seed=1))
     one, other = (sample(case, runs=100, seed=seed)[0] for seed in (1, 2))
     assert one != other
 
 
-def test_a_case_that_the_installation_rejects_says_why() -> None:
+def test_rejected_case_names_the_reason() -> None:
     sides = (Side([{"where": "age > 1"}]), Side([{"where": "age > 2"}]))
     with pytest.raises(AuditError, match="where"):
         audited(replace(CASES["up, down, best"], sides=sides), 10)

@@ -64,7 +64,7 @@ def loss_of(machine: Machine, transcript: Transcript, one: tuple[int, ...], othe
 
 
 @pytest.mark.parametrize("m", [3, 4, 5])
-def test_noise_used_for_the_comparison_and_again_as_the_answer(m: int) -> None:
+def test_check_finds_compared_noise_released_as_the_answer(m: int) -> None:
     """LSL Algorithm 3: the compared value f + ν itself is released with ⊤."""
     machine = Machine(discrete_laplace(Fraction(2)), discrete_laplace(Fraction(2)), cutoff=1, released=(0,))
     transcript = (*[BELOW] * m, Outcome(above=True, value=0))
@@ -73,14 +73,14 @@ def test_noise_used_for_the_comparison_and_again_as_the_answer(m: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
-def test_the_shipped_query_noise_used_again_as_the_answer(method: str) -> None:
+def test_check_finds_shipped_query_noise_released_as_the_answer(method: str) -> None:
     calibration, machine = shipped(method)
     margins = (calibration.shift, calibration.shift + 1)
     released = tuple(range(calibration.shift, calibration.shift + 4))
     assert worst(replace(machine, released=released), margins, 5).loss > 1.2
 
 
-def test_query_noise_that_ignores_the_cutoff() -> None:
+def test_check_finds_query_noise_that_ignores_the_cutoff() -> None:
     """LSL Algorithm 4, on a grid of Δ = 1; Laplace noise gives 2.19."""
     machine = Machine(discrete_laplace(Fraction(4)), discrete_laplace(Fraction(4, 3)), cutoff=2)
     lost = loss_of(machine, (BELOW, BELOW, ABOVE, ABOVE), (0, 0, 1, 1), (1, 1, 0, 0))
@@ -89,7 +89,7 @@ def test_query_noise_that_ignores_the_cutoff() -> None:
 
 
 @pytest.mark.parametrize("method", ["two_sided", "one_sided"])
-def test_the_shipped_query_noise_without_the_cutoff_in_its_scale(method: str) -> None:
+def test_check_finds_shipped_query_noise_without_the_cutoff(method: str) -> None:
     calibration, machine = shipped(method, cutoff=3)
     rate = Fraction(calibration.epsilon_query) / 2
     machine = replace(machine, query=law_of(sampler(calibration.noise, rate)))
@@ -97,14 +97,14 @@ def test_the_shipped_query_noise_without_the_cutoff_in_its_scale(method: str) ->
 
 
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
-def test_no_query_noise(method: str) -> None:
+def test_check_finds_missing_query_noise(method: str) -> None:
     """LSL Algorithm 5."""
     calibration, machine = shipped(method)
     assert worst(replace(machine, query=NO_NOISE), near(calibration), 2).loss == math.inf
 
 
 @pytest.mark.parametrize(("m", "least"), [(2, 1.5), (3, 2.4)])
-def test_query_noise_of_scale_2_and_no_cutoff(m: int, least: float) -> None:
+def test_check_finds_query_noise_of_scale_2_without_a_cutoff(m: int, least: float) -> None:
     """LSL Algorithm 6, on a grid of Δ = 1; Laplace noise gives 2.62 for m = 3."""
     machine = Machine(discrete_laplace(Fraction(2)), discrete_laplace(Fraction(2)))
     transcript = (*[BELOW] * m, *[ABOVE] * m)
@@ -113,14 +113,14 @@ def test_query_noise_of_scale_2_and_no_cutoff(m: int, least: float) -> None:
 
 
 @pytest.mark.parametrize("method", ["textbook", "two_sided_shifted", "one_sided"])
-def test_a_new_threshold_for_each_query(method: str) -> None:
+def test_check_finds_a_new_threshold_for_each_query(method: str) -> None:
     calibration, machine = shipped(method)
     margins = (calibration.shift + 6, calibration.shift + 7)
     assert worst(replace(machine, renewed="each query"), margins, 6).loss > 1.2
 
 
 @pytest.mark.parametrize("method", ["two_sided", "two_sided_shifted", "one_sided"])
-def test_a_count_of_tops_lost_at_a_restart(method: str) -> None:
+def test_check_finds_a_count_of_tops_lost_at_a_restart(method: str) -> None:
     calibration, machine = shipped(method)
     margins = tuple(calibration.shift + margin for margin in (-7, -6, 6, 7))
     found = worst(replace(machine, cutoff=None), margins, 5)
@@ -129,7 +129,7 @@ def test_a_count_of_tops_lost_at_a_restart(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
-def test_noise_redrawn_when_the_same_events_are_delivered_again(method: str) -> None:
+def test_check_finds_noise_redrawn_on_redelivery(method: str) -> None:
     """One stream is delivered twice with independent noise; both answers are seen, but only the second is counted."""
     calibration, machine = shipped(method)
     margins = near(calibration)
@@ -144,7 +144,7 @@ def test_noise_redrawn_when_the_same_events_are_delivered_again(method: str) -> 
 
 
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
-def test_the_same_noise_for_other_data_at_the_same_place(method: str) -> None:
+def test_check_finds_the_same_noise_for_other_data(method: str) -> None:
     """One position is answered for two payloads with the same ρ and ν, so a difference of the answers reveals f."""
     calibration, machine = shipped(method)
     margins = near(calibration)
@@ -163,13 +163,13 @@ def test_the_same_noise_for_other_data_at_the_same_place(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["two_sided", "one_sided"])
-def test_a_promise_of_monotone_queries_that_does_not_hold(method: str) -> None:
+def test_check_finds_a_false_promise_of_monotone_queries(method: str) -> None:
     calibration = calibrations(1, monotone=True)[method]
     assert worst(Machine.shipped(calibration), spread(calibration), 3).loss > 1.3
 
 
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
-def test_a_sensitivity_twice_what_was_declared(method: str) -> None:
+def test_check_finds_a_sensitivity_twice_as_declared(method: str) -> None:
     calibration, machine = shipped(method)
     margins = spread(calibration.model_copy(update={"sensitivity_steps": 2}))
     found = worst_loss(outcomes(machine, margins, 4), neighbours(margins, 2))
@@ -177,7 +177,7 @@ def test_a_sensitivity_twice_what_was_declared(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["textbook", "two_sided", "two_sided_shifted", "one_sided"])
-def test_the_same_search_clears_what_is_not_broken(method: str) -> None:
+def test_check_accepts_every_shipped_method(method: str) -> None:
     calibration, machine = shipped(method)
     for margins in (near(calibration), (calibration.shift + 6, calibration.shift + 7), spread(calibration)):
         law = outcomes(machine, margins, 4)

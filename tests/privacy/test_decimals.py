@@ -128,7 +128,7 @@ def ties(grid: Decimal) -> list[Decimal]:
 
 @pytest.mark.parametrize(("mechanism", "asked"), PATHS, ids=["⊤/⊥", "number", "vector", "scores"])
 @pytest.mark.parametrize(("grid", "sensitivity"), CASES)
-def test_no_two_decimals_a_sensitivity_apart_lose_more_than_epsilon(
+def test_decimals_a_sensitivity_apart_lose_at_most_epsilon(
     monkeypatch: pytest.MonkeyPatch, mechanism: dict[str, Any], asked: Asked, grid: str, sensitivity: str
 ) -> None:
     numbers = ties(Decimal(grid))
@@ -146,7 +146,8 @@ def test_no_two_decimals_a_sensitivity_apart_lose_more_than_epsilon(
     assert excess(law, moved, 1.0) <= Fraction((1.0 + math.e) * DELTA_PER_DRAW)
 
 
-def test_rounded_as_doubles_some_of_these_pairs_lose_twice_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_finds_decimals_rounded_as_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of the pairs then lose 2ε."""
     with broken(decimals_rounded_as_doubles):
         source = {"grid": 0.1, "sensitivity": 0.1}
         [one, other], _ = rounded(monkeypatch, *PATHS[1], source, ["-0.55", "-0.45"])
@@ -156,9 +157,10 @@ def test_rounded_as_doubles_some_of_these_pairs_lose_twice_epsilon(monkeypatch: 
 
 @pytest.mark.parametrize(("mechanism", "asked"), PATHS, ids=["⊤/⊥", "number", "vector", "scores"])
 @pytest.mark.parametrize("declared", [{}, {"minimum": -(10**15), "maximum": 10**15}, {"maximum": 20.25}])
-def test_numbers_beyond_the_range_are_its_end_and_no_move_there_is_seen(
+def test_numbers_beyond_the_range_are_its_end(
     monkeypatch: pytest.MonkeyPatch, mechanism: dict[str, Any], asked: Asked, declared: dict[str, float]
 ) -> None:
+    """No move beyond the range is visible."""
     end = Decimal(declared.get("maximum", 10**15))
     beyond = ["1e15", "1000000000000001", "1000000000000000.5", "1e300", "1e309", "1e400", "9" * 400, "9e99999"]
     inside = [str(end - 1), str(end)]
@@ -168,15 +170,13 @@ def test_numbers_beyond_the_range_are_its_end_and_no_move_there_is_seen(
 
 
 @pytest.mark.parametrize("grid", ["0.1", "0.01", "0.000001"])
-def test_where_no_range_is_declared_a_fine_grid_ends_after_its_last_step(
-    monkeypatch: pytest.MonkeyPatch, grid: str
-) -> None:
+def test_fine_grid_without_a_range_ends_after_its_last_step(monkeypatch: pytest.MonkeyPatch, grid: str) -> None:
     texts = ["1e15", "-1e15", "1e400", str(Decimal(grid) * (MAX_STEPS - 1)), str(Decimal(grid) * (MAX_STEPS + 1))]
     steps, _ = rounded(monkeypatch, *PATHS[1], {"sensitivity": 1.0, "grid": float(grid)}, texts)
     assert steps == [MAX_STEPS, -MAX_STEPS, MAX_STEPS, MAX_STEPS - 1, MAX_STEPS]
 
 
-def test_floats_and_whole_numbers_of_the_python_side_are_the_decimals_they_are_shown_as(
+def test_python_numbers_are_the_decimals_that_they_print(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found: list[int] = []
@@ -201,7 +201,7 @@ def test_floats_and_whole_numbers_of_the_python_side_are_the_decimals_they_are_s
     ]
 
 
-def test_an_event_is_rounded_alike_when_it_comes_again() -> None:
+def test_event_is_rounded_alike_on_redelivery() -> None:
     driver = installation(
         stream(kind="laplace", mechanism={"answers": 4}, epsilon=10), sources=[source(sensitivity=0.1, grid=0.1)]
     )
@@ -215,7 +215,7 @@ def test_an_event_is_rounded_alike_when_it_comes_again() -> None:
     "payload",
     [b' {"value" : -4.5E-1 , "id":"1","stream":"s"}\n', b'{"id":"1","stream":"s","\\u0076alue":-0.450}'],
 )
-def test_spelling_and_spaces_of_an_event_do_not_matter_beside_a_tie(
+def test_notation_of_an_event_does_not_change_its_rounding(
     monkeypatch: pytest.MonkeyPatch, payload: bytes
 ) -> None:
     def one(_: Sequence[str]) -> Iterator[bytes]:

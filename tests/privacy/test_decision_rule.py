@@ -88,7 +88,7 @@ class Enumeration:
 @pytest.mark.parametrize("margins", [(0, 0, 0), (1, -1, 2), (2, 3, 0)])
 @pytest.mark.parametrize("cutoff", [1, 2])
 @pytest.mark.parametrize("method", ["textbook", "two_sided", "one_sided", "one_sided_rounds"])
-def test_decide_on_every_outcome_of_the_noise_gives_the_law_of_the_closed_form(
+def test_decide_has_the_closed_form_law_on_every_noise_outcome(
     method: str, cutoff: int, margins: tuple[int, ...]
 ) -> None:
     calibration = tiny(method, cutoff)
@@ -105,14 +105,14 @@ def test_decide_on_every_outcome_of_the_noise_gives_the_law_of_the_closed_form(
 
 @pytest.mark.parametrize("cut_at", [1, 2])
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
-def test_where_a_batch_is_cut_changes_no_decision(method: str, cut_at: int) -> None:
+def test_batch_boundaries_change_no_decision(method: str, cut_at: int) -> None:
     calibration = tiny(method, 2)
     enumeration = Enumeration(calibration, (calibration.shift, calibration.shift + 1, calibration.shift))
     assert np.array_equal(enumeration.decided(), enumeration.decided(cut_at=cut_at))
 
 
 @pytest.mark.parametrize("method", ["two_sided_shifted", "one_sided"])
-def test_every_threshold_noise_meets_every_query_noise_by_the_same_rule(method: str) -> None:
+def test_decide_uses_one_rule_for_all_threshold_and_query_noise(method: str) -> None:
     calibration = calibrations(1)[method]
     threshold, query = law_of(threshold_sampler(calibration)), law_of(query_sampler(calibration))
     rho, nu = np.meshgrid(

@@ -53,14 +53,14 @@ def worst_excess(calibration: SparseVectorCalibration, queries: int, price: Frac
         ("textbook", 1, 1.0, False),
     ],
 )
-def test_each_further_top_is_paid_for(
+def test_extended_sparse_vector_loses_at_most_its_charges(
     method: str, cutoff: int, epsilon: float, monotone: bool, numbers: Numbers
 ) -> None:
     calibration = calibrations(cutoff, epsilon=epsilon, monotone=monotone, numbers=numbers)[method]
     assert worst_excess(calibration, 3, losses(calibration).extension_loss) <= 2 * cut_tail(calibration, 4)
 
 
-def test_a_further_number_about_monotone_queries_costs_more_than_those_that_were_planned() -> None:
+def test_extension_of_monotone_numbers_costs_more_than_planned_ones() -> None:
     calibration = calibrations(1, epsilon=2.0, monotone=True, numbers="fresh")["one_sided"]
     assert losses(calibration).loss_per_answer < losses(calibration).extension_loss
     assert worst_excess(calibration, 3, losses(calibration).loss_per_answer) > 1e-6

@@ -62,14 +62,15 @@ def distance_to_ideal(law: Law, variance: Fraction) -> Decimal:
 
 
 @pytest.mark.parametrize("variance", SINGLE)
-def test_the_probabilities_sum_to_one_are_symmetric_and_are_next_to_the_ideal_law(variance: Fraction) -> None:
+def test_gaussian_law_is_symmetric_and_near_the_ideal_law(variance: Fraction) -> None:
+    """Its probabilities sum to one."""
     law = law_of(gaussian(variance))
     assert sum(law.weights) == 1 << law.bits
     assert law.weights == law.weights[::-1]
     assert distance_to_ideal(law, variance) <= Decimal(2) ** -65
 
 
-def test_two_draws_are_together_next_to_one_wide_one() -> None:
+def test_sum_of_two_draws_is_near_one_wide_draw() -> None:
     law = law_of(gaussian(JUST_ADDED))
     assert len(gaussian(JUST_ADDED).levels) == 2
     assert sum(law.weights) == 1 << law.bits
@@ -82,7 +83,7 @@ def test_two_draws_are_together_next_to_one_wide_one() -> None:
     )
 )
 @settings(deadline=None, max_examples=150)
-def test_whatever_the_variance_draws_add_up_to_it_and_their_tails_to_less_than_a_draw_may_cost(
+def test_levels_add_up_to_any_variance_with_a_bounded_tail(
     variance: Fraction,
 ) -> None:
     levels = Gaussian(variance).levels
@@ -99,7 +100,7 @@ def test_whatever_the_variance_draws_add_up_to_it_and_their_tails_to_less_than_a
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 3), Fraction(900), Fraction(LARGEST_TABLE_VARIANCE)])
-def test_the_tail_left_out_is_below_what_is_said(variance: Fraction) -> None:
+def test_gaussian_tail_beyond_the_table_is_below_its_bound(variance: Fraction) -> None:
     first = len(cumulative_probabilities(variance)) + 1
     with localcontext(prec=60):
         exponent = Decimal(variance.denominator) / Decimal(2 * variance.numerator)
@@ -110,7 +111,7 @@ def test_the_tail_left_out_is_below_what_is_said(variance: Fraction) -> None:
         assert 2 * weight / (1 - ratio) / total <= Decimal(2) ** -66
 
 
-def test_noise_that_does_not_fit_is_refused_with_what_to_change() -> None:
+def test_gaussian_noise_that_does_not_fit_is_refused_with_remedy() -> None:
     with pytest.raises(NoiseScaleError, match="raise epsilon or delta"):
         Gaussian(Fraction(LARGEST_VARIANCE + 1))
     with pytest.raises(ValueError, match="variance must be above 0"):
@@ -148,7 +149,7 @@ def supply(rows: list[list[int]]) -> tuple[Words, LowWords]:
 
 
 @pytest.mark.parametrize("variance", [*SINGLE, *WIDE])
-def test_a_draw_is_that_of_128_bit_words(variance: Fraction) -> None:
+def test_gaussian_draw_compares_128_bit_words(variance: Fraction) -> None:
     @given(data=st.data())
     @settings(deadline=None, max_examples=25, database=None)
     def check(data: st.DataObject) -> None:
@@ -158,7 +159,7 @@ def test_a_draw_is_that_of_128_bit_words(variance: Fraction) -> None:
     check()
 
 
-def test_entries_that_share_a_high_word_are_told_apart_by_the_low_one() -> None:
+def test_entries_that_share_a_high_word_are_chosen_by_the_low_word() -> None:
     variance = Fraction(LARGEST_TABLE_VARIANCE)
     sums = cumulative_probabilities(variance)
     twice = next(place for place in range(len(sums) - 1) if sums[place] >> 64 == sums[place + 1] >> 64)
@@ -166,7 +167,7 @@ def test_entries_that_share_a_high_word_are_told_apart_by_the_low_one() -> None:
     assert gaussian(variance).draw(*supply(rows)).tolist() == [twice, twice + 1, twice + 1, twice + 2]
 
 
-def test_low_words_are_asked_for_only_on_a_tie() -> None:
+def test_gaussian_draw_needs_low_words_only_on_a_tie() -> None:
     entry = cumulative_probabilities(Fraction(900))[7]
 
     def refuse(_: int) -> Words:
@@ -177,12 +178,12 @@ def test_low_words_are_asked_for_only_on_a_tie() -> None:
     assert law.draw(np.array([[(entry >> 64) - 1]], dtype=np.uint64), refuse).tolist() == [7]
 
 
-def test_equal_laws_are_one_object() -> None:
+def test_gaussian_laws_of_equal_variances_are_one_object() -> None:
     assert gaussian(Fraction(1, 3)) is gaussian(Fraction(2, 6))
 
 
 @pytest.mark.parametrize("deviation", [0.6, 5.5])
-def test_opendp_draws_its_noise_by_the_same_law(deviation: float) -> None:
+def test_opendp_draws_noise_of_the_same_law(deviation: float) -> None:
     dp.enable_features("contrib")
     law = law_of(gaussian(Fraction(deviation) ** 2))
     space = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)

@@ -40,7 +40,7 @@ def keeps(laws: Sequence[Sampler], moves: Sequence[int], epsilon: float, delta: 
 
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-6), (1.0, 1e-2), (0.25, 1e-3)])
-def test_a_released_cell_uses_up_its_delta_and_no_more(kind: str, epsilon: float, delta: float) -> None:
+def test_released_cell_uses_up_exactly_its_delta(kind: str, epsilon: float, delta: float) -> None:
     found = gaussian_plan({"kind": kind, "attributes": ["a"]}, epsilon, delta, universe=100)
     assert isinstance(found, ReleaseCalibration)
     law = release_law(found)
@@ -50,7 +50,7 @@ def test_a_released_cell_uses_up_its_delta_and_no_more(kind: str, epsilon: float
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-2), (2.0, 1e-4)])
-def test_a_replaced_row_moves_two_cells_and_uses_up_delta_and_no_more(epsilon: float, delta: float) -> None:
+def test_replaced_row_moves_two_cells_and_uses_up_delta(epsilon: float, delta: float) -> None:
     facts = {"universe": 100, "neighbors": "replace", "rows": 50}
     found = gaussian_plan({"kind": "histogram", "attributes": ["a"]}, epsilon, delta, **facts)
     assert isinstance(found, ReleaseCalibration)
@@ -67,7 +67,7 @@ def test_a_replaced_row_moves_two_cells_and_uses_up_delta_and_no_more(epsilon: f
         (3, [1, 1, -1]),  # a vector of trusted values
     ],
 )
-def test_one_answer_uses_up_its_part_and_no_more_whatever_is_asked(width: int, moves: list[int]) -> None:
+def test_one_answer_uses_up_exactly_its_part_for_any_question(width: int, moves: list[int]) -> None:
     epsilon, delta = 1.0, 0.002
     mechanism = {"kind": "laplace", "answers": 1, "dimensions": 3}
     found = gaussian_plan(mechanism, epsilon, delta)
@@ -76,7 +76,7 @@ def test_one_answer_uses_up_its_part_and_no_more_whatever_is_asked(width: int, m
     assert keeps([law] * len(moves), moves, epsilon, delta, 0.2)
 
 
-def test_answers_together_use_up_delta_and_no_more() -> None:
+def test_answers_together_use_up_exactly_delta() -> None:
     epsilon, delta = 1.0, 0.02
     found = gaussian_plan({"kind": "laplace", "answers": 3}, epsilon, delta)
     assert isinstance(found, AnswersCalibration)
@@ -85,7 +85,7 @@ def test_answers_together_use_up_delta_and_no_more() -> None:
     assert delta_of([answer_law(found, 1, 1)] * 3, [2, 1, 1], epsilon) > delta
 
 
-def test_an_opening_and_a_marginal_of_a_top_use_up_what_comparisons_leave() -> None:
+def test_opening_and_marginal_use_up_the_rest_of_the_comparisons() -> None:
     asked = parse_spec(
         "pmw", attributes=["a", "b"], warm_start=1, updates=1, epsilon=3.0, delta=0.05, expected_queries=50
     )

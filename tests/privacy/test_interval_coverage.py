@@ -148,7 +148,7 @@ def test_exact_intervals_contain_the_truth_in_95_of_100_cases(name: str) -> None
     assert np.mean(seen) == pytest.approx(0.95, abs=0.005 + 4.0 * standard_error(covered()[name]))
 
 
-def test_all_exact_intervals_together_contain_the_truth_in_95_of_100_cases() -> None:
+def test_all_exact_intervals_together_cover_95_of_100_cases() -> None:
     seen = [hit for name in EXACT for hit in flatten(covered()[name])]
     assert np.mean(seen) == pytest.approx(0.95, abs=0.01)
 

@@ -101,7 +101,7 @@ def test_check_finds_a_rule_for_added_people_if_they_are_replaced() -> None:
     assert worst(plan, rule_of(added)) > Fraction(DELTA)
 
 
-def test_check_finds_a_text_that_is_released_one_person_too_early() -> None:
+def test_check_finds_a_text_released_one_person_too_early() -> None:
     plan = planned()
     rule = rule_of(plan)
     assert worst(plan, np.concatenate([rule[:1], rule[2:]]), texts=1) > Fraction(DELTA)
@@ -122,7 +122,7 @@ def test_rule_is_the_largest_that_is_private() -> None:
 
 
 @pytest.mark.parametrize("level", [0.5, 0.95])
-def test_a_text_with_the_stated_people_is_released_that_often(level: float) -> None:
+def test_text_with_the_stated_people_is_released_as_often_as_stated(level: float) -> None:
     plan = planned(2, epsilon=0.7, delta=1e-6)
     rule, people = rule_of(plan), rows_released_with(plan, level)
     assert chance(rule, people) >= level > chance(rule, people - 1)

@@ -92,7 +92,7 @@ def test_threshold_noise_follows_the_exact_law_over_streams() -> None:
     assert follows(threshold_draws([one.subkey for one in streams], [0] * 5000, law), law_of(law))
 
 
-def test_the_check_notices_another_law() -> None:
+def test_check_notices_another_law() -> None:
     draws = USUAL.draws(sampler("one_sided", Fraction(1)))
     assert not follows(draws, law_of(sampler("one_sided", Fraction(21, 20))))
 
@@ -118,7 +118,7 @@ def test_pairs_of_draws_follow_the_product_law_under(noise: str, difference: str
     assert fits(counts[order].tolist(), expected[order].tolist())
 
 
-def test_the_same_payload_at_successive_offsets_has_independent_noise() -> None:
+def test_payload_at_successive_offsets_has_independent_noise() -> None:
     words = replace(USUAL, same_payload=True).words(4)
     for distance in (1, 2, 7, 256):
         assert unrelated(words[:-distance], words[distance:])
@@ -130,7 +130,8 @@ def test_other_payloads_at_one_offset_have_independent_noise() -> None:
     assert unrelated(words[:-1], words[1:])
 
 
-def test_words_of_one_event_are_independent_of_each_other_and_of_its_low_words() -> None:
+def test_words_of_one_event_are_independent() -> None:
+    """They are also independent of its low words."""
     payloads = [str(i).encode() for i in range(5000)]
     words, low = event_words([USUAL.subkey] * 5000, USUAL.topic, 0, range(5000), payloads, 4)
     lows = np.array([low(row) for row in range(5000)])
@@ -139,7 +140,7 @@ def test_words_of_one_event_are_independent_of_each_other_and_of_its_low_words()
     assert unrelated(words, lows)
 
 
-def test_moving_bytes_between_neighbouring_fields_gives_other_noise() -> None:
+def test_bytes_moved_between_fields_give_other_noise() -> None:
     def of(topic: str, partition: int, offset: int, payload: bytes) -> bytes:
         return event_words([USUAL.subkey], topic, partition, [offset], [payload], 4)[0].tobytes()
 
@@ -153,7 +154,7 @@ def test_moving_bytes_between_neighbouring_fields_gives_other_noise() -> None:
 
 
 @pytest.mark.parametrize("noise", ["one_sided", "two_sided"])
-def test_the_same_events_give_the_same_bytes_however_they_are_batched(noise: str) -> None:
+def test_events_give_the_same_bytes_in_any_batches(noise: str) -> None:
     law = sampler("one_sided" if noise == "one_sided" else "two_sided", Fraction(1, 2))
     whole = USUAL.words(law.words, 200)
     again = [

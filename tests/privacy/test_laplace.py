@@ -22,7 +22,7 @@ FALSE_ALARM = 1e-9
 
 
 @pytest.mark.parametrize(("epsilon", "sensitivity"), [(0.5, 1), (1.0, 3), (3.0, 2)])
-def test_no_move_within_the_sensitivity_costs_more_than_epsilon(epsilon: float, sensitivity: int) -> None:
+def test_move_within_the_sensitivity_costs_at_most_epsilon(epsilon: float, sensitivity: int) -> None:
     law = law_of(sampler("two_sided", Fraction(epsilon) / sensitivity))
     allowed = Fraction((1.0 + math.exp(epsilon)) * DELTA_PER_DRAW)
     for moved in range(-sensitivity, sensitivity + 1):
@@ -32,9 +32,7 @@ def test_no_move_within_the_sensitivity_costs_more_than_epsilon(epsilon: float, 
 
 
 @pytest.mark.parametrize(("values", "moves"), [(3, (1, 1, 1)), (3, (-1, 1, -1)), (2, (1, 1)), (4, (0, 1, 0, -1))])
-def test_a_vector_costs_epsilon_if_its_noise_fits_all_its_moves_together(
-    values: int, moves: tuple[int, ...]
-) -> None:
+def test_vector_costs_epsilon_if_its_noise_fits_all_its_moves(values: int, moves: tuple[int, ...]) -> None:
     """All trusted values move, but only one or two groups, so the rate is ε divided by the sum of the moves."""
     assert len(moves) == values
     total = sum(abs(move) for move in moves)
@@ -44,7 +42,7 @@ def test_a_vector_costs_epsilon_if_its_noise_fits_all_its_moves_together(
     assert math.log(worst) == pytest.approx(1.0, abs=1e-12)
 
 
-def test_published_answers_follow_the_exact_law_around_the_value() -> None:
+def test_published_answers_follow_the_exact_law() -> None:
     draws = 4000
     driver = installation(
         stream("numbers", kind="laplace", mechanism={"answers": draws}, epsilon=1000.0),
@@ -72,7 +70,7 @@ def uniform_words(rows: int, count: int) -> npt.NDArray[np.uint64]:
 
 
 @pytest.mark.parametrize("scale", [1, 3, 10])
-def test_the_noise_is_that_of_another_implementation(scale: int) -> None:
+def test_laplace_noise_is_that_of_another_implementation(scale: int) -> None:
     dp.enable_features("contrib")
     draws = 40000
     law = sampler("two_sided", Fraction(1, scale))

@@ -129,7 +129,7 @@ def seen(driver: Driver) -> bytes:
     return b"\n".join(visible(driver, record) for record in everything(driver))
 
 
-def test_the_session_has_every_kind_of_record(session: Session) -> None:
+def test_session_has_every_kind_of_record(session: Session) -> None:
     driver, _ = session
     topics = driver.topics
     for topic in (
@@ -173,7 +173,7 @@ def test_dead_letters_are_the_original_bytes(session: Session) -> None:
     assert {record.value for record in letters} <= originals
 
 
-def test_no_draw_of_noise_appears_anywhere(session: Session) -> None:
+def test_draws_of_noise_appear_nowhere(session: Session) -> None:
     driver, _ = session
     text = b"\n".join([seen(driver), *(record.value or b"" for record in driver.records(driver.topics.rejected))])
     numbers: list[int] = []
@@ -200,7 +200,7 @@ def secrets_of(driver: Driver) -> Iterator[bytes]:
         yield from (key, key.hex().encode(), key.hex().upper().encode(), base64.b64encode(key), repr(key).encode())
 
 
-def test_no_key_appears_anywhere(session: Session) -> None:
+def test_keys_appear_nowhere(session: Session) -> None:
     driver, logs = session
     text = b"\n".join([seen(driver), *(record.value or b"" for record in everything(driver)), repr(logs).encode()])
     assert KEY.key_id.encode() in text
@@ -210,7 +210,7 @@ def test_no_key_appears_anywhere(session: Session) -> None:
         assert not any(secret in shown.encode() for secret in secrets_of(driver))
 
 
-def test_logs_hold_nothing_private(
+def test_logs_contain_nothing_private(
     session: Session, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     _, logs = session
@@ -243,7 +243,7 @@ def refusal_of(driver: Driver, table: pl.DataFrame) -> str:
     return ""
 
 
-def test_exceptions_of_the_contract_quote_no_value() -> None:
+def test_contract_errors_quote_no_value() -> None:
     for wrong in ({"value": str(PRIVATE)}, {"value": PRIVATE, "where": "x"}, {"value": 1e300 * PRIVATE}):
         with pytest.raises(ValidationError) as caught:
             Query.model_validate({"id": "1", "stream": "s", **wrong})
@@ -262,7 +262,7 @@ def test_exceptions_of_the_contract_quote_no_value() -> None:
         {"wage": [PRIVATE, 1.0], "town": [f"town {DIGITS}", "here"]},
     ],
 )
-def test_a_table_that_does_not_fit_its_schema_shows_no_cell(cells: dict[str, list[Any]]) -> None:
+def test_misfitting_table_shows_no_cell(cells: dict[str, list[Any]]) -> None:
     driver = Driver(KEY)
     refusal = refusal_of(driver, pl.DataFrame(cells, strict=False))
     assert DIGITS not in refusal

@@ -55,7 +55,7 @@ def worst_over_relations(
 
 @pytest.mark.parametrize(("cutoff", "epsilon", "monotone", "steps", "queries", "margins"), CASES)
 @pytest.mark.parametrize("method", PURE)
-def test_no_asker_learns_more_than_the_transcript_is_charged_and_the_charge_never_exceeds_epsilon(
+def test_asker_learns_at_most_the_charge_of_the_transcript(
     method: str,
     cutoff: int,
     epsilon: float,
@@ -64,6 +64,7 @@ def test_no_asker_learns_more_than_the_transcript_is_charged_and_the_charge_neve
     queries: int,
     margins: Callable[[SparseVectorCalibration], tuple[int, ...]],
 ) -> None:
+    """The charge never exceeds ε."""
     calibration = calibrations(cutoff, epsilon=epsilon, monotone=monotone, steps=steps)[method]
     assert is_pure(calibration)
 
@@ -88,7 +89,7 @@ def test_no_asker_learns_more_than_the_transcript_is_charged_and_the_charge_neve
         (3, 2.0, 0.2, True, 5),
     ],
 )
-def test_rounds_keep_to_their_epsilon_and_delta_by_optimal_composition(
+def test_rounds_keep_epsilon_and_delta_by_optimal_composition(
     cutoff: int, epsilon: float, delta: float, monotone: bool, queries: int
 ) -> None:
     calibration = calibrations(cutoff, epsilon=epsilon, delta=delta, monotone=monotone)["one_sided_rounds"]
@@ -101,7 +102,7 @@ def test_rounds_keep_to_their_epsilon_and_delta_by_optimal_composition(
 
 @pytest.mark.parametrize("monotone", [False, True])
 @pytest.mark.parametrize("method", PURE)
-def test_with_one_top_the_loss_comes_near_epsilon(method: str, monotone: bool) -> None:
+def test_loss_with_one_top_comes_near_epsilon(method: str, monotone: bool) -> None:
     calibration = calibrations(1, monotone=monotone)[method]
     law = outcomes(Machine.shipped(calibration), spread(calibration), 4)
     worst = max(worst_loss(law, moves) for moves in moves_of(calibration, law.margins))
@@ -122,7 +123,7 @@ def test_one_sided_noise_uses_up_epsilon_exactly(cutoff: int, monotone: bool) ->
     )
 
 
-def test_each_query_may_add_its_share_of_the_cut_tail_to_delta_and_no_more() -> None:
+def test_each_query_adds_at_most_its_part_of_the_cut_tail_to_delta() -> None:
     calibration = calibrations(1)["one_sided"]
     end = lowest(Machine.shipped(calibration))
     added = [

@@ -57,7 +57,7 @@ def charged(calibration: SparseVectorCalibration, transcript: Transcript) -> Fra
     ],
 )
 @pytest.mark.parametrize("method", PURE)
-def test_no_asker_learns_more_from_outcomes_and_numbers_than_the_transcript_is_charged(
+def test_asker_learns_at_most_the_charge_from_numbers_too(
     method: str, cutoff: int, epsilon: float, monotone: bool, steps: int, queries: int, numbers: Numbers
 ) -> None:
     calibration = calibrations(cutoff, epsilon=epsilon, monotone=monotone, steps=steps, numbers=numbers)[method]
@@ -70,7 +70,7 @@ def test_no_asker_learns_more_from_outcomes_and_numbers_than_the_transcript_is_c
 
 @BOTH
 @pytest.mark.parametrize("monotone", [False, True])
-def test_rounds_keep_to_their_epsilon_and_delta_with_numbers_too(numbers: Numbers, monotone: bool) -> None:
+def test_rounds_keep_epsilon_and_delta_with_numbers_too(numbers: Numbers, monotone: bool) -> None:
     epsilon, delta = 2.0, 0.1
     found = calibrations(2, epsilon=epsilon, delta=delta, monotone=monotone, numbers=numbers)
     calibration = found["one_sided_rounds"]
@@ -97,7 +97,8 @@ def test_one_sided_noise_with_numbers_uses_up_epsilon_exactly(
 
 
 @pytest.mark.parametrize("cutoff", [1, 2])
-def test_monotone_queries_with_fresh_numbers_have_parts_that_are_never_lost_together(cutoff: int) -> None:
+def test_fresh_numbers_and_monotone_queries_are_not_lost_together(cutoff: int) -> None:
+    """Together the parts exceed ε, but no transcript loses both."""
     calibration = calibrations(cutoff, epsilon=2.0, monotone=True, numbers="fresh")["one_sided"]
     parts = calibration.epsilon_threshold + calibration.epsilon_query + calibration.epsilon_answer
     assert parts > 2.5
@@ -106,7 +107,7 @@ def test_monotone_queries_with_fresh_numbers_have_parts_that_are_never_lost_toge
     assert worst_loss(law, moves).loss > 2.5, "the promise of monotone queries is needed"
 
 
-def test_a_gap_costs_nothing_beside_the_top_that_it_comes_with() -> None:
+def test_gap_costs_nothing_beside_its_top() -> None:
     calibration = calibrations(2, epsilon=2.0, numbers="gap")["one_sided"]
     bare = replace(shipped(calibration), released=())
     assert worst(calibration, shipped(calibration), 3) == pytest.approx(worst(calibration, bare, 3), abs=1e-9)
@@ -122,7 +123,7 @@ def test_outcomes_with_numbers_are_counted_once(numbers: Numbers) -> None:
 
 
 @pytest.mark.parametrize("method", PURE)
-def test_the_query_noise_used_again_as_the_answer_loses_more_than_epsilon(method: str) -> None:
+def test_check_finds_query_noise_reused_as_the_number(method: str) -> None:
     calibration = calibrations(1, numbers="fresh")[method]
     released = tuple(range(calibration.shift - 2, calibration.shift + 5))
     reused = replace(shipped(calibration), numbers="compared", released=released)
@@ -133,14 +134,16 @@ def test_the_query_noise_used_again_as_the_answer_loses_more_than_epsilon(method
     assert worst_delta(law, moves, lambda _: Fraction(1)) > 1e-6
 
 
-def test_one_sided_noise_on_a_fresh_number_rules_neighbours_out() -> None:
+def test_check_finds_one_sided_noise_on_fresh_numbers() -> None:
+    """It rules neighbors out."""
     calibration = calibrations(1, numbers="fresh")["one_sided"]
     rate = Fraction(calibration.epsilon_answer)
     one_sided = replace(shipped(calibration), answer=law_of(sampler("one_sided", rate)))
     assert worst(calibration, one_sided, 2) == math.inf
 
 
-def test_fresh_numbers_on_top_of_a_whole_epsilon_for_the_decisions_lose_their_own_share_more() -> None:
+def test_check_finds_fresh_numbers_without_their_charge() -> None:
+    """They lose their part in addition to ε."""
     calibration = calibrations(1)["one_sided"]
     unpaid = replace(
         Machine.shipped(calibration),
@@ -151,7 +154,7 @@ def test_fresh_numbers_on_top_of_a_whole_epsilon_for_the_decisions_lose_their_ow
     assert worst(calibration, unpaid, 2) == pytest.approx(1.0 + 1.0 / 3.0, abs=1e-9)
 
 
-def test_a_gap_from_noise_without_the_cutoff_in_its_scale_loses_more_than_epsilon() -> None:
+def test_check_finds_a_gap_without_the_cutoff_in_its_scale() -> None:
     calibration = calibrations(2, epsilon=2.0, numbers="gap")["one_sided"]
     rate = Fraction(calibration.epsilon_query) / 2
     narrow = replace(shipped(calibration), query=law_of(sampler("one_sided", rate)))

@@ -131,7 +131,7 @@ def opened(mechanism: dict[str, Any], neighbors: str = "add-remove", **spec: Any
     return driver, driver.grant("visits", "s").calibration
 
 
-def test_one_person_moves_everything_by_the_declared_contribution_and_people_by_one() -> None:
+def test_person_moves_counts_by_the_contribution_and_people_by_one() -> None:
     found = {name: max(sum(map(abs, moved)) for moved in seen) for name, seen in moves().items()}
     assert found == {
         "rows": 2,
@@ -151,7 +151,7 @@ def test_one_person_moves_everything_by_the_declared_contribution_and_people_by_
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_laplace_answers_lose_their_epsilon_and_no_more(neighbors: str) -> None:
+def test_laplace_answers_lose_exactly_their_epsilon(neighbors: str) -> None:
     driver, calibration = opened({"kind": "laplace", "answers": 4}, neighbors, epsilon=4.0)
     assert isinstance(calibration, AnswersCalibration)
     seen = moves() if neighbors == "add-remove" else {name: replaced(name) for name in moves()}
@@ -170,7 +170,8 @@ def test_laplace_answers_lose_their_epsilon_and_no_more(neighbors: str) -> None:
         assert lost == pytest.approx(1.0, rel=1e-6)
 
 
-def test_gaussian_noise_has_the_deviation_of_the_largest_norm_and_counts_every_group_moved() -> None:
+def test_gaussian_noise_fits_the_largest_norm() -> None:
+    """Its loss counts every group that moves."""
     _, calibration = opened({"kind": "laplace", "answers": 200}, delta=1e-6)
     assert (calibration.method, calibration.moved) == ("gaussian", 2)
     norm = max(sum(step * step for step in moved) for moved in moves()["groups"])
@@ -190,14 +191,15 @@ def test_gaussian_noise_has_the_deviation_of_the_largest_norm_and_counts_every_g
     ],
 )
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_releases_lose_their_epsilon_and_no_more(mechanism: dict[str, Any], name: str, neighbors: str) -> None:
+def test_releases_lose_exactly_their_epsilon(mechanism: dict[str, Any], name: str, neighbors: str) -> None:
     _, calibration = opened(mechanism, neighbors)
     assert isinstance(calibration, ReleaseCalibration)
     seen = moves()[name] if neighbors == "add-remove" else replaced(name)
     assert worst(release_law(calibration), seen) == pytest.approx(1.0, rel=1e-6)
 
 
-def test_a_gaussian_release_fits_all_rows_of_a_person_in_one_cell_and_in_many() -> None:
+def test_gaussian_release_fits_all_divisions_of_a_persons_rows() -> None:
+    """They may be in one cell or in many."""
     for neighbors, cells in (("add-remove", 1), ("replace", 2)):
         calibration = ReleaseCalibration(
             method="gaussian",
@@ -279,7 +281,7 @@ def test_hypotheses_fit_whole_people_in_every_part(kind: str, neighbors: str) ->
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_an_estimate_divides_each_part_among_a_persons_rows(neighbors: str) -> None:
+def test_estimate_divides_each_part_among_a_persons_rows(neighbors: str) -> None:
     driver, calibration = opened({"kind": "pmw", "attributes": ["x"], "updates": 3}, neighbors)
     assert isinstance(calibration, EstimateCalibration)
     assert calibration.contribution == CONTRIBUTION

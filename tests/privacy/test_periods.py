@@ -109,7 +109,8 @@ def shuffled(size: int) -> list[Person]:
     return chosen
 
 
-def test_what_a_person_does_in_one_period_moves_its_account_alone_and_no_further_than_promised() -> None:
+def test_events_of_one_period_move_its_account_within_the_bounds() -> None:
+    """They move no other account."""
     found = moved(world(), [*lives(MOMENTS, 3), *shuffled(5)[:10]])
     assert found.same_questions
     assert found.elsewhere == set()
@@ -120,7 +121,7 @@ def test_what_a_person_does_in_one_period_moves_its_account_alone_and_no_further
     assert {name: found.period[name] for name in RUNNING} == dict.fromkeys(RUNNING, TOTAL)
 
 
-def test_somebody_elses_period_in_place_of_ones_own_moves_twice_as_much() -> None:
+def test_replaced_period_of_a_person_moves_twice_as_much() -> None:
     found = moved(world("replace"), lives(MOMENTS[::2], 2))
     assert found.same_questions
     assert found.elsewhere == set()
@@ -130,7 +131,7 @@ def test_somebody_elses_period_in_place_of_ones_own_moves_twice_as_much() -> Non
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-def test_each_periods_plan_rests_on_what_is_moved_there(neighbors: str) -> None:
+def test_plan_of_each_period_fits_the_moves_in_it(neighbors: str) -> None:
     """The ledger's plans for the streams of periods have the noise that the figures above need."""
     where = world(neighbors)
     told = where.told
@@ -152,7 +153,7 @@ def test_each_periods_plan_rests_on_what_is_moved_there(neighbors: str) -> None:
         assert len({one.incarnation for one in streams}) == PERIODS + 1
 
 
-def test_which_windows_are_asked_of_which_account_hangs_on_their_time_alone() -> None:
+def test_account_of_a_window_depends_on_its_time_alone() -> None:
     nobody = world().asked({}, END)
     assert world().asked(OTHERS, END).keys() == nobody.keys()
     for name, form in FORMS.items():
@@ -167,7 +168,7 @@ def test_which_windows_are_asked_of_which_account_hangs_on_their_time_alone() ->
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
-def test_broken_ways_to_keep_periods_apart_are_found_broken(variant: Variant) -> None:
+def test_broken_separations_of_periods_are_found(variant: Variant) -> None:
     found = MovedInPeriod()
     with broken(variant):
         for life in shuffled(5):

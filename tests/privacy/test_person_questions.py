@@ -133,7 +133,7 @@ PEOPLE = [
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize(("question", "numbers", "widths", "values"), PEOPLE, ids=["groups", "repeaters", "sums"])
-def test_numbers_of_people_lose_their_epsilon_and_no_more(
+def test_numbers_of_people_lose_exactly_their_epsilon(
     question: dict[str, Any], numbers: Numbers, widths: dict[str, int], values: int, neighbors: str
 ) -> None:
     driver, plan = calibration(neighbors)

@@ -240,14 +240,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "replace"), CASES)
-def test_no_transcript_loses_more_than_it_is_charged(kind: Any, replace: bool) -> None:
+def test_transcript_loses_at_most_its_charge(kind: Any, replace: bool) -> None:
     Memory.shares.clear()
     shifts = FEWER if kind == "opening" else SHIFTS
     excess = max(excesses(calibration(kind, replace=replace), replace=replace, shifts=shifts))
     assert -1.5 < excess <= 1e-6
 
 
-def test_nor_does_one_of_a_stream_that_was_extended() -> None:
+def test_transcript_of_an_extended_stream_loses_at_most_its_charge() -> None:
     Memory.shares.clear()
     excess = max(excesses(calibration("numbers"), replace=False, added=1, shifts=FEWER))
     assert -1.5 < excess <= 1e-6
@@ -256,7 +256,7 @@ def test_nor_does_one_of_a_stream_that_was_extended() -> None:
 @pytest.mark.parametrize(
     ("kind", "replace", "added"), [("opening", False, 0), ("opening", True, 0), ("numbers", False, 1)]
 )
-def test_nor_does_any_of_three_measurements_with_more_cells(kind: Any, replace: bool, added: int) -> None:
+def test_transcript_of_three_measurements_loses_at_most_its_charge(kind: Any, replace: bool, added: int) -> None:
     Memory.shares.clear()
     excess = max(excesses(calibration(kind, replace=replace), replace=replace, added=added))
     assert -1.5 < excess <= 1e-6
@@ -270,7 +270,7 @@ def test_nor_does_any_of_three_measurements_with_more_cells(kind: Any, replace: 
         ("opening", True, "sensitivity of one where rows are replaced"),
     ],
 )
-def test_broken_variants_come_out_broken(kind: Any, replace: bool, wrong: str) -> None:
+def test_broken_variants_are_found(kind: Any, replace: bool, wrong: str) -> None:
     Memory.shares.clear()
     assert any(one > 0.01 for one in excesses(calibration(kind, replace=replace), replace=replace, wrong=wrong))
 
@@ -316,7 +316,7 @@ def excesses_of_gaussian_noise(
 
 
 @pytest.mark.parametrize(("kind", "replace"), CASES)
-def test_no_transcript_moves_gaussian_noise_by_more_than_is_counted(kind: Any, replace: bool) -> None:
+def test_transcript_moves_gaussian_noise_by_at_most_its_count(kind: Any, replace: bool) -> None:
     Memory.shares.clear()
     found = list(excesses_of_gaussian_noise(with_gaussian_noise(kind, replace=replace), replace=replace))
     assert max(excess for excess, _ in found) <= 1e-6
@@ -324,7 +324,7 @@ def test_no_transcript_moves_gaussian_noise_by_more_than_is_counted(kind: Any, r
 
 
 @pytest.mark.parametrize("kind", ["numbers", "opening"])
-def test_gaussian_noise_that_is_too_narrow_comes_out_broken(kind: Any) -> None:
+def test_too_narrow_gaussian_noise_is_found(kind: Any) -> None:
     Memory.shares.clear()
     found = excesses_of_gaussian_noise(
         with_gaussian_noise(kind, replace=True), replace=True, wider=Fraction(11, 10)
@@ -333,7 +333,7 @@ def test_gaussian_noise_that_is_too_narrow_comes_out_broken(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_one_person_moves_every_error_by_at_most_a_rows_steps(replace: bool) -> None:
+def test_person_moves_every_error_by_at_most_the_steps_of_a_row(replace: bool) -> None:
     for rows in combinations_with_replacement(range(CELLS), 2):
         for other in neighbours(rows, replace=replace):
             for one, told in product(QUESTIONS, (-300, 0, 777, 2048)):

@@ -64,7 +64,7 @@ def neighbours(*relations: Neighbors) -> Iterator[tuple[tuple[int, ...], tuple[i
 
 
 @pytest.mark.parametrize("where", WHERES)
-def test_one_person_moves_the_error_of_a_mean_by_a_rows_steps(where: str) -> None:
+def test_person_moves_the_error_of_a_mean_by_the_steps_of_a_row(where: str) -> None:
     question = mean_of(where)
     told = list(product((-3, 0, 2, 7), (-WEIGHT_STEPS, 0, 700, 3 * WEIGHT_STEPS)))
     for one, other in neighbours("add-remove", "replace"):
@@ -78,9 +78,8 @@ def test_one_person_moves_the_error_of_a_mean_by_a_rows_steps(where: str) -> Non
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("where", WHERES)
-def test_one_person_moves_a_sum_by_its_width_and_its_error_by_a_rows_steps(
-    where: str, neighbors: Neighbors
-) -> None:
+def test_person_moves_a_sum_by_its_width(where: str, neighbors: Neighbors) -> None:
+    """The person moves the sum's error by the steps of a row."""
     question = reader(neighbors).resolve_total("x", [Term(where=where)])
     moved = 0
     for one, other in neighbours(neighbors):
@@ -94,7 +93,7 @@ def test_one_person_moves_a_sum_by_its_width_and_its_error_by_a_rows_steps(
     assert max(moved, 1) == question.width
 
 
-def test_what_was_told_of_a_sum_with_noise_for_all_values_is_another_questions() -> None:
+def test_sum_with_noise_for_all_values_is_another_question() -> None:
     where = [Term(where="x BETWEEN 1 AND 2")]
     narrow, wide = reader().resolve_total("x", where), reader().resolve_total("x", where, narrow=False)
     assert (narrow.width, wide.width) == (2, SIZE - 1)
@@ -103,9 +102,10 @@ def test_what_was_told_of_a_sum_with_noise_for_all_values_is_another_questions()
 
 
 @pytest.mark.parametrize("where", WHERES)
-def test_a_mean_of_exact_numbers_is_the_mean_and_nothing_lies_outside_what_the_predicate_leaves(
+def test_mean_of_exact_numbers_is_the_mean_within_its_range(
     where: str,
 ) -> None:
+    """The range is that of the values that the predicate allows."""
     question = mean_of(where)
     chosen = {(x, g) for x, g in product(range(SIZE), range(2)) if WHERES[where](LEAST + x, "ab"[g])}
     values = [LEAST + x for x, _ in chosen]

@@ -107,7 +107,7 @@ def ask(driver: Driver, questions: Sequence[tuple[int, int]]) -> Sequence[Answer
 
 
 @pytest.mark.parametrize("warm_start", [0, 1])
-def test_answers_are_the_rule_applied_to_the_noise_derived_from_the_key(warm_start: int) -> None:
+def test_pmw_answers_are_recomputed_from_the_key(warm_start: int) -> None:
     driver = service(warm_start)
     told = Told(definition_of(driver, "pmw"))
     answered = []
@@ -123,6 +123,6 @@ def test_answers_are_the_rule_applied_to_the_noise_derived_from_the_key(warm_sta
     assert told.tops == answered.count("noisy")
 
 
-def test_summed_marginals_are_those_that_questions_are_read_off() -> None:
+def test_summed_marginals_are_those_from_which_questions_are_read() -> None:
     one = NoisyMarginal((0, 1), TABLE.astype(np.float64), 1.0)
     assert np.array_equal(sum_to_axes(one, (1,)).counts, TABLE.sum(axis=0))

@@ -203,7 +203,7 @@ CASES: list[Any] = [
 
 
 @pytest.mark.parametrize(("relation", "cutoff", "fresh", "noise"), CASES)
-def test_no_pattern_of_corrections_tells_more_than_it_is_charged(
+def test_pattern_of_corrections_reveals_at_most_its_charge(
     relation: str, cutoff: int, fresh: bool, noise: Literal["one_sided", "two_sided"]
 ) -> None:
     calibration = vector(2.0, cutoff, fresh=fresh, noise=noise)
@@ -221,7 +221,7 @@ def test_no_pattern_of_corrections_tells_more_than_it_is_charged(
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 2.0])
-def test_a_number_and_the_direction_taken_from_it_tell_no_more_than_the_numbers_share(epsilon: float) -> None:
+def test_number_and_its_direction_reveal_at_most_the_numbers_part(epsilon: float) -> None:
     calibration = vector(4 * epsilon, 1)
     slightly_less = Fraction(epsilon) * 99 / 100
     found = []
@@ -235,7 +235,7 @@ def test_a_number_and_the_direction_taken_from_it_tell_no_more_than_the_numbers_
     assert max(found) > Fraction(1, 10**4)
 
 
-def test_a_direction_taken_from_the_true_number_would_be_told_apart_for_certain() -> None:
+def test_direction_of_the_true_number_would_reveal_it_for_certain() -> None:
     table, other = (0, 0), (0, 1)
     pair = [Instance(vector(4.0, 1), one, 5, 1) for one in (table, other)]
     directions = [asked(()).count(one.table) > one.estimate(Path()) for one in pair]
@@ -266,7 +266,7 @@ def calibrated(rows_epsilon: float) -> HypothesisCalibration:
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0])
-def test_the_noisy_number_of_rows_loses_its_share_of_epsilon_and_is_charged_for_it(epsilon: float) -> None:
+def test_noisy_number_of_rows_loses_and_is_charged_its_part(epsilon: float) -> None:
     calibration = calibrated(epsilon).model_copy(update={"sensitivity_steps": WEIGHT_STEPS})
     assert losses(calibration).first_loss == Fraction(epsilon) + losses(calibration.sparse_vector).first_loss
     law = law_of(sampler("two_sided", rows_rate(calibration)))
@@ -301,9 +301,7 @@ def small(law: Law) -> range:
 
 @pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("table", [(0, 0, 1), (2, 2)])
-def test_the_shipped_run_on_every_outcome_of_the_noise_has_the_law_that_was_checked(
-    fresh: bool, table: Rows
-) -> None:
+def test_shipped_run_has_the_checked_law_on_every_noise_outcome(fresh: bool, table: Rows) -> None:
     # The noise is so small that all of its outcomes can be listed.
     calibration = replace_parts(vector(1.0, 2, fresh=fresh), threshold=40.0, query=240.0, answer=40.0)
     rows, threshold, queries = 3, 1, 3

@@ -110,7 +110,7 @@ def ask(driver: Driver, questions: Sequence[AtMost]) -> Sequence[Answer]:
 
 
 @pytest.mark.parametrize("method", ["one_sided", "one_sided_rounds", "textbook"])
-def test_answers_are_the_rule_applied_to_the_noise_derived_from_the_key(method: str) -> None:
+def test_weights_answers_are_recomputed_from_the_key(method: str) -> None:
     driver = service(method)
     told = Told(definition_of(driver, "pmw"))
     assert told.vector.method == method

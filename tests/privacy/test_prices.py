@@ -231,14 +231,14 @@ def excesses(made: EstimateCalibration, *, replace: bool) -> Iterator[tuple[floa
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_no_transcript_of_questions_of_any_price_loses_more_than_was_charged_for_it(replace: bool) -> None:
+def test_transcript_of_any_prices_loses_at_most_its_charge(replace: bool) -> None:
     found = list(excesses(plan(replace=replace), replace=replace))
     assert -1.5 < max(excess for excess, _ in found) <= 1e-6
     assert {"priced", "above", "below", "settled"} <= {kind for _, kinds in found for kind in kinds}
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_a_measurement_that_is_charged_too_little_is_found(replace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undercharged_measurement_is_found(replace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def fourfold(*given: Any, marginal: bool) -> SeparateMeasurement:
         own = separate_measurement(*given, marginal=marginal)
         return SeparateMeasurement(sampler("two_sided", 4 * law_rate(own.law)), own.reach)
@@ -247,7 +247,7 @@ def test_a_measurement_that_is_charged_too_little_is_found(replace: bool, monkey
     assert any(excess > 0.01 for excess, _ in excesses(plan(replace=replace), replace=replace))
 
 
-def test_a_grant_that_is_not_counted_down_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grant_that_is_not_reduced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     take = Estimator.add_measurement
 
     def free(self: Estimator, asked: Any, axes: Any, share: int | None = None) -> None:
@@ -263,7 +263,7 @@ def test_a_grant_that_is_not_counted_down_is_found(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("alpha", [1.0, 2.5, 8.0, 40.0])
-def test_an_answer_of_a_price_loses_no_more_than_the_price(alpha: float) -> None:
+def test_priced_answer_loses_at_most_its_price(alpha: float) -> None:
     driver = installation(
         stream("s", "t", "laplace", mechanism={"answers": 8}, epsilon=8.0),
         sources=[source("t", "table", neighbors="replace", path="-", epsilon=100.0, attributes={"x": 2})],
@@ -284,7 +284,7 @@ def test_an_answer_of_a_price_loses_no_more_than_the_price(alpha: float) -> None
 # The noise is a function of the key, of the charges so far, of the share and of the question
 
 
-def test_a_number_of_a_price_is_the_truth_and_the_noise_derived_from_the_key() -> None:
+def test_priced_number_is_recomputed_from_the_key() -> None:
     xs = [0] * 500 + [1] * 260 + [3] * 140 + [5] * 100
     mechanism = {"attributes": ["x"], "warm_start": 0, "updates": 4}
     driver = installation(
@@ -371,7 +371,7 @@ def failures() -> dict[str, tuple[int, int, float]]:
 
 
 @pytest.mark.parametrize("name", ["laplace", "pmw"])
-def test_errors_exceed_the_wanted_ones_in_no_more_streams_than_beta_allows(name: str) -> None:
+def test_errors_exceed_the_wanted_ones_in_few_enough_streams(name: str) -> None:
     broken, streams, largest = failures()[name]
     assert at_most(broken, streams, BETA)
     assert largest > 1.0 / 3.0

@@ -64,14 +64,14 @@ def loss(one: float, other: float) -> float:
 
 
 @pytest.mark.parametrize("m", [3, 6, 9])
-def test_releasing_the_compared_value_loses_half_an_epsilon_per_query(m: int) -> None:
+def test_releasing_the_compared_value_loses_half_epsilon_per_query(m: int) -> None:
     """LSL Algorithm 3."""
     noise = Noise(threshold=2, query=2)
     lost = loss(noise.probability([0] * m, [1], released=0), noise.probability([1] * m, [0], released=0))
     assert lost == pytest.approx((m - 1) / 2, rel=0.01)
 
 
-def test_query_noise_that_ignores_the_cutoff_loses_more_than_twice_epsilon() -> None:
+def test_query_noise_that_ignores_the_cutoff_loses_over_2_epsilon() -> None:
     """LSL Algorithm 4, cutoff 2."""
     noise = Noise(threshold=4, query=4 / 3)
     one, other = noise.probability([0, 0], [1, 1]), noise.probability([1, 1], [0, 0])
@@ -79,7 +79,7 @@ def test_query_noise_that_ignores_the_cutoff_loses_more_than_twice_epsilon() -> 
     assert loss(one, other) == pytest.approx(2.19, rel=0.01)
 
 
-def test_without_query_noise_the_loss_is_infinite() -> None:
+def test_loss_without_query_noise_is_infinite() -> None:
     """LSL Algorithm 5: ⊥ on 0 and ⊤ on 1 needs ρ in (0, 1]; ⊥ on 1 and ⊤ on 0 needs ρ > 1 and ρ <= 0."""
     weights = density(GRID, 2)
     one = trapezoid(weights * ((GRID > 0) & (GRID <= 1)), GRID)
@@ -88,7 +88,7 @@ def test_without_query_noise_the_loss_is_infinite() -> None:
     assert other == 0.0
 
 
-def test_without_a_cutoff_the_loss_grows() -> None:
+def test_loss_without_a_cutoff_grows() -> None:
     """LSL Algorithm 6."""
     noise = Noise(threshold=2, query=2)
     one, other = noise.probability([0] * 3, [0] * 3), noise.probability([1] * 3, [-1] * 3)
@@ -98,7 +98,7 @@ def test_without_a_cutoff_the_loss_grows() -> None:
     assert longer > 1.8 * loss(one, other)
 
 
-def test_a_new_threshold_for_each_query_loses_something_with_each() -> None:
+def test_new_threshold_for_each_query_loses_more_with_each() -> None:
     noise = Noise(threshold=2, query=4)
     each = loss(noise.probability([0], []), noise.probability([1], []))
     assert 6 * each == pytest.approx(1.07, rel=0.01)
@@ -106,7 +106,7 @@ def test_a_new_threshold_for_each_query_loses_something_with_each() -> None:
     assert loss(noise.probability([30], []), noise.probability([31], [])) == pytest.approx(0.25, rel=0.01)
 
 
-def test_above_threshold_with_the_textbook_constants_loses_epsilon_and_no_more() -> None:
+def test_textbook_above_threshold_loses_exactly_epsilon() -> None:
     noise = Noise(threshold=2, query=4)
     for high in (0, 10, 20, 30):
         lost = loss(noise.probability([high] * 12, [-30]), noise.probability([high + 1] * 12, [-31]))
@@ -115,7 +115,7 @@ def test_above_threshold_with_the_textbook_constants_loses_epsilon_and_no_more()
 
 
 @pytest.mark.parametrize("cutoff", [2, 3])
-def test_one_threshold_for_all_tops_loses_epsilon_and_no_more(cutoff: int) -> None:
+def test_one_threshold_for_all_tops_loses_exactly_epsilon(cutoff: int) -> None:
     """LSL Algorithm 7 without numbers, with ε divided equally."""
     noise = Noise(threshold=2, query=4 * cutoff)
     one = noise.probability([40] * 40, [-10] * cutoff)

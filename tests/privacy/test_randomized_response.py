@@ -39,20 +39,20 @@ def counted(law: ResponseLaw, own: int | None) -> list[int]:
 
 
 @given(epsilon=epsilons, categories=sizes)
-def test_the_loss_of_an_answer_is_at_most_its_epsilon_exactly(epsilon: Fraction, categories: int) -> None:
+def test_answer_loses_at_most_its_epsilon_exactly(epsilon: Fraction, categories: int) -> None:
     law = ResponseLaw(epsilon, categories)
     assert law.own_weight + (categories - 1) * law.other_weight == 1 << RESPONSE_BITS
     assert Fraction(law.own_weight, law.other_weight) <= exponential_below(epsilon)
 
 
 @given(epsilon=st.floats(min_value=1e-3, max_value=40.0).map(Fraction), categories=sizes)
-def test_the_loss_of_an_answer_is_its_epsilon_to_fifteen_digits(epsilon: Fraction, categories: int) -> None:
+def test_answer_loses_its_epsilon_to_fifteen_digits(epsilon: Fraction, categories: int) -> None:
     law = ResponseLaw(epsilon, categories)
     assert Fraction(law.own_weight, law.other_weight) >= exponential_below(epsilon) * (1 - Fraction(1, 10**15))
 
 
 @pytest.mark.parametrize(("epsilon", "categories"), [(math.log(3), 2), (0.1, 5), (4.0, 3), (1000.0, 4)])
-def test_every_category_is_answered_with_exactly_the_probability_stated(epsilon: float, categories: int) -> None:
+def test_every_category_has_exactly_the_stated_probability(epsilon: float, categories: int) -> None:
     law = response_law(Fraction(epsilon), categories)
     for own in range(categories):
         counts = counted(law, own)
@@ -61,9 +61,7 @@ def test_every_category_is_answered_with_exactly_the_probability_stated(epsilon:
 
 
 @pytest.mark.parametrize(("epsilon", "categories"), [(1e-6, 2), (1e-6, 4096), (0.1, 5), (4.0, 3), (1000.0, 4)])
-def test_a_category_that_is_not_listed_is_no_easier_to_tell_from_another_than_a_listed_one(
-    epsilon: float, categories: int
-) -> None:
+def test_unlisted_category_is_no_easier_to_distinguish(epsilon: float, categories: int) -> None:
     law = response_law(Fraction(epsilon), categories)
     counts = counted(law, None)
     assert sum(counts) == 1 << RESPONSE_BITS
@@ -74,19 +72,19 @@ def test_a_category_that_is_not_listed_is_no_easier_to_tell_from_another_than_a_
     assert worst <= exponential_below(Fraction(epsilon))
 
 
-def test_a_stream_answers_whoever_is_not_listed_with_every_category_alike() -> None:
+def test_stream_answers_unlisted_people_with_any_category_alike() -> None:
     driver = installation(SURVEY, sources=[source("people", "records", epsilon=2.0)])
     draws = 6000
     answers = driver.ask_many({"id": str(n), "stream": "survey", "category": "z" * n} for n in range(draws))
     assert fits([sum(answer.choice == category for answer in answers) for category in "abc"], [draws / 3] * 3)
 
 
-def test_a_fair_coin_before_a_fair_coin_is_the_notes_own_example() -> None:
+def test_law_for_two_fair_coins_is_the_notes_example() -> None:
     law = response_law(Fraction(math.log(3)), 2)
     assert law.probabilities == pytest.approx((0.75, 0.25), abs=1e-15)
 
 
-def test_the_form_of_the_notes_for_bits_is_this_one() -> None:
+def test_law_for_bits_is_that_of_the_notes() -> None:
     for q in (0.1, 0.5, 0.9):
         own, other = response_law(Fraction(math.log((1 + q) / (1 - q))), 2).probabilities
         assert (own, other) == pytest.approx((q + (1 - q) / 2, (1 - q) / 2), abs=1e-14)
@@ -101,7 +99,7 @@ def test_keyed_answers_follow_the_exact_law() -> None:
     assert fits(np.bincount(answers, minlength=5).tolist(), [draws * (own if c == 2 else other) for c in range(5)])
 
 
-def test_a_stream_answers_with_the_law_of_its_share_of_epsilon() -> None:
+def test_stream_answers_with_the_law_of_its_part_of_epsilon() -> None:
     driver = installation(SURVEY, sources=[source("people", "records", epsilon=2.0, contributions=2)])
     draws = 6000
     answers = driver.ask_many({"id": str(n), "stream": "survey", "category": "b"} for n in range(draws))

@@ -44,7 +44,7 @@ def opened(**mechanism: Any) -> SparseVectorCalibration:
 
 
 @pytest.mark.parametrize("monotone", [False, True])
-def test_a_threshold_over_all_versions_is_private_for_a_person_in_all_of_them(monotone: bool) -> None:
+def test_threshold_of_all_versions_is_private_for_their_people(monotone: bool) -> None:
     calibration = opened(monotone=monotone)
     margins = range(calibration.shift - 1, calibration.shift + 3)
     # One question per version: each is moved as far as in one table, and all in the same direction.
@@ -56,7 +56,7 @@ def test_a_threshold_over_all_versions_is_private_for_a_person_in_all_of_them(mo
         assert worst_delta(found, moves, lambda _: Fraction(1)) <= Fraction(40 * DELTA_PER_DRAW)
 
 
-def test_a_threshold_that_each_version_drew_anew_would_lose_more() -> None:
+def test_threshold_redrawn_for_each_version_would_lose_more() -> None:
     calibration = opened()
     margins = range(calibration.shift - 1, calibration.shift + 3)
     drawn_anew = Machine(
@@ -75,7 +75,7 @@ def test_a_threshold_that_each_version_drew_anew_would_lose_more() -> None:
     assert lost > 1.5
 
 
-def test_noise_of_questions_is_bound_to_the_version_that_they_are_answered_of() -> None:
+def test_query_noise_is_bound_to_the_version_of_the_answer() -> None:
     """An uncommitted answer and the committed answer from other data do not reveal the difference of the data."""
     differences = set()
     for number in range(20):

@@ -46,7 +46,7 @@ def noise_of(calibration: ReleaseCalibration) -> Law:
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
 @pytest.mark.parametrize("method", ["basic", "textbook"])
 @pytest.mark.parametrize("epsilon", [0.25, 1.0, 3.0])
-def test_a_row_more_or_less_loses_epsilon_and_no_more(kind: str, method: str, epsilon: float) -> None:
+def test_added_row_loses_exactly_epsilon(kind: str, method: str, epsilon: float) -> None:
     calibration = calibrations(kind, epsilon=epsilon)[method]
     law = noise_of(calibration)
     charge = Fraction(realised_cost(calibration, "pure", 1, 0).loss, EPSILON_UNITS)
@@ -58,7 +58,7 @@ def test_a_row_more_or_less_loses_epsilon_and_no_more(kind: str, method: str, ep
 
 @pytest.mark.parametrize("kind", ["histogram", "lazy_histogram"])
 @pytest.mark.parametrize("epsilon", [1.0, 3.0])
-def test_a_replaced_row_moves_two_cells_and_loses_epsilon_and_no_more(kind: str, epsilon: float) -> None:
+def test_replaced_row_moves_two_cells_and_loses_exactly_epsilon(kind: str, epsilon: float) -> None:
     law = noise_of(calibrations(kind, neighbors="replace", epsilon=epsilon)["basic"])
     for moves in itertools.product((1, -1), repeat=2):
         assert worst_delta([law, law], moves, epsilon) <= cut_tail(2, epsilon)
@@ -67,7 +67,7 @@ def test_a_replaced_row_moves_two_cells_and_loses_epsilon_and_no_more(kind: str,
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("method", ["basic", "textbook"])
-def test_a_pure_projection_loses_epsilon_and_no_more_whatever_its_signs(neighbors: Neighbors, method: str) -> None:
+def test_pure_projection_loses_exactly_epsilon_for_any_signs(neighbors: Neighbors, method: str) -> None:
     step = 1 if neighbors == "add-remove" else 2
     calibration = calibrations("sparse_project", neighbors=neighbors, epsilon=2.0)[method]
     assert calibration.parts * Fraction(calibration.epsilon_part) <= 2
@@ -78,9 +78,7 @@ def test_a_pure_projection_loses_epsilon_and_no_more_whatever_its_signs(neighbor
 
 
 @pytest.mark.parametrize(("projections", "epsilon", "delta"), [(2, 3.0, 0.05), (2, 3.0, 0.2), (3, 9.0, 0.1)])
-def test_a_composed_projection_uses_up_its_delta_and_no_more(
-    projections: int, epsilon: float, delta: float
-) -> None:
+def test_composed_projection_uses_up_exactly_its_delta(projections: int, epsilon: float, delta: float) -> None:
     found = calibrations("sparse_project", epsilon=epsilon, delta=delta, projections=projections)
     calibration = found["optimal"]
     assert calibration.epsilon_part > found["basic"].epsilon_part
@@ -91,18 +89,18 @@ def test_a_composed_projection_uses_up_its_delta_and_no_more(
     assert float(worst) == pytest.approx(delta, rel=1e-6)
 
 
-def test_noise_for_one_cell_is_not_enough_where_rows_are_replaced() -> None:
+def test_check_finds_noise_for_one_cell_if_rows_are_replaced() -> None:
     law = noise_of(calibrations("histogram", neighbors="add-remove")["basic"])
     assert worst_delta([law, law], (1, -1), 1.0) > 0.2
     assert worst_delta([law, law], (1, -1), 1.99) > 1e-4
 
 
-def test_noise_for_one_row_of_the_projection_is_not_enough_for_all() -> None:
+def test_check_finds_noise_for_one_row_of_the_projection() -> None:
     law = law_of(TwoSidedGeometric(Fraction(1)))
     assert worst_delta([law, law], (1, 1), 1.0) > 0.2
 
 
-def test_a_histogram_that_leaves_empty_cells_bare_hides_nobody() -> None:
+def test_check_finds_a_histogram_with_bare_empty_cells() -> None:
     noisy = noise_of(calibrations("histogram")["basic"])
     shown = 1 - noisy.probability(-1)
     # A cell with one row shows a number other than 0 with this probability; an empty cell without noise never does.
@@ -110,7 +108,7 @@ def test_a_histogram_that_leaves_empty_cells_bare_hides_nobody() -> None:
     assert shown > Fraction(3, 4)
 
 
-def test_noise_drawn_anew_at_each_question_would_lose_epsilon_at_each() -> None:
+def test_check_finds_noise_drawn_again_for_each_question() -> None:
     law = noise_of(calibrations("lazy_histogram")["basic"])
     assert worst_delta([law, law], (1, 1), 1.0) > 0.2
     assert worst_delta([law], (1,), 1.0) <= cut_tail(1, 1.0)

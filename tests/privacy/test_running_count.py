@@ -134,7 +134,7 @@ def keeps(law: Sampler, moves: Sequence[int], epsilon: float) -> bool:
 
 @pytest.mark.parametrize("total", [1, 2])
 @pytest.mark.parametrize("name", HORIZONS)
-def test_whatever_one_person_does_is_worth_epsilon_and_no_more(name: str, total: int) -> None:
+def test_events_of_one_person_lose_exactly_epsilon(name: str, total: int) -> None:
     stream = replace(HORIZONS[name], moved=BOUNDS[total](False))
     law, nobody = node_law(stream.calibration), released(stream, [])
     assert set(nobody.values()) == {0}
@@ -148,7 +148,7 @@ def test_whatever_one_person_does_is_worth_epsilon_and_no_more(name: str, total:
 
 @pytest.mark.parametrize("total", [1, 2])
 @pytest.mark.parametrize("name", HORIZONS)
-def test_whatever_another_does_in_their_place_is_worth_epsilon_and_no_more(name: str, total: int) -> None:
+def test_replaced_person_loses_exactly_epsilon(name: str, total: int) -> None:
     stream = replace(HORIZONS[name], moved=BOUNDS[total](True))
     lived = all_released(name, total)
     assert worst(stream, lived, lived) <= stream.epsilon * (1 + 1e-9)
@@ -157,7 +157,7 @@ def test_whatever_another_does_in_their_place_is_worth_epsilon_and_no_more(name:
 
 
 @pytest.mark.parametrize(("name", "total"), [("dyadic", 1), ("dyadic", 2), ("balanced", 1), ("of one level", 2)])
-def test_rare_outcomes_add_no_more_to_delta_than_the_cut_tail(name: str, total: int) -> None:
+def test_rare_outcomes_add_at_most_the_cut_tail_to_delta(name: str, total: int) -> None:
     stream = replace(HORIZONS[name], moved=BOUNDS[total](False), epsilon=4.0)
     law = node_law(stream.calibration)
     apart = {tuple(moved(life, {})) for life in all_released(name, total)}
@@ -169,7 +169,7 @@ def test_rare_outcomes_add_no_more_to_delta_than_the_cut_tail(name: str, total: 
 
 @pytest.mark.parametrize(("steps", "levels"), [(3, 1), (5, 2)])
 @pytest.mark.parametrize("total", [1, 2])
-def test_gaussian_noise_keeps_to_its_delta_whatever_one_person_does(steps: int, levels: int, total: int) -> None:
+def test_gaussian_noise_keeps_its_delta_for_any_events_of_a_person(steps: int, levels: int, total: int) -> None:
     epsilon, delta = 1.0, 0.01
     bounds = BOUNDS[total](False)
     stream = Stream(steps=steps, method="gaussian", epsilon=epsilon, delta=delta, moved=bounds)
@@ -182,7 +182,7 @@ def test_gaussian_noise_keeps_to_its_delta_whatever_one_person_does(steps: int, 
     assert max(found) >= 0.3 * delta
 
 
-def test_answers_tell_each_node_and_no_other_number() -> None:
+def test_answers_reveal_each_node_and_no_other_number() -> None:
     """The answer after t windows and the answer before its last node give that node's noisy sum; there is one node per window."""
     for stream in HORIZONS.values():
         tree = tree_of(stream.calibration)
@@ -191,7 +191,7 @@ def test_answers_tell_each_node_and_no_other_number() -> None:
         assert names == {node_name(0, tree.nodes(windows)[-1]) for windows in range(1, stream.steps + 1)}
 
 
-def test_a_worker_s_noise_is_of_the_law_that_is_claimed() -> None:
+def test_noise_of_a_worker_follows_the_claimed_law() -> None:
     stream = Stream(steps=500, by=("side", "ward"))
     nothing = [[0] * 6 for _ in range(stream.steps)]
     answers = asked(worker_of(stream), stream.questions(nothing))
@@ -234,7 +234,7 @@ def one_noise_for_nodes_that_end_together(patch: pytest.MonkeyPatch) -> None:
         (one_noise_for_nodes_that_end_together, "balanced"),
     ],
 )
-def test_noise_that_belongs_to_anything_but_the_node_is_found_broken(broken: Break, name: str) -> None:
+def test_noise_that_does_not_belong_to_the_node_is_found(broken: Break, name: str) -> None:
     stream = replace(HORIZONS[name], moved=events_once(False))
     with pytest.MonkeyPatch.context() as patch:
         broken(patch)
@@ -244,7 +244,7 @@ def test_noise_that_belongs_to_anything_but_the_node_is_found_broken(broken: Bre
 
 
 @pytest.mark.parametrize("name", ["dyadic", "balanced", "deep"])
-def test_a_level_that_is_not_paid_for_is_found_broken(name: str) -> None:
+def test_unpaid_level_is_found(name: str) -> None:
     stream = replace(HORIZONS[name], moved=events_once(False))
     levels = stream.calibration.levels
     law = sampler("two_sided", Fraction(stream.epsilon) / (levels - 1))
@@ -253,14 +253,14 @@ def test_a_level_that_is_not_paid_for_is_found_broken(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HORIZONS)
-def test_a_person_who_counts_once_too_often_is_found_broken(name: str) -> None:
+def test_person_who_counts_once_too_often_is_found(name: str) -> None:
     stream = replace(HORIZONS[name], moved=events_once(False))
     assert worst(stream, all_released(name, 2), [released(stream, [])]) == pytest.approx(
         2 * stream.epsilon, rel=1e-9
     )
 
 
-def test_a_bound_for_each_window_and_none_for_all_is_found_broken() -> None:
+def test_bound_for_each_window_without_a_total_is_found() -> None:
     stream = replace(SHALLOW, moved=events_once(False))
     always = released(stream, [tuple((window, 0) for window in range(stream.steps))])
     assert worst(stream, [always], [released(stream, [])]) == pytest.approx(
@@ -268,14 +268,14 @@ def test_a_bound_for_each_window_and_none_for_all_is_found_broken() -> None:
     )
 
 
-def test_one_in_another_s_place_without_twice_the_noise_is_found_broken() -> None:
+def test_replacement_without_twice_the_noise_is_found() -> None:
     stream = replace(DYADIC, moved=events_once(False))
     lived = all_released("dyadic", 1)
     assert worst(stream, lived, lived) == pytest.approx(2 * stream.epsilon, rel=1e-9)
 
 
 @pytest.mark.parametrize("method", ["basic", "textbook", "gaussian"])
-def test_every_answer_keeps_to_its_alpha_in_as_many_streams_as_are_promised(method: str) -> None:
+def test_answers_keep_their_alpha_in_as_many_streams_as_promised(method: str) -> None:
     streams = [
         Stream(name=f"s{number}", steps=30, by=("side",), method=method, delta=1e-3, moved=events_twice(False))
         for number in range(40)

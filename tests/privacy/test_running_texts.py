@@ -238,7 +238,7 @@ def test_check_finds_a_wrong_test_of_the_size(monkeypatch: pytest.MonkeyPatch, c
     assert worst(plan, sizes, others=[{}]) > DELTA
 
 
-def test_the_shipped_test_of_the_size_is_the_enumerated_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_test_of_the_size_is_the_enumerated_one(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(monkeypatch)
     noise, chances = _column(running_size_law(plan))
     likely = [(one, chance) for one, chance in zip(noise.tolist(), chances.tolist(), strict=True) if chance > 1e-4]

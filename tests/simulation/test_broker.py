@@ -91,9 +91,10 @@ def imitation() -> dict[str, Any]:
     return simulated()
 
 
-def test_markers_take_up_offsets_and_an_open_transaction_holds_back_committed_readers(
+def test_open_transaction_holds_back_committed_readers(
     imitation: dict[str, Any],
 ) -> None:
+    """Transaction markers have offsets of their own."""
     seen = imitation
     assert seen["two open"] == {
         "stable": 2,
@@ -109,7 +110,9 @@ def test_markers_take_up_offsets_and_an_open_transaction_holds_back_committed_re
 
 
 @pytest.mark.kafka
-async def test_the_real_broker_shows_the_same(imitation: dict[str, Any], settings: Settings) -> None:
+async def test_real_broker_behaves_like_the_broker_in_memory(
+    imitation: dict[str, Any], settings: Settings
+) -> None:
     assert await observe(settings, KAFKA) == imitation
     # aiokafka drops futures that failed with the fence, and asyncio reports them when they are collected; do that here.
     gc.collect()

@@ -29,20 +29,20 @@ def _state(worker: QueryProcessor) -> str:
     return worker.streams.snapshot_streams()["ward"][0]
 
 
-def test_in_one_batch_the_halt_counts(control: list[Record]) -> None:
+def test_halt_counts_in_one_batch_with_a_repeated_opening(control: list[Record]) -> None:
     worker = _worker()
     worker.apply_lookup_records(control)
     assert _state(worker) == "halted"
 
 
-def test_in_batches_of_their_own_the_halt_counts(control: list[Record]) -> None:
+def test_halt_counts_in_a_batch_before_a_repeated_opening(control: list[Record]) -> None:
     worker = _worker()
     for record in control:
         worker.apply_lookup_records([record])
     assert _state(worker) == "halted"
 
 
-def test_at_a_restore_the_halt_counts(control: list[Record]) -> None:
+def test_halt_counts_in_a_restore_with_a_repeated_opening(control: list[Record]) -> None:
     worker = _worker()
     worker.restore(control)
     worker.end_restore()

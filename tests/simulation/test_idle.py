@@ -69,14 +69,14 @@ def test_spares_take_over_after_hours_without_a_question() -> None:
     assert perform(_spares_after_hours) == []
 
 
-def test_spares_that_leave_it_to_the_client_library_are_found_out() -> None:
+def test_spares_that_the_client_library_removes_are_found() -> None:
     with membership_left_to_the_client_library():
         violations = perform(_spares_after_hours)
     assert any("no member, and ready" in one for one in violations)
     assert any("stuck" in one for one in violations)
 
 
-def test_whoever_loses_its_group_says_so_and_ends_so_that_it_is_started_again() -> None:
+def test_service_that_loses_its_group_reports_it_and_ends() -> None:
     """A client library that leaves the group despite its settings stands for any error of such a library."""
 
     async def scene(world: World) -> tuple[list[str], int]:
@@ -123,11 +123,12 @@ def _long_batch(*, another_joins: bool) -> tuple[list[str], list[str]]:
     return perform(lambda world: _a_batch_of_many_minutes(world, another_joins=another_joins))
 
 
-def test_a_worker_stays_a_member_during_a_batch_of_many_minutes() -> None:
+def test_worker_stays_a_member_during_a_batch_of_many_minutes() -> None:
     assert _long_batch(another_joins=False) == ([], [])
 
 
-def test_a_worker_left_behind_by_a_rebalance_says_so_until_its_batch_is_over_and_joins_again() -> None:
+def test_worker_left_out_of_a_rebalance_reports_it_and_rejoins() -> None:
+    """It is not ready until its batch is done."""
     violations, lacks = _long_batch(another_joins=True)
     assert violations == []
     assert len(lacks) * MOMENT > REJOIN_SECONDS
@@ -139,11 +140,12 @@ def _room_for_one_fetch() -> AbstractContextManager[object]:
     return patch.object(Prefetch, "_is_full", lambda _, kept: bool(kept.fetches))
 
 
-def test_a_worker_whose_room_is_used_up_stays_a_member_too() -> None:
+def test_worker_with_a_full_buffer_stays_a_member() -> None:
     with _room_for_one_fetch():
         assert _long_batch(another_joins=False) == ([], [])
 
 
-def test_a_worker_that_leaves_it_to_the_client_library_never_comes_back_from_a_long_batch() -> None:
+def test_worker_that_the_client_library_removes_never_returns() -> None:
+    """This happens after a long batch with a full buffer."""
     with membership_left_to_the_client_library(), _room_for_one_fetch(), pytest.raises(AssertionError):
         _long_batch(another_joins=True)

@@ -69,7 +69,7 @@ def _all_leave() -> bool:
     return all(left)
 
 
-def test_a_worker_told_to_stop_in_the_middle_of_a_rebalance_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+def test_worker_stopped_during_a_rebalance_leaves(capsys: pytest.CaptureFixture[str]) -> None:
     assert _all_leave()
     with partitions_taken_while_leaving():
         assert not _all_leave()
@@ -127,7 +127,7 @@ def _cut_while_leaving() -> int:
     return commits.cut
 
 
-def test_a_rebalance_while_a_worker_leaves_cuts_off_no_commit() -> None:
+def test_rebalance_while_a_worker_leaves_interrupts_no_commit() -> None:
     assert _cut_while_leaving() == 0
     with tasks_out_of_view_while_they_stop():
         assert _cut_while_leaving() > 0
@@ -154,7 +154,7 @@ def _violations_of_early_questions() -> list[str]:
         return [violation for seed in EARLY_SEEDS for violation in perform(_asked_too_early, seed)]
 
 
-def test_a_worker_told_to_stop_while_an_opening_is_under_way_refuses_nothing() -> None:
+def test_worker_stopped_during_an_opening_refuses_nothing() -> None:
     assert _violations_of_early_questions() == []
     with refused_while_stopping():
         assert _violations_of_early_questions() != []

@@ -20,7 +20,7 @@ FOUND_BY = {"silent_partitions_stand_still": 3, "no_fencing": 3, "the_latest_def
 """For some mutations, the first schedule that finds them."""
 
 
-def test_in_every_schedule_each_window_is_asked_once_with_what_a_plain_count_finds() -> None:
+def test_every_schedule_asks_each_window_once_with_plain_counts() -> None:
     reports = [play(seed) for seed in range(SCHEDULES)]
     broken = [str(report) for report in reports if report.violations]
     assert not broken, "\n".join(broken)
@@ -46,7 +46,7 @@ def test_in_every_schedule_each_window_is_asked_once_with_what_a_plain_count_fin
     assert min(injected["aborted"], injected["expired"], injected["fenced"]) > 3
 
 
-def test_how_far_a_feed_is_behind_is_told_while_it_catches_up_and_once_it_has() -> None:
+def test_feed_reports_its_lag_while_it_catches_up_and_after() -> None:
     with quiet(), virtual_time() as loop, lazily():
         world = LiveWorld(loop, 3)
         world.faults.cease()
@@ -76,10 +76,10 @@ async def _catching_up(world: LiveWorld) -> tuple[list[int], dict[str, float]]:
     return seen, {name: value for name, value in found.items() if value is not None}
 
 
-def test_a_seed_replays_the_same_run() -> None:
+def test_seed_replays_the_same_live_run() -> None:
     assert play(7).digest == play(7).digest != play(8).digest
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_a_feed_with_one_thing_wrong_is_found_out(mutation: Mutation) -> None:
+def test_each_broken_feed_is_found(mutation: Mutation) -> None:
     assert found(mutation, play, SCHEDULES, FOUND_BY)

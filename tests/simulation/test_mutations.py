@@ -33,5 +33,5 @@ FOUND_BY = {
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_an_engine_with_one_thing_wrong_is_found_out(mutation: Mutation) -> None:
+def test_each_broken_engine_is_found(mutation: Mutation) -> None:
     assert found(mutation, play, SCHEDULES, FOUND_BY)

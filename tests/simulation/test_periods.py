@@ -23,7 +23,8 @@ FOUND_BY = {
 """For mutations that few schedules find, a schedule that finds them."""
 
 
-def test_in_every_schedule_each_period_begins_once_is_asked_what_a_plain_count_finds_and_ends_by_itself() -> None:
+def test_every_schedule_begins_asks_and_ends_each_period_once() -> None:
+    """Its questions have the numbers of a plain count."""
     reports = [play(seed) for seed in range(SCHEDULES)]
     broken = [str(report) for report in reports if report.violations]
     assert not broken, "\n".join(broken)
@@ -34,10 +35,10 @@ def test_in_every_schedule_each_period_begins_once_is_asked_what_a_plain_count_f
     assert injected["questions"] > 100 * SCHEDULES
 
 
-def test_a_seed_replays_the_same_run() -> None:
+def test_seed_replays_the_same_run_of_periods() -> None:
     assert play(7).digest == play(7).digest != play(8).digest
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
-def test_what_has_one_thing_wrong_is_found_out(mutation: Mutation) -> None:
+def test_each_broken_handling_of_periods_is_found(mutation: Mutation) -> None:
     assert found(mutation, play, SCHEDULES, FOUND_BY)

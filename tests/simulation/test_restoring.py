@@ -112,9 +112,8 @@ def _amiss(world: World, holder: Service) -> list[str]:
 
 
 @pytest.mark.parametrize("hitch", [_fences_that_do_not_end, _fetches_that_bring_nothing])
-def test_a_partition_that_does_not_get_ready_holds_up_no_other_and_is_told(
-    hitch: Hitch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_partition_that_stays_unready_delays_no_other(hitch: Hitch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its service reports it."""
     story = partial(_workers_join, hitch=hitch)
     assert perform(story) == []
     with restores_that_an_order_to_stop_does_not_end():
@@ -122,7 +121,7 @@ def test_a_partition_that_does_not_get_ready_holds_up_no_other_and_is_told(
     capsys.readouterr()
 
 
-def test_a_restore_survives_compaction_of_what_it_reads() -> None:
+def test_restore_survives_compaction_of_its_topic() -> None:
     """In schedules with all other faults, compaction during a restore loses no state and ends no restore early."""
     found: Counter[str] = Counter()
     with _compaction_between_fetches(found):

@@ -23,13 +23,13 @@ def injected() -> Counter[str]:
     return sum((report.injected + report.figures for report in reports), Counter())
 
 
-def test_in_every_schedule_all_is_answered_once_charged_once_and_restored_alike(injected: Counter[str]) -> None:
+def test_every_schedule_answers_charges_and_restores_once(injected: Counter[str]) -> None:
     lines = [f"{times:7}  {name}" for name, times in sorted(injected.items())]
     print("\n".join([f"{SCHEDULES} schedules, no violation; injected:", *lines]))  # noqa: T201
     assert injected["questions"] > 20 * SCHEDULES
 
 
-def test_every_fault_strikes_in_some_schedule_and_transactions_end_in_every_way(injected: Counter[str]) -> None:
+def test_every_fault_and_every_end_of_a_transaction_occurs(injected: Counter[str]) -> None:
     upsets = [upset.__name__.strip("_").replace("_", " ") for upset in UPSETS]
     assert all(
         injected[name] >= 10
@@ -43,7 +43,7 @@ def test_every_fault_strikes_in_some_schedule_and_transactions_end_in_every_way(
     assert min(injected["aborted"], injected["expired"], injected["fenced"]) > 10
 
 
-def test_a_seed_replays_the_same_run_in_another_process() -> None:
+def test_seed_replays_the_same_run_in_another_process() -> None:
     script = "from tests.simulation.schedule import play; print(play(11).digest, play(12).digest)"
     elsewhere = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert elsewhere.stdout.split() == [play(11).digest, play(12).digest]

@@ -98,7 +98,7 @@ async def _bounded(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_greedy_stream_is_busy_and_its_neighbour_answered(seed: int) -> None:
+def test_greedy_stream_is_busy_and_its_neighbor_is_answered(seed: int) -> None:
     with small_pieces():
         perform(_bounded, seed)
 
@@ -125,7 +125,7 @@ async def _interrupted(world: World, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["killed", "told to stop"])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_backlog_is_gone_on_with_where_it_was_committed(seed: int, how: str) -> None:
+def test_backlog_continues_at_its_commit(seed: int, how: str) -> None:
     with small_pieces():
         perform(lambda world: _interrupted(world, how), seed, NO_LIMITS)
 
@@ -142,6 +142,6 @@ async def _halted(world: World) -> None:
     assert world.examine() == []
 
 
-def test_a_halt_does_not_wait_for_the_end_of_a_backlog() -> None:
+def test_halt_does_not_wait_for_the_end_of_a_backlog() -> None:
     with small_pieces():
         perform(_halted, 3, NO_LIMITS)

@@ -74,7 +74,7 @@ def _forget_first_queries(world: World) -> None:
 
 @pytest.mark.parametrize("damage", ["lost", "set back"])
 @pytest.mark.parametrize("seed", range(4))
-def test_open_streams_give_the_same_answers_again_byte_for_byte(seed: int, damage: Damage) -> None:
+def test_open_streams_repeat_their_answers_byte_for_byte(seed: int, damage: Damage) -> None:
     async def scene(world: World) -> None:
         await _leave(await _work(world))
         first = [_answers(world, number) for number in range(PARTITIONS)]
@@ -96,7 +96,7 @@ def test_open_streams_give_the_same_answers_again_byte_for_byte(seed: int, damag
 
 
 @pytest.mark.parametrize("damage", ["lost", "set back"])
-def test_where_a_stream_was_extended_nothing_is_answered_once_more_until_it_has_ended(damage: Damage) -> None:
+def test_extended_stream_answers_nothing_again_until_it_has_ended(damage: Damage) -> None:
     async def scene(world: World) -> None:
         worker = await _work(world)
         spec = world.streams[0]
@@ -121,7 +121,7 @@ def test_where_a_stream_was_extended_nothing_is_answered_once_more_until_it_has_
 
 
 @pytest.mark.parametrize("damage", ["lost", "set back"])
-def test_nothing_is_answered_where_what_is_needed_is_gone(damage: Damage) -> None:
+def test_nothing_is_answered_if_needed_queries_are_gone(damage: Damage) -> None:
     async def scene(world: World) -> None:
         questions = Questions(world.streams, seed=2)
         await _leave(await _work(world))
@@ -148,7 +148,7 @@ def test_nothing_is_answered_where_what_is_needed_is_gone(damage: Damage) -> Non
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_stream_whose_definition_comes_after_the_restore_goes_on_where_it_was(seed: int) -> None:
+def test_stream_defined_after_the_restore_continues(seed: int) -> None:
     async def scene(world: World) -> None:
         worker, control = await _work(world), world.topics.control
         events = [record for number in range(PARTITIONS) for record in world.broker.committed(control, number)]
@@ -171,7 +171,7 @@ def test_a_stream_whose_definition_comes_after_the_restore_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("damage", ["lost", "set back"])
-def test_a_budget_service_whose_ledger_was_lost_grants_nothing_twice(damage: Damage) -> None:
+def test_budget_service_without_its_ledger_grants_nothing_twice(damage: Damage) -> None:
     async def scene(world: World) -> None:
         ledger, control = TopicPartition(world.topics.ledger, 0), TopicPartition(world.topics.control, 0)
         budget = world.start("budget")

@@ -7,7 +7,7 @@ import asyncio
 from tests.simulation.world import World, perform
 
 
-def test_a_partition_whose_changelog_cannot_be_read_is_not_served_and_its_neighbour_is() -> None:
+def test_unreadable_changelog_stops_its_partition_alone() -> None:
     async def scene(world: World) -> list[bool]:
         world.append_unreadable(world.topics.state, 0)
         world.append_unreadable(world.topics.control, 1)

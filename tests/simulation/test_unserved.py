@@ -33,7 +33,7 @@ async def _cancelled(world: World) -> list[str]:
     return violations if world.injected["service ended by itself"] == 1 else [*violations, "not ended"]
 
 
-def test_a_worker_of_which_a_partitions_task_was_cancelled_is_started_again() -> None:
+def test_worker_with_a_cancelled_partition_task_is_restarted() -> None:
     assert perform(_cancelled) == []
 
 
@@ -57,7 +57,7 @@ async def _deaf(world: LiveWorld, at: float) -> bool:
 
 
 @pytest.mark.parametrize("at", [0.0, MOMENT], ids=["before it has heard all", "at work"])
-def test_a_feed_that_hears_of_no_stream_any_more_ends(at: float, capsys: pytest.CaptureFixture[str]) -> None:
+def test_feed_that_reads_no_control_any_more_ends(at: float, capsys: pytest.CaptureFixture[str]) -> None:
     with virtual_time() as loop:
         world = LiveWorld(loop, 0)
         world.faults.cease()

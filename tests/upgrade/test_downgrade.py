@@ -47,7 +47,7 @@ def changed(recording: Recording, name: str, chosen: Callable[[bytes], bool]) ->
         pytest.param(lambda key: not key.startswith(b"@"), id="checkpoint"),
     ],
 )
-def test_a_worker_does_not_take_over_from_a_later_version(chosen: Callable[[bytes], bool]) -> None:
+def test_worker_does_not_take_over_from_a_later_version(chosen: Callable[[bytes], bool]) -> None:
     recording = recordings()[ONE]
     records, last = changed(recording, "state", chosen)
     worker = recording.installation().processor(last.partition)
@@ -62,7 +62,7 @@ def test_a_worker_does_not_take_over_from_a_later_version(chosen: Callable[[byte
 
 
 @pytest.mark.parametrize("prefix", [b"source|", b"grant|", b"receipt|", b"@progress"])
-def test_a_budget_service_does_not_take_over_from_a_later_version(prefix: bytes) -> None:
+def test_budget_service_does_not_take_over_from_a_later_version(prefix: bytes) -> None:
     recording = recordings()[ONE]
     records, last = changed(recording, "ledger", lambda key: key.startswith(prefix))
     budget = BudgetProcessor(
@@ -73,7 +73,7 @@ def test_a_budget_service_does_not_take_over_from_a_later_version(prefix: bytes)
         budget.end_restore()
 
 
-def test_services_say_why_they_refuse_and_answer_and_grant_nothing() -> None:
+def test_services_name_their_refusal_and_write_nothing() -> None:
     recording = recordings()[ONE]
 
     async def scene(world: World) -> tuple[int, int, set[str]]:
@@ -135,7 +135,7 @@ def asked_of(recording: Recording, control: list[Record], *followed: Record) -> 
     return {one.stream: one for one in answers}
 
 
-def test_a_stream_whose_control_event_is_a_later_versions_is_not_answered_and_says_why() -> None:
+def test_stream_with_a_later_control_event_is_not_answered() -> None:
     """This holds whether the worker knows the stream from an earlier event or finds only this event."""
     recording = recordings()[ONE]
     stream = next(

@@ -109,7 +109,7 @@ async def refused(installation: LoadedInstallation) -> set[str]:
     return {value.decode() for one in letters for name, value in one.headers if name == f"{HEADER_PREFIX}topic"}
 
 
-async def test_a_mixed_pair_of_workers_serves_without_loss_whichever_of_them_is_killed(
+async def test_mixed_pair_of_workers_serves_without_loss_when_killed(
     settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
     async with open_installation(settings, key, tmp_path) as installation:

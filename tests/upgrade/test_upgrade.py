@@ -28,7 +28,7 @@ def recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         yield found
 
 
-def test_every_mechanism_is_kept_by_every_version() -> None:
+def test_every_mechanism_is_recorded_by_every_version() -> None:
     kinds: dict[str, set[str]] = {}
     for name, one in recordings().items():
         kept = {event["spec"]["mechanism"]["kind"] for event in one.latest("control").values()}
@@ -39,7 +39,7 @@ def test_every_mechanism_is_kept_by_every_version() -> None:
         assert len(kept) == 11
 
 
-def test_state_is_restored_as_the_changelog_has_it(recording: Recording) -> None:
+def test_state_is_restored_as_in_the_changelog(recording: Recording) -> None:
     kept = recording.latest("state")
     seen = 0
     for number in range(recording.topics.partitions):
@@ -71,7 +71,7 @@ def _as_far_as(known: Any, now: Any) -> Any:
     return now
 
 
-def test_the_ledger_is_restored_as_it_was_written(recording: Recording) -> None:
+def test_ledger_is_restored_as_it_was_written(recording: Recording) -> None:
     topics, kept = recording.topics, recording.latest("ledger")
     budget = BudgetProcessor(
         topics, 0, key_id=recording.key.key_id, tables=recording.tables(), new_incarnation=lambda _: bytes(16)
@@ -92,7 +92,7 @@ def test_the_ledger_is_restored_as_it_was_written(recording: Recording) -> None:
         assert _as_far_as(kept[key], record.model_dump(mode="json")) == kept[key]
 
 
-def test_services_go_on_where_the_earlier_version_stopped(recording: Recording) -> None:
+def test_services_continue_where_the_earlier_version_stopped(recording: Recording) -> None:
     """No question is answered again, open streams answer, budgets still add up, and ended streams stay ended."""
 
     async def scene(world: World) -> list[str]:
