@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from schemas import GrantRecord, Query, SourceRecord, TableSource
+from schemas import EstimateCalibration, GrantRecord, Query, SourceRecord, TableSource
 from stream.formatting import values_of
 from stream.questions import Result, Results, result_text
 from stream.questions.answer_warnings import describe_reasons
@@ -20,6 +20,7 @@ from stream.questions.result_text import (
     NUMBER_SUFFIXES,
     ConvertibleRows,
     cost_of,
+    next_costs,
 )
 from stream.questions.results import list_warnings
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement
@@ -53,6 +54,7 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         columns: Sequence[str] = (),
         why: str | None = None,
         warnings: tuple[str, ...] = (),
+        first_price: float = 0.0,
     ) -> None:
         self.stream = stream
         self.why = why
@@ -62,6 +64,7 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         self.results = results
         self.epsilon = epsilon
         self._rows = tuple(rows)
+        self._first_price = first_price  # The part of each price that only the stream's first answer costs.
 
     def __getitem__(self, at: Any) -> Any:
         return self._rows[at]
@@ -80,7 +83,9 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         A dry run rejects all questions that may be charged.
         """
         prices = [one.price for one in self.results if one.is_priced]
-        return None if None in prices else sum(one or 0.0 for one in prices)
+        if None in prices:
+            return None
+        return sum(one or 0.0 for one in prices) - self._first_price * max(len(prices) - 1, 0)
 
     def __repr__(self) -> str:
         return " ".join(
@@ -201,9 +206,18 @@ class PreparedStatement:
         if marked is not None:
             warnings.append(marked)
         epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
-        stream = target.grant.spec.stream
+        grant, opening = target.grant, 0.0
+        if isinstance(grant.calibration, EstimateCalibration) and grant.answered == 0:
+            opening = next_costs(grant, target.source, 0, 0, 0)[0].epsilon
         return Table(
-            stream, ordered, results, epsilon, columns=names, why=self.why, warnings=list_warnings(warnings)
+            grant.spec.stream,
+            ordered,
+            results,
+            epsilon,
+            columns=names,
+            why=self.why,
+            warnings=list_warnings(warnings),
+            first_price=opening,
         )
 
 

@@ -48,7 +48,7 @@ from stream.privacy.mechanisms.selection import TypicalErrors, measure_workload
 from stream.privacy.noise.samplers import NoiseScaleError, sampler
 from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
-from stream.privacy.planning.plans import takes_alpha
+from stream.privacy.planning.plans import parts_within, takes_alpha
 from stream.privacy.planning.workload_plans import ExpectedSets
 
 IntegerArray = npt.NDArray[np.int64]
@@ -202,7 +202,7 @@ class Estimator:
         beyond: bool,
         requested_errors: Mapping[int, Fraction] | None = None,
         limits: Mapping[int, int] | None = None,
-        opening_charged: bool = True,
+        opening_parts: int = 0,
     ) -> list[EstimateAnswer]:
         """Answer questions in order until the grant is used up.
 
@@ -212,24 +212,26 @@ class Estimator:
         is ⊤ iff error + ν ≥ threshold + ρ, in whole steps. Questions are decided in blocks: after the first
         ⊤ of a block, the rest of the block is decided again. Blocks grow until a ⊤ occurs.
 
-        ``opening_charged`` is False until the first answer, which is charged for the warm start. Until then
-        no refusal depends on the choices of the warm start.
+        ``opening_parts`` is the charge for the warm start, which comes with the first answer; 0 after it.
+        Until then no refusal depends on the choices of the warm start.
         """
         requested_errors, limits = requested_errors or {}, limits or {}
         self._complete_warm_start()
-        self._opening_charged = opening_charged or not self._has_workload
+        self._opening_charged = not opening_parts or not self._has_workload
         alone = sorted({*requested_errors, *limits})
         answers: list[EstimateAnswer] = []
         size = _FIRST_BLOCK
         while len(answers) < len(questions) and (self.parts_left > 0 or beyond):
             start = len(answers)
-            self._opening_charged = self._opening_charged or any(
-                answer.kind not in _REFUSALS for answer in answers
-            )
+            if any(answer.kind not in _REFUSALS for answer in answers):
+                self._opening_charged, opening_parts = True, 0
             if start in limits:
                 parts, tested = self._largest_charge(questions[start], requested_errors.get(start))
-                if limits[start] < parts <= self.parts_left:
-                    answers.append(EstimateAnswer("limited", (), None, charged_parts=parts, has_marginal=tested))
+                price = (
+                    min(opening_parts + parts, parts_within(self.calibration, "100%")) if opening_parts else parts
+                )
+                if parts <= self.parts_left and limits[start] < price:
+                    answers.append(EstimateAnswer("limited", (), None, charged_parts=price, has_marginal=tested))
                     continue
             if start in requested_errors:
                 answers.append(self._answer_within(questions[start], requested_errors[start]))

@@ -322,6 +322,31 @@ def parts_within(calibration: Calibration, max_price: float | str) -> int:
     return math.floor(part / each * PARTS_PER_CHARGE)
 
 
+def opening_parts(calibration: EstimateCalibration) -> int:
+    """Return what the first answer costs beside its own charge, in parts of a charge: at most the grant.
+
+    With δ > 0 the grant counts as spent in full from the first answer.
+    """
+    whole = parts_within(calibration, "100%")
+    if not is_pure(calibration):
+        return whole
+    return min(
+        math.ceil(_opening_loss(calibration) / losses(calibration).loss_per_answer * PARTS_PER_CHARGE), whole
+    )
+
+
+def first_price(calibration: EstimateCalibration, parts: int) -> float | None:
+    """Return the ε of a first answer with an own charge of ``parts``, for display; None for Gaussian noise."""
+    if has_gaussian_charges(calibration):
+        return None
+    loss = _opening_loss(calibration) + losses(calibration).loss_per_answer * Fraction(parts, PARTS_PER_CHARGE)
+    return math.ceil(loss * EPSILON_UNITS) / EPSILON_UNITS
+
+
+def _opening_loss(calibration: EstimateCalibration) -> Fraction:
+    return losses(calibration).first_loss + losses(calibration).loss_while_open
+
+
 def noise_rate(calibration: Calibration, share: int, width: int) -> Fraction:
     """Return the noise rate for ``share`` parts of a charge, if one row changes the numbers by ``width``."""
     rows = calibration.contribution if isinstance(calibration, EstimateCalibration) else 1

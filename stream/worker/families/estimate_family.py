@@ -39,7 +39,7 @@ from stream.privacy.mechanisms.selection import error_of_sums
 from stream.privacy.noise.keyed_noise import DrawRole, block_words, cell_words
 from stream.privacy.noise.samplers import Sampler, Symmetric, sampler
 from stream.privacy.planning.hypothesis_plans import rows_rate
-from stream.privacy.planning.plans import shown_price
+from stream.privacy.planning.plans import first_price, opening_parts, shown_price
 from stream.privacy.planning.workload_plans import expected_sets, workload_axes
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
@@ -151,6 +151,8 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
         asked: list[_AdmittedEstimateQuestion] = [one.content for one in questions]
         current.estimator.extend(int(self._streams.columns.cutoff[slot]))
         number, left = current.estimator.tops, current.estimator.parts_left
+        calibration = self._calibration(slot)
+        opening = 0 if self._streams.columns.answered[slot] > 0 else opening_parts(calibration)
         answers = current.estimator.answer(
             [read.question for read, _, _ in asked],
             beyond=not self._streams.terms_at(slot).ends_at_cutoff,
@@ -160,21 +162,20 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
                 if alpha is not None
             },
             limits={place: most for place, (_, _, most) in enumerate(asked) if most is not None},
-            opening_charged=bool(self._streams.columns.answered[slot] > 0),
+            opening_parts=opening,
         )
         replies: list[Reply | None] = [None] * len(questions)
         updates: list[Measurement] = []
-        calibration = self._calibration(slot)
         for place, ((read, alpha, most), answer) in enumerate(zip(asked, answers, strict=False)):
             if answer.kind == "limited":
                 replies[place] = max_price_refusal(
-                    calibration, answer.charged_parts, most or 0, at_most=answer.has_marginal
+                    calibration, answer.charged_parts, most or 0, at_most=answer.has_marginal, opening=opening
                 )
                 continue
             if answer.kind == "refused":
                 replies[place] = _price_refusal(calibration, answer, left, alpha)
                 continue
-            update = None
+            first, opening, update = opening > 0, 0, None
             if answer.kind in _CHARGED_KINDS:
                 update = _measurement_record(current, read, answer, number)
                 updates.append(update)
@@ -185,7 +186,7 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             reply = _reply(calibration, current, read, answer, update)
             if alpha is None:
                 read.last = (answer, reply)
-            replies[place] = reply if alpha is None else _add_price(calibration, reply, answer, alpha)
+            replies[place] = reply if alpha is None else _add_price(calibration, reply, answer, alpha, first=first)
         self._keep_state(slot, current, updates)
         return replies
 
@@ -445,12 +446,13 @@ def _rates_of_groups(
     return reply if reach is not None else replace(reply, alpha=None)
 
 
-def _add_price(calibration: EstimateCalibration, reply: Reply, answer: EstimateAnswer, alpha: float) -> Reply:
+def _add_price(
+    calibration: EstimateCalibration, reply: Reply, answer: EstimateAnswer, alpha: float, *, first: bool
+) -> Reply:
     """Add the price and the error bound; rounding must not raise the bound above the requested error."""
     kept = alpha if reply.alpha is None else min(reply.alpha, alpha)
-    return replace(
-        reply, alpha=kept, parts=answer.charged_parts, price=shown_price(calibration, answer.charged_parts)
-    )
+    price = (first_price if first else shown_price)(calibration, answer.charged_parts)
+    return replace(reply, alpha=kept, parts=answer.charged_parts, price=price)
 
 
 def _price_refusal(

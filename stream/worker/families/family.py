@@ -602,8 +602,13 @@ def max_price_parts(calibration: Calibration, query: Any) -> int | None:
     return parts_within(calibration, limit)
 
 
-def max_price_refusal(calibration: Calibration, parts: int, most: int, *, at_most: bool) -> Reply:
-    """Build the refusal of a question that may cost more than its ``max_price``; both are public."""
+def max_price_refusal(
+    calibration: Calibration, parts: int, most: int, *, at_most: bool, opening: int = 0
+) -> Reply:
+    """Build the refusal of a question that may cost more than its ``max_price``; both are public.
+
+    ``opening`` is the part of the price that every first answer of the stream costs.
+    """
     price = shown_price(calibration, parts)
     if price is None:
         whole = calibration.cutoff * PARTS_PER_CHARGE
@@ -611,12 +616,16 @@ def max_price_refusal(calibration: Calibration, parts: int, most: int, *, at_mos
     else:
         cost, limit = f"ε = {price:.6g}", f"{epsilon_of(calibration, most, math.floor):.6g}"
     verb = "may cost up to" if at_most else "costs"
+    remedy = "with a larger alpha or a larger max_price"
+    if opening:
+        cost += ", as the first answer pays for the stream's first measurements"
+        remedy = "with a larger max_price"
     return Reply(
         charged=False,
         price=price,
         refusal=Rejection(
             PRICE,
-            f"max_price: the answer {verb} {cost}, and the limit is {limit}; ask with a larger alpha or a larger max_price",
+            f"max_price: the answer {verb} {cost}, and the limit is {limit}; ask {remedy}",
         ),
     )
 

@@ -94,6 +94,31 @@ def test_pmw_with_a_limit_answers_what_is_known_for_nothing() -> None:
     assert (known.outcome, known.price) == ("answer", 0.0)
 
 
+@pytest.mark.parametrize(("delta", "warm_start"), [(0.0, 2), (1e-4, 1)])
+def test_pmw_limits_what_the_first_answer_costs_for_the_opening(delta: float, warm_start: int) -> None:
+    """A first answer pays for the opening measurements: a dry run charges nothing, 50% refuses, and 100% does not."""
+    mechanism = {"kind": "pmw", "attributes": ["age", "sex"], "warm_start": warm_start}
+    made = installation(mechanism, epsilon=2.0, delta=delta)
+    dry = ask(made, where="age >= 2", max_price=0)
+    refused = ask(made, where="age >= 2", max_price="50%")
+    assert [one.outcome for one in (dry, refused)] == ["rejected", "rejected"]
+    assert "the first answer pays for the stream's first measurements, and the limit is 0" in (dry.reason or "")
+    assert made.grant("people", "s").spent.epsilon == 0.0
+    paid = ask(made, where="age >= 2", max_price="100%")
+    assert paid.outcome == "answer"
+    assert paid.spent is not None
+    assert dry.price == (pytest.approx(paid.spent.epsilon, rel=1e-6) if delta == 0.0 else None)
+    assert ask(made, where="age >= 2", max_price="50%").outcome == "answer"
+
+
+def test_pmw_price_of_a_first_answer_includes_the_opening() -> None:
+    """The price of a first answer with an alpha is what the stream has spent after it."""
+    made = installation({"kind": "pmw", "attributes": ["age", "sex"]}, epsilon=2.0)
+    first = ask(made, where="age >= 2 AND sex = 'F'", alpha=400.0)
+    assert first.spent is not None
+    assert first.price == pytest.approx(first.spent.epsilon, rel=1e-6)
+
+
 def test_a_percentage_is_of_the_grant_at_opening() -> None:
     """A limit of 10% of a grant of 1 stays ε 0.1 after an extension by 1."""
     made = laplace()

@@ -407,6 +407,15 @@ def test_refusal_quotes_the_statement_as_written(statement: str, told: str) -> N
     assert told in str(refused.value)
 
 
+def test_price_of_a_statement_counts_the_opening_of_pmw_once() -> None:
+    """The price of three means on a new stream has its opening of about ε 8 once, and a dry run charges nothing."""
+    driver = opened(PMW, epsilon=9.0)
+    table = driver.sql('SELECT "Sex", AVG(age) FROM s GROUP BY "Sex"', max_price=0)
+    assert len(table.results) == 3
+    assert driver.budget("patients").spent.epsilon == 0.0
+    assert 8.0 < (table.price or 0.0) < 12.0
+
+
 @pytest.mark.parametrize("limit", [0, 0.5, "50%"])
 def test_max_price_of_a_release_limits_its_first_answer(limit: float | str) -> None:
     """The plan fixes the price of a histogram: its first answer costs the whole grant, and later ones nothing."""
