@@ -230,7 +230,7 @@ class Engine:
                         raise error
                 if self.broken is not None:
                     raise self.broken
-                supervision.check(self._partitions.values(), self.refused, self.refusal)
+                supervision.check_tasks(self._partitions.values(), self.refused, self.refusal)
         finally:
             stopping.cancel()
             watching.cancel()

@@ -188,7 +188,7 @@ class TopicIds:
         Raises:
             InputRefusedError: the processor cannot read the new topic from its beginning.
         """
-        now = await self._ask(topic_partition)
+        now = await self._request_id(topic_partition)
         if not now:
             return False
         self._known_ids[topic_partition] = now
@@ -202,7 +202,7 @@ class TopicIds:
         processor.topic_ids[topic_partition.topic] = now
         return is_another
 
-    def ask(self, *, needed: bool) -> None:
+    def request_ids(self, *, needed: bool) -> None:
         """Request the topic ids, now if they are ``needed``, otherwise once per ``TOPIC_ID_SECONDS``.
 
         Raises:
@@ -240,10 +240,10 @@ class TopicIds:
 
     async def _require_same(self) -> None:
         for topic_partition, known in self._known_ids.items():
-            if (now := await self._ask(topic_partition)) and now != known:
+            if (now := await self._request_id(topic_partition)) and now != known:
                 raise InputRecreatedError(topic_partition.topic, known, now)
 
-    async def _ask(self, topic_partition: TopicPartition) -> str:
+    async def _request_id(self, topic_partition: TopicPartition) -> str:
         until = time.monotonic() + self._seconds
         while True:
             try:
@@ -336,7 +336,7 @@ class Prefetch:
     async def __aenter__(self) -> Self:
         self._buffers.clear()
         self._call_began_at = math.inf
-        self._filling = asyncio.create_task(self._fill())
+        self._filling = asyncio.create_task(self._fill_buffers())
         self._watching = asyncio.create_task(self._stopping.wait())
         for task in (self._filling, self._watching):
             task.add_done_callback(lambda _: self._records_arrived.set())
@@ -386,7 +386,7 @@ class Prefetch:
         at = await self._consumer.position(topic_partition)
         return at >= end and not self._buffers[topic_partition].fetches
 
-    async def _fill(self) -> None:
+    async def _fill_buffers(self) -> None:
         while True:
             self._records_taken.clear()
             if any(self._is_full(buffer) for buffer in self._buffers.values()):

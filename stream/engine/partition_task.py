@@ -227,7 +227,7 @@ class PartitionTask:
             ready = reading is not None and reading.has_finished_readings
             wait_ms = 0 if ready else self._wait_ms(session, timed)
             fetched = await self._answering.fetch(session, [*lookup_topics, *inputs], wait_ms)
-            session.topic_ids.ask(needed=bool(fetched))
+            session.topic_ids.request_ids(needed=bool(fetched))
             if fetched:
                 self._turns.start_step(self.partition, time.monotonic())
             for topic_partition in lookup_topics:

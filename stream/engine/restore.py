@@ -196,7 +196,7 @@ class Standby:
         """Copy the neighbors of the ``owned`` partitions; drop copies that are neither neighbors nor owned."""
         wanted = neighbor_partitions(owned, self._partitions, self._settings.standby_partitions)
         for partition in self._tasks.keys() - wanted - set(owned):
-            self._drop(partition)
+            self._drop_copy(partition)
         for partition in wanted - self._tasks.keys():
             self._tasks[partition] = asyncio.create_task(
                 self._maintain_copy(partition), name=f"standby-{partition}"
@@ -205,7 +205,7 @@ class Standby:
     def take_standby_copy(self, partition: int) -> StandbyCopy | None:
         """Return a partition's copy and stop updating it; call it after the fence."""
         copy = self._copies.get(partition)
-        self._drop(partition)
+        self._drop_copy(partition)
         return copy
 
     async def __aenter__(self) -> Self:
@@ -213,10 +213,10 @@ class Standby:
 
     async def __aexit__(self, *_: object) -> None:
         for partition in list(self._tasks):
-            self._drop(partition)
+            self._drop_copy(partition)
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    def _drop(self, partition: int) -> None:
+    def _drop_copy(self, partition: int) -> None:
         self._copies.pop(partition, None)
         if (task := self._tasks.pop(partition, None)) is not None:
             task.cancel()

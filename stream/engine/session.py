@@ -138,13 +138,13 @@ class RestoreReport:
         """Send a report of the progress if one is due."""
         if time.monotonic() - self._reported >= RESTORE_REPORT_SECONDS:
             self._reported = time.monotonic()
-            await self._write(writer, "restoring")
+            await self._write_report(writer, "restoring")
 
     async def send_ready(self, writer: Writer) -> None:
         """Send the report that the restore has ended."""
-        await self._write(writer, "ready")
+        await self._write_report(writer, "ready")
 
-    async def _write(self, writer: Writer, phase: Literal["restoring", "ready"]) -> None:
+    async def _write_report(self, writer: Writer, phase: Literal["restoring", "ready"]) -> None:
         status = PartitionStatus(
             role=self._role,
             partition=self._partition,

@@ -89,12 +89,12 @@ class Membership:
         """
         try:
             while True:
-                await self._ask()
+                await self._poll_membership()
                 await asyncio.sleep(MEMBERS_SECONDS)
         finally:
             await self._observer.close()
 
-    async def _ask(self) -> None:
+    async def _poll_membership(self) -> None:
         try:
             async with asyncio.timeout(self._session):
                 members = await self._observer.members(self._role.group)
@@ -148,7 +148,7 @@ class StalledError(RuntimeError):
 
 
 class Supervision:
-    """Checks an engine's tasks and membership; the engine calls ``check`` about once a second."""
+    """Checks an engine's tasks and membership; the engine calls ``check_tasks`` about once a second."""
 
     def __init__(self, role: ServiceName, membership: Membership, health: ServiceHealth | EngineHealth) -> None:
         self._role = role
@@ -156,7 +156,9 @@ class Supervision:
         self._health = health
         self._long: dict[int, float] = {}
 
-    def check(self, partitions: Iterable[PartitionTask], refused: Iterable[int] = (), refusal: str = "") -> None:
+    def check_tasks(
+        self, partitions: Iterable[PartitionTask], refused: Iterable[int] = (), refusal: str = ""
+    ) -> None:
         """Set metrics and readiness; ``refused`` partitions count as failing.
 
         Raises:

@@ -153,7 +153,7 @@ def _encode_group(group: list[Collection[Message]], timestamp: int, batch_bytes:
     writer = RecordWriter(room, COLUMN_RECORDS - 1, largest, _HEADER.size)
     for part in parts:
         first, count = 0, len(part) if isinstance(part, list) else len(part[1])
-        while (first := first + _write(writer, part, first)) < count:
+        while (first := first + _write_part(writer, part, first)) < count:
             yield FramedBatch(writer, timestamp)
             writer = RecordWriter(room, COLUMN_RECORDS - 1, largest, _HEADER.size)
     yield FramedBatch(writer, timestamp)
@@ -177,7 +177,7 @@ def _sizes(part: _Part) -> tuple[int, int]:
     return total, _OVERHEAD + _longest(keys) + _longest(values)
 
 
-def _write(writer: RecordWriter, part: _Part, first: int) -> int:
+def _write_part(writer: RecordWriter, part: _Part, first: int) -> int:
     """Write the messages after the first ``first`` ones; return how many of them fit in the batch."""
     if not isinstance(part, list):
         return writer.write(first, *part)
@@ -192,18 +192,18 @@ def _record(delta: int, message: Message) -> bytes:
     key, value, headers = message
     body = bytearray(b"\0\0")
     encode_varint(delta, body.append)
-    _put(body, key)
-    _put(body, value)
+    _put_text(body, key)
+    _put_text(body, value)
     encode_varint(len(headers), body.append)
     for name, text in headers:
-        _put(body, name.encode())
-        _put(body, text)
+        _put_text(body, name.encode())
+        _put_text(body, text)
     whole = bytearray()
     encode_varint(len(body), whole.append)
     return bytes(whole + body)
 
 
-def _put(body: bytearray, text: bytes | None) -> None:
+def _put_text(body: bytearray, text: bytes | None) -> None:
     encode_varint(-1 if text is None else len(text), body.append)
     body += text or b""
 
@@ -382,7 +382,7 @@ class Writer:
         if self.confirm is not None and outputs:
             await self.confirm()
         try:
-            await self._write(outputs)
+            await self._write_batches(outputs)
         except InvalidTimestampError:
             # The next writer of this process sends records without timestamps.
             self._record_clock.refuse()
@@ -394,7 +394,7 @@ class Writer:
     async def commit_parts(self, parts: Iterable[Outputs]) -> None:
         """Write all parts or none, in sequence, for more outputs than fit in memory."""
         for outputs in parts:
-            await self._write(outputs)
+            await self._write_batches(outputs)
         await self._producer.commit()
 
     async def close(self) -> None:
@@ -403,7 +403,7 @@ class Writer:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._producer.stop()
 
-    async def _write(self, outputs: Outputs) -> None:
+    async def _write_batches(self, outputs: Outputs) -> None:
         timestamp, size = self._record_clock.now(), self._batch_bytes
         # Batches are encoded while earlier ones are sent, so only the batches in flight are in memory twice.
         batches = {

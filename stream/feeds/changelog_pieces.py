@@ -144,13 +144,13 @@ def encode_pieces(changes: Iterable[tuple[TallyGroup, StepChanges]]) -> Iterator
             if size and size + more > PIECE_BYTES:
                 yield Piece(piece.encode(), piece.entries)
                 piece, size = _Sections([], [], [], []), 0
-            _add(piece, section)
+            _add_section(piece, section)
             size += more
     if size:
         yield Piece(piece.encode(), piece.entries)
 
 
-def _add(piece: _Sections, section: _Section) -> None:
+def _add_section(piece: _Sections, section: _Section) -> None:
     if isinstance(section, _PeopleSection):
         piece.people.append(section)
     elif isinstance(section, _TotalsSection):
@@ -332,7 +332,7 @@ class PiecesLog:
         self._steps: deque[tuple[int, int, int]] = deque()
         self._entries = 0
 
-    def _add(self, first: int, end: int, entries: int) -> None:
+    def _add_pieces(self, first: int, end: int, entries: int) -> None:
         """Add the pieces ``first`` … ``end`` − 1, which one step wrote."""
         self._steps.append((first, end, entries))
         self._entries += entries
@@ -349,7 +349,7 @@ class PiecesLog:
                 entries = apply_piece(pieces[number].value or b"", number, tally_groups)
             except DECODE_ERRORS:
                 raise LaterVersionError(pieces[number]) from None
-            self._add(number, number + 1, entries)
+            self._add_pieces(number, number + 1, entries)
 
     def write(self, changes: Changes, tally_groups: Iterable[TallyGroup]) -> list[Message]:
         """Return a step's pieces, rewritten entries of old pieces, and the old pieces' deletions."""

@@ -178,8 +178,8 @@ class FeedProcessor:
         """
         records, outputs, is_first = batch.records, Outputs(), self._is_new
         self._update_epochs(outputs, records[0].offset if records else self._offset)
-        changes = self._count(records, outputs) if records else []
-        self._write(outputs, changes)
+        changes = self._count_events(records, outputs) if records else []
+        self._write_pieces(outputs, changes)
         if self._clock.clock_before_mark:
             self._update_epoch_bounds(outputs)
         if published := self._partial_writer.publish_due_windows(self._streams, self._clock.now, outputs):
@@ -311,7 +311,7 @@ class FeedProcessor:
         if not self._changelog_keys[name]:
             del self._changelog_keys[name]
 
-    def _count(self, records: Sequence[RecordLike], outputs: Outputs) -> Changes:
+    def _count_events(self, records: Sequence[RecordLike], outputs: Outputs) -> Changes:
         self._clock.latest_time_before_marks = self._streams.latest_time_before_marks
         batch, rejections = self._intake.read(records, self._streams.first_windows)
         for place, rejection in sorted(rejections.items()):
@@ -321,7 +321,7 @@ class FeedProcessor:
         found = ((group, group.count(batch, self._log.next)) for group in self._streams.tally_groups)
         return [(group, touched) for group, touched in found if touched is not None]
 
-    def _write(self, outputs: Outputs, changes: Changes) -> None:
+    def _write_pieces(self, outputs: Outputs, changes: Changes) -> None:
         outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.tally_groups))
 
     def _write_changelog(self, outputs: Outputs, key: bytes, value: bytes | None) -> None:

@@ -193,17 +193,17 @@ class FeedDefinitions:
         """Apply control records in the order of their partition, from the beginning."""
         left = iter(records)
         while portion := list(islice(left, RECORDS_PER_UPDATE)):
-            self._apply(portion)
+            self._apply_records(portion)
 
     def drop_retired(self) -> None:
         """Drop all retired streams, also if compaction has removed the deletion of their definitions."""
-        self._drop(self._retired.select((*self._latest, *self._closed_summaries)))
+        self._drop_streams(self._retired.select((*self._latest, *self._closed_summaries)))
 
     def is_retired(self, stream: str) -> bool:
         """Return whether a stream is retired."""
         return self._retired.has(stream)
 
-    def _drop(self, names: Iterable[str]) -> None:
+    def _drop_streams(self, names: Iterable[str]) -> None:
         changed: dict[str, dict[str, StandingDefinition]] = {}
         for name in names:
             self._closed_summaries.pop(name, None)
@@ -226,10 +226,10 @@ class FeedDefinitions:
         self._index(changed)
         self.version += 1
 
-    def _apply(self, records: Sequence[RecordLike]) -> None:
+    def _apply_records(self, records: Sequence[RecordLike]) -> None:
         changed: dict[str, dict[str, StandingDefinition]] = {}
         self._retired.add_records(records)
-        self._drop(self._retired.list_deleted(records))
+        self._drop_streams(self._retired.list_deleted(records))
         for record in records:
             name = (record.key or b"").decode(errors="replace")
             if (over := self._closed_summaries.get(name)) is not None and is_stale(over, record.value):

@@ -273,7 +273,9 @@ class MergePeriods:
             self._requesting_streams[source] = definition.spec.stream
             begins = format_moment(period_of(definition, start))
             request = f"begin/{definition.incarnation}@{begins}"
-            self._write(outputs, BeginPeriod(request=request, source=definition.source.source, start=begins))
+            self._write_request(
+                outputs, BeginPeriod(request=request, source=definition.source.source, start=begins)
+            )
         return False
 
     def stream_asked_by(self, definition: StandingDefinition, start: int) -> StandingDefinition | None:
@@ -318,7 +320,7 @@ class MergePeriods:
         over = {one.spec.stream: one for one in asking if moment_ms(one.source.starts or "") <= behind}
         for name in sorted(over.keys() - self._closing_streams.get(model, set())):
             source = over[name].source.source
-            self._write(
+            self._write_request(
                 outputs, CloseStream(request=f"end/{name}", source=source, stream=name, reason=PERIOD_OVER_REASON)
             )
         self._closing_streams[model] = set(over)
@@ -327,7 +329,7 @@ class MergePeriods:
         """Forget a retired model."""
         self._closing_streams.pop(stream, None)
 
-    def _write(self, outputs: Outputs, request: BeginPeriod | CloseStream) -> None:
+    def _write_request(self, outputs: Outputs, request: BeginPeriod | CloseStream) -> None:
         key = request.source.encode()
         message = (key, request_codec.encode(request), ())
         outputs.add(self._topics.requests, partition_of(key, LEDGER_PARTITIONS), message)

@@ -183,7 +183,7 @@ class Tally:
         """Return True if all windows of a period are published."""
         return bool(self.rule.period) and (period + 1) * self.rule.period <= self.first
 
-    def close(self) -> None:
+    def drop_past_periods(self) -> None:
         """Drop the counts of past periods."""
         self.lifetime_counts = {
             number: person_counts

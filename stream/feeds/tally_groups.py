@@ -134,7 +134,9 @@ class TallyGroup:
                 if quantity.by not in places:
                     places[quantity.by] = part.windows * cells.cells + batch.cells(quantity.by)[part.rows]
                 within_bound = part.first if quantity.counts_people else part.within_bound
-                self._add(tally, quantity, places[quantity.by], (within_bound, tally.column), part.rows, step)
+                self._add_cells(
+                    tally, quantity, places[quantity.by], (within_bound, tally.column), part.rows, step
+                )
             self._count_texts(tally, part, step)
         return step.changes
 
@@ -223,7 +225,7 @@ class TallyGroup:
             places = (
                 window_rows.windows[chosen] * tally.cells[quantity].cells + step.batch.cells(quantity.by)[rows]
             )
-            self._add(tally, quantity, places, (lets, 0), rows, step)
+            self._add_cells(tally, quantity, places, (lets, 0), rows, step)
 
     def _count_texts(self, tally: Tally, part: _WindowRows, step: _BatchCount) -> None:
         for quantity in tally.texts:
@@ -253,7 +255,7 @@ class TallyGroup:
         periods = [tally.rule.period_of(starts[row]) for row in rows.tolist()]
         return np.array(periods, dtype=np.int64)[place]
 
-    def _add(
+    def _add_cells(
         self,
         tally: Tally,
         quantity: CountedQuantity,
@@ -293,7 +295,7 @@ class TallyGroup:
                 tally.clear(row)
             self._free.append(row)
         for tally in self.tallies.values():
-            tally.close()
+            tally.drop_past_periods()
 
     @property
     def people(self) -> int:

@@ -95,7 +95,7 @@ class LifeCycle:
         """Return True if a stream answers on this worker."""
         return bool(self._columns.state[slot] == OPEN) and not self._columns.refused[slot]
 
-    def end(self, slot: int, state: int, reason: str) -> bool:
+    def end_stream(self, slot: int, state: int, reason: str) -> bool:
         """End a stream; return False if its current state must not change to ``state``."""
         if not may_become(STATES[self._columns.state[slot]], STATES[state]):
             return False
@@ -183,7 +183,7 @@ class HostedStreams:
         """Return the terms of a slot's stream."""
         return self.terms[int(self.columns.terms_of[slot])]
 
-    def host(self, definitions: Sequence[StreamDefinition]) -> list[int]:
+    def host_streams(self, definitions: Sequence[StreamDefinition]) -> list[int]:
         """Add or update streams and return their slots; a new incarnation starts from zero.
 
         A stream has the incarnation of its last definition. Among the definitions of this incarnation, the one

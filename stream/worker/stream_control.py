@@ -82,7 +82,7 @@ class StreamControl:
         definitions = self._reader.read([record.value or b"" for record in named])
         for record, definition in zip(named, definitions, strict=True):
             if definition is not None:
-                if not (may_hold and self._tables.hold(record, definition)):
+                if not (may_hold and self._tables.hold_event(record, definition)):
                     readable.append(definition)
                 continue
             slots += self._add_streams(readable)
@@ -153,7 +153,7 @@ class StreamControl:
             raise MissedRecordError(
                 f"{missed[0].stream} has a checkpoint in {self._changelog} that the restore did not apply"
             )
-        slots = self._streams.host(definitions)
+        slots = self._streams.host_streams(definitions)
         self.runs_in_thread = self.runs_in_thread or not all(
             self._streams.sorts[slot] & PLAIN_SORT for slot in slots
         )
@@ -199,7 +199,7 @@ class StreamControl:
             if isinstance(source, EventsSource) and source.has_periods:
                 for slot in slots[terms_of == index].tolist():
                     streams.life.refuse(slot, MODEL_NOT_ASKED_REASON)
-            self._tables.use(index)
+            self._tables.use_terms(index)
         # A table becomes unnecessary only if a stream was refreshed or has ended.
         renewed = any(streams.terms[index].version > FIRST_VERSION for index in indices)
         if renewed or not answering_mask(streams.columns.gather(slots)).all():
@@ -216,7 +216,7 @@ class StreamControl:
             if slot in waiting:
                 continue
             state = CLOSED if definition.kind == "closed" else HALTED
-            if self._streams.life.end(slot, state, definition.reason or ""):
+            if self._streams.life.end_stream(slot, state, definition.reason or ""):
                 ended.append(slot)
         self._pending_ends = waiting
         if ended:

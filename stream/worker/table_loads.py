@@ -64,7 +64,7 @@ class TableLoads:
         self._lock = Lock()
         self._loads: WeakValueDictionary[_TableKey, _Load] = WeakValueDictionary()
 
-    def begin(self, source: TableSource, terms: StreamTerms, session: Event) -> _Load:
+    def begin_load(self, source: TableSource, terms: StreamTerms, session: Event) -> _Load:
         """Begin to load the table of some terms; the event ``session`` is set when the session ends."""
         key = _table_key(terms)
 
@@ -125,7 +125,7 @@ class PartitionTables:
         """Cancel the loads; the session ends."""
         self._session.set()
 
-    def use(self, index: int) -> None:
+    def use_terms(self, index: int) -> None:
         """Use the table of the terms of this index, and load it if it is not in memory."""
         terms = self._streams.terms[index]
         if not isinstance(source := terms.source, TableSource):
@@ -133,7 +133,7 @@ class PartitionTables:
         if (table := self._loads.tables.table_in_memory(source, terms.fingerprint)) is not None:
             self._in_use[index] = table
             return
-        key = self._begin(source, terms)
+        key = self._begin_load(source, terms)
         self._loading[key].indices.add(index)
         if self._loading[key].load.future.done():
             self._finish(key)
@@ -158,7 +158,7 @@ class PartitionTables:
                     continue
                 self._finish(key)
 
-    def hold(self, record: RecordLike, definition: StreamDefinition) -> bool:
+    def hold_event(self, record: RecordLike, definition: StreamDefinition) -> bool:
         """Hold a control event that refreshes an open stream until its table is loaded; return whether it is held.
 
         Later events of the stream are held behind it. An event that ends the stream, or opens another one of
@@ -176,7 +176,7 @@ class PartitionTables:
             return False
         key = _table_key(terms)
         if self._loads.tables.table_in_memory(source, terms.fingerprint) is None:
-            self._begin(source, terms)
+            self._begin_load(source, terms)
             if self._loading[key].load.future.done():
                 self._finish(key)
         if not held and key not in self._loading:
@@ -201,10 +201,10 @@ class PartitionTables:
             needed = np.bincount(terms_of, minlength=len(self._streams.terms))
             self._in_use = {index: table for index, table in self._in_use.items() if needed[index]}
 
-    def _begin(self, source: TableSource, terms: StreamTerms) -> _TableKey:
+    def _begin_load(self, source: TableSource, terms: StreamTerms) -> _TableKey:
         key = _table_key(terms)
         if key not in self._loading:
-            self._loading[key] = _AwaitedLoad(self._loads.begin(source, terms, self._session), source, terms)
+            self._loading[key] = _AwaitedLoad(self._loads.begin_load(source, terms, self._session), source, terms)
         return key
 
     def _finish(self, key: _TableKey) -> None:
@@ -217,7 +217,7 @@ class PartitionTables:
                 self._new_tables.append(awaited.load.future.result())
                 self._in_use |= dict.fromkeys(indices, self._new_tables[-1])
             case CancelledStepError():  # the other sessions that waited for it have ended
-                self._begin(awaited.source, awaited.terms)
+                self._begin_load(awaited.source, awaited.terms)
                 self._loading[key].indices |= awaited.indices
             case ValueError() as error:
                 columns = self._streams.columns

@@ -293,5 +293,5 @@ class QueryProcessor:
 
     def _halt_streams(self, slots: Sequence[int], reason: Callable[[int], str]) -> npt.NDArray[np.intp]:
         """Halt streams, and return the slots of streams whose state has changed."""
-        end = self.streams.life.end
+        end = self.streams.life.end_stream
         return np.array([slot for slot in slots if end(slot, HALTED, reason(slot))], dtype=np.intp)

@@ -45,7 +45,7 @@ def partials_outside_of_the_transaction() -> Iterator[None]:
 @contextmanager
 def position_without_the_counts() -> Iterator[None]:
     """A partition writes its position to its changelog, but not its counts."""
-    with patch.object(FeedProcessor, "_write", lambda *_: None):
+    with patch.object(FeedProcessor, "_write_pieces", lambda *_: None):
         yield
 
 

@@ -395,7 +395,7 @@ def a_late_opening_undoes_a_halt() -> Iterator[None]:
 @contextmanager
 def extensions_of_a_latest_definition_only() -> Iterator[None]:
     """A repeated opening undoes an extension."""
-    host = HostedStreams.host
+    host = HostedStreams.host_streams
 
     def latest(self: HostedStreams, definitions: Sequence[StreamDefinition]) -> list[int]:
         slots = host(self, definitions)
@@ -404,14 +404,14 @@ def extensions_of_a_latest_definition_only() -> Iterator[None]:
                 self.columns.cutoff[slot] = self.terms_at(slot).calibration.cutoff
         return slots
 
-    with patch.object(HostedStreams, "host", latest):
+    with patch.object(HostedStreams, "host_streams", latest):
         yield
 
 
 @contextmanager
 def versions_of_a_latest_definition_only() -> Iterator[None]:
     """A repeated opening brings an earlier version of the data back."""
-    host = HostedStreams.host
+    host = HostedStreams.host_streams
 
     def latest(self: HostedStreams, definitions: Sequence[StreamDefinition]) -> list[int]:
         slots = host(self, definitions)
@@ -419,7 +419,7 @@ def versions_of_a_latest_definition_only() -> Iterator[None]:
             self.columns.terms_of[slot] = definition.terms
         return slots
 
-    with patch.object(HostedStreams, "host", latest):
+    with patch.object(HostedStreams, "host_streams", latest):
         yield
 
 
@@ -511,7 +511,7 @@ def waits_that_an_order_to_stop_does_not_end() -> Iterator[None]:
         if self._filling is not None:
             await self._filling
 
-    with patch.object(Prefetch, "_fill", fill), patch.object(Prefetch, "__aexit__", leave):
+    with patch.object(Prefetch, "_fill_buffers", fill), patch.object(Prefetch, "__aexit__", leave):
         yield
 
 

@@ -52,7 +52,7 @@ async def observe(settings: Settings, clients: Clients) -> dict[str, Any]:
         second = await Writer.fence(settings, f"{group}-0", group, clients)
         await note("one committed")
         producer = second._producer
-        await second._write(_outputs(place, b"two"))
+        await second._write_batches(_outputs(place, b"two"))
         await producer.add_offsets({source: 6}, group)
         await note("two open")
         third = await Writer.fence(settings, f"{group}-0", group, clients)

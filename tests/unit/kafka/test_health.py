@@ -82,7 +82,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def look(member: Member, *tasks: Task) -> ServiceHealth:
     told = ServiceHealth("worker")
-    Supervision("worker", cast(Membership, member), told).check(cast(list[PartitionTask], tasks))
+    Supervision("worker", cast(Membership, member), told).check_tasks(cast(list[PartitionTask], tasks))
     return told
 
 

@@ -110,15 +110,15 @@ async def test_confirm_raises_once_the_topic_is_another() -> None:
     ids = ids_of(broker)
     await ids.compare(cast(Processor, State()), SOURCE, 0)
     async with ids:
-        ids.ask(needed=True)
+        ids.request_ids(needed=True)
         await ids.confirm()
         broker.topic_id_now = "b"
         await ids.confirm()
-        ids.ask(needed=True)
+        ids.request_ids(needed=True)
         with pytest.raises(InputRecreatedError, match=r"queries was deleted .* id was a, and is b"):
             await ids.confirm()
         with pytest.raises(InputRecreatedError):
-            ids.ask(needed=True)
+            ids.request_ids(needed=True)
 
 
 async def test_confirm_waits_until_kafka_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ async def test_ask_keeps_a_pace_while_nothing_comes() -> None:
     await ids.compare(cast(Processor, State()), SOURCE, 0)
     async with ids:
         for _ in range(3):
-            ids.ask(needed=False)
+            ids.request_ids(needed=False)
             await asyncio.sleep(0.01)
         assert broker.asked == 2
         await ids.confirm()
