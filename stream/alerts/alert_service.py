@@ -203,7 +203,7 @@ class TargetDelivery:
                         alert.opening.source,
                         alert.time,
                         known=known,
-                        counted=alert.counted,
+                        bound_text=alert.bound_text,
                         terms=alert.opening.terms,
                     )
             if records and batch_round == self._follower.round:
@@ -239,9 +239,9 @@ class TargetDelivery:
             return None
         if answer.outcome not in {"above", "below"} or answer.stream != opening.stream:
             return None
-        counted = self._openings.sources.get(opening.source, "")
+        bound_text = self._openings.sources.get(opening.source, "")
         return Alert(
-            self._connection.topics.prefix, opening, answer, record.timestamp / 1000, self._monitor_url, counted
+            self._connection.topics.prefix, opening, answer, record.timestamp / 1000, self._monitor_url, bound_text
         )
 
     async def _start_offset(

@@ -191,7 +191,7 @@ class Alert:
     answer: Answer
     time: float
     monitor_url: str | None = None
-    counted: str = ""
+    bound_text: str = ""
 
     @property
     def key(self) -> str:
@@ -210,7 +210,7 @@ class Alert:
             "query": self.answer.id,
             **answer,
             **{name: term for name, term in self.opening.terms._asdict().items() if term is not None},
-            **({"counted": self.counted} if self.counted else {}),
+            **({"counted": self.bound_text} if self.bound_text else {}),
             **({} if (link := stream_page_url(self.monitor_url, self.opening.stream)) is None else {"page": link}),
         }
         message: dict[str, Any] = {"type": "sotto.alert", "timestamp": format_time(self.time), "data": data}

@@ -59,11 +59,11 @@ class _SendState:
     """The delivery of one alarm.
 
     ``accepted_at`` is the time at which the target last accepted the alarm; ``is_due`` is true if the alarm has
-    changed since. ``counted`` describes the source's contribution bound in words.
+    changed since. ``bound_text`` describes the source's contribution bound in words.
     """
 
     is_due: bool
-    counted: str
+    bound_text: str
     terms: AlertTerms
     accepted_at: float = float("-inf")
 
@@ -89,7 +89,7 @@ class Alertmanager:
         stamp: float,
         *,
         known: bool,
-        counted: str = "",
+        bound_text: str = "",
         terms: AlertTerms = NO_TERMS,
     ) -> None:
         """Add an answer. If it is ``known`` from before a restart, it is not delivered."""
@@ -97,7 +97,7 @@ class Alertmanager:
         if alarm is None:
             return
         if alarm.alerts == 1 and alarm.resolved is None:
-            self._sent[alarm.key] = _SendState(is_due=not known, counted=counted, terms=terms)
+            self._sent[alarm.key] = _SendState(is_due=not known, bound_text=bound_text, terms=terms)
         elif not known:
             self._sent[alarm.key].is_due = True
 
@@ -168,7 +168,7 @@ class Alertmanager:
             "threshold": self._sent[key].terms.threshold_text,
             "condition": self._sent[key].terms.condition or "",
             "alerts": str(alarm.alerts),
-            "counted": self._sent[key].counted,
+            "counted": self._sent[key].bound_text,
             "alerts_left": "" if answer.tops_left is None else str(answer.tops_left),
         }
         link = stream_page_url(self.monitor_url, key.stream)

@@ -195,7 +195,7 @@ def _print(report: SimulationReport, data: str) -> None:
     several = [(str(run.number), run.error_summaries) for run in report.runs] if len(report.runs) > 1 else []
     show_table(
         f"errors, of {_describe_rows(report.rows, report.counted)}",
-        ["run", "of", "numbers", "largest", "mean", "promised α", "broken"],
+        ["run", "errors of", "numbers", "largest", "mean", "promised α", "broken"],
         [
             [
                 run,

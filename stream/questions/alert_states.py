@@ -54,7 +54,7 @@ class AlertKey(NamedTuple):
 class Notice:
     """An answer of a watched stream, or the end of the stream, with ``ended`` as its reason.
 
-    ``time`` is Kafka's timestamp, in Unix seconds, of the answer or of the first record that reports the end. ``counted``
+    ``time`` is Kafka's timestamp, in Unix seconds, of the answer or of the first record that reports the end. ``bound_text``
     describes the source's contribution bound in words, and is empty without a bound. ``terms`` are the stream's threshold
     and condition.
 
@@ -69,7 +69,7 @@ class Notice:
     source: str | None = None
     answer: Answer | None = None
     ended: str | None = None
-    counted: str = ""
+    bound_text: str = ""
     terms: AlertTerms = NO_TERMS
 
     @property

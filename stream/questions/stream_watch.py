@@ -226,11 +226,16 @@ class Watch:
             (record.key or b"").decode(errors="replace"), self._patterns
         )
 
-    def notices_of(self, record: AnswerRecord, opening: StreamOpening, counted: str = "") -> list[Notice]:
-        """Return the notices of an answer of a watched stream; ``counted`` describes the source's contribution bound."""
+    def notices_of(self, record: AnswerRecord, opening: StreamOpening, bound_text: str = "") -> list[Notice]:
+        """Return the notices of an answer of a watched stream; ``bound_text`` describes the source's contribution bound."""
         answer = Result.read(record.value)
         notice = Notice(
-            record.timestamp / 1000, opening.stream, opening.source, answer, counted=counted, terms=opening.terms
+            record.timestamp / 1000,
+            opening.stream,
+            opening.source,
+            answer,
+            bound_text=bound_text,
+            terms=opening.terms,
         )
         if answer.outcome == "halted":
             # The ledger may report the end before or after this answer; the notice has the earlier time.

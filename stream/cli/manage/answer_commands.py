@@ -222,7 +222,7 @@ def notice_document(notice: Notice) -> dict[str, Any]:
     common = {"time": format_time(notice.time), "source": notice.source, "stream": notice.stream}
     if notice.answer is None:
         return {**common, "ended": notice.ended}
-    counted = {"counted": notice.counted} if notice.counted else {}
+    counted = {"counted": notice.bound_text} if notice.bound_text else {}
     terms = {name: term for name, term in notice.terms._asdict().items() if term is not None}
     return {**common, **notice.answer.model_dump(mode="json", exclude_none=True), **terms, **counted}
 
@@ -246,7 +246,7 @@ def format_notice(notice: Notice, width: int) -> list[Text]:
             terms if notice.is_alert else "",
             answer.reason or "",
             "" if left is None or answer.outcome != "above" else f"{left:,} left",
-            notice.counted,
+            notice.bound_text,
         ]
     return _format_line(notice.time, sign, style, parts, width)
 

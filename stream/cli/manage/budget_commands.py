@@ -199,7 +199,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         f"{format_count(len(grants), 'stream')}{more}",
         [
             *("stream", *(["analyst"] if analysts else [])),
-            *("state", "asked", "cost", "spent", "refunded", "answered", "charged", "as of"),
+            *("state", "requested", "cost", "spent", "refunded", "answered", "charged", "as of"),
         ],
         [
             [

@@ -165,7 +165,7 @@ def show(names: Names, as_json: AsJson = False) -> None:
         return
     show_table(
         f"{grant.spec.stream} on {grant.spec.source}: {shown.state}{f' ({shown.reason})' if shown.reason else ''}",
-        ["method", "α", "asked", "cost", "spent", "refunded", "answered", "charged", "as of"],
+        ["method", "α", "requested", "cost", "spent", "refunded", "answered", "charged", "as of"],
         [
             [
                 grant.calibration.method,

@@ -217,10 +217,10 @@ def test_alerts_of_a_bounded_source_carry_how_many_rows_count() -> None:
     made = opened(driver(), {"kind": "above_threshold", "threshold": -100.0, "cutoff": 3})
     made.ask("s", where="TRUE")
     [notice] = made.watch(from_beginning=True)
-    assert (notice.is_alert, notice.counted) == (True, ROWS_OF_ONE)
+    assert (notice.is_alert, notice.bound_text) == (True, ROWS_OF_ONE)
     assert notice.answer is not None
     opening = StreamOpening("s", "visits", "0" * 32, "open", None, 0.0)
-    message = json.loads(Alert("sotto", opening, notice.answer, notice.time, counted=notice.counted).body)
+    message = json.loads(Alert("sotto", opening, notice.answer, notice.time, bound_text=notice.bound_text).body)
     assert message["data"]["counted"] == ROWS_OF_ONE
 
 
