@@ -120,7 +120,7 @@ SUITES: Final[dict[str, str]] = {
     "tests/unit/kernel/test_twins.py::test_a_kernel_of_another_source_is_not_used": "release",
     "tests/unit/test_deploy.py::test_promtool_accepts_the_files_and_alerts_fire_as_intended": "release",
     "tests/unit/test_lifetime.py::test_memory_does_not_grow_with_history": "simulation",
-    "tests/unit/test_ordinary_questions.py::test_document_shows_what_the_command_prints": "site",
+    "tests/unit/test_ordinary_questions.py::test_document_shows_the_output_of_the_command": "site",
     "tests/unit/test_plan_command.py::test_calibration_has_one_color_in_every_plot": "site",
     "tests/unit/witnesses/test_postgresql_witness.py": "stores",
     "tests/unit/witnesses/test_s3_witness.py": "stores",

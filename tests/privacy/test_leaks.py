@@ -148,7 +148,7 @@ def test_session_has_every_kind_of_record(session: Session) -> None:
     assert any(DIGITS.encode() in (record.value or b"") for record in driver.records(topics.queries))
 
 
-def test_private_values_appear_in_queries_and_dead_letters_alone(session: Session) -> None:
+def test_private_values_appear_only_in_queries_and_dead_letters(session: Session) -> None:
     driver, _ = session
     text = seen(driver)
     steps = [PRIVATE / MINUTE_GRID, PRIVATE]

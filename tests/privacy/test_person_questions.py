@@ -247,7 +247,7 @@ def _shares() -> Iterator[Fraction]:
 
 @pytest.mark.parametrize("scale", [1, 2, 7])
 @pytest.mark.parametrize("rates", [1, 12])
-def test_the_reach_of_rates_holds_for_every_share(scale: int, rates: int) -> None:
+def test_reach_of_rates_holds_for_every_share(scale: int, rates: int) -> None:
     """Exact tails of the shipped noise never exceed the promised failure probability."""
     plan = _plan(scale)
     reach = rates_reach(plan, 1, rates, 1)
@@ -276,7 +276,7 @@ def test_intervals_of_rates_contain_the_true_share(hits: int, misses: int) -> No
 
 
 @pytest.mark.parametrize("scale", [2, 7, 30])
-def test_a_rate_is_hardly_wider_than_a_count(scale: int) -> None:
+def test_rate_is_hardly_wider_than_a_count(scale: int) -> None:
     assert rates_reach(_plan(scale), 1, 1, 1) < alpha_for(_plan(scale), 1, 1) + 2.0
 
 

@@ -103,7 +103,7 @@ def test_installation_without_witness_answers_again(seed: int) -> None:
     perform(scene, seed)
 
 
-def test_partition_that_lost_nothing_goes_on() -> None:
+def test_partition_that_lost_nothing_continues() -> None:
     """Only partitions behind their anchors are refused."""
 
     async def scene(world: World) -> None:

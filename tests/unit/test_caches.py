@@ -9,7 +9,7 @@ from stream.caches import ENTRY_BYTES, BoundedCache, RecentCache, weigh_array
 from stream.engine.health import CacheCollector
 
 
-def test_bounded_cache_keeps_what_was_used_last_within_its_weight() -> None:
+def test_bounded_cache_keeps_the_latest_used_values_in_its_weight() -> None:
     cache: BoundedCache[str, bytes] = BoundedCache(10, len)
     cache.put("a", b"1234")
     cache.put("b", b"1234")
@@ -26,7 +26,7 @@ def test_bounded_cache_keeps_what_was_used_last_within_its_weight() -> None:
     assert (len(cache), cache.weight) == (1, 10)
 
 
-def test_recent_cache_keeps_what_was_used_last() -> None:
+def test_recent_cache_keeps_the_latest_used_values() -> None:
     cache: RecentCache[int, str] = RecentCache(3)
     for number in range(3):
         cache.put(number, str(number))

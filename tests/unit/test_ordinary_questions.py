@@ -13,6 +13,6 @@ def test_survey_answers_state_their_error() -> None:
     assert {line.verdict for line in lines} == {"yes", "no: too wide"}
 
 
-def test_document_shows_what_the_command_prints() -> None:
+def test_document_shows_the_output_of_the_command() -> None:
     shown = ordinary_questions.DOCUMENT.read_text().split(MARKS[0])[1].split(MARKS[1])[0]
     assert shown.strip() == ordinary_questions.report((1).to_bytes(32)).strip()

@@ -31,7 +31,7 @@ def compared(*arguments: str) -> dict[str, Any]:
     return printed
 
 
-def test_plan_shows_what_a_bound_leaves_out_of_a_public_table(tmp_path: Path) -> None:
+def test_plan_shows_rows_that_a_bound_leaves_out_of_a_table(tmp_path: Path) -> None:
     """With --table the plan counts the rows beyond the contribution in a public table, and lists larger contributions."""
     rows = [f"{person},1" for person in range(10) for _ in range(1 + person)]
     (tmp_path / "public.csv").write_text("who,age\n" + "\n".join(rows) + "\n")

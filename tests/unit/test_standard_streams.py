@@ -90,7 +90,7 @@ def test_messages_that_cannot_be_written_change_no_status() -> None:
     assert done.stdout.startswith(b"sotto ")
 
 
-def test_a_width_of_thousands_of_digits_is_left_out() -> None:
+def test_width_of_thousands_of_digits_is_ignored() -> None:
     """A command whose ``COLUMNS`` is no width of a terminal prints as if none were given."""
     done = run(PRINTING, env={"COLUMNS": "1" * 4500})
     assert (done.returncode, done.stderr) == (0, b"")

@@ -262,7 +262,7 @@ async def test_comparison_over_attributes_is_that_of_a_smaller_table() -> None:
     assert alphas[1]["histogram"] < alphas[2]["histogram"]
 
 
-async def test_comparison_refuses_what_the_source_has_no_questions_of() -> None:
+async def test_comparison_refuses_forms_that_the_source_does_not_support() -> None:
     """The reason of the refusal is the planner's."""
     async with surveyed().web() as client:
         unknown = {"source": "people", "epsilon": 1.0, "attributes": ["height"]}

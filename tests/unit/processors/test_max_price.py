@@ -82,7 +82,7 @@ def test_price_refusals_change_no_later_answer(make: Any) -> None:
     assert [one.model_dump() for one in told[0]] == [one.model_dump() for one in told[1]]
 
 
-def test_pmw_with_a_limit_answers_what_is_known_for_nothing() -> None:
+def test_pmw_at_a_limit_of_0_answers_measured_questions() -> None:
     """At a limit of 0, a measured question is answered, and a question that may be charged is refused."""
     made = pmw()
     tested = ask(made, where="age >= 2", max_price=0)
@@ -119,7 +119,7 @@ def test_pmw_price_of_a_first_answer_includes_the_opening() -> None:
     assert first.price == pytest.approx(first.spent.epsilon, rel=1e-6)
 
 
-def test_a_percentage_is_of_the_grant_at_opening() -> None:
+def test_percentage_is_of_the_grant_at_opening() -> None:
     """A limit of 10% of a grant of 1 stays ε 0.1 after an extension by 1."""
     made = laplace()
     made.extend("people", "s", 1.0)
@@ -139,7 +139,7 @@ def test_gaussian_answers_take_a_percentage_and_no_epsilon() -> None:
     )
 
 
-def test_a_dry_run_gives_the_price_and_raises_other_refusals() -> None:
+def test_dry_run_gives_the_price_and_raises_other_refusals() -> None:
     """A dry run has the price of the later answer, and raises the usual errors of an invalid question."""
     made = laplace()
     price = made.ask("s", dry_run=True, **TIGHT).price
@@ -189,7 +189,7 @@ def test_statement_without_an_epsilon_has_no_price_as_an_epsilon() -> None:
     assert "1% of the grant" in format_price(table)
 
 
-def test_a_statement_has_the_price_of_all_its_questions() -> None:
+def test_statement_has_the_price_of_all_its_questions() -> None:
     """A statement at a limit of 0 costs nothing, and shows the price that it is charged without a limit."""
     made = laplace()
     asked = "SELECT COUNT(*), AVG(age) FROM s"
@@ -201,7 +201,7 @@ def test_a_statement_has_the_price_of_all_its_questions() -> None:
 
 
 @pytest.mark.parametrize("limit", [-0.1, 1001.0, "ten", "101%", "-1%", "%", "1e1%", True])
-def test_a_max_price_that_is_none_is_refused_by_its_field(limit: Any) -> None:
+def test_invalid_max_price_is_refused_by_its_field(limit: Any) -> None:
     """A limit is an ε from 0 to 1000 or a percentage; the refusal of any other limit says this."""
     with pytest.raises(Invalid, match="max_price: give an ε from 0 to 1000"):
         laplace().ask("s", **COUNT, max_price=limit)

@@ -183,7 +183,7 @@ def test_people_answers_are_the_same_after_crash_and_redelivery() -> None:
     assert first.index == 0
 
 
-def test_check_shows_what_larger_contributions_leave_out(tmp_path: Any) -> None:
+def test_check_shows_rows_that_larger_contributions_leave_out(tmp_path: Any) -> None:
     """The check lists doubled contributions, up to the first that leaves out at most one row in a hundred, with their costs."""
     path = tmp_path / "visits.csv"
     rows = [f"{person},F" for person in range(90) for _ in range(1 + person % 10)]

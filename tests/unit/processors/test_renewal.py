@@ -134,7 +134,7 @@ def test_populations_and_allotments_renew_by_their_own_budget() -> None:
     assert driver.population("patients").left.epsilon == 1.0
 
 
-def test_joining_names_what_earlier_periods_did_not_count() -> None:
+def test_joining_names_the_cost_that_past_periods_did_not_count() -> None:
     """Answers from before a join count in the period of joining; the receipt says that past periods may exceed ε by their cost."""
     driver = hourly(population=None, renews=None, epsilon=0.2)
     driver.register_population({"population": "patients", "epsilon": 2.0, "renews": "1h"})

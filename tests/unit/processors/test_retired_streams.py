@@ -262,7 +262,7 @@ def test_definition_after_its_digest_does_not_open_the_stream(restarts: bool) ->
     assert not found.worker.streams.slots
 
 
-def test_standby_copy_drops_what_was_retired_meanwhile() -> None:
+def test_standby_copy_drops_streams_retired_meanwhile() -> None:
     """The copy reads the definition and the checkpoint, and later the digest and the deletions."""
     found = with_streams("one", "two")
     found.ask("one")

@@ -83,7 +83,7 @@ def test_question_larger_than_the_share_runs_alone() -> None:
     ),
     st.integers(0, 80),
 )
-def test_what_is_outstanding_stays_within_bounds_and_survives_a_restore(
+def test_outstanding_work_is_bounded_and_survives_a_restore(
     asked: Sequence[tuple[int, int, int]], at: int
 ) -> None:
     """A successor with the restored figures makes the same decisions as its predecessor."""

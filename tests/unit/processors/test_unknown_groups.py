@@ -126,7 +126,7 @@ def test_equal_counts_are_sorted_by_text_and_answers_are_bounded() -> None:
     assert count_fitting_groups(wide) == MAX_KEY_BYTES // (6 * 200 + 3 + 3 * (2 + 4))
 
 
-def test_a_full_answer_fits_what_clients_read() -> None:
+def test_full_answer_fits_the_limit_of_clients() -> None:
     texts = [f"{number:05}".ljust(128, "x") for number in range(4000)]
     cells = [text for text in texts for _ in range(30)]
     rows = {"visits": {"ward": ["A"] * len(cells), "diagnosis": cells}}
@@ -206,12 +206,12 @@ def test_declarations_of_texts_are_checked(attributes: dict[str, Any], reason: s
         opened(attributes=attributes)
 
 
-def test_an_extension_is_refused() -> None:
+def test_extension_of_texts_is_refused() -> None:
     with pytest.raises(Refused, match="unknown_groups has a δ for each answer"):
         opened(spec()).extend("visits", "s", 0.5)
 
 
-def test_a_statement_groups_by_a_text() -> None:
+def test_statement_groups_by_a_text() -> None:
     driver = opened(spec(3), stream("l", "visits", "laplace"))
     table = driver.sql(
         "SELECT Diagnosis, COUNT(*) AS n FROM visits WHERE ward = 'A' GROUP BY diagnosis ORDER BY n"
@@ -243,7 +243,7 @@ def test_statements_about_texts_are_refused(statement: str, reason: str) -> None
         driver.sql(statement)
 
 
-def test_the_plan_states_the_rows_that_a_text_needs() -> None:
+def test_plan_states_the_rows_that_a_text_needs() -> None:
     driver = opened(spec())
     [grant] = driver.list_streams("visits")
     assert isinstance(grant, GrantRecord)

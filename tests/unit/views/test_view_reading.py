@@ -102,7 +102,7 @@ def test_engines_count_a_view_alike(folder: Path) -> None:
         assert table.group_counts(["state"], TRUE).sum() == 3
 
 
-def test_public_size_does_not_depend_on_what_a_view_leaves_out(folder: Path) -> None:
+def test_public_size_of_a_view_counts_the_rows_that_it_leaves_out(folder: Path) -> None:
     """Under ``replace``, the public size is that of the table after FROM: its rows, or its people and its rows without a name."""
     rows = PrivateTable.load(rows_source(folder, neighbors="replace"))
     assert (rows.public_size, rows.private_row_count) == (7, 3)

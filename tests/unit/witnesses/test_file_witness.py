@@ -129,7 +129,7 @@ def test_lost_disk_is_an_error_and_no_empty_witness(tmp_path: Path) -> None:
             call()
 
 
-def test_newest_generation_binds_whatever_the_order() -> None:
+def test_newest_generation_binds_in_any_order() -> None:
     """A process that does not know of an accepted rollback may still write anchors of the earlier generation."""
     anchors = [
         anchor(30, ends={"state": (9, 9)}),

@@ -62,7 +62,7 @@ def test_services_cannot_change_written_anchors(server: Database, witness: Witne
     assert len(witness.read_newest("sotto")) == 1
 
 
-def test_row_that_is_no_anchor_is_an_error(server: Database, witness: Witness) -> None:
+def test_invalid_anchor_row_is_an_error(server: Database, witness: Witness) -> None:
     server.execute("INSERT INTO anchors (installation, generation, anchor) VALUES ('sotto', 0, '{}')")
     with pytest.raises(WitnessError, match="1 rows are no anchors"):
         witness.read_newest("sotto")

@@ -68,14 +68,14 @@ def test_bucket_without_retention_is_reported_once(client: Any, capsys: pytest.C
     assert capsys.readouterr().out.count("witness without object lock") == 1
 
 
-def test_object_that_is_no_anchor_is_an_error(client: Any) -> None:
+def test_invalid_anchor_object_is_an_error(client: Any) -> None:
     witness = locked(client, "mixed")
     client.put_object(Bucket="mixed", Key="sotto/anchors/sotto/0.json", Body=json.dumps({"a": 1}))
     with pytest.raises(WitnessError, match="first 1 objects are no anchors"):
         witness.read_newest("sotto")
 
 
-def test_object_that_is_no_anchor_hides_no_others(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_anchor_object_hides_no_others(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """An object that is too large and an object of another kind are reported and skipped."""
     witness = locked(client, "partly-mixed")
     for entries in range(12):
