@@ -160,18 +160,20 @@ async def test_condition_without_effect_is_not_left_out(open_page: OpenPage) -> 
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=counts", OPERATOR)
         await page.get_by_role("button", name="Add condition").click()
-        told = page.locator(".outcome:visible")
+        outcome = page.locator(".outcome:visible")
         value = page.get_by_label("Value", exact=True)
         await value.fill("")
         await ask(page)
-        await expect(told).to_have_text("Condition on 'days': a number is missing; give a number from 0 to 999.")
+        await expect(outcome).to_have_text(
+            "Condition on 'days': a number is missing; give a number from 0 to 999."
+        )
         await value.fill("many")
         await ask(page)
-        await expect(told).to_contain_text("'many' is not a number")
+        await expect(outcome).to_contain_text("'many' is not a number")
         await page.get_by_role("group", name="Condition").get_by_label("Attribute").select_option("sex")
         await page.get_by_label("Comparison").select_option("IN")
         await ask(page)
-        await expect(told).to_have_text(
+        await expect(outcome).to_have_text(
             "Condition on 'sex': no value is chosen; choose one or more, or remove the condition."
         )
         assert scene.asks == []

@@ -171,8 +171,8 @@ async def test_source_shows_meaning_forecast_and_spenders_of_its_budget(open_pag
         page = await open_page(address, "sources/vitals")
         await expect(page.locator(".promise-line")).to_contain_text("Privacy is for ever")
         await expect(page.locator(".promise-line").get_by_role("link", name="patients")).to_be_visible()
-        for window, told in (("last day", "left in"), ("last 7 days", "left in"), ("last 30 days", "left in")):
-            await expect(row_of(page, "How long it lasts", window)).to_contain_text(told)
+        for window, words in (("last day", "left in"), ("last 7 days", "left in"), ("last 30 days", "left in")):
+            await expect(row_of(page, "How long it lasts", window)).to_contain_text(words)
         await expect(row_of(page, "How long it lasts", "last 30 days")).to_contain_text("since")
         rows = row_of(page, "By analyst", "ana").filter(has_not_text="no analyst")
         await expect(rows).to_contain_text("3")

@@ -48,7 +48,7 @@ async def test_last_answer_is_not_the_last_change(open_page: OpenPage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "mechanism", "told"),
+    ("source", "mechanism", "options"),
     [
         (values("feed", 4.0), {"kind": "laplace", "answers": 4}, "--value 12"),
         (CENSUS, {"kind": "laplace", "answers": 4}, "--where TRUE"),
@@ -57,7 +57,7 @@ async def test_last_answer_is_not_the_last_change(open_page: OpenPage) -> None:
     ],
 )
 async def test_suggested_question_is_one_that_the_stream_accepts(
-    source: dict[str, Any], mechanism: dict[str, Any], told: str, open_page: OpenPage
+    source: dict[str, Any], mechanism: dict[str, Any], options: str, open_page: OpenPage
 ) -> None:
     scene = Scene()
     table = {"age": [30, 40], "sex": ["F", "M"]}
@@ -67,7 +67,7 @@ async def test_suggested_question_is_one_that_the_stream_accepts(
     scene.flow()
     async with scene.served() as address:
         page = await open_page(address, "streams/quiet", VIEWER)
-        await expect(page.get_by_text(f"sotto ask quiet {told}")).to_be_visible()
+        await expect(page.get_by_text(f"sotto ask quiet {options}")).to_be_visible()
 
 
 async def test_counts_have_whole_numbers_on_their_axis(open_page: OpenPage) -> None:

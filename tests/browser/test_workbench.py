@@ -165,8 +165,8 @@ async def test_view_is_declared_in_text_areas(open_page: OpenPage) -> None:
         await page.get_by_text("Instead of one file").click()
         await page.get_by_label("View", exact=True).fill(select.replace("w.code", "w.beds"))
         await page.get_by_label("Tables of the view").fill(json.dumps(tables))
-        told = "line 1, column 62: the lookup table 'wards' is not joined on its key"
-        await expect(page.locator(".outcome:visible")).to_contain_text(told)
+        message = "line 1, column 62: the lookup table 'wards' is not joined on its key"
+        await expect(page.locator(".outcome:visible")).to_contain_text(message)
         await page.get_by_label("View", exact=True).fill(select)
         await expect(page.locator(".declared")).to_contain_text("Lookup tables are public")
         shown = (await shown_json(page))["source"]

@@ -127,8 +127,8 @@ def examine(installation: Installation, logs: Logs, asked: Iterable[str], remove
     violations += check_ledger(answers, sources, grants, entries.values())
     violations += check_budgets([entry for _, entry in written], entries.values())
     violations += check_charges([_charges.decode(record.value) for record in charges], grants, retired)
-    told = definitions_in([*(record for records in removed.values() for record in records), *control])
-    violations += check_grants([read_control(record.value or b"") for record in told], grants, retired)
+    definitions = definitions_in([*(record for records in removed.values() for record in records), *control])
+    violations += check_grants([read_control(record.value or b"") for record in definitions], grants, retired)
     violations += check_retired(logs, topics, retired, same_version=installation.same_version)
     violations += [
         f"{one.spec.stream} is retired, and its grant was written again"
@@ -259,9 +259,9 @@ def check_letters(logs: Logs, topics: Topics, wanted: Mapping[tuple[str, int, in
     found: Counter[tuple[str, int, int]] = Counter()
     for (topic, _), records in logs.items():
         for record in records if topic == topics.rejected else ():
-            told = {name.removeprefix(HEADER_PREFIX): value.decode() for name, value in record.headers}
-            if "last.offset" in told:
-                found[told["topic"], int(told["partition"]), int(told["offset"])] += 1
+            fields = {name.removeprefix(HEADER_PREFIX): value.decode() for name, value in record.headers}
+            if "last.offset" in fields:
+                found[fields["topic"], int(fields["partition"]), int(fields["offset"])] += 1
     return [
         f"{place} was refused unread {found[place]} times, not {wanted.get(place, 0)}"
         for place in sorted(found.keys() | wanted.keys())
@@ -285,15 +285,15 @@ def check_charges(charges: Iterable[Charge], grants: Mapping[str, GrantRecord], 
 
 def check_grants(control: Iterable[Control], grants: Mapping[str, GrantRecord], retired: NameDigests) -> list[str]:
     """Check that control has exactly one opening of each grant."""
-    told: dict[str, set[str]] = defaultdict(set)
+    definitions: dict[str, set[str]] = defaultdict(set)
     for definition in control:
-        told[definition.spec.stream].add(definition.identity.incarnation)
+        definitions[definition.spec.stream].add(definition.identity.incarnation)
     return [
-        f"{stream} was opened {len(told[stream])} times, not as the ledger has it"
-        for stream in told.keys() | grants.keys()
+        f"{stream} was opened {len(definitions[stream])} times, not as the ledger has it"
+        for stream in definitions.keys() | grants.keys()
         if stream in grants or not retired.has("stream", stream)
-        if stream not in grants or told[stream] != {grants[stream].identity.incarnation}
-        if told[stream] or not retired.has("stream", stream)
+        if stream not in grants or definitions[stream] != {grants[stream].identity.incarnation}
+        if definitions[stream] or not retired.has("stream", stream)
     ]
 
 

@@ -55,12 +55,12 @@ def check_trail(
     begun = isinstance(entries[0], TrailBeginning) and not entries[0].sources
     asked = {(one.request, request_digest(one)) for one in requests} if begun else set()
     violations += [f"trail: request {one[0]} has no entry" for one in asked - noted.keys()]
-    told = {(one.request, one.digest): one for one in decided}
+    receipts = {(one.request, one.digest): one for one in decided}
     violations += [
         f"trail: request {one.request} was {entry.outcome} there, and its receipt says {one.outcome}"
         for one in ledger
         if isinstance(one, Receipt)
-        and (entry := told.get((one.request, one.digest))) is not None
+        and (entry := receipts.get((one.request, one.digest))) is not None
         and (entry.outcome, entry.reason) != (one.outcome, one.reason)
     ]
     return violations

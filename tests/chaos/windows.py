@@ -443,8 +443,8 @@ def _effect(logs: Logs, topics: Topics, source: EventsSource, stream: str, numbe
     since = first.get("since" if first.get("own") is None else "own_since", -1)
     if since >= 0:
         control = logs.get((topics.control, partition_of(model.encode(), topics.partitions)), ())
-        told = {one.timestamp for one in control if one.key == model.encode()}
-        assert since - span_ms(source.idle) in told, (
+        times = {one.timestamp for one in control if one.key == model.encode()}
+        assert since - span_ms(source.idle) in times, (
             f"{stream} counts since {since}, when control told nothing of it"
         )
     return int(first["offset"]), since

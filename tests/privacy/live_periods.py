@@ -52,8 +52,8 @@ class World:
             start = format_moment(number * HOUR)
             driver.request(BeginPeriod(request=f"begin-{number}", source=self.source.source, start=start))
         self.__dict__["topics"] = driver.topics
-        told = driver.records(driver.topics.control)
-        return [record for record in told if json.loads(record.value or b"")["kind"] == "opened"]
+        records = driver.records(driver.topics.control)
+        return [record for record in records if json.loads(record.value or b"")["kind"] == "opened"]
 
     def asked(
         self, people: Mapping[str, Person], end: int, step: int = 3, counted: Counted | None = None
@@ -106,7 +106,7 @@ class World:
     def told(self) -> Mapping[str, Any]:
         """The definition of each stream, by its name."""
         found = ((record, parse_definition(record)) for record in self.control)
-        return {(record.key or b"").decode(): told for record, told in found if told is not None}
+        return {(record.key or b"").decode(): definition for record, definition in found if definition is not None}
 
 
 @dataclass

@@ -82,8 +82,8 @@ def watermark_of_event_times(surgery: Surgery) -> None:
     def read(clock: EventClock, records: Any) -> Any:
         before = clock.now
         clocks, _, marks = shipped(clock, records)
-        told = np.array([time_of(record) for record in records], dtype=np.int64)
-        clocks = np.maximum.accumulate(np.maximum(clocks, np.maximum(told, before)))
+        times = np.array([time_of(record) for record in records], dtype=np.int64)
+        clocks = np.maximum.accumulate(np.maximum(clocks, np.maximum(times, before)))
         clock.now = int(clocks[-1])
         return ClockValues(clocks, clocks, marks)
 

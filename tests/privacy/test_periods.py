@@ -134,11 +134,11 @@ def test_replaced_period_of_a_person_moves_twice_as_much() -> None:
 def test_plan_of_each_period_fits_the_moves_in_it(neighbors: str) -> None:
     """The ledger's plans for the streams of periods have the noise that the figures above need."""
     where = world(neighbors)
-    told = where.told
+    definitions = where.told
     for name in FORMS:
-        streams = [one for stream, one in told.items() if stream.startswith(f"{name}@")]
+        streams = [one for stream, one in definitions.items() if stream.startswith(f"{name}@")]
         assert len(streams) == PERIODS + 1
-        standing = told[name].standing
+        standing = definitions[name].standing
         if name in RUNNING:
             wanted = horizon_movement(where.source, standing)
             for one in streams:

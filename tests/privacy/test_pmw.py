@@ -172,8 +172,10 @@ def log_likelihood(
     drawn = [(int(one), law) for noise, law in forced.marginals for one in noise]
     for marginal, law in drawn:
         if isinstance(law, TwoSidedGeometric):
-            told = law.rate if wrong != "whole marginal beside the number" else Fraction(vector.epsilon_answer) / 2
-            used = float(told) * (2.0 if wrong == "sensitivity of one where rows are replaced" else 1.0)
+            noise_rate = (
+                law.rate if wrong != "whole marginal beside the number" else Fraction(vector.epsilon_answer) / 2
+            )
+            used = float(noise_rate) * (2.0 if wrong == "sensitivity of one where rows are replaced" else 1.0)
             total += two_sided(marginal, used)
     total += sum(
         two_sided(number, float(law.rate))
@@ -336,9 +338,9 @@ def test_too_narrow_gaussian_noise_is_found(kind: Any) -> None:
 def test_person_moves_every_error_by_at_most_the_steps_of_a_row(replace: bool) -> None:
     for rows in combinations_with_replacement(range(CELLS), 2):
         for other in neighbours(rows, replace=replace):
-            for one, told in product(QUESTIONS, (-300, 0, 777, 2048)):
+            for one, estimate in product(QUESTIONS, (-300, 0, 777, 2048)):
                 mine, theirs = (
                     TensorCells(np.bincount(some, minlength=CELLS).astype(np.int64)) for some in (rows, other)
                 )
-                errors = [one.compute_error(one.compute_numbers(cells), (told,)) for cells in (mine, theirs)]
+                errors = [one.compute_error(one.compute_numbers(cells), (estimate,)) for cells in (mine, theirs)]
                 assert abs(errors[0] - errors[1]) <= STEPS

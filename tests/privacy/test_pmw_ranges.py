@@ -66,10 +66,10 @@ def neighbours(*relations: Neighbors) -> Iterator[tuple[tuple[int, ...], tuple[i
 @pytest.mark.parametrize("where", WHERES)
 def test_person_moves_the_error_of_a_mean_by_the_steps_of_a_row(where: str) -> None:
     question = mean_of(where)
-    told = list(product((-3, 0, 2, 7), (-WEIGHT_STEPS, 0, 700, 3 * WEIGHT_STEPS)))
+    published = list(product((-3, 0, 2, 7), (-WEIGHT_STEPS, 0, 700, 3 * WEIGHT_STEPS)))
     for one, other in neighbours("add-remove", "replace"):
         mine, theirs = (question.compute_numbers(cells(people, question.axes)) for people in (one, other))
-        for estimates in told:
+        for estimates in published:
             assert (
                 abs(question.compute_error(mine, estimates) - question.compute_error(theirs, estimates))
                 <= WEIGHT_STEPS
@@ -85,9 +85,9 @@ def test_person_moves_a_sum_by_its_width(where: str, neighbors: Neighbors) -> No
     for one, other in neighbours(neighbors):
         mine, theirs = (question.compute_numbers(cells(people, question.axes)) for people in (one, other))
         moved = max(moved, abs(mine[0] - theirs[0]))
-        for told in (-7, 0, 3, 50):
+        for estimate in (-7, 0, 3, 50):
             assert (
-                abs(question.compute_error(mine, (told,)) - question.compute_error(theirs, (told,)))
+                abs(question.compute_error(mine, (estimate,)) - question.compute_error(theirs, (estimate,)))
                 <= WEIGHT_STEPS
             )
     assert max(moved, 1) == question.width

@@ -109,7 +109,7 @@ def ask(driver: Driver, questions: Sequence[tuple[int, int]]) -> Sequence[Answer
 @pytest.mark.parametrize("warm_start", [0, 1])
 def test_pmw_answers_are_recomputed_from_the_key(warm_start: int) -> None:
     driver = service(warm_start)
-    told = Told(definition_of(driver, "pmw"))
+    recomputed = Told(definition_of(driver, "pmw"))
     answered = []
     for number in range(12):
         a, b = number % (X - 1), number % Y
@@ -117,10 +117,10 @@ def test_pmw_answers_are_recomputed_from_the_key(warm_start: int) -> None:
         answered.append(answer.basis)
         if answer.basis == "measured":
             continue
-        assert (answer.basis, answer.estimate) == told.answer(a, b)
+        assert (answer.basis, answer.estimate) == recomputed.answer(a, b)
         driver.crash()
     assert "noisy" in answered
-    assert told.tops == answered.count("noisy")
+    assert recomputed.tops == answered.count("noisy")
 
 
 def test_summed_marginals_are_those_from_which_questions_are_read() -> None:

@@ -112,11 +112,11 @@ def ask(driver: Driver, questions: Sequence[AtMost]) -> Sequence[Answer]:
 @pytest.mark.parametrize("method", ["one_sided", "one_sided_rounds", "textbook"])
 def test_weights_answers_are_recomputed_from_the_key(method: str) -> None:
     driver = service(method)
-    told = Told(definition_of(driver, "pmw"))
-    assert told.vector.method == method
+    recomputed = Told(definition_of(driver, "pmw"))
+    assert recomputed.vector.method == method
     questions = [AtMost(place % (VALUES - 1)) for place in range(40)]
     for part in (questions[:3], questions[3:20], questions[20:]):
         answers = ask(driver, part)
-        assert [(one.basis, one.estimate) for one in answers] == [told.answer(question) for question in part]
+        assert [(one.basis, one.estimate) for one in answers] == [recomputed.answer(question) for question in part]
         driver.crash()
-    assert told.tops > 0
+    assert recomputed.tops > 0

@@ -199,8 +199,8 @@ def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
 def transcripts(rows: Rows) -> Iterator[Transcript]:
     table = np.bincount(rows, minlength=CELLS)
     near = [tuple(int(c) for c in table + shift) for shift in ((0, 0, 0), (1, 0, -1), (-2, 3, 1))]
-    for tops, first, second, told in product(product((False, True), repeat=4), near, near[1:], (-50, 4000)):
-        yield Transcript(tops, (first, second, near[0], near[1]), (told, 700 - told, told, 0))
+    for tops, first, second, estimate in product(product((False, True), repeat=4), near, near[1:], (-50, 4000)):
+        yield Transcript(tops, (first, second, near[0], near[1]), (estimate, 700 - estimate, estimate, 0))
 
 
 def excesses(made: EstimateCalibration, *, replace: bool) -> Iterator[tuple[float, tuple[str, ...]]]:

@@ -100,13 +100,13 @@ CASES = list(product(RANGES, ["add-remove", "replace"]))
 @pytest.mark.parametrize(("count", "neighbors"), CASES)
 def test_planned_movement_is_the_largest_move_of_a_person(count: str, neighbors: str) -> None:
     seen = moves(count, neighbors)
-    told = window_movement(
+    planned = window_movement(
         builders.parse_source(source(neighbors)), StandingQuery.model_validate(asks(count)), len(GROUPS)
     )
-    assert told.each == max(abs(step) for one in seen for step in one)
-    assert told.together == max(sum(map(abs, one)) for one in seen)
-    assert told.numbers == max(sum(map(bool, one)) for one in seen)
-    assert max(sum(step * step for step in one) for one in seen) <= Fraction(told.together**2, told.spread)
+    assert planned.each == max(abs(step) for one in seen for step in one)
+    assert planned.together == max(sum(map(abs, one)) for one in seen)
+    assert planned.numbers == max(sum(map(bool, one)) for one in seen)
+    assert max(sum(step * step for step in one) for one in seen) <= Fraction(planned.together**2, planned.spread)
 
 
 @pytest.mark.parametrize(("count", "neighbors"), CASES)

@@ -50,10 +50,10 @@ def _program(name: str) -> str:
 def _packages() -> list[dict[str, str]]:
     """Return the fields of each installed package."""
     form = "\t".join(f"${{{field}}}" for field in FIELDS) + "\n"
-    told = subprocess.run(
+    result = subprocess.run(
         [_program("dpkg-query"), "--show", f"--showformat={form}"], capture_output=True, text=True, check=True
     )
-    return [dict(zip(FIELDS, line.split("\t"), strict=True)) for line in told.stdout.splitlines()]
+    return [dict(zip(FIELDS, line.split("\t"), strict=True)) for line in result.stdout.splitlines()]
 
 
 def _needed() -> list[str]:
@@ -85,10 +85,10 @@ def _names(written: str) -> Iterator[list[str]]:
 
 def _places(packages: list[str]) -> Iterator[str]:
     """Yield the paths of the packages' files and folders, and of their compiled Python files."""
-    told = subprocess.run(
+    result = subprocess.run(
         [_program("dpkg-query"), "--listfiles", *packages], capture_output=True, text=True, check=True
     )
-    for line in told.stdout.splitlines():
+    for line in result.stdout.splitlines():
         if line.startswith("/") and not f"{line}/".startswith(UNREAD):
             place = Path(os.path.realpath(Path(line).parent)) / Path(line).name
             if place.is_symlink() or place.exists():

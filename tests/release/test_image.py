@@ -43,8 +43,8 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
 
 @pytest.fixture(scope="module")
 def listed(container: Container) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((container.files / "opt/sotto/sbom.cdx.json").read_text())
-    return told
+    document: dict[str, Any] = json.loads((container.files / "opt/sotto/sbom.cdx.json").read_text())
+    return document
 
 
 def told(container: Container, *command: str) -> str:

@@ -100,10 +100,10 @@ def works(environment: Environment) -> dict[str, Any]:
     """Answer a query about the package's demo table with the installed package."""
     done = environment.run("python", "-I", "-c", WORKS)
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert told["outcome"] == "answer"
-    assert Path(told["module"]).is_relative_to(environment.folder)
-    return told
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["outcome"] == "answer"
+    assert Path(document["module"]).is_relative_to(environment.folder)
+    return document
 
 
 def test_wheel_has_exactly_the_packages_and_their_data(built: Distributions) -> None:
@@ -172,10 +172,10 @@ def test_client_alone_is_small_and_works(built: Distributions) -> None:
             "up": "all",
         }
         for command, extra in needs.items():
-            told = environment.run("sotto", *command.split())
-            assert told.returncode == 1
+            result = environment.run("sotto", *command.split())
+            assert result.returncode == 1
             assert re.fullmatch(
-                rf"error: \w+ is not installed; run: pip install 'sotto-dp\[{extra}\]'\n", told.stderr
+                rf"error: \w+ is not installed; run: pip install 'sotto-dp\[{extra}\]'\n", result.stderr
             )
         assert not list((environment.folder / "home").iterdir())
         kept = [path for path in environment.packages.rglob("*") if path.is_file() and not path.is_symlink()]
@@ -203,14 +203,14 @@ def test_wheel_with_the_kernel_is_refused_by_another_platform(built: Distributio
             "--platform",
             platform,
         ]
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "pip", "install", *options, str(built.wheel)],
             capture_output=True,
             text=True,
             check=False,
         )
-        assert told.returncode == status, told.stderr
-        assert ("is not a supported wheel on this platform" in told.stderr) == bool(status)
+        assert result.returncode == status, result.stderr
+        assert ("is not a supported wheel on this platform" in result.stderr) == bool(status)
 
 
 def test_command_works_in_an_empty_environment(installed: Environment) -> None:
@@ -284,10 +284,10 @@ def test_no_package_has_a_known_vulnerability(packages: list[dict[str, Any]], tm
             done.stderr
         )
         pytest.skip("the database of vulnerabilities cannot be reached")
-    told = json.loads(done.stdout)["dependencies"]
-    assert {one["name"]: one["vulns"] for one in told if one.get("vulns")} == {}
-    unknown = [one["name"] for one in told if "skip_reason" in one]
+    document = json.loads(done.stdout)["dependencies"]
+    assert {one["name"]: one["vulns"] for one in document if one.get("vulns")} == {}
+    unknown = [one["name"] for one in document if "skip_reason" in one]
     if unknown:
         pytest.skip(
-            f"the database that can be reached from here does not know {len(unknown)} of {len(told)} packages"
+            f"the database that can be reached from here does not know {len(unknown)} of {len(document)} packages"
         )

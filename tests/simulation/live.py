@@ -311,7 +311,7 @@ class LiveWorld:
         """
         late = {LATER, *self.gaps} - self.verified
         standing = {spec.stream: spec.standing for spec in specs() if spec.standing and spec.stream not in late}
-        told: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
+        partials: dict[tuple[int, int], list[tuple[int, str]]] = defaultdict(list)
         for number in range(PARTITIONS):
             for record in logs[self.topics.partials, number]:
                 partial = json.loads(record.value or b"")
@@ -319,8 +319,10 @@ class LiveWorld:
                     continue
                 if (query := standing.get(partial["stream"])) is not None:
                     closes = partial["start"] + query.window.size_ms + span_ms(query.lateness)
-                    told[number, partial["partition"]].append((closes, partial["stream"]))
-        return [f"{place}: windows out of their order" for place, order in told.items() if order != sorted(order)]
+                    partials[number, partial["partition"]].append((closes, partial["stream"]))
+        return [
+            f"{place}: windows out of their order" for place, order in partials.items() if order != sorted(order)
+        ]
 
     def wrong(self, logs: Logs) -> list[int]:
         """Return the number of events of each partition that are wrong or dated before every window; repetitions count too."""

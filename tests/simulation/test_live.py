@@ -50,12 +50,12 @@ def test_feed_reports_its_lag_while_it_catches_up_and_after() -> None:
     with quiet(), virtual_time() as loop, lazily():
         world = LiveWorld(loop, 3)
         world.faults.cease()
-        seen, told = loop.run_until_complete(asyncio.wait_for(_catching_up(world), PATIENCE))
+        seen, metrics = loop.run_until_complete(asyncio.wait_for(_catching_up(world), PATIENCE))
     assert max(seen) > 1000
     assert seen[-1] == 0
-    assert told["sotto_feed_lag_events"] == 0
+    assert metrics["sotto_feed_lag_events"] == 0
     # Without events, clocks follow the time; they lag by the source's ``idle`` and by the pause between two checks.
-    assert 1.0 <= told["sotto_feed_lag_seconds"] < 5.0
+    assert 1.0 <= metrics["sotto_feed_lag_seconds"] < 5.0
 
 
 async def _catching_up(world: LiveWorld) -> tuple[list[int], dict[str, float]]:

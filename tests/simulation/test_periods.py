@@ -30,8 +30,8 @@ def test_every_schedule_begins_asks_and_ends_each_period_once() -> None:
     assert not broken, "\n".join(broken)
     injected = sum((report.injected + report.figures for report in reports), Counter[str]())
     upsets = ("kill", "zombie", "join", "leave", "another worker joins", "broker outage", "compaction")
-    told = ("silent period", "model opened in the middle", "model closed")
-    assert all(injected[name] >= 3 for name in (*STRIKES, *upsets, *told)), injected
+    events = ("silent period", "model opened in the middle", "model closed")
+    assert all(injected[name] >= 3 for name in (*STRIKES, *upsets, *events)), injected
     assert injected["questions"] > 100 * SCHEDULES
 
 

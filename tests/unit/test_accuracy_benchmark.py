@@ -86,21 +86,21 @@ def test_gaussian_answers_are_within_their_promise() -> None:
     truth = np.zeros(2_000)
     worse = 0
     for number in range(40):
-        told, alpha = gaussian.answers(truth, 1.0, 1e-6, 0.5, np.random.default_rng(number))
-        worse += bool(np.abs(told).max() > alpha)
+        estimates, alpha = gaussian.answers(truth, 1.0, 1e-6, 0.5, np.random.default_rng(number))
+        worse += bool(np.abs(estimates).max() > alpha)
     assert 8 <= worse <= 32
 
 
 def test_pmw_bypass_pays_as_published(codes: Any) -> None:
     boxes = boxes_of(few, 600)
     truth = boxes.sums(marginal_of(codes, SIZES))
-    told = pmw_bypass.answers(boxes, truth, 500, 0.1, 0.001, np.random.default_rng(5))
-    assert told.each == 4 * math.log(1000) / (500 * 0.1)
-    assert told.epsilon() == pytest.approx(told.each * (told.paid + 3 * told.started))
-    assert told.rho() == pytest.approx(0.5 * (told.paid * told.each**2 + told.started * (3 * told.each) ** 2))
+    run = pmw_bypass.answers(boxes, truth, 500, 0.1, 0.001, np.random.default_rng(5))
+    assert run.each == 4 * math.log(1000) / (500 * 0.1)
+    assert run.epsilon() == pytest.approx(run.each * (run.paid + 3 * run.started))
+    assert run.rho() == pytest.approx(0.5 * (run.paid * run.each**2 + run.started * (3 * run.each) ** 2))
     different = {repr(boxes.slices(place)) for place in range(600)}
-    assert 5 <= told.paid <= len(different)
-    assert np.abs(told.estimates - truth).max() <= 0.1 * 500
+    assert 5 <= run.paid <= len(different)
+    assert np.abs(run.estimates - truth).max() <= 0.1 * 500
     # A repeated question, which is paid for already, has the same answer.
     [axes] = [axes for axes, places in boxes.by_axes() if 0 in places]
     question = {axis: (int(boxes.lows[0, axis]), int(boxes.highs[0, axis])) for axis in axes}

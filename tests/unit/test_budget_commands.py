@@ -35,8 +35,8 @@ def test_population_is_registered_joined_and_shown(driver: Driver) -> None:
     driver.open(spec("a", "visits", epsilon=0.5))
     assert "source visits belongs to population patients" in run_connected("source", "join", "visits", "patients")
     shown = run_connected("population", "show", "patients")
-    for told in ("wards", "visits", "ε 2.5", "period 1 ends at", "not for ever"):
-        assert told in shown
+    for words in ("wards", "visits", "ε 2.5", "period 1 ends at", "not for ever"):
+        assert words in shown
     assert "30d" in run_connected("population", "list")
     lines = run_connected("source", "list").splitlines()
     assert all("ε 2.5" in line for line in lines if "wards" in line or "visits" in line)
@@ -57,8 +57,8 @@ def test_allotment_is_made_spent_and_shown(driver: Driver) -> None:
     run_connected("stream", "extend", "feed", "a", "--epsilon", "0.25", "--analyst", "ada")
     driver.ask("a", value=HIGH)
     shown = run_connected("source", "show", "feed")
-    for told in ("1 allotment,", "ada, bob", "analyst"):
-        assert told in shown
+    for words in ("1 allotment,", "ada, bob", "analyst"):
+        assert words in shown
     document = json.loads(run_connected("source", "show", "feed", "--json"))
     assert document["grants"][0]["analyst"] == "ada"
     assert document["allotments"][0]["left"]["epsilon"] < 0.5

@@ -180,7 +180,7 @@ def test_wrong_setting_is_named_by_its_variable(command: tuple[str, ...]) -> Non
 
 
 def test_wrong_question_is_named_by_its_options() -> None:
-    for given, told in (
+    for given, message in (
         (["--alpha", "-1", "--where", "x > 1"], "--alpha: is too small; give a number above 0"),
         (["--group-by", ""], "--group-by.0: is too short; give 1 or more characters"),
         (
@@ -201,7 +201,7 @@ def test_wrong_question_is_named_by_its_options() -> None:
         (["--question", '{"stream": "t", "where": "x > 1"}'], "--question: has another stream than 's'"),
     ):
         result = CliRunner().invoke(app, ["ask", "s", *given])
-        assert str(result.exception).startswith(told)
+        assert str(result.exception).startswith(message)
 
 
 @pytest.mark.parametrize("given", ["fixed", None])
@@ -246,9 +246,11 @@ def test_ask_dry_run_prints_the_price_and_takes_limits(monkeypatch: pytest.Monke
 
     async def price(query: Query, _: float, *, dry_run: bool) -> Result:
         limits.append(query.max_price)
-        told = Result(id=query.id, stream="s", outcome="rejected", price=0.62, reason="price: max_price: it costs")
+        result = Result(
+            id=query.id, stream="s", outcome="rejected", price=0.62, reason="price: max_price: it costs"
+        )
         return (
-            told
+            result
             if dry_run or query.max_price == 0.5
             else Result(id=query.id, stream="s", outcome="answer", estimate=3.0)
         )
@@ -300,9 +302,9 @@ def test_refused_statement_has_the_status_of_a_rejected_question(
 
 
 def test_help_lists_the_exit_statuses() -> None:
-    told = " ".join(run_sotto("ask", "--help", COLUMNS="200").stdout.replace("│", " ").split())
+    text = " ".join(run_sotto("ask", "--help", COLUMNS="200").stdout.replace("│", " ").split())
     for words in ("0 answered", "3 rejected", "4 halted", "5 halted", "6 no answer in time"):
-        assert words in told
+        assert words in text
 
 
 def test_head_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:

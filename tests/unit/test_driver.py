@@ -118,9 +118,9 @@ class CrashMachine(RuleBasedStateMachine):
             question = {"where": f"age < {min(number, 100):.0f}"} if odds < 5 else {"value": number}
             own = {"threshold": 20.0} if odds == 19 else {}
             queries.append(b"broken" if odds == 10 else {"id": str(self.asked), "stream": name, **question, **own})
-        told = [driver.ask_many(list(queries)) for driver in self.drivers]
-        assert told[0] == told[1]
-        self.told = told[0]
+        answers = [driver.ask_many(list(queries)) for driver in self.drivers]
+        assert answers[0] == answers[1]
+        self.told = answers[0]
         self.may_redeliver = True
 
     @rule(name=st.sampled_from(NAMES))
@@ -162,8 +162,8 @@ TestCrashes = CrashMachine.TestCase
 def test_answers_keep_the_order_of_queries_across_partitions() -> None:
     driver = new_driver("stream-0", "stream-1", "stream-2", partitions=4)
     asked = [Query(id=str(number), stream=f"stream-{number % 3}", value=0.0) for number in range(30)]
-    told = driver.ask_many(asked)
-    assert [(answer.id, answer.stream) for answer in told] == [(query.id, query.stream) for query in asked]
+    answers = driver.ask_many(asked)
+    assert [(answer.id, answer.stream) for answer in answers] == [(query.id, query.stream) for query in asked]
 
 
 def test_query_may_be_a_model_a_mapping_or_bytes() -> None:
@@ -177,26 +177,28 @@ def test_query_may_be_a_model_a_mapping_or_bytes() -> None:
 
 
 def test_key_may_be_bytes_or_digits() -> None:
-    told = []
+    answers = []
     for key in (KEY.secret, KEY.secret.hex()):
         driver = Driver(key, partitions=2)
         driver.register(FEED)
         driver.open(opening("stream-0"))
-        told.append(driver.ask_many({"id": str(n), "stream": "stream-0", "value": float(n)} for n in range(100)))
-    assert told[0] == told[1]
+        answers.append(
+            driver.ask_many({"id": str(n), "stream": "stream-0", "value": float(n)} for n in range(100))
+        )
+    assert answers[0] == answers[1]
 
 
 def test_another_key_gives_other_answers() -> None:
-    told = []
+    answers = []
     for key in (KEY, OTHER_KEY):
         driver = installation(opening("stream-0"), sources=[FEED], key=key)
-        told.append(
+        answers.append(
             [
                 one.outcome
                 for one in driver.ask_many({"id": "a", "stream": "stream-0", "value": n / 2} for n in range(200))
             ]
         )
-    assert told[0] != told[1]
+    assert answers[0] != answers[1]
 
 
 def test_small_batches_give_the_answers_of_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,10 +225,10 @@ def test_table_replaces_its_path() -> None:
     driver.register(PEOPLE, ROWS)
     driver.open(opening("stream-0", "people"))
     driver.crash()
-    told = driver.ask_many(
+    answers = driver.ask_many(
         {"id": where, "stream": "stream-0", "where": where, "threshold": -1e6} for where in ("TRUE", "age < 3")
     )
-    assert [answer.outcome for answer in told] == ["above", "above"]
+    assert [answer.outcome for answer in answers] == ["above", "above"]
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def test_column_of_mixed_cells_is_read_like_that_of_a_file(cells: list[Any], dom
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         ({"age": [1, 2], "sex": ["F"]}, "column 'age' has 2 cells and column 'sex' has 1; give each row a cell"),
         ({"age": [1, "x"], "sex": []}, "column 'age' has 2 cells and column 'sex' has 0"),
@@ -264,8 +266,8 @@ def test_column_of_mixed_cells_is_read_like_that_of_a_file(cells: list[Any], dom
         (3, "int is not a table; give a polars frame or a mapping of columns"),
     ],
 )
-def test_invalid_table_is_refused_with_its_column(table: Any, told: str) -> None:
-    with pytest.raises(Invalid, match=re.escape(told)):
+def test_invalid_table_is_refused_with_its_column(table: Any, message: str) -> None:
+    with pytest.raises(Invalid, match=re.escape(message)):
         Driver(KEY).register(PEOPLE, table)
 
 

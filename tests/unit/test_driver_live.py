@@ -261,20 +261,20 @@ def plain_delays(events: list[dict[str, Any]]) -> dict[tuple[int, str], list[int
 def test_crashes_and_redeliveries_change_no_visible_record(seed: int) -> None:
     plain, upset = (new_driver("marks", LATE, running(4), typical(together=False), partitions=3) for _ in range(2))
     chance = random.Random(seed)
-    told: list[list[bytes]] = [[], []]
+    records: list[list[bytes]] = [[], []]
     for step in range(8):
         events = some_events(chance, 4)[:60]
         time = 1_767_225_600 + 1800 * step + chance.randrange(600)
         for number, driver in enumerate((plain, upset)):
             for publishes in (True, False):
                 found = driver.publish("flights", events) if publishes else driver.advance("flights", time)
-                told[number] += sorted(one.model_dump_json().encode() for one in found)
+                records[number] += sorted(one.model_dump_json().encode() for one in found)
                 if driver is upset and chance.random() < 0.6:
                     assert driver.redeliver() == found
                 if driver is upset and chance.random() < 0.5:
                     driver.crash()
-    assert told[0] == told[1]
-    assert told[0]
+    assert records[0] == records[1]
+    assert records[0]
     for topic in (plain.topics.queries, plain.topics.partials, plain.topics.rejected):
         assert [one[:3] + one[4:] for one in plain.records(topic)] == [
             one[:3] + one[4:] for one in upset.records(topic)

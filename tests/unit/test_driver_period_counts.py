@@ -177,13 +177,13 @@ def test_window_published_twice_ends_questions_of_all_periods() -> None:
     driver.advance("flights", DAYS[1])
     asked = values(driver)
     partials = driver.topics.partials
-    [place, told] = next(
+    [place, partial] = next(
         ((partials, partition), record)
         for partition in range(PARTITIONS)
         for record in driver.log((partials, partition))
         if record.value
     )
-    driver._append(place, told.key, told.value)
+    driver._append(place, partial.key, partial.value)
     driver._process_all()
     driver.crash()
     for day in DAYS[2:4]:

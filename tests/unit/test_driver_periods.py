@@ -383,11 +383,11 @@ def test_ledger_from_a_backup_begins_no_more_streams_in_periods() -> None:
 
 def test_receipt_names_one_period_as_the_unit_of_the_budget() -> None:
     driver = Driver(KEY)
-    told = [
+    meanings = [
         driver.register(FLIGHTS).meaning,
         driver.register({**FLIGHTS, "source": "more", "delta": 1e-06}).meaning,
     ]
-    assert [(one or "").split(";")[0] for one in told] == [
+    assert [(one or "").split(";")[0] for one in meanings] == [
         "ε = 10 for a person's events in one period of 1d",
         "ε = 10, δ = 1e-06 for a person's events in one period of 1d",
     ]

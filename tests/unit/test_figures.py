@@ -49,13 +49,13 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 @given(FINITE, st.floats(0.0, allow_infinity=False))
 def test_printed_number_is_within_its_printed_bound(number: float, alpha: float) -> None:
-    told, promised = (
+    printed, promised = (
         Fraction(text.replace(",", ""))
         for text in (format_estimate(number, alpha), format_error_bound(alpha, grouped=True))
     )
     assert promised >= Fraction(alpha) * (1 - Fraction(1, 10**12))
     assert promised <= Fraction(alpha) * Fraction(1002, 1000) or promised - Fraction(alpha) < 1
-    assert abs(told - Fraction(number)) <= max(
+    assert abs(printed - Fraction(number)) <= max(
         Fraction(alpha) / 1000, abs(Fraction(number)) / 10**15, Fraction(1, 10**300)
     )
     assert format_estimate(number, alpha).count("e") <= 1

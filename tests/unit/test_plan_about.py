@@ -96,5 +96,5 @@ def test_command_prints_the_choice_and_a_warning() -> None:
     assert "→ take pmw" in shown
     assert "not informative" not in shown
     assert "not informative" in printed(*common, "--rows", "300")
-    told = json.loads(printed(*common, "--rows", "6366", "--json"))
-    assert (told["choice"], told["informative"]) == ("pmw", True)
+    document = json.loads(printed(*common, "--rows", "6366", "--json"))
+    assert (document["choice"], document["informative"]) == ("pmw", True)

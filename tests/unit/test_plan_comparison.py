@@ -263,7 +263,7 @@ def test_group_by_error_is_the_one_that_the_answer_has(kind: str, groups: list[s
         ",".join(map(str, sizes.values())),
     ]
     names = [list(sizes)[int(place) - 1] for place in groups[1::2]]
-    [told] = [
+    [planned_alpha] = [
         one["alpha"]
         for one in compared(*planned, *groups)["mechanisms"]
         if (one["mechanism"], one["over"] is not None) == (kind, alone)
@@ -276,7 +276,7 @@ def test_group_by_error_is_the_one_that_the_answer_has(kind: str, groups: list[s
     stream = {"stream": "s", "source": "a", "epsilon": 1.0, "expected_queries": 5}
     driver.open({**stream, "mechanism": {"kind": kind, **fields}})
     answer = driver.ask({"id": "1", "stream": "s", "group_by": names})
-    assert answer.alpha == told
+    assert answer.alpha == planned_alpha
 
 
 def test_largest_group_of_an_estimate_has_more_error_than_a_count() -> None:
@@ -404,9 +404,9 @@ def test_monotone_plan_is_refused_if_its_opening_would_be(
     driver = Driver(bytes(32))
     driver.register(REPLACED, {"age": [1, 2], "sex": ["F", "M"]})
     mechanism = {"kind": "above_threshold", "threshold": 1, "cutoff": 3, "monotone": True}
-    with pytest.raises(Refused) as told:
+    with pytest.raises(Refused) as opening:
         driver.open({"stream": "s", "source": "a", "epsilon": 1.0, "mechanism": mechanism})
-    assert str(refused.exception) == str(told.value)
+    assert str(refused.exception) == str(opening.value)
     run(*arguments, *beside)
 
 

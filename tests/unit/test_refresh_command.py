@@ -49,6 +49,6 @@ def test_refresh_command_prints_the_fate_of_each_stream(monkeypatch: pytest.Monk
     monkeypatch.setattr(record_rows, "AsyncClient", InMemory)
     said = CliRunner().invoke(app, ["source", "refresh", "visits"], env={"COLUMNS": "200"})
     assert "source visits has version 2 of its data; 1 stream is closed: histogram" in said.stdout
-    told = CliRunner().invoke(app, ["source", "refresh", "visits", "--close", "--json"])
-    found = json.loads(told.stdout)
+    result = CliRunner().invoke(app, ["source", "refresh", "visits", "--close", "--json"])
+    found = json.loads(result.stdout)
     assert (found["receipt"]["version"], found["closed"]) == (3, ["laplace"])

@@ -65,7 +65,7 @@ def test_fitting_table_has_status_0() -> None:
 def test_misfitting_table_has_status_1_and_lists_every_misfit() -> None:
     result = check(BAD, "--person", "who")
     assert result.exit_code == 1
-    told = " ".join(result.stdout.split())
+    text = " ".join(result.stdout.split())
     for expected in (
         "patients: 4 rows in patients.csv",
         "1 (25 %) fit unchanged, 1 (25 %) are counted after a cell is changed, 2 (50 %) are left out",
@@ -77,7 +77,7 @@ def test_misfitting_table_has_status_1_and_lists_every_misfit() -> None:
         "the rows that fit have 1 people (by who): 1 with several rows, at most 2 rows each; 1 rows are beyond the contribution of 1, and 0 have no person",
         "the table does not fit its declaration",
     ):
-        assert expected in told, expected
+        assert expected in text, expected
 
 
 def test_missing_columns_are_reported_with_the_found_ones() -> None:
@@ -92,18 +92,18 @@ def test_missing_columns_are_reported_with_the_found_ones() -> None:
 @pytest.mark.parametrize("table", [GOOD, BAD, BAD.replace(",", ";")])
 def test_output_always_says_that_it_is_private(table: str) -> None:
     assert check(table).stdout.startswith(f"{NOTICE}\n")
-    told = json.loads(check(table, "--json").stdout)
-    assert next(iter(told)) == "private"
-    assert told["private"] == NOTICE
+    document = json.loads(check(table, "--json").stdout)
+    assert next(iter(document)) == "private"
+    assert document["private"] == NOTICE
     assert NOTICE.startswith("PRIVATE")
 
 
 def test_json_has_the_whole_report_and_the_same_status() -> None:
     result = check(BAD, "--json", "--person", "who")
     assert (result.exit_code, check(GOOD, "--json").exit_code) == (1, 0)
-    told = json.loads(result.stdout)
-    assert (told["rows"], told["as_declared"], told["changed"], told["left_out"]) == (4, 1, 1, 2)
-    assert {(one["attribute"], one["what"], one["rows"]) for one in told["misfits"]} == {
+    document = json.loads(result.stdout)
+    assert (document["rows"], document["as_declared"], document["changed"], document["left_out"]) == (4, 1, 1, 2)
+    assert {(one["attribute"], one["what"], one["rows"]) for one in document["misfits"]} == {
         ("age", "missing", 1),
         ("age", "above", 1),
         ("sex", "undeclared", 1),
@@ -111,8 +111,14 @@ def test_json_has_the_whole_report_and_the_same_status() -> None:
     }
     bounds = [{"contribution": 2, "rows_beyond": 0}]
     figures = {"people": 1, "most_rows": 2, "with_several": 1, "rows_without": 0, "alike": 0, "spellings": []}
-    assert told["people"] == {"column": "who", **figures, "contribution": 1, "rows_beyond": 1, "bounds": bounds}
-    assert told["fits"] is False
+    assert document["people"] == {
+        "column": "who",
+        **figures,
+        "contribution": 1,
+        "rows_beyond": 1,
+        "bounds": bounds,
+    }
+    assert document["fits"] is False
 
 
 def test_check_sends_its_report_nowhere(caplog: pytest.LogCaptureFixture) -> None:

@@ -30,12 +30,12 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 def test_commands_show_declaration_questions_and_promises(driver: Driver) -> None:
     said = run_connected("source", "add", json.dumps(flights(total=5)))
-    told = (
+    lines = (
         "topic ops.departures: of each 'tailnum' at most 2 events count in a window of a stream, and 5 in all windows of a running count; "
         "windows close by the broker's timestamps, 5s later if a partition is silent; events more than 5m ahead are refused"
     )
-    assert told in said
-    assert told in run_connected("source", "show", "flights")
+    assert lines in said
+    assert lines in run_connected("source", "show", "flights")
     said = run_connected("stream", "open", json.dumps(standing()), "--force")
     asks = (
         "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-01T00:00:00Z on; each is asked "

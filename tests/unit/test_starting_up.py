@@ -91,9 +91,9 @@ def test_help_and_clients_import_nothing_heavy(code: str) -> None:
 def test_services_start_without_modules_of_planning_and_tables(modules: str, absent: set[str]) -> None:
     done = run(LISTING % f"import stream.cli.service_commands, {modules}")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert "numpy" in told
-    assert not absent & {*told}
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    assert "numpy" in loaded
+    assert not absent & {*loaded}
 
 
 def test_worker_starts_without_the_budget_service() -> None:
@@ -183,8 +183,8 @@ PredicateParser({"age": Integers(kind="integers", minimum=0, maximum=9)}).parse(
 
 def test_driver_names_its_missing_extra() -> None:
     done = run(WITHOUT.format(missing={"polars"}, code="from sotto import Driver"))
-    told = "stream.errors.Missing: polars is not installed; run: pip install 'sotto-dp[worker]'"
-    assert done.stderr.splitlines()[-1] == told
+    message = "stream.errors.Missing: polars is not installed; run: pip install 'sotto-dp[worker]'"
+    assert done.stderr.splitlines()[-1] == message
 
 
 def test_every_named_extra_exists_and_has_the_package() -> None:

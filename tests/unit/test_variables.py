@@ -35,15 +35,15 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_misspelt_variable_is_named_with_the_closest_one(name: str, meant: str) -> None:
     """Its value is not shown."""
-    told = unread_variables_warning({name: VALUE, "PATH": "/bin"})
-    assert told == f"nothing reads {name} (is {meant} meant?); correct the name or unset it"
+    message = unread_variables_warning({name: VALUE, "PATH": "/bin"})
+    assert message == f"nothing reads {name} (is {meant} meant?); correct the name or unset it"
 
 
 def test_variable_unlike_all_others_is_named_alone() -> None:
     """All unknown variables are in one line."""
-    told = unread_variables_warning({"SOTTO_ZZZ": VALUE, "SOTTO_TABLE_ROOT": VALUE})
-    assert told is not None
-    assert told.startswith("nothing reads SOTTO_TABLE_ROOT (is SOTTO_TABLE_ROOTS meant?), SOTTO_ZZZ; ")
+    message = unread_variables_warning({"SOTTO_ZZZ": VALUE, "SOTTO_TABLE_ROOT": VALUE})
+    assert message is not None
+    assert message.startswith("nothing reads SOTTO_TABLE_ROOT (is SOTTO_TABLE_ROOTS meant?), SOTTO_ZZZ; ")
     assert len(unread_variables_warning({f"SOTTO_{number}": VALUE for number in range(1000)}) or "") < 500
 
 
@@ -92,8 +92,8 @@ def test_service_warns_in_its_log_unless_its_parent_has(is_child: bool) -> None:
     result = run_sotto("serve", "budget", "--processes", "2", "--json-logs", *arguments, SOTTO_TABLE_ROOT=VALUE)
     assert result.returncode == 1  # a service without a broker would not end
     assert result.stderr.splitlines()[-1].startswith("error: --processes")
-    told = [json.loads(line) for line in result.stderr.splitlines()[:-1]]
-    assert [(one["level"], one["reason"]) for one in told] == (
+    lines = [json.loads(line) for line in result.stderr.splitlines()[:-1]]
+    assert [(one["level"], one["reason"]) for one in lines] == (
         [] if is_child else [("warning", unread_variables_warning({"SOTTO_TABLE_ROOT": VALUE}))]
     )
 
@@ -131,10 +131,10 @@ def refused(monkeypatch: pytest.MonkeyPatch, **fields: str) -> str:
 def test_heartbeat_is_a_third_of_the_session_at_most(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], session: int, most: int
 ) -> None:
-    told = refused(monkeypatch, **given)
-    assert told.startswith("SOTTO_HEARTBEAT_MS: ")
-    assert f"a third of SOTTO_SESSION_TIMEOUT_MS ({session} ms)" in told
-    assert f"set at most {most}" in told
+    message = refused(monkeypatch, **given)
+    assert message.startswith("SOTTO_HEARTBEAT_MS: ")
+    assert f"a third of SOTTO_SESSION_TIMEOUT_MS ({session} ms)" in message
+    assert f"set at most {most}" in message
     monkeypatch.setenv("SOTTO_HEARTBEAT_MS", str(most))
     assert Settings().heartbeat_ms == most
 
@@ -143,6 +143,6 @@ def test_heartbeat_is_a_third_of_the_session_at_most(
     "field", ["heartbeat_ms", "session_timeout_ms", "transaction_timeout_ms", "fetch_bytes", "standby_partitions"]
 )
 def test_setting_beyond_the_range_of_kafka_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
-    told = refused(monkeypatch, **{field: str(10**11)})
-    assert told.startswith(f"{variable_of(field)}: is too large; give at most ")
-    assert str(10**11) not in told
+    message = refused(monkeypatch, **{field: str(10**11)})
+    assert message.startswith(f"{variable_of(field)}: is too large; give at most ")
+    assert str(10**11) not in message

@@ -150,6 +150,6 @@ async def test_mixed_pair_of_workers_serves_without_loss_when_killed(
         await release.ask(100)
         await installation.answered(seconds=PATIENCE)
         findings = await installation.verified(same_version=False)
-        told = {findings.grants[answer.stream].spec.mechanism.kind for answer in findings.answers}
-        assert told == {spec.mechanism.kind for spec in release.specs()}
+        kinds = {findings.grants[answer.stream].spec.mechanism.kind for answer in findings.answers}
+        assert kinds == {spec.mechanism.kind for spec in release.specs()}
         assert await refused(installation) == {installation.client.topics.queries}

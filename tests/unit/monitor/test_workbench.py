@@ -43,17 +43,17 @@ async def test_preview_shows_sizes_cells_neighbors_and_budget() -> None:
     """A declaration is previewed without a registration."""
     installation = Installation()
     async with installation.web() as client:
-        told = await post(client, "/api/declarations", PEOPLE, VIEWER)
-        assert [(one["name"], one["kind"], one["size"]) for one in told["attributes"]] == [
+        response = await post(client, "/api/declarations", PEOPLE, VIEWER)
+        assert [(one["name"], one["kind"], one["size"]) for one in response["attributes"]] == [
             ("age", "integers", 100),
             ("sex", "categories", 2),
             ("pay", "bins", 2),
         ]
-        assert told["cells"] == 400
-        assert told["total"]["epsilon"] == 8.0
-        assert "one row more" in told["neighbors"]
-        assert told["source"]["accountant"] == "pure"
-        assert [one["outside"].split()[0] for one in told["attributes"]] == ["values", "any", "rows"]
+        assert response["cells"] == 400
+        assert response["total"]["epsilon"] == 8.0
+        assert "one row more" in response["neighbors"]
+        assert response["source"]["accountant"] == "pure"
+        assert [one["outside"].split()[0] for one in response["attributes"]] == ["values", "any", "rows"]
         topic = source("calls", "events", topic="calls", person="who", time="at", attributes={"ward": ["A", "B"]})
         live = await post(client, "/api/declarations", topic, VIEWER)
         assert live["attributes"][0]["outside"] == "events with any other value are refused"
@@ -87,17 +87,19 @@ async def test_declaration_of_a_view_names_the_place_of_an_error() -> None:
             "view: line 2, column 17: the lookup table 'wards' is not joined on its key"
         )
         view["select"] = "SELECT v.age FROM visits v JOIN wards w ON w.code = v.ward"
-        told = await post(client, "/api/declarations", source, VIEWER)
-    assert "lookup tables are public, no person may decide their rows: wards" in told["remarks"]
+        response = await post(client, "/api/declarations", source, VIEWER)
+    assert "lookup tables are public, no person may decide their rows: wards" in response["remarks"]
 
 
 async def test_preview_shows_population_and_renewal() -> None:
     async with Installation().web() as client:
-        told = await post(client, "/api/declarations", {**PEOPLE, "population": "all", "renews": "30d"}, VIEWER)
-    assert any("population 'all'" in one for one in told["remarks"])
-    assert any("renews every 30d" in one for one in told["remarks"])
-    assert any("larger tables need the engine duckdb" in one for one in told["remarks"])
-    assert any("each row is taken as one person" in one for one in told["remarks"])
+        response = await post(
+            client, "/api/declarations", {**PEOPLE, "population": "all", "renews": "30d"}, VIEWER
+        )
+    assert any("population 'all'" in one for one in response["remarks"])
+    assert any("renews every 30d" in one for one in response["remarks"])
+    assert any("larger tables need the engine duckdb" in one for one in response["remarks"])
+    assert any("each row is taken as one person" in one for one in response["remarks"])
 
 
 @pytest.mark.parametrize(
@@ -149,11 +151,11 @@ async def test_curve_has_the_choice_of_the_planner() -> None:
     async with installation.web() as client:
         found = await whole_curve(client, wanted)
         assert found["chosen"] == 0.5
-        told = {point["value"]: point["alpha"] for point in found["lines"][found["method"]]}
-        assert list(told) == sorted(told)
-        assert len(told) == found["total"] == forms.CURVE_POINTS
+        curve = {point["value"]: point["alpha"] for point in found["lines"][found["method"]]}
+        assert list(curve) == sorted(curve)
+        assert len(curve) == found["total"] == forms.CURVE_POINTS
         plan = await post(client, "/api/plan", wanted, VIEWER)
-        assert told[0.5] == plan["calibration"]["alpha"]
+        assert curve[0.5] == plan["calibration"]["alpha"]
         assert plan["promises"][0]["alpha"] == plan["calibration"]["alpha"]
         cutoffs = await whole_curve(client, wanted, "cutoff")
         assert cutoffs["chosen"] == 3.0
@@ -324,9 +326,9 @@ async def test_costs_of_answers_add_up_to_the_spent_amount() -> None:
     spent: dict[str, float] = {}
     async with installation.web() as client:
         for number, (stream, fields) in enumerate(asked):
-            told = await post(client, "/api/questions", {"id": f"{number}", "stream": stream, **fields})
-            total[stream] = total.get(stream, 0.0) + told["cost"]["epsilon"]
-            spent[stream] = told["answer"]["spent"]["epsilon"]
+            response = await post(client, "/api/questions", {"id": f"{number}", "stream": stream, **fields})
+            total[stream] = total.get(stream, 0.0) + response["cost"]["epsilon"]
+            spent[stream] = response["answer"]["spent"]["epsilon"]
     assert total == {stream: pytest.approx(one, rel=1e-6) for stream, one in spent.items()}
 
 
@@ -348,12 +350,12 @@ async def test_gaussian_stream_reports_its_rho_with_the_first_answer() -> None:
 
 async def test_constant_outside_its_domain_is_reported() -> None:
     """This holds for questions and for statements."""
-    told = ["where: age >= 200 holds for no row; 'age' is declared as whole numbers from 0 to 99"]
+    expected = ["where: age >= 200 holds for no row; 'age' is declared as whole numbers from 0 to 99"]
     async with surveyed().web() as client:
-        assert (await ask(client, "counts", where="age >= 200"))["warnings"][:1] == told
+        assert (await ask(client, "counts", where="age >= 200"))["warnings"][:1] == expected
         assert (await ask(client, "model", where="age >= 20"))["warnings"] == []
         select = "SELECT COUNT(*), AVG(age) FROM model WHERE age >= "
-        for constant, warnings in (("200", told), ("20", [])):
+        for constant, warnings in (("200", expected), ("20", [])):
             table = await post(client, "/api/statements", {"id": f"s-{constant}", "statement": select + constant})
             assert table["questions"] == 2
             others = ("not informative", "count as its ends")

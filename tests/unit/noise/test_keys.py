@@ -153,9 +153,9 @@ def test_key_never_shows_its_secret(secret: bytes) -> None:
 def test_invalid_key_text_is_refused_without_a_quote(text: str) -> None:
     with pytest.raises(NoiseKeyError) as refused:
         NoiseKey.from_text(text)
-    told = "".join(traceback.format_exception(refused.value))
-    assert "restore your copy" in told
-    assert SECRET.hex()[:16] not in told
+    traceback_text = "".join(traceback.format_exception(refused.value))
+    assert "restore your copy" in traceback_text
+    assert SECRET.hex()[:16] not in traceback_text
 
 
 @given(content=st.binary(max_size=70))

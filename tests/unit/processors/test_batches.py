@@ -71,10 +71,10 @@ def last_checkpoints(outputs: list[Outputs]) -> dict[str, Checkpoint]:
 @given(log=events())
 @settings(deadline=None, max_examples=30)
 def test_answers_keep_the_order_of_the_queries(log: list[bytes]) -> None:
-    told = answers_of(run(new_worker(), [records(log)]))
-    assert [answer.id for answer in told] == [str(number) for number in range(len(log))]
+    answers = answers_of(run(new_worker(), [records(log)]))
+    assert [answer.id for answer in answers] == [str(number) for number in range(len(log))]
     for name in FEEDS + TABLES:
-        indexes = [answer.index for answer in told if answer.stream == name and answer.outcome != "halted"]
+        indexes = [answer.index for answer in answers if answer.stream == name and answer.outcome != "halted"]
         assert indexes == list(range(len(indexes)))
 
 
@@ -148,9 +148,9 @@ def test_threshold_of_a_query_replaces_that_of_the_stream(name: str) -> None:
         query("2", name, 0.0, threshold=LOW),
         query("3", name, LOW),
     ]
-    told = answers_of(run(new_worker({name}), [records(log)]))
-    assert [answer.outcome for answer in told[:3]] == ["below", "below", "above"]
-    assert told[3].outcome == ("halted" if told[2].tops_left == 0 else "below")
+    answers = answers_of(run(new_worker({name}), [records(log)]))
+    assert [answer.outcome for answer in answers[:3]] == ["below", "below", "above"]
+    assert answers[3].outcome == ("halted" if answers[2].tops_left == 0 else "below")
 
 
 @pytest.mark.parametrize("name", FEEDS)

@@ -134,8 +134,8 @@ def test_prepared_and_dropped_batch_changes_no_answer() -> None:
 
 def test_thousand_streams_fit_one_partition() -> None:
     driver = installation(*(spec(f"stream-{number}", epsilon=0.001) for number in range(1000)))
-    told = driver.ask_many(query(str(number), f"stream-{number}", LOW) for number in range(1000))
-    assert {answer.outcome for answer in told} == {"below"}
+    answers = driver.ask_many(query(str(number), f"stream-{number}", LOW) for number in range(1000))
+    assert {answer.outcome for answer in answers} == {"below"}
     assert {figures[1] for figures in driver.snapshot_streams().values()} == {1}
 
 

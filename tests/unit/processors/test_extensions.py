@@ -223,8 +223,8 @@ def test_repeated_extension_does_not_reopen_an_ended_stream(
     for record in driver.records(driver.topics.trail):
         check.add_entry(record.value)
     last = {record.key: record.value for record in driver.records(driver.topics.ledger)}
-    told = [ledger_codec.decode(value) for value in last.values() if value is not None]
-    assert [*check.findings(), *check.compare_ledger(told)] == []
+    events = [ledger_codec.decode(value) for value in last.values() if value is not None]
+    assert [*check.findings(), *check.compare_ledger(events)] == []
 
 
 def test_extension_beyond_the_source_budget_is_refused_whole() -> None:
@@ -390,14 +390,14 @@ def test_questions_with_an_alpha_use_up_extensions_by_price(kind: str) -> None:
     driver = driver_with(model, mechanism=mechanism, epsilon=4.0)
     each = driver.extend("people", "s", 8.0)
     assert each.answers is not None
-    told: list[Answer] = []
+    answers: list[Answer] = []
     for place in range(80):
         where = f"age < {place % 60}" if place < 60 else f"age > {place % 60}"
-        told += driver.ask_many(
+        answers += driver.ask_many(
             [{"id": str(place), "stream": "s", "where": where, "alpha": 2.5 if place % 3 else 40.0}]
         )
     grant = driver.grant("people", "s")
-    prices = sum(one.price or 0.0 for one in told if one.outcome not in {"rejected", "halted"})
+    prices = sum(one.price or 0.0 for one in answers if one.outcome not in {"rejected", "halted"})
     assert prices > 4.0
     assert prices - 1e-9 <= grant.spent.epsilon <= grant.cost.epsilon
     figures = driver.snapshot_streams()

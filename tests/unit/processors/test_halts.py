@@ -35,24 +35,24 @@ def fates(outputs: Outputs, topics: Topics) -> list[tuple[str, int | None]]:
 def test_stream_is_exhausted_after_its_cutoff() -> None:
     driver = installation(spec("alarms", cutoff=2))
     values = [LOW, HIGH, HIGH, HIGH, LOW]
-    told = driver.ask_many(query(str(number), "alarms", value) for number, value in enumerate(values))
-    assert [answer.outcome for answer in told] == ["below", "above", "above", "halted", "halted"]
-    assert [answer.index for answer in told] == [0, 1, 2, None, None]
-    assert [answer.tops_left for answer in told] == [2, 1, 0, 0, 0]
-    assert [answer.reason for answer in told] == [None] * 3 + [
+    answers = driver.ask_many(query(str(number), "alarms", value) for number, value in enumerate(values))
+    assert [answer.outcome for answer in answers] == ["below", "above", "above", "halted", "halted"]
+    assert [answer.index for answer in answers] == [0, 1, 2, None, None]
+    assert [answer.tops_left for answer in answers] == [2, 1, 0, 0, 0]
+    assert [answer.reason for answer in answers] == [None] * 3 + [
         "exhausted: all 2 'above' answers of the cutoff are out"
     ] * 2
     [later] = driver.ask_many([query("later", "alarms", HIGH)])
-    assert (later.outcome, later.reason) == ("halted", told[-1].reason)
-    assert later.spent == told[2].spent
+    assert (later.outcome, later.reason) == ("halted", answers[-1].reason)
+    assert later.spent == answers[2].spent
 
 
 def test_answer_reports_the_amount_spent_so_far() -> None:
     driver = installation(spec("alarms", cutoff=2))
-    told = driver.ask_many(
+    answers = driver.ask_many(
         query(str(number), "alarms", value) for number, value in enumerate([LOW, LOW, HIGH, LOW, HIGH])
     )
-    spent = [answer.spent.epsilon for answer in told if answer.spent is not None]
+    spent = [answer.spent.epsilon for answer in answers if answer.spent is not None]
     assert spent[0] == spent[1] < spent[2] == spent[3] < spent[4] == 1.0
 
 
@@ -61,8 +61,8 @@ def test_ended_stream_answers_nothing_and_gives_the_reason(ending: str) -> None:
     driver = installation(spec("alarms"), spec("others"))
     driver.ask_many([query("a", "alarms", LOW), query("b", "others", LOW)])
     (driver.halt if ending == "halted" else driver.close)("feed", "alarms", reason="end of the study")
-    told = driver.ask_many([query("c", "alarms", HIGH), query("d", "others", HIGH)])
-    assert [(answer.outcome, answer.reason) for answer in told] == [
+    answers = driver.ask_many([query("c", "alarms", HIGH), query("d", "others", HIGH)])
+    assert [(answer.outcome, answer.reason) for answer in answers] == [
         ("halted", "end of the study"),
         ("above", None),
     ]
@@ -82,9 +82,9 @@ def test_halt_of_a_source_halts_all_its_streams_and_no_other() -> None:
     driver.register(source("other", epsilon=1.0))
     driver.open(spec("three", "other"))
     driver.halt("feed", reason="consent withdrawn")
-    told = driver.ask_many([query(name, name, LOW) for name in ("one", "two", "three")])
-    assert [answer.outcome for answer in told] == ["halted", "halted", "below"]
-    assert told[0].reason == told[1].reason == "consent withdrawn"
+    answers = driver.ask_many([query(name, name, LOW) for name in ("one", "two", "three")])
+    assert [answer.outcome for answer in answers] == ["halted", "halted", "below"]
+    assert answers[0].reason == answers[1].reason == "consent withdrawn"
     assert driver.budget("feed").state == "halted"
 
 
@@ -143,10 +143,10 @@ def test_repeated_event_halts_its_stream_for_good() -> None:
     )
     again = records([query("c", "alarms", LOW), query("d", "others", LOW), query("e", "alarms", LOW)], start=2)
     outputs = process_records(worker, again)
-    told = answers_in(outputs, driver.topics)
-    assert [answer.outcome for answer in told] == ["halted", "below", "halted"]
-    assert all((told[place].reason or "").startswith("replayed: ") for place in (0, 2))
-    assert "an offset up to 2" in (told[0].reason or "")
+    answers = answers_in(outputs, driver.topics)
+    assert [answer.outcome for answer in answers] == ["halted", "below", "halted"]
+    assert all((answers[place].reason or "").startswith("replayed: ") for place in (0, 2))
+    assert "an offset up to 2" in (answers[0].reason or "")
     [charge] = charges_in(outputs, driver.topics)
     assert (charge.stream, charge.state, charge.answered) == ("alarms", "halted", 2)
     kept = checkpoints_in(outputs, driver.topics)

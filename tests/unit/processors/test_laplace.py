@@ -302,9 +302,9 @@ def test_gaussian_noise_of_counts_fits_the_move_of_one_person(
     driver = driver_with(many(), neighbors)
     [answer] = ask(driver, question)
     truths = {"where": [1000], "sum": [sum(AGES)], "group_by": [1500, 500]}[next(iter(question))]
-    told = [answer.estimate] if answer.estimates is None else list(answer.estimates)
+    estimates = [answer.estimate] if answer.estimates is None else list(answer.estimates)
     noise = gaussian_noise(driver, variances)
-    assert told == [truth + drawn for truth, drawn in zip(truths, noise, strict=True)]
+    assert estimates == [truth + drawn for truth, drawn in zip(truths, noise, strict=True)]
     assert max(map(abs, noise)) <= (answer.alpha or 0.0)
 
 

@@ -51,9 +51,9 @@ def test_ended_stream_gives_its_reason_without_its_table() -> None:
     driver.close("people", "of-people")
     driver._use_table("people", NEW)
     driver.restart(KEY)
-    told = driver.ask_many([{"stream": f"of-{source}", "where": "TRUE"} for source in ("people", "others")])
-    assert [answer.outcome for answer in told] == ["halted", "answer"]
-    assert told[0].reason == "closed on request"
+    answers = driver.ask_many([{"stream": f"of-{source}", "where": "TRUE"} for source in ("people", "others")])
+    assert [answer.outcome for answer in answers] == ["halted", "answer"]
+    assert answers[0].reason == "closed on request"
 
 
 def _held(driver: Driver) -> CountedTable:

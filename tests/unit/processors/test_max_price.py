@@ -64,9 +64,9 @@ def test_laplace_refuses_a_price_above_max_price_and_charges_nothing(limit: floa
 @pytest.mark.parametrize("question", [COUNT, TIGHT, {"group_by": ["sex"], "alpha": 2.0}, {"where": "sex = 'M'"}])
 def test_price_refusals_are_the_same_for_every_table(make: Any, question: dict[str, Any]) -> None:
     """The refusal of a first question does not depend on the rows: it is the same for 3 rows and for 1,000."""
-    told = [ask(make(rows=rows), **question, max_price=0) for rows in (3, 1000)]
-    assert [one.outcome for one in told] == ["rejected", "rejected"]
-    assert (told[0].reason, told[0].price) == (told[1].reason, told[1].price)
+    answers = [ask(make(rows=rows), **question, max_price=0) for rows in (3, 1000)]
+    assert [one.outcome for one in answers] == ["rejected", "rejected"]
+    assert (answers[0].reason, answers[0].price) == (answers[1].reason, answers[1].price)
 
 
 @pytest.mark.parametrize("make", [laplace, pmw])
@@ -78,8 +78,10 @@ def test_price_refusals_change_no_later_answer(make: Any) -> None:
     for made, limit in ((plain, None), (limited, 0)):
         fields: dict[str, Any] = {} if limit is None else {"max_price": limit}
         ask(made, **(TIGHT if limit is not None else {"where": "no such"}), **fields)
-    told = [[ask(made, id=str(place), **one) for place, one in enumerate(questions)] for made in (plain, limited)]
-    assert [one.model_dump() for one in told[0]] == [one.model_dump() for one in told[1]]
+    answers = [
+        [ask(made, id=str(place), **one) for place, one in enumerate(questions)] for made in (plain, limited)
+    ]
+    assert [one.model_dump() for one in answers[0]] == [one.model_dump() for one in answers[1]]
 
 
 def test_pmw_at_a_limit_of_0_answers_measured_questions() -> None:
@@ -162,9 +164,9 @@ def test_dry_run_has_the_price_that_a_plan_fixes(
 ) -> None:
     """A stream whose answers all cost the same has a price too; a dry run charges nothing, and asks what is free."""
     made = installation(mechanism, rows=10_000)
-    told = made.ask("s", dry_run=True, **question)
-    assert told.is_priced
-    assert told.price == pytest.approx(price)
+    answer = made.ask("s", dry_run=True, **question)
+    assert answer.is_priced
+    assert answer.price == pytest.approx(price)
     with pytest.raises(Rejected, match=r"max_price: the answer .* and the limit is 10%"):
         made.ask("s", max_price="10%", **question)
     assert made.grant("people", "s").answered == 0

@@ -54,16 +54,16 @@ def tell(driver: Driver, event: bytes) -> list[bytes]:
     """Return all public effects of one event: answers, headers of dead letters, and the monitor's page of refusals."""
     before = {topic: len(driver.records(topic)) for topic in vars_of(driver)}
     driver.send(0, event)
-    told: list[bytes] = []
+    texts: list[bytes] = []
     tables = MonitorTables(driver.topics)
     for topic, known in before.items():
         for record in driver.records(topic)[known:]:
             ours = topic == driver.topics.rejected
-            told += [b"" if ours else record.key or b"", b"" if ours else record.value or b""]
-            told += [value for _, value in record.headers]
+            texts += [b"" if ours else record.key or b"", b"" if ours else record.value or b""]
+            texts += [value for _, value in record.headers]
             if ours:
                 tables.add_record(record)
-    return [*told, list_rejected(tables, RejectedQuery()).model_dump_json().encode()]
+    return [*texts, list_rejected(tables, RejectedQuery()).model_dump_json().encode()]
 
 
 def vars_of(driver: Driver) -> list[str]:
@@ -86,8 +86,8 @@ def test_refused_query_is_not_quoted_in_public(mutant: dict[str, Any], cut: int)
     driver = SHARED
     event = json.dumps(mutant).encode()
     for one in (event, event[: max(0, len(event) - cut)]):
-        for told in tell(driver, one):
-            assert b"Alice" not in told
+        for text in tell(driver, one):
+            assert b"Alice" not in text
 
 
 SHARED = new_driver()
@@ -114,9 +114,9 @@ SHARED = new_driver()
 )
 def test_rejection_names_the_place_and_the_remedy(event: dict[str, Any], words: str) -> None:
     stream = "sums" if "group_by" in event else "people-0"
-    told = SHARED.send(0, json.dumps({"id": "a", "stream": stream, **event}).encode())
-    assert told is not None
-    assert words in (told.reason or "")
+    answer = SHARED.send(0, json.dumps({"id": "a", "stream": stream, **event}).encode())
+    assert answer is not None
+    assert words in (answer.reason or "")
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_refused_request_is_not_quoted_in_public(request_bytes: bytes) -> None:
         json.dumps({"kind": "register", "request": "0", "source": source("people", "table", path="none")}).encode()
     )
     outputs = service.send(request_bytes)
-    told = [value or b"" for _, value, _ in written(outputs, TOPICS.ledger)]
+    texts = [value or b"" for _, value, _ in written(outputs, TOPICS.ledger)]
     for _, _, headers in written(outputs, TOPICS.rejected):
-        told += [value for name, value in headers if name.startswith(HEADER_PREFIX)]
-    assert any(b"refused" in one or b"malformed" in one for one in told)
-    assert not [one for one in told if b"Alice" in one]
+        texts += [value for name, value in headers if name.startswith(HEADER_PREFIX)]
+    assert any(b"refused" in one or b"malformed" in one for one in texts)
+    assert not [one for one in texts if b"Alice" in one]
 
 
 @pytest.mark.parametrize("error", [ValueError, OverflowError])

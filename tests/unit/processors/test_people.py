@@ -143,7 +143,7 @@ def test_public_outputs_do_not_depend_on_rows_beyond_the_bound() -> None:
         ({"kind": "histogram", "attributes": ["sex"]}, {"group_by": ["sex"]}),
         ({"kind": "pmw", "attributes": ["sex"]}, {"where": "height > 2"}),
     ]
-    told = []
+    outputs = []
     for rows in (SINGLE, [*SINGLE, *[SINGLE[0]] * 500], [*SINGLE, *[("ann", "M")] * 500]):
         made = driver(rows, contribution=1, neighbors="replace")
         shown = []
@@ -153,8 +153,8 @@ def test_public_outputs_do_not_depend_on_rows_beyond_the_bound() -> None:
             answer = made.ask(name, outcomes=True, **question)
             grant = made.grant("visits", name)
             shown.append((grant.calibration, grant.state, grant.cost, answer.outcome, answer.alpha, answer.reason))
-        told.append((shown, made.ask("s3", where="sex = 'M'", outcomes=True).outcome))
-    assert told[0] == told[1] == told[2]
+        outputs.append((shown, made.ask("s3", where="sex = 'M'", outcomes=True).outcome))
+    assert outputs[0] == outputs[1] == outputs[2]
 
 
 def test_number_of_people_is_public_if_one_is_replaced() -> None:
@@ -162,15 +162,15 @@ def test_number_of_people_is_public_if_one_is_replaced() -> None:
     made = driver([*MORE, *MORE], contribution=1, neighbors="replace")
     opened(made, {"kind": "laplace"})
     assert made.ask("s", where="TRUE", fraction=True).estimate == 1.0
-    for contribution, told in ((1, "which is public here"), (2, None)):
+    for contribution, message in ((1, "which is public here"), (2, None)):
         made = driver(MORE, contribution=contribution, neighbors="replace")
         mechanism = {"kind": "sparse_pmw", "attributes": ["sex"], "rows": 40}
-        if told is None:
+        if message is None:
             opened(made, mechanism)
             calibration = made.grant("visits", "s").calibration
             assert calibration.epsilon_rows > 0.0  # type: ignore[union-attr]
         else:
-            with pytest.raises(Refused, match=told):
+            with pytest.raises(Refused, match=message):
                 opened(made, mechanism)
 
 

@@ -92,12 +92,12 @@ def test_pmw_answers_are_within_their_alpha(mechanism: dict[str, Any]) -> None:
     made = conditions(300)
     answers = driver(spec(mechanism=mechanism)).ask_many(asked(made))
     assert {answer.outcome for answer in answers} == {"answer"}
-    told = [answer for answer in answers if answer.alpha is not None]
-    assert len(told) > 200
-    assert {answer.basis for answer in told} <= {"measured", "hypothesis", "independence", "noisy"}
+    promised = [answer for answer in answers if answer.alpha is not None]
+    assert len(promised) > 200
+    assert {answer.basis for answer in promised} <= {"measured", "hypothesis", "independence", "noisy"}
     pairs = zip(answers, counts(made), strict=True)
     assert all(within(answer, exact) for answer, exact in pairs if answer.alpha is not None)
-    assert max(answer.alpha or 0.0 for answer in told) < ROWS / 10
+    assert max(answer.alpha or 0.0 for answer in promised) < ROWS / 10
 
 
 def test_pmw_measures_a_whole_marginal_once() -> None:
@@ -252,7 +252,7 @@ def test_pmw_answers_of_every_form_are_within_their_alpha(neighbors: str, mechan
             ]
             assert answer.estimates is not None
             assert answer.alpha is not None
-            errors = [abs(told - true) for told, true in zip(answer.estimates, cells, strict=True)]
+            errors = [abs(estimate - true) for estimate, true in zip(answer.estimates, cells, strict=True)]
             assert max(errors) <= answer.alpha < ROWS
         else:
             assert within(answer, exact[answer.id])

@@ -99,7 +99,7 @@ def test_division_of_requests_into_steps_changes_no_byte(monkeypatch: pytest.Mon
             driver._append((driver.topics.requests, 0), b"feed", value)
         driver._process_all()
         latest = {one.key: one.value for one in driver.records(driver.topics.ledger) if one.key != b"@progress"}
-        told = {one.key: one.value for one in driver.records(driver.topics.control)}
-        return [[latest, told, [one.value for one in driver.records(driver.topics.trail)]]]
+        control = {one.key: one.value for one in driver.records(driver.topics.control)}
+        return [[latest, control, [one.value for one in driver.records(driver.topics.trail)]]]
 
     assert written(1) == written(7) == written(400)

@@ -125,8 +125,8 @@ def test_answers_of_every_priced_form_keep_to_their_alpha(
         "where": [count(lambda row: row["age"] >= 3)],
     }
     form = next(name for name in ("sum", "group_by", "fraction", "where") if name in question)
-    told = answer.estimates if answer.estimates is not None else (answer.estimate or 0.0,)
-    assert max(abs(one - true) for one, true in zip(told, truths[form], strict=True)) <= alpha
+    estimates = answer.estimates if answer.estimates is not None else (answer.estimate or 0.0,)
+    assert max(abs(one - true) for one, true in zip(estimates, truths[form], strict=True)) <= alpha
 
 
 def test_question_beyond_the_grant_is_refused_with_its_price() -> None:
@@ -354,7 +354,7 @@ def test_changelog_has_the_question_and_its_share() -> None:
 
 def test_price_is_refused_before_the_charge_by_public_sizes() -> None:
     """The refusal of a first question is the same over any table."""
-    told = []
+    answers = []
     for rows in (PEOPLE, {name: values[:10] for name, values in PEOPLE.items()}):
         made = Driver(KEY, partitions=1)
         attributes = {"age": AGES, "sex": list(SEXES), "town": TOWNS}
@@ -363,9 +363,9 @@ def test_price_is_refused_before_the_charge_by_public_sizes() -> None:
             rows,
         )
         made.open(pmw())
-        told.append(only(made, {"where": "age >= 3", "alpha": 0.001}))
-    assert told[0] == told[1]
-    assert told[0].outcome == "rejected"
+        answers.append(only(made, {"where": "age >= 3", "alpha": 0.001}))
+    assert answers[0] == answers[1]
+    assert answers[0].outcome == "rejected"
 
 
 # Questions without alpha, and invalid alphas
@@ -463,10 +463,10 @@ def test_noisy_fraction_of_a_row_is_cheaper_than_a_marginal() -> None:
 @pytest.mark.parametrize("alpha", [10.0, 60.0])
 def test_planned_price_equals_the_charge(options: list[str], opened: dict[str, Any], alpha: float) -> None:
     made = driver({**opened, "expected_queries": 1000})
-    told = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["plan", "--epsilon", "1", "--queries", "1000", "--alpha", str(alpha), "--json", *options]
     )
-    planned = json.loads(told.stdout)["question"]
+    planned = json.loads(result.stdout)["question"]
     assert planned["alpha"] == alpha
     answer = only(made, {"where": "age >= 3 AND sex = 'F'", "alpha": alpha})
     assert answer.price == planned["epsilon"]

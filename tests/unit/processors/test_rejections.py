@@ -97,12 +97,12 @@ def test_rejected_event_costs_nothing_and_stops_no_other(
     place = (driver.topics.queries, 0)
     driver._logs[place] = [Record(*place, offset, 0, b"key", one) for offset, one in enumerate(log)]
     driver._process_all()
-    told = [Answer.model_validate_json(record.value or b"") for record in driver.records(driver.topics.answers)]
+    answers = [Answer.model_validate_json(record.value or b"") for record in driver.records(driver.topics.answers)]
     names = ["first", "second", *(["bad"] if answered else []), "third", "fourth"]
-    assert [answer.id for answer in told] == names
-    good = [answer for answer in told if answer.outcome != "rejected"]
+    assert [answer.id for answer in answers] == names
+    good = [answer for answer in answers if answer.outcome != "rejected"]
     assert [(answer.outcome, answer.index) for answer in good] == [("below", 0)] * 2 + [("below", 1)] * 2
-    for answer in told:
+    for answer in answers:
         if answer.outcome == "rejected":
             assert answer.index is None
             assert (answer.reason or "").startswith(f"{code}: ")
@@ -206,9 +206,9 @@ def test_any_bytes_leave_a_worker_running_with_one_output_each(seed: int) -> Non
     }
     assert len(codes) == len(dead)
     addresses = {record.offset: address for record in batch if (address := address_of(record.value))}
-    told = answers_in(outputs, driver.topics)
-    assert [(answer.id, answer.stream) for answer in told] == list(addresses.values())
-    fates = dict(zip(addresses, (answer.outcome for answer in told), strict=True))
+    answers = answers_in(outputs, driver.topics)
+    assert [(answer.id, answer.stream) for answer in answers] == list(addresses.values())
+    fates = dict(zip(addresses, (answer.outcome for answer in answers), strict=True))
     for record in batch:
         event = record.value or b""
         assert (record.offset in codes) == (fates.get(record.offset, "rejected") == "rejected")

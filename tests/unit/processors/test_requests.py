@@ -59,11 +59,13 @@ def test_other_request_under_a_used_id_is_refused() -> None:
 def test_each_body_under_one_id_has_a_separate_receipt() -> None:
     service = ready()
     bodies = [opening("1", f"stream-{number}", epsilon=0.1) for number in range(8)]
-    told = receipts_in(service.send(*bodies))
-    assert [receipt.outcome for receipt in told] == ["opened", *["refused"] * 7]
-    assert [receipt.digest for receipt in told] == [request_digest(request_codec.decode(body)) for body in bodies]
-    assert [receipt.stream for receipt in told] == [f"stream-{number}" for number in range(8)]
-    assert receipts_in(service.send(*bodies)) == told
+    receipts = receipts_in(service.send(*bodies))
+    assert [receipt.outcome for receipt in receipts] == ["opened", *["refused"] * 7]
+    assert [receipt.digest for receipt in receipts] == [
+        request_digest(request_codec.decode(body)) for body in bodies
+    ]
+    assert [receipt.stream for receipt in receipts] == [f"stream-{number}" for number in range(8)]
+    assert receipts_in(service.send(*bodies)) == receipts
 
 
 def test_receipt_cannot_be_deleted_or_replaced_by_a_chosen_id() -> None:
@@ -73,11 +75,11 @@ def test_receipt_cannot_be_deleted_or_replaced_by_a_chosen_id() -> None:
     digest = request_digest(request_codec.decode(other))
     names = [f"R1|{digest}", f"{digest}|R1", f"receipt|{digest}|R1"]
     theirs = [opening(name, f"stream-{n}", epsilon=0.1) for n, name in enumerate(names)]
-    told = receipts_in(service.send(*theirs))
+    receipts = receipts_in(service.send(*theirs))
     service.send(other)
     service.restart()
-    assert receipts_in(service.send(*theirs)) == told
-    assert {receipt.outcome for receipt in told} == {"opened"}
+    assert receipts_in(service.send(*theirs)) == receipts
+    assert {receipt.outcome for receipt in receipts} == {"opened"}
 
 
 @given(name=identifiers, reused=identifiers, digest=hashes)
@@ -99,8 +101,8 @@ def test_close_of_a_closed_stream_reports_that_it_is_closed() -> None:
     first, second = receipts_in(service.send(ending("close", "2", "alarms"), ending("halt", "3", "alarms")))
     assert (first.outcome, first.state) == (second.outcome, second.state) == ("closing", "open")
     service.send(charge("alarms", incarnation, state="closed"), topic=TOPICS.charges)
-    told = receipts_in(service.send(ending("close", "4", "alarms"), ending("halt", "5", "alarms")))
-    assert [receipt.state for receipt in told] == ["closed", "closed"]
+    receipts = receipts_in(service.send(ending("close", "4", "alarms"), ending("halt", "5", "alarms")))
+    assert [receipt.state for receipt in receipts] == ["closed", "closed"]
 
 
 def test_repeated_request_in_one_batch_is_done_once() -> None:

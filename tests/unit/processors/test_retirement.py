@@ -228,8 +228,8 @@ def test_periods_retire_with_their_streams_and_never_begin_again() -> None:
         common = {"source": account.name, "stream": stream}
         service.send(json.dumps({"kind": "close", "request": f"c-{day}", **common}).encode())
         closed = {"answered": 1, "tops": 1, "state": "closed", "spent": {"epsilon": 0.1, "delta": 0.0}}
-        told = {"incarnation": grant.identity.incarnation, **common, **closed}
-        service.send(json.dumps(told).encode(), topic=TOPICS.charges)
+        fields = {"incarnation": grant.identity.incarnation, **common, **closed}
+        service.send(json.dumps(fields).encode(), topic=TOPICS.charges)
     pass_days(service, 30)
     for _ in range(2):
         assert sorted(service.processor.ledger.accounts) == ["flights", f"flights@{names[2]}"]

@@ -112,10 +112,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_contradictory_standing_fields_are_refused_by_field(driver: Driver, case: str) -> None:
     driver.register(feed())
-    spec, told = REFUSED[case]
+    spec, message = REFUSED[case]
     with pytest.raises(Refused) as refused:
         driver.open(spec, acknowledge=True)
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(message)
     assert driver.list_streams() == []
 
 
@@ -127,13 +127,13 @@ INVALID: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "told"), INVALID)
+@pytest.mark.parametrize(("changed", "message"), INVALID)
 def test_quantile_fields_that_contradict_each_other_are_refused(
-    driver: Driver, changed: dict[str, Any], told: str
+    driver: Driver, changed: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(Invalid) as refused:
         driver.open(standing(mechanism=NUMBERS, **changed))
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(message)
 
 
 LONG = {"\N{GRINNING FACE}" * 126 + f"{number}": ["\x01" * 256] for number in range(8)}
@@ -220,8 +220,8 @@ def test_broker_clock_limits_how_long_ago_a_stream_begins(
     at_the_turn_of_2026(driver)
     assert driver.open(visits("now", earliest, window={"size": size}), acknowledge=True).begins == earliest
     for begins in (before, "1970-01-01T00:00:00Z"):
-        told = rf"standing\.begins: {begins} is too .* clock, 2026-01-01T00:00:00Z: .* give {earliest} or later"
-        with pytest.raises(Refused, match=told):
+        message = rf"standing\.begins: {begins} is too .* clock, 2026-01-01T00:00:00Z: .* give {earliest} or later"
+        with pytest.raises(Refused, match=message):
             driver.open(visits("past", begins, window={"size": size}), acknowledge=True)
 
 

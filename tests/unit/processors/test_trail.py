@@ -91,7 +91,7 @@ def opened(service: Watched) -> str:
 
 def test_each_request_has_one_trail_entry() -> None:
     service = Watched()
-    told = [
+    receipts = [
         receipt
         for value in (
             register(),
@@ -107,7 +107,7 @@ def test_each_request_has_one_trail_entry() -> None:
     assert (beginning.sources, beginning.streams) == (0, 0)
     requests = [one for one in entries if isinstance(one, TrailRequest)]
     assert [(one.request, one.digest, one.outcome, one.reason, one.asked, one.left) for one in requests] == [
-        (one.request, one.digest, one.outcome, one.reason, one.asked, one.left) for one in told
+        (one.request, one.digest, one.outcome, one.reason, one.asked, one.left) for one in receipts
     ]
     assert [one.action for one in requests] == ["register", "open", "open", "halt", "close"]
     first, second, third, *_ = requests

@@ -70,9 +70,14 @@ def test_unreadable_batch_is_one_dead_letter_behind_the_progress() -> None:
     batch, single = written(outputs, driver.topics.rejected)
     assert batch[1] == b"\0\0beginning"
     assert type(batch[1]) is bytes
-    told = facts(batch[2])
-    assert (told["offset"], told["last.offset"], told["length"], told["codec"]) == ("2", "7", "12000", "zstd")
-    assert told["digest"] == "ab" * 32
+    details = facts(batch[2])
+    assert (details["offset"], details["last.offset"], details["length"], details["codec"]) == (
+        "2",
+        "7",
+        "12000",
+        "zstd",
+    )
+    assert details["digest"] == "ab" * 32
     assert single[1] == query("three", "feed-0", 1.0)
     [*_, (_, progress, _)] = written(outputs, driver.topics.state)
     assert json.loads(progress or b"")["offset"] == 10
@@ -119,14 +124,17 @@ def test_oversize_dead_letter_is_cut_with_length_and_digest(record: Record) -> N
     key, value, headers = dead_letter(record, REFUSED)
     size = len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(given) for name, given in headers)
     assert size < MAX_KEY_BYTES + MAX_VALUE_BYTES + 32 * 1024
-    told = facts(headers)
+    details = facts(headers)
     if record.value is None:
         assert value is None
-        assert "length" not in told
+        assert "length" not in details
     else:
         assert record.value.startswith(value or b"-")
-        assert (told["length"], told["digest"]) == (f"{len(record.value)}", blake3(record.value).hexdigest())
-    assert (told["key.length"], told["header.count"]) == (f"{len(record.key or b'')}", f"{len(record.headers)}")
+        assert (details["length"], details["digest"]) == (f"{len(record.value)}", blake3(record.value).hexdigest())
+    assert (details["key.length"], details["header.count"]) == (
+        f"{len(record.key or b'')}",
+        f"{len(record.headers)}",
+    )
 
 
 def test_dead_letter_headers_are_limited_to_the_readers_maximum() -> None:

@@ -67,8 +67,8 @@ def test_sum_that_a_measurement_cannot_hide_is_refused(far: int, delta: float, w
     """The refusal does not depend on the rows."""
     for alike in (False, True):
         driver = pmw(visits(far, alike=alike), far=far, delta=delta)
-        told = asked(driver, sum="ms", where="x0 = 1 AND x1 = 1", **wanted)
-        assert told.reason == f"malformed: sum: {NO_NOISE}updates"
+        answer = asked(driver, sum="ms", where="x0 = 1 AND x1 = 1", **wanted)
+        assert answer.reason == f"malformed: sum: {NO_NOISE}updates"
         assert asked(driver, where="x0 = 1 AND x1 = 1").outcome == "answer"
         assert asked(driver, mean="ms", where="x0 = 1").outcome == "answer"
 

@@ -57,9 +57,9 @@ def test_every_window_answer_names_its_window_and_group(driver: Driver) -> None:
     assert [about(answer) for answer in answers] == [
         (window(one), GROUP) if one < 8 else (window(one), None) for one in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
     ]
-    told = answers[8].estimates
-    assert told is not None
-    assert len(told) == 3
+    estimates = answers[8].estimates
+    assert estimates is not None
+    assert len(estimates) == 3
     assert answers[8].tops_left == 0
 
 
@@ -178,8 +178,8 @@ def test_extension_says_whether_the_stream_had_ended(driver: Driver) -> None:
     assert driver.grant("flights", "all").state == "exhausted"
     driver.extend("flights", "all", 1.0)
     assert [one.resumes for one in driver.grant("flights", "all").extensions] == [False, True]
-    told = json.loads(driver.records(driver.topics.control)[-1].value or b"")
-    assert [one.get("resumes") for one in told["extensions"]] == [None, True]
+    document = json.loads(driver.records(driver.topics.control)[-1].value or b"")
+    assert [one.get("resumes") for one in document["extensions"]] == [None, True]
 
 
 GATES = ("EWR", "JFK", "LGA")

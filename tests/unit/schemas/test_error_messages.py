@@ -291,8 +291,8 @@ def test_stream_error_is_one_sentence_without_python_terms(change: dict[str, Any
 
 @pytest.mark.parametrize("field", ["group_by", "terms", "candidates", "cells", "values"])
 def test_text_in_place_of_a_list_is_named_as_the_fault(field: str) -> None:
-    told = message_of(query_codec, json.dumps({"id": "a", "stream": "s", field: "sex"}).encode())
-    assert told == f"{field}: is not a list; give one, in brackets"
+    message = message_of(query_codec, json.dumps({"id": "a", "stream": "s", field: "sex"}).encode())
+    assert message == f"{field}: is not a list; give one, in brackets"
 
 
 def test_every_pattern_has_a_message_in_words() -> None:
@@ -326,9 +326,9 @@ def test_message_lists_three_faults_and_counts_the_rest() -> None:
 def test_message_counts_the_rest_even_with_long_names() -> None:
     with pytest.raises(ValidationError) as refused:
         Query.model_validate({f"{'x' * 200}{number}": 1 for number in range(9)})
-    told = describe(refused.value)
-    assert len(told) <= MAX_DESCRIPTION
-    assert told.endswith("; and 8 more")
+    message = describe(refused.value)
+    assert len(message) <= MAX_DESCRIPTION
+    assert message.endswith("; and 8 more")
 
 
 def test_message_names_a_field_as_it_was_given() -> None:

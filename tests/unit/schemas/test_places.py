@@ -105,9 +105,9 @@ def test_address_without_scheme_is_a_path(text: str) -> None:
 def test_malformed_address_is_refused_without_a_quote(text: str) -> None:
     with pytest.raises(ValidationError) as refused:
         source(text)
-    told = describe(refused.value)
-    assert told.startswith("path: ")
-    assert "hunter2" not in str(refused.value) + told
+    message = describe(refused.value)
+    assert message.startswith("path: ")
+    assert "hunter2" not in str(refused.value) + message
 
 
 def test_address_with_a_password_is_refused_with_the_remedy() -> None:

@@ -70,9 +70,9 @@ def with_a_repeat(value: bytes, place: int, spelling: str = "") -> bytes | None:
 
     def pairs(name: str, inner: str) -> list[str]:
         fields.append(name)
-        told = f"{json.dumps(name)}:{inner}"
+        member = f"{json.dumps(name)}:{inner}"
         again = f'"{_escape_name(name) if spelling else name}":{inner}'
-        return [told, again] if len(fields) == place + 1 else [told]
+        return [member, again] if len(fields) == place + 1 else [member]
 
     text = write(json.loads(value))
     return text.encode() if len(fields) > place else None
@@ -152,9 +152,9 @@ def test_worker_refuses_exactly_the_queries_with_repeated_fields(
         repeated.append(again is not None)
     driver = installation(spec("feed-0"))
     outputs = process_records(worker_of(driver), records(batch))
-    told = [json.loads(value or b"") for _, value, _ in written(outputs, driver.topics.answers)]
-    assert [one["outcome"] == "rejected" for one in told] == repeated
-    assert all(REPEATED_FIELD in one["reason"] for one in told if one["outcome"] == "rejected")
+    answers = [json.loads(value or b"") for _, value, _ in written(outputs, driver.topics.answers)]
+    assert [one["outcome"] == "rejected" for one in answers] == repeated
+    assert all(REPEATED_FIELD in one["reason"] for one in answers if one["outcome"] == "rejected")
     refused = [value for _, value, _ in written(outputs, driver.topics.rejected)]
     assert refused == [value for value, twice in zip(batch, repeated, strict=True) if twice]
 
@@ -171,5 +171,5 @@ def test_escaped_quote_hides_no_repeated_field() -> None:
     hidden = b'{"id":"\\u0022","stream":"feed-0","value":-1e9,"value":-1e9}'
     null = b'{"id":"a","stream":"feed-0","value":-1e9,"threshold":null}'
     outputs = process_records(worker_of(driver), records([hidden, null, query("b", "feed-0", LOW)]))
-    told = [json.loads(value or b"")["outcome"] for _, value, _ in written(outputs, driver.topics.answers)]
-    assert told == ["rejected", "below", "below"]
+    answers = [json.loads(value or b"")["outcome"] for _, value, _ in written(outputs, driver.topics.answers)]
+    assert answers == ["rejected", "below", "below"]

@@ -123,10 +123,10 @@ def test_simulated_errors_are_distances_from_the_true_counts(
     """The true counts are computed without the simulation."""
     answers = recorded(monkeypatch)
     report = run(mechanism, [line for line, _ in asked])
-    for of_run, told in zip(report.runs, answers, strict=True):
+    for of_run, given in zip(report.runs, answers, strict=True):
         measured = [one for one in of_run.measurements if one.what != "above and below"]
         assert len(measured) == len(asked)
-        for place, (one, answer) in enumerate(zip(measured, told, strict=True)):
+        for place, (one, answer) in enumerate(zip(measured, given, strict=True)):
             published = numbers(answer)
             exact = asked[place][1]
             assert one.line == place + 1
@@ -204,10 +204,10 @@ def test_error_of_a_choice_is_its_regret(monkeypatch: pytest.MonkeyPatch) -> Non
     for kind in ("noisy_max", "exponential"):
         report = run({"kind": kind, "answers": 4, "sums": ["age"]}, [asked] * 4)
         scores = {"old": rows(AGE > 40).height, "all": 3000, "years": years(ROWS)}
-        for each, told in zip(report.runs, answers[-2:], strict=True):
-            regrets = [float(scores["years"] - scores[one.choice or ""]) for one in told]
+        for each, given in zip(report.runs, answers[-2:], strict=True):
+            regrets = [float(scores["years"] - scores[one.choice or ""]) for one in given]
             assert [one.errors for one in each.measurements] == [(regret,) for regret in regrets]
-            assert [one.alpha for one in each.measurements] == [one.alpha for one in told]
+            assert [one.alpha for one in each.measurements] == [one.alpha for one in given]
 
 
 def test_feed_is_measured_by_its_questions_values_within_range(

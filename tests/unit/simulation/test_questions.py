@@ -29,10 +29,10 @@ def test_question_line_is_a_query_or_a_condition() -> None:
     ],
 )
 def test_faulty_question_is_reported_with_its_line(line: str, words: str) -> None:
-    with pytest.raises(SimulationError) as told:
+    with pytest.raises(SimulationError) as refused:
         read_questions(["TRUE", line], "s")
-    assert str(told.value).startswith("QUESTIONS line 2: ")
-    assert words in str(told.value)
+    assert str(refused.value).startswith("QUESTIONS line 2: ")
+    assert words in str(refused.value)
 
 
 def test_question_file_without_questions_is_refused() -> None:

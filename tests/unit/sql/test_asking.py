@@ -386,7 +386,7 @@ def test_table_is_a_frame_and_a_page() -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "message"),
     [
         ("SELECT COUNT(*) FROM s WHERE age::int > 4", "where age::int > 4: character 4: ::"),
         ("SELECT COUNT(*) FROM s AS t WHERE t.age > NOW()", "where t.age > NOW(): a function call instead of"),
@@ -401,10 +401,10 @@ def test_table_is_a_frame_and_a_page() -> None:
         ("SELECT SUM((age > 4)::int) FROM s", "column 'SUM((age > 4)::int)': SUM: name an attribute alone"),
     ],
 )
-def test_refusal_quotes_the_statement_as_written(statement: str, told: str) -> None:
+def test_refusal_quotes_the_statement_as_written(statement: str, message: str) -> None:
     with pytest.raises(StatementError) as refused:
         asked(statement, LAPLACE)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_price_of_a_statement_counts_the_opening_of_pmw_once() -> None:

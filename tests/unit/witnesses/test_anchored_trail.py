@@ -133,11 +133,11 @@ def test_copy_of_the_trail_may_be_older_than_an_anchor() -> None:
     """Only anchors within a backup or an export are compared with it."""
     known = heads(trail())
     found = [Anchor(installation="s", written=0, head=known[number]) for number in (9, 5)]
-    for entries, told in ((7, "contains 1 anchors"), (4, "all 2 anchors read are later than this copy")):
+    for entries, message in ((7, "contains 1 anchors"), (4, "all 2 anchors read are later than this copy")):
         checks = WitnessChecks({"file:///w": found}, is_copy=True)
         for head in known[: entries + 1]:
             checks.note_head(head)
         assert checks.findings() == []
-        assert told in checks.matches()[0]
+        assert message in checks.matches()[0]
     checks.note_head(known[5].model_copy(update={"digest": "0" * 64}))
     assert len(checks.findings()) == 1

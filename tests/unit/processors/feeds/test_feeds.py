@@ -613,8 +613,8 @@ def test_epochs_of_a_stream_are_known_from_compacted_control() -> None:
     def epochs(*places: int) -> list[tuple[int, int | None, int | None]]:
         definitions = FeedDefinitions()
         definitions.apply_control([*(stamped[place] for place in places), again])
-        [told] = definitions.streams_of("flights")
-        return [(one.number, one.begins, one.ends) for one in told.epochs]
+        [definition] = definitions.streams_of("flights")
+        return [(one.number, one.begins, one.ends) for one in definition.epochs]
 
     assert epochs(*range(7)) == [(0, 0, 2), (2, 3, 4), (3, 5, None)]
     assert epochs(1, 4, 6) == [(0, 1, 4), (2, None, 4), (3, 6, None)]

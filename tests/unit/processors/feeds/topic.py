@@ -82,7 +82,7 @@ class Known(FeedDefinitions):
         self.tell(*streams)
 
     def tell(self, *streams: StandingDefinition) -> None:
-        self._all |= {told.spec.stream: told for told in streams}
+        self._all |= {definition.spec.stream: definition for definition in streams}
         self.version += 1
 
     def find_told(self, told: StandingDefinition) -> StandingDefinition | None:
@@ -90,7 +90,9 @@ class Known(FeedDefinitions):
         return self._all.get(told.spec.stream)
 
     def streams_of(self, source: str) -> tuple[StandingDefinition, ...]:
-        return tuple(told for _, told in sorted(self._all.items()) if told.source.source == source)
+        return tuple(
+            definition for _, definition in sorted(self._all.items()) if definition.source.source == source
+        )
 
 
 def told(
