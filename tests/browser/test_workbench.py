@@ -24,11 +24,11 @@ from tests.names import make_names
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("preloaded")]
 
 
-async def confirmed(page: Page, button: str, told: str) -> None:
+async def confirmed(page: Page, button: str, expected: str) -> None:
     """Confirm a dialog, check its message, and close it."""
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("button", name=button).click()
-    await expect(dialog.get_by_role("alert")).to_contain_text(told)
+    await expect(dialog.get_by_role("alert")).to_contain_text(expected)
     await dialog.get_by_role("button", name="Done").click()
 
 

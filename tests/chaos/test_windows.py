@@ -69,7 +69,7 @@ def _twice(records: list[Record], place: int) -> None:
     records.insert(place, records[place])
 
 
-def _lost(records: list[Record], place: int) -> None:
+def _drop(records: list[Record], place: int) -> None:
     del records[place]
 
 
@@ -91,7 +91,7 @@ def _off_by_one(records: list[Record], place: int) -> None:
     records[place] = Record(record.topic, record.partition, record.offset, 0, record.key, value)
 
 
-@pytest.mark.parametrize("wrong", [_twice, _lost, _swapped, _off_by_one])
+@pytest.mark.parametrize("wrong", [_twice, _drop, _swapped, _off_by_one])
 @pytest.mark.parametrize("spec", standing_specs("4s", "2s", BEGINS), ids=lambda spec: spec.stream)
 def test_checker_finds_each_seeded_error_in_questions(
     spec: StreamSpec, wrong: Callable[[list[Record], int], None]

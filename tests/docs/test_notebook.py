@@ -20,7 +20,7 @@ def read(path: Path = NOTEBOOK) -> Any:
 
 
 @pytest.fixture(scope="module")
-def told(built: Path) -> list[Any]:
+def cell_outputs(built: Path) -> list[Any]:
     """The outputs of all cells, in order, from the build of the site."""
     notebook = read(built / "jupyter_execute" / NOTEBOOK.name)
     assert [cell.source for cell in notebook.cells] == [cell.source for cell in read().cells]
@@ -28,8 +28,8 @@ def told(built: Path) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def printed(told: list[Any]) -> str:
-    return ESCAPES.sub("", "\n".join(one.text for one in told if one.output_type == "stream"))
+def printed(cell_outputs: list[Any]) -> str:
+    return ESCAPES.sub("", "\n".join(one.text for one in cell_outputs if one.output_type == "stream"))
 
 
 def numbers(pattern: str, text: str) -> list[float]:
@@ -73,8 +73,8 @@ def test_closed_stream_refunds_the_unspent_amount(printed: str) -> None:
     assert spent + left == pytest.approx(4, abs=2e-3)
 
 
-def test_notebook_draws_a_dashboard_and_tables_with_error_bars(told: list[Any]) -> None:
-    shown = [one.data for one in told if "data" in one]
+def test_notebook_draws_a_dashboard_and_tables_with_error_bars(cell_outputs: list[Any]) -> None:
+    shown = [one.data for one in cell_outputs if "data" in one]
     assert [one for one in shown if "image/png" in one]
     tables = [one["text/html"] for one in shown if "text/html" in one]
     assert any("people ±" in table and "questions" not in table for table in tables)

@@ -103,7 +103,7 @@ class World:
         return {key: tuple(numbers) for key, numbers in groups.items()}
 
     @property
-    def told(self) -> Mapping[str, Any]:
+    def definitions(self) -> Mapping[str, Any]:
         """The definition of each stream, by its name."""
         found = ((record, parse_definition(record)) for record in self.control)
         return {(record.key or b"").decode(): definition for record, definition in found if definition is not None}

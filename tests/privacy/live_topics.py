@@ -24,7 +24,7 @@ from stream.processing.topic_names import Topics, partition_of
 from tests.builders import parse_source, source
 from tests.processing import process_records
 from tests.unit.processors.feeds.streams import texts_calibration
-from tests.unit.processors.feeds.topic import Known, as_of, ended, extended, told
+from tests.unit.processors.feeds.topic import Known, as_of, ended, extended, standing_definition
 
 MINUTE = 60_000
 PARTITIONS = 2
@@ -66,7 +66,7 @@ class Form:
     each: int
     all: int
     mechanism: Mapping[str, Any] = field(default_factory=lambda: {"kind": "laplace"})
-    told: int = 0
+    opened_at: int = 0
     gaps: tuple[tuple[int, int | None], ...] = ()
 
 
@@ -223,7 +223,7 @@ def opened(source: EventsSource, forms: Mapping[str, Form]) -> list[StandingDefi
 
 def _opened(source: EventsSource, name: str, form: Form) -> StandingDefinition:
     """Return all control records of a stream."""
-    known = told(source, name, mechanism=form.mechanism, moment=form.told, **form.standing)
+    known = standing_definition(source, name, mechanism=form.mechanism, moment=form.opened_at, **form.standing)
     if form.standing.get("by") == ["name"]:
         known = replace(known, calibration=texts_calibration(MOST_BYTES))
     for end, again in form.gaps:

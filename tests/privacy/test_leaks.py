@@ -125,7 +125,7 @@ def visible(driver: Driver, record: Record) -> bytes:
     return b"\n".join(parts)
 
 
-def seen(driver: Driver) -> bytes:
+def visible_text(driver: Driver) -> bytes:
     return b"\n".join(visible(driver, record) for record in everything(driver))
 
 
@@ -150,7 +150,7 @@ def test_session_has_every_kind_of_record(session: Session) -> None:
 
 def test_private_values_appear_only_in_queries_and_dead_letters(session: Session) -> None:
     driver, _ = session
-    text = seen(driver)
+    text = visible_text(driver)
     steps = [PRIVATE / MINUTE_GRID, PRIVATE]
     forms = [
         DIGITS,
@@ -175,7 +175,9 @@ def test_dead_letters_are_the_original_bytes(session: Session) -> None:
 
 def test_draws_of_noise_appear_nowhere(session: Session) -> None:
     driver, _ = session
-    text = b"\n".join([seen(driver), *(record.value or b"" for record in driver.records(driver.topics.rejected))])
+    text = b"\n".join(
+        [visible_text(driver), *(record.value or b"" for record in driver.records(driver.topics.rejected))]
+    )
     numbers: list[int] = []
     for name in ("high", "low", "halted"):
         derived = Derived(KEY, definition_of(driver, name))
@@ -202,7 +204,9 @@ def secrets_of(driver: Driver) -> Iterator[bytes]:
 
 def test_keys_appear_nowhere(session: Session) -> None:
     driver, logs = session
-    text = b"\n".join([seen(driver), *(record.value or b"" for record in everything(driver)), repr(logs).encode()])
+    text = b"\n".join(
+        [visible_text(driver), *(record.value or b"" for record in everything(driver)), repr(logs).encode()]
+    )
     assert KEY.key_id.encode() in text
     for secret in secrets_of(driver):
         assert secret not in text
@@ -266,4 +270,4 @@ def test_misfitting_table_shows_no_cell(cells: dict[str, list[Any]]) -> None:
     driver = Driver(KEY)
     refusal = refusal_of(driver, pl.DataFrame(cells, strict=False))
     assert DIGITS not in refusal
-    assert DIGITS.encode() not in seen(driver)
+    assert DIGITS.encode() not in visible_text(driver)

@@ -134,7 +134,7 @@ def test_replaced_period_of_a_person_moves_twice_as_much() -> None:
 def test_plan_of_each_period_fits_the_moves_in_it(neighbors: str) -> None:
     """The ledger's plans for the streams of periods have the noise that the figures above need."""
     where = world(neighbors)
-    definitions = where.told
+    definitions = where.definitions
     for name in FORMS:
         streams = [one for stream, one in definitions.items() if stream.startswith(f"{name}@")]
         assert len(streams) == PERIODS + 1
@@ -157,7 +157,7 @@ def test_account_of_a_window_depends_on_its_time_alone() -> None:
     nobody = world().asked({}, END)
     assert world().asked(OTHERS, END).keys() == nobody.keys()
     for name, form in FORMS.items():
-        window = world().told[name].standing.window
+        window = world().definitions[name].standing.window
         reach = form.mechanism.get("steps", HOUR // window.every_ms) * window.every_ms
         for period in range(PERIODS):
             stream = f"{name}@1970-01-01T{period:02}:00:00Z"

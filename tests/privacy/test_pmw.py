@@ -67,7 +67,7 @@ class Forced:
     transcript: Transcript
     top: bool = False
     marginals: list[tuple[Integers, Symmetric]] = field(default_factory=list)
-    told: dict[int, tuple[int, Symmetric]] = field(default_factory=dict)
+    published: dict[int, tuple[int, Symmetric]] = field(default_factory=dict)
 
     def barrier(self, tops: int) -> int:
         del tops
@@ -80,7 +80,7 @@ class Forced:
     def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
         true = sum(int(count) for count, used in zip(self.table, key, strict=True) if used) * STEPS
         noise = self.transcript.numbers[tops] - true
-        self.told[tops] = (noise, law)
+        self.published[tops] = (noise, law)
         return noise
 
     def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
@@ -179,11 +179,11 @@ def log_likelihood(
             total += two_sided(marginal, used)
     total += sum(
         two_sided(number, float(law.rate))
-        for number, law in forced.told.values()
+        for number, law in forced.published.values()
         if isinstance(law, TwoSidedGeometric)
     )
     if gaussian is not None:
-        drawn += forced.told.values()
+        drawn += forced.published.values()
         gaussian += [(noise, law.variance) for noise, law in drawn if isinstance(law, Gaussian)]
     return total + (math.log(weights.sum()) if weights.sum() > 0 else -math.inf)
 

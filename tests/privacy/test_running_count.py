@@ -116,7 +116,7 @@ def ratio(law: Sampler, move: int, least: float = 2.0**-30) -> Fraction:
     return max(Fraction(ours, theirs) for ours, theirs in pairs)
 
 
-def told(law: Sampler, moves: Sequence[int]) -> Fraction:
+def largest_ratio(law: Sampler, moves: Sequence[int]) -> Fraction:
     """Return the largest ratio of all noisy numbers together; they are independent, so the largest ratios multiply."""
     return math.prod((ratio(law, move) for move in moves), start=Fraction(1))
 
@@ -125,11 +125,11 @@ def worst(stream: Stream, one: Sequence[Moves], other: Sequence[Moves]) -> float
     """Return the largest loss between any two of these."""
     apart = {tuple(moved(left, right)) for left in one for right in other}
     law = node_law(stream.calibration)
-    return max(math.log(told(law, moves)) for moves in apart)
+    return max(math.log(largest_ratio(law, moves)) for moves in apart)
 
 
 def keeps(law: Sampler, moves: Sequence[int], epsilon: float) -> bool:
-    return told(law, moves) <= exponential_below(Fraction(epsilon)) * (1 + Fraction(1, 10**12))
+    return largest_ratio(law, moves) <= exponential_below(Fraction(epsilon)) * (1 + Fraction(1, 10**12))
 
 
 @pytest.mark.parametrize("total", [1, 2])
@@ -248,7 +248,7 @@ def test_unpaid_level_is_found(name: str) -> None:
     stream = replace(HORIZONS[name], moved=events_once(False))
     levels = stream.calibration.levels
     law = sampler("two_sided", Fraction(stream.epsilon) / (levels - 1))
-    lost = max(math.log(told(law, moved(life, {}))) for life in all_released(name, 1))
+    lost = max(math.log(largest_ratio(law, moved(life, {}))) for life in all_released(name, 1))
     assert lost == pytest.approx(stream.epsilon * levels / (levels - 1), rel=1e-9)
 
 

@@ -59,7 +59,7 @@ FORMS: Mapping[str, Form] = {
 LATER: Mapping[str, Form] = {
     "first": FORMS["groups"],
     **{
-        name: replace(FORMS[name], told=moment * MINUTE)
+        name: replace(FORMS[name], opened_at=moment * MINUTE)
         for name, moment in {
             "events": 10,
             "groups": 11,

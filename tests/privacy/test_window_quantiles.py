@@ -117,7 +117,7 @@ def cells_loss(question: LaplaceStatistic, neighbors: str, *, together: bool) ->
     return float(np.array(loss)[steps].sum(axis=2).max())
 
 
-def lost(neighbors: str, q: Any, *, together: bool) -> float:
+def answer_loss(neighbors: str, q: Any, *, together: bool) -> float:
     """The loss of the draws and of the counts of an answer, whose ε is 1."""
     calibration, question, _ = opened(neighbors, 13, q, together=together)
     assert bool(question.draws) is not isinstance(q, list)
@@ -132,12 +132,12 @@ CASES = list(product(["add-remove", "replace"], [False, True]))
 @pytest.mark.parametrize("q", [0.5, 0.9, 0.0], ids=str)
 @pytest.mark.parametrize(("neighbors", "together"), CASES)
 def test_drawn_quantiles_of_a_window_lose_at_most_epsilon(neighbors: str, together: bool, q: float) -> None:
-    assert 0.4 < lost(neighbors, q, together=together) <= 1.0 + DELTA_PER_DRAW + 1e-9
+    assert 0.4 < answer_loss(neighbors, q, together=together) <= 1.0 + DELTA_PER_DRAW + 1e-9
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 def test_counted_quantiles_of_a_window_lose_epsilon(neighbors: str) -> None:
-    assert lost(neighbors, [0.25, 0.5], together=False) == pytest.approx(1.0, rel=1e-6)
+    assert answer_loss(neighbors, [0.25, 0.5], together=False) == pytest.approx(1.0, rel=1e-6)
 
 
 def rates_of_one_event(
@@ -169,7 +169,7 @@ RATES_FOR = answer_plans.rates_for
 )
 def test_wrong_rates_of_a_window_are_found(broken: Any, neighbors: str, together: bool) -> None:
     with patch.object(answer_plans, "rates_for", broken):
-        assert lost(neighbors, 0.0, together=together) > 1.5
+        assert answer_loss(neighbors, 0.0, together=together) > 1.5
 
 
 @pytest.mark.parametrize(("neighbors", "together"), CASES)

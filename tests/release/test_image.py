@@ -47,15 +47,15 @@ def listed(container: Container) -> dict[str, Any]:
     return document
 
 
-def told(container: Container, *command: str) -> str:
+def output_of(container: Container, *command: str) -> str:
     done = container.run(*command)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def test_image_runs_as_an_ordinary_user(container: Container) -> None:
-    assert told(container, "python", "-c", "import os; print(os.getuid(), os.getgid())") == f"{USER} {USER}"
-    assert told(container, "sotto", "--version").startswith("sotto ")
+    assert output_of(container, "python", "-c", "import os; print(os.getuid(), os.getgid())") == f"{USER} {USER}"
+    assert output_of(container, "sotto", "--version").startswith("sotto ")
 
 
 def test_image_neither_installs_packages_nor_runs_java(container: Container) -> None:
@@ -80,7 +80,7 @@ def test_image_list_of_contents_names_every_package_and_version(
         "import importlib.metadata as m, json;"
         "print(json.dumps(sorted([re['Name'].lower(), re['Version']] for re in (d.metadata for d in m.distributions()))))"
     )
-    installed = json.loads(told(container, "python", "-c", code))
+    installed = json.loads(output_of(container, "python", "-c", code))
     assert listed["bomFormat"] == "CycloneDX"
     assert sorted([one["name"].lower(), one["version"]] for one in listed["components"]) == installed
     assert {"sotto-dp", "numpy", "aiokafka", "faust-streaming"} <= {name for name, _ in installed}

@@ -47,7 +47,7 @@ class Extended(NamedTuple):
 
 
 @cache
-def told() -> tuple[dict[str, Record], dict[str, Record]]:
+def stream_control_records() -> tuple[dict[str, Record], dict[str, Record]]:
     """Return the control records of each stream's opening and of its closing."""
     driver = Driver(KEY, partitions=PARTITIONS)
     driver.register(SOURCE)
@@ -72,7 +72,7 @@ def told() -> tuple[dict[str, Record], dict[str, Record]]:
 def extended() -> Mapping[str, Extended]:
     """Return the control records of each stream that can be extended."""
     found = {}
-    for name, record in told()[0].items():
+    for name, record in stream_control_records()[0].items():
         definition = json.loads(record.value or b"")
         if definition["spec"]["mechanism"]["kind"] in {"running_count", "unknown_groups"}:
             continue
@@ -114,7 +114,7 @@ class LiveWorld:
         self.verified: set[str] = set()
         """The extended streams whose windows were compared with a plain count."""
         self.unreadable = 0
-        self.tell(*(record for name, record in told()[0].items() if name != LATER))
+        self.tell(*(record for name, record in stream_control_records()[0].items() if name != LATER))
 
     def branch(self) -> random.Random:
         """Return a separate generator, so that the draws of one part do not change those of another."""
@@ -153,13 +153,13 @@ class LiveWorld:
         await asyncio.sleep(chance.uniform(1.0, SECONDS / 4))
         await self._extend(chance)
         await asyncio.sleep(chance.uniform(0.0, SECONDS / 4))
-        self.tell(told()[0][LATER])
+        self.tell(stream_control_records()[0][LATER])
         self.injected["stream opened in the middle"] += 1
         await asyncio.sleep(chance.uniform(0.0, SECONDS / 3))
         if chance.random() < 0.5:
             name = chance.choice([spec.stream for spec in specs()])
             self.closed[name] = self.broker.timestamp
-            end = extended()[name].closed if name in self.gaps else told()[1][name]
+            end = extended()[name].closed if name in self.gaps else stream_control_records()[1][name]
             self.injected["stream closed"] += 1
             if chance.random() < 0.7:
                 await self._retire(end, chance)

@@ -12,7 +12,7 @@ from stream.kafka.topic_layouts import TopicsError
 from stream.services.feed_service import MERGING_ENGINE, ControlFollower
 from tests.chaos.load import Questions
 from tests.simulation.clock import virtual_time
-from tests.simulation.live import LATER, SOURCE, LiveWorld, told
+from tests.simulation.live import LATER, SOURCE, LiveWorld, stream_control_records
 from tests.simulation.world import World, perform
 
 MOMENT = 15.0
@@ -77,11 +77,11 @@ async def _left(world: LiveWorld) -> tuple[str, str, set[str], list[str]]:
     feed.service._find = refuse
     await asyncio.sleep(MOMENT)
     before = feed.service._health.not_ready_reason
-    world.tell(*(record for name, record in told()[1].items() if name != LATER))
+    world.tell(*(record for name, record in stream_control_records()[1].items() if name != LATER))
     await asyncio.sleep(MOMENT)
     after, serving = feed.service._health.not_ready_reason, set(feed.service._engine_tasks)
     feed.service._find = found
-    world.tell(told()[0][LATER])
+    world.tell(stream_control_records()[0][LATER])
     await asyncio.sleep(MOMENT)
     return before, after, serving, [feed.service._health.not_ready_reason, *feed.service._engine_tasks]
 

@@ -24,7 +24,7 @@ NO_TEXT = [
 ]
 
 
-def given(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+def set_standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
 
 
@@ -34,7 +34,7 @@ def test_document_that_is_no_text_is_named(data: bytes, tmp_path: Path, monkeypa
     file.write_bytes(data)
     with pytest.raises(CommandError, match=rf"^{file}: is not UTF-8 text; save it as UTF-8"):
         read_document(str(file))
-    given(monkeypatch, data)
+    set_standard_input(monkeypatch, data)
     with pytest.raises(CommandError, match=r"^standard input: is not UTF-8 text"):
         read_document("-")
 
@@ -44,7 +44,7 @@ def test_document_nested_too_deeply_is_named(tmp_path: Path, monkeypatch: pytest
     file.write_text(DEEP)
     with pytest.raises(CommandError, match=rf"^{file}: \d+ objects and lists; give at most 8192"):
         read_document(str(file))
-    given(monkeypatch, DEEP.encode())
+    set_standard_input(monkeypatch, DEEP.encode())
     with pytest.raises(CommandError, match=r"^standard input: \d+ objects and lists; give at most 8192"):
         read_document("-")
     with pytest.raises(CommandError, match=r"^document: \d+ objects and lists; give at most 8192"):
@@ -63,7 +63,7 @@ def test_byte_order_mark_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file = tmp_path / "stream.json"
     file.write_text(SPEC, encoding="utf-8-sig")
     assert read_document(str(file)) == SPEC
-    given(monkeypatch, file.read_bytes())
+    set_standard_input(monkeypatch, file.read_bytes())
     assert read_document("-") == SPEC
     file.write_text("a\n\n b \n", encoding="utf-8-sig")
     with numbered_lines(str(file)) as lines:

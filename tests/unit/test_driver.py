@@ -77,7 +77,7 @@ class CrashMachine(RuleBasedStateMachine):
         self.drivers = (Driver(KEY, partitions=2), Driver(KEY, partitions=2))
         self.stormy, self.calm = self.drivers
         self.asked = 0
-        self.told: Sequence[Answer] = []
+        self.answers: Sequence[Answer] = []
         self.may_redeliver = False
         for driver in self.drivers:
             driver.register(FEED)
@@ -120,7 +120,7 @@ class CrashMachine(RuleBasedStateMachine):
             queries.append(b"broken" if odds == 10 else {"id": str(self.asked), "stream": name, **question, **own})
         answers = [driver.ask_many(list(queries)) for driver in self.drivers]
         assert answers[0] == answers[1]
-        self.told = answers[0]
+        self.answers = answers[0]
         self.may_redeliver = True
 
     @rule(name=st.sampled_from(NAMES))
@@ -147,7 +147,7 @@ class CrashMachine(RuleBasedStateMachine):
     @rule()
     def redeliver(self) -> None:
         if self.may_redeliver:
-            assert self.stormy.redeliver() == self.told
+            assert self.stormy.redeliver() == self.answers
 
     @invariant()
     def all_topics_and_figures_are_equal(self) -> None:

@@ -44,7 +44,7 @@ def source(clock: str = "marks", **fields: Any) -> EventsSource:
     return EventsSource.model_validate({**FLIGHTS, "clock": clock, **fields})
 
 
-def told(steps: Any) -> list[tuple[str, list[str]]]:
+def events_by_mark(steps: Any) -> list[tuple[str, list[str]]]:
     return [
         (f"{mark // 3_600_000 % 24}:{mark // 60_000 % 60:02}", [json.loads(one)["plane"]["tail"] for one in some])
         for mark, some in steps
@@ -52,7 +52,7 @@ def told(steps: Any) -> list[tuple[str, list[str]]]:
 
 
 def test_each_event_is_between_the_marks_around_its_time() -> None:
-    assert told(Replay(source(), "1h").group_by_mark(judged(bytes_of(LINES), source()))) == [
+    assert events_by_mark(Replay(source(), "1h").group_by_mark(judged(bytes_of(LINES), source()))) == [
         ("0:00", ["N2", "N3", "N5"]),
         ("1:00", []),
         ("2:00", ["N1"]),
@@ -64,7 +64,9 @@ def test_each_event_is_between_the_marks_around_its_time() -> None:
 def test_replay_ends_at_its_limit_for_any_events() -> None:
     last = moment_ms(f"{DAY}02:30:00Z")
     expected = [("0:00", ["N2", "N3", "N5"]), ("1:00", []), ("2:00", ["N1"]), ("2:30", ["N4"])]
-    assert told(Replay(source(), "1h", last).group_by_mark(judged(bytes_of(LINES), source()))) == expected
+    assert (
+        events_by_mark(Replay(source(), "1h", last).group_by_mark(judged(bytes_of(LINES), source()))) == expected
+    )
 
 
 def test_refused_or_endless_replay_is_reported_before_writing() -> None:

@@ -47,12 +47,12 @@ def test_table_row_is_one_line_in_a_pipe_without_columns(
 
 def test_terminal_lines_break_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    assert 40 < max(map(len, said(monkeypatch).splitlines())) <= 60
-    assert " ".join(line.strip() for line in said(monkeypatch).splitlines()) == REASON
-    assert said(monkeypatch, soft_wrap=True) == f"{REASON}\n"
+    assert 40 < max(map(len, printed_reason(monkeypatch).splitlines())) <= 60
+    assert " ".join(line.strip() for line in printed_reason(monkeypatch).splitlines()) == REASON
+    assert printed_reason(monkeypatch, soft_wrap=True) == f"{REASON}\n"
 
 
-def said(monkeypatch: pytest.MonkeyPatch, *, soft_wrap: bool = False) -> str:
+def printed_reason(monkeypatch: pytest.MonkeyPatch, *, soft_wrap: bool = False) -> str:
     """Return the output that a terminal receives."""
     terminal = Terminal()
     monkeypatch.setattr(output, "console", type(output.console)(file=terminal))

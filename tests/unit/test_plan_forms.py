@@ -34,7 +34,7 @@ def compared(*arguments: str) -> dict[str, Any]:
     return printed
 
 
-def told(neighbors: str, *arguments: str) -> dict[str, float]:
+def planned_alphas(neighbors: str, *arguments: str) -> dict[str, float]:
     """Return the α of each mechanism that applies, at ε = 1."""
     asked = ["--epsilon", "1", "--queries", str(QUERIES), "--source", json.dumps(source(neighbors))]
     mechanisms = compared(*asked, *arguments)["mechanisms"]
@@ -62,13 +62,13 @@ def carried(neighbors: str, kind: str, query: dict[str, Any]) -> float:
 def test_share_of_public_rows_has_the_error_of_its_answer(
     kind: str,
 ) -> None:
-    shares = told("replace", "--form", "fraction", "--rows", str(ROWS))
+    shares = planned_alphas("replace", "--form", "fraction", "--rows", str(ROWS))
     assert shares[kind] == pytest.approx(carried("replace", kind, {"where": "TRUE", "fraction": True}))
 
 
 def test_estimated_share_is_within_the_planned_error() -> None:
-    shares = told("replace", "--form", "fraction", "--rows", str(ROWS))
-    counts = told("replace", "--form", "count", "--rows", str(ROWS))
+    shares = planned_alphas("replace", "--form", "fraction", "--rows", str(ROWS))
+    counts = planned_alphas("replace", "--form", "count", "--rows", str(ROWS))
     assert shares["pmw"] == pytest.approx(counts["pmw"] / ROWS)
     assert carried("replace", "pmw", {"where": "age < 20", "fraction": True}) <= shares["pmw"]
 
@@ -76,7 +76,7 @@ def test_estimated_share_is_within_the_planned_error() -> None:
 @pytest.mark.parametrize("kind", ["laplace", "pmw", "histogram"])
 def test_share_of_private_rows_has_about_the_planned_error(kind: str) -> None:
     """The planned error is divided by the number of rows."""
-    in_rows = told("add-remove", "--form", "fraction")[kind]
+    in_rows = planned_alphas("add-remove", "--form", "fraction")[kind]
     # The number of rows errs by less than a hundredth.
     half, few = (
         ROWS * carried("add-remove", kind, {"where": where, "fraction": True})
@@ -89,17 +89,17 @@ def test_share_of_private_rows_has_about_the_planned_error(kind: str) -> None:
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 def test_rates_and_people_have_the_planned_error(neighbors: str) -> None:
-    rates = told(neighbors, "--form", "rate")
-    grouped = told(neighbors, "--form", "rate", "--group-by", "sex")
+    rates = planned_alphas(neighbors, "--form", "rate")
+    grouped = planned_alphas(neighbors, "--form", "rate", "--group-by", "sex")
     for kind in ("laplace", "histogram", "pmw"):
         rate = {"rate": "age < 20"}
         assert ROWS * carried(neighbors, kind, rate) <= 1.02 * rates[kind]
         assert ROWS / 2 * carried(neighbors, kind, {**rate, "group_by": ["sex"]}) <= 1.02 * grouped[kind]
-    people = told(neighbors, "--form", "people_groups", "--group-by", "age")
+    people = planned_alphas(neighbors, "--form", "people_groups", "--group-by", "age")
     assert people == {"laplace": carried(neighbors, "laplace", {"people": True, "group_by": ["age"]})}
     bound = 40
     found = carried(neighbors, "laplace", {"person_sum": "age", "bound": bound})
-    assert found == pytest.approx(bound * told(neighbors, "--form", "person_sum")["laplace"], rel=0.02)
+    assert found == pytest.approx(bound * planned_alphas(neighbors, "--form", "person_sum")["laplace"], rel=0.02)
 
 
 def test_wanted_share_needs_the_epsilon_that_keeps_it() -> None:
@@ -116,17 +116,17 @@ def test_wanted_share_needs_the_epsilon_that_keeps_it() -> None:
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("attribute", ["age", "dose"])
 def test_error_of_a_sum_depends_on_the_range_of_its_attribute(attribute: str, neighbors: str) -> None:
-    sums = told(neighbors, "--form", "sum", "--attribute", attribute)
+    sums = planned_alphas(neighbors, "--form", "sum", "--attribute", attribute)
     assert sums["laplace"] == carried(neighbors, "laplace", {"sum": attribute})
     assert carried(neighbors, "pmw", {"sum": attribute}) <= sums["pmw"]
-    assert sums["pmw"] > 2 * told(neighbors, "--form", "count")["pmw"]
+    assert sums["pmw"] > 2 * planned_alphas(neighbors, "--form", "count")["pmw"]
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 @pytest.mark.parametrize("attribute", ["age", "dose"])
 def test_mean_has_at_most_about_the_planned_error(attribute: str, neighbors: str) -> None:
     """The planned error is divided by the number of rows."""
-    means = told(neighbors, "--form", "mean", "--attribute", attribute)
+    means = planned_alphas(neighbors, "--form", "mean", "--attribute", attribute)
     assert ROWS * carried(neighbors, "pmw", {"mean": attribute}) <= 1.02 * means["pmw"]
     alone = ROWS * carried(neighbors, "laplace", {"mean": attribute})
     assert 0.45 * means["laplace"] <= alone <= 1.02 * means["laplace"]
@@ -134,8 +134,10 @@ def test_mean_has_at_most_about_the_planned_error(attribute: str, neighbors: str
 
 def test_sums_and_means_without_attribute_assume_the_widest() -> None:
     for form in ("sum", "mean"):
-        each = [told("add-remove", "--form", form, "--attribute", name) for name in ("age", "dose")]
-        assert told("add-remove", "--form", form) == {kind: max(one[kind] for one in each) for kind in each[0]}
+        each = [planned_alphas("add-remove", "--form", form, "--attribute", name) for name in ("age", "dose")]
+        assert planned_alphas("add-remove", "--form", form) == {
+            kind: max(one[kind] for one in each) for kind in each[0]
+        }
 
 
 def test_worst_case_estimate_is_not_planned_for_rejected_forms() -> None:
@@ -237,7 +239,7 @@ def test_plan_without_counts_states_people_for_certain_release() -> None:
 @pytest.mark.parametrize("kind", ["laplace", "histogram", "pmw"])
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 def test_quantile_s_error_in_rank_is_that_of_its_answers(kind: str, neighbors: str) -> None:
-    shown = told(neighbors, "--form", "quantile", "--attribute", "age", "--q", "0.9")[kind]
+    shown = planned_alphas(neighbors, "--form", "quantile", "--attribute", "age", "--q", "0.9")[kind]
     assert shown == pytest.approx(carried(neighbors, kind, {"quantile": "age", "q": 0.9}), rel=1e-6)
 
 

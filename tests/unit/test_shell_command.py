@@ -25,7 +25,7 @@ ROWS = {"age": [40] * 400, "sex": ["F", "M"] * 200}
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Driver:
+def connected_driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """Return an installation with two streams, to which the shell is connected."""
     driver = installation(sources=[PEOPLE], rows={"people": ROWS})
     driver.open(stream("many", "people", "laplace", epsilon=40.0, mechanism={"answers": 20}))
@@ -40,7 +40,7 @@ def run_shell(text: str, *options: str) -> str:
     return result.output
 
 
-def test_shell_answers_statements_in_turn_and_survives_errors(made: Driver) -> None:
+def test_shell_answers_statements_in_turn_and_survives_errors(connected_driver: Driver) -> None:
     """An error is printed, and the next statement is answered; a statement may take several lines."""
     output = run_shell(
         "SELECT nothing FROM many;\nSELECT COUNT(*) AS n\nFROM many;\n\\quit\nSELECT COUNT(*) FROM many;\n"
@@ -48,41 +48,41 @@ def test_shell_answers_statements_in_turn_and_survives_errors(made: Driver) -> N
     assert "error: " in output
     assert "Traceback" not in output
     assert "the answers cost at most ε 2 together" in output
-    assert made.grant("people", "many").answered == 1
+    assert connected_driver.grant("people", "many").answered == 1
 
 
-def test_shell_warns_of_the_same_thing_once(made: Driver) -> None:
+def test_shell_warns_of_the_same_thing_once(connected_driver: Driver) -> None:
     """What holds for each such question is printed once; a number that is not informative is always marked."""
     shown = run_shell("SELECT AVG(age) FROM many;\nSELECT AVG(age) FROM many WHERE sex = 'F';\n")
     assert shown.count("count as its ends") == 1
-    assert made.grant("people", "many").answered == 2
+    assert connected_driver.grant("people", "many").answered == 2
     shown = run_shell("SELECT COUNT(*) FROM many WHERE age < 9;\n" * 2)
     assert shown.count("warning: not informative") == 2
 
 
-def test_shell_skips_a_dear_statement_in_a_pipe_without_yes(made: Driver) -> None:
+def test_shell_skips_a_dear_statement_in_a_pipe_without_yes(connected_driver: Driver) -> None:
     """Half of a grant is charged only with --yes; \\price never charges."""
     statement = "SELECT COUNT(*) FROM few;\n"
     assert "is skipped for its price" in run_shell(statement)
     assert "nothing was charged" in run_shell(f"\\price {statement}", "--yes")
-    assert made.grant("people", "few").answered == 0
+    assert connected_driver.grant("people", "few").answered == 0
     run_shell(statement, "--yes")
-    assert made.grant("people", "few").answered == 1
+    assert connected_driver.grant("people", "few").answered == 1
 
 
-def test_shell_prices_and_asks_a_histogram(made: Driver) -> None:
+def test_shell_prices_and_asks_a_histogram(connected_driver: Driver) -> None:
     """Its first answer costs the grant, which is confirmed; later answers are free."""
-    made.open(stream("bars", "people", "histogram", epsilon=2.0, mechanism={"attributes": ["sex"]}))
+    connected_driver.open(stream("bars", "people", "histogram", epsilon=2.0, mechanism={"attributes": ["sex"]}))
     shown = run_shell("\\price SELECT COUNT(*) FROM bars;\n" + "SELECT COUNT(*) FROM bars;\n" * 2, "--yes")
     assert shown.count("bars: the answers cost at most ε 2 together") == 2
     assert "error" not in shown
     assert shown.count("1 question for ε = ") == 2
 
 
-def test_shell_lists_sources_streams_and_attributes(made: Driver) -> None:
+def test_shell_lists_sources_streams_and_attributes(connected_driver: Driver) -> None:
     """The lists are those of the ledger at the start."""
     output = run_shell("\\sources\n\\streams people\n\\describe people\n\\describe nobody\n\\other\n\\help\n")
-    assert made.topics.prefix
+    assert connected_driver.topics.prefix
     for words in (
         "table",
         "open streams",

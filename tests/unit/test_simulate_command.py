@@ -48,7 +48,9 @@ def simulate(*arguments: str, source: str = "private.json", env: dict[str, str] 
     return CliRunner().invoke(app, command, env={"COLUMNS": "80", **(env or {})})
 
 
-def told(*arguments: str, source: str = "private.json", env: dict[str, str] | None = None) -> dict[str, Any]:
+def simulation_report(
+    *arguments: str, source: str = "private.json", env: dict[str, str] | None = None
+) -> dict[str, Any]:
     result = simulate("--json", *arguments, source=source, env=env)
     assert result.exit_code == 0, result.exception
     found: dict[str, Any] = json.loads(result.stdout)
@@ -66,7 +68,7 @@ def refused(*arguments: str, source: str = "private.json", env: dict[str, str] |
 
 def test_simulate_prints_errors_and_charges_beside_the_promise() -> None:
     """It prints them for each run and for all."""
-    found = told(source="adult.json")
+    found = simulation_report(source="adult.json")
     assert (found["rows"], found["questions"], len(found["runs"])) == (48842, 5, 2)
     assert found["promises"][0].startswith("each number is within ±")
     for run in found["runs"]:
@@ -87,7 +89,7 @@ def test_simulate_prints_errors_and_charges_beside_the_promise() -> None:
 
 def test_simulate_accepts_auto_as_an_opening_does() -> None:
     Path("spec.json").write_text(json.dumps(STREAM | {"mechanism": "auto"}))
-    assert told("--synthetic", "500")["mechanism"]["kind"] == "laplace"
+    assert simulation_report("--synthetic", "500")["mechanism"]["kind"] == "laplace"
 
 
 def test_simulate_output_fits_eighty_columns() -> None:
@@ -108,9 +110,9 @@ def test_simulate_output_fits_eighty_columns() -> None:
 
 
 def test_seed_repeats_rows_and_noise_and_is_printed_if_drawn() -> None:
-    first = told("--synthetic", "500")
-    assert told("--synthetic", "500", "--seed", str(first["seed"])) == first
-    other = told("--synthetic", "500", "--seed", str(first["seed"] + 1))
+    first = simulation_report("--synthetic", "500")
+    assert simulation_report("--synthetic", "500", "--seed", str(first["seed"])) == first
+    other = simulation_report("--synthetic", "500", "--seed", str(first["seed"] + 1))
     assert other["runs"][0]["errors"] != first["runs"][0]["errors"]
 
 
@@ -131,7 +133,7 @@ def test_simulate_refuses_live_topics_with_any_table(table: tuple[str, ...]) -> 
 
 
 def test_public_file_replaces_that_of_the_source() -> None:
-    found = told("--table", "public.csv")
+    found = simulation_report("--table", "public.csv")
     assert found["rows"] == 50
     assert "no ledger was reachable" in found["data"]
 
@@ -145,8 +147,8 @@ def test_private_tables_are_refused_and_not_printed(nowhere: Path) -> None:
     assert "SOTTO_TABLE_ROOTS" in refused("--table", "public.csv", env=roots)
     # The shipped table is public, and a made-up table needs no file.
     shipped = {"SOTTO_TABLE_ROOTS": str(ADULT_PATH.parent)}
-    assert told("--table", str(ADULT_PATH), env=shipped)["rows"] == 48842
-    assert told("--synthetic", "10", env=roots)["rows"] == 10
+    assert simulation_report("--table", str(ADULT_PATH), env=shipped)["rows"] == 48842
+    assert simulation_report("--synthetic", "10", env=roots)["rows"] == 10
 
 
 def test_no_file_is_read_if_an_installation_cannot_be_asked(
@@ -155,7 +157,7 @@ def test_no_file_is_read_if_an_installation_cannot_be_asked(
     """Only the installation knows which files are private."""
     monkeypatch.setenv("SOTTO_BOOTSTRAP", "127.0.0.1:1")
     assert "which names the private tables, cannot be read" in refused("--table", "public.csv")
-    assert told("--synthetic", "10")["rows"] == 10
+    assert simulation_report("--synthetic", "10")["rows"] == 10
 
 
 def test_simulate_draws_the_errors_to_a_file() -> None:
@@ -171,7 +173,7 @@ def test_plot_names_parameters_and_hatches_trivial_errors(
     """A trivial error is one that a constant answer would keep."""
     figures: list[Any] = []
     monkeypatch.setattr(plan_output, "_save", lambda figure, _path: figures.append(figure))
-    promised = told("--synthetic", "1000")["method"]
+    promised = simulation_report("--synthetic", "1000")["method"]
     simulate("--synthetic", "1000", "--plot", "errors.svg")
     simulate("--synthetic", "10", "--plot", "errors.svg")
     wide, narrow = figures

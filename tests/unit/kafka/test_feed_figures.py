@@ -13,7 +13,7 @@ from stream.processing import dead_letters
 from stream.processing.dead_letters import Rejection
 from stream.services.feed_service import DEAD_LETTER_CODES, FeedMetrics, seconds_behind
 from tests.processing import process_records
-from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, event, source, start, told
+from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, event, source, standing_definition, start
 
 
 def test_every_reason_to_set_an_event_aside_has_a_figure_from_the_start() -> None:
@@ -35,7 +35,7 @@ def test_every_reason_to_set_an_event_aside_has_a_figure_from_the_start() -> Non
 
 def test_a_partition_without_a_mark_is_as_far_behind_as_it_holds_up_windows() -> None:
     about = source(clock="marks")
-    feeds = [start(about, Known(told(about))) for _ in range(2)]
+    feeds = [start(about, Known(standing_definition(about))) for _ in range(2)]
     for feed in feeds:
         feed.collect_due_outputs(0.0)
     assert seconds_behind(about, feeds, 0.0) == 0.0
@@ -63,7 +63,7 @@ def test_feed_reports_refused_events_once_a_minute() -> None:
     """The gauge shows the share at once; the log has a warning per minute while events are refused."""
     about, registry = source(), CollectorRegistry()
     metrics = FeedMetrics(registry)
-    feed = start(about, Known(told(about)))
+    feed = start(about, Known(standing_definition(about)))
     engines: Any = {"flights": Serving(feed)}
     offset = 0
     with capture_logs() as lines:

@@ -10,7 +10,17 @@ from stream.kernel import use_kernel
 from tests.kernels import kernel
 from tests.processing import process_records
 from tests.unit.processors.feeds.crashes import check_counts
-from tests.unit.processors.feeds.topic import Arrived, Kafka, Known, changelog, columns, event, source, start, told
+from tests.unit.processors.feeds.topic import (
+    Arrived,
+    Kafka,
+    Known,
+    changelog,
+    columns,
+    event,
+    source,
+    standing_definition,
+    start,
+)
 
 NOON = 1_710_072_000_000
 """2024-03-10T12:00:00Z in milliseconds."""
@@ -48,7 +58,9 @@ def test_wrong_times_are_refused_alike_without_kernel(at: Any, clock: str) -> No
     found: list[tuple[Kafka, int, list[Any]]] = []
     for library, fetched in ((kernel(), columns(records)), (None, records)):
         begins = {"s": "2024-03-10T00:00:00Z", "later": "2024-03-10T06:00:00Z"}
-        feed = start(about, Known(*[told(about, name, begins=moment) for name, moment in begins.items()]))
+        feed = start(
+            about, Known(*[standing_definition(about, name, begins=moment) for name, moment in begins.items()])
+        )
         kafka = changelog(about)
         with use_kernel(library):
             outputs = process_records(feed, fetched)

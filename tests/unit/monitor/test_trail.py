@@ -21,7 +21,7 @@ from stream.processing.protocol import Record
 from tests.builders import stream
 from tests.unit.monitor.installation import FEED, VIEWER, Installation, bearer, get, spec
 from tests.unit.monitor.survey import PEOPLE, ROWS
-from tests.unit.monitor.trail_history import DAYS, lived
+from tests.unit.monitor.trail_history import DAYS, installation_with_history
 
 
 def begun_again(installation: Installation) -> Installation:
@@ -40,7 +40,7 @@ def begun_again(installation: Installation) -> Installation:
 
 
 async def test_a_monitor_that_was_started_just_now_shows_the_whole_history() -> None:
-    installation = lived()
+    installation = installation_with_history()
     async with installation.web() as client:
         before = await get(client, "/api/budgets/feed")
     async with begun_again(installation).web() as client:
@@ -81,7 +81,7 @@ async def test_a_forecast_is_what_is_left_at_the_windows_pace_and_says_over_what
 
 
 async def test_nothing_taken_in_a_window_is_never_at_this_pace() -> None:
-    installation = lived()
+    installation = installation_with_history()
     installation.now += 3 * DAYS
     found = await forecasts_of(installation)
     assert found[1].outcome == "never"
@@ -134,7 +134,7 @@ async def test_under_zcdp_the_budget_lasts_as_long_as_rho_or_epsilon_does() -> N
 
 
 def test_every_request_and_what_followed_is_listed_the_latest_first() -> None:
-    page = list_trail(lived().tables.trail, TrailQuery())
+    page = list_trail(installation_with_history().tables.trail, TrailQuery())
     told = [(row.action, row.stream, row.outcome) for row in page.items]
     assert told[-1] == ("beginning", None, None)
     assert ("register", None, "registered") in told
@@ -151,7 +151,7 @@ def test_every_request_and_what_followed_is_listed_the_latest_first() -> None:
 
 
 async def test_allotments_are_listed_and_exported_with_whom_they_are_for() -> None:
-    installation = lived()
+    installation = installation_with_history()
     installation.driver.allot("study", 0.5, source="feed", analysts=["ada", "bob"])
     installation.flow()
     async with installation.web() as client:
@@ -176,7 +176,7 @@ async def test_allotments_are_listed_and_exported_with_whom_they_are_for() -> No
     ],
 )
 async def test_the_trail_is_filtered(query: dict[str, Any], streams: set[str]) -> None:
-    async with lived().web() as client:
+    async with installation_with_history().web() as client:
         page = await get(client, "/api/trail", **{name: str(value) for name, value in query.items()})
         assert {row["stream"] for row in page["items"]} == streams
         pages = [await get(client, "/api/trail", limit="2", offset=str(start)) for start in (0, 2)]
@@ -186,7 +186,7 @@ async def test_the_trail_is_filtered(query: dict[str, Any], streams: set[str]) -
 
 @pytest.mark.parametrize("how", ["changed", "missing", "unreadable", "swapped"])
 def test_a_chain_that_was_tampered_with_is_told_and_stays_so(how: str) -> None:
-    installation = lived()
+    installation = installation_with_history()
     records = installation.driver.records(installation.driver.topics.trail)
     at = next(place for place, record in enumerate(records) if b"ward-2" in (record.value or b""))
     forged = list(records)
@@ -209,7 +209,7 @@ def test_a_chain_that_was_tampered_with_is_told_and_stays_so(how: str) -> None:
 
 
 def test_an_entry_of_a_later_version_is_read_past_what_is_not_known() -> None:
-    installation = lived()
+    installation = installation_with_history()
     value = json.loads(installation.driver.records(installation.driver.topics.trail)[-1].value or b"")
     tables = MonitorTables(installation.driver.topics)
     later = {**value, "number": 0, "kind": "later", "more": [1]}
@@ -218,7 +218,7 @@ def test_an_entry_of_a_later_version_is_read_past_what_is_not_known() -> None:
 
 
 async def test_who_spent_what_adds_up_to_what_the_source_has_granted() -> None:
-    installation = lived()
+    installation = installation_with_history()
     async with installation.web() as client:
         answer = await get(client, "/api/spending", source="feed", limit="2")
         assert (await get(client, "/api/spending", source="elsewhere"))["streams"] == 0
@@ -232,7 +232,7 @@ async def test_who_spent_what_adds_up_to_what_the_source_has_granted() -> None:
 
 
 async def test_trail_and_spending_take_a_token_and_name_what_is_wrong() -> None:
-    async with lived().web() as client:
+    async with installation_with_history().web() as client:
         for path in ("/api/trail?limit=0", "/api/trail?since=soon", "/api/spending?limit=501"):
             async with client.get(path, headers=bearer(VIEWER)) as response:
                 assert response.status == 400

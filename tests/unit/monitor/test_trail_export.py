@@ -15,7 +15,7 @@ from stream.monitor.api import budget_views, server
 from stream.monitor.api.budget_views import COLUMNS, MAX_EXPORTS, MAX_EXPORTS_PER_USER
 from stream.monitor.api.tokens import Token, TokenFile
 from tests.unit.monitor.installation import NAMES, VIEWER, Installation, WebClient, bearer, spec
-from tests.unit.monitor.trail_history import lived
+from tests.unit.monitor.trail_history import installation_with_history
 
 WAIT = 20.0
 
@@ -31,7 +31,7 @@ def long_trail(entries: int) -> Installation:
 
 async def test_trail_export_has_the_filtered_entries_and_no_formula() -> None:
     """The CSV has all entries or those of one stream, and no cell that a spreadsheet would compute."""
-    installation = lived()
+    installation = installation_with_history()
     installation.driver.request(
         OpenStream(request="=cmd|' /C calc'!A0", stream=StreamSpec.model_validate(spec("late")))
     )

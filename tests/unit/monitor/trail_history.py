@@ -8,7 +8,7 @@ from tests.unit.monitor.installation import HIGH, LOW, Installation, spec
 DAYS = float(DAY_SECONDS)
 
 
-def lived() -> Installation:
+def installation_with_history() -> Installation:
     installation = Installation()
     installation.open()
     for number in range(4):

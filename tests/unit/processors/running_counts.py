@@ -92,7 +92,7 @@ class Stream:
         facts = {"universe": len(self.groups), "horizon": self.moved}
         return calibration_of(self.spec, self.method, **facts).model_copy(update=dict(self.changed))
 
-    def told(self, incarnation: str = "ab" * 16) -> Record:
+    def control_event(self, incarnation: str = "ab" * 16) -> Record:
         """Return its control event."""
         opened = StreamOpened(
             spec=self.spec,
@@ -135,7 +135,7 @@ def counts_of(stream: Stream, people: Iterable[Person]) -> list[list[int]]:
 def worker_of(*streams: Stream) -> QueryProcessor:
     """Return a worker that has read the control events of these streams."""
     worker = QueryProcessor(TOPICS, 0, KEY, table_store())
-    worker.apply_lookup_records([one.told(f"{place:032x}") for place, one in enumerate(streams)])
+    worker.apply_lookup_records([one.control_event(f"{place:032x}") for place, one in enumerate(streams)])
     return worker
 
 

@@ -20,7 +20,7 @@ def test_table_version_without_open_streams_is_released() -> None:
     for table in (NEW, OLD, NEW):
         for kind in GOING_ON | KEEPING:
             ask(driver, kind)
-        versions.append(ref(_held(driver)))
+        versions.append(ref(current_table(driver)))
         driver.refresh("people", table)
     gc.collect()
     assert [one() for one in versions] == [None] * 3
@@ -37,7 +37,7 @@ def test_table_version_of_an_exhausted_stream_is_released() -> None:
     driver = service()
     driver.open({**spec("laplace"), "mechanism": {"kind": "laplace", "answers": 1}})
     ask(driver, "laplace")
-    version = ref(_held(driver))
+    version = ref(current_table(driver))
     driver.refresh("people", NEW)
     gc.collect()
     assert version() is None
@@ -56,6 +56,6 @@ def test_ended_stream_gives_its_reason_without_its_table() -> None:
     assert answers[0].reason == "closed on request"
 
 
-def _held(driver: Driver) -> CountedTable:
+def current_table(driver: Driver) -> CountedTable:
     """Return the table that new streams would use."""
     return driver._tables.get(parse_source(SOURCE))

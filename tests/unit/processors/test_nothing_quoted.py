@@ -50,7 +50,7 @@ def new_driver() -> Driver:
     return installation(*streams)
 
 
-def tell(driver: Driver, event: bytes) -> list[bytes]:
+def public_outputs_of(driver: Driver, event: bytes) -> list[bytes]:
     """Return all public effects of one event: answers, headers of dead letters, and the monitor's page of refusals."""
     before = {topic: len(driver.records(topic)) for topic in vars_of(driver)}
     driver.send(0, event)
@@ -86,7 +86,7 @@ def test_refused_query_is_not_quoted_in_public(mutant: dict[str, Any], cut: int)
     driver = SHARED
     event = json.dumps(mutant).encode()
     for one in (event, event[: max(0, len(event) - cut)]):
-        for text in tell(driver, one):
+        for text in public_outputs_of(driver, one):
             assert b"Alice" not in text
 
 

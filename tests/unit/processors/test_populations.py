@@ -22,7 +22,7 @@ def driver_with(*sources: str, **population: Any) -> Driver:
     return driver
 
 
-def held(driver: Driver) -> float:
+def granted_to_patients(driver: Driver) -> float:
     record = driver.population("patients")
     return record.granted.epsilon - record.refunded.epsilon
 
@@ -45,7 +45,7 @@ def test_refusal_names_the_source_or_the_population() -> None:
     driver = driver_with("wards", epsilon=5.0)
     with pytest.raises(Refused, match=r"source 'wards' cannot pay: ε = 2\.5 asked, ε = 2 left"):
         driver.open(spec("a", "wards", epsilon=2.5))
-    assert held(driver) == driver.budget("wards").granted.epsilon == 0.0
+    assert granted_to_patients(driver) == driver.budget("wards").granted.epsilon == 0.0
 
 
 def test_closed_stream_refunds_both_source_and_population() -> None:
@@ -67,7 +67,7 @@ def test_extension_is_charged_to_both_or_neither() -> None:
         driver.extend("wards", "a", 1.0)
     assert driver.budget("wards").granted.epsilon == 1.0
     driver.extend("wards", "a", 0.5)
-    assert held(driver) == pytest.approx(1.5 + driver.grant("wards", "a").cost.epsilon)
+    assert granted_to_patients(driver) == pytest.approx(1.5 + driver.grant("wards", "a").cost.epsilon)
 
 
 def test_source_joins_a_population_only_if_its_grants_fit() -> None:

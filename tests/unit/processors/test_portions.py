@@ -17,7 +17,7 @@ from tests.unit.processors.installation import written
 MANY = range(2 * MAX_REQUESTS_PER_STEP)
 
 
-def known() -> Ledger:
+def ledger_with_sources() -> Ledger:
     """Return a ledger with feeds of different budgets, and with tables."""
     ledger = Ledger()
     for number in MANY:
@@ -31,7 +31,7 @@ def at_once(values: list[Any]) -> int:
     return count_requests_of_step(records, LEDGER)
 
 
-LEDGER = known()
+LEDGER = ledger_with_sources()
 
 
 @pytest.mark.parametrize(

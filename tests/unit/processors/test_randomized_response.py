@@ -22,7 +22,7 @@ def survey(**more: Any) -> Driver:
     )
 
 
-def told(driver: Driver, *categories: str, start: int = 0) -> Sequence[Answer]:
+def answer_categories(driver: Driver, *categories: str, start: int = 0) -> Sequence[Answer]:
     return driver.ask_many(
         {"id": str(number), "stream": "survey", "category": one} for number, one in enumerate(categories, start)
     )
@@ -30,7 +30,7 @@ def told(driver: Driver, *categories: str, start: int = 0) -> Sequence[Answer]:
 
 def test_randomized_response_charges_everything_at_the_first_event() -> None:
     driver = survey(contributions=3)
-    answers = told(driver, *CATEGORIES * 20)
+    answers = answer_categories(driver, *CATEGORIES * 20)
     assert {answer.outcome for answer in answers} == {"answer"}
     assert {answer.spent.epsilon for answer in answers if answer.spent} == {1.5}
     assert {answer.tops_left for answer in answers} == {None}
@@ -47,11 +47,11 @@ def test_randomized_response_without_events_is_refunded_in_full() -> None:
 
 def test_equal_categories_have_independent_answers_for_good() -> None:
     driver = survey()
-    before = told(driver, *["red"] * 40)
+    before = answer_categories(driver, *["red"] * 40)
     assert len({answer.choice for answer in before}) == 3
     driver.crash()
     assert driver.redeliver() == before
-    after = told(driver, *["red"] * 5, start=40)
+    after = answer_categories(driver, *["red"] * 5, start=40)
     assert [answer.index for answer in after] == [40, 41, 42, 43, 44]
 
 
@@ -76,7 +76,7 @@ def test_value_that_is_no_category_is_refused_uncharged(question: bytes, message
 @pytest.mark.parametrize("category", ["mauve", "", "RED", "red ", "x" * 300, "𝄞" * 3000, "null", "\x00"])
 def test_unlisted_string_is_answered_with_a_category_for_good(category: str) -> None:
     driver = survey()
-    answers = told(driver, *[category] * 40)
+    answers = answer_categories(driver, *[category] * 40)
     assert {answer.outcome for answer in answers} == {"answer"}
     assert {answer.choice for answer in answers} == set(CATEGORIES)
     assert [answer.index for answer in answers] == list(range(40))

@@ -61,7 +61,7 @@ def test_noise_differs_by_group_stream_and_opening() -> None:
     answers = asked(worker_of(stream, other), [*stream.questions(zeros), *other.questions(zeros)])
     runs = [tuple(one.estimate for one in answers[start : start + 12 : 2]) for start in (0, 1, 12, 13)]
     anew = QueryProcessor(TOPICS, 0, KEY, worker_of()._admission._context.tables)
-    anew.apply_lookup_records([stream.told("ef" * 16)])
+    anew.apply_lookup_records([stream.control_event("ef" * 16)])
     runs.append(tuple(one.estimate for one in asked(anew, stream.questions(zeros))[::2]))
     assert len(set(runs)) == 5
 
@@ -89,7 +89,7 @@ def test_running_count_is_the_same_bytes_after_a_crash() -> None:
     whole = process_records(worker_of(PLAIN), records(questions))
     worker = worker_of(PLAIN)
     before = process_records(worker, records(questions[:4]))
-    successor = restarted_from([PLAIN.told("0" * 32)], TOPICS, [before])
+    successor = restarted_from([PLAIN.control_event("0" * 32)], TOPICS, [before])
     after = process_records(successor, records(questions[4:], start=4))
     parts = [message for outputs in (before, after) for message in outputs.messages[TOPICS.answers, 0]]
     assert parts == whole.messages[TOPICS.answers, 0]

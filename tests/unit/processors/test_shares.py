@@ -36,7 +36,7 @@ TIGHT = Limits.from_seconds(0.004, 0.002)
 """Limits that accept a few small questions at once, and one or two more in each second."""
 
 
-def taken(shares: Shares, slot: int, work: int, timestamp: int) -> bool:
+def admits(shares: Shares, slot: int, work: int, timestamp: int) -> bool:
     try:
         shares.admit(slot, work, timestamp)
     except Rejection:
@@ -47,34 +47,34 @@ def taken(shares: Shares, slot: int, work: int, timestamp: int) -> bool:
 def test_stream_alone_has_half_of_its_partitions_backlog() -> None:
     """After that it has the rate that the partition serves."""
     shares = Shares(Limits.from_seconds(20.0, 0.5))
-    assert sum(taken(shares, 0, SECOND, 0) for _ in range(1800)) == 10
-    assert sum(taken(shares, 0, SECOND, 10_000) for _ in range(1800)) == 5
-    assert sum(taken(shares, 0, SECOND, 3_600_000) for _ in range(1800)) == 10
+    assert sum(admits(shares, 0, SECOND, 0) for _ in range(1800)) == 10
+    assert sum(admits(shares, 0, SECOND, 10_000) for _ in range(1800)) == 5
+    assert sum(admits(shares, 0, SECOND, 3_600_000) for _ in range(1800)) == 10
 
 
 def test_other_streams_have_as_much_room_as_each_greedy_one() -> None:
     shares = Shares(Limits.from_seconds(20.0, 0.5))
-    had = [sum(taken(shares, slot, SECOND // 10, 0) for _ in range(1800)) for slot in (0, 1, 2)]
+    had = [sum(admits(shares, slot, SECOND // 10, 0) for _ in range(1800)) for slot in (0, 1, 2)]
     assert had == [100, 50, 25]
     for second in range(1, 200):
         for slot in random.Random(second).choices(range(3), k=300):
-            had[slot] += taken(shares, slot, SECOND // 10, 1000 * second)
+            had[slot] += admits(shares, slot, SECOND // 10, 1000 * second)
     assert max(had) - min(had) < 0.2 * max(had)
     assert sum(had) <= 10 * (20 + 0.5 * 199)
 
 
 def test_time_that_goes_back_or_stands_still_serves_no_stream() -> None:
     shares = Shares(Limits.from_seconds(20.0, 0.5))
-    assert sum(taken(shares, 0, SECOND, 60_000) for _ in range(100)) == 10
-    assert not any(taken(shares, 0, SECOND, timestamp) for timestamp in (60_000, 0, -1, 59_999))
+    assert sum(admits(shares, 0, SECOND, 60_000) for _ in range(100)) == 10
+    assert not any(admits(shares, 0, SECOND, timestamp) for timestamp in (60_000, 0, -1, 59_999))
 
 
 def test_question_larger_than_the_share_runs_alone() -> None:
     shares = Shares(Limits.from_seconds(20.0, 0.5))
-    assert taken(shares, 0, 100 * SECOND, 0)
-    assert not taken(shares, 1, 1, 0)
-    assert not taken(shares, 1, 1, 100_000)
-    assert taken(shares, 1, 1, 200_000)
+    assert admits(shares, 0, 100 * SECOND, 0)
+    assert not admits(shares, 1, 1, 0)
+    assert not admits(shares, 1, 1, 100_000)
+    assert admits(shares, 1, 1, 200_000)
 
 
 @given(
@@ -97,8 +97,8 @@ def test_outstanding_work_is_bounded_and_survives_a_restore(
             shares = successor
         now += pause
         tried = shares.copy()
-        accepted = taken(tried, slot, work, now)
-        assert taken(shares, slot, work, now) == accepted
+        accepted = admits(tried, slot, work, now)
+        assert admits(shares, slot, work, now) == accepted
         assert tried.__dict__ == shares.__dict__
         outstanding = [due - shares.served for due in shares.due.values()]
         assert sum(outstanding) == shares._outstanding
@@ -228,7 +228,7 @@ def test_batch_is_divided_by_its_work_with_progress_in_each_piece() -> None:
 # Tests of the work of questions.
 
 
-def told(driver: Driver, **asked: Any) -> int:
+def estimated_work(driver: Driver, **asked: Any) -> int:
     (one,) = driver._workers
     workload = WorkEstimator(Context(one.streams, driver._tables, driver.topics.queries, 0))
     return workload.estimate(0, decode(json.dumps({"id": "q", "stream": "s", **asked}).encode())).share
@@ -252,19 +252,19 @@ def over(
 def test_work_does_not_depend_on_a_private_number_of_rows() -> None:
     mechanism = {"kind": "laplace"}
     few, many = (over(mechanism, rows, "add-remove") for rows in (10, 5000))
-    assert told(few, where="a1 = 2") == told(many, where="a1 = 2") > PRIVATE_ROWS // 4
+    assert estimated_work(few, where="a1 = 2") == estimated_work(many, where="a1 = 2") > PRIVATE_ROWS // 4
     few, many = (over(mechanism, rows) for rows in (10, 500_000))
-    assert told(many, where="a1 = 2") > 2 * told(few, where="a1 = 2")
+    assert estimated_work(many, where="a1 = 2") > 2 * estimated_work(few, where="a1 = 2")
 
 
 def test_work_in_an_engine_is_that_of_a_larger_table() -> None:
     """Long predicates are refused as ``busy`` there, while a hundred counts fit into a share and are one batch."""
     long, short = " OR ".join(f"a{n % 10} = {n % 4} AND a1 = 2" for n in range(90)), "a1 = 2 AND a2 = 1"
     hidden = over({"kind": "laplace"}, 10, "add-remove", engine="duckdb")
-    assert told(hidden, where=long) > 5 * SECOND
-    assert told(over({"kind": "laplace"}, 10, "add-remove"), where=long) < SECOND // 5
-    assert told(over({"kind": "laplace"}, 10, engine="duckdb"), where=long) < SECOND // 20
-    assert 100 * told(hidden, where=short) < SECOND * Settings().work_outstanding / 2
+    assert estimated_work(hidden, where=long) > 5 * SECOND
+    assert estimated_work(over({"kind": "laplace"}, 10, "add-remove"), where=long) < SECOND // 5
+    assert estimated_work(over({"kind": "laplace"}, 10, engine="duckdb"), where=long) < SECOND // 20
+    assert 100 * estimated_work(hidden, where=short) < SECOND * Settings().work_outstanding / 2
     (one,) = hidden._workers
     workload = WorkEstimator(Context(one.streams, hidden._tables, hidden.topics.queries, 0))
     query = decode(json.dumps({"id": "q", "stream": "s", "where": short}).encode())
@@ -277,18 +277,19 @@ def test_work_grows_with_the_size_of_a_question() -> None:
         over({"kind": "pmw", "attributes": list(CELLS), "updates": 5}),
     )
     assert (
-        told(laplace, where="a1 = 1")
-        < told(laplace, where="a1 = 1 AND a2 = 2")
-        < told(laplace, where="a1 = 1" * 100)
+        estimated_work(laplace, where="a1 = 1")
+        < estimated_work(laplace, where="a1 = 1 AND a2 = 2")
+        < estimated_work(laplace, where="a1 = 1" * 100)
     )
-    assert told(laplace, group_by=["a1"]) < told(laplace, group_by=["a1", "a2", "a3"])
-    narrow = told(pmw, where="a1 = 1 OR a2 = 2")
-    wide = told(pmw, where=" OR ".join(f"a{number} = 1" for number in range(10)))
+    assert estimated_work(laplace, group_by=["a1"]) < estimated_work(laplace, group_by=["a1", "a2", "a3"])
+    narrow = estimated_work(pmw, where="a1 = 1 OR a2 = 2")
+    wide = estimated_work(pmw, where=" OR ".join(f"a{number} = 1" for number in range(10)))
     assert narrow < SECOND // 50 < SECOND // 5 < wide
     terms = [{"where": f"a{number % 10} = 1", "weight": 1 / 256} for number in range(250)]
-    assert told(pmw, terms=terms) > SECOND // 5
+    assert estimated_work(pmw, terms=terms) > SECOND // 5
     assert (
-        told(over({"kind": "pmw", "attributes": ["a1"], "updates": 5}), terms=terms) < told(pmw, terms=terms) / 10
+        estimated_work(over({"kind": "pmw", "attributes": ["a1"], "updates": 5}), terms=terms)
+        < estimated_work(pmw, terms=terms) / 10
     )
 
 
@@ -309,16 +310,19 @@ def test_work_of_an_estimate_does_not_depend_on_earlier_questions(names: tuple[s
     for text in [*texts, *reversed(texts)]:
         for fields in ({}, {"group_by": ["z"]}, {"sum": "z"}):
             alone = over(mechanism, attributes=attributes)
-            assert told(shared, where=text, **fields) == told(alone, where=text, **fields)
+            assert estimated_work(shared, where=text, **fields) == estimated_work(alone, where=text, **fields)
 
 
 def test_attribute_is_found_in_any_spelling_of_its_name() -> None:
     attributes = {"Straße": 1024, 'a"b': 1024}
     pmw = over({"kind": "pmw", "attributes": list(attributes), "updates": 5}, attributes=attributes)
-    least = told(pmw, where="TRUE")
+    least = estimated_work(pmw, where="TRUE")
     for where in ('"STRASSE" = 1', "straße = 1", '"a""b" = 1'):
-        assert told(pmw, where=where) > least + 1024
-    assert told(pmw, where='strasse = 1 or "A""B" = 1') > told(pmw, where="strasse = 1 or strasse = 3") + 2**20
+        assert estimated_work(pmw, where=where) > least + 1024
+    assert (
+        estimated_work(pmw, where='strasse = 1 or "A""B" = 1')
+        > estimated_work(pmw, where="strasse = 1 or strasse = 3") + 2**20
+    )
 
 
 def test_slowest_questions_delay_a_neighbor_by_ten_seconds_of_work() -> None:

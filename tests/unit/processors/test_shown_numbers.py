@@ -17,7 +17,9 @@ GRIDS = [0.1, 0.3, 0.7, 0.01, 0.005, 0.001, 1.1, 2.5]
 ASKED = 200
 
 
-def told(grid: float, mechanism: dict[str, Any], questions: Iterable[dict[str, Any]]) -> Sequence[Answer]:
+def answers_on_grid(
+    grid: float, mechanism: dict[str, Any], questions: Iterable[dict[str, Any]]
+) -> Sequence[Answer]:
     driver = installation(
         stream("s", mechanism=mechanism, epsilon=900.0),
         sources=[source(epsilon=1000.0, sensitivity=10 * grid, grid=grid)],
@@ -35,7 +37,7 @@ def assert_on_the_grid(numbers: list[float], grid: float) -> None:
 @pytest.mark.parametrize("grid", GRIDS)
 def test_numbers_of_sparse_vectors_are_multiples_of_the_grid(grid: float, numbers: str) -> None:
     mechanism = {"kind": "numeric_sparse", "threshold": 0.0, "cutoff": ASKED, "numbers": numbers}
-    answers = told(grid, mechanism, ({"value": 1e6 * grid * (1 + place)} for place in range(ASKED)))
+    answers = answers_on_grid(grid, mechanism, ({"value": 1e6 * grid * (1 + place)} for place in range(ASKED)))
     assert_on_the_grid([one.estimate for one in answers if one.estimate is not None], grid)
 
 
@@ -44,7 +46,7 @@ def test_noisy_values_are_multiples_of_the_grid(grid: float) -> None:
     mechanism = {"kind": "laplace", "answers": 2 * ASKED, "dimensions": 3}
     single = [{"value": grid * place} for place in range(ASKED)]
     several = [{"values": [grid * place, -grid * place, 1.0]} for place in range(ASKED)]
-    answers = told(grid, mechanism, [*single, *several])
+    answers = answers_on_grid(grid, mechanism, [*single, *several])
     assert_on_the_grid([one.estimate for one in answers if one.estimate is not None], grid)
     assert_on_the_grid([number for one in answers for number in one.estimates or ()], grid)
 

@@ -21,8 +21,8 @@ from tests.unit.processors.feeds.topic import (
     drain,
     event,
     source,
+    standing_definition,
     start,
-    told,
 )
 
 LENGTH = 60
@@ -37,7 +37,7 @@ def draw_streams(
     wheres = [*WHERES, None]
     windows: list[dict[str, str]] = [{"size": "10m"}, {"size": "15m", "every": "5m"}]
     found = [
-        told(
+        standing_definition(
             about,
             f"s{number}",
             window=chance.choice(windows),
@@ -54,7 +54,7 @@ def draw_streams(
         for number, count in enumerate(["events", "people", {"sum": "delay"}]):
             running = {"kind": "running_count", "steps": chance.choice([2, 100])}
             found.append(
-                told(
+                standing_definition(
                     about,
                     f"r{number}",
                     window={"size": "10m"},

@@ -97,7 +97,7 @@ def incarnation_of(name: str) -> str:
     return name.encode().hex().ljust(32, "0")[:32]
 
 
-def told(
+def control_event(
     spec: StreamSpec,
     kind: str = "opened",
     offset: int = 0,

@@ -16,8 +16,8 @@ from tests.unit.processors.feeds.topic import (
     drain,
     event,
     source,
+    standing_definition,
     start,
-    told,
 )
 
 FIVE_MINUTES = HOUR // 12
@@ -34,8 +34,8 @@ def committed(feed: FeedProcessor, kafka: Kafka, *records: Arrived) -> None:
 def test_feed_has_a_bounded_number_of_windows_before_its_first_mark() -> None:
     about = source(clock="marks")
     streams = (
-        told(about, "often", window={"size": "5m"}),
-        told(about, "seldom", window={"size": "1h"}, begins="1970-01-01T02:00:00Z"),
+        standing_definition(about, "often", window={"size": "5m"}),
+        standing_definition(about, "seldom", window={"size": "1h"}, begins="1970-01-01T02:00:00Z"),
     )
     kafka, feed = changelog(about), start(about, Known(*streams))
     offsets, beyond = count(), 500
@@ -66,7 +66,7 @@ def test_feed_has_a_bounded_number_of_windows_before_its_first_mark() -> None:
 def test_feed_keeps_no_people_of_past_periods() -> None:
     about = source(clock="marks", unit="person-period", period="1d", total=3, ahead="7d")
     so_far: Any = {"kind": "running_count", "steps": 24}
-    streams = Known(told(about, "so-far", window={"size": "1h"}, mechanism=so_far))
+    streams = Known(standing_definition(about, "so-far", window={"size": "1h"}, mechanism=so_far))
     kafka, feed, offsets, sizes = changelog(about), start(about, streams), count(), []
     for day in range(12):
         begun = day * 24 * HOUR
@@ -85,7 +85,7 @@ def test_next_period_uses_up_no_bound_of_this_period() -> None:
     """The event of the next period is in a window that spans both periods, and comes earlier in the partition."""
     about = source(clock="marks", unit="person-period", period="1d", contribution=1, total=1, ahead="7d")
     so_far: Any = {"kind": "running_count", "steps": 3}
-    streams = Known(told(about, "so-far", window={"size": "7h"}, mechanism=so_far))
+    streams = Known(standing_definition(about, "so-far", window={"size": "7h"}, mechanism=so_far))
     kafka, feed = changelog(about), start(about, streams)
     edge = 48 * HOUR
     records = [

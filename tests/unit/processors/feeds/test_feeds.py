@@ -37,13 +37,13 @@ from tests.unit.processors.feeds.topic import (
     extended,
     home,
     source,
+    standing_definition,
     start,
-    told,
 )
 
 
 def hours(about: Any, name: str = "s", **standing: Any) -> Any:
-    return told(about, name, window={"size": "1h"}, **standing)
+    return standing_definition(about, name, window={"size": "1h"}, **standing)
 
 
 def letters(kafka_or_outputs: Any) -> list[tuple[str, Any]]:
@@ -239,7 +239,7 @@ def test_feed_reports_when_its_next_window_closes() -> None:
 def test_restarted_feed_refuses_no_late_event_of_an_earlier_window() -> None:
     """After a restart, a stream without a declared beginning continues at its next window, and keeps its first window."""
     about = source()
-    definition = told(about, moment=0)
+    definition = standing_definition(about, moment=0)
     standing = definition.standing.model_copy(update={"begins": None})
     spec = definition.spec.model_copy(update={"standing": standing})
     definitions, kafka = Known(), changelog(about)
@@ -258,7 +258,7 @@ def test_restarted_feed_refuses_no_late_event_of_an_earlier_window() -> None:
 def test_feed_changelog_deletes_pieces_with_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changelog_pieces, "SLACK_ENTRIES", 200)
     about = source(contribution=1_000)
-    definitions = Known(told(about, window={"size": "10m"}, by=["origin"]))
+    definitions = Known(standing_definition(about, window={"size": "10m"}, by=["origin"]))
     kafka, feed, offset, most = changelog(about), start(about, definitions), 0, 0
     for step in range(300):
         now = step * MINUTE // 4
@@ -599,13 +599,13 @@ def test_epochs_of_a_stream_are_known_from_compacted_control() -> None:
     """The latest event alone tells which extensions followed an end; stamps are the broker's on the first event of each epoch."""
     spec = streams.spec_of("late")
     events = [
-        streams.told(spec),
-        streams.told(spec, extended=[False]),
-        streams.told(spec, "halted", extended=[False]),
-        streams.told(spec, extended=[False, True]),
-        streams.told(spec, "halted", extended=[False, True]),
-        streams.told(spec, extended=[False, True, True]),
-        streams.told(spec, extended=[False, True, True, False]),
+        streams.control_event(spec),
+        streams.control_event(spec, extended=[False]),
+        streams.control_event(spec, "halted", extended=[False]),
+        streams.control_event(spec, extended=[False, True]),
+        streams.control_event(spec, "halted", extended=[False, True]),
+        streams.control_event(spec, extended=[False, True, True]),
+        streams.control_event(spec, extended=[False, True, True, False]),
     ]
     stamped = [record._replace(timestamp=place) for place, record in enumerate(events)]
     again = events[2]._replace(timestamp=9)
@@ -624,7 +624,10 @@ def test_epochs_of_a_stream_are_known_from_compacted_control() -> None:
 
 def test_catching_up_is_bounded_in_each_step() -> None:
     about = source()
-    definitions = Known(told(about, "a", window={"size": "1m"}), told(about, "b", window={"size": "1m"}))
+    definitions = Known(
+        standing_definition(about, "a", window={"size": "1m"}),
+        standing_definition(about, "b", window={"size": "1m"}),
+    )
     kafka, feed = changelog(about), start(about, definitions)
     kafka.commit(process_records(feed, [Arrived(0, 6_000 * MINUTE, event("p", 6_000 * MINUTE))]))
     assert 0 < len(kafka.partials()) <= MAX_PARTIALS_PER_STEP
@@ -646,7 +649,7 @@ def test_windows_of_a_step_do_not_depend_on_people(
     about = source()
     steps: dict[int, list[Any]] = {}
     for crowd in (0, 16):
-        feed = start(about, Known(*(told(about, name, by=["delay"]) for name in "ab")))
+        feed = start(about, Known(*(standing_definition(about, name, by=["delay"]) for name in "ab")))
         process_records(feed, [Arrived(one, 5, event(f"p{one}", 5, delay=one - 5)) for one in range(crowd)])
         feed.note_end_of_input(1e5)
         steps[crowd] = []
@@ -660,9 +663,9 @@ def test_windows_are_published_in_order_of_closing() -> None:
     """This holds for all streams together, wherever steps end."""
     about = source(clock="marks", ahead="1h")
     definitions = Known(
-        told(about, "b", window={"size": "2h"}),
-        told(about, "d", window={"size": "1h"}),
-        told(about, "e", window={"size": "2h", "every": "1h"}, lateness="30m"),
+        standing_definition(about, "b", window={"size": "2h"}),
+        standing_definition(about, "d", window={"size": "1h"}),
+        standing_definition(about, "e", window={"size": "2h", "every": "1h"}, lateness="30m"),
     )
     [to] = {partition_of(name.encode(), TOPICS.partitions) for name in "bde"}
     records: list[Arrived] = []
@@ -693,7 +696,8 @@ def test_portion_is_smaller_if_events_lie_in_more_windows() -> None:
 
     assert portion(hours(about)) == 5_000
     many = [
-        told(about, f"s{n}", window={"size": "64m", "every": "1m"}, where=f"delay > {n - 5}") for n in range(12)
+        standing_definition(about, f"s{n}", window={"size": "64m", "every": "1m"}, where=f"delay > {n - 5}")
+        for n in range(12)
     ]
     assert 0 < portion(*many) < 2_000
 

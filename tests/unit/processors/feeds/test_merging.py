@@ -15,7 +15,7 @@ from stream.processing.protocol import LaterVersionError, Message, Record
 from tests.processing import process_records
 from tests.unit.processors.feeds.merge_bench import RUNNING, SPECS, Bench, running_window, window
 from tests.unit.processors.feeds.partials import EVERY, FIRST, logged, partial
-from tests.unit.processors.feeds.streams import TOPICS, incarnation_of, told
+from tests.unit.processors.feeds.streams import TOPICS, control_event, incarnation_of
 
 GROUPS = {"all": 1, "origins": 3, "both": 6, "whole": 3}
 
@@ -50,7 +50,7 @@ def flows(draw: st.DrawFn) -> tuple[list[Message], dict[tuple[str, int], list[in
 def test_merging_asks_each_window_once_in_order(flow: Any, data: st.DataObject) -> None:
     messages, sums, whole = flow
     partials = logged(messages)
-    control = [told(spec, offset=at) for at, spec in enumerate(SPECS)]
+    control = [control_event(spec, offset=at) for at, spec in enumerate(SPECS)]
     plain = Bench(control, partials)
     plain.run()
     upset = Bench(control, partials)
@@ -87,7 +87,7 @@ def test_merging_asks_each_window_once_in_order(flow: Any, data: st.DataObject) 
 
 def bench(*messages: Message) -> Bench:
     """Return a task with some unread partials and all streams open."""
-    return Bench([told(spec, offset=at) for at, spec in enumerate(SPECS)], logged(messages))
+    return Bench([control_event(spec, offset=at) for at, spec in enumerate(SPECS)], logged(messages))
 
 
 def test_merging_asks_a_window_once_all_partitions_published_it() -> None:
@@ -109,7 +109,7 @@ def test_repeated_partial_counts_once() -> None:
 
 def running_bench(*messages: Message) -> Bench:
     """Return a task with some unread partials of a running count over four windows."""
-    return Bench([RUNNING.told(incarnation_of(RUNNING.name))], logged(messages))
+    return Bench([RUNNING.control_event(incarnation_of(RUNNING.name))], logged(messages))
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -162,7 +162,7 @@ def test_merging_step_asks_at_most_its_bound_and_one_window(monkeypatch: pytest.
 def test_closed_streams_ask_and_keep_nothing(crash: bool) -> None:
     task = bench(*window("all", 0), *window("all", 1)[:1], *window("all", 1)[1:], *window("all", 2))
     task.step(3)
-    ending = told(SPECS[0], "closed", offset=9)
+    ending = control_event(SPECS[0], "closed", offset=9)
     if crash:
         task.control.append(ending)
         task.start()
@@ -184,9 +184,9 @@ def test_merging_asks_the_same_whenever_it_reads_of_an_end(halted: int, resumed:
     task = bench(*partials)
     for place in range(len(partials)):
         if place == halted:
-            task.hear(told(SPECS[0], "halted", offset=9))
+            task.hear(control_event(SPECS[0], "halted", offset=9))
         if place == halted + resumed:
-            task.hear(told(SPECS[0], offset=10, extended=[True]))
+            task.hear(control_event(SPECS[0], offset=10, extended=[True]))
         if crash:
             task.start()
         task.step(1)
@@ -207,7 +207,7 @@ def test_invalid_partial_is_a_dead_letter_and_stops_no_stream() -> None:
         (key, (value or b"").replace(incarnation_of("origins").encode(), b"ab" * 16), ()),
         (key, (value or b"").replace(b'"counts":[1]', b'"counts":[1,1]'), ()),
     ]
-    task = Bench([told(spec) for spec in SPECS], logged([*wrong, *window("origins", 0)]))
+    task = Bench([control_event(spec) for spec in SPECS], logged([*wrong, *window("origins", 0)]))
     while task.at < len(task.partials):
         task.write(process_records(task.task, [task.partials[task.at]]))
         task.at += 1

@@ -27,8 +27,8 @@ from tests.unit.processors.feeds.topic import (
     event,
     home,
     source,
+    standing_definition,
     start,
-    told,
 )
 
 
@@ -106,7 +106,7 @@ def test_feed_distinguishes_crc32_from_other_wrong_partitions(as_fetched: Callab
         Arrived(2, MINUTE, event(by_checksum, MINUTE), key=b"another"),
         Arrived(3, MINUTE, event(by_checksum, MINUTE), key=None),
     ]
-    feed = start(about, Known(told(about)), partitions=partitions)
+    feed = start(about, Known(standing_definition(about)), partitions=partitions)
     outputs = process_records(feed, as_fetched(records))
     letters = [
         RejectedHeaders.from_kafka(headers)
@@ -125,7 +125,7 @@ def test_feed_distinguishes_crc32_from_other_wrong_partitions(as_fetched: Callab
 def test_feed_counts_accepted_events_among_the_latest() -> None:
     """A restarted feed considers events from its position on, refused or not."""
     about = source()
-    feed = start(about, Known(told(about)))
+    feed = start(about, Known(standing_definition(about)))
     process_records(feed, [Arrived(at, MINUTE, event("ann", MINUTE) if at else b"{") for at in range(4)])
     found = refused_share([feed.latest_refused])
     assert found is not None

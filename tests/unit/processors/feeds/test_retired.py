@@ -17,7 +17,7 @@ from tests.builders import KEY
 from tests.unit.periods import FLIGHTS, LATE, event
 from tests.unit.processors.feeds.merge_bench import RUNNING, SPECS, Bench, running_window, window
 from tests.unit.processors.feeds.partials import logged
-from tests.unit.processors.feeds.streams import SOURCE, TOPICS, incarnation_of, told
+from tests.unit.processors.feeds.streams import SOURCE, TOPICS, control_event, incarnation_of
 from tests.unit.processors.feeds.topic import changelog, drain, start
 
 
@@ -47,7 +47,7 @@ def retire(task: Bench, name: str, how: str) -> None:
 def test_merging_keeps_nothing_of_a_retired_stream(how: str) -> None:
     """Merging keeps neither open windows nor sums; later partials of the stream have no effect and no dead letter."""
     messages = [*running_window(0), *running_window(1)[:1]]
-    task = Bench([RUNNING.told(incarnation_of(RUNNING.name))], logged([*messages, *running_window(2)]))
+    task = Bench([RUNNING.control_event(incarnation_of(RUNNING.name))], logged([*messages, *running_window(2)]))
     task.step(3)
     assert len(task.kept) > 3
     retire(task, RUNNING.name, how)
@@ -62,10 +62,10 @@ def test_merging_keeps_nothing_of_a_retired_stream(how: str) -> None:
 
 def test_merging_drops_a_halted_stream_only_once_it_is_retired() -> None:
     """The windows of a halted stream are asked up to its end."""
-    control = [told(spec, offset=at) for at, spec in enumerate(SPECS)]
+    control = [control_event(spec, offset=at) for at, spec in enumerate(SPECS)]
     task = Bench(control, logged([*window("all", 0), *window("all", 1)[:1], *window("origins", 0)]))
     task.run()
-    task.hear(told(SPECS[0], "halted", offset=9))
+    task.hear(control_event(SPECS[0], "halted", offset=9))
     assert any(b"|all|" in key for key in task.kept)
     retire(task, "all", "follows")
     assert {key for key in task.kept if b"all" in key} == set()
@@ -76,8 +76,8 @@ def test_merging_drops_a_halted_stream_only_once_it_is_retired() -> None:
 def test_definitions_drop_a_retired_stream(slow: bool) -> None:
     """This holds even if compaction removed the deletion; a definition after the digest is ignored."""
     definitions = FeedDefinitions()
-    opened = [told(spec, offset=at) for at, spec in enumerate(SPECS)]
-    definitions.apply_control([*opened, told(SPECS[0], "halted", offset=9)])
+    opened = [control_event(spec, offset=at) for at, spec in enumerate(SPECS)]
+    definitions.apply_control([*opened, control_event(SPECS[0], "halted", offset=9)])
     version, name = definitions.version, SPECS[0].stream
     definitions.apply_control(retirement(name)[: 1 if slow else 2])
     if slow:
@@ -90,7 +90,9 @@ def test_definitions_drop_a_retired_stream(slow: bool) -> None:
 
 def test_definitions_keep_no_source_of_retired_streams() -> None:
     definitions = FeedDefinitions()
-    definitions.apply_control([told(SPECS[0]), told(SPECS[0], "halted", offset=1), *retirement("all")])
+    definitions.apply_control(
+        [control_event(SPECS[0]), control_event(SPECS[0], "halted", offset=1), *retirement("all")]
+    )
     assert not definitions.sources()
     assert [definitions._by_source, definitions._latest, definitions._closed_summaries] == [{}, {}, {}]
 
@@ -99,11 +101,11 @@ def test_definitions_keep_no_source_of_retired_streams() -> None:
 def test_counting_deletes_the_records_of_a_retired_stream(restarts: bool) -> None:
     """After a restart, counting finds a record without a definition, and does not wait for one."""
     definitions, kafka = FeedDefinitions(), changelog(SOURCE)
-    definitions.apply_control([told(spec, offset=at) for at, spec in enumerate(SPECS)])
+    definitions.apply_control([control_event(spec, offset=at) for at, spec in enumerate(SPECS)])
     feed = start(SOURCE, definitions, kafka)
     drain(feed, kafka)
     assert b"stream|all" in kafka.state
-    definitions.apply_control([told(SPECS[0], "halted", offset=9), *retirement("all")])
+    definitions.apply_control([control_event(SPECS[0], "halted", offset=9), *retirement("all")])
     if restarts:
         feed = start(SOURCE, definitions, kafka)
     drain(feed, kafka)

@@ -27,7 +27,17 @@ from tests.unit.processors.feeds import streams
 from tests.unit.processors.feeds.crashes import LENGTH, counts_of, draw_records, run_feed
 from tests.unit.processors.feeds.partials import EVERY, FIRST, logged
 from tests.unit.processors.feeds.reference import ORIGINS
-from tests.unit.processors.feeds.topic import HOUR, MINUTE, Arrived, Kafka, Known, changelog, source, start, told
+from tests.unit.processors.feeds.topic import (
+    HOUR,
+    MINUTE,
+    Arrived,
+    Kafka,
+    Known,
+    changelog,
+    source,
+    standing_definition,
+    start,
+)
 
 TEXTS = {"place": {"kind": "text", "max_length": 40}}
 
@@ -70,8 +80,8 @@ def test_text_counts_equal_those_of_declared_groups(seed: int) -> None:
         }
         if number == 2:
             standing |= {"mechanism": {"kind": "running_count", "steps": 6}, "window": {"size": "10m"}}
-        declared = told(about, f"d{number}", by=["origin"], **standing)
-        pairs.append((declared, texts_of(told(about, f"t{number}", by=["place"], **standing))))
+        declared = standing_definition(about, f"d{number}", by=["origin"], **standing)
+        pairs.append((declared, texts_of(standing_definition(about, f"t{number}", by=["place"], **standing))))
     records = draw_records(about, chance, LENGTH)
     ends = {LENGTH: records[-1].timestamp + 20 * MINUTE}
     effects = {stream.spec.stream: 0 for pair in pairs for stream in pair}
@@ -94,7 +104,7 @@ def arrived(*places: Any, at: int = MINUTE) -> list[Arrived]:
 def closed_after(records: list[Arrived], *, most_bytes: int = MOST_WINDOW_BYTES, restores: int = 0) -> Any:
     """Return the counts of the first hour, with a restore after every so many events."""
     about = source(texts=TEXTS)
-    known, kafka = Known(texts_of(told(about, by=["place"]), most_bytes)), changelog(about)
+    known, kafka = Known(texts_of(standing_definition(about, by=["place"]), most_bytes)), changelog(about)
     feed, step = start(about, known, kafka), restores or len(records)
     for place in range(0, len(records), step):
         kafka.commit(process_records(feed, records[place : place + step]))
@@ -196,7 +206,7 @@ def merged(
         calibration = plan_calibrations(planned, facts)[-1].model_copy(update={"most_bytes": most_bytes})
     spec = spec.model_copy(update={"mechanism": mechanism, "delta": 1e-6})
     about = streams.SOURCE.model_copy(update={"texts": source(texts=TEXTS).texts})
-    record = streams.told(spec, source=about)
+    record = streams.control_event(spec, source=about)
     control = json.loads(record.value or b"")
     control["calibration"] = json.loads(calibration.model_dump_json())
     told_record = record._replace(value=json.dumps(control).encode())
@@ -277,7 +287,7 @@ def test_merged_texts_over_the_limit_are_left_out() -> None:
 )
 def test_partials_of_another_form_are_refused(changed: dict[str, Any]) -> None:
     about = source(texts=TEXTS)
-    definition = texts_of(told(about, by=["place"]))
+    definition = texts_of(standing_definition(about, by=["place"]))
     event: dict[str, Any] = {
         "source": "flights",
         "stream": "s",

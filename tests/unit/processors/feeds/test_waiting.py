@@ -13,7 +13,7 @@ from stream.feeds.merge_processor import MergeProcessor
 from stream.processing.protocol import Outputs
 from tests.processing import process_records
 from tests.unit.processors.feeds.partials import EVERY, FIRST, logged, partial
-from tests.unit.processors.feeds.streams import SOURCE, TOPICS, spec_of, told
+from tests.unit.processors.feeds.streams import SOURCE, TOPICS, control_event, spec_of
 
 HOURLY = SOURCE.model_copy(update={"unit": "person-period", "period": "1h"})
 MODELS = [spec_of("a", lateness="7m"), spec_of("b"), spec_of("c")]
@@ -29,13 +29,13 @@ def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
     """Return the period's questions in order, if so many windows came before control told of its streams, and then so many at a time."""
     definitions = FeedDefinitions()
     task = MergeProcessor(TOPICS, 0, definitions)
-    models = [told(spec, source=HOURLY) for spec in MODELS]
+    models = [control_event(spec, source=HOURLY) for spec in MODELS]
     task.restore(models)
     task.end_restore()
     definitions.apply_control(models)
     period = HOURLY.account_of_period(FIRST)
     opened = [
-        told(
+        control_event(
             spec.model_copy(update={"stream": period_name(spec.stream, FIRST), "source": period.source}),
             source=period,
         )

@@ -95,7 +95,7 @@ class Known(FeedDefinitions):
         )
 
 
-def told(
+def standing_definition(
     about: EventsSource,
     name: str = "s",
     *,
