@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 from pydantic import BaseModel
 
-from schemas import FIRST_VERSION, Amount, Extension, Period, StreamState, Totals
+from schemas import FIRST_VERSION, Amount, Extension, Period, StreamState
 from schemas.answers import HEADER_PREFIX
 from schemas.wire import DECODE_ERRORS
 from stream.caches import RecentCache
@@ -133,6 +133,11 @@ class GrantTermsShape(msgspec.Struct, frozen=True, gc=False):
     spec: SpecTerms
 
 
+def to_amount(shape: AmountShape) -> Amount:
+    """Return an amount as a model."""
+    return Amount(epsilon=shape.epsilon, delta=shape.delta, rho=shape.rho)
+
+
 class SharedGrant(msgspec.Struct, frozen=True, gc=False):
     """The fields of a grant's record that equal streams share, as one object."""
 
@@ -157,7 +162,7 @@ class SharedParts:
     def amount(self, shape: AmountShape) -> Amount:
         """Return an amount."""
         if (known := self._amounts.get(shape)) is None:
-            known = Amount(epsilon=shape.epsilon, delta=shape.delta, rho=shape.rho)
+            known = to_amount(shape)
             self._amounts.put(shape, known)
         return known
 
@@ -204,37 +209,6 @@ class ControlShape(msgspec.Struct, frozen=True, gc=False):
     extensions: tuple[msgspec.Raw, ...] = ()
 
 
-class TrailShape(msgspec.Struct, frozen=True, gc=False):
-    """The fields of all kinds of trail entries; see schemas.ledger."""
-
-    kind: str
-    number: int
-    previous: str
-    time: int
-    action: str | None = None
-    event: str | None = None
-    outcome: str | None = None
-    source: str | None = None
-    stream: str | None = None
-    population: str | None = None
-    analyst: str | None = None
-    allotment: str | None = None
-    analysts: tuple[str, ...] = ()
-    by: str | None = None
-    mechanism: str | None = None
-    request: str | None = None
-    reason: str | None = None
-    epsilon: float | None = None
-    delta: float | None = None
-    asked: Amount | None = None
-    left: Amount | None = None
-    granted: Amount | None = None
-    spent: Amount | None = None
-    refunded: Amount | None = None
-    answers: int | None = None
-    totals: Totals | None = None
-
-
 class TotalsOfSourceShape(msgspec.Struct, frozen=True, gc=False):
     """See schemas.Totals."""
 
@@ -263,6 +237,20 @@ class TrailEntryShape(msgspec.Struct, frozen=True, gc=False):
     granted: AmountShape | None = None
     refunded: AmountShape | None = None
     totals: TotalsOfSourceShape | None = None
+
+
+class TrailShape(TrailEntryShape, frozen=True, gc=False):
+    """The fields of all kinds of trail entries that are shown; see schemas.ledger."""
+
+    allotment: str | None = None
+    analysts: tuple[str, ...] = ()
+    mechanism: str | None = None
+    reason: str | None = None
+    epsilon: float | None = None
+    asked: AmountShape | None = None
+    left: AmountShape | None = None
+    spent: AmountShape | None = None
+    answers: int | None = None
 
 
 class UnreadableRecordError(ValueError):

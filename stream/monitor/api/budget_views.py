@@ -42,7 +42,7 @@ from stream.monitor.api.views import left_share, points_of, source_row
 from stream.monitor.budget_history import HeldEntry, PeriodEnd, TrailState, add_histories
 from stream.monitor.entries import SourceEntry, meaning_of, total_amount
 from stream.monitor.monitor_tables import MonitorTables
-from stream.monitor.record_shapes import TrailShape, decode_record
+from stream.monitor.record_shapes import TrailShape, decode_record, to_amount
 from stream.questions.result_text import quote_formula
 
 
@@ -250,8 +250,11 @@ def matches(entry: HeldEntry, query: TrailFilter) -> bool:
 def trail_row(entry: HeldEntry) -> TrailRow:
     """Return the view of an entry."""
     shape = decode_record(TrailShape, entry.raw)
-    left = shape.left if shape.totals is None else shape.totals.left
-    return TrailRow.from_record(shape, time=entry.time, action=entry.action, left=left)
+    amounts = {name: getattr(shape, name) for name in _AMOUNT_COLUMNS}
+    if shape.totals is not None:
+        amounts["left"] = shape.totals.left
+    models = {name: None if one is None else to_amount(one) for name, one in amounts.items()}
+    return TrailRow.from_record(shape, time=entry.time, action=entry.action, **models)
 
 
 MAX_EXPORTS: Final = 8
