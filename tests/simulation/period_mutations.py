@@ -20,7 +20,7 @@ from stream.feeds.merge_state import MergePeriods, RunningSums, is_asked, period
 from stream.processing.protocol import Outputs
 from stream.processing.topic_names import Topics
 from stream.worker.stream_control import StreamControl
-from tests.simulation.mutations import Mutation
+from tests.simulation.replacements import Mutation, replacing
 
 
 @contextmanager
@@ -71,11 +71,10 @@ def requests_outside_of_the_transaction() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def running_counts_stop_at_an_edge() -> Iterator[None]:
+@replacing(merge_processor, "period_of")
+def running_counts_stop_at_an_edge(*_: Any) -> int:
     """A running count's number of windows goes on growing when its period ends, although it must start again."""
-    with patch.object(merge_processor, "period_of", lambda *_: 0):
-        yield
+    return 0
 
 
 @contextmanager
@@ -95,38 +94,30 @@ def running_counts_go_on_over_an_edge() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def periods_never_end() -> Iterator[None]:
+@replacing(MergePeriods, "close_past_streams")
+def periods_never_end(*_: Any) -> None:
     """The closing of a period's streams is never requested."""
-    with patch.object(MergePeriods, "close_past_streams", lambda *_: None):
-        yield
 
 
-@contextmanager
-def periods_end_early() -> Iterator[None]:
+@replacing(MergePeriods, "close_past_streams")
+def periods_end_early(
+    passed: Any, self: MergePeriods, outputs: Outputs, told: StandingDefinition, before: int, reached: int
+) -> None:
     """A period's streams are closed at its own end."""
-    passed = MergePeriods.close_past_streams
-
-    def early(self: MergePeriods, outputs: Outputs, told: StandingDefinition, before: int, reached: int) -> None:
-        length = told.source.period_ms if told.source.has_periods else 0
-        passed(self, outputs, told, before + length, reached + length)
-
-    with patch.object(MergePeriods, "close_past_streams", early):
-        yield
+    length = told.source.period_ms if told.source.has_periods else 0
+    passed(self, outputs, told, before + length, reached + length)
 
 
-@contextmanager
-def closed_before_all_is_answered() -> Iterator[None]:
+@replacing(StreamControl, "_awaits_questions")
+def closed_before_all_is_answered(*_: Any) -> bool:
     """A worker with unanswered queries closes a period's stream as soon as it reads the period's end."""
-    with patch.object(StreamControl, "_awaits_questions", lambda *_: False):
-        yield
+    return False
 
 
-@contextmanager
-def windows_over_an_edge_asked() -> Iterator[None]:
+@replacing(merge_state, "lies_in_one_period")
+def windows_over_an_edge_asked(*_: Any) -> bool:
     """A window that spans two periods asks the period in which it begins."""
-    with patch.object(merge_state, "lies_in_one_period", lambda *_: True):
-        yield
+    return True
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -16,27 +17,22 @@ from stream.processing.protocol import Message, Outputs, RecordLike
 from stream.worker.stream_control import StreamControl
 from stream.worker.stream_records import RetiredStreamTable
 from stream.worker.worker_processor import QueryProcessor
+from tests.simulation.replacements import replacing
 
 
-@contextmanager
-def retired_names_forgotten() -> Iterator[None]:
+@replacing(NameDigests, "restore")
+def retired_names_forgotten(*_: Any) -> None:
     """The budget service does not restore the names of retired streams."""
-    with patch.object(NameDigests, "restore", lambda *_: None):
-        yield
 
 
-@contextmanager
-def sums_of_retired_streams_lost() -> Iterator[None]:
+@replacing(RetiredGrants, "restore")
+def sums_of_retired_streams_lost(*_: Any) -> None:
     """The budget service restores the budgets without the sums of retired streams."""
-    with patch.object(RetiredGrants, "restore", lambda *_: None):
-        yield
 
 
-@contextmanager
-def questions_to_retired_streams_refused() -> Iterator[None]:
+@replacing(RetiredStreamTable, "find")
+def questions_to_retired_streams_refused(*_: Any) -> None:
     """Workers drop retired streams and forget their answers."""
-    with patch.object(RetiredStreamTable, "find", lambda *_: None):
-        yield
 
 
 @contextmanager
@@ -69,26 +65,22 @@ def definitions_deleted_before_the_digests() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def changelog_of_retired_streams_kept() -> Iterator[None]:
+@replacing(StreamControl, "drain_stale_keys")
+def changelog_of_retired_streams_kept(*_: Any) -> list[Any]:
     """Workers drop retired streams and leave their records in the changelog."""
-    with patch.object(StreamControl, "drain_stale_keys", lambda _: []):
-        yield
+    return []
 
 
-@contextmanager
-def a_late_opening_revives_a_retired_stream() -> Iterator[None]:
+@replacing(QueryProcessor, "apply_lookup_records")
+def a_late_opening_revives_a_retired_stream(
+    _: Any, self: QueryProcessor, records: Sequence[RecordLike]
+) -> Outputs:
     """Workers drop a retired stream once, and host it again when another client repeats its opening."""
-
-    def apply_lookup_records(self: QueryProcessor, records: Sequence[RecordLike]) -> Outputs:
-        slots = self._control.apply_events(records)
-        self._control.drop_retired(self._control.find_deleted_slots(records))
-        left = [slot for slot in slots if self.streams.columns.start_number[slot]]
-        self._control.refuse_unanswerable_streams(np.array(left, dtype=np.intp))
-        return self._end_streams()
-
-    with patch.object(QueryProcessor, "apply_lookup_records", apply_lookup_records):
-        yield
+    slots = self._control.apply_events(records)
+    self._control.drop_retired(self._control.find_deleted_slots(records))
+    left = [slot for slot in slots if self.streams.columns.start_number[slot]]
+    self._control.refuse_unanswerable_streams(np.array(left, dtype=np.intp))
+    return self._end_streams()
 
 
 RETIREMENT = (

@@ -18,7 +18,7 @@ from tests.chaos.load import Questions
 from tests.simulation import broker
 from tests.simulation.cast import group_of
 from tests.simulation.clients import SimulatedConsumer
-from tests.simulation.mutations import (
+from tests.simulation.stopping_mutations import (
     partitions_taken_while_leaving,
     refused_while_stopping,
     tasks_out_of_view_while_they_stop,

@@ -11,7 +11,8 @@ from tests.simulation.clock import virtual_time
 from tests.simulation.faults import STRIKES
 from tests.simulation.live import PATIENCE, SOURCE, TOPIC, LiveWorld, play
 from tests.simulation.live_mutations import MUTATIONS
-from tests.simulation.mutations import Mutation, found
+from tests.simulation.mutations import found
+from tests.simulation.replacements import Mutation
 from tests.simulation.schedule import lazily, quiet
 
 SCHEDULES = 60

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.mutations import MUTATIONS, SCHEDULES, Mutation, found
+from tests.simulation.mutations import MUTATIONS, SCHEDULES, found
+from tests.simulation.replacements import Mutation
 from tests.simulation.schedule import play
 
 FOUND_BY = {

@@ -7,9 +7,10 @@ from collections import Counter
 import pytest
 
 from tests.simulation.faults import STRIKES
-from tests.simulation.mutations import Mutation, found
+from tests.simulation.mutations import found
 from tests.simulation.period_mutations import MUTATIONS
 from tests.simulation.periods import play
+from tests.simulation.replacements import Mutation
 
 SCHEDULES = 70
 """The number of schedules within which each mutation is found; with unchanged services, no schedule fails."""

@@ -18,8 +18,8 @@ from tests.chaos.load import Questions
 from tests.simulation.broker import Broker
 from tests.simulation.cast import group_of
 from tests.simulation.clients import SimulatedConsumer
-from tests.simulation.mutations import restores_that_an_order_to_stop_does_not_end
 from tests.simulation.schedule import play
+from tests.simulation.stopping_mutations import restores_that_an_order_to_stop_does_not_end
 from tests.simulation.world import Service, World, perform
 
 STUCK = 0
