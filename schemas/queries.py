@@ -257,6 +257,12 @@ COMPANION_FIELDS: Final[dict[str, tuple[str, ...]]] = {
 """For some fields that ask a question, the further fields that may be given with them."""
 
 
+_SEPARATE_QUESTIONS: Final = "ask for the other in a separate question"
+_REMEDIES: Final = dict.fromkeys(
+    ("sum, group_by", "mean, group_by"), "ask in SQL with GROUP BY, or for each group"
+)
+
+
 def form_of(query: QueryLike) -> Form:
     """Return the form of a question.
 
@@ -276,9 +282,8 @@ def form_of(query: QueryLike) -> Form:
     if len(found) > 1 and found[1][0] in COMPANION_FIELDS.get(found[0][0], ()):
         del found[1]
     if len(found) > 1:
-        raise ValueError(
-            f"{found[0][0]}, {found[1][0]}: give exactly one of them; ask for the other in a separate question"
-        )
+        names = f"{found[0][0]}, {found[1][0]}"
+        raise ValueError(f"{names}: give exactly one of them; {_REMEDIES.get(names, _SEPARATE_QUESTIONS)}")
     if not found:
         if query.people and not query.fraction:
             _require_companions(query, "people")
@@ -292,7 +297,7 @@ def form_of(query: QueryLike) -> Form:
             f"{'fraction' if query.fraction else 'people'}: belongs to where alone; remove it or {field}"
         )
     if query.where is not None and not where_allowed:
-        raise ValueError(f"{field}, where: give exactly one of them; ask for the other in a separate question")
+        raise ValueError(f"{field}, where: give exactly one of them; {_SEPARATE_QUESTIONS}")
     _require_companions(query, field)
     return "people_groups" if query.people else form
 

@@ -46,6 +46,8 @@ class Refused(SottoError):
 class NotAnswered(SottoError):
     """A question was rejected or halted; ``answer`` is the published answer with its ``reason``.
 
+    If other questions of the same call were answered, the message names their number, because they are charged.
+
     Examples:
         >>> try:
         ...     client.ask("counts", where="height > 2")
@@ -54,9 +56,12 @@ class NotAnswered(SottoError):
         rejected
     """
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: Answer, answered: int = 0, questions: int = 1) -> None:
         verb = "rejected the question" if answer.outcome == "rejected" else f"answered '{answer.outcome}'"
-        super().__init__(f"stream '{answer.stream}' {verb}: {answer.reason}")
+        others = (
+            f"; {answered:,} of {questions:,} questions were answered, and their charges stay" if answered else ""
+        )
+        super().__init__(f"stream '{answer.stream}' {verb}: {answer.reason}{others}")
         self.answer = answer
         self.reason = answer.reason
 

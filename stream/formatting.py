@@ -257,6 +257,16 @@ def describe_source_bound(source: Source) -> str:
     return "" if person is None else describe_bound(source.kind, person, contribution_bound_of(source) or 1)
 
 
+def describe_counted_events(count: object, bound_text: str) -> str:
+    """Describe which events of a person a standing stream with this ``count`` counts in a window.
+
+    ``bound_text`` describes the contribution bound of its source. A stream that counts people ignores it.
+    """
+    if count != "people" or not bound_text:
+        return bound_text
+    return "each person counts once in a window, in the group of the first event"
+
+
 def describe_bound(kind: str, person: str, most: int) -> str:
     """Describe a contribution bound in words for a source of this kind."""
     return (

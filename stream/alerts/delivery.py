@@ -209,7 +209,7 @@ class Alert:
             "stream": self.opening.stream,
             "query": self.answer.id,
             **answer,
-            **{name: term for name, term in self.opening.terms._asdict().items() if term is not None},
+            **self.opening.terms.document(),
             **({"counted": self.bound_text} if self.bound_text else {}),
             **({} if (link := stream_page_url(self.monitor_url, self.opening.stream)) is None else {"page": link}),
         }

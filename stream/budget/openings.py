@@ -59,7 +59,7 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import MECHANISMS_OF, choose_calibration, sensitivity_steps
 from stream.processing.protocol import Outputs, RecordLike
 from stream.tables.sensitivity import count_sensitivity, rows_are_public, total_sensitivity
-from stream.tables.table_errors import private_text_message
+from stream.tables.table_errors import private_text_message, undeclared_name_message
 
 PLAN_FAILED_MESSAGE: Final = (
     "request: no plan can be computed from its numbers; change epsilon, delta, beta or the mechanism's fields"
@@ -188,7 +188,7 @@ def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable
         _refuse_private_text(source, name, f"mechanism.attributes.{index}")
         if name not in source.attributes:
             raise RefusedError(
-                f"mechanism.attributes.{index}: the source has no attribute of this name; name one that it has"
+                f"mechanism.attributes: {undeclared_name_message(index, name, source.attributes, 'the source, which has')}"
             )
         sizes.append(source.attributes[name].size)
     if len(set(getattr(mechanism, "attributes", ()))) < len(getattr(mechanism, "attributes", ())):

@@ -45,7 +45,7 @@ from stream.privacy.accuracy.source_facts import (
 )
 from stream.privacy.composition.costs import RefusedError
 from stream.tables.predicates import PredicateParser
-from stream.tables.table_errors import PredicateError, private_text_message, quote_names
+from stream.tables.table_errors import PredicateError, private_text_message, quote_names, undeclared_name_message
 
 _DAY_MS: Final = 86_400_000
 _LONGEST_LATENESS_DAYS: Final = 31
@@ -391,7 +391,7 @@ def _count_groups(standing: StandingQuery, source: EventsSource) -> int:
             raise RefusedError(f"standing.by.{index}: {private_text_message(name)}")
         if name not in source.attributes:
             raise RefusedError(
-                f"standing.by.{index}: the source has no attribute of this name; name one that it has"
+                f"standing.by: {undeclared_name_message(index, name, source.attributes, 'the source, which has')}"
             )
     if len(set(standing.by)) < len(standing.by):
         raise RefusedError("standing.by: the list contains an attribute twice; remove one of them")

@@ -177,8 +177,10 @@ def _print(plan: StandingPlan, alternative: StandingPlan | str, source: EventsSo
         say(f"{promise}", soft_wrap=True)
     lasting = f"{plan.days:,.3g} days" if plan.days >= 1 else f"{24 * plan.days:,.3g} hours"
     say(f"{describe_window_count(plan.windows, plan.period)}: {lasting}", soft_wrap=True)
-    cost = "in all" if plan.period is None else f"in each period of {plan.period}"
-    say(f"cost {format_amount(plan.cost)} {cost}, ε {plan.cost_per_day:.4g} a day", soft_wrap=True)
+    when = f"in each period of {plan.period}, "
+    if plan.period is None:
+        when = "in all; if another stream follows whenever the promise ends, "
+    say(f"cost {format_amount(plan.cost)} {when}ε {plan.cost_per_day:.4g} a day", soft_wrap=True)
     say(_describe_alternative(plan, alternative), soft_wrap=True)
 
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from schemas import Answer, registered_name, split_period_name
 from schemas.windows import moment_ms
@@ -26,18 +26,25 @@ BELOW_BYTES: Final = b'"below"'
 
 
 class AlertTerms(NamedTuple):
-    """The declared test of a stream: its threshold, and the condition that counted rows or events satisfy.
+    """The declared test of a stream: its threshold, the condition of counted events, and what it counts.
 
-    If producers ask the stream's questions, a question may replace the threshold.
+    ``counted`` is None if producers ask the stream's questions; then a question may replace the threshold.
     """
 
     threshold: float | None = None
     condition: str | None = None
+    counted: object = "events"
 
     @property
     def threshold_text(self) -> str:
-        """The threshold as text; empty without a threshold."""
-        return "" if self.threshold is None else f"{self.threshold:,.12g}"
+        """The threshold as text, with a reservation if questions may replace it; empty without a threshold."""
+        own = " or the question's own" if self.counted is None else ""
+        return "" if self.threshold is None else f"{self.threshold:,.12g}{own}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the threshold and the condition, without those that are missing."""
+        terms = {"threshold": self.threshold, "condition": self.condition}
+        return {name: term for name, term in terms.items() if term is not None}
 
 
 NO_TERMS: Final = AlertTerms()

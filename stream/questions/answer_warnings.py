@@ -3,10 +3,10 @@
 A warning says for example that ``age >= 0`` holds for every row of the declared domain. Warnings use only public data:
 the question, the source's definition and published numbers. The questions are answered and charged as usual.
 
-A number is not informative if its error may exceed the number itself or a third of its public range; a decision is not
-informative if its error may exceed the question's threshold. The error is the distance to the farther end of the 95 %
-confidence interval or, without an interval, ``alpha``. Marks use only published and public figures, so they cost
-nothing.
+A number is not informative if its error may exceed the number itself or a third of its public range, or if an estimate
+has neither a bound nor a typical error; a decision is not informative if its error may exceed the question's threshold.
+The error is the distance to the farther end of the 95 % confidence interval or, without an interval, ``alpha``. Marks
+use only published and public figures, so they cost nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from itertools import repeat
 from typing import Final
 
 from schemas import (
+    INDEPENDENCE,
     Answer,
     Bins,
     Dates,
@@ -87,6 +88,8 @@ LARGEST_SHARE: Final = 1 / 3
 OF_NUMBER: Final = "the error may exceed the number itself"
 OF_RANGE: Final = "the error may exceed a third of the range"
 OF_THRESHOLD: Final = "the error may exceed the threshold"
+_ESTIMATED: Final = ("hypothesis", INDEPENDENCE)
+NO_BOUND: Final = "no error bound is left after the stream's last measurement"
 NOT_INFORMATIVE: Final = "not informative"
 
 
@@ -113,6 +116,9 @@ def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tu
     # window's number may be a quantile.
     may_be_rank = query is None or query.quantile is not None or query.iqr is not None
     alpha = None if may_be_rank else answer.alpha
+    bounds = (answer.alpha, answer.interval, answer.intervals, answer.typical_error)
+    if answer.basis in _ESTIMATED and all(one is None for one in bounds):
+        return (NO_BOUND,) * len(numbers)
     limits = None if query is None else _public_range(query, source)
     is_share = query is not None and (query.fraction or query.rate is not None)
     return tuple(

@@ -23,7 +23,7 @@ from schemas import (
     TextInterval,
 )
 from schemas.wire import Codec
-from stream.errors import Exhausted, Halted, Rejected
+from stream.errors import Exhausted, Halted, NotAnswered, Rejected
 from stream.formatting import cells_of, contribution_bound_of, counts_people, describe_source_bound
 from stream.processing.dead_letters import PRICE, says_exhausted
 from stream.questions import result_text
@@ -305,7 +305,11 @@ class Results(ConvertibleRows, Sequence[Result]):
     def checked(self) -> Self:
         """Return the results themselves, or raise the error of the first unanswered question; see ``Result.checked``."""
         for result in self._results:
-            result.checked()
+            try:
+                result.checked()
+            except NotAnswered as error:
+                answered = sum(one.outcome not in {"rejected", "halted"} for one in self._results)
+                raise type(error)(error.answer, answered, len(self)) from None
         return self
 
     @property

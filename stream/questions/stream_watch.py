@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -13,7 +13,7 @@ from schemas.windows import format_moment, moment_ms, span_ms
 from schemas.wire import DECODE_ERRORS
 from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.errors import Unknown
-from stream.formatting import describe_bound, describe_source_bound, did_you_mean
+from stream.formatting import describe_bound, describe_counted_events, describe_source_bound, did_you_mean
 from stream.questions.alert_states import ABOVE_BYTES, NO_TERMS, AlertTerms, Notice, matches_patterns
 from stream.questions.clamped_values import describe_clamping
 from stream.questions.question_forms import as_names
@@ -111,9 +111,10 @@ class MechanismTerms(msgspec.Struct, gc=False):
 
 
 class StandingTerms(msgspec.Struct, gc=False):
-    """The condition of a standing query."""
+    """The condition of a standing query, and what it counts."""
 
     where: str | None = None
+    count: Any = "events"
 
 
 class SpecTerms(msgspec.Struct, gc=False):
@@ -124,8 +125,10 @@ class SpecTerms(msgspec.Struct, gc=False):
 
 
 def alert_terms_of(spec: SpecTerms) -> AlertTerms:
-    """Return the threshold and condition of a definition."""
-    return AlertTerms(spec.mechanism.threshold, None if spec.standing is None else spec.standing.where)
+    """Return the threshold, the condition and the counted things of a definition."""
+    if spec.standing is None:
+        return AlertTerms(spec.mechanism.threshold, counted=None)
+    return AlertTerms(spec.mechanism.threshold, spec.standing.where, spec.standing.count)
 
 
 class _Grant(msgspec.Struct, gc=False):
@@ -228,14 +231,10 @@ class Watch:
 
     def notices_of(self, record: AnswerRecord, opening: StreamOpening, bound_text: str = "") -> list[Notice]:
         """Return the notices of an answer of a watched stream; ``bound_text`` describes the source's contribution bound."""
-        answer = Result.read(record.value)
+        answer, terms = Result.read(record.value), opening.terms
+        bound_text = describe_counted_events(terms.counted, bound_text)
         notice = Notice(
-            record.timestamp / 1000,
-            opening.stream,
-            opening.source,
-            answer,
-            bound_text=bound_text,
-            terms=opening.terms,
+            record.timestamp / 1000, opening.stream, opening.source, answer, bound_text=bound_text, terms=terms
         )
         if answer.outcome == "halted":
             # The ledger may report the end before or after this answer; the notice has the earlier time.

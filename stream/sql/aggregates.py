@@ -84,8 +84,8 @@ def describe_node(node: exp.Expr) -> str:
 
 
 _REMEDIES: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
-    (exp.Min, "ask COUNT(*) … WHERE a <= v for some values v; the least value is one person's"),
-    (exp.Max, "ask COUNT(*) … WHERE a >= v for some values v; the largest value is one person's"),
+    (exp.Min, "ask QUANTILE(a, 0.01); the least value is one person's"),
+    (exp.Max, "ask QUANTILE(a, 0.99); the largest value is one person's"),
     (exp.WithinGroup, "ask PERCENTILE_CONT(q) WITHIN GROUP (ORDER BY a), q from 0 to 1"),
     (exp.Window, "ask counts, sums or means by GROUP BY"),
     (exp.Subquery, "write one SELECT from one table"),

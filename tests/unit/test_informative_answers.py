@@ -9,7 +9,7 @@ import pytest
 
 from schemas import Histogram, Query, StreamSpec
 from stream.questions import Result, Results
-from stream.questions.answer_warnings import OF_NUMBER, OF_RANGE, OF_THRESHOLD, reasons_of
+from stream.questions.answer_warnings import NO_BOUND, OF_NUMBER, OF_RANGE, OF_THRESHOLD, reasons_of
 from stream.questions.clamped_values import describe_clamping
 from tests.builders import parse_source, source
 
@@ -39,6 +39,9 @@ def _query(fields: dict[str, Any]) -> Query:
         ({"estimate": 20.0, "alpha": 90.0}, {"where": "sex = 'F'"}, OF_NUMBER),
         ({"estimate": 20.0, "alpha": 19.0}, {"where": "sex = 'F'"}, None),
         ({"estimate": 20.0}, {"where": "sex = 'F'"}, None),
+        ({"estimate": 20.0, "basis": "hypothesis"}, {"sum": "temperature"}, NO_BOUND),
+        ({"estimate": 20.0, "basis": "hypothesis", "alpha": 2.0}, {"sum": "temperature"}, None),
+        ({"estimate": 20.0, "basis": "independence", "typical_error": 9.0}, {"where": "sex = 'F'"}, None),
         ({"estimate": 0.4, "interval": [0.0, 0.8]}, {"where": "sex = 'F'", "fraction": True}, OF_RANGE),
         ({"estimate": 0.1, "interval": [0.0, 0.3]}, {"where": "sex = 'F'", "fraction": True}, OF_NUMBER),
         ({"estimate": 0.1, "interval": [-2.0, 2.0]}, {"mean": "temperature"}, None),

@@ -63,6 +63,10 @@ def test_commands_show_declaration_questions_and_promises(driver: Driver) -> Non
         in shown.split("within")[0]
     )
     assert bound in run_connected("stream", "show", "flights", "all")
+    people = standing("people", {"kind": "laplace", "answers": 9000}, count="people")
+    said = run_connected("stream", "open", json.dumps(people))
+    assert "; each person counts once in a window, in the group of the first event" in said
+    assert bound not in said
     assert driver.grant("flights", "all").spec.standing is not None
 
 
@@ -119,6 +123,7 @@ def test_answers_name_the_contribution_bound_once_a_stream(
     said = run_connected("answers", "--limit", "2")
     assert said.count("numbers: of each 'tailnum' at most 2 events count in a window\n") == 1
     assert said.count("numbers [") == 2
+    assert said.count("noisy, not informative)") == 2
     assert "at most" not in run_connected("answers", "--limit", "2", "--json")
 
 

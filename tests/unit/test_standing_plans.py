@@ -72,7 +72,13 @@ def test_standing_plan_prints_windows_days_cost_and_alternative(tmp_path: Path, 
     mechanism, fields = KINDS[kind]
     result = planned(tmp_path, standing("s", mechanism, **fields))
     assert result.exit_code == 0, result.output
-    for words in ("3 groups a window", "for 96 windows", "1 days", "cost ε 1 in all, ε 1 a day", "for the same ε"):
+    for words in (
+        "3 groups a window",
+        "for 96 windows",
+        "1 days",
+        "cost ε 1 in all; if another stream follows whenever the promise ends, ε 1 a day",
+        "for the same ε",
+    ):
         assert words in result.stdout
     assert "1970" not in result.stdout
     assert len([line for line in result.stdout.splitlines() if line.startswith("│ →")]) == 1
@@ -103,7 +109,7 @@ def test_missing_alternative_has_a_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "source", "options", "words"),
     [
-        ({"by": ["colour"]}, SOURCE, [], "standing.by.0: the source has no attribute of this name"),
+        ({"by": ["colour"]}, SOURCE, [], "standing.by: name 1 is no attribute of the source"),
         (
             {},
             {**SOURCE, "source": "others"},

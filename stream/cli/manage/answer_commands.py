@@ -223,8 +223,8 @@ def notice_document(notice: Notice) -> dict[str, Any]:
     if notice.answer is None:
         return {**common, "ended": notice.ended}
     counted = {"counted": notice.bound_text} if notice.bound_text else {}
-    terms = {name: term for name, term in notice.terms._asdict().items() if term is not None}
-    return {**common, **notice.answer.model_dump(mode="json", exclude_none=True), **terms, **counted}
+    answer = notice.answer.model_dump(mode="json", exclude_none=True)
+    return {**common, **answer, **notice.terms.document(), **counted}
 
 
 def format_notice(notice: Notice, width: int) -> list[Text]:

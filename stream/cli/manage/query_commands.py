@@ -21,6 +21,7 @@ from stream.cli.output import CommandError, print_warnings, read_document, say, 
 from stream.client.async_client import AsyncClient
 from stream.errors import SottoError, Timeout
 from stream.formatting import (
+    describe_counted_events,
     describe_source_bound,
     format_count,
     format_error_bound,
@@ -177,7 +178,7 @@ def ask(
     if not document and not fields.keys() & _QUESTION_FIELDS:
         raise CommandError(
             "no question: give --value, --where, --sum, --mean, --quantile, --iqr, --variance, --stddev, --group-by, --rate, --people, "
-            "--person-sum or --category; --question for values, candidates, terms or cells"
+            "--person-sum or --category; --question for values, candidates, terms or cells; --where TRUE counts all rows"
         )
     for name in fields.keys() & document.keys():
         raise CommandError(f"{_OPTION_OF_FIELD.get(name, name)}: --question has '{name}' too; give it once")
@@ -347,7 +348,8 @@ async def _describe_counting(client: AsyncClient, stream: str) -> str:
         spec = (await client.grant(source.source, stream)).spec
     except SottoError:
         return ""
-    return "; ".join(filter(None, (describe_source_bound(source), *describe_clamping(spec, source))))
+    bound_text = describe_counted_events(spec.standing and spec.standing.count, describe_source_bound(source))
+    return "; ".join(filter(None, (bound_text, *describe_clamping(spec, source))))
 
 
 def _format_estimates(answer: Answer) -> list[str]:
@@ -378,6 +380,8 @@ def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
         "" if ends is None else f"95 %: {format_text_interval(ends[0])}",
         format_typical_error(answer),
         answer.basis or "",
+        # Questions of windows have no warnings beside their answers.
+        UNINFORMATIVE_MARK if answer.window is not None and getattr(answer, "uninformative", ()) == (0,) else "",
     ]
     if any(facts):
         parts.append(f"({', '.join(filter(None, facts))})")

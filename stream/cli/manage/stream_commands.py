@@ -23,7 +23,13 @@ from stream.cli.output import (
 )
 from stream.client.async_client import AsyncClient
 from stream.errors import Missing
-from stream.formatting import describe_choice, describe_source_bound, format_count, format_error_bound
+from stream.formatting import (
+    describe_choice,
+    describe_counted_events,
+    describe_source_bound,
+    format_count,
+    format_error_bound,
+)
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers
 from stream.questions.question_forms import opening_adapter
@@ -192,7 +198,9 @@ def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:
             from stream.privacy.planning.promises import promises  # noqa: PLC0415  (a client may lack its packages)
     except Missing as missing:
         return [f"error bounds cannot be computed here: {missing}"]
-    return list(map(str, promises(grant.spec, grant.calibration, grant.extensions, describe_source_bound(source))))
+    standing = grant.spec.standing
+    bound_text = describe_counted_events(standing and standing.count, describe_source_bound(source))
+    return list(map(str, promises(grant.spec, grant.calibration, grant.extensions, bound_text)))
 
 
 def _format_price(grant: GrantRecord) -> str:

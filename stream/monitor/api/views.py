@@ -25,7 +25,7 @@ from schemas import (
 )
 from schemas.wire import MalformedEventError
 from stream.budget.standing_streams import promised_windows
-from stream.formatting import describe_bound
+from stream.formatting import describe_bound, describe_counted_events
 from stream.monitor.api.budget_models import BurnDown, BurnPoint, Forecast
 from stream.monitor.api.models import (
     Overview,
@@ -332,6 +332,8 @@ def _promises(entry: StreamEntry, bound_text: str) -> tuple[Promise, ...]:
     except MalformedEventError:
         # A later version wrote the record, so this version does not know the error bound.
         return ()
+    standing = record.spec.standing
+    bound_text = describe_counted_events(standing and standing.count, bound_text)
     return promises(record.spec, record.calibration, record.extensions, bound_text)
 
 

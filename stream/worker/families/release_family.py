@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from schemas import MAX_CATEGORIES, Histogram, Interval, LazyHistogram, ReleaseCalibration, SparseProject
+from schemas import Histogram, Interval, LazyHistogram, ReleaseCalibration, SparseProject
 from schemas.queries import STATISTICS
 from stream.caches import BoundedCache, RecentCache, weigh_array
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY, half_width, weighted_half_width
@@ -70,6 +70,7 @@ from stream.worker.families.statistics import (
     keep_largest_groups,
     parse_top,
     read_statistic,
+    require_listable_groups,
     statistic_form,
 )
 from stream.worker.families.tensors import AttributeCells
@@ -219,10 +220,7 @@ class HistogramFamily(_ReleaseFamily):
                 )
                 raise Rejection("malformed", f"group_by: {lacking}")
         axes = tuple(space.attributes.index(name) for name in group_by)
-        if math.prod(space.shape[axis] for axis in axes) > MAX_CATEGORIES:
-            raise Rejection(
-                "malformed", f"group_by: more than {MAX_CATEGORIES} cells; group by fewer or smaller attributes"
-            )
+        require_listable_groups([space.shape[axis] for axis in axes])
         return axes
 
     def _reply(self, one: AdmittedQuestion) -> Reply:

@@ -152,6 +152,15 @@ def _texts_reply(
     return Reply(charged=charged, basis=basis, alpha=alpha, choice=choice, choice_intervals=intervals)
 
 
+def require_listable_groups(shape: Sequence[int]) -> None:
+    """Raise Rejection if a group-by has more groups than an answer can list."""
+    if (groups := math.prod(shape)) > MAX_CATEGORIES:
+        raise Rejection(
+            "malformed",
+            f"group_by: has {groups:,} groups, and at most {MAX_CATEGORIES:,} are allowed; group by fewer or smaller attributes",
+        )
+
+
 def statistic_form(query: Any) -> StatisticForm | None:
     """Return the form of a question about an ordered attribute, else None."""
     return next((name for name in STATISTICS if getattr(query, name) is not None), None)
@@ -201,10 +210,7 @@ def read_statistic(
                 f"group_by: {describe_attribute(name, attributes)} is none of this stream's; {list_declared(stream_attributes)}",
             )
     shape = tuple(attributes[name].size for name in group_by)
-    if math.prod(shape) > MAX_CATEGORIES:
-        raise Rejection(
-            "malformed", f"group_by: more than {MAX_CATEGORIES} cells; group by fewer or smaller attributes"
-        )
+    require_listable_groups(shape)
     if math.prod(shape) * values.size > MAX_UNIVERSE:
         raise Rejection(
             "malformed",

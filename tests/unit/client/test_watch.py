@@ -150,6 +150,8 @@ def test_format_notice_has_all_parts_within_terminal_width() -> None:
             f"▲ ALERT {long} 2013-01-01 05:00–06:00 origin=EWR 31.23 ± 4.1 threshold 900, delay >= 60 46 left"
             in whole
         )
+    asked = replace(notice, terms=AlertTerms(900.0, counted=None))
+    assert "threshold 900 or the question's own" in format_notice(asked, 300)[0].plain
     ended = format_notice(
         Notice(0.0, "late", ended="exhausted: all 2 'above' answers of the cutoff are out, so extend it"), 60
     )

@@ -46,7 +46,7 @@ async def test_a_standing_stream_is_planned_with_its_windows_and_shown_with_its_
         planned = await post(client, "/api/plan", standing("other"), VIEWER)
         assert planned["windows"] == 10_000
         refused = await post(client, "/api/plan", standing("other", by=["nothing"]), VIEWER, status=409)
-        assert refused["message"].startswith("standing.by.0: ")
+        assert refused["message"].startswith("standing.by: name 1 is no attribute")
         curve = await post(client, "/api/curves", {"stream": standing("other"), "against": "epsilon"}, VIEWER)
         assert curve["lines"]
         detail = await get(client, "/api/streams/late")

@@ -351,7 +351,7 @@ def test_invalid_question_to_pmw_is_rejected_with_the_remedy(question: dict[str,
     [
         ({"gap": 0.1}, "mechanism.rows: missing, but gap is a share of the rows"),
         ({"worst_case": True}, "mechanism.rows: give a public number"),
-        ({"attributes": ["age", "height"]}, "mechanism.attributes.1: the source has no attribute of this name"),
+        ({"attributes": ["age", "height"]}, "mechanism.attributes: name 2 is no attribute of the source"),
         ({"attributes": ["age", "age"]}, "mechanism.attributes: the list contains an attribute twice"),
     ],
 )

@@ -305,7 +305,7 @@ def test_terms_may_have_weights_beyond_one_if_their_sum_does_not() -> None:
     ("changed", "message"),
     [
         ({"rows": None}, "mechanism.rows: give a public number"),
-        ({"attributes": ["age", "height"]}, "mechanism.attributes.1: the source has no attribute of this name"),
+        ({"attributes": ["age", "height"]}, "mechanism.attributes: name 2 is no attribute of the source"),
         ({"attributes": ["age", "age"]}, "mechanism.attributes: the list contains an attribute twice"),
     ],
 )

@@ -24,7 +24,7 @@ ALL_GROUPS = {"kind": "histogram", "attributes": ["origin"], "answers": 9}
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "where": (standing(where="colour = 1"), "standing.where: "),
-    "by": (standing(by=["origin", "colour"]), "standing.by.1: "),
+    "by": (standing(by=["origin", "colour"]), "standing.by: name 2 is no attribute"),
     "by twice": (standing(by=["origin", "origin"]), "standing.by: the list contains an attribute twice"),
     "sum": (standing(count={"sum": "origin"}), "standing.count.sum: "),
     "unknown sum": (standing(count={"sum": "colour"}), "standing.count.sum: "),

@@ -12,8 +12,9 @@ const HISTORY = ["Time", "Stream", "Group", "Window (UTC)", "Estimate or thresho
 const SHOW_ALERTS = "SOTTO_MONITOR_ALERTS=true sotto serve monitor";
 
 const groupText = (group) => Object.entries(group).map(([name, value]) => `${name} ${value}`).join(", ");
-const estimateText = ({ estimate, alpha, threshold }) =>
-  [estimate === null ? "" : within(estimate, alpha), threshold === null ? "" : `threshold ${exact(threshold)}`].filter(Boolean).join("; ");
+/** The threshold is the stream's; a question that is no window's may have had another one. */
+const thresholdText = ({ threshold, window }) => (threshold === null ? "" : `threshold ${exact(threshold)}${window ? "" : " or the question's own"}`);
+const estimateText = (row) => [row.estimate === null ? "" : within(row.estimate, row.alpha), thresholdText(row)].filter(Boolean).join("; ");
 const keyOf = ({ stream, group }) => JSON.stringify([stream, group]);
 
 /** Fill a cell; a narrow screen hides it if it is empty. */
