@@ -27,7 +27,7 @@ async def test_page_signs_in_and_out_by_single_sign_on(
     address = f"http://localhost:{port}"
     scene = Scene()
     provider = OpenIdProvider(GROUPS, time.time)
-    async with provider.served() as issuer:
+    async with provider.serve() as issuer:
         scene.monitor.sign_on = SingleSignOn(settings_of(tmp_path, issuer, address=address))
         async with scene.served(port):
             page = await open_page(address, token=None)

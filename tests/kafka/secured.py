@@ -246,7 +246,7 @@ def variables(settings: Settings) -> dict[str, str]:
     return given | {variable_of("sasl_password"): settings.sasl_password.get_secret_value()}
 
 
-class Raw:
+class RawKafkaClient:
     """A principal's connection that sends requests without a check of whether they are allowed."""
 
     def __init__(self, settings: Settings) -> None:
@@ -294,7 +294,7 @@ async def fence(settings: Settings, transactional_id: str) -> None:
 
 async def writable(settings: Settings) -> set[str]:
     """Return the topics to which a principal may write; the function tries to write to each topic."""
-    async with Raw(settings) as raw:
+    async with RawKafkaClient(settings) as raw:
         return {
             name
             for name, topic in topics_of(settings.prefix).items()

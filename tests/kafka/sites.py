@@ -30,7 +30,7 @@ def spec(name: str, cutoff: int = 4) -> dict[str, Any]:
     return stream(name, mechanism={"threshold": 1000.0, "cutoff": cutoff})
 
 
-def opening(name: str) -> OpenStream:
+def open_request(name: str) -> OpenStream:
     return OpenStream(request=f"open {name}", stream=parse_stream(spec(name)))
 
 
@@ -55,22 +55,22 @@ class Site:
         here = {**named, "SOTTO_WITNESSES": self.settings.witnesses}
         return command(arguments, {**kept, **here, "COLUMNS": "200"}, timeout=180)
 
-    def done(self, *arguments: str) -> str:
+    def run_successfully(self, *arguments: str) -> str:
         result = self.sotto(*arguments)
         assert result.returncode == 0, result.stderr + result.stdout
         return result.stdout
 
-    def refused(self, *arguments: str) -> str:
+    def run_refused(self, *arguments: str) -> str:
         result = self.sotto(*arguments)
         assert result.returncode == 1, result.stderr + result.stdout
         return result.stderr
 
-    def head(self) -> str:
+    def read_trail_head(self) -> str:
         """Return the trail's head, as a person notes it."""
-        return str(json.loads(self.done("ledger", "verify", "--json"))["head"])
+        return str(json.loads(self.run_successfully("ledger", "verify", "--json"))["head"])
 
     @asynccontextmanager
-    async def at_work(self, budget_metrics_port: int = 0) -> AsyncIterator[AsyncClient]:
+    async def running_services(self, budget_metrics_port: int = 0) -> AsyncIterator[AsyncClient]:
         """Yield a client of the installation, while its services run."""
         with ExitStack() as stack:
             for role in ("budget", "worker"):
@@ -84,7 +84,7 @@ class Site:
                 yield client
 
 
-async def until_state(client: AsyncClient, stream: str, state: str) -> None:
+async def wait_for_state(client: AsyncClient, stream: str, state: str) -> None:
     async with asyncio.timeout(120):
         while (await client.grant("feed", stream)).state != state:
             await asyncio.sleep(0.2)

@@ -75,7 +75,7 @@ class AlertsInstallation:
             **fields,
         }
 
-    async def joined(self, service: Service, targets: int = 1) -> None:
+    async def wait_until_joined(self, service: Service, targets: int = 1) -> None:
         """Wait until the targets' groups have their positions, so that all later answers are delivered."""
         async with asyncio.timeout(PATIENCE):
             while service.log.read_text().count("group joined") < targets:
@@ -145,14 +145,14 @@ class WindowedAnswers:
             await producer.stop()
 
 
-async def test_each_alert_is_delivered_in_order_through_kills_and_failures(
+async def test_alerts_are_delivered_in_order_through_kills_and_failures(
     installation: AlertsInstallation,
 ) -> None:
     async with Receiver() as receiver:
         # Of three requests, one fails, one hangs until the sender gives up, and one is accepted.
         receiver.behave = lambda number: [web.Response(), web.Response(status=500), None][number % 3]
         service = installation.start(installation.webhook(receiver))
-        await installation.joined(service)
+        await installation.wait_until_joined(service)
         expected = []
         for kill in range(3):
             for stream in ("late", "early"):
@@ -187,13 +187,13 @@ async def test_each_alert_is_delivered_in_order_through_kills_and_failures(
         assert receiver.keys[taken:] == [f"{await installation.incarnation('late')}-12"]
 
 
-async def test_a_dead_target_holds_up_no_other_and_gets_what_it_missed(installation: AlertsInstallation) -> None:
+async def test_dead_target_delays_no_other_and_gets_missed_alerts(installation: AlertsInstallation) -> None:
     async with Receiver() as alive:
         async with Receiver() as gone:
             port = gone.port
         targets = [installation.webhook(alive, "alive"), installation.webhook(gone, "gone", streams=["la*"])]
         service = installation.start(*targets)
-        await installation.joined(service, 2)
+        await installation.wait_until_joined(service, 2)
         await installation.ask("late", HIGH, HIGH)
         await installation.ask("early", HIGH)
         await alive.until(lambda: len(alive.requests) == 3, PATIENCE)
@@ -206,10 +206,10 @@ async def test_a_dead_target_holds_up_no_other_and_gets_what_it_missed(installat
             ]
 
 
-async def test_windows_and_groups_are_told(installation: AlertsInstallation) -> None:
+async def test_alerts_have_windows_and_groups(installation: AlertsInstallation) -> None:
     async with Receiver() as receiver:
         service = installation.start(installation.webhook(receiver))
-        await installation.joined(service)
+        await installation.wait_until_joined(service)
         await WindowedAnswers(installation, "late").write(5, "EWR", "LGA")
         await receiver.until(lambda: len(receiver.requests) == 2, PATIENCE)
         told = [request.json["data"] for request in receiver.requests]
@@ -247,7 +247,7 @@ def alertmanager(tmp_path: Path) -> Iterator[str]:
         process.wait(30)
 
 
-async def shown(session: ClientSession, address: str) -> dict[str, Any]:
+async def firing_alerts(session: ClientSession, address: str) -> dict[str, Any]:
     """Return the alerts that fire according to Alertmanager, by their group."""
     with contextlib.suppress(OSError):
         async with session.get(f"{address}/api/v2/alerts?active=true") as response:
@@ -255,16 +255,16 @@ async def shown(session: ClientSession, address: str) -> dict[str, Any]:
     return {}
 
 
-async def until_shown(
+async def wait_for_firing_alerts(
     session: ClientSession, address: str, wanted: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
     async with asyncio.timeout(PATIENCE):
-        while not wanted(found := await shown(session, address)):
+        while not wanted(found := await firing_alerts(session, address)):
             await asyncio.sleep(0.1)
         return found
 
 
-async def test_alertmanager_shows_what_fires_until_it_has_ended(
+async def test_alertmanager_shows_alerts_until_they_end(
     installation: AlertsInstallation, alertmanager: str
 ) -> None:
     target = {
@@ -275,12 +275,12 @@ async def test_alertmanager_shows_what_fires_until_it_has_ended(
         "resend": "1s",
     }
     service = installation.start(target)
-    await installation.joined(service)
+    await installation.wait_until_joined(service)
     answers = WindowedAnswers(installation, "late")
     async with ClientSession() as session:
         await answers.write(5, "EWR")
         await answers.write(6, "EWR", "JFK")
-        found = await until_shown(session, alertmanager, lambda found: set(found) == {"EWR", "JFK"})
+        found = await wait_for_firing_alerts(session, alertmanager, lambda found: set(found) == {"EWR", "JFK"})
         assert found["EWR"]["labels"] == {
             "alertname": "SottoAlert",
             "source": "feed",
@@ -294,24 +294,24 @@ async def test_alertmanager_shows_what_fires_until_it_has_ended(
         assert found["EWR"]["generatorURL"] == "https://sotto.example.org/#/streams/late"
         # The alert is repeated, so that it does not end by itself.
         ends = found["JFK"]["endsAt"]
-        await until_shown(session, alertmanager, lambda found: found["JFK"]["endsAt"] > ends)
+        await wait_for_firing_alerts(session, alertmanager, lambda found: found["JFK"]["endsAt"] > ends)
         # A window that is not above the threshold ends the alert.
         await answers.write(7, "JFK")
-        await until_shown(session, alertmanager, lambda found: set(found) == {"JFK"})
+        await wait_for_firing_alerts(session, alertmanager, lambda found: set(found) == {"JFK"})
         # A restarted service finds the firing alerts, and those that have ended in the meantime.
         os.kill(service.pid, signal.SIGKILL)
         await answers.write(8, "JFK", "LGA")
         service = installation.start(target)
-        await until_shown(session, alertmanager, lambda found: set(found) == {"JFK", "LGA"})
-        found = await shown(session, alertmanager)
+        await wait_for_firing_alerts(session, alertmanager, lambda found: set(found) == {"JFK", "LGA"})
+        found = await firing_alerts(session, alertmanager)
         assert found["JFK"]["startsAt"] == "2013-01-01T07:00:00.000Z"
         os.kill(service.pid, signal.SIGKILL)
         await answers.write(9, "LGA")
         installation.start(target)
-        await until_shown(session, alertmanager, lambda found: set(found) == {"LGA"})
+        await wait_for_firing_alerts(session, alertmanager, lambda found: set(found) == {"LGA"})
 
 
-async def test_watching_shows_alerts_and_ends_as_they_come(installation: AlertsInstallation) -> None:
+async def test_watch_shows_alerts_and_ends_immediately(installation: AlertsInstallation) -> None:
     client = installation.client
     found: list[tuple[str, str]] = []
 
@@ -341,7 +341,7 @@ async def test_watching_shows_alerts_and_ends_as_they_come(installation: AlertsI
         await anext(client.watch("nobody"))
 
 
-async def test_from_the_beginning_ends_are_told_behind_the_answers_with_the_time_at_which_they_were(
+async def test_watch_from_beginning_shows_ends_after_answers_with_their_time(
     installation: AlertsInstallation,
 ) -> None:
     client = installation.client
@@ -358,7 +358,7 @@ async def test_from_the_beginning_ends_are_told_behind_the_answers_with_the_time
     assert alert.time <= end.time <= closed + 1
 
 
-async def test_the_command_prints_lines_and_ends_cleanly(installation: AlertsInstallation) -> None:
+async def test_watch_command_prints_lines_and_ends_cleanly(installation: AlertsInstallation) -> None:
     await WindowedAnswers(installation, "late").write(5, "EWR")
     environment = {
         **os.environ,
@@ -380,7 +380,7 @@ async def test_the_command_prints_lines_and_ends_cleanly(installation: AlertsIns
     assert (output, error, process.returncode) == (b"", b"", 130)
 
 
-async def test_the_monitor_shows_what_fires_from_before_its_start_and_from_then_on(
+async def test_monitor_shows_firing_alerts_of_before_and_after_its_start(
     installation: AlertsInstallation, tmp_path: Path
 ) -> None:
     tokens = make_names(tmp_path)
@@ -419,13 +419,13 @@ async def test_the_monitor_shows_what_fires_from_before_its_start_and_from_then_
             assert [row["latest"]["group"]["origin"] for row in found["firing"]] == ["LGA"]
 
 
-async def test_the_service_says_how_it_is_doing(installation: AlertsInstallation) -> None:
+async def test_alerts_service_has_health_and_metrics(installation: AlertsInstallation) -> None:
     port = free_port()
     installation.settings = installation.settings.model_copy(update={"metrics_port": port})
     async with Receiver() as receiver, ClientSession() as session:
         receiver.behave = lambda _: web.Response(status=500)
         service = installation.start(installation.webhook(receiver))
-        await installation.joined(service)
+        await installation.wait_until_joined(service)
         await installation.ask("late", HIGH)
         await receiver.until(lambda: len(receiver.requests) > 1, PATIENCE)
         async with asyncio.timeout(PATIENCE):

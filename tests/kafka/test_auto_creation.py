@@ -31,7 +31,7 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture(scope="module")
-def obliging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def auto_creating_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a broker that creates every topic for which a client asks."""
     broker = LocalBroker(tmp_path_factory.mktemp("obliging"), properties={"auto.create.topics.enable": "true"})
     yield broker.start(timeout=180).bootstrap
@@ -39,9 +39,9 @@ def obliging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def settings(obliging: str) -> Settings:
+def settings(auto_creating_broker: str) -> Settings:
     """The settings of an installation without topics."""
-    return Settings(bootstrap=obliging, prefix=f"test-{uuid.uuid4().hex[:8]}")
+    return Settings(bootstrap=auto_creating_broker, prefix=f"test-{uuid.uuid4().hex[:8]}")
 
 
 @pytest.fixture
@@ -50,14 +50,14 @@ def key_file(tmp_path: Path) -> Path:
     return tmp_path / "noise.key"
 
 
-async def made(settings: Settings) -> set[str]:
+async def existing_topics(settings: Settings) -> set[str]:
     """Return the existing topics of the installation."""
     async with admin_client(settings) as admin:
         return {name for name in await admin.list_topics() if name.startswith(f"{settings.prefix}.")}
 
 
 @asynccontextmanager
-async def others_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
+async def unpatched_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
     """Yield a client of aiokafka without Sotto's changes."""
     client = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
     await client.start()
@@ -67,16 +67,16 @@ async def others_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient
         await client.close()
 
 
-async def make_by_asking(settings: Settings) -> None:
+async def auto_create_topics(settings: Settings) -> None:
     """Let the broker create every topic, because another program's client asks for it."""
     names = {one.name for one in layout(Topics(settings.prefix))}
-    async with others_client(settings) as other, asyncio.timeout(60):
-        while not names <= await made(settings):
+    async with unpatched_client(settings) as other, asyncio.timeout(60):
+        while not names <= await existing_topics(settings):
             await other.describe_topics(sorted(names))
             await asyncio.sleep(0.1)
 
 
-async def test_looking_an_installation_up_makes_no_topic(settings: Settings) -> None:
+async def test_lookup_creates_no_topic(settings: Settings) -> None:
     with pytest.raises(TopicsError, match=r"topics are missing: .*run 'sotto topics create'"):
         await require_topics(settings)
     listed = await asyncio.to_thread(
@@ -84,12 +84,10 @@ async def test_looking_an_installation_up_makes_no_topic(settings: Settings) -> 
     )
     assert listed.returncode == 1
     assert "topics are missing" in listed.stderr
-    assert await made(settings) == set()
+    assert await existing_topics(settings) == set()
 
 
-async def test_a_service_that_waits_for_its_topics_makes_none(
-    settings: Settings, key_file: Path, tmp_path: Path
-) -> None:
+async def test_waiting_service_creates_no_topic(settings: Settings, key_file: Path, tmp_path: Path) -> None:
     with (
         Service("budget", settings, key_file, tmp_path / "budget.log") as budget,
         Service("worker", settings, key_file, tmp_path / "worker.log") as worker,
@@ -99,11 +97,11 @@ async def test_a_service_that_waits_for_its_topics_makes_none(
                 await asyncio.sleep(0.2)
     for service in (budget, worker):
         assert "topics are missing" in service.log.read_text()
-    assert await made(settings) == set()
+    assert await existing_topics(settings) == set()
 
 
-async def test_topics_that_a_broker_made_are_told_by_create_and_check_with_the_remedy(settings: Settings) -> None:
-    await make_by_asking(settings)
+async def test_topics_commands_report_auto_created_topics_with_remedy(settings: Settings) -> None:
+    await auto_create_topics(settings)
     given = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
     for command in ("create", "check"):
         told = await asyncio.to_thread(run_sotto, "topics", command, **given)
@@ -114,10 +112,10 @@ async def test_topics_that_a_broker_made_are_told_by_create_and_check_with_the_r
 
 
 @pytest.mark.parametrize(("role", "topic"), [("budget", "ledger"), ("worker", "state"), ("feed", "merges")])
-async def test_a_service_refuses_topics_of_which_kafka_deletes_what_must_be_kept(
+async def test_service_refuses_topics_that_lose_records(
     settings: Settings, key_file: Path, tmp_path: Path, role: RoleName, topic: str
 ) -> None:
-    await make_by_asking(settings)
+    await auto_create_topics(settings)
     with Service(role, settings, None if role == "feed" else key_file, tmp_path / "service.log") as service:
         async with asyncio.timeout(120):
             while service.exit_status is None:
@@ -129,11 +127,11 @@ async def test_a_service_refuses_topics_of_which_kafka_deletes_what_must_be_kept
     assert ("trail has retention.ms=604800000, not -1" in log) == (role == "budget")
 
 
-async def test_once_they_are_set_right_the_service_begins(
+async def test_service_starts_once_topics_are_corrected(
     settings: Settings, key_file: Path, tmp_path: Path
 ) -> None:
-    await make_by_asking(settings)
-    async with others_client(settings) as other:
+    await auto_create_topics(settings)
+    async with unpatched_client(settings) as other:
         wanted = {one.name: one.configuration_with(1) for one in layout(Topics(settings.prefix, 1))}
         await other.alter_configs(
             [ConfigResource(ConfigResourceType.TOPIC, name, values) for name, values in wanted.items()]
@@ -179,7 +177,7 @@ async def write(settings: Settings, topic: str) -> None:
 
 
 @pytest.mark.parametrize("use", [read, send, write])
-async def test_a_client_of_a_topic_that_is_gone_does_not_have_it_made_anew(
+async def test_client_of_deleted_topic_does_not_recreate_it(
     settings: Settings, use: Callable[[Settings, str], Awaitable[None]]
 ) -> None:
     """Otherwise a topic that is deleted while services run would come back with the brokers' default configuration."""
@@ -187,11 +185,11 @@ async def test_a_client_of_a_topic_that_is_gone_does_not_have_it_made_anew(
     with suppress(KafkaError, TimeoutError):
         async with asyncio.timeout(3):
             await use(settings, topic)
-    assert await made(settings) == set()
+    assert await existing_topics(settings) == set()
 
 
-async def test_a_program_s_own_clients_have_topics_made_as_before(settings: Settings) -> None:
+async def test_other_clients_of_program_create_topics_as_usual(settings: Settings) -> None:
     name = f"{settings.prefix}.others"
     async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer, asyncio.timeout(60):
         await producer.send_and_wait(name, b"value")
-    assert await made(settings) == {name}
+    assert await existing_topics(settings) == {name}

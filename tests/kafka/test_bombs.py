@@ -48,13 +48,13 @@ def settings(settings: Settings) -> Settings:
     return settings.model_copy(update={"session_timeout_ms": 30_000, "transaction_timeout_ms": 60_000})
 
 
-def highest(service: Service) -> float:
+def peak_memory(service: Service) -> float:
     """Return the largest memory of a service so far, in megabytes."""
     lines = Path(f"/proc/{service.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-async def letters(client: AsyncClient, settings: Settings) -> list[RecordLike]:
+async def dead_letters(client: AsyncClient, settings: Settings) -> list[RecordLike]:
     return [
         record
         for partition in range(client.topics.partitions)
@@ -62,7 +62,7 @@ async def letters(client: AsyncClient, settings: Settings) -> list[RecordLike]:
     ]
 
 
-def facts(letter: RecordLike) -> dict[str, str]:
+def rejection_headers(letter: RecordLike) -> dict[str, str]:
     return {
         name.removeprefix("__connect.errors."): value.decode()
         for name, value in letter.headers
@@ -70,7 +70,7 @@ def facts(letter: RecordLike) -> dict[str, str]:
     }
 
 
-async def test_bombs_among_queries_are_refused_whole_and_the_partition_goes_on(
+async def test_worker_refuses_bombs_among_queries_and_continues(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     start("budget")
@@ -78,13 +78,13 @@ async def test_bombs_among_queries_are_refused_whole_and_the_partition_goes_on(
     await client.register(FEED)
     await client.open(ward())
     await ask_low(client, "before")
-    partition, usual = partition_of(b"ward", client.topics.partitions), highest(worker)
+    partition, usual = partition_of(b"ward", client.topics.partitions), peak_memory(worker)
     for name, make in BOMBS.items():
         await bombs.send(settings.bootstrap, client.topics.queries, partition, make())
         await ask_low(client, f"after {name}")
     assert worker.exit_status is None
-    assert highest(worker) < usual + GROWTH
-    refused = [facts(letter) for letter in await letters(client, settings)]
+    assert peak_memory(worker) < usual + GROWTH
+    refused = [rejection_headers(letter) for letter in await dead_letters(client, settings)]
     whole, single = refused[:4], refused[4:]
     assert [int(one["last.offset"]) - int(one["offset"]) + 1 for one in whole] == [
         1,
@@ -102,37 +102,35 @@ async def test_bombs_among_queries_are_refused_whole_and_the_partition_goes_on(
 
 
 @pytest.mark.parametrize("topic", ["requests", "charges"])
-async def test_bombs_among_requests_and_charges_are_refused_whole_and_the_ledger_goes_on(
+async def test_budget_service_refuses_bombs_and_continues(
     topic: str, settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     budget = start("budget")
     await client.register(FEED)
-    usual = highest(budget)
+    usual = peak_memory(budget)
     for number, make in enumerate(BOMBS.values()):
         await bombs.send(settings.bootstrap, getattr(client.topics, topic), 0, make())
         receipt = await client.open({**ward(f"ward-{number}"), "epsilon": 0.01}, acknowledge=True)
         assert receipt.outcome == "opened"
     async with asyncio.timeout(120):
-        while len(refused := await letters(client, settings)) < 7:
+        while len(refused := await dead_letters(client, settings)) < 7:
             await asyncio.sleep(0.2)
-    assert Counter(facts(letter)["exception.class.name"] for letter in refused) == {
+    assert Counter(rejection_headers(letter)["exception.class.name"] for letter in refused) == {
         "unreadable": 4,
         "malformed": 3,
     }
     assert budget.exit_status is None
-    assert highest(budget) < usual + GROWTH
+    assert peak_memory(budget) < usual + GROWTH
     assert "partition starts over" not in budget.log.read_text()
 
 
-async def test_bombs_in_control_are_passed_over_by_who_is_there_and_by_who_comes(
-    settings: Settings, client: AsyncClient, start: StartService
-) -> None:
+async def test_workers_skip_bombs_in_control(settings: Settings, client: AsyncClient, start: StartService) -> None:
     start("budget")
     worker = start("worker")
     await client.register(FEED)
     await client.open({**ward(), "epsilon": 0.1})
     await ask_low(client, "before")
-    partition, usual = partition_of(b"ward", client.topics.partitions), highest(worker)
+    partition, usual = partition_of(b"ward", client.topics.partitions), peak_memory(worker)
     for make in BOMBS.values():
         await bombs.send(settings.bootstrap, client.topics.control, partition, make())
     await client.open({**ward("later"), "epsilon": 0.1})
@@ -140,12 +138,12 @@ async def test_bombs_in_control_are_passed_over_by_who_is_there_and_by_who_comes
     worker.stop()
     successor = start("worker")
     await ask_low(client, "successor")
-    assert highest(successor) < usual + GROWTH
+    assert peak_memory(successor) < usual + GROWTH
     assert "refused unread" in successor.log.read_text()
     assert "partition starts over" not in successor.log.read_text()
 
 
-async def test_thousands_of_bad_header_names_cost_their_own_events_and_no_time(
+async def test_invalid_header_names_cost_only_their_own_events(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     start("budget")
@@ -153,7 +151,7 @@ async def test_thousands_of_bad_header_names_cost_their_own_events_and_no_time(
     await client.register(FEED)
     await client.open(ward())
     await ask_low(client, "before")
-    partition, usual = partition_of(b"ward", client.topics.partitions), highest(worker)
+    partition, usual = partition_of(b"ward", client.topics.partitions), peak_memory(worker)
     place = client.topics.answers, partition
     seen = len(await committed(settings, *place))
     for codec in ("none", "zstd"):
@@ -165,14 +163,14 @@ async def test_thousands_of_bad_header_names_cost_their_own_events_and_no_time(
         name for codec in ("none", "zstd") for name in (*(f"{codec} {n}" for n in range(4000)), f"after {codec}")
     ]
     assert Counter(one["outcome"] for one in answers) == {"rejected": 8000, "below": 2}
-    refused = await letters(client, settings)
+    refused = await dead_letters(client, settings)
     assert len(refused) == 8000
     assert refused[0].headers[0] == ("\\xff\\xfe", b"x")
-    assert highest(worker) < usual + GROWTH
+    assert peak_memory(worker) < usual + GROWTH
     assert "partition starts over" not in worker.log.read_text()
 
 
-async def test_all_partitions_at_once_stay_within_what_a_worker_may_take(
+async def test_worker_memory_is_limited_for_all_partitions_at_once(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     """The batches are just within the limits: of their decompressed size, or of their number of headers."""
@@ -196,11 +194,11 @@ async def test_all_partitions_at_once_stay_within_what_a_worker_may_take(
     questions = ({"id": "after", "stream": name, "value": 1.0} for name in names.values())
     answers = await asyncio.wait_for(asyncio.gather(*map(client.ask, questions)), 300)
     assert [answer.outcome for answer in answers] == ["below"] * client.topics.partitions
-    assert highest(worker) < 256 + GROWTH * client.topics.partitions
+    assert peak_memory(worker) < 256 + GROWTH * client.topics.partitions
     assert "partition starts over" not in worker.log.read_text()
 
 
-async def test_a_service_says_at_its_start_that_brokers_unfold_what_is_sent(
+async def test_service_warns_if_brokers_decompress_batches(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     """With such a setting, brokers decompress batches in memory, so a batch of some kilobytes can crash a broker."""

@@ -42,16 +42,16 @@ time.sleep(600)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
     broker = LocalBroker(tmp_path_factory.mktemp("broker"), heap_megabytes=256)
     yield broker
     broker.stop()
 
 
 @pytest.fixture
-def broker(shared: LocalBroker) -> LocalBroker:
-    shared.start()
-    return shared
+def broker(shared_broker: LocalBroker) -> LocalBroker:
+    shared_broker.start()
+    return shared_broker
 
 
 @pytest.fixture
@@ -86,13 +86,13 @@ async def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
         return [(await consumer.getone()).value for _ in range(count)]
 
 
-async def test_records_written_are_read(broker: LocalBroker) -> None:
+async def test_broker_returns_written_records(broker: LocalBroker) -> None:
     info = broker.start()
     await write(info.bootstrap, "greetings", b"hello", b"again")
     assert await read(info.bootstrap, "greetings", 2) == [b"hello", b"again"]
 
 
-async def test_data_outlives_a_stop_and_a_kill_on_the_same_port(broker: LocalBroker) -> None:
+async def test_broker_keeps_data_and_port_through_stop_and_kill(broker: LocalBroker) -> None:
     first = broker.start()
     await write(first.bootstrap, "kept", b"one")
     assert broker.stop()
@@ -105,20 +105,20 @@ async def test_data_outlives_a_stop_and_a_kill_on_the_same_port(broker: LocalBro
     assert len({first.pid, second.pid, third.pid}) == 3
 
 
-def test_starting_a_running_broker_changes_nothing(broker: LocalBroker) -> None:
+def test_broker_start_is_idempotent(broker: LocalBroker) -> None:
     running = broker.status()
     assert running is not None
     assert broker.start() == running
     assert LocalBroker(broker.folder).start() == running
 
 
-def test_a_running_broker_refuses_to_move_to_another_port(broker: LocalBroker) -> None:
+def test_running_broker_refuses_other_port(broker: LocalBroker) -> None:
     port = broker.start().port
     with pytest.raises(BrokerError, match=f"runs on port {port}; stop it first"):
         broker.start(port=port + 2)
 
 
-def test_a_stop_from_elsewhere_leaves_no_process_behind(broker: LocalBroker) -> None:
+def test_broker_stop_from_elsewhere_leaves_no_process(broker: LocalBroker) -> None:
     before = broker.start()
     mark = start_mark(before.pid)
     assert mark is not None
@@ -138,7 +138,7 @@ def test_a_stop_from_elsewhere_leaves_no_process_behind(broker: LocalBroker) -> 
         pytest.param('{"pid": ', id="cut short"),
     ],
 )
-def test_a_stale_state_file_is_taken_for_no_broker_and_ends_no_process(tmp_path: Path, left_behind: str) -> None:
+def test_stale_state_file_is_no_broker_and_ends_no_process(tmp_path: Path, left_behind: str) -> None:
     broker = LocalBroker(tmp_path)
     (tmp_path / "broker.json").write_text(left_behind)
     assert broker.status() is None
@@ -146,7 +146,7 @@ def test_a_stale_state_file_is_taken_for_no_broker_and_ends_no_process(tmp_path:
     assert not (tmp_path / "broker.json").exists()
 
 
-async def test_two_brokers_live_side_by_side_and_neither_a_stale_state_file_nor_what_java_remembers_hinders_a_start(
+async def test_two_brokers_run_despite_stale_state_and_startup_cache(
     broker: LocalBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoilt = tmp_path / "start.aot"
@@ -165,37 +165,38 @@ async def test_two_brokers_live_side_by_side_and_neither_a_stale_state_file_nor_
     assert broker.status() == here
 
 
-def test_losing_the_race_for_a_port_is_followed_by_another_try_in_which_a_taken_usual_port_gives_way(
-    shared: LocalBroker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+def test_broker_retries_after_lost_race_for_port(
+    shared_broker: LocalBroker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Another process may take the usual port first; then the broker uses another one."""
     taken = listener.getsockname()[1]
     answers = iter([Ports(choose_ports(None).clients, controller=taken)])
     monkeypatch.setattr(
         "stream.kafka.local_broker.choose_ports", lambda port: next(answers, None) or choose_ports(port)
     )
     monkeypatch.setattr("stream.kafka.broker_addresses.DEFAULT_PORT", taken)
-    shared.stop()
-    running = shared.start()
-    assert running == shared.status()
+    shared_broker.stop()
+    running = shared_broker.start()
+    assert running == shared_broker.status()
     assert next(answers, None) is None
     assert running.port != taken
 
 
-def test_losing_the_race_for_the_controllers_port_leaves_a_wanted_port_as_it_is(
-    shared: LocalBroker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+def test_broker_keeps_wanted_port_after_lost_race_for_controllers_port(
+    shared_broker: LocalBroker, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = free_port()
     answers = iter([Ports(wanted, controller=listener.getsockname()[1])])
     monkeypatch.setattr(
         "stream.kafka.local_broker.choose_ports", lambda port: next(answers, None) or choose_ports(port)
     )
-    shared.stop()
-    assert shared.start(port=wanted).port == wanted
+    shared_broker.stop()
+    assert shared_broker.start(port=wanted).port == wanted
     assert next(answers, None) is None
 
 
 @pytest.mark.parametrize("kind", ["single", "member"])
-def test_a_folder_that_kafka_made_is_kept_and_copies_have_ids_of_their_own(tmp_path: Path, kind: NodeKind) -> None:
+def test_formatted_data_is_kept_and_copied_with_new_ids(tmp_path: Path, kind: NodeKind) -> None:
     made = tmp_path / "made"
     (made / "log").mkdir(parents=True)
     (made / "log" / "voters").write_bytes(b"\x00 of DIRECTORY")
@@ -216,7 +217,7 @@ def test_a_folder_that_kafka_made_is_kept_and_copies_have_ids_of_their_own(tmp_p
     assert (ids == ["DIRECTORY"] * 2) if kind == "single" else len({*ids, "DIRECTORY"}) == 3
 
 
-def test_a_kept_folder_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+def test_unreadable_formatted_data_is_ignored(tmp_path: Path) -> None:
     kept = tmp_path / "formatted-single"
     kept.mkdir()
     (kept / "meta.properties").write_text("of another kind\n")
@@ -225,7 +226,7 @@ def test_a_kept_folder_that_cannot_be_read_is_passed_over(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("port", [-1, 0, 70_000, None])
-def test_a_port_that_cannot_be_had_is_refused_in_one_line(
+def test_broker_refuses_unusable_port_in_one_line(
     tmp_path: Path, listener: socket.socket, port: int | None
 ) -> None:
     wanted = listener.getsockname()[1] if port is None else port
@@ -233,14 +234,14 @@ def test_a_port_that_cannot_be_had_is_refused_in_one_line(
         LocalBroker(tmp_path).start(port=wanted)
 
 
-def test_what_kafka_refuses_is_told_in_kafkas_words(tmp_path: Path) -> None:
+def test_broker_error_has_kafkas_own_message(tmp_path: Path) -> None:
     broken = LocalBroker(tmp_path, properties={"num.io.threads": "many"})
     with pytest.raises(BrokerError, match=r"^Kafka could not format.+num\.io\.threads[^\n]+$"):
         broken.start()
     assert broken.status() is None
 
 
-def test_a_crash_while_starting_is_told_at_once_and_leaves_no_process(broker: LocalBroker) -> None:
+def test_broker_crash_at_start_is_reported_and_leaves_no_process(broker: LocalBroker) -> None:
     broker.stop()
     identity = broker.folder / "data" / "meta.properties"
     honest = identity.read_text()
@@ -254,25 +255,25 @@ def test_a_crash_while_starting_is_told_at_once_and_leaves_no_process(broker: Lo
 
 
 @pytest.mark.parametrize("tie", ["attached", "detached"])
-def test_a_broker_dies_with_its_maker_unless_detached(shared: LocalBroker, tie: str) -> None:
-    shared.stop()
-    maker = subprocess.Popen([sys.executable, "-c", MAKER, str(shared.folder), tie], stdout=subprocess.PIPE)
+def test_broker_ends_with_its_parent_unless_detached(shared_broker: LocalBroker, tie: str) -> None:
+    shared_broker.stop()
+    maker = subprocess.Popen([sys.executable, "-c", MAKER, str(shared_broker.folder), tie], stdout=subprocess.PIPE)
     with maker:
         assert maker.stdout is not None
         pid = int(maker.stdout.readline())
         maker.send_signal(signal.SIGKILL)
     if tie == "attached":
         assert wait_until(lambda: start_mark(pid) is None)
-        assert shared.status() is None
+        assert shared_broker.status() is None
     else:
         time.sleep(0.5)
-        running = shared.status()
+        running = shared_broker.status()
         assert running is not None
         assert running.pid == pid
-        assert shared.stop()
+        assert shared_broker.stop()
 
 
-def test_without_a_network_one_line_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_jars_without_network_names_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_CACHE", str(tmp_path))
     monkeypatch.setattr(kafka_programs, "_DOWNLOAD_ATTEMPTS", 1)
     for name in ("HTTPS_PROXY", "https_proxy"):
@@ -284,7 +285,7 @@ def test_without_a_network_one_line_says_what_to_do(tmp_path: Path, monkeypatch:
     assert not list(tmp_path.glob("*/*.jar"))
 
 
-def test_a_file_that_is_not_the_pinned_one_is_never_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_jars_never_uses_unpinned_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forged(_artifact: object) -> Path:
         path = tmp_path / f"forged-{time.monotonic_ns()}"
         path.write_bytes(b"not Kafka")
@@ -297,13 +298,13 @@ def test_a_file_that_is_not_the_pinned_one_is_never_used(tmp_path: Path, monkeyp
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()] == []
 
 
-def test_further_options_for_java_come_last_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_options_from_environment_come_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_BROKER_JAVA_OPTIONS", "-Xlog:gc '-Dnamed=two words'")
     command = server_command(fetch_jars(), heap_megabytes=256)
     assert command[command.index("-cp") - 2 : command.index("-cp")] == ["-Xlog:gc", "-Dnamed=two words"]
 
 
-def test_what_java_remembers_of_a_start_fits_and_brokers_are_started_with_it() -> None:
+def test_broker_starts_with_fitting_startup_cache() -> None:
     cache = record_start_cache()
     command = server_command(fetch_jars(), heap_megabytes=256, java_options=["-XX:AOTMode=on"])
     assert f"-XX:AOTCache={cache}" in command
@@ -311,7 +312,7 @@ def test_what_java_remembers_of_a_start_fits_and_brokers_are_started_with_it() -
     subprocess.run([*command[:-1], "--version"], check=True, capture_output=True)
 
 
-def test_other_java_programs_run_from_the_same_jars() -> None:
+def test_java_classpath_runs_other_programs() -> None:
     command = [str(java_launcher()), "-cp", java_classpath(), "kafka.Kafka", "--version"]
     told = subprocess.run(command, capture_output=True, text=True, check=True)
     assert told.stdout.startswith("4.3.1")

@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     LocalCluster(tmp_path / BROKER, detached=True).kill()
 
 
-async def test_three_brokers_are_started_found_and_stopped_as_one(folder: Path) -> None:
+async def test_cluster_of_three_is_started_found_and_stopped_as_one(folder: Path) -> None:
     started = sotto(folder, "broker", "start", "--nodes", "3", "--json")
     assert started.returncode == 0, started.stderr
     told = json.loads(started.stdout)
@@ -84,9 +84,7 @@ async def test_three_brokers_are_started_found_and_stopped_as_one(folder: Path) 
     assert local_address(folder) is None
 
 
-def test_nodes_that_lose_the_race_for_a_port_try_again_on_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cluster_retries_after_lost_race_for_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         free = choose_cluster_ports(2, None)
         taken = Ports(free[1].clients, controller=listener.getsockname()[1])
@@ -104,7 +102,7 @@ def test_nodes_that_lose_the_race_for_a_port_try_again_on_others(
         assert cluster.status() is None
 
 
-def test_a_folder_of_a_single_broker_takes_no_cluster(tmp_path: Path) -> None:
+def test_cluster_refuses_folder_of_single_broker(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with pytest.raises(BrokerError, match="holds a single broker"):
         LocalCluster(tmp_path, 3)
@@ -112,7 +110,7 @@ def test_a_folder_of_a_single_broker_takes_no_cluster(tmp_path: Path) -> None:
         LocalCluster(tmp_path / "other", 8)
 
 
-def test_what_nodes_are_told_keeps_a_record_thrice_and_needs_two() -> None:
+def test_server_properties_of_cluster_replicate_thrice() -> None:
     nodes = (Ports(1, 2), Ports(3, 4), Ports(5, 6))
     told = server_properties(nodes[1], data_folder="data", extra={}, member=Member(2, "id", nodes))
     properties = dict(line.split("=", 1) for line in told.splitlines())

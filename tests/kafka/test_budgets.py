@@ -16,7 +16,7 @@ FEED = source(epsilon=5.0)
 WARD = stream("ward", mechanism={"cutoff": 100})
 
 
-def share(settings: Settings) -> None:
+def register_shared_budgets(settings: Settings) -> None:
     """Register two sources of one population, and an analyst with an allotment of its budget."""
     with Client(settings) as client:
         receipt = client.register_population({"population": "patients", "epsilon": 3.0, "renews": "30d"})
@@ -31,7 +31,7 @@ def share(settings: Settings) -> None:
             client.open({**WARD, "stream": "more", "source": "visits"}, analyst="bob")
 
 
-def go_on(settings: Settings) -> None:
+def check_after_restart(settings: Settings) -> None:
     """Check that a newly started budget service has forgotten nothing."""
     with Client(settings) as client:
         with pytest.raises(Refused, match=r"population 'patients' cannot pay: ε = 2 asked, ε = 1 left"):
@@ -55,9 +55,11 @@ def go_on(settings: Settings) -> None:
             client.population("nobody")
 
 
-async def test_what_is_shared_holds_across_services(settings: Settings, start: StartService) -> None:
+async def test_populations_and_allotments_survive_kill_of_budget_service(
+    settings: Settings, start: StartService
+) -> None:
     first = start("budget")
-    await asyncio.to_thread(share, settings)
+    await asyncio.to_thread(register_shared_budgets, settings)
     first.kill()
     start("budget")
-    await asyncio.to_thread(go_on, settings)
+    await asyncio.to_thread(check_after_restart, settings)

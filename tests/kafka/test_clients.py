@@ -56,7 +56,7 @@ COUNTS: dict[str, Any] = {
 }
 
 
-def use(settings: Settings) -> None:
+def make_all_calls(settings: Settings) -> None:
     """Use all calls of the client in a program without asyncio."""
     with Client(settings) as client:
         client.register(FEED)
@@ -108,15 +108,13 @@ async def test_ledger_view_sees_each_confirmed_opening(
     assert [one.spec.stream for one in first + second] == names
 
 
-async def test_the_client_does_everything_without_asyncio(settings: Settings, start: StartService) -> None:
+async def test_client_makes_all_calls_without_asyncio(settings: Settings, start: StartService) -> None:
     start("budget")
     start("worker")
-    await asyncio.to_thread(use, settings)
+    await asyncio.to_thread(make_all_calls, settings)
 
 
-async def test_many_questions_are_iterated_over_as_their_answers_come(
-    client: AsyncClient, start: StartService
-) -> None:
+async def test_ask_many_iterates_as_answers_come(client: AsyncClient, start: StartService) -> None:
     start("budget")
     await client.register(FEED)
     await client.open(WARD)
@@ -252,7 +250,7 @@ async def test_answer_log_pages_back_over_batches_and_transactions(
     assert found == expected[::-1]
 
 
-async def test_where_nothing_is_the_error_says_so() -> None:
+async def test_client_error_without_broker_names_setting() -> None:
     with pytest.raises(Unreachable, match="SOTTO_BOOTSTRAP"):
         await AsyncClient(bootstrap="127.0.0.1:1").connect()
     with pytest.raises(Invalid, match="partitions"):
@@ -297,7 +295,7 @@ def outcomes(results: Iterable[Result]) -> list[tuple[str, dict[str, Any] | None
     return [(one.id, one.group, one.outcome) for one in results]
 
 
-def tell(settings: Settings, topic: str, silent: str) -> list[Result]:
+def publish_two_hours(settings: Settings, topic: str, silent: str) -> list[Result]:
     """Publish two hours of events, and return the answers."""
     with Client(settings) as client:
         client.register({**VISITS, "topic": topic, "clock": "marks"})
@@ -324,13 +322,11 @@ def tell(settings: Settings, topic: str, silent: str) -> list[Result]:
             each.close()
 
 
-async def test_people_s_events_and_marks_are_published_as_they_are_to_the_driver(
-    settings: Settings, start: StartService
-) -> None:
+async def test_client_publishes_events_and_marks_like_driver(settings: Settings, start: StartService) -> None:
     for role in ("budget", "worker", "feed"):
         start(role)
     topic, stamped = await topic_for(settings, "visits"), await topic_for(settings, "stamped")
-    answers = await asyncio.wait_for(asyncio.to_thread(tell, settings, topic, stamped), 240)
+    answers = await asyncio.wait_for(asyncio.to_thread(publish_two_hours, settings, topic, stamped), 240)
     driver = Driver(bytes(32))
     driver.register({**VISITS, "topic": "visits", "clock": "marks"})
     driver.open(CROWDED)
@@ -363,9 +359,7 @@ def _dead_letters(settings: Settings) -> list[DeadLetter]:
         return list(client.dead_letters())
 
 
-async def test_events_for_a_topic_that_is_not_there_are_refused_in_words(
-    client: AsyncClient, start: StartService
-) -> None:
+async def test_publish_refuses_missing_live_topic_in_words(client: AsyncClient, start: StartService) -> None:
     start("budget")
     await client.register({**VISITS, "topic": f"{client.topics.prefix}-absent"})
     with pytest.raises(Unknown, match=r"topic '.*-absent' does not exist"):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kafka
 AHEAD = 7_200
 
 
-async def let_writers_stamp(settings: Settings) -> None:
+async def use_writers_timestamps(settings: Settings) -> None:
     """Configure all topics as earlier versions made them, with writers' timestamps."""
     topics = Topics(settings.prefix, settings.partitions)
     async with admin_client(settings) as admin:
@@ -32,12 +32,12 @@ async def let_writers_stamp(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("made", ["stamped by the broker", "stamped by writers"])
-async def test_a_clock_two_hours_ahead_stops_nothing(
+async def test_services_with_clock_two_hours_ahead_continue(
     made: str, settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
     old = made == "stamped by writers"
     if old:
-        await let_writers_stamp(settings)
+        await use_writers_timestamps(settings)
     async with open_installation(settings, key, tmp_path) as installation:
         with crippled(clock_ahead=AHEAD):
             services = [installation.start("budget"), installation.start("worker")]
@@ -63,10 +63,10 @@ async def test_a_clock_two_hours_ahead_stops_nothing(
         assert (expected in told) is old
 
 
-async def test_a_clock_half_an_hour_ahead_is_written_as_it_is(
+async def test_record_clock_half_an_hour_ahead_is_accepted(
     settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
-    await let_writers_stamp(settings)
+    await use_writers_timestamps(settings)
     async with open_installation(settings, key, tmp_path) as installation:
         with crippled(clock_ahead=1_800):
             services: list[Service] = [installation.start("budget"), installation.start("worker")]

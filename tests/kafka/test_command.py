@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 STREAM = stream("ward-7", "vitals", beta=1e-6, mechanism={"threshold": 1000.0, "cutoff": 3})
 
 
-def test_demo_holds_every_claim_it_prints_and_keeps_its_page_up(bootstrap: str, tmp_path: Path) -> None:
+def test_demo_keeps_every_claim_and_its_page(bootstrap: str, tmp_path: Path) -> None:
     with subprocess.Popen(
         [
             sys.executable,
@@ -70,7 +70,7 @@ def test_demo_holds_every_claim_it_prints_and_keeps_its_page_up(bootstrap: str, 
     assert not list(tmp_path.glob("*.key"))
 
 
-def test_the_live_demo_asks_a_year_of_windows_once_and_finds_the_worst(bootstrap: str, tmp_path: Path) -> None:
+def test_live_demo_asks_year_of_windows_once_and_finds_worst(bootstrap: str, tmp_path: Path) -> None:
     """The claims hold; the promised α may fail in 5 % of the runs, but not in two runs one after the other."""
     for number in range(2):
         done = run_in(
@@ -92,7 +92,7 @@ def test_the_live_demo_asks_a_year_of_windows_once_and_finds_the_worst(bootstrap
     assert max(alerts) > 70
 
 
-def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_up_serves_the_readme_and_leaves_no_process(tmp_path: Path) -> None:
     installation = tmp_path / ".sotto"
     port = free_port()
     with subprocess.Popen(
@@ -150,14 +150,14 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
             poor = run_in(*extend[:-1], "100", environment=environment)
             assert poor.returncode == 1
             assert "source 'vitals' cannot pay: ε = " in poor.stderr
-            _names_are_looked_up(environment)
+            _check_lookup_of_names(environment)
             assert run_in("stream", "close", "ward-7", environment=environment).returncode == 0
-            budget = _settled(environment)
+            budget = _wait_for_refund(environment)
             assert budget["source"]["refunded"]["epsilon"] > 0
             shown = run_in("stream", "show", "vitals", "ward-7", environment=environment)
             assert "closed" in shown.stdout
             assert "1 / 5" in shown.stdout
-            _is_listed_and_found_from_below(environment, tmp_path)
+            _check_lists_from_subfolder(environment, tmp_path)
         finally:
             running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
@@ -165,14 +165,14 @@ def test_up_serves_the_readme_and_leaves_no_process_behind(tmp_path: Path) -> No
     assert str(tmp_path) not in listed
 
 
-def _names_are_looked_up(environment: dict[str, str]) -> None:
+def _check_lookup_of_names(environment: dict[str, str]) -> None:
     unknown = run_in("stream", "close", "ward-9", environment=environment)
     assert "error: stream 'ward-9': is not known" in unknown.stderr
     planned = run_in("plan", "--source", "vitals", "--epsilon", "1", environment=environment)
     assert planned.returncode == 0, planned.stderr
 
 
-def _is_listed_and_found_from_below(environment: dict[str, str], folder: Path) -> None:
+def _check_lists_from_subfolder(environment: dict[str, str], folder: Path) -> None:
     listed = run_in("source", "list", "--json", environment=environment)
     assert [one["source"]["source"] for one in json.loads(listed.stdout)] == ["vitals"]
     assert "vitals" in run_in("source", "list", environment=environment).stdout
@@ -191,7 +191,7 @@ def _is_listed_and_found_from_below(environment: dict[str, str], folder: Path) -
     assert "'nobody' is not registered" in unknown.stderr
 
 
-def _settled(environment: dict[str, str]) -> dict[str, dict[str, dict[str, float]]]:
+def _wait_for_refund(environment: dict[str, str]) -> dict[str, dict[str, dict[str, float]]]:
     deadline = time.monotonic() + 120
     while True:
         shown = run_in("source", "show", "vitals", "--json", environment=environment)

@@ -25,7 +25,7 @@ from tests.kafka.wards import FEED, ward
 pytestmark = pytest.mark.kafka
 
 
-async def test_whatever_is_wrong_with_an_event_it_costs_nothing_and_stops_nobody(
+async def test_faulty_event_costs_nothing_and_affects_no_other(
     settings: Settings,
     client: AsyncClient,
     start: StartService,
@@ -80,7 +80,7 @@ async def test_whatever_is_wrong_with_an_event_it_costs_nothing_and_stops_nobody
     assert grants[0].spec.stream == "ward"
 
 
-async def test_a_stream_answers_as_soon_as_it_is_granted(client: AsyncClient, start: StartService) -> None:
+async def test_stream_answers_as_soon_as_it_is_granted(client: AsyncClient, start: StartService) -> None:
     """The receipt may be visible before the control event's commit marker has reached the workers' partition."""
     start("budget")
     start("worker")
@@ -91,7 +91,7 @@ async def test_a_stream_answers_as_soon_as_it_is_granted(client: AsyncClient, st
         assert answer.outcome == "below", answer
 
 
-async def test_an_exhausted_source_says_what_was_asked_and_what_is_left(
+async def test_refusal_of_exhausted_source_has_asked_and_remaining_amounts(
     client: AsyncClient, start: StartService
 ) -> None:
     start("budget")
@@ -106,9 +106,7 @@ async def test_an_exhausted_source_says_what_was_asked_and_what_is_left(
     await client.open(ward("third", 0.5))
 
 
-async def test_closing_a_stream_refunds_what_it_provably_did_not_spend(
-    client: AsyncClient, start: StartService
-) -> None:
+async def test_closed_stream_is_refunded_unspent_budget(client: AsyncClient, start: StartService) -> None:
     start("budget")
     start("worker")
     await client.register(FEED)
@@ -129,7 +127,7 @@ async def test_closing_a_stream_refunds_what_it_provably_did_not_spend(
     assert (await client.ask({"stream": "used", "value": 1.0}, outcomes=True)).outcome == "halted"
 
 
-async def test_halting_a_source_halts_its_streams_and_refuses_new_ones(
+async def test_halted_source_halts_its_streams_and_refuses_new_ones(
     client: AsyncClient, start: StartService
 ) -> None:
     start("budget")
@@ -146,7 +144,7 @@ async def test_halting_a_source_halts_its_streams_and_refuses_new_ones(
         await client.open(ward("another"))
 
 
-async def test_a_request_sent_twice_is_granted_once(client: AsyncClient, start: StartService) -> None:
+async def test_repeated_request_is_granted_once(client: AsyncClient, start: StartService) -> None:
     start("budget")
     await client.register(FEED)
     request = OpenStream(request="the same", stream=StreamSpec.model_validate(ward()))
@@ -156,7 +154,7 @@ async def test_a_request_sent_twice_is_granted_once(client: AsyncClient, start: 
     assert record.granted.epsilon == 1.0
 
 
-async def test_expired_group_offsets_answer_nothing_again(
+async def test_expired_group_offsets_cause_no_second_answer(
     settings: Settings,
     client: AsyncClient,
     key: NoiseKey,
@@ -187,7 +185,7 @@ async def test_expired_group_offsets_answer_nothing_again(
     assert (await check(settings, client.topics, key, asked)).violations == []
 
 
-async def test_a_recreated_input_topic_halts_streams_rather_than_answering_again(
+async def test_recreated_input_topic_halts_streams(
     settings: Settings,
     client: AsyncClient,
     start: StartService,
@@ -215,7 +213,7 @@ async def test_a_recreated_input_topic_halts_streams_rather_than_answering_again
         assert (await later.ask({"stream": "afresh", "value": 1.0})).outcome == "below"
 
 
-async def test_a_budget_service_whose_ledger_was_lost_grants_nothing(
+async def test_budget_service_with_lost_ledger_grants_nothing(
     settings: Settings,
     client: AsyncClient,
     start: StartService,
@@ -248,7 +246,7 @@ async def test_a_budget_service_whose_ledger_was_lost_grants_nothing(
     assert await committed(settings, topics.ledger, 0) == []
 
 
-async def test_a_worker_with_another_key_refuses_the_streams_of_the_first(
+async def test_worker_with_other_key_refuses_streams(
     settings: Settings,
     client: AsyncClient,
     start: StartService,
@@ -305,7 +303,7 @@ async def test_producers_may_compress(
     assert [(answer.id, answer.outcome) for answer in answers] == [("small", "below")]
 
 
-async def test_publishing_many_gets_every_answer(client: AsyncClient, start: StartService) -> None:
+async def test_published_queries_all_get_answers(client: AsyncClient, start: StartService) -> None:
     start("budget")
     start("worker")
     await client.register(FEED)

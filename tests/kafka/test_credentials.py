@@ -25,7 +25,7 @@ from tests.preloaded import command
 pytestmark = pytest.mark.kafka
 
 
-def test_a_wrong_password_is_one_clear_line_without_the_password(matrix: SecuredKafka) -> None:
+def test_wrong_password_is_reported_in_one_line_without_it(matrix: SecuredKafka) -> None:
     operator = matrix.role(AclRole.OPERATOR, MATRIX)
     wrong = operator.model_copy(update={"sasl_password": SecretStr(WRONG), "sasl_password_file": ""})
     result = command(["source", "show", "vitals"], {**os.environ, **variables(wrong)}, timeout=120)
@@ -37,7 +37,7 @@ def test_a_wrong_password_is_one_clear_line_without_the_password(matrix: Secured
     assert WRONG not in line
 
 
-def test_a_service_with_a_wrong_password_ends_and_tells_no_secret(matrix: SecuredKafka, tmp_path: Path) -> None:
+def test_service_with_wrong_password_ends_without_showing_it(matrix: SecuredKafka, tmp_path: Path) -> None:
     worker = matrix.role(AclRole.WORKER, MATRIX)
     wrong = worker.model_copy(update={"sasl_password": SecretStr(WRONG), "sasl_password_file": ""})
     key = tmp_path / "noise.key"
@@ -52,16 +52,14 @@ def test_a_service_with_a_wrong_password_ends_and_tells_no_secret(matrix: Secure
     assert WRONG not in log
 
 
-async def test_a_broker_with_a_certificate_of_somebody_elses_is_not_trusted(
-    matrix: SecuredKafka, tmp_path: Path
-) -> None:
+async def test_broker_with_foreign_certificate_is_refused(matrix: SecuredKafka, tmp_path: Path) -> None:
     stranger = Authority(tmp_path, "stranger")
     for settings in (matrix.role(AclRole.OPERATOR, MATRIX), matrix.administrator(MATRIX)):
         with pytest.raises(SecurityError, match=r"certificate of 127.0.0.1.*not accepted.*SOTTO_TLS_CA_FILE"):
             await require_topics(settings.model_copy(update={"tls_ca_file": str(stranger.file)}))
 
 
-async def test_a_certificate_for_another_address_is_not_accepted_unless_the_check_is_off(
+async def test_certificate_of_other_address_is_refused_if_checked(
     matrix: SecuredKafka,
 ) -> None:
     producer = matrix.role(AclRole.PRODUCER, MATRIX)
@@ -71,9 +69,7 @@ async def test_a_certificate_for_another_address_is_not_accepted_unless_the_chec
     await require_topics(renamed.model_copy(update={"tls_check_hostname": False}))
 
 
-async def test_an_administrator_without_a_trusted_certificate_is_refused(
-    matrix: SecuredKafka, tmp_path: Path
-) -> None:
+async def test_administrator_without_trusted_certificate_is_refused(matrix: SecuredKafka, tmp_path: Path) -> None:
     admin = matrix.administrator(MATRIX)
     certificate, key = Authority(tmp_path, "stranger").issue("administrator")
     for files in (("", ""), (str(certificate), str(key))):
@@ -82,7 +78,7 @@ async def test_an_administrator_without_a_trusted_certificate_is_refused(
             await require_topics(admin.model_copy(update=shown))
 
 
-async def test_the_mechanism_and_protocol_must_be_the_brokers(matrix: SecuredKafka) -> None:
+async def test_other_mechanism_or_protocol_is_reported_with_setting(matrix: SecuredKafka) -> None:
     producer = matrix.role(AclRole.PRODUCER, MATRIX)
     with pytest.raises(SecurityError, match="does not offer PLAIN; set SOTTO_SASL_MECHANISM"):
         await require_topics(producer.model_copy(update={"sasl_mechanism": "PLAIN"}))
@@ -92,7 +88,7 @@ async def test_the_mechanism_and_protocol_must_be_the_brokers(matrix: SecuredKaf
 
 
 @pytest.mark.parametrize("how", ["file", "command"])
-async def test_a_bearer_token_stands_for_its_principal(matrix: SecuredKafka, tmp_path: Path, how: str) -> None:
+async def test_bearer_token_authenticates_its_principal(matrix: SecuredKafka, tmp_path: Path, how: str) -> None:
     file = tmp_path / "token"
     write_secret(file, unsigned_token(f"{MATRIX}-producer"))
     source = {"sasl_token_file": str(file)} if how == "file" else {"sasl_token_command": f"cat '{file}'"}

@@ -20,7 +20,7 @@ from tests.docs.pages import PROJECT
 pytestmark = pytest.mark.kafka
 
 
-async def test_the_service_and_the_report_ask_and_say_what_went_wrong(
+async def test_example_service_and_report_show_answers_and_errors(
     settings: Settings, start: StartService, client: AsyncClient, tmp_path: Path
 ) -> None:
     start("budget")

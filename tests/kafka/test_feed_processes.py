@@ -25,19 +25,19 @@ pytestmark = pytest.mark.kafka
 PATIENCE = 90.0
 
 
-def logged(log: Path, event: str) -> list[dict[str, Any]]:
+def log_entries(log: Path, event: str) -> list[dict[str, Any]]:
     lines = (json.loads(line) for line in log.read_text().splitlines() if line.startswith("{"))
     return [line for line in lines if line.get("event") == event]
 
 
-async def until(what: str, condition: Callable[[], bool]) -> None:
+async def wait_until(what: str, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
         await asyncio.sleep(0.1)
 
 
-async def people(topic: Live, steps: range) -> None:
+async def send_people(topic: Live, steps: range) -> None:
     for step in steps:
         now = YESTERDAY + 1000 * step
         await topic.send(now, 6000, 40)
@@ -45,7 +45,7 @@ async def people(topic: Live, steps: range) -> None:
         await asyncio.sleep(0.2)
 
 
-async def test_who_inherits_from_a_feed_that_was_killed_goes_on_from_its_warm_copies(
+async def test_surviving_feed_continues_from_warm_copies(
     installation: LoadedInstallation,
 ) -> None:
     installation.start("budget")
@@ -54,24 +54,25 @@ async def test_who_inherits_from_a_feed_that_was_killed_goes_on_from_its_warm_co
     topic = await live_topic(installation.settings, installation.client, "marks", begins=YESTERDAY)
     topic.services = feeds
     try:
-        await people(topic, range(4))
+        await send_people(topic, range(4))
         await topic.settled(YESTERDAY + 3000)
         feeds.append(installation.start("feed"))
         # Both feeds have partitions of the topic and of merging, and standby copies of the other's partitions.
         copies = installation.settings.partitions + PARTITIONS
-        await until(
-            "warm copies of all", lambda: sum(len(logged(feed.log, "standby ready")) for feed in feeds) >= copies
+        await wait_until(
+            "warm copies of all",
+            lambda: sum(len(log_entries(feed.log, "standby ready")) for feed in feeds) >= copies,
         )
-        await people(topic, range(4, 7))
+        await send_people(topic, range(4, 7))
         feeds[0].kill()
-        await people(topic, range(7, 10))
+        await send_people(topic, range(7, 10))
         await topic.settled(YESTERDAY + 9000)
-        assert any(line["warm"] for line in logged(feeds[1].log, "partition ready"))
+        assert any(line["warm"] for line in log_entries(feeds[1].log, "partition ready"))
     finally:
         await topic.producer.stop()
 
 
-async def test_feeds_under_one_parent_share_a_live_topic_and_come_back_when_they_are_killed(
+async def test_feeds_under_one_parent_share_topic_and_restart_after_kill(
     installation: LoadedInstallation, tmp_path: Path
 ) -> None:
     installation.start("budget")
@@ -87,13 +88,13 @@ async def test_feeds_under_one_parent_share_a_live_topic_and_come_back_when_they
             command, stdout=output, stderr=output, env={**os.environ, **told}
         )
     try:
-        await until("two feeds", lambda: len(logged(log, "joined")) >= 4)
-        await people(topic, range(4))
-        for pid in [line["pid"] for line in logged(log, "process started")]:
+        await wait_until("two feeds", lambda: len(log_entries(log, "joined")) >= 4)
+        await send_people(topic, range(4))
+        for pid in [line["pid"] for line in log_entries(log, "process started")]:
             os.kill(pid, signal.SIGKILL)
-            await people(topic, range(4, 7))
-        await until("both again", lambda: len(logged(log, "process started")) == 4)
-        await people(topic, range(7, 10))
+            await send_people(topic, range(4, 7))
+        await wait_until("both again", lambda: len(log_entries(log, "process started")) == 4)
+        await send_people(topic, range(7, 10))
         await topic.settled(YESTERDAY + 9000, PATIENCE)
         parent.terminate()
         assert await asyncio.to_thread(parent.wait, PATIENCE) == 0

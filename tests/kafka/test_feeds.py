@@ -37,7 +37,7 @@ pytestmark = pytest.mark.kafka
 SECONDS = 180.0
 
 
-async def test_feeds_and_workers_that_are_killed_in_the_middle_of_windows_ask_each_once(
+async def test_killed_feeds_and_workers_ask_each_window_once(
     installation: LoadedInstallation,
 ) -> None:
     services = [installation.start(role) for role in ("budget", "worker", "feed")]
@@ -117,7 +117,7 @@ def _driver_of(installation: LoadedInstallation, source: EventsSource) -> tuple[
     return driver, answers
 
 
-async def test_texts_and_medians_of_windows_are_the_drivers_through_kills(
+async def test_window_texts_and_medians_equal_drivers_through_kills(
     installation: LoadedInstallation,
 ) -> None:
     services = {role: installation.start(role) for role in ("budget", "worker", "feed")}
@@ -143,36 +143,36 @@ async def test_texts_and_medians_of_windows_are_the_drivers_through_kills(
             services["worker"] = installation.start("worker")
         await asyncio.sleep(0.3)
     driver, answers = _driver_of(installation, source)
-    wanted = _shown(answers)
+    wanted = _comparable(answers)
     assert len(wanted) == 4 * WINDOWS  # medians of three groups, and one list of texts
     found: list[Answer] = []
     async with asyncio.timeout(SECONDS):
         while len(found) < len(wanted):
             await asyncio.sleep(0.5)
-            found = [answers_codec.decode(value) for value in await _values(installation, topics.answers)]
-    assert sorted(await _values(installation, topics.queries)) == sorted(
+            found = [answers_codec.decode(value) for value in await _read_values(installation, topics.answers)]
+    assert sorted(await _read_values(installation, topics.queries)) == sorted(
         record.value or b"" for record in driver.records(driver.topics.queries)
     )
-    assert _shown(found) == wanted
+    assert _comparable(found) == wanted
     lists = {answer.keys for answer in found if answer.stream == "visits-notes"}
     assert lists == {("note 1", "note 0")}
     medians = {(*(one.group or {}).values(), one.estimate) for one in found if one.stream == "visits-typical"}
     assert medians == {("a", 2.0), ("b", 5.0), ("c", 8.0)}
 
 
-async def _values(installation: LoadedInstallation, topic: str) -> list[bytes]:
+async def _read_values(installation: LoadedInstallation, topic: str) -> list[bytes]:
     """Return the values of all committed records in a topic of the installation."""
     partitions = range(installation.client.topics.partitions)
     logs = [await committed(installation.settings, topic, number) for number in partitions]
     return [record.value or b"" for log in logs for record in log]
 
 
-def _shown(answers: list[Answer]) -> list[tuple[Any, ...]]:
+def _comparable(answers: list[Answer]) -> list[tuple[Any, ...]]:
     """Return streams, ids, outcomes, windows, keys and medians of answers, in order."""
     return sorted((one.stream, one.id, one.outcome, str(one.window), one.keys, one.estimate) for one in answers)
 
 
-async def test_windows_close_by_the_brokers_clock_where_people_are_silent_too(
+async def test_windows_close_by_brokers_clock_without_events(
     installation: LoadedInstallation,
 ) -> None:
     services = [installation.start(role) for role in ("budget", "worker", "feed")]
@@ -193,7 +193,7 @@ async def test_windows_close_by_the_brokers_clock_where_people_are_silent_too(
         await topic.producer.stop()
 
 
-async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(
+async def test_faulty_live_event_costs_nothing_and_affects_no_other(
     installation: LoadedInstallation,
 ) -> None:
     services = [installation.start(role) for role in ("budget", "worker", "feed")]
@@ -232,23 +232,23 @@ async def test_what_is_wrong_with_an_event_costs_nothing_and_stops_nobody(
         await topic.producer.stop()
 
 
-def _started(installation: LoadedInstallation, port: int) -> Service:
+def _start_services(installation: LoadedInstallation, port: int) -> Service:
     """Start all services, and return the feed, whose probes are at ``port``."""
     installation.start("budget")
     installation.start("worker")
     return installation.start("feed", settings=installation.settings.model_copy(update={"metrics_port": port}))
 
 
-async def test_a_topic_that_keeps_its_writers_time_is_not_counted_until_it_stamps(
+async def test_feed_waits_until_topic_has_brokers_timestamps(
     installation: LoadedInstallation, unused_tcp_port: int
 ) -> None:
-    port, feed = unused_tcp_port, _started(installation, unused_tcp_port)
+    port, feed = unused_tcp_port, _start_services(installation, unused_tcp_port)
     begins = int(time.time()) * 1000
     topic = await live_topic(installation.settings, installation.client, "broker", begins=begins, stamped=False)
     topic.services = [feed]
     try:
         await topic.send(int(time.time() * 1000), 100, 20)
-        await _ready(port, "message.timestamp.type=LogAppendTime")
+        await _wait_for_readiness(port, "message.timestamp.type=LogAppendTime")
         async with admin_client(installation.settings) as admin:
             changed = {"message.timestamp.type": "LogAppendTime"}
             await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic.source.topic, changed)])
@@ -256,19 +256,21 @@ async def test_a_topic_that_keeps_its_writers_time_is_not_counted_until_it_stamp
         await topic.producer.stop()
 
 
-async def test_a_source_without_a_topic_is_told_and_served_once_it_is_there(
+async def test_feed_reports_missing_topic_and_serves_it_once_created(
     installation: LoadedInstallation, unused_tcp_port: int
 ) -> None:
-    port, feed = unused_tcp_port, _started(installation, unused_tcp_port)
-    await _ready(port, "")
+    port, feed = unused_tcp_port, _start_services(installation, unused_tcp_port)
+    await _wait_for_readiness(port, "")
     topic = f"{installation.settings.prefix}-visits"
     source, [spec, *_] = live_source(topic, "marks"), standing_specs("4s", "2s", YESTERDAY)
     await installation.client.register(source)
     await installation.client.open(spec, acknowledge=True)
-    await _ready(port, f"topic {topic} of source 'visits' does not exist; 'sotto events topic visits' creates it")
+    await _wait_for_readiness(
+        port, f"topic {topic} of source 'visits' does not exist; 'sotto events topic visits' creates it"
+    )
     async with admin_client(installation.settings) as admin:
         await admin.create_topics([NewTopic(topic, PARTITIONS, 1)])
-    await _ready(port, "")
+    await _wait_for_readiness(port, "")
     producer = AIOKafkaProducer(bootstrap_servers=installation.settings.bootstrap)
     await producer.start()
     made = Live(
@@ -290,7 +292,7 @@ async def test_a_source_without_a_topic_is_told_and_served_once_it_is_there(
         await producer.stop()
 
 
-async def _ready(port: int, lack: str) -> None:
+async def _wait_for_readiness(port: int, lack: str) -> None:
     """Wait until /readyz shows this reason; an empty one means that the feed is ready."""
     text = ""
     for _ in range(int(SECONDS / 0.2)):
@@ -311,7 +313,7 @@ def _get(address: str) -> str:
         return type(error).__name__
 
 
-async def test_a_default_librdkafka_producer_is_reported_within_a_minute(installation: LoadedInstallation) -> None:
+async def test_default_librdkafka_producer_is_reported_within_a_minute(installation: LoadedInstallation) -> None:
     """Feed log, metric and ``sotto watch`` name share, cause and remedy of events that CRC32 placed."""
     settings, prefix = installation.settings, installation.settings.prefix
     source = live_source(f"{prefix}-visits", "broker")

@@ -27,7 +27,7 @@ RUNNING = {"visits-so-far", "notes-so-far"}
 
 
 @pytest.mark.parametrize("lost", ["merging", "counting"])
-async def test_what_was_asked_is_not_answered_again_where_changelog_and_offsets_are_lost(
+async def test_windows_are_not_answered_again_after_loss_of_changelog(
     installation: LoadedInstallation, lost: str
 ) -> None:
     """Otherwise merging would ask all windows again, and counting would publish them again with forgotten totals of people."""
@@ -41,13 +41,15 @@ async def test_what_was_asked_is_not_answered_again_where_changelog_and_offsets_
             await topic.send(moment, 3000, 40)
             await topic.mark(moment)
         await topic.settled(YESTERDAY + 6000)
-        before = await answers_in(installation)
+        before = await read_answers(installation)
         feed.stop()
         topics, source = installation.client.topics, topic.source.source
         if lost == "merging":
-            await lose(installation.settings, topics.merges, merging_group(installation.settings))
+            await delete_topic_and_offsets(
+                installation.settings, topics.merges, merging_group(installation.settings)
+            )
         else:
-            await lose(
+            await delete_topic_and_offsets(
                 installation.settings, topics.feed_state(source), feed_group(installation.settings, topics, source)
             )
         feed = installation.start("feed")
@@ -55,15 +57,15 @@ async def test_what_was_asked_is_not_answered_again_where_changelog_and_offsets_
         await topic.send(YESTERDAY + 9000, 3000, 40)
         await topic.mark(YESTERDAY + 12_000)
         streams = {spec.stream for spec in topic.specs}
-        after = await until(
+        after = await wait_for_streams(
             installation, streams if lost == "merging" else streams - RUNNING, halted=lost == "merging"
         )
     finally:
         await topic.producer.stop()
-    assert set(map(told, before)) <= set(map(told, after))
+    assert set(map(comparable, before)) <= set(map(comparable, after))
     answered = [one for one in after if one.outcome not in {"halted", "rejected"}]
     assert max(Counter((one.stream, one.id) for one in answered).values()) == 1
-    later = [one for one in answered if told(one) not in set(map(told, before))]
+    later = [one for one in answered if comparable(one) not in set(map(comparable, before))]
     if lost == "merging":
         assert not later, "a stream whose windows were asked again went on"
         halted = [one for one in after if one.outcome == "halted"]
@@ -84,11 +86,11 @@ async def test_what_was_asked_is_not_answered_again_where_changelog_and_offsets_
         assert sorted(ended) == sorted(RUNNING)
 
 
-def told(answer: Answer) -> tuple[str, str, str, object]:
+def comparable(answer: Answer) -> tuple[str, str, str, object]:
     return answer.stream or "", answer.id, answer.outcome, answer.estimate
 
 
-async def answers_in(installation: LoadedInstallation) -> list[Answer]:
+async def read_answers(installation: LoadedInstallation) -> list[Answer]:
     """Return all answers, by partition and in order."""
     topics = installation.client.topics
     return [
@@ -98,11 +100,11 @@ async def answers_in(installation: LoadedInstallation) -> list[Answer]:
     ]
 
 
-async def until(installation: LoadedInstallation, streams: set[str], *, halted: bool) -> list[Answer]:
+async def wait_for_streams(installation: LoadedInstallation, streams: set[str], *, halted: bool) -> list[Answer]:
     """Wait until these streams are halted, or have answered a new window; return all answers."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
-        answers = await answers_in(installation)
+        answers = await read_answers(installation)
         since = format_moment(YESTERDAY + 8000)
         if streams <= {
             one.stream
@@ -115,7 +117,7 @@ async def until(installation: LoadedInstallation, streams: set[str], *, halted: 
     raise AssertionError([service.log.read_text()[-2000:] for service in installation._services])
 
 
-async def lose(settings: Settings, topic: str, group: str) -> None:
+async def delete_topic_and_offsets(settings: Settings, topic: str, group: str) -> None:
     """Delete a topic and a group's offsets, and create the installation's missing topics again."""
     admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
     await admin.start()

@@ -33,7 +33,7 @@ def start(installation: LoadedInstallation, role: RoleName, name: str) -> Servic
     return installation.start(role, settings=installation.settings.model_copy(update={"instance": name}))
 
 
-async def until_owned(installation: LoadedInstallation, service: Service, count: int) -> set[int]:
+async def wait_until_owned(installation: LoadedInstallation, service: Service, count: int) -> set[int]:
     """Wait until a service owns so many partitions, and return them."""
     async with asyncio.timeout(PATIENCE):
         while not (given := installation.assigned(service)) or len(given[-1]) != count:
@@ -42,22 +42,23 @@ async def until_owned(installation: LoadedInstallation, service: Service, count:
     return set(given[-1])
 
 
-async def two_workers(installation: LoadedInstallation) -> tuple[Service, Service]:
+async def start_two_workers(installation: LoadedInstallation) -> tuple[Service, Service]:
     """Start two named workers that share the partitions."""
     installation.start("budget")
     first = start(installation, "worker", "one")
     everything = installation.settings.partitions
-    await until_owned(installation, first, everything)
+    await wait_until_owned(installation, first, everything)
     second = start(installation, "worker", "two")
-    await until_owned(installation, second, everything // 2)
-    await until_owned(installation, first, everything // 2)
+    await wait_until_owned(installation, second, everything // 2)
+    await wait_until_owned(installation, first, everything // 2)
     return first, second
 
 
-async def test_a_worker_that_was_killed_gets_its_partitions_back_and_nobody_else_hears_of_it(
+async def test_restarted_named_worker_gets_its_partitions_back(
     installation: LoadedInstallation,
 ) -> None:
-    killed, other = await two_workers(installation)
+    """The other worker keeps its partitions without a rebalance."""
+    killed, other = await start_two_workers(installation)
     await installation.open()
     await installation.ask(200)
     before, heard = set(installation.assigned(killed)[-1]), len(installation.assigned(other))
@@ -65,16 +66,16 @@ async def test_a_worker_that_was_killed_gets_its_partitions_back_and_nobody_else
     installation.injected["SIGKILL named worker"] += 1
     await installation.ask(200)
     again = start(installation, "worker", "one")
-    assert await until_owned(installation, again, len(before)) == before
+    assert await wait_until_owned(installation, again, len(before)) == before
     await installation.answered(seconds=PATIENCE)
     assert len(installation.assigned(other)) == heard
     await installation.verified()
 
 
-async def test_of_two_workers_with_one_name_the_later_has_the_partitions_and_the_other_ends_and_says_why(
+async def test_later_worker_of_same_name_takes_over_and_other_ends(
     installation: LoadedInstallation,
 ) -> None:
-    first, _ = await two_workers(installation)
+    first, _ = await start_two_workers(installation)
     await installation.open()
     await installation.ask(200)
     twin = start(installation, "worker", "one")
@@ -92,16 +93,16 @@ async def test_of_two_workers_with_one_name_the_later_has_the_partitions_and_the
     await installation.verified()
 
 
-async def test_a_named_worker_that_is_told_to_stop_leaves_its_partitions_to_others_at_once(
+async def test_stopped_named_worker_releases_partitions_at_once(
     installation: LoadedInstallation,
 ) -> None:
-    leaving, other = await two_workers(installation)
+    leaving, other = await start_two_workers(installation)
     await asyncio.to_thread(leaving.stop)
     assert leaving.exit_status == 0
-    await until_owned(installation, other, installation.settings.partitions)
+    await wait_until_owned(installation, other, installation.settings.partitions)
 
 
-async def test_a_feed_that_is_killed_in_the_middle_of_windows_comes_back_under_its_name(
+async def test_killed_named_feed_continues_windows_under_its_name(
     installation: LoadedInstallation,
 ) -> None:
     services = [installation.start("budget"), installation.start("worker"), start(installation, "feed", "feed-a")]

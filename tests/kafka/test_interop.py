@@ -97,29 +97,27 @@ def headers_of(message: Message) -> dict[str, str]:
     return {name: value.decode() for name, value in listed}
 
 
-def decoded(messages: Iterable[Message]) -> list[Answer]:
+def decode_answers(messages: Iterable[Message]) -> list[Answer]:
     return [answers.decode(message.value()) for message in messages]
 
 
-async def test_queries_of_librdkafka_with_murmur2_are_all_answered_once(
-    settings: Settings, wards: AsyncClient
-) -> None:
+async def test_librdkafka_queries_with_murmur2_are_answered_once(settings: Settings, wards: AsyncClient) -> None:
     asked = questions(120)
     await asyncio.to_thread(ask_by_librdkafka, settings, wards.topics.queries, asked, partitioner="murmur2_random")
-    found = decoded(await asyncio.to_thread(read_by_librdkafka, settings, wards.topics.answers, len(asked)))
+    found = decode_answers(await asyncio.to_thread(read_by_librdkafka, settings, wards.topics.answers, len(asked)))
     assert Counter(answer.id for answer in found) == Counter(question["id"] for question in asked)
     assert {answer.outcome for answer in found} == {"below"}
     for stream in STREAMS:
         assert [answer.index for answer in found if answer.stream == stream] == list(range(10))
 
 
-async def test_queries_of_librdkafka_s_own_partitioner_are_answered_or_told_of_the_right_one(
+async def test_librdkafka_queries_with_crc32_get_answer_or_right_partition(
     settings: Settings, wards: AsyncClient
 ) -> None:
     """By default, librdkafka partitions by CRC32: queries in a wrong partition are refused with the right one, and none is lost."""
     asked = questions(120)
     await asyncio.to_thread(ask_by_librdkafka, settings, wards.topics.queries, asked)
-    found = decoded(await asyncio.to_thread(read_by_librdkafka, settings, wards.topics.answers, len(asked)))
+    found = decode_answers(await asyncio.to_thread(read_by_librdkafka, settings, wards.topics.answers, len(asked)))
     assert Counter(answer.id for answer in found) == Counter(question["id"] for question in asked)
     astray = {answer.stream for answer in found if answer.outcome == "rejected"}
     home = {answer.stream for answer in found if answer.outcome == "below"}
@@ -133,19 +131,19 @@ async def test_queries_of_librdkafka_s_own_partitioner_are_answered_or_told_of_t
             assert "partitioner=murmur2_random" in answer.reason
 
 
-async def test_the_jvm_s_console_producer_and_consumer_need_no_setting_but_keys_and_isolation(
-    settings: Settings, wards: AsyncClient
-) -> None:
+async def test_jvm_console_needs_only_keys_and_isolation(settings: Settings, wards: AsyncClient) -> None:
     asked = questions(60)
     lines = [f"{question['stream']}{SEPARATOR}{json.dumps(question)}" for question in asked]
     await asyncio.to_thread(produce_by_jvm, settings, wards.topics.queries, lines)
-    await abort(settings, wards.topics.answers, partition_of(STREAMS[0].encode(), wards.topics.partitions))
+    await write_aborted_record(
+        settings, wards.topics.answers, partition_of(STREAMS[0].encode(), wards.topics.partitions)
+    )
     found = [json.loads(line) for line in await asyncio.to_thread(consume_by_jvm, settings, wards.topics.answers)]
     assert Counter(one["id"] for one in found) == Counter(question["id"] for question in asked)
     assert {one["outcome"] for one in found} == {"below"}
 
 
-async def test_a_cloud_event_with_trace_context_from_the_jvm_is_answered_by_one(
+async def test_jvm_cloud_event_with_trace_is_answered_by_cloud_event(
     settings: Settings, wards: AsyncClient
 ) -> None:
     headers = f"ce_specversion:1.0,ce_id:7,ce_source:/wards,ce_type:question,traceparent:{PARENT}"
@@ -170,10 +168,10 @@ async def test_a_cloud_event_with_trace_context_from_the_jvm_is_answered_by_one(
         "ce_subject": STREAMS[0],
         "traceparent": PARENT,
     }
-    assert decoded([message])[0].id == "traced"
+    assert decode_answers([message])[0].id == "traced"
 
 
-async def test_the_python_client_hands_trace_context_on(settings: Settings, wards: AsyncClient) -> None:
+async def test_python_client_passes_trace_context(settings: Settings, wards: AsyncClient) -> None:
     await wards.ask({"id": "plain", "stream": STREAMS[0], "value": 1.0}, outcomes=True)
     await wards.ask(
         {"id": "traced", "stream": STREAMS[0], "value": 1.0}, headers=[("traceparent", PARENT.encode())]
@@ -182,7 +180,7 @@ async def test_the_python_client_hands_trace_context_on(settings: Settings, ward
     assert (headers_of(plain), headers_of(traced)) == ({}, {"traceparent": PARENT})
 
 
-async def abort(settings: Settings, topic: str, partition: int) -> None:
+async def write_aborted_record(settings: Settings, topic: str, partition: int) -> None:
     """Write a record in a transaction, and abort it."""
     producer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap, transactional_id="somebody")
     async with producer:
@@ -219,7 +217,7 @@ def run_jvm(tool: str, settings: Settings, *options: str, given: str = "") -> st
         "-XX:TieredStopAtLevel=1",
         "-Dlog4j2.level=OFF",
         "-cp",
-        tools(),
+        console_classpath(),
         tool,
     ]
     result = subprocess.run(
@@ -235,7 +233,7 @@ def run_jvm(tool: str, settings: Settings, *options: str, given: str = "") -> st
 
 
 @cache
-def tools() -> str:
+def console_classpath() -> str:
     """Return the class path of Kafka's console programs; the local broker has most of their dependencies."""
     with system_certificates():
         repository = maven_context(fetch_jars().parent / "maven")

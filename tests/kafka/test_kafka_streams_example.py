@@ -48,7 +48,7 @@ def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @contextmanager
-def running(classpath: str, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def run_example(classpath: str, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     options = ["-Xmx256m", *SHORT, f"-Djava.io.tmpdir={folder}"]
     log = (folder / "streams.log").open("ab")
     process = subprocess.Popen(
@@ -65,7 +65,7 @@ def running(classpath: str, folder: Path, *arguments: str) -> Iterator[subproces
         log.close()
 
 
-async def committed(settings: Settings, topic: str, partitions: int) -> list[tuple[str, str]]:
+async def read_committed(settings: Settings, topic: str, partitions: int) -> list[tuple[str, str]]:
     """Return the committed records of a topic as texts."""
     consumer = create_reader(settings)
     await consumer.start()
@@ -80,7 +80,7 @@ async def committed(settings: Settings, topic: str, partitions: int) -> list[tup
         await consumer.stop()
 
 
-async def test_each_reading_is_asked_about_once_and_the_alarms_are_the_answers_above(
+async def test_kafka_streams_example_asks_each_reading_once(
     settings: Settings, client: AsyncClient, start: StartService, classpath: str, tmp_path: Path
 ) -> None:
     start("budget")
@@ -106,26 +106,26 @@ async def test_each_reading_is_asked_about_once_and_the_alarms_are_the_answers_a
 
     async def until(topic: str, partitions: int, count: int) -> list[tuple[str, str]]:
         async with asyncio.timeout(240):
-            while len(found := await committed(settings, topic, partitions)) < count:
+            while len(found := await read_committed(settings, topic, partitions)) < count:
                 assert application.poll() is None, (tmp_path / "streams.log").read_text()[-3000:]
                 await asyncio.sleep(0.5)
         return found
 
     arguments = [settings.bootstrap, readings, alarms, settings.prefix]
     await publish(range(EACH // 2))
-    with running(classpath, tmp_path, *arguments) as application:
+    with run_example(classpath, tmp_path, *arguments) as application:
         await until(alarms, 2, len(WARDS))
         await publish(range(EACH // 2, EACH))
-    with running(classpath, tmp_path, *arguments) as application:
+    with run_example(classpath, tmp_path, *arguments) as application:
         await until(client.topics.answers, 4, EACH * len(WARDS))
         found = await until(alarms, 2, 2 * len(WARDS))
-    asked = [json.loads(text) for _, text in await committed(settings, client.topics.queries, 4)]
+    asked = [json.loads(text) for _, text in await read_committed(settings, client.topics.queries, 4)]
     assert Counter(one["stream"] for one in asked) == dict.fromkeys(WARDS, EACH)
     assert len({one["id"] for one in asked}) == len(asked)
     above = {one["id"]: one["stream"] for one in asked if one["value"] == 1e6}
     assert Counter(key for key, _ in found) == dict.fromkeys(WARDS, len(HIGH))
     assert {identifier: key for key, identifier in found} == above
-    answers = [json.loads(text) for _, text in await committed(settings, client.topics.answers, 4)]
+    answers = [json.loads(text) for _, text in await read_committed(settings, client.topics.answers, 4)]
     assert Counter(one["id"] for one in answers if one["outcome"] != "rejected") == Counter(
         one["id"] for one in asked
     )

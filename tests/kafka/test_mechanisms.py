@@ -12,16 +12,14 @@ from tests.conftest import StartService
 pytestmark = pytest.mark.kafka
 
 
-async def test_every_mechanism_keeps_its_promise(client: AsyncClient, start: StartService) -> None:
+async def test_mechanisms_keep_their_promises(client: AsyncClient, start: StartService) -> None:
     start("budget")
     start("worker")
     for check in await tour(client, seed=7):
         assert check.held, f"{check.claim}: {check.seen}"
 
 
-async def test_releases_and_hypotheses_answer_the_same_after_a_kill(
-    client: AsyncClient, start: StartService
-) -> None:
+async def test_releases_and_estimates_are_equal_after_kill(client: AsyncClient, start: StartService) -> None:
     """Releases and hypotheses are derived again from the key and the updates, so the same question has the same answer."""
     start("budget")
     worker = start("worker")

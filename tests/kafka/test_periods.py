@@ -65,7 +65,7 @@ async def trail_findings(installation: LoadedInstallation) -> list[str]:
     return [*check.findings(), *found]
 
 
-async def test_periods_begin_once_and_end_by_themselves_whatever_is_killed(
+async def test_periods_begin_once_and_end_through_kills(
     installation: LoadedInstallation,
 ) -> None:
     topic, topics = f"{installation.settings.prefix}-visits", installation.client.topics

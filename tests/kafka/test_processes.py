@@ -79,7 +79,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-async def until_gone(pids: set[int]) -> None:
+async def wait_until_gone(pids: set[int]) -> None:
     deadline = time.monotonic() + PATIENCE
     while left := {pid for pid in pids if is_alive(pid)}:
         assert time.monotonic() < deadline, f"still there: {left}"
@@ -87,7 +87,7 @@ async def until_gone(pids: set[int]) -> None:
 
 
 @pytest.mark.kafka
-async def test_a_killed_worker_is_started_again_and_an_order_to_stop_reaches_all(
+async def test_killed_worker_is_restarted_and_stop_reaches_all(
     settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
     async with open_installation(settings, key, tmp_path) as installation:
@@ -112,35 +112,33 @@ async def test_a_killed_worker_is_started_again_and_an_order_to_stop_reaches_all
             assert await workers.ended() == 0
             pids |= {line["pid"] for line in started}
             assert len(workers.logged("left")) == 2
-            await until_gone(pids)
+            await wait_until_gone(pids)
         await installation.verified()
 
 
 @pytest.mark.kafka
-async def test_no_worker_outlives_a_parent_that_is_killed(
-    settings: Settings, key: NoiseKey, tmp_path: Path
-) -> None:
+async def test_workers_end_with_killed_parent(settings: Settings, key: NoiseKey, tmp_path: Path) -> None:
     with parent(settings, key, tmp_path, processes=3) as workers:
         pids = {line["pid"] for line in await workers.until("process started", 3)}
         await workers.until("joined", 3)
         workers.process.kill()
-        await until_gone(pids)
+        await wait_until_gone(pids)
 
 
-async def test_workers_that_fail_at_every_start_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replicas_that_fail_at_start_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "RESTART_PAUSES", (0.1,))
     with pytest.raises(ReplicaError, match="failed 2 times at its start"):
         await Replicas(Settings(), "worker", 1, ["--no-such-option"]).run()
 
 
 @pytest.mark.parametrize("role", ["budget", "monitor"])
-def test_only_workers_come_in_several_processes(role: str) -> None:
+def test_processes_option_is_for_workers_and_feeds_only(role: str) -> None:
     ended = CliRunner().invoke(app, ["serve", role, "--processes", "2"])
     assert ended.exit_code != 0
     assert "--processes: only workers and feeds" in str(ended.exception)
 
 
-def test_ports_for_the_metrics_of_every_process_must_exist(
+def test_processes_need_existing_metrics_ports(
     tmp_path: Path, key: NoiseKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key.save(tmp_path / "noise.key")

@@ -27,7 +27,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("field", "milliseconds", "bound"), REFUSED)
-async def test_an_engine_ends_and_names_the_setting_and_the_brokers(
+async def test_engine_ends_with_setting_and_brokers_limit(
     settings: Settings, key: NoiseKey, field: str, milliseconds: int, bound: str
 ) -> None:
     beyond = settings.model_copy(update={field: milliseconds})
@@ -38,7 +38,7 @@ async def test_an_engine_ends_and_names_the_setting_and_the_brokers(
 
 
 @pytest.mark.parametrize("role", ["worker", "alerts"])
-def test_a_service_ends_with_a_line_of_it(
+def test_service_ends_with_line_about_refused_time(
     settings: Settings, key: NoiseKey, tmp_path: Path, role: RoleName
 ) -> None:
     key.save(tmp_path / "noise.key")

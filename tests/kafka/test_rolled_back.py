@@ -22,7 +22,7 @@ from stream.kafka.local_broker import LocalBroker
 from stream.kafka.topic_creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import Service
-from tests.kafka.sites import FEED, HIGH, WAIT, Site, opening, spec, until_state
+from tests.kafka.sites import FEED, HIGH, WAIT, Site, open_request, spec, wait_for_state
 
 pytestmark = [pytest.mark.kafka, pytest.mark.chaos]
 
@@ -84,13 +84,13 @@ async def answers(site: Site) -> int:
         return sum((await consumer.end_offsets(partitions)).values())
 
 
-async def until_logged(service: Service, words: str) -> None:
+async def wait_until_logged(service: Service, words: str) -> None:
     async with asyncio.timeout(WAIT):
         while words not in service.log.read_text():
             await asyncio.sleep(0.2)
 
 
-def ready(port: int) -> str:
+def read_readiness(port: int) -> str:
     """Return a service's response at /readyz."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as found:
@@ -99,17 +99,17 @@ def ready(port: int) -> str:
         return refused.read().decode()
 
 
-async def refused_at_a_start(site: Site, client: AsyncClient, number: int) -> None:
+async def check_refused_at_start(site: Site, client: AsyncClient, number: int) -> None:
     """Check that services stay up and report what they found, but neither grant nor answer."""
     before = await answers(site)
     budget, worker = site.services
-    await until_logged(budget, "was anchored")
-    await until_logged(worker, "was anchored")
+    await wait_until_logged(budget, "was anchored")
+    await wait_until_logged(worker, "was anchored")
     for stream in ("ward", "idle"):
         with pytest.raises(Timeout):
             await client.ask(stream, value=-HIGH, timeout=3.0)
     with pytest.raises(Timeout):
-        await client.request(opening(f"again-{number}"), 3.0)
+        await client.request(open_request(f"again-{number}"), 3.0)
     assert await answers(site) == before
     assert (budget.exit_status, worker.exit_status) == (None, None)
 
@@ -117,36 +117,36 @@ async def refused_at_a_start(site: Site, client: AsyncClient, number: int) -> No
 async def test_installation_rolled_back_is_refused_until_accepted(site: Site, disk: Disk) -> None:
     """It is refused at every start; after the acceptance, possible charges count as spent, and no question is answered again."""
     await create_topics(site.settings)
-    async with site.at_work() as client:
+    async with site.running_services() as client:
         await client.request(RegisterSource(request="register", source=FEED), WAIT)
         for stream in ("ward", "idle", "done"):
-            await client.request(opening(stream), WAIT)
+            await client.request(open_request(stream), WAIT)
         assert (await client.ask("ward", value=HIGH, timeout=WAIT)).outcome == "above"
         await client.close("feed", "done")
-        await until_state(client, "done", "closed")
+        await wait_for_state(client, "done", "closed")
     disk.back_up()
-    async with site.at_work() as client:
-        await client.request(opening("late"), WAIT)
+    async with site.running_services() as client:
+        await client.request(open_request("late"), WAIT)
         for stream in ("ward", "late", "idle"):
             assert (await client.ask(stream, value=HIGH, timeout=WAIT)).outcome == "above"
-    assert "anchors.jsonl: the trail contains" in site.done("ledger", "verify")
+    assert "anchors.jsonl: the trail contains" in site.run_successfully("ledger", "verify")
     disk.restore()
     found = site.sotto("ledger", "verify")
     assert found.returncode == 1
     assert "the trail lacks the head" in found.stdout
     for number in range(STARTS):
         port = free_port()
-        async with site.at_work(port) as client:
-            await refused_at_a_start(site, client, number)
-            assert "was anchored" in ready(port)
-    nothing = site.refused("ledger", "accept-rollback", "--since", "nothing", "--reason", REASON)
+        async with site.running_services(port) as client:
+            await check_refused_at_start(site, client, number)
+            assert "was anchored" in read_readiness(port)
+    nothing = site.run_refused("ledger", "accept-rollback", "--since", "nothing", "--reason", REASON)
     assert "so there were requests after this state" in nothing
-    accepted = site.done("ledger", "accept-rollback", "--since", "halt", "--reason", REASON)
+    accepted = site.run_successfully("ledger", "accept-rollback", "--since", "halt", "--reason", REASON)
     assert "2 streams were not closed" in accepted
-    assert "there is nothing to accept" in site.refused(
+    assert "there is nothing to accept" in site.run_refused(
         "ledger", "accept-rollback", "--since", "halt", "--reason", REASON
     )
-    async with site.at_work() as client:
+    async with site.running_services() as client:
         source = await client.budget("feed")
         assert source.state == "halted"
         assert source.spent.epsilon == pytest.approx(source.granted.epsilon - source.refunded.epsilon)
@@ -156,6 +156,6 @@ async def test_installation_rolled_back_is_refused_until_accepted(site: Site, di
             await client.open(spec("more"))
         [restored] = [entry async for entry in client.trail() if entry.kind == "restored"]
         assert (restored.reason, restored.lost) == (REASON, 2)
-    verified = json.loads(site.done("ledger", "verify", "--json"))
+    verified = json.loads(site.run_successfully("ledger", "verify", "--json"))
     assert verified["findings"] == []
     assert f"a rollback was accepted before: {REASON}" in verified["witnesses"][0]

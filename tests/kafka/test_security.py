@@ -39,7 +39,7 @@ from tests.builders import source, stream
 from tests.kafka.secured import (
     MATRIX,
     WRONG,
-    Raw,
+    RawKafkaClient,
     SecuredKafka,
     ends,
     fence,
@@ -124,7 +124,7 @@ def monitor_settings(folder: Path) -> dict[str, Any]:
     return {"monitor_port": port, "monitor_names_file": str(folder / FILE)}
 
 
-async def collected(settings: Settings, wanted: int) -> list[Answer]:
+async def collect_answers(settings: Settings, wanted: int) -> list[Answer]:
     found: list[Answer] = []
     async with asyncio.timeout(120), AsyncClient(settings) as client:
         answers = client.answers(from_beginning=True)
@@ -134,7 +134,7 @@ async def collected(settings: Settings, wanted: int) -> list[Answer]:
     return found
 
 
-async def test_an_installation_answers_with_a_principal_of_its_own_for_every_part(
+async def test_installation_works_with_separate_principals(
     installation: Installation,
 ) -> None:
     async with AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
@@ -145,7 +145,7 @@ async def test_an_installation_answers_with_a_principal_of_its_own_for_every_par
         for query in asked:
             await producer.publish(query)
         await producer.flush()
-    found = await collected(installation.of(AclRole.ANALYST), len(asked))
+    found = await collect_answers(installation.of(AclRole.ANALYST), len(asked))
     assert [answer.id for answer in found] == [query.id for query in asked]
     assert [answer.outcome for answer in found][:3] == ["above"] * 3
     async with AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
@@ -154,7 +154,7 @@ async def test_an_installation_answers_with_a_principal_of_its_own_for_every_par
     assert [grant.tops for grant in grants_now] == [3]
 
 
-async def test_the_monitor_reads_shows_and_takes_requests_under_its_own_principal(
+async def test_monitor_reads_and_requests_under_its_principal(
     installation: Installation,
 ) -> None:
     address, token = installation.monitor_address, installation.monitor_token
@@ -180,13 +180,11 @@ async def is_ready(session: ClientSession, address: str) -> bool:
 
 
 @pytest.mark.parametrize("role", AclRole)
-async def test_the_broker_lets_a_role_write_and_read_exactly_its_topics(
-    matrix: SecuredKafka, role: AclRole
-) -> None:
+async def test_role_reads_and_writes_exactly_its_topics(matrix: SecuredKafka, role: AclRole) -> None:
     topics = topics_of(MATRIX)
     admin = matrix.administrator(MATRIX)
     before = await ends(admin, topics.values(), 1)
-    async with Raw(matrix.role(role, MATRIX)) as raw:
+    async with RawKafkaClient(matrix.role(role, MATRIX)) as raw:
         written = {name: await raw.write(topic, 0, b"key", b"{}") for name, topic in topics.items()}
         read = {name: await raw.read(topic, 0) for name, topic in topics.items()}
     after = await ends(admin, topics.values(), 1)
@@ -200,7 +198,7 @@ async def test_the_broker_lets_a_role_write_and_read_exactly_its_topics(
     assert grown == WRITES[role]
 
 
-async def test_a_forged_control_event_is_refused_by_the_broker(installation: Installation) -> None:
+async def test_forged_control_event_is_refused_by_broker(installation: Installation) -> None:
     """The event has the budget service's own bytes with a larger budget; only the broker protects the workers from it."""
     async with AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
         await operator.register({**SOURCE, "source": "bait"})
@@ -214,17 +212,17 @@ async def test_a_forged_control_event_is_refused_by_the_broker(installation: Ins
     forged["spec"]["epsilon"] = 100.0
     before = await ends(installation.admin, [topics.control], PARTITIONS)
     for role in set(AclRole) - {AclRole.BUDGET}:
-        async with Raw(installation.of(role)) as raw:
+        async with RawKafkaClient(installation.of(role)) as raw:
             assert await raw.write(topics.control, partition, b"bait", json.dumps(forged).encode()) == REFUSED
     assert await ends(installation.admin, [topics.control], PARTITIONS) == before
 
 
-async def published(client: AsyncClient) -> None:
+async def publish_query(client: AsyncClient) -> None:
     await client.publish(Query(id="q", stream="ward-7", value=1.0))
     await client.flush()
 
 
-async def test_clients_are_told_that_they_may_not_rather_than_left_waiting(installation: Installation) -> None:
+async def test_clients_without_permission_get_error_instead_of_waiting(installation: Installation) -> None:
     async with asyncio.timeout(120):
         async with AsyncClient(installation.of(AclRole.PRODUCER)) as producer:
             with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
@@ -236,10 +234,10 @@ async def test_clients_are_told_that_they_may_not_rather_than_left_waiting(insta
         async with AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
             # The error comes at once, because the client knows already that it may not use the topic.
             with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
-                await published(operator)
+                await publish_query(operator)
 
 
-async def test_people_s_events_go_to_a_live_topic_only_from_whom_it_is_granted(installation: Installation) -> None:
+async def test_live_events_are_accepted_from_granted_principals_only(installation: Installation) -> None:
     """A sender of events may write one live topic, and reads the declaration of its events in the ledger."""
     door, tills = "ops.door", "ops.tills"
     async with admin_client(installation.admin) as admin:
@@ -260,7 +258,7 @@ async def test_people_s_events_go_to_a_live_topic_only_from_whom_it_is_granted(i
         while True:
             try:
                 async with AsyncClient(sender) as client:
-                    await sent(client, door, event)
+                    await publish_event(client, door, event)
                     break
             except SottoError:
                 await asyncio.sleep(0.2)  # the broker may not know the user or its access yet
@@ -268,23 +266,23 @@ async def test_people_s_events_go_to_a_live_topic_only_from_whom_it_is_granted(i
     for settings in (sender, *(installation.of(role) for role in set(AclRole) - {AclRole.FEED})):
         for topic in (door, tills):
             if (settings, topic) != (sender, door):
-                async with Raw(settings) as raw:
+                async with RawKafkaClient(settings) as raw:
                     assert await raw.write(topic, 0, b"ada", json.dumps(event).encode()) == REFUSED
     async with asyncio.timeout(120), AsyncClient(sender) as client:
         with pytest.raises(Forbidden, match=r"TopicAuthorizationFailedError.*sotto topics acl"):
-            await sent(client, tills, event)
+            await publish_event(client, tills, event)
     async with asyncio.timeout(120), AsyncClient(installation.of(AclRole.OPERATOR)) as operator:
         with pytest.raises(Unknown, match=r"topic 'ops.door' does not exist or is not visible to you"):
-            await sent(operator, door, event)
+            await publish_event(operator, door, event)
     assert set((await ends(installation.admin, [door, tills], 1)).values()) == {0, 1}
 
 
-async def sent(client: AsyncClient, source: str, event: dict[str, Any]) -> None:
+async def publish_event(client: AsyncClient, source: str, event: dict[str, Any]) -> None:
     await client.publish(source, [event])
     await client.flush()
 
 
-async def test_nobody_else_fences_the_budget_service_or_joins_a_services_group(installation: Installation) -> None:
+async def test_roles_cannot_fence_budget_service_or_join_service_groups(installation: Installation) -> None:
     for role in set(AclRole) - {AclRole.BUDGET}:
         if WRITES[role]:
             with pytest.raises(TransactionalIdAuthorizationFailed):
@@ -294,17 +292,17 @@ async def test_nobody_else_fences_the_budget_service_or_joins_a_services_group(i
         consumer = AIOKafkaConsumer(topic, **connection_options(installation.of(role)), group_id=group)
         try:
             with pytest.raises(GroupAuthorizationFailedError):
-                await joined(consumer)
+                await join_group(consumer)
         finally:
             await consumer.stop()
 
 
-async def joined(consumer: AIOKafkaConsumer) -> None:
+async def join_group(consumer: AIOKafkaConsumer) -> None:
     await consumer.start()
     await consumer.getmany(timeout_ms=10_000)
 
 
-async def test_an_analyst_may_use_groups_of_its_own(matrix: SecuredKafka) -> None:
+async def test_analyst_may_use_own_groups(matrix: SecuredKafka) -> None:
     analyst = matrix.role(AclRole.ANALYST, MATRIX)
     consumer = AIOKafkaConsumer(
         topics_of(MATRIX)["answers"],
@@ -317,7 +315,7 @@ async def test_an_analyst_may_use_groups_of_its_own(matrix: SecuredKafka) -> Non
         await consumer.commit()
 
 
-async def test_a_role_makes_no_topics_and_no_access_lists(matrix: SecuredKafka) -> None:
+async def test_role_cannot_create_topics_or_access_lists(matrix: SecuredKafka) -> None:
     budget = matrix.role(AclRole.BUDGET, MATRIX)
     with pytest.raises(SecurityError, match="access control list"):
         await create_acls(budget, f"User:{MATRIX}-budget", role_access(budget)[AclRole.WORKER])
@@ -326,7 +324,7 @@ async def test_a_role_makes_no_topics_and_no_access_lists(matrix: SecuredKafka) 
     assert [code for _, code, *_ in response.topic_errors] == [TopicAuthorizationFailedError.errno]
 
 
-async def test_a_service_without_its_role_says_so_at_its_start(matrix: SecuredKafka) -> None:
+async def test_service_without_its_role_reports_it_at_start(matrix: SecuredKafka) -> None:
     analyst = matrix.role(AclRole.ANALYST, MATRIX)
     with pytest.raises(TopicsError, match=f"hides.*{MATRIX}.state.*--role worker"):
         await require_topics(analyst, role=AclRole.WORKER)
@@ -335,13 +333,13 @@ async def test_a_service_without_its_role_says_so_at_its_start(matrix: SecuredKa
 
 
 @pytest.mark.parametrize("role", [AclRole.WORKER, AclRole.BUDGET, AclRole.FEED, AclRole.MONITOR])
-async def test_a_service_may_read_how_its_topics_are_set(matrix: SecuredKafka, role: AclRole) -> None:
+async def test_service_may_read_configuration_of_its_topics(matrix: SecuredKafka, role: AclRole) -> None:
     async with asyncio.timeout(120):
         while (await inspect_topics(matrix.role(role, MATRIX), role=role)).hidden:
             await asyncio.sleep(0.1)  # the broker may not know all access yet
 
 
-async def test_a_service_that_may_not_read_how_its_topics_are_set_begins_unchecked(matrix: SecuredKafka) -> None:
+async def test_service_without_access_to_configuration_starts_unchecked(matrix: SecuredKafka) -> None:
     """Roles of an earlier version lack this right, and so does an analyst, who may read all topics of an alerts service."""
     analyst = matrix.role(AclRole.ANALYST, MATRIX)
     found = await inspect_topics(analyst, role=AclRole.ALERTS)
@@ -350,7 +348,7 @@ async def test_a_service_that_may_not_read_how_its_topics_are_set_begins_uncheck
     await guard_topics(analyst, AclRole.ALERTS)
 
 
-def test_the_command_makes_topics_and_access_lists_and_checks_them(kafka: SecuredKafka) -> None:
+def test_topics_command_creates_and_checks_topics_and_access_lists(kafka: SecuredKafka) -> None:
     kafka.add_users(["alice"])
     given = variables(kafka.administrator("by-hand"))
 
@@ -368,7 +366,7 @@ def test_the_command_makes_topics_and_access_lists_and_checks_them(kafka: Secure
     assert asyncio.run(writable(alice)) == {"queries"}
 
 
-async def test_a_topic_that_was_changed_is_noticed(matrix: SecuredKafka) -> None:
+async def test_changed_topic_is_reported(matrix: SecuredKafka) -> None:
     admin = matrix.administrator("changed").model_copy(update={"partitions": 1})
     async with admin_client(admin) as client:
         wanted = layout(Topics("changed", 1))
@@ -380,7 +378,7 @@ async def test_a_topic_that_was_changed_is_noticed(matrix: SecuredKafka) -> None
     assert not {one for one in told if one[1] == "min.insync.replicas"}
 
 
-def test_no_password_is_in_any_log_or_on_any_command_line(installation: Installation) -> None:
+def test_logs_and_command_lines_have_no_password(installation: Installation) -> None:
     kafka = installation.kafka
     secrets = [*kafka.passwords.values(), WRONG]
     logs = [service.log for service in installation.services]

@@ -30,7 +30,7 @@ def simulate(settings: Settings, folder: Path, *arguments: str) -> subprocess.Co
     return command(asked, {**environment, **here}, timeout=120)
 
 
-async def test_registered_tables_are_refused_whatever_definition_is_given(
+async def test_simulate_refuses_registered_tables_under_any_definition(
     settings: Settings, client: AsyncClient, start: StartService, tmp_path: Path
 ) -> None:
     private, public, link = (tmp_path / f"{name}.csv" for name in ("private", "public", "link"))

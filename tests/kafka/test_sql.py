@@ -22,7 +22,7 @@ def sql(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]
     return run_installed(settings, "sql", *arguments)
 
 
-async def test_a_statement_is_answered_with_its_errors_and_its_cost(
+async def test_sql_command_prints_errors_and_cost(
     settings: Settings, client: AsyncClient, start: StartService, tmp_path: Path
 ) -> None:
     path = tmp_path / "people.csv"
@@ -59,7 +59,7 @@ async def test_a_statement_is_answered_with_its_errors_and_its_cost(
     assert "2 questions" not in cut.stdout
 
 
-async def test_groups_are_printed_by_name_and_a_constant_outside_the_domain_warns(
+async def test_ask_command_names_groups_and_warns_of_constants(
     settings: Settings, client: AsyncClient, start: StartService, tmp_path: Path
 ) -> None:
     path = tmp_path / "people.csv"

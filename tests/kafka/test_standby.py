@@ -22,19 +22,19 @@ pytestmark = pytest.mark.kafka
 PATIENCE = 180.0
 
 
-def logged(service: Service, event: str) -> list[dict[str, Any]]:
+def log_entries(service: Service, event: str) -> list[dict[str, Any]]:
     """Return a service's log entries of one kind."""
     lines = [json.loads(line) for line in service.log.read_text().splitlines() if line.startswith("{")]
     return [line for line in lines if line.get("event") == event]
 
 
-def owned(service: Service) -> set[int]:
+def owned_partitions(service: Service) -> set[int]:
     """Return the partitions that a service was assigned last."""
-    assignments = logged(service, "assigned")
+    assignments = log_entries(service, "assigned")
     return set(assignments[-1]["partitions"]) if assignments else set()
 
 
-async def until(what: str, condition: Any) -> None:
+async def wait_until(what: str, condition: Any) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
@@ -42,7 +42,7 @@ async def until(what: str, condition: Any) -> None:
         await asyncio.sleep(0.1)
 
 
-async def two_workers(installation: LoadedInstallation) -> tuple[Service, Service]:
+async def start_two_workers(installation: LoadedInstallation) -> tuple[Service, Service]:
     """Start two workers that share the partitions, open streams, and wait until questions are answered."""
     installation.start("budget")
     first = installation.start("worker")
@@ -53,20 +53,24 @@ async def two_workers(installation: LoadedInstallation) -> tuple[Service, Servic
     everything = set(range(installation.settings.partitions))
 
     def shared() -> bool:
-        return bool(owned(first)) and bool(owned(second)) and owned(first) ^ owned(second) == everything
+        return (
+            bool(owned_partitions(first))
+            and bool(owned_partitions(second))
+            and owned_partitions(first) ^ owned_partitions(second) == everything
+        )
 
-    await until("two workers share the partitions", shared)
+    await wait_until("two workers share the partitions", shared)
     return first, second
 
 
-async def test_who_inherits_a_warm_copy_reads_the_rest_and_answers_as_the_one_that_was_killed(
+async def test_heir_of_warm_copy_restores_rest_and_answers_equally(
     settings: Settings, key: NoiseKey, tmp_path: Path
 ) -> None:
     async with open_installation(settings, key, tmp_path) as installation:
-        victim, heir = await two_workers(installation)
-        inherited = owned(victim)
-        await until(
-            "warm copies", lambda: inherited <= {line["partition"] for line in logged(heir, "standby ready")}
+        victim, heir = await start_two_workers(installation)
+        inherited = owned_partitions(victim)
+        await wait_until(
+            "warm copies", lambda: inherited <= {line["partition"] for line in log_entries(heir, "standby ready")}
         )
         await installation.ask(600)
         await installation.answered(missing=300)
@@ -87,17 +91,19 @@ async def test_who_inherits_a_warm_copy_reads_the_rest_and_answers_as_the_one_th
         REPORTS.append(f"first answer {after:+.2f} s after the session of the killed worker")
         print(REPORTS[-1])  # noqa: T201
         await installation.verified()
-        warm = {line["partition"] for line in logged(heir, "partition ready") if line["warm"]}
+        warm = {line["partition"] for line in log_entries(heir, "partition ready") if line["warm"]}
         assert warm >= inherited
 
 
-async def test_without_warm_copies_a_full_restore_does(settings: Settings, key: NoiseKey, tmp_path: Path) -> None:
+async def test_heir_without_warm_copy_restores_completely(
+    settings: Settings, key: NoiseKey, tmp_path: Path
+) -> None:
     plain = settings.model_copy(update={"standby_partitions": 0})
     async with open_installation(plain, key, tmp_path) as installation:
-        victim, heir = await two_workers(installation)
+        victim, heir = await start_two_workers(installation)
         victim.kill()
         installation.injected["SIGKILL worker, nothing inherited"] += 1
         await installation.ask(400)
         await installation.answered()
         await installation.verified()
-        assert not any(line["warm"] for line in logged(heir, "partition ready"))
+        assert not any(line["warm"] for line in log_entries(heir, "partition ready"))

@@ -47,7 +47,7 @@ def people(name: str, file: Path) -> dict[str, Any]:
     return source(name, "table", epsilon=2.0, path=str(file), attributes={"age": 100})
 
 
-async def test_a_slow_table_holds_up_neither_heartbeats_nor_the_other_partitions(
+async def test_slow_table_delays_neither_heartbeats_nor_other_partitions(
     settings: Settings,
     client: AsyncClient,
     key: NoiseKey,
@@ -147,7 +147,7 @@ async def test_worker_answers_other_streams_while_it_loads(
     assert (await client.ask({"stream": "adults", "where": "age >= 18"}, outcomes=True)).outcome == "above"
 
 
-async def test_a_table_that_unfolds_into_much_is_refused_and_stops_neither_services_nor_their_next_start(
+async def test_decompression_bomb_table_is_refused_and_stops_no_service(
     client: AsyncClient, start: StartService, tmp_path: Path
 ) -> None:
     path, sound = tmp_path / "bomb.csv.gz", tmp_path / "sound.csv"

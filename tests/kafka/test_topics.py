@@ -37,7 +37,7 @@ pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
-def made(bootstrap: str) -> dict[str, Any]:
+def environment(bootstrap: str) -> dict[str, Any]:
     """An installation with three partitions."""
     environment = {"SOTTO_BOOTSTRAP": bootstrap, "SOTTO_PREFIX": f"test-{uuid.uuid4().hex[:8]}"}
     created = run_sotto("topics", "create", "--partitions", "3", **environment)
@@ -49,25 +49,25 @@ def settings_of(environment: dict[str, Any], **given: Any) -> Settings:
     return Settings(bootstrap=environment["SOTTO_BOOTSTRAP"], prefix=environment["SOTTO_PREFIX"], **given)
 
 
-def test_another_number_of_partitions_than_there_is_is_refused(made: dict[str, Any]) -> None:
-    again = run_sotto("topics", "create", "--partitions", "3", **made)
+def test_create_refuses_other_number_of_partitions(environment: dict[str, Any]) -> None:
+    again = run_sotto("topics", "create", "--partitions", "3", **environment)
     assert (again.returncode, again.stdout) == (0, "all topics exist\n"), again.stderr
-    refused = run_sotto("topics", "create", "--partitions", "5", **made)
+    refused = run_sotto("topics", "create", "--partitions", "5", **environment)
     assert (refused.returncode, refused.stdout) == (1, "")
-    told = f"topic {made['SOTTO_PREFIX']}.queries has 3 partitions, not 5, and the number is fixed at creation; leave the setting out"
+    told = f"topic {environment['SOTTO_PREFIX']}.queries has 3 partitions, not 5, and the number is fixed at creation; leave the setting out"
     assert f"error: SOTTO_PARTITIONS (--partitions): {told}" in refused.stderr
 
 
-def test_another_replication_than_there_is_is_told_with_every_topic(made: dict[str, Any]) -> None:
-    refused = run_sotto("topics", "create", "--replication", "2", **made)
+def test_create_reports_other_replication_for_every_topic(environment: dict[str, Any]) -> None:
+    refused = run_sotto("topics", "create", "--replication", "2", **environment)
     assert (refused.returncode, refused.stdout) == (1, "all topics exist\n")
-    for topic in layout(Topics(made["SOTTO_PREFIX"])):
+    for topic in layout(Topics(environment["SOTTO_PREFIX"])):
         assert f"{topic.name} has replication=1, not 2" in refused.stderr
     assert "kafka-reassign-partitions.sh" in refused.stderr
 
 
-async def test_a_topic_that_is_missing_gets_the_partitions_of_the_others(made: dict[str, Any]) -> None:
-    settings = settings_of(made)
+async def test_create_gives_missing_topic_the_partitions_of_others(environment: dict[str, Any]) -> None:
+    settings = settings_of(environment)
     missing = Topics(settings.prefix).partials
     async with admin_client(settings) as admin:
         await admin.delete_topics([missing])
@@ -75,40 +75,40 @@ async def test_a_topic_that_is_missing_gets_the_partitions_of_the_others(made: d
             while missing in await admin.list_topics():
                 await asyncio.sleep(0.1)
     with pytest.raises(TopicsError, match="SOTTO_PARTITIONS"):
-        await create_topics(settings_of(made, partitions=5))
+        await create_topics(settings_of(environment, partitions=5))
     created = await create_topics(settings)
     assert (created.names, created.differences) == ([missing], [])
     assert (await require_topics(settings)).partitions == 3
 
 
-async def test_what_an_earlier_version_set_otherwise_is_a_warning_unless_it_loses_what_must_be_kept(
-    made: dict[str, Any],
+async def test_create_warns_of_old_settings_and_fails_if_records_are_lost(
+    environment: dict[str, Any],
 ) -> None:
     requests, trail = (
-        one for one in layout(Topics(made["SOTTO_PREFIX"], 3)) if one.name.endswith(("requests", "trail"))
+        one for one in layout(Topics(environment["SOTTO_PREFIX"], 3)) if one.name.endswith(("requests", "trail"))
     )
     statuses = []
     for topic in (requests, trail):
         shorter = {**topic.configuration_with(1), "retention.ms": "604800000"}
-        async with admin_client(settings_of(made)) as admin:
+        async with admin_client(settings_of(environment)) as admin:
             await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic.name, shorter)])
         async with asyncio.timeout(60):
-            while topic.name not in {one.topic for one in await check_topics(settings_of(made))}:
+            while topic.name not in {one.topic for one in await check_topics(settings_of(environment))}:
                 await asyncio.sleep(0.1)
-        told = await asyncio.to_thread(run_sotto, "topics", "create", **made)
+        told = await asyncio.to_thread(run_sotto, "topics", "create", **environment)
         statuses.append(told.returncode)
         assert told.stdout == "all topics exist\n"
         assert f"{topic.name} has retention.ms=604800000, not {topic.configuration['retention.ms']}" in told.stderr
     assert statuses == [0, 1]
 
 
-async def test_the_topic_that_differs_is_named_and_not_the_others(made: dict[str, Any]) -> None:
-    settings = settings_of(made)
+async def test_check_and_create_name_only_topics_that_differ(environment: dict[str, Any]) -> None:
+    settings = settings_of(environment)
     merges, ledger = Topics(settings.prefix).merges, Topics(settings.prefix).ledger
     await add_partitions(settings, merges, 4)
     await add_partitions(settings, ledger, 2)
     for command in ("check", "create"):
-        told = await asyncio.to_thread(run_sotto, "topics", command, **made)
+        told = await asyncio.to_thread(run_sotto, "topics", command, **environment)
         assert told.returncode == 1
         assert (
             f"{merges} has partitions=4, not 3; {ledger} has partitions=2, not 1; partitions cannot be"
@@ -121,7 +121,7 @@ async def test_the_topic_that_differs_is_named_and_not_the_others(made: dict[str
         await require_topics(settings)
 
 
-async def test_with_partitions_that_differ_streams_are_halted_and_nothing_is_asked(
+async def test_different_partitions_refuse_questions_but_not_halts(
     settings: Settings, client: AsyncClient, start: StartService, tmp_path: Path
 ) -> None:
     given = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
@@ -153,8 +153,8 @@ async def test_with_partitions_that_differ_streams_are_halted_and_nothing_is_ask
     await client.halt("vitals")
 
 
-async def test_an_installation_that_was_deleted_can_be_created_again_at_once(made: dict[str, Any]) -> None:
-    settings = settings_of(made)
+async def test_deleted_installation_can_be_recreated_at_once(environment: dict[str, Any]) -> None:
+    settings = settings_of(environment)
     for _ in range(3):
         await delete_topics(settings)
         created = await create_topics(settings)
@@ -162,16 +162,16 @@ async def test_an_installation_that_was_deleted_can_be_created_again_at_once(mad
         assert (await require_topics(settings)).partitions == settings.partitions
 
 
-def test_a_sources_topic_has_the_brokers_stamps_where_its_windows_close_by_them(made: dict[str, Any]) -> None:
+def test_live_topic_has_brokers_timestamps_for_its_clock(environment: dict[str, Any]) -> None:
     def source(clock: str) -> EventsSource:
-        name = f"{made['SOTTO_PREFIX']}-{clock}"
+        name = f"{environment['SOTTO_PREFIX']}-{clock}"
         return EventsSource.model_validate({**FLIGHTS, "source": name, "topic": f"{name}.events", "clock": clock})
 
     async def stamps(topic: str) -> str:
         async with admin_client(settings) as admin:
             return (await configurations(admin, [topic]))[topic]["message.timestamp.type"]
 
-    settings = settings_of(made)
+    settings = settings_of(environment)
     broker, marks = source("broker"), source("marks")
     for declared, wanted in ((broker, "LogAppendTime"), (marks, "CreateTime")):
         for partitions, new in ((3, True), (5, False)):
@@ -182,9 +182,9 @@ def test_a_sources_topic_has_the_brokers_stamps_where_its_windows_close_by_them(
         asyncio.run(create_live_topic(settings, unstamped, 3))
 
 
-async def test_create_refuses_names_of_another_installation(made: dict[str, Any]) -> None:
+async def test_create_refuses_names_of_another_installation(environment: dict[str, Any]) -> None:
     """A prefix that could share topics with another installation is refused, whether that installation exists or not."""
-    outer = settings_of(made)
+    outer = settings_of(environment)
     beside = outer.model_copy(update={"prefix": f"{outer.prefix}.feed"})
     with pytest.raises(
         TopicsError, match=rf"SOTTO_PREFIX: '{beside.prefix}' may share .* installation '{outer.prefix}'"
@@ -199,9 +199,9 @@ async def test_create_refuses_names_of_another_installation(made: dict[str, Any]
         assert not [name for name in await admin.list_topics() if name.startswith((beside.prefix, alone.prefix))]
 
 
-async def test_services_refuse_names_of_another_installation(made: dict[str, Any]) -> None:
+async def test_services_refuse_names_of_another_installation(environment: dict[str, Any]) -> None:
     """If both installations exist already, the inner one's services do not start, and the outer one's feeds do not write to its ledger."""
-    outer = settings_of(made)
+    outer = settings_of(environment)
     inner = outer.model_copy(update={"prefix": f"{outer.prefix}.feed"})
     topic = f"live-{outer.prefix}"
     async with admin_client(outer) as admin:

@@ -16,7 +16,7 @@ from tests.conftest import StartService
 pytestmark = pytest.mark.kafka
 
 
-async def test_the_trail_of_a_source_that_nobody_registered_is_an_error_and_no_file(
+async def test_trail_command_refuses_unregistered_source_without_file(
     settings: Settings, client: AsyncClient, start: StartService, tmp_path: Path
 ) -> None:
     start("budget")

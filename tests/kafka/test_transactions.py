@@ -23,7 +23,7 @@ SECOND = [False, True]
 
 
 @pytest.fixture
-def speak(monkeypatch: pytest.MonkeyPatch) -> Any:
+def use_protocol(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a function that makes new producers use Kafka's first protocol, or the protocol that the broker supports."""
 
     def speak(*, second: bool) -> None:
@@ -67,16 +67,16 @@ async def require_committed(settings: Settings, wanted: dict[TopicPartition, lis
             await asyncio.sleep(0.05)
 
 
-def places(settings: Settings) -> Sequence[TopicPartition]:
+def output_partitions(settings: Settings) -> Sequence[TopicPartition]:
     return [TopicPartition(f"{settings.prefix}.{topic}", 0) for topic in ("answers", "state")]
 
 
 @pytest.mark.parametrize("second", SECOND)
-async def test_all_of_a_transaction_is_there_at_its_end_and_nothing_before(
-    settings: Settings, speak: Any, *, second: bool
+async def test_transaction_is_visible_entirely_after_commit_only(
+    settings: Settings, use_protocol: Any, *, second: bool
 ) -> None:
-    speak(second=second)
-    answers, state = places(settings)
+    use_protocol(second=second)
+    answers, state = output_partitions(settings)
     group, source = f"{settings.prefix}-group", TopicPartition(f"{settings.prefix}.queries", 0)
     producer = producer_of(settings)
     await producer.start()
@@ -104,18 +104,18 @@ async def test_all_of_a_transaction_is_there_at_its_end_and_nothing_before(
 
 @pytest.mark.parametrize("before", SECOND)
 @pytest.mark.parametrize("after", SECOND)
-async def test_a_successor_ends_what_was_open_and_its_predecessor_writes_no_more(
-    settings: Settings, speak: Any, *, before: bool, after: bool
+async def test_successor_ends_open_transaction_and_fences_predecessor(
+    settings: Settings, use_protocol: Any, *, before: bool, after: bool
 ) -> None:
-    answers, _ = places(settings)
-    speak(second=before)
+    answers, _ = output_partitions(settings)
+    use_protocol(second=before)
     late, idle = producer_of(settings), producer_of(settings, "w-1")
     await late.start()
     await late.write({answers: batches(late, b"kept")})
     await late.commit()
     await late.write({answers: batches(late, b"aborted")})
     await idle.start()
-    speak(second=after)
+    use_protocol(second=after)
     successor, other = producer_of(settings), producer_of(settings, "w-1")
     await successor.start()
     await other.start()
@@ -131,12 +131,12 @@ async def test_a_successor_ends_what_was_open_and_its_predecessor_writes_no_more
 
 
 @pytest.mark.parametrize("second", SECOND)
-async def test_the_last_release_s_client_and_this_one_fence_each_other(
-    settings: Settings, speak: Any, *, second: bool
+async def test_producers_of_both_releases_fence_each_other(
+    settings: Settings, use_protocol: Any, *, second: bool
 ) -> None:
     """During an upgrade, workers of both releases share a group; the earlier release uses aiokafka's own producer."""
-    speak(second=second)
-    answers, _ = places(settings)
+    use_protocol(second=second)
+    answers, _ = output_partitions(settings)
     name = f"{settings.prefix}-w-0"
     older = AIOKafkaProducer(**connection_options(settings), transactional_id=name)
     await older.start()
@@ -161,11 +161,11 @@ async def test_the_last_release_s_client_and_this_one_fence_each_other(
 
 
 @pytest.mark.parametrize("second", SECOND)
-async def test_a_batch_that_is_sent_twice_is_there_once(
-    settings: Settings, speak: Any, monkeypatch: pytest.MonkeyPatch, *, second: bool
+async def test_batch_sent_twice_is_stored_once(
+    settings: Settings, use_protocol: Any, monkeypatch: pytest.MonkeyPatch, *, second: bool
 ) -> None:
-    speak(second=second)
-    answers, state = places(settings)
+    use_protocol(second=second)
+    answers, state = output_partitions(settings)
     producer = producer_of(settings)
     await producer.start()
     send, lost = producer._client.send, [True, False]

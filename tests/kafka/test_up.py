@@ -41,7 +41,7 @@ class Up:
         assert "The monitor's page is" in page, page
         self.environment = {"SOTTO_BOOTSTRAP": self.bootstrap, "COLUMNS": "200"}
 
-    def ends(self) -> tuple[int, str]:
+    def wait_for_end(self) -> tuple[int, str]:
         """Return its exit status and its standard error."""
         _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said
@@ -66,7 +66,7 @@ def up(folder: Path, **environment: str) -> Iterator[Up]:
                 process.kill()
 
 
-def others_may(folder: Path) -> list[str]:
+def files_open_to_others(folder: Path) -> list[str]:
     """Return the files of the folder that other users could open."""
     found = []
     for path, folders, files in os.walk(folder):
@@ -85,7 +85,7 @@ def three_ports() -> int:
             return first
 
 
-def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: Path) -> None:
+def test_up_runs_once_in_folder_and_leaves_it_usable(tmp_path: Path) -> None:
     folder = tmp_path / "up"
     folder.mkdir()  # like a folder that a person makes, it can be read by others
     with up(folder) as first:
@@ -97,7 +97,7 @@ def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: 
         assert broker is not None
         assert broker.bootstrap == first.bootstrap
         allowed = {"broker.lock", "broker.json", "log4j2.properties"}
-        assert [path for path in others_may(folder) if Path(path).name not in allowed] == []
+        assert [path for path in files_open_to_others(folder) if Path(path).name not in allowed] == []
 
         assert run_in("source", "add", json.dumps(VITALS), environment=first.environment).returncode == 0
         one = {**STREAM, "mechanism": {**STREAM["mechanism"], "cutoff": 1}}
@@ -121,7 +121,7 @@ def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: 
         assert ask("ward-7", "nan") == 1
 
         os.kill(broker.pid, signal.SIGKILL)
-        status, said = first.ends()
+        status, said = first.wait_for_end()
         assert status == 1
         assert "the broker ended" in said
     # The files that it left do not prevent another start.
@@ -139,7 +139,7 @@ def test_one_up_a_folder_which_it_leaves_to_the_next_however_it_ended(tmp_path: 
             assert run_in("source", "add", json.dumps(added), environment=fourth.environment).returncode == 0
 
 
-def test_a_broker_that_ran_before_is_used_and_goes_on_and_each_service_has_figures_on_a_port_of_its_own(
+def test_up_uses_running_broker_and_gives_each_service_a_metrics_port(
     tmp_path: Path,
 ) -> None:
     first = three_ports()

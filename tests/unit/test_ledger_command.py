@@ -16,7 +16,7 @@ from stream.cli.manage.ledger_commands import verify
 from stream.cli.manage.record_rows import summary_row, write_trail
 from stream.cli.output import CommandError
 from tests.commands import run_sotto
-from tests.unit.backup.backups import backed_up, installation
+from tests.unit.backup.backups import back_up, installation
 
 Entries = list[tuple[TrailRecord, bytes]]
 FORMULA = "=1+1"
@@ -95,7 +95,7 @@ def test_verify_compares_files_with_noted_heads(entries: Entries, tmp_path: Path
     changed = run_sotto("ledger", "verify", str(trail))
     assert changed.returncode == 1
     assert "its digest of entry" in changed.stdout.replace("\n", " ")
-    backed_up(installation(), backup)
+    back_up(installation(), backup)
     both = run_sotto("ledger", "verify", str(backup))
     assert (both.returncode, "the ledger follows from it" in both.stdout.replace("\n", " ")) == (0, True), (
         both.stderr
@@ -110,7 +110,7 @@ def test_format_of_a_file_depends_on_its_content_not_its_name(entries: Entries, 
     trail, renamed, backup = tmp_path / "trail.jsonl", tmp_path / "a.backup", tmp_path / "b.jsonl"
     write_trail(trail, [entries])
     trail.rename(renamed)
-    backed_up(installation(), backup)
+    back_up(installation(), backup)
     alone = run_sotto("ledger", "verify", str(renamed))
     assert (alone.returncode, "only the trail" in alone.stdout) == (0, True), alone.stderr
     both = run_sotto("ledger", "verify", str(backup))

@@ -50,7 +50,7 @@ def records_of(ledger: Ledger) -> list[bytes]:
     return sources + grants
 
 
-def restored(records: Iterable[bytes]) -> Ledger:
+def ledger_from_records(records: Iterable[bytes]) -> Ledger:
     """Return the ledger that these changelog records restore; later records replace earlier ones."""
     ledger = Ledger()
     restore_ledger(ledger, [codec.decode(record) for record in records])

@@ -16,7 +16,9 @@ STEPS = 1024
 """Steps per unit of sensitivity on the fine grid of the check values."""
 
 
-def laid_out(fraction: float, cutoff: int, queries: int, *, one_sided: bool, monotone: bool = False) -> RunLayout:
+def one_threshold_layout(
+    fraction: float, cutoff: int, queries: int, *, one_sided: bool, monotone: bool = False
+) -> RunLayout:
     """Return a calibration with one threshold for the whole run and ε = 1, of which the threshold gets the given fraction."""
     width = cutoff if monotone else 2 * cutoff
     return RunLayout(
@@ -181,14 +183,14 @@ def test_failure_bound_with_new_thresholds_is_its_stated_expectation(*, one_side
 def test_least_alpha_of_two_sided_noise_has_check_values(
     cutoff: int, fraction: float, shift: float, expected: float
 ) -> None:
-    layout = laid_out(fraction, cutoff, 1000, one_sided=False)
+    layout = one_threshold_layout(fraction, cutoff, 1000, one_sided=False)
     assert least_alpha(layout, round(shift * STEPS), 0.05) / STEPS == pytest.approx(expected, rel=0.005)
 
 
 @pytest.mark.parametrize("one_sided", [True, False])
 def test_least_alpha_is_independent_of_grid_resolution(*, one_sided: bool) -> None:
     """A grid that is finer by 2^20 gives the same error."""
-    coarse = laid_out(0.3, 3, 1000, one_sided=one_sided)
+    coarse = one_threshold_layout(0.3, 3, 1000, one_sided=one_sided)
     fine = RunLayout(
         one_sided=one_sided,
         threshold_rate=coarse.threshold_rate / 2**20,

@@ -37,7 +37,7 @@ from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration
 from tests.builders import calibration
-from tests.unit.accounting.ledger_parts import codec, identity, restored, source, spec
+from tests.unit.accounting.ledger_parts import codec, identity, ledger_from_records, source, spec
 
 HOUR = 3_600_000
 POPULATIONS = (
@@ -326,7 +326,7 @@ class BudgetsMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.retired())
     @rule(where=st.sampled_from(SOURCES), place=st.integers(0, 100))
-    def open_a_retired_name_again(self, where: Any, place: int) -> None:
+    def reopen_retired_name(self, where: Any, place: int) -> None:
         names = self.retired()
         one = spec(names[place % len(names)], where.source, epsilon=1e-6)
         with pytest.raises(RefusedError, match="was used before; choose another"):
@@ -405,12 +405,12 @@ class BudgetsMachine(RuleBasedStateMachine):
         assert self.ledger.clock == max(before, before + minutes * 60_000)
 
     @rule()
-    def begin_what_is_due(self) -> None:
+    def begin_due_periods(self) -> None:
         for owner in self.owners():
             self.begin_periods([owner])
             self.ledger.begin_due_period(owner)
 
-    def write_down(self) -> None:
+    def store_records(self) -> None:
         """Write the changed records to the changelog, as the budget service does after each step."""
         for _, key, record in self.ledger.drain_changes():
             self.written[key] = None if record is None else codec.encode(record)
@@ -418,10 +418,10 @@ class BudgetsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.grants)
     @rule(order=st.integers(0, 2**32))
     def restart(self, order: int) -> None:
-        self.write_down()
+        self.store_records()
         records = [value for value in self.written.values() if value is not None]
         Random(order).shuffle(records)
-        again = restored(records)
+        again = ledger_from_records(records)
         again.advance_clock(self.ledger.clock)
         kept = [(one.spec.source, name, again.clock) for name, one in self.grants.items() if not one.retired]
         restore_ends(again, kept)
@@ -430,8 +430,8 @@ class BudgetsMachine(RuleBasedStateMachine):
         self.ledger = again
 
     @invariant()
-    def everything_counts_as_the_model_says(self) -> None:
-        self.write_down()
+    def amounts_equal_model(self) -> None:
+        self.store_records()
         for owner in self.owners():
             budget = owner.budget
             assert as_fractions(budget.counted) == self.sums(owner)
@@ -443,7 +443,7 @@ class BudgetsMachine(RuleBasedStateMachine):
             assert budget.granted == sum(costs, Cost())
 
     @invariant()
-    def no_budget_counts_more_than_it_has(self) -> None:
+    def budgets_are_not_exceeded(self) -> None:
         assert all(self.holds(owner) for owner in self.owners())
 
 

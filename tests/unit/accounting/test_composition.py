@@ -83,7 +83,7 @@ LEAST = math.ulp(0.0)
 """The least double above 0."""
 
 
-def keeps_to(found: float, between: tuple[Fraction, Fraction]) -> bool:
+def is_tight_bound(found: float, between: tuple[Fraction, Fraction]) -> bool:
     """Return whether a δ is at least the exact one, and larger by less than a part in 10^12 plus its own last digit."""
     low, high = between
     assert high <= low * (1 + Fraction(1, 10**20)), "the reference itself is too wide"
@@ -98,7 +98,7 @@ def test_optimal_delta_is_theorems_sum_rounded_up(epsilon_round: float, rounds: 
     if Fraction(epsilon_round) * rounds <= Fraction(epsilon):
         assert found == 0.0
     else:
-        assert keeps_to(found, exact_delta(epsilon_round, rounds, epsilon))
+        assert is_tight_bound(found, exact_delta(epsilon_round, rounds, epsilon))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,9 @@ def test_optimal_delta_is_exact_if_tiny_or_near_sum_of_rounds(
     epsilon_round: float, rounds: int, epsilon: float
 ) -> None:
     """δ is exact if it is tiny, and if the rounds hardly exceed ε."""
-    assert keeps_to(optimal_delta(epsilon_round, rounds, epsilon), exact_delta(epsilon_round, rounds, epsilon))
+    assert is_tight_bound(
+        optimal_delta(epsilon_round, rounds, epsilon), exact_delta(epsilon_round, rounds, epsilon)
+    )
 
 
 @pytest.mark.parametrize(("epsilon_round", "rounds", "epsilon"), [(0.5, 3000, 1499.0), (1e-3, 10**5, 50.0)])

@@ -34,7 +34,7 @@ def mass(deviation: float) -> Floats:
     return np.asarray(weights / weights.sum())
 
 
-def summed(deviation: float, count: int) -> Floats:
+def law_of_sum(deviation: float, count: int) -> Floats:
     found = mass(deviation)
     for _ in range(count - 1):
         found = np.convolve(found, mass(deviation))
@@ -45,14 +45,14 @@ def exact_delta(parts: Sequence[tuple[int, float]], epsilon: float) -> float:
     """Return δ of so many numbers of each deviation, each moved by 1; the losses are sums of noise and a constant."""
     losses, chances = np.zeros(1), np.ones(1)
     for count, deviation in parts:
-        law = summed(deviation, count)
+        law = law_of_sum(deviation, count)
         values = (np.arange(len(law)) - len(law) // 2 - count / 2.0) / deviation**2
         losses = np.add.outer(losses, values).ravel()
         chances = np.multiply.outer(chances, law).ravel()
     return float(np.sum(chances * np.maximum(np.exp(losses) - math.exp(epsilon), 0.0)))
 
 
-def moved(parts: Sequence[tuple[int, float]]) -> list[GaussianNumbers]:
+def numbers_moved_by_one(parts: Sequence[tuple[int, float]]) -> list[GaussianNumbers]:
     return [GaussianNumbers(count, 1, Fraction(deviation) ** 2) for count, deviation in parts]
 
 
@@ -70,7 +70,7 @@ def moved(parts: Sequence[tuple[int, float]]) -> list[GaussianNumbers]:
 def test_gaussian_delta_is_slightly_above_exact_delta(
     parts: list[tuple[int, float]], epsilon: float, slack: float
 ) -> None:
-    exact, bound = exact_delta(parts, epsilon), gaussian_delta(moved(parts), Fraction(epsilon))
+    exact, bound = exact_delta(parts, epsilon), gaussian_delta(numbers_moved_by_one(parts), Fraction(epsilon))
     assert exact <= bound <= slack * exact
 
 
@@ -78,7 +78,7 @@ def test_gaussian_delta_is_slightly_above_exact_delta(
 def test_gaussian_delta_agrees_with_dp_accounting(count: int, deviation: float, epsilon: float) -> None:
     single = pld.from_discrete_gaussian_mechanism(deviation, value_discretization_interval=1e-4)
     theirs = single.self_compose(count).get_delta_for_epsilon(epsilon)
-    ours = gaussian_delta(moved([(count, deviation)]), Fraction(epsilon))
+    ours = gaussian_delta(numbers_moved_by_one([(count, deviation)]), Fraction(epsilon))
     assert ours == pytest.approx(theirs, rel=0.05)
 
 
@@ -143,7 +143,7 @@ def test_noise_reach_of_gaussian_covers_all_draws(deviation: float, draws: int) 
 @pytest.mark.parametrize("terms", [2, 30])
 @pytest.mark.parametrize("deviation", [1.0, 2.0, 12.0])
 def test_sum_alpha_of_gaussian_covers_all_sums(terms: int, deviation: float) -> None:
-    law = summed(deviation, terms)
+    law = law_of_sum(deviation, terms)
     noise = gaussian(Fraction(deviation) ** 2)
     middle = len(law) // 2
     for whole in (True, False):

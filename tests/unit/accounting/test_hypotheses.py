@@ -27,7 +27,7 @@ Neighbors = Literal["add-remove", "replace"]
 
 
 @lru_cache
-def planned(
+def all_plans(
     *,
     rows: int | None = 100_000,
     universe: int | None = 1024,
@@ -56,8 +56,8 @@ def planned(
     return {one.method if one.method == "textbook" else one.sparse_vector.method: one for one in found}
 
 
-def test_calibrated_plan_is_informative_where_textbook_is_not() -> None:
-    found = planned(delta=1e-6)
+def test_calibrated_plan_is_informative_but_textbook_is_not() -> None:
+    found = all_plans(delta=1e-6)
     fractions = {name: one.alpha / one.rows for name, one in found.items()}
     assert fractions["textbook"] == pytest.approx(1.01, abs=0.01)
     assert fractions["one_sided"] == pytest.approx(0.199, abs=0.002)
@@ -65,7 +65,7 @@ def test_calibrated_plan_is_informative_where_textbook_is_not() -> None:
 
 
 def test_plan_pays_little_for_noisy_number_of_rows() -> None:
-    public, noisy = (planned(neighbors=relation)["one_sided"] for relation in ("replace", "add-remove"))
+    public, noisy = (all_plans(neighbors=relation)["one_sided"] for relation in ("replace", "add-remove"))
     assert public.epsilon_rows == 0.0
     assert 0.0 < noisy.epsilon_rows < 0.05
     assert public.alpha < noisy.alpha < 1.05 * public.alpha
@@ -88,7 +88,7 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_plan_parts_stay_within_epsilon_and_delta(case: str) -> None:
     chosen = DEFAULTS | CASES[case]
-    for one in planned(**chosen).values():
+    for one in all_plans(**chosen).values():
         parts = losses(one)
         if one.delta == 0.0:
             assert parts.total <= Fraction(chosen["epsilon"])
@@ -108,7 +108,7 @@ def test_plan_top_proves_error_within_updates(
     """A ⊤ proves the sign of an error that the number of updates can pay for."""
     chosen = DEFAULTS | CASES[case]
     log_universe = math.log(max(2, chosen["universe"]))
-    for name, one in planned(**chosen).items():
+    for name, one in all_plans(**chosen).items():
         vector = one.sparse_vector
         shown = one.threshold * one.grid - vector.alpha
         if name == "textbook":
@@ -129,23 +129,23 @@ def test_plan_top_proves_error_within_updates(
 
 @pytest.mark.parametrize("factor", [0.3, 0.8, 1.25, 3.0])
 def test_plan_updates_have_least_error(factor: float) -> None:
-    best = planned(neighbors="add-remove", delta=1e-6)
+    best = all_plans(neighbors="add-remove", delta=1e-6)
     for name in ("one_sided", "one_sided_rounds"):
-        other = planned(neighbors="add-remove", delta=1e-6, updates=round(factor * best[name].cutoff))[name]
+        other = all_plans(neighbors="add-remove", delta=1e-6, updates=round(factor * best[name].cutoff))[name]
         assert other.alpha >= 0.999 * best[name].alpha
 
 
 def test_textbook_has_least_error_within_its_updates() -> None:
-    one = planned(delta=1e-6)["textbook"]
+    one = all_plans(delta=1e-6)["textbook"]
     gap = math.sqrt(4 * math.log(1024) / one.cutoff)
     assert one.sparse_vector.alpha <= gap * one.rows
     assert one.alpha == pytest.approx(3 * gap * one.rows, rel=0.01)
-    more = planned(delta=1e-6, updates=one.cutoff + 2)["textbook"]
+    more = all_plans(delta=1e-6, updates=one.cutoff + 2)["textbook"]
     assert more.sparse_vector.alpha > math.sqrt(4 * math.log(1024) / more.cutoff) * more.rows
 
 
 def test_sparse_plan_accepts_universe_of_any_size() -> None:
-    found = planned(universe=2**500, rows=10**7, kind="sparse_pmw")["one_sided"]
+    found = all_plans(universe=2**500, rows=10**7, kind="sparse_pmw")["one_sided"]
     assert found.alpha < found.rows
 
 
@@ -160,17 +160,17 @@ def test_sparse_plan_accepts_universe_of_any_size() -> None:
 )
 def test_plan_refusal_names_field_to_change(changed: dict[str, Any], field: str) -> None:
     with pytest.raises(PlanError, match=f"^{field}: .*;"):
-        planned(**changed)
+        all_plans(**changed)
 
 
 def test_plan_relative_error_is_smaller_for_larger_table() -> None:
-    fractions = [planned(rows=rows)["one_sided"].alpha / rows for rows in (10**4, 10**5, 10**6)]
+    fractions = [all_plans(rows=rows)["one_sided"].alpha / rows for rows in (10**4, 10**5, 10**6)]
     assert fractions == sorted(fractions, reverse=True)
 
 
 def test_given_gap_and_updates_lower_error_without_guarantee() -> None:
     """With a given gap and updates α is smaller, but the updates may run out."""
-    certain = planned(rows=50_000, neighbors="add-remove")["one_sided"]
-    chosen = planned(rows=50_000, neighbors="add-remove", gap=0.02, updates=60)["one_sided"]
+    certain = all_plans(rows=50_000, neighbors="add-remove")["one_sided"]
+    chosen = all_plans(rows=50_000, neighbors="add-remove", gap=0.02, updates=60)["one_sided"]
     assert chosen.alpha < 0.35 * certain.alpha
     assert chosen.cutoff < updates_for(math.log(1024), 0.02)

@@ -51,7 +51,7 @@ def masses(law: Symmetric) -> Masses:
     return found
 
 
-def summed(law: Symmetric, terms: int) -> Masses:
+def law_of_sum(law: Symmetric, terms: int) -> Masses:
     """Return the probabilities of a sum, by repeated convolution."""
     found, power = np.ones(1), masses(law)
     while terms:
@@ -65,7 +65,7 @@ def summed(law: Symmetric, terms: int) -> Masses:
     return found
 
 
-def covered(probabilities: Masses, half: int) -> float:
+def coverage(probabilities: Masses, half: int) -> float:
     middle = len(probabilities) // 2
     return float(probabilities[middle - half : middle + half + 1].sum()) if half >= 0 else 0.0
 
@@ -79,15 +79,15 @@ def covered(probabilities: Masses, half: int) -> float:
     ],
 )
 def test_half_width_covers_95_percent_and_hardly_more(law: Symmetric, terms: int) -> None:
-    probabilities, half = summed(law, terms), half_width(law, terms)
-    assert covered(probabilities, half) >= CONFIDENCE
-    assert covered(probabilities, half) <= MOST or covered(probabilities, half - 1) < CONFIDENCE
+    probabilities, half = law_of_sum(law, terms), half_width(law, terms)
+    assert coverage(probabilities, half) >= CONFIDENCE
+    assert coverage(probabilities, half) <= MOST or coverage(probabilities, half - 1) < CONFIDENCE
 
 
 @pytest.mark.parametrize("law", [laplace("2"), laplace("1/7"), gaussian(Fraction(2)), gaussian(Fraction(1, 9))])
 def test_half_width_of_one_draw_is_the_least(law: Symmetric) -> None:
     half = half_width(law)
-    assert covered(masses(law), half) >= CONFIDENCE > covered(masses(law), half - 1)
+    assert coverage(masses(law), half) >= CONFIDENCE > coverage(masses(law), half - 1)
 
 
 @pytest.mark.parametrize(("rate", "terms"), [("1/40000", 64), ("1/5000", 1000), ("1/5000", 3000)])
@@ -158,7 +158,7 @@ def test_ratio_bounds_outside_the_range_are_its_nearest_end() -> None:
 def test_widen_interval_leaves_part_of_the_probability(law: Symmetric) -> None:
     half = half_width(law)
     low, high = widen_interval(-half, half)
-    assert 1.0 - covered(masses(law), math.floor(min(-low, high))) <= MISS_PROBABILITY - SECOND_MISS_PROBABILITY
+    assert 1.0 - coverage(masses(law), math.floor(min(-low, high))) <= MISS_PROBABILITY - SECOND_MISS_PROBABILITY
 
 
 def test_published_interval_ends_on_grid_within_public_limits() -> None:

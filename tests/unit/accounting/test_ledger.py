@@ -15,12 +15,20 @@ from schemas import StreamState
 from stream.privacy.composition.costs import NO_COST, Cost, RefusedError, realised_cost
 from stream.privacy.ledger.state_machine import Ledger
 from tests.builders import calibration
-from tests.unit.accounting.ledger_parts import identity, ledger_with, records_of, reserve, restored, source, spec
+from tests.unit.accounting.ledger_parts import (
+    identity,
+    ledger_from_records,
+    ledger_with,
+    records_of,
+    reserve,
+    source,
+    spec,
+)
 
 TENTH = 10**11
 
 
-def closed(ledger: Ledger, stream: str, number: int, *, answered: int = 0, tops: int = 0) -> None:
+def close_and_settle(ledger: Ledger, stream: str, number: int, *, answered: int = 0, tops: int = 0) -> None:
     """Close a stream as an operator does, and have its worker report its last totals."""
     ledger.end_stream("feed", stream, "closed", "done")
     assert ledger.record_charge(
@@ -110,7 +118,7 @@ def test_ledger_refuses_used_stream_name_across_sources(ending: str) -> None:
     ledger = ledger_with(source(), source("other"))
     reserve(ledger, spec("alarms"), 1)
     if ending == "closed":
-        closed(ledger, "alarms", 1)
+        close_and_settle(ledger, "alarms", 1)
     for name in ("feed", "other"):
         with pytest.raises(RefusedError, match="'alarms' was used before, on source 'feed'; choose another"):
             reserve(ledger, spec("alarms", name), 2)
@@ -133,7 +141,7 @@ def test_ledger_refunds_closed_stream_exactly(answered: int, tops: int, spent: F
     ledger = ledger_with(source())
     asked = spec("alarms", cutoff=5)
     grant = reserve(ledger, asked, 1)
-    closed(ledger, "alarms", 1, answered=answered, tops=tops)
+    close_and_settle(ledger, "alarms", 1, answered=answered, tops=tops)
     plan = calibration(asked)
     lost = spent * Fraction(plan.epsilon_threshold) + Fraction(tops, 5) * Fraction(plan.epsilon_query)
     units = min(math.ceil(lost * 10**12), TENTH)
@@ -145,8 +153,8 @@ def test_ledger_refunds_closed_stream_exactly(answered: int, tops: int, spent: F
 def test_ledger_under_zcdp_refunds_rho_only_without_answers() -> None:
     ledger = ledger_with(source(delta=1e-6, accountant="zcdp"))
     idle, busy = reserve(ledger, spec("idle"), 1), reserve(ledger, spec("busy"), 2)
-    closed(ledger, "idle", 1)
-    closed(ledger, "busy", 2, answered=1)
+    close_and_settle(ledger, "idle", 1)
+    close_and_settle(ledger, "busy", 2, answered=1)
     assert idle.refunded == idle.cost
     assert (busy.spent.rho, busy.refunded.rho) == (busy.cost.rho, 0)
     assert busy.refunded.loss == busy.cost.loss - busy.spent.loss > 0
@@ -159,7 +167,7 @@ def test_ledger_refunds_halted_stream_only_when_closed() -> None:
         "feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="halted", reason="audit"
     )
     assert ledger.account("feed").budget.refunded == NO_COST
-    closed(ledger, "alarms", 1)
+    close_and_settle(ledger, "alarms", 1)
     assert ledger.account("feed").budget.refunded == Cost(TENTH)
 
 
@@ -206,11 +214,11 @@ def test_ledger_refuses_charge_after_final_charge(state: StreamState) -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms", cutoff=5), 1)
     incarnation = identity(1).incarnation
-    closed(ledger, "alarms", 1, answered=1)
+    close_and_settle(ledger, "alarms", 1, answered=1)
     before = copy.deepcopy(ledger.accounts)
     with pytest.raises(RefusedError):
         ledger.record_charge("feed", "alarms", incarnation, answered=9, tops=3, state=state)
-    assert ledger.accounts == before == restored(records_of(ledger)).accounts
+    assert ledger.accounts == before == ledger_from_records(records_of(ledger)).accounts
 
 
 @pytest.mark.parametrize("ending", [None, "halted"])
@@ -275,7 +283,7 @@ def test_restored_ledger_uses_latest_record_of_source_and_grant() -> None:
     ledger.record_charge("feed", "alarms", identity(1).incarnation, answered=5, tops=3, state="open")
     ledger.halt_source("feed", "audit")
     late = records_of(ledger)
-    again = restored(early + late)
+    again = ledger_from_records(early + late)
     assert again.accounts == ledger.accounts
 
 
@@ -283,7 +291,7 @@ def test_restored_ledger_remembers_names_and_halts() -> None:
     ledger = ledger_with(source(), source("other"))
     reserve(ledger, spec("alarms"))
     ledger.halt_source("feed", "audit")
-    again = restored(records_of(ledger))
+    again = ledger_from_records(records_of(ledger))
     with pytest.raises(RefusedError, match="used before, on source 'feed'"):
         reserve(again, spec("alarms", "other"))
     with pytest.raises(RefusedError, match="source 'feed' is halted: audit"):

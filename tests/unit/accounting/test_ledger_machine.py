@@ -22,7 +22,15 @@ from stream.privacy.composition.costs import (
 )
 from stream.privacy.planning.noise_layouts import PlanError
 from tests.builders import calibration
-from tests.unit.accounting.ledger_parts import identity, ledger_with, records_of, reserve, restored, source, spec
+from tests.unit.accounting.ledger_parts import (
+    identity,
+    ledger_from_records,
+    ledger_with,
+    records_of,
+    reserve,
+    source,
+    spec,
+)
 
 SOURCES = (
     source("pure"),
@@ -62,7 +70,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return where.source, asked.stream, self.opened
 
     @rule(stream=streams, where=st.sampled_from(SOURCES))
-    def open_under_a_name_used_before(self, stream: tuple[str, str, int], where: Any) -> None:
+    def open_used_name(self, stream: tuple[str, str, int], where: Any) -> None:
         if stream[1] in self.ledger.account(stream[0]).grants:
             self.refused(spec(stream[1], where.source, epsilon=1e-6))
 
@@ -110,7 +118,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(
         target=sent, stream=streams, fewer=st.integers(0, 3), state=st.sampled_from(["open", "halted", "closed"])
     )
-    def forge_totals_that_are_known(self, stream: tuple[str, str, int], fewer: int, state: Any) -> Any:
+    def forge_known_totals(self, stream: tuple[str, str, int], fewer: int, state: Any) -> Any:
         grant = self.ledger.account(stream[0]).grants.get(stream[1])
         known = (grant.answered, grant.tops) if grant else (0, 0)
         charge = (*stream[:2], identity(stream[2]).incarnation, *(max(0, one - fewer) for one in known), state)
@@ -135,7 +143,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert not self.ledger.end_stream(stream[0], stream[1], ending, "asked for")
 
     @rule(stream=consumes(streams), odds=st.integers(0, 9))
-    def halt_its_source(self, stream: tuple[str, str, int], odds: int) -> None:
+    def halt_source_of_stream(self, stream: tuple[str, str, int], odds: int) -> None:
         if odds == 0:
             self.ledger.halt_source(stream[0], "audit")
 
@@ -143,7 +151,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def restart(self, order: int) -> None:
         records = records_of(self.ledger)
         Random(order).shuffle(records)
-        again = restored(records)
+        again = ledger_from_records(records)
         assert again.accounts == self.ledger.accounts
         self.ledger = again
 
@@ -169,7 +177,7 @@ class LedgerMachine(RuleBasedStateMachine):
             raise AssertionError("granted what should have been refused")
 
     @invariant()
-    def no_source_grants_more_than_it_has(self) -> None:
+    def sources_stay_within_budget(self) -> None:
         for account in self.ledger.accounts.values():
             assert can_pay(
                 account.budget.granted - account.budget.refunded, account.budget.total, account.source.accountant
@@ -177,7 +185,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert can_pay(NO_COST, account.budget.left, account.source.accountant)
 
     @invariant()
-    def no_stream_spends_more_than_its_grant(self) -> None:
+    def streams_stay_within_grant(self) -> None:
         for account in self.ledger.accounts.values():
             assert account.budget.spent <= account.budget.granted - account.budget.refunded
             for grant in account.grants.values():
@@ -185,7 +193,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 assert grant.refunded >= NO_COST
 
     @invariant()
-    def a_sources_totals_are_the_sums_over_its_streams(self) -> None:
+    def source_totals_are_sums_over_streams(self) -> None:
         for account in self.ledger.accounts.values():
             grants = list(account.grants.values())
             assert account.budget.granted == sum((grant.cost for grant in grants), NO_COST)
@@ -194,13 +202,13 @@ class LedgerMachine(RuleBasedStateMachine):
             assert all(grant.refunded == NO_COST for grant in grants if grant.state != "closed")
 
     @invariant()
-    def only_what_the_ledger_closed_is_refunded(self) -> None:
+    def refunds_need_closed_streams(self) -> None:
         for account in self.ledger.accounts.values():
             for grant in account.grants.values():
                 assert grant.ending == "closed" or (grant.state != "closed" and grant.refunded == NO_COST)
 
     @invariant()
-    def no_stream_has_given_more_than_its_grant_pays_for(self) -> None:
+    def tops_stay_within_grants(self) -> None:
         for account in self.ledger.accounts.values():
             for grant in account.grants.values():
                 assert grant.tops <= min(grant.cutoff, grant.answered)

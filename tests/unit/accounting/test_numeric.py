@@ -35,7 +35,7 @@ def mechanism(cutoff: int, numbers: Numbers, *, monotone: bool = False) -> Above
     return NumericSparse(kind="numeric_sparse", threshold=0.0, cutoff=cutoff, monotone=monotone, numbers=numbers)
 
 
-def every(
+def all_plans(
     cutoff: int,
     queries: int,
     numbers: Numbers,
@@ -63,7 +63,7 @@ def every(
 
 def test_textbook_has_stated_shares_and_error() -> None:
     """The shares are 8/9 and 1/9, the error is the theorem's."""
-    one = every(20, 1000, "fresh")["textbook"]
+    one = all_plans(20, 1000, "fresh")["textbook"]
     per_round = 1.0 / 20
     assert one.epsilon_threshold == pytest.approx(per_round * 4 / 9)
     assert one.epsilon_query == pytest.approx(per_round * 4 / 9)
@@ -77,7 +77,7 @@ def test_textbook_has_stated_shares_and_error() -> None:
 
 def test_textbook_with_delta_scales_answers_share_by_epsilon() -> None:
     cutoff, epsilon, delta = 400, 0.5, 1e-6
-    one = every(cutoff, 10**9, "fresh", epsilon=epsilon, delta=delta)["textbook"]
+    one = all_plans(cutoff, 10**9, "fresh", epsilon=epsilon, delta=delta)["textbook"]
     root = math.sqrt(512.0)
     sigma = math.sqrt(32.0 * cutoff * math.log(2.0 / delta))
     threshold_rate, query_rate = noise_rates(one)
@@ -93,7 +93,7 @@ def test_textbook_with_delta_scales_answers_share_by_epsilon() -> None:
 def test_textbook_with_delta_states_exact_error() -> None:
     """The theorem's error is too small, so the exact one is stated instead."""
     # Answers with the scale √(32 c ln(2/δ))(√512 + 1)/2ε have more noise than the theorem's α allows for c answers.
-    one = every(200, 10_000, "fresh", delta=1e-6)["textbook"]
+    one = all_plans(200, 10_000, "fresh", delta=1e-6)["textbook"]
     stated = math.sqrt(200 * math.log(2e6)) * (math.sqrt(512.0) + 1.0) * (math.log(10_000) + math.log(16_000))
     assert one.delta == 1e-6
     assert top_numbers_failure(top_number_rate(one), 200, round(stated * FINE)) > 0.05
@@ -118,7 +118,7 @@ problems = st.fixed_dictionaries(
 @given(problem=problems)
 @settings(deadline=None, max_examples=8)
 def test_numeric_plan_keeps_epsilon_delta_and_promise(problem: dict[str, float]) -> None:
-    for one in every(**problem).values():  # type: ignore[arg-type]
+    for one in all_plans(**problem).values():  # type: ignore[arg-type]
         threshold, query, answer = map(Fraction, (one.epsilon_threshold, one.epsilon_query, one.epsilon_answer))
         parts = threshold + tops_epsilon(threshold, query, answer, monotone=one.monotone)
         rounds = one.cutoff if one.fresh_threshold else 1
@@ -136,7 +136,7 @@ def test_numeric_plan_keeps_epsilon_delta_and_promise(problem: dict[str, float])
 
 @pytest.mark.parametrize(("cutoff", "queries"), [(1, 1000), (20, 1000), (200, 10_000)])
 def test_gaps_are_as_accurate_as_decisions_at_almost_no_cost(cutoff: int, queries: int) -> None:
-    bare, gaps = every(cutoff, queries, "none"), every(cutoff, queries, "gap")
+    bare, gaps = all_plans(cutoff, queries, "none"), all_plans(cutoff, queries, "gap")
     for method in ("two_sided", "two_sided_shifted", "one_sided"):
         assert gaps[method].answer_alpha == gaps[method].alpha
         assert bare[method].alpha <= gaps[method].alpha * 1.001
@@ -147,7 +147,7 @@ def test_gaps_are_as_accurate_as_decisions_at_almost_no_cost(cutoff: int, querie
 @pytest.mark.parametrize("method", ["two_sided", "two_sided_shifted", "one_sided"])
 def test_fresh_share_is_near_optimal(method: str) -> None:
     """Compared with the same method with a fixed share of the numbers, α grows on both sides of the planned share."""
-    planned = every(20, 1000, "fresh")[method]
+    planned = all_plans(20, 1000, "fresh")[method]
     share = planned.epsilon_answer / planned.epsilon
     for factor in (0.8, 1.25):
         other = share * factor
@@ -164,7 +164,10 @@ def test_fresh_share_is_near_optimal(method: str) -> None:
 
 
 def test_answer_ratio_lowers_error_of_decisions() -> None:
-    even, wide = every(20, 1000, "fresh")["one_sided"], every(20, 1000, "fresh", answer_ratio=3.0)["one_sided"]
+    even, wide = (
+        all_plans(20, 1000, "fresh")["one_sided"],
+        all_plans(20, 1000, "fresh", answer_ratio=3.0)["one_sided"],
+    )
     assert wide.alpha < 0.8 * even.alpha
     assert wide.answer_alpha == pytest.approx(3.0 * wide.alpha, rel=1e-3)
     assert wide.epsilon_answer < even.epsilon_answer
@@ -181,7 +184,7 @@ def test_answer_ratio_lowers_error_of_decisions() -> None:
 )
 def test_numeric_plan_has_check_values(cutoff: int, monotone: bool, gap: float, fresh: float, wide: float) -> None:
     def alpha(numbers: Numbers, answer_ratio: float = 1.0) -> float:
-        return every(cutoff, 1000, numbers, monotone=monotone, answer_ratio=answer_ratio)["one_sided"].alpha
+        return all_plans(cutoff, 1000, numbers, monotone=monotone, answer_ratio=answer_ratio)["one_sided"].alpha
 
     assert alpha("gap") == pytest.approx(gap, rel=0.002)
     assert alpha("fresh") == pytest.approx(fresh, rel=0.002)
@@ -211,13 +214,13 @@ def test_numeric_plan_is_one_sided_and_better_than_textbook(cutoff: int, numbers
     asked = parse_spec("numeric_sparse", cutoff=cutoff, numbers=numbers)
     chosen = choose_calibration(asked, SourceFacts(sensitivity_steps=FINE, grid=1.0 / FINE))
     assert chosen.method == "one_sided"
-    assert chosen.alpha < 0.3 * every(cutoff, 1000, numbers)["textbook"].alpha
+    assert chosen.alpha < 0.3 * all_plans(cutoff, 1000, numbers)["textbook"].alpha
 
 
 def test_numeric_plan_refuses_wide_fresh_noise_with_factor() -> None:
     """Fresh noise that is too wide for the grid is refused with the factor that helps."""
     with pytest.raises(PlanError, match="times coarser"):
-        every(10**6, 1000, "fresh", epsilon=1e-6, steps=2**30)
+        all_plans(10**6, 1000, "fresh", epsilon=1e-6, steps=2**30)
 
 
 @given(rate=st.floats(1e-4, 3.0), tops=st.integers(1, 1000), error=st.integers(0, 10_000))
@@ -271,7 +274,7 @@ def orders(alpha: int) -> list[list[int]]:
 @BOTH
 @pytest.mark.parametrize("method", ["textbook", "two_sided", "two_sided_shifted", "one_sided", "one_sided_rounds"])
 def test_numeric_runs_fail_at_most_as_often_as_beta(method: str, numbers: Numbers) -> None:
-    one = every(CUTOFF, QUERIES, numbers, delta=1e-3, beta=BETA, steps=STEPS)[method]
+    one = all_plans(CUTOFF, QUERIES, numbers, delta=1e-3, beta=BETA, steps=STEPS)[method]
     alpha = round(exact_alpha(one) * STEPS)
     observed = [failures(one, order, alpha, alpha, seed) for seed, order in enumerate(orders(alpha))]
     assert max(observed) <= binom.ppf(1.0 - FALSE_ALARM / 3, RUNS, BETA)
@@ -281,7 +284,7 @@ def test_numeric_runs_fail_at_most_as_often_as_beta(method: str, numbers: Number
 @BOTH
 def test_numeric_alpha_is_not_a_fifth_too_large(numbers: Numbers) -> None:
     """With a fifth less error of the numbers, runs fail more often than β."""
-    one = every(CUTOFF, QUERIES, numbers, beta=BETA, steps=STEPS)["one_sided"]
+    one = all_plans(CUTOFF, QUERIES, numbers, beta=BETA, steps=STEPS)["one_sided"]
     alpha, answer_alpha = round(one.alpha * STEPS), round(0.8 * one.answer_alpha * STEPS)
     observed = [failures(one, order, alpha, answer_alpha, seed) for seed, order in enumerate(orders(alpha))]
     assert max(observed) > binom.ppf(1.0 - FALSE_ALARM, RUNS, BETA)

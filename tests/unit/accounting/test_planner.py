@@ -24,7 +24,7 @@ SEARCH_TOLERANCE = 1.003
 """A little more than twice the loss that the search and the tie rule may each cause."""
 
 
-def planned(
+def choose_plan(
     cutoff: int,
     queries: int,
     *,
@@ -50,7 +50,7 @@ def planned(
     return found
 
 
-def every(
+def all_plans(
     cutoff: int,
     queries: int,
     *,
@@ -78,40 +78,40 @@ def every(
     [(1, 84.8, 19.1, 11.9), (20, 2175.0, 241.0, 129.5)],
 )
 def test_plan_has_check_values(cutoff: int, textbook: float, one_sided: float, one_sided_monotone: float) -> None:
-    found = every(cutoff, 1000)
+    found = all_plans(cutoff, 1000)
     assert found["textbook"].alpha == pytest.approx(textbook, rel=0.005)
     assert found["one_sided"].alpha == pytest.approx(one_sided, rel=0.005)
-    monotone = every(cutoff, 1000, monotone=True)["one_sided"]
+    monotone = all_plans(cutoff, 1000, monotone=True)["one_sided"]
     assert monotone.alpha == pytest.approx(one_sided_monotone, rel=0.005)
 
 
 def test_two_sided_plans_have_check_values_at_cutoff_20() -> None:
-    found = every(20, 1000)
+    found = all_plans(20, 1000)
     assert found["two_sided"].alpha == pytest.approx(402.0, rel=0.005)
     assert found["two_sided_shifted"].alpha == pytest.approx(347.4, rel=1e-3)
 
 
 def test_textbook_exact_error_at_cutoff_1_is_below_half_its_theorems() -> None:
-    assert exact_alpha(every(1, 1000)["textbook"]) == pytest.approx(37.7, rel=0.005)
+    assert exact_alpha(all_plans(1, 1000)["textbook"]) == pytest.approx(37.7, rel=0.005)
 
 
 @pytest.mark.parametrize(("cutoff", "queries"), [(1, 1000), (20, 1000)])
 def test_plan_on_coarse_grid_errs_by_one_more_step(cutoff: int, queries: int) -> None:
-    coarse, fine = planned(cutoff, queries, steps=1), planned(cutoff, queries)
+    coarse, fine = choose_plan(cutoff, queries, steps=1), choose_plan(cutoff, queries)
     assert fine.alpha <= coarse.alpha <= fine.alpha + 1.5
 
 
 def test_plan_uses_rounds_at_large_cutoffs_with_delta() -> None:
-    assert planned(20, 10_000, delta=1e-6).method == "one_sided"
-    assert planned(200, 10_000, delta=1e-6).method == "one_sided_rounds"
-    assert planned(200, 10_000).method == "one_sided"
+    assert choose_plan(20, 10_000, delta=1e-6).method == "one_sided"
+    assert choose_plan(200, 10_000, delta=1e-6).method == "one_sided_rounds"
+    assert choose_plan(200, 10_000).method == "one_sided"
 
 
 def test_textbook_uses_sigma_for_delta_only_if_better_and_sound() -> None:
     delta = 1e-6
     turning_point = 8.0 * math.log(1.0 / delta)
-    below = planned(100, 1000, delta=delta, calibration="textbook")
-    above = planned(200, 1000, delta=delta, calibration="textbook")
+    below = choose_plan(100, 1000, delta=delta, calibration="textbook")
+    above = choose_plan(200, 1000, delta=delta, calibration="textbook")
     assert 100 < turning_point < 200
     assert below.epsilon_threshold == pytest.approx(1.0 / 200)
     assert below.delta == 0.0
@@ -126,19 +126,19 @@ def test_textbook_falls_back_to_pure_if_derivation_is_false() -> None:
     cutoff, epsilon, delta = 2000, 100.0, 0.1
     claimed = 2.0 * epsilon / math.sqrt(32.0 * cutoff * math.log(1.0 / delta))
     assert optimal_delta(claimed, cutoff, epsilon) > delta
-    fallen_back = planned(cutoff, 1000, epsilon=epsilon, delta=delta, calibration="textbook")
+    fallen_back = choose_plan(cutoff, 1000, epsilon=epsilon, delta=delta, calibration="textbook")
     assert 2.0 * fallen_back.epsilon_threshold == pytest.approx(epsilon / cutoff)
     assert fallen_back.delta == 0.0
 
 
 def test_textbook_ignores_promise_of_monotone_queries() -> None:
-    promised = planned(3, 1000, monotone=True, calibration="textbook")
-    assert promised == planned(3, 1000, calibration="textbook")
+    promised = choose_plan(3, 1000, monotone=True, calibration="textbook")
+    assert promised == choose_plan(3, 1000, calibration="textbook")
     assert noise_rates(promised)[1] == pytest.approx(noise_rates(promised)[0] / 2.0)
 
 
 def test_textbook_error_on_coarse_grid_is_at_least_exact_error() -> None:
-    coarse = planned(3, 10, epsilon=1000.0, steps=1, calibration="textbook")
+    coarse = choose_plan(3, 10, epsilon=1000.0, steps=1, calibration="textbook")
     assert coarse.alpha == exact_alpha(coarse) == 1.0
 
 
@@ -158,7 +158,7 @@ problems = st.fixed_dictionaries(
 @given(problem=problems)
 @settings(deadline=None, max_examples=10)
 def test_candidates_stay_within_epsilon_and_delta(problem: dict[str, float]) -> None:
-    for one in every(**problem).values():  # type: ignore[arg-type]
+    for one in all_plans(**problem).values():  # type: ignore[arg-type]
         per_round = Fraction(one.epsilon_threshold) + Fraction(one.epsilon_query)
         rounds = one.cutoff if one.fresh_threshold else 1
         if one.delta == 0.0:
@@ -185,14 +185,14 @@ BEND_BETWEEN_NODES = {
 @example(problem=BEND_BETWEEN_NODES)
 @settings(deadline=None, max_examples=10)
 def test_candidates_keep_error_with_probability_1_minus_beta(problem: dict[str, float]) -> None:
-    for one in every(**problem).values():  # type: ignore[arg-type]
+    for one in all_plans(**problem).values():  # type: ignore[arg-type]
         steps = math.floor(one.alpha / one.grid)
         finer = failure_bound(run_layout(one), steps, one.shift, blocks=8192, tail=1e-9 * one.beta / one.cutoff)
         assert finer <= one.beta
 
 
 def test_failure_bound_hardly_depends_on_cut_of_noise() -> None:
-    one = every(**BEND_BETWEEN_NODES)["one_sided"]  # type: ignore[arg-type]
+    one = all_plans(**BEND_BETWEEN_NODES)["one_sided"]  # type: ignore[arg-type]
     steps = math.floor(one.alpha / one.grid)
     tail = 1e-9 * one.beta / one.cutoff
     bounds = [
@@ -208,8 +208,8 @@ def test_plan_is_at_least_as_good_as_every_candidate(
     problem: dict[str, float],
 ) -> None:
     """The plan is no worse than any candidate, nor than the textbook's exact error."""
-    chosen = exact_alpha(planned(**problem))  # type: ignore[arg-type]
-    found = every(**problem)  # type: ignore[arg-type]
+    chosen = exact_alpha(choose_plan(**problem))  # type: ignore[arg-type]
+    found = all_plans(**problem)  # type: ignore[arg-type]
     assert chosen <= exact_alpha(found["textbook"])
     assert all(chosen <= TIE_FACTOR * one.alpha * (1.0 + 1e-5) for one in found.values())
 
@@ -218,7 +218,7 @@ def test_plan_is_at_least_as_good_as_every_candidate(
 @settings(deadline=None, max_examples=6)
 def test_plan_error_falls_with_epsilon(problem: dict[str, float], factor: float) -> None:
     richer = {**problem, "epsilon": problem["epsilon"] * factor}
-    before, after = exact_alpha(planned(**problem)), exact_alpha(planned(**richer))  # type: ignore[arg-type]
+    before, after = exact_alpha(choose_plan(**problem)), exact_alpha(choose_plan(**richer))  # type: ignore[arg-type]
     assert after <= before * SEARCH_TOLERANCE + 1.0 / problem["steps"]
 
 
@@ -226,7 +226,7 @@ def test_plan_error_falls_with_epsilon(problem: dict[str, float], factor: float)
 @settings(deadline=None, max_examples=6)
 def test_plan_error_grows_with_tops_and_queries(problem: dict[str, float], factor: int, what: str) -> None:
     harder = {**problem, what: problem[what] * factor}
-    before, after = exact_alpha(planned(**problem)), exact_alpha(planned(**harder))  # type: ignore[arg-type]
+    before, after = exact_alpha(choose_plan(**problem)), exact_alpha(choose_plan(**harder))  # type: ignore[arg-type]
     assert before <= after * SEARCH_TOLERANCE + 1.0 / problem["steps"]
 
 
@@ -258,13 +258,13 @@ def test_sensitivity_steps_refuses_too_many_steps() -> None:
 
 def test_plan_refuses_noise_too_wide_for_grid_with_factor() -> None:
     with pytest.raises(PlanError, match="times coarser"):
-        planned(10**6, 1000, epsilon=1e-6, steps=2**30)
+        choose_plan(10**6, 1000, epsilon=1e-6, steps=2**30)
     with pytest.raises(PlanError, match="times coarser"):
-        planned(10**6, 1000, epsilon=1e-6, steps=2**30, calibration="textbook")
+        choose_plan(10**6, 1000, epsilon=1e-6, steps=2**30, calibration="textbook")
 
 
 def test_plan_omits_methods_whose_noise_does_not_fit() -> None:
-    found = every(10**6, 10**6, epsilon=1.0, delta=1e-6, steps=2**30)
+    found = all_plans(10**6, 10**6, epsilon=1.0, delta=1e-6, steps=2**30)
     assert set(found) == {"textbook", "one_sided_rounds"}
 
 
@@ -272,7 +272,7 @@ def test_plan_omits_methods_whose_noise_does_not_fit() -> None:
 @settings(deadline=None, max_examples=10)
 def test_plan_noise_can_be_drawn_by_sampler(cutoff: int, epsilon: float, steps: int) -> None:
     try:
-        found = every(cutoff, 1000, epsilon=epsilon, steps=steps)
+        found = all_plans(cutoff, 1000, epsilon=epsilon, steps=steps)
     except PlanError:
         return
     for one in found.values():

@@ -52,7 +52,7 @@ def estimate(warm_start: int = 1) -> EstimateCalibration:
     return found
 
 
-def kept(calibration: AnswersCalibration, share: int, width: int, values: int) -> int:
+def error_of_share(calibration: AnswersCalibration, share: int, width: int, values: int) -> int:
     """Return the error of a share's noise, computed from the stated failure alone."""
     promised = min(calibration.cutoff, calibration.expected_queries)
     failure = 1.0 - (1.0 - calibration.beta) ** min(1.0, share / PARTS_PER_CHARGE / promised)
@@ -67,9 +67,9 @@ def test_answer_price_is_least_that_keeps_error(steps: int, width: int, values: 
     price = answer_price(calibration, "pure", width, values, steps)
     assert price.parts == price.share
     assert price.reach <= steps
-    assert kept(calibration, price.share, width, values) <= steps
+    assert error_of_share(calibration, price.share, width, values) <= steps
     if price.share > 1:
-        assert kept(calibration, price.share - 1, width, values) > steps
+        assert error_of_share(calibration, price.share - 1, width, values) > steps
 
 
 @pytest.mark.parametrize("values", [1, 20])

@@ -85,7 +85,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-def opened(kind: str) -> tuple[Driver, GrantRecord]:
+def open_stream(kind: str) -> tuple[Driver, GrantRecord]:
     """Return a stream of the kind, and its grant."""
     spec = stream(kind, "people", kind, mechanism=CASES[kind][0], expected_queries=QUERIES)
     driver = installation(spec, sources=[TABLE], key=KEY)
@@ -97,16 +97,16 @@ def opened(kind: str) -> tuple[Driver, GrantRecord]:
     return driver, grant
 
 
-def told(promise: Promise) -> str:
+def normalize_promise(promise: Promise) -> str:
     """Return the promise with a letter in place of its figure, and without its probability."""
     return f"{promise.before}A{promise.after} {promise.over}"
 
 
 @pytest.mark.parametrize("kind", sorted(CASES))
 def test_promises_match_alpha_of_answers(kind: str) -> None:
-    driver, grant = opened(kind)
+    driver, grant = open_stream(kind)
     found = promises(grant.spec, grant.calibration)
-    assert CASES[kind][2] in {told(one) for one in found}
+    assert CASES[kind][2] in {normalize_promise(one) for one in found}
     assert {one.probability for one in found} == {0.95}
     [answer] = driver.ask_many([{"id": "q", "stream": kind, **CASES[kind][1]}])
     assert answer.outcome in {"answer", "above", "below"}
@@ -137,7 +137,7 @@ def test_promises_of_projection_are_for_worst_table() -> None:
         if isinstance(record := _ledger.validate_json(one.value or b""), GrantRecord)
     ]
     [promise] = promises(grant.spec, grant.calibration)
-    assert told(promise) == "each answer about up to 3 cells is within ±A over the first 40 answers"
+    assert normalize_promise(promise) == "each answer about up to 3 cells is within ±A over the first 40 answers"
     assert promise.remark.startswith("for the worst table")
     [answer] = driver.ask_many([{"id": "q", "stream": "s", "cells": CELLS}])
     assert 0.0 < (answer.alpha or 0.0) < 0.5 * promise.alpha
@@ -145,12 +145,12 @@ def test_promises_of_projection_are_for_worst_table() -> None:
 
 def test_promises_say_that_larger_changes_carry_own_alpha() -> None:
     """Answers about larger changes than the promise is for carry a larger alpha."""
-    driver, grant = opened("histogram")
+    driver, grant = open_stream("histogram")
     [wide] = driver.ask_many([{"id": "q", "stream": "histogram", "where": "TRUE"}])
     [promise] = promises(grant.spec, grant.calibration)
     assert (wide.alpha or 0.0) > promise.alpha
     assert promise.remark == "sums of cells carry their own alpha"
-    driver, grant = opened("laplace")
+    driver, grant = open_stream("laplace")
     grouped, summed = driver.ask_many(
         [{"id": "q", "stream": "laplace", "group_by": ["sex"]}, {"id": "q", "stream": "laplace", "sum": "age"}]
     )
@@ -161,7 +161,7 @@ def test_promises_say_that_larger_changes_carry_own_alpha() -> None:
 
 @pytest.mark.parametrize("kind", sorted(CASES))
 def test_promises_are_same_on_every_surface(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, grant = opened(kind)
+    _, grant = open_stream(kind)
     bounded = as_source({**TABLE, "person": "who", "contribution": 5})
     sentences = [
         str(one) for one in promises(grant.spec, grant.calibration, counted=describe_table_bound(bounded))
@@ -198,7 +198,7 @@ def test_promises_state_bias_of_gaps_far_above_threshold() -> None:
     assert sum(errors) / len(errors) == pytest.approx(-lean, rel=0.2)
     remark = promises(grant.spec, grant.calibration)[-1].remark
     assert remark == f"of values far above the threshold they are {format_error_bound(lean)} too low on average"
-    _, fresh = opened("numeric_sparse")
+    _, fresh = open_stream("numeric_sparse")
     assert not promises(fresh.spec, fresh.calibration)[-1].remark
 
 

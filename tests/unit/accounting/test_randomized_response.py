@@ -124,7 +124,7 @@ def test_estimate_shares_add_up_to_one_within_intervals(counts: list[int]) -> No
         assert share.deviation > 0.0
 
 
-def covered(events: int, holders: int, own: float, other: float, beta: float) -> float:
+def coverage(events: int, holders: int, own: float, other: float, beta: float) -> float:
     """Return the probability that the interval contains the mean, over the noise of all answers."""
     chances = np.convolve(
         binom.pmf(range(holders + 1), holders, own),
@@ -144,4 +144,4 @@ def test_share_intervals_hold_for_every_composition(events: int, beta: float) ->
     for holders, (own, other) in product(
         range(events + 1), [(0.75, 0.25), (0.999, 0.0005), (0.24, 0.0001), (0.02, 0.0001), (0.6, 0.2)]
     ):
-        assert covered(events, holders, own, other, beta) >= 1.0 - beta - 1e-12
+        assert coverage(events, holders, own, other, beta) >= 1.0 - beta - 1e-12

@@ -12,14 +12,14 @@ import pytest
 from stream.privacy.accuracy.intervals import CONFIDENCE, NoisyNumber, half_width
 from stream.privacy.accuracy.rate_intervals import NoiseSum, rate_bounds_of_sums, share_bounds_of_rows
 from stream.privacy.noise.samplers import Symmetric, gaussian
-from tests.unit.accounting.test_intervals import Masses, laplace, summed
+from tests.unit.accounting.test_intervals import Masses, laplace, law_of_sum
 
 Interval = Callable[[int, int], bool]
 """Returns whether the interval contains the share for two draws of noise."""
 LAWS = (laplace("1/12"), laplace("2"), gaussian(Fraction(100)), gaussian(Fraction(3)))
 
 
-def covered(contains: Interval, slope: float, first: Masses, second: Masses) -> float:
+def coverage(contains: Interval, slope: float, first: Masses, second: Masses) -> float:
     """Return the probability of pairs of noise with which the interval contains the share.
 
     For each x these are the y of a range around ``slope`` · x, where the noise cancels.
@@ -54,7 +54,9 @@ def test_rate_bounds_of_sums_cover_the_share(law: Symmetric, draws: tuple[int, i
         low, high = rate_bounds_of_sums(hits + x, misses + y, law, draws)
         return low <= share <= high
 
-    assert covered(contains, 1.0 / share - 1.0, summed(law, draws[0]), summed(law, draws[1])) >= CONFIDENCE
+    assert (
+        coverage(contains, 1.0 / share - 1.0, law_of_sum(law, draws[0]), law_of_sum(law, draws[1])) >= CONFIDENCE
+    )
 
 
 @pytest.mark.parametrize(("law", "draws"), [(laplace("1/5"), 1), (laplace("1/12"), 6), (laplace("2"), 3)])
@@ -68,7 +70,7 @@ def test_share_bounds_of_rows_cover_the_share(law: Symmetric, draws: int) -> Non
             low, high = share_bounds_of_rows(hits + x, noise, number, 1)
             return low <= hits / rows <= high
 
-        assert covered(contains, rows / hits, summed(law, draws), summed(of_rows, 1)) >= CONFIDENCE
+        assert coverage(contains, rows / hits, law_of_sum(law, draws), law_of_sum(of_rows, 1)) >= CONFIDENCE
 
 
 @pytest.mark.parametrize("draws", [(5, 11), (16, 16), (8, 136)])

@@ -137,7 +137,7 @@ def test_histogram_alpha_of_sum_is_below_sum_of_cell_alphas() -> None:
     assert histogram_alpha(calibration, 1000, 0) == 0.0
 
 
-def test_sum_alpha_grows_where_chernoff_bound_replaces_exact_one() -> None:
+def test_sum_alpha_grows_at_change_to_chernoff_bound() -> None:
     below, above = (
         laplace_sum_alpha(1.0, terms, 1000, 0.05, full_weights=True)
         for terms in (MOST_EXACT_TERMS, MOST_EXACT_TERMS + 1)

@@ -14,7 +14,7 @@ from tests.unit.accounting.ledger_parts import identity, ledger_with, reserve, s
 HOUR = 3_600_000
 
 
-def turned(ledger: Ledger, hours: int = 1) -> Ledger:
+def start_next_period(ledger: Ledger, hours: int = 1) -> Ledger:
     ledger.advance_clock(ledger.clock + hours * HOUR)
     for owner in ledger.renewing_owners:
         ledger.begin_due_period(owner)
@@ -44,11 +44,11 @@ def test_renewal_counts_lost_stream_until_it_is_closed() -> None:
     ledger = ledger_with(source(renews="1h"))
     reserve(ledger, spec("alarms"), 1)
     ledger.halt_lost_stream("feed", "alarms", "lost")
-    account = turned(ledger).account("feed")
+    account = start_next_period(ledger).account("feed")
     assert account.budget.counted == account.grants["alarms"].cost
     ledger.end_stream("feed", "alarms", "closed", "done")
     ledger.record_charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="closed")
-    assert turned(ledger).account("feed").budget.counted == NO_COST
+    assert start_next_period(ledger).account("feed").budget.counted == NO_COST
 
 
 def test_completed_cost_counts_only_additive_rounds() -> None:
@@ -63,7 +63,7 @@ def test_completed_cost_counts_only_additive_rounds() -> None:
 def test_renewal_of_many_elapsed_periods_happens_once() -> None:
     ledger = ledger_with(source(renews="1h"))
     reserve(ledger, spec("alarms"), 1)
-    account = turned(ledger, 1000).account("feed")
+    account = start_next_period(ledger, 1000).account("feed")
     assert (account.budget.period_number, account.budget.start_ms) == (1001, 1000 * HOUR)
     assert account.budget.left.loss == 9 * 10**11
 

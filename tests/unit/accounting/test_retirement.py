@@ -18,7 +18,7 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.processing import digest_table
 from stream.processing.digest_table import DigestTable
 from tests.builders import calibration
-from tests.unit.accounting.ledger_parts import codec, identity, restored, source, spec
+from tests.unit.accounting.ledger_parts import codec, identity, ledger_from_records, source, spec
 
 HOUR = 3_600_000
 POPULATIONS = (
@@ -134,7 +134,7 @@ class Pair:
                 self.written.pop(key, None)
             else:
                 self.written[key] = codec.encode(record)
-        again = restored(self.written.values())
+        again = ledger_from_records(self.written.values())
         again.advance_clock(self.ledger.clock)
         grants = [(name, one) for name, account in again.accounts.items() for one in account.grants]
         restore_ends(again, [(name, one, again.clock) for name, one in grants])

@@ -47,17 +47,17 @@ class AlertmanagerSetup:
             alarm_table=self.firing,
         )
 
-    def take(self, *answers: Answer, known: bool = False) -> None:
+    def add_answers(self, *answers: Answer, known: bool = False) -> None:
         for one in answers:
             self.alertmanager.add_answer(one, "flights", self.now, known=known)
 
-    async def sent(self) -> list[dict[str, Any]]:
+    async def send_due(self) -> list[dict[str, Any]]:
         """Send the due alerts, and return them as the receiver got them."""
         before = len(self.receiver.requests)
         await self.alertmanager.send()
         return [alert for request in self.receiver.requests[before:] for alert in request.json]
 
-    def figure(self, name: str, **labels: str) -> float:
+    def metric(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, {"target": "am", **labels}) or 0.0
 
 
@@ -73,8 +73,8 @@ async def test_alertmanager_resends_firing_alert_every_minute(
     setup: AlertmanagerSetup,
 ) -> None:
     """Each message ends the alert four resend intervals later."""
-    setup.take(answer("above", 0))
-    [alert] = await setup.sent()
+    setup.add_answers(answer("above", 0))
+    [alert] = await setup.send_due()
     assert [request.path for request in setup.receiver.requests] == ["/api/v2/alerts"]
     assert alert["labels"] == {
         "alertname": "SottoAlert",
@@ -84,9 +84,9 @@ async def test_alertmanager_resends_firing_alert_every_minute(
     }
     assert (alert["startsAt"], alert["endsAt"]) == (format_time(HOUR), format_time(HOUR + 240))
     setup.now += 59
-    assert await setup.sent() == []
+    assert await setup.send_due() == []
     setup.now += 1
-    [again] = await setup.sent()
+    [again] = await setup.send_due()
     assert again["endsAt"] == format_time(setup.now + 240)
     assert again["startsAt"] == alert["startsAt"]
 
@@ -95,116 +95,116 @@ async def test_alertmanager_sends_end_after_first_quiet_window(
     setup: AlertmanagerSetup,
 ) -> None:
     """The end is sent again for a while."""
-    setup.take(answer("above", 0))
-    await setup.sent()
+    setup.add_answers(answer("above", 0))
+    await setup.send_due()
     setup.now += 30
-    setup.take(answer("below", 1, "JFK"), answer("below", 1))
+    setup.add_answers(answer("below", 1, "JFK"), answer("below", 1))
     ended = setup.now
-    [alert] = await setup.sent()
+    [alert] = await setup.send_due()
     assert alert["endsAt"] == format_time(ended)
     setup.now += RESOLVED_SECONDS
-    assert [one["endsAt"] for one in await setup.sent()] == [format_time(ended)]
+    assert [one["endsAt"] for one in await setup.send_due()] == [format_time(ended)]
     setup.now += 60
-    assert await setup.sent() == []
+    assert await setup.send_due() == []
     assert setup.firing.alarms == {}
-    assert setup.figure("sotto_alerts_firing") == 0
+    assert setup.metric("sotto_alerts_firing") == 0
 
 
 async def test_alertmanager_ends_alert_without_later_windows(
     setup: AlertmanagerSetup,
 ) -> None:
     """Without another answer an alert ends after its window's length and a grace period."""
-    setup.take(answer("above", 0))
-    await setup.sent()
+    setup.add_answers(answer("above", 0))
+    await setup.send_due()
     setup.now += HOUR + 900
-    [still] = await setup.sent()
+    [still] = await setup.send_due()
     assert still["endsAt"] > format_time(setup.now)
     setup.now += 1
-    [ended] = await setup.sent()
+    [ended] = await setup.send_due()
     assert ended["endsAt"] == format_time(HOUR + HOUR + 900)
 
 
 async def test_alertmanager_continues_run_and_starts_new_one_after_its_end(setup: AlertmanagerSetup) -> None:
-    setup.take(answer("above", 0), answer("above", 1))
-    [alert] = await setup.sent()
+    setup.add_answers(answer("above", 0), answer("above", 1))
+    [alert] = await setup.send_due()
     assert alert["annotations"]["alerts"] == "2"
     setup.now = 4 * HOUR
-    setup.take(answer("below", 2), answer("above", 3))
-    [again] = await setup.sent()
+    setup.add_answers(answer("below", 2), answer("above", 3))
+    [again] = await setup.send_due()
     assert again["startsAt"] == format_time(4 * HOUR)
     assert again["annotations"]["alerts"] == "1"
 
 
 async def test_alertmanager_sends_failed_alerts_after_target_recovers(setup: AlertmanagerSetup) -> None:
     setup.receiver.behave = lambda number: web.Response(status=[500, 429, 200][min(number, 3) - 1])
-    setup.take(answer("above", 0))
-    assert len(await setup.sent()) == 1
+    setup.add_answers(answer("above", 0))
+    assert len(await setup.send_due()) == 1
     assert not setup.alertmanager.all_accepted
-    assert await setup.sent() == []  # the target gets no requests for a while
+    assert await setup.send_due() == []  # the target gets no requests for a while
     setup.now += 1
-    await setup.sent()
+    await setup.send_due()
     assert not setup.alertmanager.all_accepted
-    setup.take(answer("above", 1, "JFK"))
+    setup.add_answers(answer("above", 1, "JFK"))
     setup.now += 2
-    assert len(await setup.sent()) == 2
+    assert len(await setup.send_due()) == 2
     assert setup.alertmanager.all_accepted
-    assert setup.figure("sotto_alerts_delivered_total") == 2
-    assert setup.figure("sotto_alerts_failures_total", reason="status") == 1
-    assert setup.figure("sotto_alerts_failures_total", reason="throttled") == 1
+    assert setup.metric("sotto_alerts_delivered_total") == 2
+    assert setup.metric("sotto_alerts_failures_total", reason="status") == 1
+    assert setup.metric("sotto_alerts_failures_total", reason="throttled") == 1
 
 
 async def test_alertmanager_has_nothing_due_after_partitions_move_away(setup: AlertmanagerSetup) -> None:
     setup.receiver.behave = lambda _: web.Response(status=500)
-    setup.take(answer("above", 0), answer("above", 0, stream="early"))
+    setup.add_answers(answer("above", 0), answer("above", 0, stream="early"))
     setup.now += 400
-    await setup.sent()
+    await setup.send_due()
     setup.alertmanager.drop_alarms(lambda stream: stream == "late")
     setup.now += 0.1  # while the target gets no requests
-    await setup.sent()
-    assert setup.figure("sotto_alerts_waiting_seconds") == 400
+    await setup.send_due()
+    assert setup.metric("sotto_alerts_waiting_seconds") == 400
     setup.alertmanager.drop_alarms(lambda stream: stream == "early")
-    assert await setup.sent() == []
-    assert setup.figure("sotto_alerts_waiting_seconds") == 0
+    assert await setup.send_due() == []
+    assert setup.metric("sotto_alerts_waiting_seconds") == 0
 
 
 async def test_alertmanager_needs_one_member_of_cluster(setup: AlertmanagerSetup) -> None:
     dead = "http://127.0.0.1:1/"
     target = setup.target.model_copy(update={"urls": (dead, *setup.target.urls)})
     setup.alertmanager.target = target
-    setup.take(answer("above", 0))
-    assert len(await setup.sent()) == 1
+    setup.add_answers(answer("above", 0))
+    assert len(await setup.send_due()) == 1
     assert setup.alertmanager.all_accepted
-    assert setup.figure("sotto_alerts_failures_total", reason="connection") == 1
+    assert setup.metric("sotto_alerts_failures_total", reason="connection") == 1
 
 
 async def test_alertmanager_after_restart_sends_firing_alerts_only(
     setup: AlertmanagerSetup,
 ) -> None:
     """Ends that were sent before the restart are not sent again."""
-    setup.take(answer("above", 0), answer("above", 0, "JFK"), answer("below", 1, "JFK"), known=True)
+    setup.add_answers(answer("above", 0), answer("above", 0, "JFK"), answer("below", 1, "JFK"), known=True)
     assert setup.alertmanager.all_accepted
     setup.now += RESOLVED_SECONDS + 1
-    assert [alert["labels"]["group_origin"] for alert in await setup.sent()] == ["EWR"]
+    assert [alert["labels"]["group_origin"] for alert in await setup.send_due()] == ["EWR"]
     # An alert that ended while no service ran is sent as ended, even after a long time.
-    setup.take(answer("above", 2, "LGA"), answer("below", 3, "LGA"))
+    setup.add_answers(answer("above", 2, "LGA"), answer("below", 3, "LGA"))
     setup.now += 10 * RESOLVED_SECONDS
-    assert "LGA" in [alert["labels"]["group_origin"] for alert in await setup.sent()]
+    assert "LGA" in [alert["labels"]["group_origin"] for alert in await setup.send_due()]
 
 
 async def test_alertmanager_drops_oldest_alarms_beyond_limit_and_counts_them(setup: AlertmanagerSetup) -> None:
-    setup.take(*(answer("above", 0, str(number)) for number in range(5)))
-    assert [alert["labels"]["group_origin"] for alert in await setup.sent()] == ["2", "3", "4"]
-    assert setup.figure("sotto_alerts_dropped_total", reason="room") == 2
+    setup.add_answers(*(answer("above", 0, str(number)) for number in range(5)))
+    assert [alert["labels"]["group_origin"] for alert in await setup.send_due()] == ["2", "3", "4"]
+    assert setup.metric("sotto_alerts_dropped_total", reason="room") == 2
     setup.alertmanager.drop_alarms(lambda stream: stream == "late")
     setup.now += 60
-    assert await setup.sent() == []
+    assert await setup.send_due() == []
     assert not setup.firing.has_alarm("late")
 
 
 async def test_alertmanager_sends_alarms_in_batches(setup: AlertmanagerSetup) -> None:
     setup.firing._limit = 1000
-    setup.take(*(answer("above", 0, str(number)) for number in range(MAX_BATCH_ALARMS + 1)))
-    assert len(await setup.sent()) == MAX_BATCH_ALARMS + 1
+    setup.add_answers(*(answer("above", 0, str(number)) for number in range(MAX_BATCH_ALARMS + 1)))
+    assert len(await setup.send_due()) == MAX_BATCH_ALARMS + 1
     assert [len(request.json) for request in setup.receiver.requests] == [MAX_BATCH_ALARMS, 1]
 
 
@@ -221,5 +221,5 @@ async def test_alarm_names_threshold_and_condition(setup: AlertmanagerSetup) -> 
     """The annotations have the stream's threshold and the condition of its events."""
     terms = AlertTerms(12_345.5, "delay >= 60")
     setup.alertmanager.add_answer(answer("above", 0), "flights", setup.now, known=False, terms=terms)
-    [alert] = await setup.sent()
+    [alert] = await setup.send_due()
     assert (alert["annotations"]["threshold"], alert["annotations"]["condition"]) == ("12,345.5", "delay >= 60")

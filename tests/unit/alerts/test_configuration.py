@@ -23,11 +23,11 @@ runner = CliRunner()
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    put(tmp_path / "secret", SECRET)
+    write_file(tmp_path / "secret", SECRET)
     return tmp_path
 
 
-def put(path: Path, text: str, mode: int = 0o600) -> str:
+def write_file(path: Path, text: str, mode: int = 0o600) -> str:
     path.write_text(text)
     path.chmod(mode)
     return str(path)
@@ -50,7 +50,9 @@ def test_target_matches_stream_name_in_each_period() -> None:
 
 
 def test_alerts_file_has_defaults(folder: Path) -> None:
-    path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder), alertmanager(sources=["fl*"])]}))
+    path = write_file(
+        folder / "alerts.json", json.dumps({"targets": [webhook(folder), alertmanager(sources=["fl*"])]})
+    )
     first, second = AlertsFile.read(path).targets
     assert isinstance(first, WebhookTarget)
     assert isinstance(second, AlertmanagerTarget)
@@ -106,7 +108,7 @@ def test_alerts_file_has_defaults(folder: Path) -> None:
     ],
 )
 def test_alerts_file_error_names_field_without_secrets(folder: Path, change: dict[str, Any], told: str) -> None:
-    path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder, **change)]}))
+    path = write_file(folder / "alerts.json", json.dumps({"targets": [webhook(folder, **change)]}))
     with pytest.raises(AlertsError) as error:
         AlertsFile.read(path)
     assert told in str(error.value)
@@ -125,16 +127,16 @@ def test_alerts_file_error_names_field_without_secrets(folder: Path, change: dic
     ],
 )
 def test_alerts_file_refuses_bearer_that_is_no_header(folder: Path, text: str, found: str) -> None:
-    token = put(folder / "token", text)
-    path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder, bearer_file=token)]}))
+    token = write_file(folder / "token", text)
+    path = write_file(folder / "alerts.json", json.dumps({"targets": [webhook(folder, bearer_file=token)]}))
     with pytest.raises(AlertsError, match=f"target oncall: bearer_file: {token} {found}") as error:
         AlertsFile.read(path)
     assert "in-the-file" not in str(error.value)
 
 
 def test_alerts_file_refuses_authorities_without_certificate(folder: Path) -> None:
-    authorities = put(folder / "ca.pem", "nothing of the kind")
-    path = put(folder / "alerts.json", json.dumps({"targets": [alertmanager(ca_file=authorities)]}))
+    authorities = write_file(folder / "ca.pem", "nothing of the kind")
+    path = write_file(folder / "alerts.json", json.dumps({"targets": [alertmanager(ca_file=authorities)]}))
     with pytest.raises(
         AlertsError, match=f"target am: ca_file: {authorities} contains no certificate; give a PEM file"
     ):
@@ -143,7 +145,9 @@ def test_alerts_file_refuses_authorities_without_certificate(folder: Path) -> No
 
 @pytest.mark.parametrize("host", ["höoks.example", "a_b.example", "[::1]:9093", "127.0.0.1", "u:p@hooks.example."])
 def test_alerts_file_accepts_every_valid_host(folder: Path, host: str) -> None:
-    path = put(folder / "alerts.json", json.dumps({"targets": [alertmanager(urls=[f"http://{host}/x%20y?z=1"])]}))
+    path = write_file(
+        folder / "alerts.json", json.dumps({"targets": [alertmanager(urls=[f"http://{host}/x%20y?z=1"])]})
+    )
     assert len(AlertsFile.read(path).targets) == 1
 
 
@@ -151,8 +155,8 @@ def test_alerts_file_accepts_every_valid_host(folder: Path, host: str) -> None:
     "text", ["", "secret", "whsec_", "whsec_c2hvcnQ=", SECRET.removeprefix("whsec_"), SECRET * 2]
 )
 def test_alerts_file_refuses_weak_secret(folder: Path, text: str) -> None:
-    put(folder / "secret", text)
-    path = put(folder / "alerts.json", json.dumps({"targets": [webhook(folder)]}))
+    write_file(folder / "secret", text)
+    path = write_file(folder / "alerts.json", json.dumps({"targets": [webhook(folder)]}))
     with pytest.raises(AlertsError, match="is not a secret; give whsec_ and 24 to 64 random bytes"):
         AlertsFile.read(path)
 
@@ -168,7 +172,7 @@ def test_alerts_file_refuses_weak_secret(folder: Path, text: str) -> None:
     ],
 )
 def test_alertmanager_target_error_names_field(folder: Path, fields: dict[str, Any], told: str) -> None:
-    path = put(folder / "alerts.json", json.dumps({"targets": [alertmanager(**fields)]}))
+    path = write_file(folder / "alerts.json", json.dumps({"targets": [alertmanager(**fields)]}))
     with pytest.raises(AlertsError, match=told):
         AlertsFile.read(path)
 
@@ -177,24 +181,24 @@ def test_alerts_file_refuses_open_files_and_duplicates(folder: Path) -> None:
     """It refuses files that others may read, names used twice and repeated fields."""
     text = json.dumps({"targets": [webhook(folder)]})
     with pytest.raises(AlertsError, match="is open to others; run 'chmod 600"):
-        AlertsFile.read(put(folder / "open.json", text, 0o644))
-    put(folder / "secret", SECRET, 0o640)
+        AlertsFile.read(write_file(folder / "open.json", text, 0o644))
+    write_file(folder / "secret", SECRET, 0o640)
     with pytest.raises(AlertsError, match=r"target oncall: secret_files: file .* is open to others"):
-        AlertsFile.read(put(folder / "alerts.json", text))
-    put(folder / "secret", SECRET)
+        AlertsFile.read(write_file(folder / "alerts.json", text))
+    write_file(folder / "secret", SECRET)
     twice = json.dumps({"targets": [webhook(folder), webhook(folder)]})
     with pytest.raises(AlertsError, match="the name oncall is used twice"):
-        AlertsFile.read(put(folder / "alerts.json", twice))
+        AlertsFile.read(write_file(folder / "alerts.json", twice))
     with pytest.raises(AlertsError, match="a field is given twice"):
         AlertsFile.read(
-            put(folder / "alerts.json", text.replace("{", '{"page": "http://a/", "page": "http://b/", ', 1))
+            write_file(folder / "alerts.json", text.replace("{", '{"page": "http://a/", "page": "http://b/", ', 1))
         )
     with pytest.raises(AlertsError, match="set SOTTO_ALERTS_FILE"):
         AlertsFile.read("")
 
 
 def test_alerts_commands_refuse_wrong_file_before_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOTTO_ALERTS_FILE", put(folder / "alerts.json", "{}"))
+    monkeypatch.setenv("SOTTO_ALERTS_FILE", write_file(folder / "alerts.json", "{}"))
     with pytest.raises(AlertsError, match="targets"):
         monitor_commands.serve_alerts(stop_with_stdin=False)
     with pytest.raises(AlertsError, match="targets"):
@@ -217,7 +221,7 @@ def test_guide_shows_a_file_and_docstrings_name_every_field() -> None:
 
 def test_up_refuses_wrong_alerts_file_before_start(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.cli.service_commands.signal.signal", lambda *_: None)
-    file = Path(put(folder / "alerts.json", "{}"))
+    file = Path(write_file(folder / "alerts.json", "{}"))
     with pytest.raises(AlertsError, match="targets"):
         service_commands.up(
             workers=1, folder=folder / ".sotto", key_file=None, port=8080, alerts=file, broker_port=None

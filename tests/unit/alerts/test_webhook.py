@@ -79,7 +79,7 @@ class WebhookSetup:
             with patch.object(targets, "wait_for_stop", self.pause):
                 return [await webhook.deliver(one, ours) for one in alerts]
 
-    def figure(self, name: str, **labels: str) -> float:
+    def metric(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(name, {"target": "oncall", **labels}) or 0.0
 
 
@@ -117,7 +117,7 @@ async def test_webhook_delivers_signed_alert_of_public_fields(setup: WebhookSetu
     assert request.headers["content-type"] == "application/json"
     assert request.is_signed_with(SECRET)
     assert not request.is_signed_with(OTHER_SECRET)
-    assert setup.figure("sotto_alerts_delivered_total") == 1
+    assert setup.metric("sotto_alerts_delivered_total") == 1
 
 
 async def test_webhook_signs_with_both_secrets_during_rotation(setup: WebhookSetup) -> None:
@@ -162,8 +162,8 @@ async def test_webhook_retries_failures_in_order_with_same_key_and_body(
     assert setup.receiver.keys == keys
     assert len({request.body for request in setup.receiver.requests[:3]}) == 1
     assert {request.path for request in setup.receiver.requests} == {"/hook"}  # no redirect was followed
-    assert setup.figure("sotto_alerts_failures_total", reason=reason) == 2
-    assert setup.figure("sotto_alerts_waiting_seconds") == 0
+    assert setup.metric("sotto_alerts_failures_total", reason=reason) == 2
+    assert setup.metric("sotto_alerts_waiting_seconds") == 0
     said = capfd.readouterr()
     for secret in ("private words", "in-the-address", SECRET, "127.0.0.1"):
         assert secret not in said.out + said.err
@@ -178,7 +178,7 @@ async def test_webhook_retries_dead_address(setup: WebhookSetup) -> None:
         return len(seen) < 4
 
     assert await setup.deliver(alert(), ours=ours, url=dead) == [False]
-    assert setup.figure("sotto_alerts_failures_total", reason="connection") == 3
+    assert setup.metric("sotto_alerts_failures_total", reason="connection") == 3
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -195,7 +195,7 @@ async def test_webhook_gives_up_old_alert_after_one_try_and_counts_it(setup: Web
     setup.now = NOW + 3601
     assert await setup.deliver(alert(0), alert(1), give_up="1h") == [True, True]
     assert len(setup.receiver.requests) == 2
-    assert setup.figure("sotto_alerts_dropped_total", reason="old") == 2
+    assert setup.metric("sotto_alerts_dropped_total", reason="old") == 2
     setup.now = NOW
     assert await setup.deliver(alert(2), give_up="2s") == [True]
     assert sum(setup.pauses) > 2
@@ -212,8 +212,8 @@ async def test_webhook_waits_between_old_alerts_if_target_asks(
     assert await setup.deliver(alert(0), alert(1), alert(2), alert(3), give_up="1h") == [True] * 4
     assert setup.pauses == [7.0, 7.0]
     assert [key.rpartition("-")[2] for key in setup.receiver.keys] == ["0", "1", "2", "3"]
-    assert setup.figure("sotto_alerts_dropped_total", reason="old") == 2
-    assert setup.figure("sotto_alerts_delivered_total") == 2
+    assert setup.metric("sotto_alerts_dropped_total", reason="old") == 2
+    assert setup.metric("sotto_alerts_delivered_total") == 2
 
 
 async def test_webhook_leaves_waiting_alert_to_new_owner_of_partition(
@@ -231,8 +231,8 @@ async def test_webhook_continues_after_refused_alert(setup: WebhookSetup) -> Non
     setup.receiver.behave = lambda number: web.Response(status=422 if number <= 3 else 200)
     assert await setup.deliver(alert(0), alert(1)) == [True, True]
     assert [key.rpartition("-")[2] for key in setup.receiver.keys] == ["0", "0", "0", "1"]
-    assert setup.figure("sotto_alerts_dropped_total", reason="refused") == 1
-    assert setup.figure("sotto_alerts_delivered_total") == 1
+    assert setup.metric("sotto_alerts_dropped_total", reason="refused") == 1
+    assert setup.metric("sotto_alerts_delivered_total") == 1
 
 
 async def test_webhook_stops_retries_if_partition_moves_or_service_stops(setup: WebhookSetup) -> None:
@@ -240,7 +240,7 @@ async def test_webhook_stops_retries_if_partition_moves_or_service_stops(setup: 
     assert await setup.deliver(alert(), ours=lambda: not setup.pauses) == [False]
     setup.stopping.set()
     assert await setup.deliver(alert(1)) == [False]
-    assert setup.figure("sotto_alerts_dropped_total", reason="old") == 0
+    assert setup.metric("sotto_alerts_dropped_total", reason="old") == 0
 
 
 async def test_webhook_does_not_read_endless_body(setup: WebhookSetup) -> None:

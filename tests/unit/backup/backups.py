@@ -29,7 +29,7 @@ def installation() -> Driver:
     return driver
 
 
-def backed_up(driver: Driver, path: Path) -> BackupFile:
+def back_up(driver: Driver, path: Path) -> BackupFile:
     """Return the backup of an installation in memory, in the form that the command writes for one on Kafka."""
     topics = driver.topics
     head: TrailHead | None = None

@@ -31,11 +31,11 @@ from stream.dev.ledger_restoration import HALTED_REASON, LOST_ANSWERS_REASON, Re
 from stream.optional_packages import EXTRA_OF_PACKAGE
 from stream.settings import Settings
 from tests.builders import KEY, source
-from tests.unit.backup.backups import backed_up, installation
+from tests.unit.backup.backups import back_up, installation
 from tests.unit.processors.installation import HIGH, spec
 
 
-def brought_back(backup: BackupFile, since: Since) -> Driver:
+def restore_elsewhere(backup: BackupFile, since: Since) -> Driver:
     """Return another installation, restored from a backup."""
     checked = check_backup(backup)
     assert checked.findings == []
@@ -55,11 +55,11 @@ def test_restored_streams_count_as_spent_and_never_answer(since: Since, tmp_path
     """A stream that was not closed counts as wholly spent and never answers again."""
     old = installation()
     kept = {one.spec.stream: one for one in old.list_streams()}
-    backup = backed_up(old, tmp_path / "backup")
+    backup = back_up(old, tmp_path / "backup")
     # These requests and answers are not in the backup.
     old.open(spec("late"))
     old.ask_many([{"id": "more", "stream": "open", "value": HIGH}])
-    new = brought_back(backup, since)
+    new = restore_elsewhere(backup, since)
     assert {one.spec.stream for one in new.list_streams()} == kept.keys()
     for grant in new.list_streams():
         name, source = grant.spec.stream, grant.spec.source
@@ -83,7 +83,7 @@ def test_restored_streams_count_as_spent_and_never_answer(since: Since, tmp_path
             new.open(spec("afresh-" + record.source.source, record.source.source))
     [restored] = [entry for entry in new.trail() if entry.kind == "restored"]
     assert (restored.since, restored.lost) == (since, 4)
-    assert check_backup(backed_up(new, tmp_path / "next")).findings == []
+    assert check_backup(back_up(new, tmp_path / "next")).findings == []
 
 
 @pytest.mark.parametrize("since", get_args(Since))
@@ -93,8 +93,8 @@ def test_restored_population_grants_nothing_if_joins_are_unknown(since: Since, t
     old.register_population({"population": "patients", "epsilon": 2.0})
     old.register(source(population="patients"))
     old.allot("ann", 1.0, population="patients")
-    backup = backed_up(old, tmp_path / "backup")
-    new = brought_back(backup, since)
+    backup = back_up(old, tmp_path / "backup")
+    new = restore_elsewhere(backup, since)
     record = new.population("patients")
     if since != "halt":
         assert (record.state, record.reason) == ("open", None)
@@ -114,7 +114,7 @@ def test_restored_population_grants_nothing_if_joins_are_unknown(since: Since, t
         with pytest.raises(Refused, match="is halted"):
             new.open(spec("hers"), analyst="ann")
     assert new.population("patients").granted.epsilon == 0.0
-    assert check_backup(backed_up(new, tmp_path / "next")).findings == []
+    assert check_backup(back_up(new, tmp_path / "next")).findings == []
 
 
 def test_restored_population_and_allotments_count_loss_as_spent(tmp_path: Path) -> None:
@@ -126,14 +126,14 @@ def test_restored_population_and_allotments_count_loss_as_spent(tmp_path: Path) 
     old.ask_many([{"id": "one", "stream": "hers", "value": HIGH}])
     before = old.population("patients")
     assert before.spent.epsilon < before.granted.epsilon == 1.0
-    new = brought_back(backed_up(old, tmp_path / "backup"), "accept_loss")
+    new = restore_elsewhere(back_up(old, tmp_path / "backup"), "accept_loss")
     new.close("feed", "hers")
     after = new.population("patients")
     assert (after.granted, after.spent, after.left) == (before.granted, before.granted, before.left)
     with pytest.raises(Refused, match="allotment 'ann'"):
         new.open(spec("more"), analyst="ann")
     new.open(spec("less", epsilon=0.5), analyst="ann")
-    assert check_backup(backed_up(new, tmp_path / "next")).findings == []
+    assert check_backup(back_up(new, tmp_path / "next")).findings == []
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ async def test_backup_is_refused_if_trail_is_incomplete(
 def test_restore_writes_no_state_of_streams_unknown_to_backup(tmp_path: Path) -> None:
     old = installation()
     path = tmp_path / "backup"
-    backed_up(old, path)
+    back_up(old, path)
     old.ask_many([{"id": "more", "stream": "open", "value": HIGH}])
     lines = path.read_bytes().splitlines(keepends=True)
     assert any(b'"state"' in line and b'"open"' in line for line in lines)
@@ -202,7 +202,7 @@ def test_check_backup_refuses_changed_file(
     damage: Callable[[list[bytes]], list[bytes]], told: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "backup"
-    backed_up(installation(), path)
+    back_up(installation(), path)
     path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
     if not told:
         assert check_backup(BackupFile(path)).findings == []
@@ -243,7 +243,7 @@ def test_check_backup_finds_forged_ledger_or_trail(
 ) -> None:
     """A forger can give a file a correct digest, but its ledger must still follow from its trail."""
     path, forged = tmp_path / "backup", tmp_path / "forged"
-    backup = backed_up(installation(), path)
+    backup = back_up(installation(), path)
     checked = check_backup(backup)
     with forged.open("wb") as file:
         writer = BackupWriter(file, backup.heading)
@@ -254,14 +254,14 @@ def test_check_backup_finds_forged_ledger_or_trail(
 
 
 def test_check_backup_compares_rewritten_trail_with_noted_head(tmp_path: Path) -> None:
-    old = backed_up(installation(), tmp_path / "old")
+    old = back_up(installation(), tmp_path / "old")
     head = check_backup(old).ending.head
     rewritten = Driver(KEY, partitions=2)
     rewritten.register(source())
     rewritten.wait(1.0)
     for number in range(20):
         rewritten.open(spec(f"other-{number}", epsilon=0.1))
-    checked = check_backup(backed_up(rewritten, tmp_path / "rewritten"), [head])
+    checked = check_backup(back_up(rewritten, tmp_path / "rewritten"), [head])
     assert any("differs from the noted head" in finding for finding in checked.findings)
     shorter = check_backup(old, [TrailHead(entries=head.entries + 1, digest="0" * 64, time=0)])
     assert shorter.missing_heads
@@ -269,7 +269,7 @@ def test_check_backup_compares_rewritten_trail_with_noted_head(tmp_path: Path) -
 
 
 def test_is_backup_distinguishes_backup_from_other_file(tmp_path: Path) -> None:
-    backed_up(installation(), tmp_path / "backup")
+    back_up(installation(), tmp_path / "backup")
     (tmp_path / "other").write_text('{"number":0}\n')
     assert is_backup(tmp_path / "backup")
     assert not is_backup(tmp_path / "other")
@@ -277,7 +277,7 @@ def test_is_backup_distinguishes_backup_from_other_file(tmp_path: Path) -> None:
 
 def test_verify_checks_a_backup_without_any_extra(tmp_path: Path) -> None:
     """``sotto ledger verify`` checks that a ledger follows from its trail even if only the client's packages are installed."""
-    backed_up(installation(), tmp_path / "backup")
+    back_up(installation(), tmp_path / "backup")
     code = f"""
 import sys
 

@@ -47,22 +47,22 @@ class Reader(Nothing):
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Reader:
+def answer_reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
     reader = Reader()
     monkeypatch.setattr(kafka_connection, "create_reader", lambda *_, **__: reader)
     return reader
 
 
 @pytest.fixture
-def client(made: Reader, monkeypatch: pytest.MonkeyPatch) -> Client:
+def client(answer_reader: Reader, monkeypatch: pytest.MonkeyPatch) -> Client:
     async def opened(self: KafkaConnection) -> None:
         self.is_open = True
 
     async def never(*_: Any) -> None:
-        made.reading.set()
+        answer_reader.reading.set()
         await asyncio.Event().wait()
 
-    made.started.set()
+    answer_reader.started.set()
     monkeypatch.setattr(KafkaConnection, "open", opened)
     monkeypatch.setattr(AsyncClient, "_send_requests", never)
     return Client()
@@ -74,7 +74,7 @@ def client(made: Reader, monkeypatch: pytest.MonkeyPatch) -> Client:
     ids=["requests", "answers"],
 )
 def test_disconnect_ends_calls_of_other_threads_with_error(
-    client: Client, made: Reader, wait: Callable[[Client], Any]
+    client: Client, answer_reader: Reader, wait: Callable[[Client], Any]
 ) -> None:
     outcome: Future[Any] = Future()
 
@@ -85,18 +85,18 @@ def test_disconnect_ends_calls_of_other_threads_with_error(
             outcome.set_exception(error)
 
     threading.Thread(target=waiting, daemon=True).start()
-    assert made.reading.wait(5)
+    assert answer_reader.reading.wait(5)
     client.disconnect()
     with pytest.raises(SottoError, match="disconnected"):
         outcome.result(5)
 
 
-def test_disconnect_closes_reader_between_two_answers(client: Client, made: Reader) -> None:
-    made.come = [Record("answers", 0, 0, 0, b"ward", b'{"id":"1","stream":"ward","outcome":"below"}')]
+def test_disconnect_closes_reader_between_two_answers(client: Client, answer_reader: Reader) -> None:
+    answer_reader.come = [Record("answers", 0, 0, 0, b"ward", b'{"id":"1","stream":"ward","outcome":"below"}')]
     each = client.answers()
     assert next(each).id == "1"
     client.disconnect()
-    assert made.stopped
+    assert answer_reader.stopped
     each.close()
 
 
@@ -109,7 +109,7 @@ def test_disconnect_refuses_new_calls(client: Client) -> None:
 
 
 async def test_disconnect_keeps_waiting_question_from_being_sent(
-    made: Reader, monkeypatch: pytest.MonkeyPatch
+    answer_reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[Any] = []
 
@@ -122,11 +122,11 @@ async def test_disconnect_keeps_waiting_question_from_being_sent(
     question = asyncio.create_task(asking.ask("ward", value=1.0, timeout=1))
     await asyncio.sleep(0.01)
     await asking.disconnect()
-    made.started.set()
+    answer_reader.started.set()
     with pytest.raises(SottoError, match="not connected"):
         await question
     assert not sent
-    assert made.stopped
+    assert answer_reader.stopped
 
 
 async def test_disconnect_ends_producer_that_is_still_connecting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from tests.unit.client.outside import DOCUMENT, ROWS
 SOURCE: Source = as_source(DOCUMENT)
 
 
-def told(**fields: Any) -> list[str]:
+def warnings_of(**fields: Any) -> list[str]:
     return [
         line.removeprefix("where: ").split(";")[0]
         for line in warn_about_domains(SOURCE, Query(id="a", stream="b", **fields))
@@ -46,14 +46,14 @@ def told(**fields: Any) -> list[str]:
     ],
 )  # fmt: skip
 def test_warning_states_meaning_of_constant_outside_domain(where: str, lines: list[str]) -> None:
-    assert told(where=where) == lines
+    assert warnings_of(where=where) == lines
 
 
 @pytest.mark.parametrize("sign", ["=", "<>", "<", "<=", ">", ">="])
 @pytest.mark.parametrize("constant", ["16", "16.5", "17", "30", "30.5", "90", "90.5", "91", "-3", "1e9"])
 def test_warning_agrees_with_workers_predicate(sign: str, constant: str) -> None:
     meant = PredicateParser({"age": SOURCE.attributes["age"]}).parse(f"age {sign} {constant}")  # type: ignore[union-attr]
-    lines = told(where=f"age {sign} {constant}")
+    lines = warnings_of(where=f"age {sign} {constant}")
     for line in lines:
         assert meant == (FALSE if "no row" in line else TRUE)
     assert len(lines) == (meant in {TRUE, FALSE})
@@ -79,12 +79,12 @@ def test_warning_agrees_with_workers_predicate(sign: str, constant: str) -> None
 )
 def test_warning_of_predicate_decided_by_domain_appears_once(where: str, rows: str | None) -> None:
     decided = f"{where} holds for {rows}: the declared domains alone decide it"
-    assert told(where=where) == ([] if rows is None else [decided])
+    assert warnings_of(where=where) == ([] if rows is None else [decided])
 
 
 def test_warning_of_comparison_comes_before_other_reasons() -> None:
-    assert told(where="age > 200 AND sex = 'F'") == ["age > 200 holds for no row"]
-    both = told(where="age BETWEEN 0 AND 65 AND age > 80")
+    assert warnings_of(where="age > 200 AND sex = 'F'") == ["age > 200 holds for no row"]
+    both = warnings_of(where="age BETWEEN 0 AND 65 AND age > 80")
     assert both[0] == "age >= 0 holds for every row"
     assert both[1].startswith("age BETWEEN 0 AND 65 AND age > 80 holds for no row: ")
 
@@ -97,7 +97,7 @@ def test_warning_of_single_candidate_says_choice_is_known() -> None:
     assert one == (
         "candidates: with one candidate the choice is known in advance; an answer is charged as any other",
     )
-    assert not told(candidates=[{"name": "x", "where": "age > 30"}, {"name": "y", "where": "age > 31"}])
+    assert not warnings_of(candidates=[{"name": "x", "where": "age > 30"}, {"name": "y", "where": "age > 31"}])
     made = driver()
     made.open(stream("c", "people", "noisy_max", epsilon=9.0))
     result = made.ask("c", candidates=[{"name": "x", "where": "sex = 'F'"}])
@@ -113,10 +113,10 @@ def test_warnings_beyond_ten_are_counted() -> None:
 
 
 def test_warnings_cover_every_predicate_of_question() -> None:
-    assert told(terms=[{"where": "age > 200"}, {"where": "age > 30"}]) == ["age > 200 holds for no row"]
+    assert warnings_of(terms=[{"where": "age > 200"}, {"where": "age > 30"}]) == ["age > 200 holds for no row"]
     choices = [{"name": "a", "where": "date = 0"}, {"name": "b", "where": "date = 1"}]
-    assert told(candidates=choices) == ["date = 0 holds for no row"]
-    assert told(group_by=["sex"], where="age < 0") == ["age < 0 holds for no row"]
+    assert warnings_of(candidates=choices) == ["date = 0 holds for no row"]
+    assert warnings_of(group_by=["sex"], where="age < 0") == ["age < 0 holds for no row"]
 
 
 def driver() -> Driver:

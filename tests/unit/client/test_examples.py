@@ -30,7 +30,7 @@ def installation() -> Driver:
     return client
 
 
-def documented() -> dict[str, Any]:
+def documented_names() -> dict[str, Any]:
     """Return all public classes, and all public methods of the clients and the driver, by name."""
     found = {name: getattr(sotto, name) for name in sotto.__all__}
     for kind in (Client, AsyncClient, Driver):
@@ -40,22 +40,22 @@ def documented() -> dict[str, Any]:
     return {**found, "dbapi.connect": sotto.dbapi.connect}
 
 
-@pytest.mark.parametrize("name", documented())
+@pytest.mark.parametrize("name", documented_names())
 def test_public_class_and_method_have_example(name: str) -> None:
     """A docstring without an example, or without a statement in it, fails."""
-    assert "Examples:\n" in (inspect.getdoc(documented()[name]) or "")
-    assert doctest.DocTestParser().get_examples(documented()[name].__doc__)
+    assert "Examples:\n" in (inspect.getdoc(documented_names()[name]) or "")
+    assert doctest.DocTestParser().get_examples(documented_names()[name].__doc__)
 
 
 # A method that only a client has needs a broker.
-OF_DRIVER = [name for name in documented() if not name.startswith(("Client.", "AsyncClient."))]
+OF_DRIVER = [name for name in documented_names() if not name.startswith(("Client.", "AsyncClient."))]
 
 
 @pytest.mark.parametrize("name", OF_DRIVER)
 def test_examples_without_a_broker_are_correct(name: str) -> None:
     """Each example runs in a new installation in memory and prints what it says."""
     names = {"client": installation(), **{one: getattr(sotto, one) for one in sotto.__all__}}
-    test = doctest.DocTestParser().get_doctest(documented()[name].__doc__, names, name, None, 0)
+    test = doctest.DocTestParser().get_doctest(documented_names()[name].__doc__, names, name, None, 0)
     report: list[str] = []
     doctest.DocTestRunner(verbose=False).run(test, out=report.append)
     assert not report, "".join(report)

@@ -79,7 +79,7 @@ def test_check_fails_on_drift_with_remedy(folder: Path) -> None:
     assert contract("check", folder).output.startswith(f"contract {CONTRACT_VERSION}: up to date")
 
 
-def edited(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+def edit_release(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
     """Change the released version in the copy."""
     path = folder / VERSIONS / RELEASED / DOCUMENT
     released = json.loads(path.read_text())
@@ -92,7 +92,7 @@ def test_committed_contract_matches_its_released_version() -> None:
 
 
 def test_check_fails_on_change_of_released_version(folder: Path) -> None:
-    edited(folder, lambda answer: answer["properties"].update(mood={"type": "string"}))
+    edit_release(folder, lambda answer: answer["properties"].update(mood={"type": "string"}))
     assert is_changed(folder)
     result = contract("check", folder)
     assert isinstance(result.exception, CommandError)
@@ -109,12 +109,12 @@ def test_check_fails_on_change_of_released_version(folder: Path) -> None:
     ],
 )
 def test_is_changed_finds_changed_rule(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
-    edited(folder, edit)
+    edit_release(folder, edit)
     assert is_changed(folder)
 
 
 def test_is_changed_ignores_descriptions(folder: Path) -> None:
-    edited(folder, lambda answer: answer.update(description="another"))
+    edit_release(folder, lambda answer: answer.update(description="another"))
     assert not is_changed(folder)
 
 

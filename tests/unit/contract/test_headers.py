@@ -36,7 +36,7 @@ CLOUD_EVENT = (
 answers: Codec[Answer] = Codec(Answer, limit=1 << 20)
 
 
-def published(*events: tuple[bytes, Headers], driver: Driver | None = None) -> list[Record]:
+def ask_and_read_answers(*events: tuple[bytes, Headers], driver: Driver | None = None) -> list[Record]:
     """Return the records that a driver writes to the topic of answers for these queries."""
     driver = driver or installation(spec("ward"))
     before = len(driver.records(driver.topics.answers))
@@ -45,17 +45,19 @@ def published(*events: tuple[bytes, Headers], driver: Driver | None = None) -> l
     return driver.records(driver.topics.answers)[before:]
 
 
-def carried(*headers: tuple[str, bytes]) -> dict[str, bytes]:
+def headers_of_answer(*headers: tuple[str, bytes]) -> dict[str, bytes]:
     return dict(answer_headers("sotto.answers", Record("sotto.queries", 3, 7, 0, b"ward", b"", headers), b"ward"))
 
 
 def test_answer_has_no_headers_by_default() -> None:
-    plain, other = published((query("a", "ward", 1.0), ()), (query("b", "ward", 1.0), (("x-request", b"7"),)))
+    plain, other = ask_and_read_answers(
+        (query("a", "ward", 1.0), ()), (query("b", "ward", 1.0), (("x-request", b"7"),))
+    )
     assert (plain.headers, other.headers) == ((), ())
 
 
 def test_answer_to_cloud_event_is_cloud_event() -> None:
-    [record] = published((query("a", "ward", 1.0), CLOUD_EVENT))
+    [record] = ask_and_read_answers((query("a", "ward", 1.0), CLOUD_EVENT))
     assert dict(record.headers) == {
         "content-type": b"application/json",
         "ce_specversion": b"1.0",
@@ -72,7 +74,7 @@ def test_answer_to_cloud_event_is_cloud_event() -> None:
     ids=["answered", "unknown stream", "malformed"],
 )
 def test_answers_of_every_outcome_have_headers(value: bytes) -> None:
-    [record] = published((value, (*CLOUD_EVENT, ("traceparent", PARENT), ("tracestate", STATE))))
+    [record] = ask_and_read_answers((value, (*CLOUD_EVENT, ("traceparent", PARENT), ("tracestate", STATE))))
     headers = {name: text.decode() for name, text in record.headers}
     assert headers["traceparent"].encode() == PARENT
     assert headers["tracestate"].encode() == STATE
@@ -81,15 +83,15 @@ def test_answers_of_every_outcome_have_headers(value: bytes) -> None:
 
 
 def test_answers_to_equal_queries_have_different_ids() -> None:
-    first, second = published(*[(query("a", "ward", 1.0), CLOUD_EVENT)] * 2)
+    first, second = ask_and_read_answers(*[(query("a", "ward", 1.0), CLOUD_EVENT)] * 2)
     assert dict(first.headers)["ce_id"] != dict(second.headers)["ce_id"]
 
 
 def test_headers_change_neither_outcome_nor_noise() -> None:
     values = [query(str(number), "ward", float(100 * number - 2000)) for number in range(40)]
     stream = spec("ward", cutoff=20)
-    plain = published(*((value, ()) for value in values), driver=installation(stream))
-    dressed = published(
+    plain = ask_and_read_answers(*((value, ()) for value in values), driver=installation(stream))
+    dressed = ask_and_read_answers(
         *((value, (*CLOUD_EVENT, ("traceparent", PARENT))) for value in values), driver=installation(stream)
     )
     assert [record.value for record in plain] == [record.value for record in dressed]
@@ -99,10 +101,10 @@ def test_headers_change_neither_outcome_nor_noise() -> None:
 def test_headers_are_equal_after_crash() -> None:
     def run(*, crash: bool) -> list[Record]:
         driver = installation(spec("ward", cutoff=10))
-        published((query("a", "ward", 1.0), CLOUD_EVENT), driver=driver)
+        ask_and_read_answers((query("a", "ward", 1.0), CLOUD_EVENT), driver=driver)
         if crash:
             driver.crash()
-        published((query("b", "ward", 2.0), (*CLOUD_EVENT, ("traceparent", PARENT))), driver=driver)
+        ask_and_read_answers((query("b", "ward", 2.0), (*CLOUD_EVENT, ("traceparent", PARENT))), driver=driver)
         return driver.records(driver.topics.answers)
 
     assert run(crash=True) == run(crash=False)
@@ -124,7 +126,7 @@ def test_dead_letter_keeps_headers_and_adds_reason() -> None:
 
 @pytest.mark.parametrize("version", [b"0.3", b"2.0", b"", b"1.0 "])
 def test_unsupported_cloud_events_version_is_ignored(version: bytes) -> None:
-    assert carried(("ce_specversion", version)) == {}
+    assert headers_of_answer(("ce_specversion", version)) == {}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_unsupported_cloud_events_version_is_ignored(version: bytes) -> None:
     ],
 )
 def test_valid_traceparent_is_copied(parent: bytes) -> None:
-    assert carried(("traceparent", parent)) == {"traceparent": parent}
+    assert headers_of_answer(("traceparent", parent)) == {"traceparent": parent}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_valid_traceparent_is_copied(parent: bytes) -> None:
     ],
 )
 def test_malformed_traceparent_is_dropped_with_its_state(parent: bytes) -> None:
-    assert carried(("traceparent", parent), ("tracestate", STATE)) == {}
+    assert headers_of_answer(("traceparent", parent), ("tracestate", STATE)) == {}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,10 @@ def test_malformed_traceparent_is_dropped_with_its_state(parent: bytes) -> None:
     ],
 )
 def test_valid_tracestate_is_copied_with_traceparent(state: bytes) -> None:
-    assert carried(("traceparent", PARENT), ("tracestate", state)) == {"traceparent": PARENT, "tracestate": state}
+    assert headers_of_answer(("traceparent", PARENT), ("tracestate", state)) == {
+        "traceparent": PARENT,
+        "tracestate": state,
+    }
 
 
 @pytest.mark.parametrize(
@@ -194,14 +199,14 @@ def test_valid_tracestate_is_copied_with_traceparent(state: bytes) -> None:
     ],
 )
 def test_malformed_tracestate_is_dropped_alone(state: bytes) -> None:
-    assert carried(("traceparent", PARENT), ("tracestate", state)) == {"traceparent": PARENT}
+    assert headers_of_answer(("traceparent", PARENT), ("tracestate", state)) == {"traceparent": PARENT}
 
 
 def test_repeated_header_is_treated_as_malformed() -> None:
-    assert carried(("traceparent", PARENT), ("traceparent", PARENT)) == {}
-    assert carried(("ce_specversion", b"1.0"), ("ce_specversion", b"1.0")) == {}
+    assert headers_of_answer(("traceparent", PARENT), ("traceparent", PARENT)) == {}
+    assert headers_of_answer(("ce_specversion", b"1.0"), ("ce_specversion", b"1.0")) == {}
     twice = (("traceparent", PARENT), ("tracestate", b"a=1"), ("tracestate", b"b=1"))
-    assert carried(*twice) == {"traceparent": PARENT}
+    assert headers_of_answer(*twice) == {"traceparent": PARENT}
 
 
 names = st.sampled_from(["ce_specversion", "traceparent", "tracestate", "ce_id", "content-type", "é"])
@@ -218,6 +223,6 @@ texts = st.one_of(
 def test_answer_headers_satisfy_contract_for_any_input(
     headers: list[tuple[str, bytes]],
 ) -> None:
-    found = carried(*headers)
+    found = headers_of_answer(*headers)
     Draft7Validator(ANSWER_HEADERS).validate({name: text.decode() for name, text in found.items()})
     assert sum(map(len, found.values())) <= MAX_TRACEPARENT + MAX_TRACESTATE + 100

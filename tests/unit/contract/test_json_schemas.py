@@ -108,7 +108,7 @@ def queries(draw: st.DrawFn) -> dict[str, Any]:
     return found
 
 
-def takes(model: Any, document: Any) -> bool:
+def accepts(model: Any, document: Any) -> bool:
     try:
         TypeAdapter(model).validate_json(json.dumps(document))
     except ValidationError:
@@ -117,8 +117,8 @@ def takes(model: Any, document: Any) -> bool:
 
 
 @given(queries())
-def test_query_schema_accepts_exactly_what_model_accepts(document: dict[str, Any]) -> None:
-    assert validator("Query").is_valid(_infinite_as_nothing(document)) == takes(Query, document)
+def test_query_schema_accepts_same_documents_as_model(document: dict[str, Any]) -> None:
+    assert validator("Query").is_valid(_infinite_as_nothing(document)) == accepts(Query, document)
 
 
 def _infinite_as_nothing(value: Any) -> Any:
@@ -209,7 +209,7 @@ def mutated_requests(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(mutated_requests())
-def test_request_schema_accepts_exactly_what_model_accepts(document: dict[str, Any]) -> None:
+def test_request_schema_accepts_same_documents_as_model(document: dict[str, Any]) -> None:
     """Only the descriptions state rules about several fields together."""
     fits = any(validator(name).is_valid(document) for name in REQUESTS)
     try:
@@ -242,7 +242,7 @@ LIVE = source(
 )
 
 
-def lives() -> Iterator[Driver]:
+def installations_in_use() -> Iterator[Driver]:
     """Yield installations in which streams of every mechanism are opened, asked, refused, crashed, closed and halted."""
     for kind in KINDS:
         driver = driver_with(kind)
@@ -296,7 +296,7 @@ def _without_trail(value: bytes | None) -> bytes | None:
 
 def test_schemas_accept_all_written_records() -> None:
     seen: set[str] = set()
-    for driver in lives():
+    for driver in installations_in_use():
         for channel in CHANNELS:
             if channel.name in {"queries", "requests", "rejected"}:
                 continue

@@ -109,7 +109,7 @@ rows: st.SearchStrategy[Mapping[str, Cell]] = st.fixed_dictionaries(
 
 
 @dataclass(frozen=True)
-class Said:
+class PredicateCase:
     """A predicate as text, and its meaning as a Python function of one row."""
 
     text: str
@@ -142,30 +142,30 @@ def quoted(text: str) -> str:
 
 
 @st.composite
-def _comparison(draw: st.DrawFn, name: str, signs: Sequence[str], literals: Mapping[str, Value]) -> Said:
+def _comparison(draw: st.DrawFn, name: str, signs: Sequence[str], literals: Mapping[str, Value]) -> PredicateCase:
     written = draw(st.sampled_from(NAMES[name]))
     sign = draw(st.sampled_from(signs))
     literal = draw(st.sampled_from(sorted(literals)))
     value, compare = literals[literal], OPERATORS[sign]
     mirrored = draw(st.booleans())
     text = f"{literal} {MIRRORED[sign]} {written}" if mirrored else f"{written} {sign} {literal}"
-    return Said(text, lambda row: compare(row[name], value))
+    return PredicateCase(text, lambda row: compare(row[name], value))
 
 
 @st.composite
-def _between(draw: st.DrawFn, name: str, literals: Mapping[str, float]) -> Said:
+def _between(draw: st.DrawFn, name: str, literals: Mapping[str, float]) -> PredicateCase:
     low, high = draw(st.sampled_from(sorted(literals))), draw(st.sampled_from(sorted(literals)))
     negated = draw(st.booleans())
     text = f"{draw(st.sampled_from(NAMES[name]))} {'NOT ' if negated else ''}BETWEEN {low} AND {high}"
-    return Said(text, lambda row: (literals[low] <= float(row[name]) <= literals[high]) != negated)
+    return PredicateCase(text, lambda row: (literals[low] <= float(row[name]) <= literals[high]) != negated)
 
 
 @st.composite
-def _membership(draw: st.DrawFn, name: str, literals: Mapping[str, Value]) -> Said:
+def _membership(draw: st.DrawFn, name: str, literals: Mapping[str, Value]) -> PredicateCase:
     listed = draw(st.lists(st.sampled_from(sorted(literals)), min_size=1, max_size=8))
     negated = draw(st.booleans())
     text = f"{draw(st.sampled_from(NAMES[name]))} {'not ' if negated else ''}in ({', '.join(listed)})"
-    return Said(text, lambda row: (row[name] in {literals[literal] for literal in listed}) != negated)
+    return PredicateCase(text, lambda row: (row[name] in {literals[literal] for literal in listed}) != negated)
 
 
 def _numbers(*texts: str) -> dict[str, float]:
@@ -178,7 +178,7 @@ SEXES: dict[str, Value] = {quoted(value): value for value in ("F", "M", "it's")}
 COUNTRIES: dict[str, Value] = {quoted(value): value for value in ("DE", "FR", "IT", "?")}
 
 leaves = st.one_of(
-    st.sampled_from([Said("TRUE", lambda _: True), Said("false", lambda _: False)]),
+    st.sampled_from([PredicateCase("TRUE", lambda _: True), PredicateCase("false", lambda _: False)]),
     _comparison("age", list(OPERATORS), AGES),
     _comparison("education-num", list(OPERATORS), LEVELS),
     _comparison("sex", ["=", "<>", "!="], SEXES),
@@ -194,17 +194,17 @@ leaves = st.one_of(
 )
 
 
-def _joined(parts: list[Said], word: str) -> Said:
+def _joined(parts: list[PredicateCase], word: str) -> PredicateCase:
     text = f" {word} ".join(f"({part.text})" for part in parts)
     quantifier = all if word == "AND" else any
-    return Said(text, lambda row: quantifier(part.test(row) for part in parts))
+    return PredicateCase(text, lambda row: quantifier(part.test(row) for part in parts))
 
 
-def _negated(part: Said) -> Said:
-    return Said(f"NOT ({part.text})", lambda row: not part.test(row))
+def _negated(part: PredicateCase) -> PredicateCase:
+    return PredicateCase(f"NOT ({part.text})", lambda row: not part.test(row))
 
 
-def _grown(inner: st.SearchStrategy[Said]) -> st.SearchStrategy[Said]:
+def _grown(inner: st.SearchStrategy[PredicateCase]) -> st.SearchStrategy[PredicateCase]:
     return st.one_of(
         st.builds(_joined, st.lists(inner, min_size=2, max_size=4), st.sampled_from(["AND", "OR"])),
         st.builds(_negated, inner),
@@ -213,7 +213,7 @@ def _grown(inner: st.SearchStrategy[Said]) -> st.SearchStrategy[Said]:
 
 predicates = st.recursive(leaves, _grown, max_leaves=10)
 
-flat_predicates: st.SearchStrategy[tuple[list[list[tuple[bool, Said]]], str]] = st.lists(
+flat_predicates: st.SearchStrategy[tuple[list[list[tuple[bool, PredicateCase]]], str]] = st.lists(
     st.lists(st.tuples(st.booleans(), leaves), min_size=1, max_size=3),
     min_size=1,
     max_size=3,

@@ -31,18 +31,20 @@ WARD = Categories(values=("Pädiatrie",))
 OTHER = Categories(values=("F", "M", "?"), other="?")
 
 
-def checked(folder: Path, text: str, attributes: Mapping[str, Domain], person: str | None = None) -> CheckReport:
+def check_text(
+    folder: Path, text: str, attributes: Mapping[str, Domain], person: str | None = None
+) -> CheckReport:
     path = folder / "table.csv"
     path.write_text(text, encoding="utf-8")
     return check_table(source(attributes), path, person)
 
 
-def one(folder: Path, domain: Domain, cells: Sequence[str]) -> CheckReport:
+def check_column(folder: Path, domain: Domain, cells: Sequence[str]) -> CheckReport:
     """Check one column; a second column keeps rows with an empty cell from being blank lines."""
-    return checked(folder, "x,y\n" + "".join(f"{cell},\n" for cell in cells), {"x": domain})
+    return check_text(folder, "x,y\n" + "".join(f"{cell},\n" for cell in cells), {"x": domain})
 
 
-def found(misfit: Misfit) -> dict[str, int]:
+def found_values(misfit: Misfit) -> dict[str, int]:
     return {value.value: value.rows for value in misfit.found}
 
 
@@ -81,11 +83,11 @@ def test_check_counts_rows_by_declared_rules(kind: str, table: list[Mapping[str,
 
 def test_check_reports_each_kind_of_misfit_with_values(tmp_path: Path) -> None:
     cells = ["3", "", " ", "-4", "-1", "12", "1e3", "inf", "x", "x", "1_0", "nan", "2.5"]
-    missing, unread, broken, below, above = one(tmp_path, AGE, cells).misfits
+    missing, unread, broken, below, above = check_column(tmp_path, AGE, cells).misfits
     assert (missing.what, missing.rows, missing.fate, missing.found) == ("missing", 2, "left out", ())
     assert (unread.what, unread.rows, unread.fate, unread.different) == ("not a number", 4, "left out", 3)
-    assert found(unread) == {"x": 2, "1_0": 1, "nan": 1}
-    assert (broken.what, found(broken), broken.fate) == ("not whole", {"2.5": 1}, "left out")
+    assert found_values(unread) == {"x": 2, "1_0": 1, "nan": 1}
+    assert (broken.what, found_values(broken), broken.fate) == ("not whole", {"2.5": 1}, "left out")
     assert (below.what, below.rows, below.fate, below.becomes, below.farthest) == (
         "below",
         2,
@@ -104,10 +106,10 @@ def test_check_reports_each_kind_of_misfit_with_values(tmp_path: Path) -> None:
 
 
 def test_check_of_bins_and_rejected_ranges_has_no_moved_sum(tmp_path: Path) -> None:
-    below, above = one(tmp_path, BMI, ["9", "30.5", "31", "10"]).misfits
+    below, above = check_column(tmp_path, BMI, ["9", "30.5", "31", "10"]).misfits
     assert (below.becomes, below.farthest, below.sum_moved) == ("10 … 20", "9", None)
     assert (above.becomes, above.farthest, above.sum_moved) == ("20 … 30.5", "31", None)
-    below, above = one(tmp_path, STRICT, ["-1", "10"]).misfits
+    below, above = check_column(tmp_path, STRICT, ["-1", "10"]).misfits
     assert {(misfit.fate, misfit.becomes, misfit.sum_moved) for misfit in (below, above)} == {
         ("left out", None, None)
     }
@@ -117,22 +119,22 @@ def test_check_of_bins_and_rejected_ranges_has_no_moved_sum(tmp_path: Path) -> N
 def test_check_distinguishes_missing_and_undeclared_categories(
     tmp_path: Path, domain: Categories, fate: str, becomes: str | None
 ) -> None:
-    report = one(tmp_path, domain, ["F", "", "m", "X", "X", "M"])
+    report = check_column(tmp_path, domain, ["F", "", "m", "X", "X", "M"])
     missing, undeclared = report.misfits
     assert (missing.what, missing.rows, undeclared.what, undeclared.rows) == ("missing", 1, "undeclared", 3)
-    assert (found(undeclared), undeclared.different) == ({"X": 2, "m": 1}, 2)
+    assert (found_values(undeclared), undeclared.different) == ({"X": 2, "m": 1}, 2)
     assert {(misfit.fate, misfit.becomes) for misfit in report.misfits} == {(fate, becomes)}
     assert (report.left_out, report.changed) == ((4, 0) if fate == "left out" else (0, 4))
 
 
 def test_check_accepts_empty_text_as_category(tmp_path: Path) -> None:
-    assert one(tmp_path, Categories(values=("", "F")), ["", "F"]).fits
+    assert check_column(tmp_path, Categories(values=("", "F")), ["", "F"]).fits
 
 
 @pytest.mark.parametrize("sign", [";", "\t", "|"])
 def test_check_names_other_separator_and_found_columns(tmp_path: Path, sign: str) -> None:
     text = f"age{sign}sex\n3{sign}F\n"
-    report = checked(tmp_path, text, {"age": AGE, "sex": SEX})
+    report = check_text(tmp_path, text, {"age": AGE, "sex": SEX})
     assert report.columns.separator == sign
     assert report.columns.missing == ("age", "sex")
     assert report.columns.found == (text.splitlines()[0],)
@@ -140,12 +142,12 @@ def test_check_names_other_separator_and_found_columns(tmp_path: Path, sign: str
     assert any("services read commas only" in line for line in report.suggestions)
     for quoted in (f'age{sign}"sex"\n3{sign}F\n', f'age{sign}sex\n3{sign}"F"\n'):
         with pytest.raises(UnreadableError) as refused:
-            checked(tmp_path, quoted, {"age": AGE, "sex": SEX})
+            check_text(tmp_path, quoted, {"age": AGE, "sex": SEX})
         assert f"separated by {csv_files.SEPARATORS[sign]}" in refused.value.cause
 
 
 def test_check_names_missing_column_and_checks_others(tmp_path: Path) -> None:
-    report = checked(tmp_path, "Age,sex,note\n3,X,\n", {"age": AGE, "sex": SEX})
+    report = check_text(tmp_path, "Age,sex,note\n3,X,\n", {"age": AGE, "sex": SEX})
     assert (report.columns.missing, report.columns.found) == (("age",), ("Age", "sex", "note"))
     assert report.columns.undeclared == ("Age", "note")
     assert [misfit.attribute for misfit in report.misfits] == ["sex"]
@@ -189,7 +191,7 @@ def test_check_names_missing_column_and_checks_others(tmp_path: Path) -> None:
     ],
 )
 def test_check_suggests_remedies(tmp_path: Path, text: str, attributes: dict[str, Domain], said: str) -> None:
-    report = checked(tmp_path, text, attributes)
+    report = check_text(tmp_path, text, attributes)
     assert any(said in line for line in report.suggestions), report.suggestions
 
 
@@ -212,7 +214,7 @@ def test_check_reports_bytes_that_are_not_utf8(tmp_path: Path) -> None:
 
 def test_check_counts_lines_with_surplus_cells(tmp_path: Path) -> None:
     """Trailing commas are no surplus cells."""
-    report = checked(tmp_path, "age,sex\n1,F\n2,F,X\n3,M,\n4\n5,M,,7\n", {"age": AGE})
+    report = check_text(tmp_path, "age,sex\n1,F\n2,F,X\n3,M,\n4\n5,M,,7\n", {"age": AGE})
     assert (report.rows, report.as_declared, report.surplus_lines, report.fits) == (5, 5, 1, False)
 
 
@@ -246,7 +248,7 @@ def test_check_counts_rows_per_person(tmp_path: Path, monkeypatch: pytest.Monkey
     named = ["a", "b", "a", "", "c", "a", "b", " "]
     text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
     monkeypatch.setattr(row_counts, "_ROWS_PER_PASS", 3)  # several passes
-    report = checked(tmp_path, text, {"age": AGE}, "who")
+    report = check_text(tmp_path, text, {"age": AGE}, "who")
     told = report.people
     assert told is not None
     assert report.columns.undeclared == ()
@@ -261,7 +263,7 @@ def test_check_warns_of_one_person_under_several_spellings(
     named = ["1", "ann", "7", "01", "1.0", " 7", "Ann", "a nn", "Pa\u0308r", "10", "1", "P\u00e4r", ""]
     text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
     monkeypatch.setattr(row_counts, "_ROWS_PER_PASS", 5)  # several passes
-    report = checked(tmp_path, text, {"age": AGE}, "who")
+    report = check_text(tmp_path, text, {"age": AGE}, "who")
     told = report.people
     assert told is not None
     assert (told.people, told.alike) == (9, 3)
@@ -311,11 +313,11 @@ def test_check_refuses_unreadable_file(tmp_path: Path, name: str) -> None:
 
 def test_check_refuses_unknown_person_column(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--person: the table has no column 'who'; name one of 'age', 'sex'"):
-        checked(tmp_path, "age,sex\n1,F\n", {"age": AGE}, "who")
+        check_text(tmp_path, "age,sex\n1,F\n", {"age": AGE}, "who")
 
 
 def test_check_report_as_json_begins_with_notice(tmp_path: Path) -> None:
-    told = one(tmp_path, AGE, ["3"]).to_json()
+    told = check_column(tmp_path, AGE, ["3"]).to_json()
     assert list(told)[:2] == ["private", "fits"]
     assert told["private"] == NOTICE
 

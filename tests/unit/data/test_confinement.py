@@ -73,7 +73,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return inside, outside
 
 
-def test_confined_process_can_do_only_what_is_allowed(folders: tuple[Path, Path]) -> None:
+def test_confined_process_can_do_allowed_actions_only(folders: tuple[Path, Path]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
         local.bind(str(folders[1] / "socket"))
         local.listen()

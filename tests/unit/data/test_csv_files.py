@@ -42,7 +42,7 @@ def cells_of(content: bytes, names: list[str]) -> list[tuple[str, ...]]:
     return [row for batch in csv_file(content).batches(names, 3) for row in batch.rows()]
 
 
-def written(table: list[list[str]], end: str = "\n") -> bytes:
+def write_csv(table: list[list[str]], end: str = "\n") -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text, lineterminator=end).writerows([["one", "two", "three"], *table])
     return text.getvalue().encode()
@@ -50,9 +50,9 @@ def written(table: list[list[str]], end: str = "\n") -> bytes:
 
 @unhurried
 @given(table=tables, block=st.integers(1, 40), end=st.sampled_from(["\n", "\r\n"]), zipped=st.booleans())
-def test_csv_file_reads_what_a_writer_wrote(table: list[list[str]], block: int, end: str, zipped: bool) -> None:
+def test_csv_file_reads_cells_of_csv_writer(table: list[list[str]], block: int, end: str, zipped: bool) -> None:
     """All cells of a CSV writer are read, regardless of block boundaries, also from gzip and from each column alone."""
-    content = written(table, end)
+    content = write_csv(table, end)
     expected = [(*row, "", "")[:4] for row in table]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_files, "BLOCK_BYTES", block)
@@ -209,7 +209,7 @@ def test_column_may_have_suffix_of_repeated_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", [1, 8, 20])
 def test_gzip_that_ends_early_is_refused(cut: int) -> None:
     """A gzipped file without its end is refused; several members followed by zeros are one file."""
-    content = written([["a", "b", "c"]] * 9)
+    content = write_csv([["a", "b", "c"]] * 9)
     with pytest.raises(UnreadableError, match="path: no table can be read there: its gzip format"):
         cells_of(gzip.compress(content)[:-cut], ["one"])
     several = gzip.compress(content) + gzip.compress(b"x,y,z\n") + bytes(64)

@@ -100,7 +100,7 @@ PREDICATES = predicates(source())
 GROUPS = [["letter"], ["whole", "bin"], ["hour", "letter", "bin"], ["day"]]
 
 
-def both(rows: pl.DataFrame, **fields: Any) -> tuple[CountedTable, CountedTable]:
+def load_both(rows: pl.DataFrame, **fields: Any) -> tuple[CountedTable, CountedTable]:
     made = []
     for engine in ("memory", "duckdb"):
         declared = source(engine, **fields)
@@ -138,13 +138,13 @@ def test_stored_table_gives_the_numbers_of_memory(
 ) -> None:
     """Each number is equal, for nulls, NaN, -0.0, 2^53 + 1, forms of Unicode, zones and several rows per person."""
     fields = {} if contribution is None else {"person": "who", "contribution": contribution}
-    memory, stored = both(frame(rows), **fields)
+    memory, stored = load_both(frame(rows), **fields)
     assert isinstance(memory, PrivateTable)
     assert isinstance(stored, StoredTable)
     assert numbers(stored, asked) == numbers(memory, asked)
 
 
-def many(rows: int = 400) -> pl.DataFrame:
+def table_of_many_rows(rows: int = 400) -> pl.DataFrame:
     """A table in which each value occurs, and some people have many rows."""
     return frame(
         [
@@ -161,7 +161,7 @@ def test_stored_table_chooses_same_rows_in_ranges_as_memory(monkeypatch: pytest.
     """Rows are inserted and chosen in several parts, and the same ones count."""
     monkeypatch.setattr(stored_table, "_ROWS_CHOSEN_AT_ONCE", 50)
     monkeypatch.setattr(stored_table, "_INSERTED_ROWS", 7)
-    memory, stored = both(many(), person="who", contribution=3)
+    memory, stored = load_both(table_of_many_rows(), person="who", contribution=3)
     asked = [TRUE, make_leaf("whole", 13, (2, 9))]
     assert numbers(stored, asked) == numbers(memory, asked)
 
@@ -183,7 +183,7 @@ def record_statements(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_count_together_is_exact_with_and_without_cubes(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """A batch reads counts from one grouping, or from one statement of many sums; both are exact."""
     monkeypatch.setattr(stored_table, "_CUBE_CELLS", most)
-    memory, stored = both(many())
+    memory, stored = load_both(table_of_many_rows())
     asked = [make_leaf("whole", 13, (low, low + 3)) for low in range(10)]
     asked += [conjunction([one, make_leaf("letter", 4, (0, 2))]) for one in asked]
     statements = record_statements(monkeypatch)
@@ -196,7 +196,7 @@ def test_count_together_is_exact_with_and_without_cubes(monkeypatch: pytest.Monk
 
 def test_long_predicate_does_not_nest_too_deeply() -> None:
     """Hundreds of ranges and parts become a balanced expression."""
-    memory, stored = both(many())
+    memory, stored = load_both(table_of_many_rows())
     days = make_leaf("day", 366, range(366))
     parts = disjunction(
         conjunction([make_leaf("day", 366, (n, n + 2)), make_leaf("whole", 13, (n % 12, 13))]) for n in range(300)
@@ -208,7 +208,7 @@ def test_long_predicate_does_not_nest_too_deeply() -> None:
 def test_long_predicates_are_split_into_statements(monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement has a limited number of ranges, unless one predicate has more; the numbers are equal."""
     monkeypatch.setattr(stored_table, "_RANGES_AT_ONCE", 20)
-    memory, stored = both(many())
+    memory, stored = load_both(table_of_many_rows())
     pair = [
         conjunction([make_leaf("day", 366, (n, n + 2)), make_leaf("whole", 13, (n % 12, 13))]) for n in range(30)
     ]
@@ -223,7 +223,7 @@ def test_long_predicates_are_split_into_statements(monkeypatch: pytest.MonkeyPat
 
 def test_stored_table_refuses_other_predicates_as_memory_does() -> None:
     """Both tables raise the same errors."""
-    memory, stored = both(many(20))
+    memory, stored = load_both(table_of_many_rows(20))
     cases: list[Callable[[CountedTable], object]] = [
         lambda table: table.count(Codes("whole", 5, (1, 2))),
         lambda table: table.count(Codes("nobody", 5, (1, 2))),
@@ -249,7 +249,11 @@ def test_stored_table_refuses_other_predicates_as_memory_does() -> None:
 def test_guarded_reader_fills_the_database(tmp_path: Path, suffix: str) -> None:
     """Files, folders with an empty file and empty partitions give the numbers of memory."""
     folder = tmp_path / "visits"
-    for year, part in (("2023", many(100)), ("2024", many(0)), ("__HIVE_DEFAULT_PARTITION__", many(3))):
+    for year, part in (
+        ("2023", table_of_many_rows(100)),
+        ("2024", table_of_many_rows(0)),
+        ("__HIVE_DEFAULT_PARTITION__", table_of_many_rows(3)),
+    ):
         target = folder / f"year={year}" / f"part.{suffix}"
         target.parent.mkdir(parents=True)
         part.write_csv(target) if suffix == "csv" else part.write_parquet(target)
@@ -265,7 +269,7 @@ def test_guarded_reader_fills_the_database(tmp_path: Path, suffix: str) -> None:
 
 def test_disk_limit_bounds_the_rows_of_an_engine(tmp_path: Path) -> None:
     """A table with more codes than the disk limit is unreadable; files may be larger than the memory limit."""
-    many(4000).write_parquet(tmp_path / "t.parquet")
+    table_of_many_rows(4000).write_parquet(tmp_path / "t.parquet")
     declared = source(path=str(tmp_path / "t.parquet"))
     limits = ReadingLimits((tmp_path,), 1 << 20, 1 << 30, 60.0, engine=EngineLimits(disk_bytes=4 << 20))
     assert GuardedReader(limits).read(declared).private_row_count > 0
@@ -291,7 +295,7 @@ def test_stored_table_fingerprint_ignores_only_row_order() -> None:
         "note": "x",
         "who": "dee",
     }
-    rows = pl.concat([many(60), frame([{**usual, "hour": COLUMNS["hour"][1]}])])
+    rows = pl.concat([table_of_many_rows(60), frame([{**usual, "hour": COLUMNS["hour"][1]}])])
     first = made(rows)
     assert made(rows.sample(fraction=1.0, shuffle=True, seed=1)) == first
     others = [made(rows, 2), made(rows, key=bytes(32)), made(rows[:-1])]
@@ -305,11 +309,11 @@ def test_stored_table_fingerprint_ignores_only_row_order() -> None:
 def test_stored_table_chooses_rows_of_older_key() -> None:
     """A stream under an older noise key counts the rows that this key chose."""
     declared, memory = source(person="who", contribution=1), source("memory", person="who", contribution=1)
-    old, new = (TableStore(key, overrides={"hostile": many()}) for key in (KEY, bytes(32)))
+    old, new = (TableStore(key, overrides={"hostile": table_of_many_rows()}) for key in (KEY, bytes(32)))
     registered = old.fingerprint(declared)
-    both_keys = TableStore(bytes(32), KEY, overrides={"hostile": many()})
+    both_keys = TableStore(bytes(32), KEY, overrides={"hostile": table_of_many_rows()})
     table = both_keys.get(declared, registered)
-    expected = TableStore(KEY, overrides={"hostile": many()}).get(memory)
+    expected = TableStore(KEY, overrides={"hostile": table_of_many_rows()}).get(memory)
     assert numbers(table, [TRUE]) == numbers(expected, [TRUE])
     assert numbers(new.get(declared), [TRUE]) != numbers(table, [TRUE])
 
@@ -320,7 +324,7 @@ def test_database_is_removed_with_its_table(tmp_path: Path) -> None:
     abandoned.mkdir()
     (abandoned / "lock").touch()
     declared = source()
-    rows = read_rows(declared, many(20), EngineLimits(str(tmp_path)))
+    rows = read_rows(declared, table_of_many_rows(20), EngineLimits(str(tmp_path)))
     assert not abandoned.exists()
     assert list(tmp_path.rglob("*.duckdb"))
     del rows
@@ -342,7 +346,7 @@ def _endless(table: CountedTable) -> None:
 def test_long_statement_is_interrupted_and_names_the_setting() -> None:
     """A statement over its time fails without the engine's text, and the next one works."""
     declared = source()
-    rows = read_rows(declared, many(), EngineLimits(seconds=0.2))
+    rows = read_rows(declared, table_of_many_rows(), EngineLimits(seconds=0.2))
     table = build_table(rows, declared, KEY)
     with pytest.raises(EngineStatementError, match="longer than SOTTO_ENGINE_SECONDS"):
         _endless(table)
@@ -371,7 +375,7 @@ def test_statement_limit_doubles_with_each_retry() -> None:
 def test_statement_of_a_given_up_partition_is_cancelled() -> None:
     """Cancelling a partition interrupts its statement and refuses others until it is taken again."""
     declared, cancelled = source(), threading.Event()
-    table = build_table(read_rows(declared, many()), declared, KEY)
+    table = build_table(read_rows(declared, table_of_many_rows()), declared, KEY)
     token = current_cancellation.set(cancelled)
     try:
         threading.Timer(0.2, cancelled.set).start()
@@ -388,7 +392,7 @@ def test_statement_of_a_given_up_partition_is_cancelled() -> None:
 def test_failed_statement_has_no_text_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the kind of failure only, since an engine's text may quote a cell."""
     declared = source()
-    table = build_table(read_rows(declared, many(20)), declared, KEY)
+    table = build_table(read_rows(declared, table_of_many_rows(20)), declared, KEY)
     assert isinstance(table, StoredTable)
 
     def fail(_: object) -> None:
@@ -404,7 +408,7 @@ def test_failed_statement_has_no_text_of_the_engine(monkeypatch: pytest.MonkeyPa
 def test_statement_takes_its_slot_after_its_sql_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Making the SQL text, which nothing interrupts, holds no slot for which other tables wait."""
     limits = EngineLimits(statements=1)
-    table = build_table(read_rows(source(), many(20), limits), source(), KEY)
+    table = build_table(read_rows(source(), table_of_many_rows(20), limits), source(), KEY)
     make_sql, free = code_database._make_sql, []
 
     def probe(expression: Any) -> str:
@@ -448,7 +452,7 @@ def test_statements_that_wait_for_their_table_hold_no_slots() -> None:
 
 def test_missing_engine_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Services refuse the source, and their log names the extra."""
-    many(5).write_parquet(tmp_path / "t.parquet")
+    table_of_many_rows(5).write_parquet(tmp_path / "t.parquet")
     for module in ("stream.tables.code_database", "stream.tables.stored_table"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "duckdb", None)

@@ -22,7 +22,7 @@ from tests.unit.data.guarded import AGE, cause, reader
 from tests.unit.data.small import source
 
 
-def taken_over(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> TableSource:
+def source_with_program(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> TableSource:
     """Return the source of a table in the folder; its reading process runs this program."""
     (folder / "hostile_reading.py").write_text(program)
     (folder / "people.csv").write_text("age\n1\n")
@@ -31,7 +31,7 @@ def taken_over(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> T
     return source(AGE, path=str(folder / "people.csv"))
 
 
-def saying(header: bytes, codes: bytes = b"") -> str:
+def program_that_sends(header: bytes, codes: bytes = b"") -> str:
     """Return a program that sends these bytes, and ends."""
     return f"import sys; sys.stdout.buffer.write({len(header).to_bytes(4, 'little') + header + codes!r})"
 
@@ -43,21 +43,21 @@ def saying(header: bytes, codes: bytes = b"") -> str:
         "import os; os.abort()",
         "print('no frame', flush=True)",
         r"import sys; sys.stdout.buffer.write((1 << 30).to_bytes(4, 'little'))",
-        saying(b'{"rows": 1, "file_rows": 1, "unnamed": 0}', bytes([100])),
-        saying(b'{"rows": 2, "file_rows": 1, "unnamed": 0}', bytes([0, 0])),
-        saying(b'{"rows": 2, "file_rows": 2, "unnamed": 1}', bytes([0, 0])),
-        saying(b'{"rows": 2, "file_rows": 1, "unnamed": -1}', bytes([0, 0])),
-        saying(b'{"rows": 5, "file_rows": 5, "unnamed": 0}', bytes(4)),
-        saying(b'{"rows": "Alice is 34", "file_rows": 1, "unnamed": 0}'),
-        saying(b'{"rows": Infinity, "file_rows": 1, "unnamed": 0}'),
-        saying(b'{"rows": ' + b"9" * 5000 + b', "file_rows": 1, "unnamed": 0}'),
-        saying(b'"\xff"'),
+        program_that_sends(b'{"rows": 1, "file_rows": 1, "unnamed": 0}', bytes([100])),
+        program_that_sends(b'{"rows": 2, "file_rows": 1, "unnamed": 0}', bytes([0, 0])),
+        program_that_sends(b'{"rows": 2, "file_rows": 2, "unnamed": 1}', bytes([0, 0])),
+        program_that_sends(b'{"rows": 2, "file_rows": 1, "unnamed": -1}', bytes([0, 0])),
+        program_that_sends(b'{"rows": 5, "file_rows": 5, "unnamed": 0}', bytes(4)),
+        program_that_sends(b'{"rows": "Alice is 34", "file_rows": 1, "unnamed": 0}'),
+        program_that_sends(b'{"rows": Infinity, "file_rows": 1, "unnamed": 0}'),
+        program_that_sends(b'{"rows": ' + b"9" * 5000 + b', "file_rows": 1, "unnamed": 0}'),
+        program_that_sends(b'"\xff"'),
         "import sys; sys.stdout.buffer.write((1 << 18).to_bytes(4, 'little') + b'[' * (1 << 18))",
-        saying(b'{"refused": "Alice is 34"}'),
-        saying(b'{"refused": ["Alice is 34", "age", ""]}'),
-        saying(b'{"refused": ["missing", "Alice is 34", ""]}'),
-        saying(b'{"refused": ["no text", "age", "Alice is 34"]}'),
-        "while True:\n    " + saying(b'{"rows": 0, "file_rows": 0, "unnamed": 0}'),
+        program_that_sends(b'{"refused": "Alice is 34"}'),
+        program_that_sends(b'{"refused": ["Alice is 34", "age", ""]}'),
+        program_that_sends(b'{"refused": ["missing", "Alice is 34", ""]}'),
+        program_that_sends(b'{"refused": ["no text", "age", "Alice is 34"]}'),
+        "while True:\n    " + program_that_sends(b'{"rows": 0, "file_rows": 0, "unnamed": 0}'),
     ],
     ids=[
         *("hangs", "crashes", "no frame", "long header", "no such code", "more rows than the file"),
@@ -69,7 +69,7 @@ def saying(header: bytes, codes: bytes = b"") -> str:
 def test_guarded_reader_does_not_trust_process_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
-    declared = taken_over(tmp_path, monkeypatch, program)
+    declared = source_with_program(tmp_path, monkeypatch, program)
     assert "Alice" not in cause(lambda: reader(tmp_path, seconds=3.0)(declared))
 
 
@@ -87,7 +87,7 @@ def test_guarded_reader_ends_children_of_process_in_time(
         "    print(os.getpid(), file=file, flush=True)\n"
         "time.sleep(20)"
     )
-    declared = taken_over(tmp_path, monkeypatch, program)
+    declared = source_with_program(tmp_path, monkeypatch, program)
     begun = monotonic()
     assert cause(lambda: reader(tmp_path, seconds=2.0)(declared))
     if apart:
@@ -100,7 +100,7 @@ def test_guarded_reader_ends_children_of_process_in_time(
 
 def test_reading_ends_when_its_partition_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reading that would go on for minutes ends with its partition, and is no refusal of the table."""
-    table = taken_over(tmp_path, monkeypatch, "import time; time.sleep(600)")
+    table = source_with_program(tmp_path, monkeypatch, "import time; time.sleep(600)")
     given_up = Event()
     given_up.set()
 

@@ -15,7 +15,7 @@ from stream.tables.table_errors import MAX_MESSAGE_LENGTH, PredicateError
 from tests.unit.data.small import (
     ATTRIBUTES,
     Cell,
-    Said,
+    PredicateCase,
     columns,
     flat_predicates,
     predicates,
@@ -94,13 +94,13 @@ def load(table: Rows) -> PrivateTable:
     return PrivateTable.load(source(), columns(table))
 
 
-def true_count(table: Rows, said: Said) -> int:
+def true_count(table: Rows, said: PredicateCase) -> int:
     return sum(said.test(row) for row in map(read_by_hand, table) if row is not None)
 
 
 @unhurried
 @given(table=tables, said=predicates)
-def test_predicate_count_equals_row_by_row_evaluation(table: Rows, said: Said) -> None:
+def test_predicate_count_equals_row_by_row_evaluation(table: Rows, said: PredicateCase) -> None:
     assume(said.text.count("(") < 14)
     assert load(table).count(parse(said.text, ATTRIBUTES)) == true_count(table, said)
 
@@ -109,23 +109,25 @@ def test_predicate_count_equals_row_by_row_evaluation(table: Rows, said: Said) -
 @given(table=tables, flat=flat_predicates)
 def test_predicate_precedence_is_not_and_or(
     table: Rows,
-    flat: tuple[list[list[tuple[bool, Said]]], str],
+    flat: tuple[list[list[tuple[bool, PredicateCase]]], str],
 ) -> None:
     groups, text = flat
-    said = Said(text, lambda row: any(all(part.test(row) != no for no, part in group) for group in groups))
+    said = PredicateCase(
+        text, lambda row: any(all(part.test(row) != no for no, part in group) for group in groups)
+    )
     assert load(table).count(parse(text, ATTRIBUTES)) == true_count(table, said)
 
 
 @unhurried
 @given(said=predicates)
-def test_predicate_double_negation_is_identity(said: Said) -> None:
+def test_predicate_double_negation_is_identity(said: PredicateCase) -> None:
     assume(said.text.count("(") < 10)
     assert parse(f"NOT (NOT ({said.text}))", ATTRIBUTES) == parse(said.text, ATTRIBUTES)
 
 
 @unhurried
 @given(left=predicates, right=predicates)
-def test_predicate_obeys_de_morgan(left: Said, right: Said) -> None:
+def test_predicate_obeys_de_morgan(left: PredicateCase, right: PredicateCase) -> None:
     assume((left.text + right.text).count("(") < 10)
     outside = parse(f"NOT (({left.text}) AND ({right.text}))", ATTRIBUTES)
     inside = parse(f"NOT ({left.text}) OR NOT ({right.text})", ATTRIBUTES)
@@ -135,7 +137,7 @@ def test_predicate_obeys_de_morgan(left: Said, right: Said) -> None:
 
 @unhurried
 @given(table=tables, said=predicates)
-def test_predicate_and_negation_partition_rows(table: Rows, said: Said) -> None:
+def test_predicate_and_negation_partition_rows(table: Rows, said: PredicateCase) -> None:
     assume(said.text.count("(") < 13)
     loaded = load(table)
     yes, no = parse(said.text, ATTRIBUTES), parse(f"NOT ({said.text})", ATTRIBUTES)
@@ -144,7 +146,7 @@ def test_predicate_and_negation_partition_rows(table: Rows, said: Said) -> None:
 
 @unhurried
 @given(table=tables, said=predicates)
-def test_cell_mask_selects_exactly_the_matching_rows(table: Rows, said: Said) -> None:
+def test_cell_mask_selects_exactly_the_matching_rows(table: Rows, said: PredicateCase) -> None:
     assume(said.text.count("(") < 14)
     loaded = load(table)
     predicate = parse(said.text, ATTRIBUTES)

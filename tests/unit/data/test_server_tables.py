@@ -139,7 +139,7 @@ def test_secret_comes_from_variable_or_owner_only_file(tmp_path: Path, monkeypat
     assert server_tables._read_setting("TRINO_PASSWORD") == "in-a-file"
 
 
-def test_secret_file_that_others_may_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_file_readable_by_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log says what to change, and has no secret."""
     pytest.importorskip("clickhouse_connect", reason="clickhouse-connect, the extra clickhouse, is not installed")
     (tmp_path / "password").write_text("in-a-file\n")

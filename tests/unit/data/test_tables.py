@@ -20,7 +20,7 @@ from stream.tables.counted_table import cell_mask
 from stream.tables.predicates import parse
 from stream.tables.rows import Frame
 from stream.tables.table_errors import DataError, UnreadableError
-from tests.unit.data.small import ATTRIBUTES, Cell, Said, columns, predicates, rows, source, unhurried
+from tests.unit.data.small import ATTRIBUTES, Cell, PredicateCase, columns, predicates, rows, source, unhurried
 
 CLAMP = Integers(minimum=0, maximum=9)
 REJECT = Integers(minimum=0, maximum=9, outside="reject")
@@ -268,7 +268,7 @@ def test_additional_row_moves_each_count_by_at_most_one(
     table: Rows,
     person: Mapping[str, Cell],
     place: int,
-    said: list[Said],
+    said: list[PredicateCase],
 ) -> None:
     texts = [part.text for part in said if part.text.count("(") < 14]
     parsed = [parse(text, ATTRIBUTES) for text in ["TRUE", *texts]]

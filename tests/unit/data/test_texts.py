@@ -40,7 +40,7 @@ def frame(notes: Sequence[str | None] = NOTES, sexes: Sequence[str] = SEXES) -> 
     return pl.DataFrame({"sex": sexes, "note": notes})
 
 
-def counted(table: PrivateTable, where: str = "TRUE") -> dict[str, int]:
+def counted_texts(table: PrivateTable, where: str = "TRUE") -> dict[str, int]:
     counts = table.text_groups("note", parse(where, table.attributes)).private_counts.tolist()
     texts = table.private_texts["note"].private_texts
     return {text.decode(): count for text, count in zip(texts, counts, strict=True) if count}
@@ -66,8 +66,8 @@ def test_texts_are_equal_in_every_kind_of_table(write: Callable[[Path], Path], t
     path = write(tmp_path)
     own = declared(f"{path}/" if path.is_dir() else path)
     table = PrivateTable.from_rows(reader(tmp_path)(own), own)
-    assert counted(table) == EXPECTED
-    assert counted(table, "sex = 'M'") == {"Flu": 1, "ä": 1, "x" * 8: 1, 'a,"b"\nc': 1}
+    assert counted_texts(table) == EXPECTED
+    assert counted_texts(table, "sex = 'M'") == {"Flu": 1, "ä": 1, "x" * 8: 1, 'a,"b"\nc': 1}
     assert table.private_row_count == len(NOTES)
     in_memory = TableStore(KEY, overrides={own.source: frame()})
     store = TableStore(KEY, read=reader(tmp_path), stamp=reader(tmp_path).stamp)
@@ -77,7 +77,7 @@ def test_texts_are_equal_in_every_kind_of_table(write: Callable[[Path], Path], t
 def test_numbers_and_unpaired_surrogates_become_texts() -> None:
     """Numbers and truth values have one spelling, an unpaired surrogate becomes '?'."""
     columns: dict[str, list[object]] = {"sex": ["F"] * 5, "note": [7, 2.5, True, "\ud800", "?"]}
-    found = counted(PrivateTable.load(declared(), columns))
+    found = counted_texts(PrivateTable.load(declared(), columns))
     assert found == {"7": 1, "2.5": 1, "true": 1, "?": 2}
 
 
@@ -97,7 +97,7 @@ def test_texts_of_others_do_not_change_rows_chosen_for_person() -> None:
     def chosen(others: Sequence[str]) -> set[str]:
         notes, whose = [*others, *own], [*(str(number) for number in range(len(others))), *["ann"] * len(own)]
         cells = {"sex": ["F"] * len(notes), "note": notes, "who": whose}
-        return counted(PrivateTable.load(declared(person="who", contribution=3), cells)).keys() & set(own)
+        return counted_texts(PrivateTable.load(declared(person="who", contribution=3), cells)).keys() & set(own)
 
     first = chosen(["z"] * 5)
     assert len(first) == 3
@@ -106,7 +106,7 @@ def test_texts_of_others_do_not_change_rows_chosen_for_person() -> None:
 
 def test_table_with_too_many_texts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts_module, "MAX_TEXTS", 7)
-    assert counted(PrivateTable.load(declared(), frame())) == EXPECTED
+    assert counted_texts(PrivateTable.load(declared(), frame())) == EXPECTED
     with pytest.raises(UnreadableError, match="different texts in one attribute"):
         Rows.load(declared(), frame([*NOTES[:-1], "new"]))
     # The service does not trust the process that reads.
@@ -133,7 +133,7 @@ def test_received_texts_are_checked(texts: tuple[bytes, ...]) -> None:
 def test_text_counts_add_up_to_rows_with_text() -> None:
     table = PrivateTable.load(declared(), frame())
     codes = table.private_texts["note"].private_codes
-    assert sum(counted(table).values()) == np.count_nonzero(codes) == len(NOTES) - 3
+    assert sum(counted_texts(table).values()) == np.count_nonzero(codes) == len(NOTES) - 3
 
 
 def test_check_reports_rows_without_text(tmp_path: Path) -> None:

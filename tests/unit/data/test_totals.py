@@ -21,7 +21,7 @@ from tests.unit.data.small import (
     ATTRIBUTES,
     KEY,
     Cell,
-    Said,
+    PredicateCase,
     columns,
     predicates,
     read_by_hand,
@@ -41,7 +41,7 @@ SUMMED = st.sampled_from(["age", "education-num"])
     name=SUMMED,
     centres=st.lists(st.integers(-(10**20), 10**20), max_size=2),
 )
-def test_total_equals_row_by_row_sum(table: Rows, said: Said, name: str, centres: list[int]) -> None:
+def test_total_equals_row_by_row_sum(table: Rows, said: PredicateCase, name: str, centres: list[int]) -> None:
     loaded, predicate = PrivateTable.load(source(), columns(table)), parse(said.text, ATTRIBUTES)
     values = [int(row[name]) for row in map(read_by_hand, table) if row is not None and said.test(row)]
     assert loaded.total(name, predicate) == sum(values)
@@ -181,7 +181,13 @@ def test_sum_sensitivity_bounds_totals_of_neighbors(
     centred=st.booleans(),
 )
 def test_sum_sensitivity_of_restricted_domain_bounds_totals(
-    table: Rows, person: Mapping[str, Cell], other: Mapping[str, Cell], said: Said, name: str, *, centred: bool
+    table: Rows,
+    person: Mapping[str, Cell],
+    other: Mapping[str, Cell],
+    said: PredicateCase,
+    name: str,
+    *,
+    centred: bool,
 ) -> None:
     predicate, domain = parse(said.text, ATTRIBUTES), ATTRIBUTES[name]
     assert isinstance(domain, Integers)

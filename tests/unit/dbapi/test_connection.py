@@ -100,7 +100,7 @@ def test_executemany_returns_the_rows_of_all_parameters() -> None:
         ("SELECT COUNT(*) AS a, COUNT(*) AS b FROM few", (), dbapi.OperationalError, "exhausted|used up|grant"),
     ],
 )
-def test_errors_are_those_of_db_api_with_the_message(
+def test_errors_are_db_api_errors_with_message(
     statement: str, parameters: Any, kind: type[Exception], message: str
 ) -> None:
     """Each error has Sotto's message and no chain of other errors."""

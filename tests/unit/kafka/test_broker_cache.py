@@ -40,7 +40,7 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache with all required files, and with Java's startup cache."""
     monkeypatch.setenv("SOTTO_CACHE", str(tmp_path / "cache"))
-    folder = filled(tmp_path / "cache")
+    folder = fill_cache(tmp_path / "cache")
     (folder / "start-25.aot").write_bytes(b"remembered")
     return tmp_path / "cache"
 
@@ -52,7 +52,7 @@ def _no_umask() -> Iterator[None]:
     os.umask(before)
 
 
-def filled(cache: Path) -> Path:
+def fill_cache(cache: Path) -> Path:
     folder = jars_folder(cache)
     folder.mkdir(parents=True)
     for coordinate, content in JARS.items():
@@ -64,12 +64,12 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_jars_that_are_pinned_are_used(cache: Path) -> None:
+def test_fetch_jars_uses_pinned_files(cache: Path) -> None:
     assert fetch_jars() == jars_folder(cache)
 
 
 @pytest.mark.parametrize("content", [b"the First", b"", b"the first and more"])
-def test_a_jar_by_the_name_of_a_pinned_one_is_not_used_for_it(cache: Path, content: bytes) -> None:
+def test_fetch_jars_refuses_other_content_under_pinned_name(cache: Path, content: bytes) -> None:
     folder = jars_folder(cache)
     (folder / "one-1.0.jar").write_bytes(content)
     with pytest.raises(
@@ -79,7 +79,7 @@ def test_a_jar_by_the_name_of_a_pinned_one_is_not_used_for_it(cache: Path, conte
 
 
 @pytest.mark.parametrize("name", ["zero.jar", "ZERO.JAR"])
-def test_no_other_jar_is_run_beside_them(cache: Path, name: str) -> None:
+def test_fetch_jars_refuses_additional_jar(cache: Path, name: str) -> None:
     folder = jars_folder(cache)
     (folder / name).write_bytes(b"another")
     with pytest.raises(
@@ -93,7 +93,7 @@ INSIDE = ["one-1.0.jar", "start-25.aot", "."]
 
 @pytest.mark.parametrize("within", INSIDE)
 @pytest.mark.parametrize("bits", [0o020, 0o002])
-def test_nothing_is_used_that_others_may_write(cache: Path, within: str, bits: int) -> None:
+def test_fetch_jars_refuses_files_writable_by_others(cache: Path, within: str, bits: int) -> None:
     folder = jars_folder(cache)
     changed = folder / within
     changed.chmod(mode(changed) | bits)
@@ -105,14 +105,14 @@ def test_nothing_is_used_that_others_may_write(cache: Path, within: str, bits: i
 
 @pytest.mark.parametrize("within", INSIDE)
 @only_root
-def test_nothing_is_used_that_belongs_to_others(cache: Path, within: str) -> None:
+def test_fetch_jars_refuses_files_of_other_users(cache: Path, within: str) -> None:
     folder = jars_folder(cache)
     os.chown(folder / within, SOMEBODY, -1)
     with pytest.raises(BrokerError, match=rf"belongs to another user \(uid {SOMEBODY}\); delete {folder}"):
         fetch_jars()
 
 
-def test_what_lies_in_a_folder_that_only_its_owner_may_enter_is_looked_at_by_nobody_else(cache: Path) -> None:
+def test_fetch_jars_does_not_check_inside_owner_only_folder(cache: Path) -> None:
     inner = jars_folder(cache) / "formatting"
     inner.mkdir(mode=0o700)
     (inner / "made").touch()
@@ -123,7 +123,7 @@ def test_what_lies_in_a_folder_that_only_its_owner_may_enter_is_looked_at_by_nob
         fetch_jars()
 
 
-def test_no_link_is_used(cache: Path, tmp_path: Path) -> None:
+def test_fetch_jars_refuses_links(cache: Path, tmp_path: Path) -> None:
     folder = jars_folder(cache)
     (folder / "start-25.aot").rename(tmp_path / "elsewhere")
     (folder / "start-25.aot").symlink_to(tmp_path / "elsewhere")
@@ -131,7 +131,7 @@ def test_no_link_is_used(cache: Path, tmp_path: Path) -> None:
         fetch_jars()
 
 
-def test_no_cache_is_used_in_a_folder_that_others_may_write(cache: Path, tmp_path: Path) -> None:
+def test_fetch_jars_refuses_cache_in_writable_folder(cache: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(
         BrokerError, match=f"others may write {tmp_path}; set SOTTO_CACHE .*chmod go-w {tmp_path}'"
@@ -142,23 +142,23 @@ def test_no_cache_is_used_in_a_folder_that_others_may_write(cache: Path, tmp_pat
 
 
 @only_root
-def test_roots_jars_are_another_users_too(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_require_pinned_refuses_roots_jars_for_other_users(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.secret_files.os.geteuid", lambda: SOMEBODY)
     require_pinned(jars_folder(cache))
 
 
 @pytest.mark.parametrize("users", ["XDG_CACHE_HOME", "HOME"])
-def test_kafka_in_the_working_folder_is_left_alone_while_the_user_has_a_cache_folder(
+def test_cache_folder_prefers_users_cache_to_working_folder(
     working_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: str
 ) -> None:
-    filled(working_folder / ".sotto" / "cache")
+    fill_cache(working_folder / ".sotto" / "cache")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv(users, str(tmp_path / "of-user"))
     assert cache_folder().is_relative_to(tmp_path / "of-user")
 
 
 @pytest.mark.parametrize("home", ["", "/proc/nowhere"])
-def test_without_a_home_folder_that_can_be_written_the_cache_is_in_the_working_folder(
+def test_cache_folder_without_writable_home_is_working_folder(
     working_folder: Path, monkeypatch: pytest.MonkeyPatch, home: str
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -167,12 +167,12 @@ def test_without_a_home_folder_that_can_be_written_the_cache_is_in_the_working_f
 
 
 @pytest.mark.parametrize("owner", [None, pytest.param(SOMEBODY, marks=only_root)])
-def test_nor_is_it_used_there_where_others_could_have_put_it(
+def test_fetch_jars_refuses_shared_working_folder(
     working_folder: Path, monkeypatch: pytest.MonkeyPatch, owner: int | None
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "")
-    kafka = filled(working_folder / ".sotto" / "cache")
+    kafka = fill_cache(working_folder / ".sotto" / "cache")
     for path in (working_folder, *working_folder.rglob("*")):
         if owner is None:
             path.chmod(0o777)
@@ -183,7 +183,7 @@ def test_nor_is_it_used_there_where_others_could_have_put_it(
 
 
 @pytest.mark.usefixtures("_no_umask")
-def test_what_is_fetched_is_for_this_user_to_write_whatever_the_umask(
+def test_fetch_jars_writes_owner_only_files_under_any_umask(
     working_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def download(artifact: object) -> Path:
@@ -201,6 +201,6 @@ def test_what_is_fetched_is_for_this_user_to_write_whatever_the_umask(
 
 
 @pytest.mark.usefixtures("_no_umask")
-def test_a_lock_is_its_makers_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_file_lock_is_owner_only_under_any_umask(tmp_path: Path) -> None:
     with file_lock(tmp_path / "a" / "b.lock", 10):
         assert mode(tmp_path / "a" / "b.lock") == 0o600

@@ -56,7 +56,7 @@ async def sent_over_a_cut_connection() -> list[type[BaseException]]:
 
 
 @pytest.mark.parametrize("loops", [None, uvloop.new_event_loop])
-def test_whoever_sends_over_a_cut_connection_is_told_by_an_error_of_kafkas(
+def test_send_over_cut_connection_raises_kafka_error(
     loops: Callable[[], asyncio.AbstractEventLoop] | None,
 ) -> None:
     with asyncio.Runner(loop_factory=loops) as runner:
@@ -87,7 +87,7 @@ async def sent_in_pieces(batch: memoryview) -> tuple[bytes, bytes, Any]:
 
 
 @pytest.mark.parametrize("loops", [None, uvloop.new_event_loop])
-def test_a_long_request_arrives_as_it_is_encoded(loops: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
+def test_long_request_arrives_as_encoded(loops: Callable[[], asyncio.AbstractEventLoop] | None) -> None:
     """The batch is longer than the socket's buffers, and a part of a larger buffer."""
     batch = memoryview(bytearray(bytes(range(256)) * 50_000))[3:]
     with asyncio.Runner(loop_factory=loops) as runner:

@@ -16,7 +16,7 @@ from tests.processing import process_records
 from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, event, source, standing_definition, start
 
 
-def test_every_reason_to_set_an_event_aside_has_a_figure_from_the_start() -> None:
+def test_feed_figures_count_every_rejection_code_from_start() -> None:
     modules = (event_fields, dead_letters, event_intake)
     told = [
         one
@@ -33,7 +33,7 @@ def test_every_reason_to_set_an_event_aside_has_a_figure_from_the_start() -> Non
         assert registry.get_sample_value("sotto_feed_dead_letters_total", {"code": code}) == 0
 
 
-def test_a_partition_without_a_mark_is_as_far_behind_as_it_holds_up_windows() -> None:
+def test_seconds_behind_counts_windows_held_up_by_partition() -> None:
     about = source(clock="marks")
     feeds = [start(about, Known(standing_definition(about))) for _ in range(2)]
     for feed in feeds:

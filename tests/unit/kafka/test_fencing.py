@@ -29,7 +29,7 @@ class Producer:
         await asyncio.Event().wait()
 
 
-async def test_a_fence_that_is_given_up_cuts_its_connections_though_its_producer_hangs(
+async def test_writer_cancelled_fence_closes_connections_of_hanging_producer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(writer, "CLOSE_SECONDS", 0.01)

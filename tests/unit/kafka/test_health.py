@@ -80,87 +80,85 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def look(member: Member, *tasks: Task) -> ServiceHealth:
+def check_health(member: Member, *tasks: Task) -> ServiceHealth:
     told = ServiceHealth("worker")
     Supervision("worker", cast(Membership, member), told).check_tasks(cast(list[PartitionTask], tasks))
     return told
 
 
-def figure(told: ServiceHealth, name: str) -> Any:
+def metric(told: ServiceHealth, name: str) -> Any:
     return told.metrics.registry.get_sample_value(f"sotto_worker_{name}")
 
 
-def test_a_spare_is_ready(clock: Clock) -> None:
-    told = look(Member())
+def test_health_of_worker_without_partitions_is_ready(clock: Clock) -> None:
+    told = check_health(Member())
     assert clock.now
     assert told.answer("/readyz") == ("200 OK", "ok")
-    assert (figure(told, "member"), figure(told, "ready")) == (1.0, 1.0)
+    assert (metric(told, "member"), metric(told, "ready")) == (1.0, 1.0)
 
 
-def test_whoever_is_no_member_says_why(clock: Clock) -> None:
+def test_health_of_absent_member_gives_reason(clock: Clock) -> None:
     member = Member()
     member.joined, member.absence = False, "is not in its group, according to Kafka"
-    told = look(member, Task(0, "working", clock.now))
+    told = check_health(member, Task(0, "working", clock.now))
     assert told.answer("/readyz") == (
         "503 Service Unavailable",
         "this worker is not in its group, according to Kafka",
     )
     assert told.answer("/livez") == ("200 OK", "ok")
-    assert (figure(told, "member"), figure(told, "ready")) == (0.0, 0.0)
+    assert (metric(told, "member"), metric(told, "ready")) == (0.0, 0.0)
 
 
-def test_a_partition_that_starts_over_for_a_minute_makes_it_not_ready(clock: Clock) -> None:
+def test_health_is_not_ready_after_minute_of_failures(clock: Clock) -> None:
     recent = Task(1, "pausing", clock.now, clock.now - FAILING_SECONDS + 1)
     stuck = Task(2, "pausing", clock.now, clock.now - FAILING_SECONDS - 1)
     parked = Task(3, "resting", clock.now, 0.0)
-    assert look(Member(), recent, parked).not_ready_reason == ""
-    told = look(Member(), recent, stuck, parked)
+    assert check_health(Member(), recent, parked).not_ready_reason == ""
+    told = check_health(Member(), recent, stuck, parked)
     assert "[2]" in told.answer("/readyz")[1]
-    assert figure(told, "failing_partitions") == 1.0
+    assert metric(told, "failing_partitions") == 1.0
 
 
-def test_a_restore_that_has_not_gone_on_for_a_minute_makes_it_not_ready(clock: Clock) -> None:
+def test_health_is_not_ready_after_minute_of_stuck_restore(clock: Clock) -> None:
     slow = Task(1, "restoring", clock.now - FAILING_SECONDS + 1)
     stuck = Task(2, "restoring", clock.now - FAILING_SECONDS - 1)
     begun_anew = Task(3, "restoring", clock.now, clock.now - FAILING_SECONDS - 1)
-    assert look(Member(), slow).not_ready_reason == ""
-    told = look(Member(), slow, stuck, begun_anew)
+    assert check_health(Member(), slow).not_ready_reason == ""
+    told = check_health(Member(), slow, stuck, begun_anew)
     assert "[2, 3]" in told.answer("/readyz")[1]
-    assert figure(told, "failing_partitions") == 2.0
+    assert metric(told, "failing_partitions") == 2.0
 
 
 @pytest.mark.parametrize("name", ["working", "pausing"])
-def test_work_takes_as_long_as_it_takes_and_is_told(
+def test_health_stays_ready_and_logs_long_step(
     clock: Clock, name: StepName, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = look(Member(), Task(0, name, clock.now - 900.0), Task(1, "waiting", clock.now))
+    told = check_health(Member(), Task(0, name, clock.now - 900.0), Task(1, "waiting", clock.now))
     assert told.not_ready_reason == ""
-    assert figure(told, "step_seconds") == 900.0
+    assert metric(told, "step_seconds") == 900.0
     # On one of the two outputs, depending on how earlier tests configured the log.
     assert "long step" in "".join(capsys.readouterr())
 
 
-def test_whoever_has_lost_its_name_to_another_process_ends(clock: Clock) -> None:
+def test_health_raises_if_member_was_displaced(clock: Clock) -> None:
     member = Member()
     member.is_displaced = True
     assert clock.now
     with pytest.raises(MembershipLostError):
-        look(member)
+        check_health(member)
 
 
 @pytest.mark.parametrize("name", ["waiting", "writing"])
-def test_a_wait_for_kafka_that_does_not_end_ends_the_process_unless_kafka_is_away(
-    clock: Clock, name: StepName
-) -> None:
+def test_health_raises_if_kafka_call_stalls_unless_kafka_is_away(clock: Clock, name: StepName) -> None:
     task, member = Task(4, name, clock.now - STALLED_SECONDS - 1), Member()
     with pytest.raises(StalledError, match=f"partition 4 has been {name} for 301 s"):
-        look(member, task)
+        check_health(member, task)
     for contact in (None, clock.now - STALLED_SECONDS + 1):
         member.contact = contact
-        assert look(member, task).not_ready_reason == ""
+        assert check_health(member, task).not_ready_reason == ""
 
 
-def test_an_event_loop_that_hangs_is_told_by_the_probes(clock: Clock) -> None:
+def test_health_probes_report_hanging_event_loop(clock: Clock) -> None:
     told = ServiceHealth("budget")
     assert told.answer("/readyz")[1] == "has not reached Kafka yet"
     assert told.answer("/livez") == ("200 OK", "ok")
@@ -172,7 +170,7 @@ def test_an_event_loop_that_hangs_is_told_by_the_probes(clock: Clock) -> None:
         assert "event loop" in lack
 
 
-def test_probes_and_figures_are_served_on_one_port() -> None:
+def test_health_serves_probes_and_metrics_on_one_port() -> None:
     told, port = ServiceHealth("worker"), free_port()
     told.serve(HOST, port)
     told.set_not_ready_reason("this worker leaves")
@@ -189,7 +187,7 @@ def test_probes_and_figures_are_served_on_one_port() -> None:
         assert response.read() == b"ok\n"
 
 
-def begun(port: int) -> socket.socket:
+def open_request(port: int) -> socket.socket:
     """Return a connection that has sent the beginning of a request."""
     connection = socket.create_connection((HOST, port), timeout=WAIT)
     connection.sendall(b"GET /livez HTTP/1.1\r\nX: ")
@@ -210,23 +208,23 @@ def is_over(connection: socket.socket) -> bool:
         return True
 
 
-def test_a_connection_is_cut_off_at_its_deadline_however_often_something_comes(
+def test_health_server_closes_slow_connection_at_deadline(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(health, "REQUEST_SECONDS", 0.1)
     port = free_port()
     ServiceHealth("worker").serve(HOST, port)
-    with begun(port) as connection, pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
+    with open_request(port) as connection, pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
         trickle(connection)
     assert "Traceback" not in "".join(capfd.readouterr())
 
 
-def test_beyond_so_many_connections_the_oldest_makes_room_for_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_server_closes_oldest_connection_beyond_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "MAX_CONNECTIONS", 3)
     monkeypatch.setattr(health, "REQUEST_SECONDS", 10 * WAIT)
     port = free_port()
     ServiceHealth("worker").serve(HOST, port)
-    with begun(port) as oldest, begun(port) as second, begun(port):
+    with open_request(port) as oldest, open_request(port) as second, open_request(port):
         with urlopen(f"http://{HOST}:{port}/livez", timeout=WAIT) as response:
             assert response.read() == b"ok\n"
         assert is_over(oldest)
@@ -234,12 +232,12 @@ def test_beyond_so_many_connections_the_oldest_makes_room_for_a_probe(monkeypatc
         assert second.recv(4) == b"HTTP"
 
 
-def test_a_connection_that_breaks_is_one_line_of_the_log_without_its_address(
+def test_health_server_logs_broken_connection_without_address(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     port, told = free_port(), ""
     ServiceHealth("worker").serve(HOST, port)
-    with begun(port) as connection:
+    with open_request(port) as connection:
         # The connection may be reset at its end.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     until = time.monotonic() + WAIT
@@ -253,27 +251,31 @@ def test_a_connection_that_breaks_is_one_line_of_the_log_without_its_address(
 
 
 @pytest.fixture
-def taken() -> Iterator[int]:
+def taken_port() -> Iterator[int]:
     """Yield a port on which a socket listens."""
     with socket.create_server((HOST, 0)) as server:
         yield int(server.getsockname()[1])
 
 
-def test_a_port_in_use_is_told_with_the_setting_that_names_it(taken: int) -> None:
-    with pytest.raises(ListenError, match=rf"^SOTTO_METRICS_PORT: port {taken} of {HOST} is in use; give another"):
-        ServiceHealth("worker").serve(HOST, taken)
-    with pytest.raises(ListenError, match=rf"^SOTTO_MONITOR_PORT \(--port\): port {taken} of {HOST} is in use"):
-        require_free("monitor", HOST, taken)
+def test_port_in_use_is_reported_with_setting(taken_port: int) -> None:
+    with pytest.raises(
+        ListenError, match=rf"^SOTTO_METRICS_PORT: port {taken_port} of {HOST} is in use; give another"
+    ):
+        ServiceHealth("worker").serve(HOST, taken_port)
+    with pytest.raises(
+        ListenError, match=rf"^SOTTO_MONITOR_PORT \(--port\): port {taken_port} of {HOST} is in use"
+    ):
+        require_free("monitor", HOST, taken_port)
 
 
-def test_an_address_that_is_not_this_machines_is_told_with_its_setting() -> None:
+def test_foreign_address_is_reported_with_setting() -> None:
     with pytest.raises(ListenError, match=r"^SOTTO_METRICS_HOST: cannot listen on '192\.0\.2\.1'"):
         ServiceHealth("worker").serve("192.0.2.1", free_port())
     with pytest.raises(ListenError, match=r"^SOTTO_MONITOR_HOST \(--host\): cannot listen on 'nowhere\.invalid'"):
         require_free("monitor", "nowhere.invalid", free_port())
 
 
-def test_a_port_that_is_free_is_free_afterwards() -> None:
+def test_require_free_releases_port() -> None:
     port = free_port()
     require_free("monitor", HOST, port)
     require_free("monitor", HOST, port)

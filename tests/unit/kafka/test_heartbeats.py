@@ -44,7 +44,7 @@ class Producer:
 
 
 @pytest.mark.parametrize("failures", [0, 2])
-async def test_it_says_so_again_and_again_and_takes_it_back(
+async def test_write_heartbeats_repeats_and_deletes_report_at_end(
     monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     Producer.sent, Producer.failures = [], failures
@@ -66,7 +66,7 @@ async def test_it_says_so_again_and_again_and_takes_it_back(
     assert told.memory > 1 << 20
 
 
-async def test_it_goes_on_after_a_moment_in_which_a_file_of_its_secrets_is_missing(
+async def test_write_heartbeats_continues_after_missing_secret_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     missing: list[KafkaError] = [SecurityError("SOTTO_TLS_CA_FILE is not there")]
@@ -91,7 +91,7 @@ async def test_it_goes_on_after_a_moment_in_which_a_file_of_its_secrets_is_missi
     assert "SecurityError" in "".join(capsys.readouterr())
 
 
-def test_memory_is_known_where_the_system_has_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resident_bytes_is_known_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     near = resident_bytes()
     monkeypatch.setattr(module, "_STATM", module._STATM / "nothing")
     assert resident_bytes() >= near // 4

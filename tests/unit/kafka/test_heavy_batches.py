@@ -67,15 +67,15 @@ async def heartbeats_during_a_batch(*, heavy: bool) -> int:
     return heartbeats
 
 
-async def test_heartbeats_go_on_while_a_heavy_batch_is_looked_at_and_answered() -> None:
+async def test_task_lets_heartbeats_run_during_heavy_batch() -> None:
     assert await heartbeats_during_a_batch(heavy=True) >= 10
 
 
-async def test_a_light_batch_is_answered_without_the_cost_of_a_thread() -> None:
+async def test_task_answers_light_batch_without_thread() -> None:
     assert await heartbeats_during_a_batch(heavy=False) == 0
 
 
-async def test_slow_step_waits_for_no_thread_of_others_and_knows_its_cancellation() -> None:
+async def test_run_in_thread_needs_no_thread_of_others_and_keeps_cancellation() -> None:
     """While steps that wait for a table engine fill the loop's threads, another partition's step still runs."""
     released = threading.Event()
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))

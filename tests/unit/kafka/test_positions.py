@@ -29,14 +29,14 @@ def extents(draw: st.DrawFn) -> Extent:
     return Extent(SOURCE, beginning, beginning + draw(OFFSETS), draw(OFFSETS))
 
 
-def following(
+def next_offset_of(
     reached: int, *, beginning: int = 0, end: int = 50, committed: int = 0, repeatable: bool = True
 ) -> int:
     return next_offset(Extent(SOURCE, beginning, end, committed), reached, "state", repeatable=repeatable)
 
 
 @given(extents(), OFFSETS, st.booleans())
-def test_the_next_offset_is_one_that_the_topic_has(extent: Extent, reached: int, repeatable: bool) -> None:
+def test_next_offset_exists_in_topic(extent: Extent, reached: int, repeatable: bool) -> None:
     try:
         found = next_offset(extent, reached, "state", repeatable=repeatable)
     except StateLostError:
@@ -46,7 +46,7 @@ def test_the_next_offset_is_one_that_the_topic_has(extent: Extent, reached: int,
 
 
 @given(extents(), OFFSETS, st.booleans())
-def test_no_answered_event_is_left_out_of_the_state(extent: Extent, reached: int, repeatable: bool) -> None:
+def test_next_offset_skips_no_answered_event(extent: Extent, reached: int, repeatable: bool) -> None:
     """Reading continues where the state ends, or no answered event lies in between."""
     try:
         found = next_offset(extent, reached, "state", repeatable=repeatable)
@@ -56,7 +56,7 @@ def test_no_answered_event_is_left_out_of_the_state(extent: Extent, reached: int
 
 
 @given(extents(), OFFSETS)
-def test_what_cannot_be_repeated_is_never_answered_twice(extent: Extent, reached: int) -> None:
+def test_next_offset_never_repeats_unrepeatable_input(extent: Extent, reached: int) -> None:
     """The exception is a topic that ends before the state's position."""
     try:
         found = next_offset(extent, reached, "ledger", repeatable=False)
@@ -65,48 +65,48 @@ def test_what_cannot_be_repeated_is_never_answered_twice(extent: Extent, reached
     assert found >= extent.committed or extent.end < reached
 
 
-def test_expired_offsets_do_not_matter() -> None:
-    assert following(40) == 40
+def test_next_offset_ignores_expired_group_offsets() -> None:
+    assert next_offset_of(40) == 40
 
 
-def test_a_new_installation_begins_at_the_beginning() -> None:
-    assert following(0, beginning=7) == 7
+def test_next_offset_of_new_installation_is_beginning() -> None:
+    assert next_offset_of(0, beginning=7) == 7
 
 
-def test_a_state_that_went_back_is_brought_up_to_date_by_the_events_it_lacks() -> None:
-    assert following(10, committed=40) == 10
+def test_next_offset_of_older_state_is_position_of_state() -> None:
+    assert next_offset_of(10, committed=40) == 10
 
 
 @pytest.mark.parametrize(("beginning", "end"), [(11, 50), (0, 39)], ids=["retention", "a recreated topic"])
-def test_a_state_that_lacks_events_which_are_gone_is_refused_with_the_remedy(beginning: int, end: int) -> None:
+def test_next_offset_refuses_state_that_lacks_deleted_events(beginning: int, end: int) -> None:
     with pytest.raises(StateLostError, match=r"state reaches offset 10 of queries.*restore a newer copy"):
-        following(10, beginning=beginning, end=end, committed=40)
+        next_offset_of(10, beginning=beginning, end=end, committed=40)
 
 
-def test_a_ledger_that_went_back_is_refused_even_if_all_requests_are_there() -> None:
+def test_next_offset_refuses_older_ledger_even_with_all_requests() -> None:
     with pytest.raises(StateLostError, match="reaches offset 10"):
-        following(10, committed=40, repeatable=False)
+        next_offset_of(10, committed=40, repeatable=False)
 
 
-def test_an_input_that_was_cut_is_read_from_its_beginning() -> None:
-    assert following(40, beginning=2, end=5, committed=40) == 2
+def test_next_offset_of_truncated_input_is_its_beginning() -> None:
+    assert next_offset_of(40, beginning=2, end=5, committed=40) == 2
 
 
 @pytest.mark.parametrize(
     ("reached", "beginning", "gone"), [(10, 25, 15), (0, 25, None), (25, 25, None), (30, 25, None)]
 )
-def test_what_was_deleted_before_it_was_read_is_told(
+def test_deleted_unread_input_is_logged(
     reached: int, beginning: int, gone: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Mock()
     monkeypatch.setattr(partition_input, "log", log)
-    assert following(reached, beginning=beginning, committed=reached) == max(reached, beginning)
+    assert next_offset_of(reached, beginning=beginning, committed=reached) == max(reached, beginning)
     assert Extent(SOURCE, beginning, 50, reached).max_deleted_unread(reached) == (gone or 0)
     told = [(one.args, one.kwargs["at_most"]) for one in log.error.mock_calls]
     assert told == ([] if gone is None else [(("input deleted unread",), gone)])
 
 
-def test_offsets_go_into_few_transactions() -> None:
+def test_group_offsets_are_committed_rarely() -> None:
     offsets = GroupOffsets()
     times = [number * OFFSET_COMMIT_SECONDS / 10 for number in range(101)]
     committed: list[int] = []
@@ -117,7 +117,7 @@ def test_offsets_go_into_few_transactions() -> None:
     assert committed == sorted(committed)
 
 
-def test_the_last_offset_reached_is_due_in_the_end_and_only_once() -> None:
+def test_group_offsets_commit_last_offset_once() -> None:
     offsets = GroupOffsets()
     offsets.note_answered(SOURCE, 1)
     assert offsets.take_due(0.0) == {SOURCE: 1}
@@ -128,7 +128,7 @@ def test_the_last_offset_reached_is_due_in_the_end_and_only_once() -> None:
     assert offsets.take_due(9 * OFFSET_COMMIT_SECONDS) == {}
 
 
-def test_what_others_wait_for_is_seldom_held_up_by_offsets() -> None:
+def test_group_offsets_rarely_join_awaited_transactions() -> None:
     offsets = GroupOffsets()
     offsets.note_answered(SOURCE, 1)
     assert offsets.take_due(0.0, waited_for=True) == {SOURCE: 1}

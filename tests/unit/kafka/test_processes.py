@@ -24,9 +24,7 @@ class _Started:
         return 0
 
 
-def test_a_service_is_told_what_was_told_and_no_default_as_if_it_had_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_service_environment_has_given_settings_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a feed would not choose the number of its changelog's replicas by the number of brokers."""
     told: list[dict[str, str]] = []
 

@@ -35,19 +35,19 @@ def password_file(tmp_path: Path) -> Path:
     return file
 
 
-def secured(**given: Any) -> Settings:
+def secure_settings(**given: Any) -> Settings:
     return Settings.of_local_broker("kafka:9093", **given)
 
 
-def test_without_security_there_is_nothing_but_the_address() -> None:
-    assert connection_options(secured()) == {"bootstrap_servers": "kafka:9093"}
+def test_connection_options_without_security_have_address_only() -> None:
+    assert connection_options(secure_settings()) == {"bootstrap_servers": "kafka:9093"}
 
 
-def test_scram_over_tls_gives_a_context_that_checks_names_and_the_password_of_the_file(
+def test_connection_options_for_scram_check_names_and_read_password(
     authority: Authority, password_file: Path
 ) -> None:
     options = connection_options(
-        secured(
+        secure_settings(
             security_protocol="SASL_SSL",
             sasl_username="alice",
             sasl_password_file=str(password_file),
@@ -66,9 +66,9 @@ def test_scram_over_tls_gives_a_context_that_checks_names_and_the_password_of_th
     }
 
 
-def test_without_the_name_check_the_certificate_is_checked_all_the_same(authority: Authority) -> None:
+def test_connection_options_without_name_check_verify_certificate(authority: Authority) -> None:
     options = connection_options(
-        secured(security_protocol="SSL", tls_ca_file=str(authority.file), tls_check_hostname=False)
+        secure_settings(security_protocol="SSL", tls_ca_file=str(authority.file), tls_check_hostname=False)
     )
     context = options["ssl_context"]
     assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_REQUIRED)
@@ -113,42 +113,36 @@ SASL = {"security_protocol": "SASL_SSL", "sasl_username": "alice"}
         ),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_by_name_and_without_a_secret(
-    given: dict[str, Any], message: str
-) -> None:
+def test_connection_options_refuse_conflicts_without_secret(given: dict[str, Any], message: str) -> None:
     with pytest.raises(SecurityError, match=message) as caught:
-        connection_options(secured(**given))
+        connection_options(secure_settings(**given))
     assert SECRET not in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_files_open_to_others_and_files_of_something_else_are_refused(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_connection_options_refuse_open_and_wrong_files(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.issue("somebody")
     files = {
         "tls_certificate_file": str(certificate),
         "tls_key_file": str(key),
         "tls_ca_file": str(authority.file),
     }
-    assert connection_options(secured(security_protocol="SSL", **files))["ssl_context"]
+    assert connection_options(secure_settings(security_protocol="SSL", **files))["ssl_context"]
     with pytest.raises(SecurityError, match=r"SOTTO_TLS_CA_FILE: cannot use .*; give a PEM file"):
-        connection_options(secured(security_protocol="SSL", **files | {"tls_ca_file": str(key)}))
+        connection_options(secure_settings(security_protocol="SSL", **files | {"tls_ca_file": str(key)}))
     _, other = authority.issue("somebody-else")
     with pytest.raises(SecurityError, match=r"SOTTO_TLS_CERTIFICATE_FILE: .*KEY_VALUES_MISMATCH"):
-        connection_options(secured(security_protocol="SSL", **files | {"tls_key_file": str(other)}))
+        connection_options(secure_settings(security_protocol="SSL", **files | {"tls_key_file": str(other)}))
     key.chmod(0o644)
     with pytest.raises(SecurityError, match=r"SOTTO_TLS_KEY_FILE: .*open to others; run 'chmod 600"):
-        connection_options(secured(security_protocol="SSL", **files))
+        connection_options(secure_settings(security_protocol="SSL", **files))
     empty = tmp_path / "empty"
     write_secret(empty, "")
     with pytest.raises(SecurityError, match=r"SOTTO_SASL_PASSWORD_FILE: .* must contain at least one character"):
-        connection_options(secured(**SASL, sasl_password_file=str(empty)))
+        connection_options(secure_settings(**SASL, sasl_password_file=str(empty)))
 
 
-def test_an_encrypted_key_is_refused_instead_of_asked_about_at_the_terminal(
-    authority: Authority, tmp_path: Path
-) -> None:
+def test_connection_options_refuse_encrypted_key_without_prompt(authority: Authority, tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  (needed here alone)
 
     certificate, key = authority.issue("locked")
@@ -159,11 +153,13 @@ def test_an_encrypted_key_is_refused_instead_of_asked_about_at_the_terminal(
     write_secret(locked, loaded.private_bytes(*form, encryption).decode())
     with pytest.raises(SecurityError, match="SOTTO_TLS_KEY_FILE: is encrypted; decrypt it"):
         connection_options(
-            secured(security_protocol="SSL", tls_certificate_file=str(certificate), tls_key_file=str(locked))
+            secure_settings(
+                security_protocol="SSL", tls_certificate_file=str(certificate), tls_key_file=str(locked)
+            )
         )
 
 
-def test_neither_settings_nor_their_errors_show_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_and_errors_hide_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOTTO_SASL_PASSWORD", SECRET)
     settings = Settings()
     assert settings.sasl_password.get_secret_value() == SECRET
@@ -176,7 +172,7 @@ def test_neither_settings_nor_their_errors_show_the_password(monkeypatch: pytest
     assert SECRET not in str(caught.value)
 
 
-def test_a_local_broker_is_reached_without_what_secures_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_local_broker_omit_security(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
         "SOTTO_SECURITY_PROTOCOL": "SASL_SSL",
         "SOTTO_SASL_PASSWORD": SECRET,
@@ -192,11 +188,11 @@ def test_a_local_broker_is_reached_without_what_secures_another(monkeypatch: pyt
     assert SECRET not in java_environment().values()
 
 
-async def test_a_token_is_read_anew_for_every_connection(tmp_path: Path) -> None:
+async def test_token_file_is_read_for_every_connection(tmp_path: Path) -> None:
     file = tmp_path / "token"
     given = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
     write_secret(file, "first.token")
-    provider = connection_options(secured(**given, sasl_token_file=str(file)))["sasl_oauth_token_provider"]
+    provider = connection_options(secure_settings(**given, sasl_token_file=str(file)))["sasl_oauth_token_provider"]
     assert await provider.token() == "first.token"
     file.write_text("second.token\n")
     assert await provider.token() == "second.token"
@@ -205,9 +201,9 @@ async def test_a_token_is_read_anew_for_every_connection(tmp_path: Path) -> None
         await provider.token()
 
 
-async def test_a_command_prints_the_token_or_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_token_command_prints_token_or_is_named_in_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def provider(code: str) -> BearerToken:
-        return BearerToken(secured(sasl_token_command=f'"{sys.executable}" -c "{code}"'))
+        return BearerToken(secure_settings(sasl_token_command=f'"{sys.executable}" -c "{code}"'))
 
     assert await provider("print('a.b.c')").token() == "a.b.c"
     assert SECRET not in repr(provider(f"print('{SECRET}')"))
@@ -217,13 +213,13 @@ async def test_a_command_prints_the_token_or_is_named_in_the_error(monkeypatch: 
         assert SECRET not in str(caught.value)
     for command in ("/nowhere/at/all", "'"):
         with pytest.raises(SecurityError, match="SOTTO_SASL_TOKEN_COMMAND: cannot be run"):
-            await BearerToken(secured(sasl_token_command=command)).token()
+            await BearerToken(secure_settings(sasl_token_command=command)).token()
     monkeypatch.setattr(broker_connections, "TOKEN_SECONDS", 0.05)
     with pytest.raises(SecurityError, match="SOTTO_SASL_TOKEN_COMMAND: did not end within"):
         await provider("import time; time.sleep(60)").token()
 
 
-def test_every_error_gets_the_advice_that_fits() -> None:
+def test_describe_error_gives_fitting_advice() -> None:
     assert "is the broker that SOTTO_BOOTSTRAP names up?" in describe_error(KafkaConnectionError("x"))
     refused = describe_error(TopicAuthorizationFailedError({"sotto.control"}))
     assert "(sotto.control)" in refused
@@ -232,14 +228,14 @@ def test_every_error_gets_the_advice_that_fits() -> None:
     assert describe_error(SecurityError("as it is")) == "as it is"
 
 
-def test_the_local_broker_stays_as_it_was_where_no_security_is_asked_for() -> None:
+def test_server_properties_without_security_are_plaintext() -> None:
     text = server_properties(Ports(9092, 9093), data_folder="data", extra={})
     lines = dict(line.split("=", 1) for line in text.splitlines())
     assert lines["listeners"] == "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
     assert "authorizer.class.name" not in lines
 
 
-def test_a_password_in_the_environment_counts_as_one_from_a_file() -> None:
+def test_password_in_environment_is_accepted() -> None:
     assert os.environ.get("SOTTO_SASL_PASSWORD") is None
-    given = secured(security_protocol="SASL_PLAINTEXT", sasl_username="a", sasl_password=SecretStr(SECRET))
+    given = secure_settings(security_protocol="SASL_PLAINTEXT", sasl_username="a", sasl_password=SecretStr(SECRET))
     assert connection_options(given)["sasl_plain_password"] == SECRET

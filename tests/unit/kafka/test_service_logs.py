@@ -12,9 +12,7 @@ from stream.services.processes import Service
 from stream.settings import Settings
 
 
-def test_a_log_that_has_grown_is_moved_aside_once_and_the_service_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_service_log_is_rotated_at_limit_and_owner_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "LOG_BYTES", 1000)
     log = tmp_path / "logs" / "monitor-0.log"
     log.parent.mkdir()

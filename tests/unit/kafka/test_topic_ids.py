@@ -94,7 +94,7 @@ async def test_compare_finds_another_topic(known: str, now: str, reached: int, a
     assert state.topic_ids.get(SOURCE.topic, "") == (now or known)
 
 
-async def test_compare_counts_what_is_refused() -> None:
+async def test_compare_counts_refused_topics() -> None:
     """A processor that refuses another topic keeps its earlier id, and the metric counts this."""
     state, metrics = State("a", refuses=True), Metrics("feed")
     ids = TopicIds(cast(Consumer, Broker("b")), 5.0, metrics.recreated)
@@ -137,7 +137,7 @@ async def test_confirm_waits_until_kafka_answers(monkeypatch: pytest.MonkeyPatch
         await short.compare(cast(Processor, State()), SOURCE, 0)
 
 
-async def test_ask_keeps_a_pace_while_nothing_comes() -> None:
+async def test_ask_is_limited_to_once_a_second_without_records() -> None:
     """Without new records, Kafka is asked once a second, and additionally before each write."""
     broker = Broker("a")
     ids = ids_of(broker)
@@ -179,7 +179,7 @@ def progress_of(processor: Any, given: dict[str, str] | None = None) -> Record:
     return Record(processor.changelog, 0, 0, 0, *message)
 
 
-def test_a_budget_service_takes_one_input_again_and_goes_on_with_the_other() -> None:
+def test_budget_service_restarts_one_input_and_continues_other() -> None:
     """If the topic of requests was created again, charges are read on from their position."""
     processor = MAKERS["budget"]()
     requests, charges = processor.inputs

@@ -14,7 +14,7 @@ from stream.feeds.event_decoding import digests_and_homes, digests_of, partition
 from stream.feeds.event_reader import EventReader
 from stream.kernel import use_kernel
 from tests.kernels import kernel
-from tests.unit.data.events.readers import GOOD, reader, written
+from tests.unit.data.events.readers import GOOD, event_bytes, reader
 
 
 def read_columns(values: list[bytes | None]) -> Any:
@@ -146,7 +146,7 @@ def test_events_read_alike_with_and_without_kernel(values: list[bytes | None]) -
 def test_kernel_reads_plain_events_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leaves no plain event to the reader in Python, and reads the same as it."""
     values: list[bytes | None] = [
-        written(delay=one % 9, user={"id": one if one % 2 else f"user {one}"}) for one in range(50)
+        event_bytes(delay=one % 9, user={"id": one if one % 2 else f"user {one}"}) for one in range(50)
     ]
     with use_kernel(None):
         expected = read_columns(values)
@@ -159,7 +159,7 @@ def test_kernel_leaves_nested_fields_to_python() -> None:
     """Refuses an event whose field is read as a value and as an object with the right flaw."""
     with use_kernel(kernel()):
         events = reader(person="user", fields={"city": "user.city"}).read(
-            [written(user="ann"), written(user={"city": "A"})]
+            [event_bytes(user="ann"), event_bytes(user={"city": "A"})]
         )
     assert {row: flaw.code for row, flaw in events.flaws.items()} == {0: "unknown category", 1: "person"}
 

@@ -46,16 +46,16 @@ events = st.lists(
 )
 
 
-def placed(built: bytes, base: int) -> bytes:
+def place_batch(built: bytes, base: int) -> bytes:
     return struct.pack(">q", base) + built[8:]
 
 
-def built_of(listed: Any, codec: str) -> bytes:
+def build_batch(listed: Any, codec: str) -> bytes:
     pieces = [bombs.record(delta, key, value, headers) for delta, (key, value, headers) in enumerate(listed)]
     return bombs.batch(pieces, len(pieces), codec, level=3)
 
 
-def told(records: Any) -> list[Any]:
+def fields_of(records: Any) -> list[Any]:
     return [
         (one.offset, one.timestamp, one.key, one.value, tuple(one.headers), isinstance(one.value, UnreadableValue))
         for one in records
@@ -73,7 +73,7 @@ def fetches(draw: st.DrawFn) -> tuple[bytes, int]:
     first, ends = base, list[int]()
     for _ in range(draw(st.integers(1, 6))):
         listed = draw(plain_events if draw(st.integers(0, 3)) else events)
-        built = bytearray(placed(built_of(listed, draw(st.sampled_from(["none", "none", "lz4"]))), base))
+        built = bytearray(place_batch(build_batch(listed, draw(st.sampled_from(["none", "none", "lz4"]))), base))
         data += bytes(built)
         base += len(listed) + draw(st.sampled_from([0, 0, 3]))
         ends.append(base)
@@ -83,7 +83,7 @@ def fetches(draw: st.DrawFn) -> tuple[bytes, int]:
 
 @given(fetched=fetches(), most=st.integers(1, 50))
 @settings(deadline=None, max_examples=75)
-def test_what_is_taken_is_what_the_client_gives(fetched: tuple[bytes, int], most: int) -> None:
+def test_column_records_equal_records_of_client(fetched: tuple[bytes, int], most: int) -> None:
     data, position = fetched
     theirs = fetch(column_reader._PartitionRecords, data, position)
     expected = list(theirs)
@@ -91,20 +91,18 @@ def test_what_is_taken_is_what_the_client_gives(fetched: tuple[bytes, int], most
         ours, found, positions = fetch(column_reader.ColumnRecords, data, position), [], []
         while taken := ours.take(most):
             assert len(taken) <= most
-            found += told(taken)
+            found += fields_of(taken)
             positions.append(ours.next_fetch_offset)
             assert positions[-1] > taken[-1].offset
         assert ours.is_empty
-    assert found == told(expected)
+    assert found == fields_of(expected)
     assert ours.next_fetch_offset == theirs.next_fetch_offset
     assert positions == sorted(positions)
 
 
 @given(fetched=fetches(), most=st.integers(1, 50))
 @settings(deadline=None, max_examples=50)
-def test_neighbours_that_are_alike_make_one_batch_of_the_same_records(
-    fetched: tuple[bytes, int], most: int
-) -> None:
+def test_concatenated_columns_have_same_records(fetched: tuple[bytes, int], most: int) -> None:
     data, position = fetched
     with use_kernel(kernel()):
         source, parts = fetch(column_reader.ColumnRecords, data, position), []
@@ -117,18 +115,20 @@ def test_neighbours_that_are_alike_make_one_batch_of_the_same_records(
         else:
             batches.append([part])
     joined = [concatenate(batch) for batch in batches]
-    assert [one for batch in joined for one in told(batch)] == [one for part in parts for one in told(part)]
+    assert [one for batch in joined for one in fields_of(batch)] == [
+        one for part in parts for one in fields_of(part)
+    ]
     assert [isinstance(batch, RecordColumns) for batch in joined] == [
         isinstance(batch[0], RecordColumns) for batch in batches
     ]
 
 
 @pytest.mark.parametrize("headers", [[], [(b"a", b"b")]])
-def test_what_was_fetched_is_given_up_once_it_is_taken(headers: list[Any]) -> None:
+def test_column_records_are_freed_once_taken(headers: list[Any]) -> None:
     """Fetched records must be freed without garbage collection, which services rarely run."""
     events: list[Any] = [(b"key", b"value", headers)] * 5
     with use_kernel(kernel()), no_garbage():
-        ours = fetch(column_reader.ColumnRecords, placed(built_of(events, "none"), 0), 0)
+        ours = fetch(column_reader.ColumnRecords, place_batch(build_batch(events, "none"), 0), 0)
         assert len(ours.take(9)) == 5
         assert ours.is_empty
         gone = weakref.ref(ours)
@@ -148,7 +148,7 @@ def no_garbage() -> Iterator[None]:
 
 @given(fetched=fetches(), stamped=st.lists(st.booleans(), min_size=6, max_size=6), most=st.integers(1, 50))
 @settings(deadline=None, max_examples=40)
-def test_who_stamped_a_record_is_told_in_columns_too(
+def test_column_records_have_timestamp_type_of_records(
     fetched: tuple[bytes, int], stamped: list[bool], most: int
 ) -> None:
     data, position = fetched
@@ -188,21 +188,21 @@ def test_broken_batches_are_refused_alike(fetched: tuple[bytes, int], place: int
             PLACE, fetcher.MemoryRecords(bytes(broken)), [], position, None, None, False, fetcher.READ_COMMITTED
         )
 
-    expected = told(kind(column_reader._PartitionRecords))
+    expected = fields_of(kind(column_reader._PartitionRecords))
     with use_kernel(kernel()):
         ours, found = kind(column_reader.ColumnRecords), []
         while taken := ours.take(7):
-            found += told(taken)
+            found += fields_of(taken)
     assert found == expected
 
 
 @pytest.mark.parametrize("attributes", [0, 1, 127, 128, 255])
-def test_no_record_is_passed_over_for_its_attributes(attributes: int) -> None:
+def test_record_attributes_hide_no_record(attributes: int) -> None:
     batch: list[Any] = [(b"key", b"value", [])] * 5
-    built = bytearray(built_of(batch, "none"))
+    built = bytearray(build_batch(batch, "none"))
     size = (len(built) - 61) // 5
     built[61 + 2 * size + 1] = attributes
-    data = placed(bytes(built), 0)
+    data = place_batch(bytes(built), 0)
     for kind in (column_reader._PartitionRecords, column_reader.ColumnRecords):
         with use_kernel(kernel()):
             records = kind(PLACE, fetcher.MemoryRecords(data), [], 0, None, None, False, fetcher.READ_COMMITTED)
@@ -210,9 +210,9 @@ def test_no_record_is_passed_over_for_its_attributes(attributes: int) -> None:
         assert [(one.offset, one.value) for one in found] == [(place, b"value") for place in range(5)]
 
 
-def test_records_of_ordinary_batches_come_in_columns_and_several_batches_together() -> None:
+def test_column_records_join_ordinary_batches() -> None:
     batch: list[Any] = [(b"key", b"value", [])] * 5
-    data = placed(built_of(batch, "none"), 0) + placed(built_of(batch, "none"), 5)
+    data = place_batch(build_batch(batch, "none"), 0) + place_batch(build_batch(batch, "none"), 5)
     with use_kernel(kernel()):
         taken = fetch(column_reader.ColumnRecords, data, 2).take(100)
     assert isinstance(taken, RecordColumns)
@@ -225,7 +225,7 @@ named = st.lists(st.tuples(st.text(max_size=70), st.binary(max_size=70)), max_si
 messages = st.lists(st.tuples(content, content, st.just(()) | named), min_size=1, max_size=40)
 
 
-def joined(parts: list[list[Message]]) -> Messages:
+def concatenate_messages(parts: list[list[Message]]) -> Messages:
     found = Messages()
     for part in parts:
         if all(key is not None and value is not None and not headers for key, value, headers in part):
@@ -241,13 +241,13 @@ def joined(parts: list[list[Message]]) -> Messages:
 
 @given(parts=st.lists(messages, min_size=1, max_size=4), timestamp=st.sampled_from([-1, 0, 1_700_000_000_000]))
 @settings(deadline=None, max_examples=40)
-def test_an_encoded_batch_is_what_the_client_builds(parts: list[list[Message]], timestamp: int) -> None:
+def test_encoded_batch_equals_batch_of_client(parts: list[list[Message]], timestamp: int) -> None:
     theirs = BatchBuilder(10**6, 0, is_transactional=1)
     for part in parts:
         for key, value, headers in part:
             theirs.append(timestamp=timestamp, key=key, value=value, headers=list(headers))
     with use_kernel(kernel()):
-        (ours,) = encode_batches(joined(parts), timestamp, 10**6)
+        (ours,) = encode_batches(concatenate_messages(parts), timestamp, 10**6)
     assert ours.size() == theirs.size()
     assert ours.record_count() == theirs.record_count()
     sides: tuple[Any, Any] = (ours, theirs)
@@ -258,17 +258,17 @@ def test_an_encoded_batch_is_what_the_client_builds(parts: list[list[Message]], 
 
 @given(parts=st.lists(messages, min_size=1, max_size=4), limit=st.integers(62, 400))
 @settings(deadline=None, max_examples=40)
-def test_batches_keep_their_limit_unless_one_message_is_longer(parts: list[list[Message]], limit: int) -> None:
+def test_encoded_batches_keep_limit_except_for_long_message(parts: list[list[Message]], limit: int) -> None:
     with use_kernel(kernel()):
-        batches = list(encode_batches(joined(parts), 5, limit))
-        built = b"".join(placed(bytes(one._build()), 100 * number) for number, one in enumerate(batches))
+        batches = list(encode_batches(concatenate_messages(parts), 5, limit))
+        built = b"".join(place_batch(bytes(one._build()), 100 * number) for number, one in enumerate(batches))
     assert all(one.size() <= limit or one.record_count() == 1 for one in batches)
     read = list(fetch(column_reader._PartitionRecords, built, 0))
     given = [message for part in parts for message in part]
     assert [(one.key, one.value, tuple(one.headers)) for one in read] == given
 
 
-def test_a_long_list_is_laid_out_as_its_batches_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encode_batches_copies_messages_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_COPIED_AT_ONCE", 3)
     copied: list[int] = []
 
@@ -292,7 +292,7 @@ def test_a_long_list_is_laid_out_as_its_batches_are_asked_for(monkeypatch: pytes
 
 @given(seed=st.integers(0, 255), size=st.integers(0, 40) | st.integers(0, 80_000), skipped=st.integers(0, 9))
 @settings(deadline=None, max_examples=60)
-def test_a_checksum_is_that_of_the_client(seed: int, size: int, skipped: int) -> None:
+def test_checksum_equals_that_of_client(seed: int, size: int, skipped: int) -> None:
     """Sizes above 24,576 bytes are read in three parallel runs; ``skipped`` changes the alignment."""
     data = memoryview(random.Random(seed).randbytes(size + skipped))[skipped:]
     with use_kernel(kernel()):
@@ -304,8 +304,8 @@ def test_a_checksum_is_that_of_the_client(seed: int, size: int, skipped: int) ->
 
 
 @pytest.mark.parametrize("count", [5, 5000])
-def test_a_batch_with_one_wrong_bit_is_refused(count: int) -> None:
-    data = placed(built_of([(b"key", b"value", [])] * count, "none"), 0)
+def test_batch_with_one_wrong_bit_is_refused(count: int) -> None:
+    data = place_batch(build_batch([(b"key", b"value", [])] * count, "none"), 0)
     for bit in (8 * 17, 8 * 21 + 3, 8 * len(data) - 1):
         wrong = bytearray(data)
         wrong[bit // 8] ^= 1 << bit % 8
@@ -313,7 +313,7 @@ def test_a_batch_with_one_wrong_bit_is_refused(count: int) -> None:
             fetch(column_reader.ColumnRecords, bytes(wrong), 0).take(9)
 
 
-def test_another_library_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_install_notices_changed_client_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher, "PartitionRecords", object)
     with use_kernel(kernel()), pytest.raises(RuntimeError, match="PartitionRecords is not the class"):
         column_reader.install()

@@ -33,7 +33,7 @@ LAYOUT = RowLayout(RECORD)
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000, 400_000, 700_001])
-def test_zeros_of_every_size_are_zero_can_be_written_and_keep_what_they_had_when_they_grow(count: int) -> None:
+def test_mapped_zeros_are_writable_and_keep_content_when_grown(count: int) -> None:
     made = mapped_zeros((count, 2), np.int64)
     assert (made.shape, made.dtype, made.any()) == ((count, 2), np.int64, False)
     made[-1:] = 7
@@ -42,7 +42,7 @@ def test_zeros_of_every_size_are_zero_can_be_written_and_keep_what_they_had_when
     assert not grown[count:].any()
 
 
-def test_a_kernel_without_large_pages_gives_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mapped_zeros_work_without_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     class Without(mmap.mmap):
         def madvise(self, *_: int) -> None:
             raise OSError(errno.EINVAL, "no large pages")
@@ -56,7 +56,7 @@ def test_a_kernel_without_large_pages_gives_the_others(monkeypatch: pytest.Monke
     picks=st.lists(st.integers(0, 2**30), max_size=90),
 )
 @settings(deadline=None, max_examples=50)
-def test_fields_of_rows(content: bytes, picks: list[int]) -> None:
+def test_gather_gives_same_fields_with_and_without_kernel(content: bytes, picks: list[int]) -> None:
     count = len(content) // LINE_BYTES
     rows = empty_rows(count, LINE_BYTES)
     rows[:] = np.frombuffer(content[: count * LINE_BYTES], dtype=np.uint8).reshape(count, -1)
@@ -72,7 +72,7 @@ def test_fields_of_rows(content: bytes, picks: list[int]) -> None:
 
 @given(count=st.integers(1, 300), data=st.data())
 @settings(deadline=None, max_examples=50)
-def test_fields_of_rows_are_written(count: int, data: st.DataObject) -> None:
+def test_scatter_writes_same_fields_with_and_without_kernel(count: int, data: st.DataObject) -> None:
     slots = np.array(data.draw(st.lists(st.integers(0, count - 1), unique=True)), dtype=np.int64)
     names = data.draw(st.lists(st.sampled_from(RECORD.names or ()), unique=True, min_size=1))
     drawn = data.draw(st.lists(st.integers(0, 255), min_size=len(slots), max_size=len(slots)))
@@ -95,7 +95,7 @@ def columns_of(kind: type[Any]) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "lines"), [(StreamColumns, 2), (RoundValues, 1)])
-def test_an_answer_waits_for_few_lines_of_memory(kind: type[Any], lines: int) -> None:
+def test_stream_row_occupies_few_cache_lines(kind: type[Any], lines: int) -> None:
     columns = columns_of(kind)
     columns.grow(1000)
     assert columns.rows.shape == (1024, lines * LINE_BYTES)
@@ -109,7 +109,7 @@ def test_an_answer_waits_for_few_lines_of_memory(kind: type[Any], lines: int) ->
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])
-def test_figures_outlast_growth_and_are_picked(*, is_compiled: bool) -> None:
+def test_stream_columns_keep_values_through_growth_and_gather(*, is_compiled: bool) -> None:
     with use_kernel(kernel() if is_compiled else None):
         assert (compiled_kernel() is not None) == is_compiled
         columns = StreamColumns()

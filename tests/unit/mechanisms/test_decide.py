@@ -91,7 +91,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 @given(case=cases())
 @settings(deadline=None, max_examples=100)
-def test_a_batch_is_answered_as_one_query_after_the_other(case: Case) -> None:
+def test_decide_queries_equals_one_query_after_another(case: Case) -> None:
     answers, left = case.one_by_one()
     decisions = case.decide(0, len(case.margins), [0] * len(case.tops_left))
     columns = (decisions.outcomes, decisions.position, decisions.tops_before)
@@ -101,7 +101,7 @@ def test_a_batch_is_answered_as_one_query_after_the_other(case: Case) -> None:
 
 @given(case=cases(), cuts=st.lists(st.integers(0, 40), max_size=5))
 @settings(deadline=None, max_examples=100)
-def test_a_batch_may_be_split_anywhere(case: Case, cuts: list[int]) -> None:
+def test_decide_queries_is_independent_of_batch_boundaries(case: Case, cuts: list[int]) -> None:
     answers, left = case.one_by_one()
     size = len(case.margins)
     bounds = sorted({0, size, *(min(cut, size) for cut in cuts)})
@@ -126,7 +126,7 @@ def test_a_batch_may_be_split_anywhere(case: Case, cuts: list[int]) -> None:
 
 @given(case=cases())
 @settings(deadline=None, max_examples=50)
-def test_a_new_threshold_is_drawn_only_for_a_round_that_begins(case: Case) -> None:
+def test_decide_queries_draws_threshold_only_for_started_round(case: Case) -> None:
     _, left = case.one_by_one()
     case.decide(0, len(case.margins), [0] * len(case.tops_left))
     for row, round_number in case.rounds_asked:
@@ -137,7 +137,7 @@ def test_a_new_threshold_is_drawn_only_for_a_round_that_begins(case: Case) -> No
 
 @given(case=cases())
 @settings(deadline=None)
-def test_inputs_are_left_as_they_were(case: Case) -> None:
+def test_decide_queries_leaves_inputs_unchanged(case: Case) -> None:
     margins, streams = np.array(case.margins, dtype=np.int64), np.array(case.streams, dtype=np.intp)
     barrier = np.array([rounds[0] for rounds in case.barriers], dtype=np.int64)
     tops_left, fresh = np.array(case.tops_left, dtype=np.int64), np.array(case.fresh, dtype=np.bool_)
@@ -147,13 +147,13 @@ def test_inputs_are_left_as_they_were(case: Case) -> None:
     assert all(np.array_equal(was, now) for was, now in zip(before, inputs, strict=True))
 
 
-def test_a_margin_that_just_reaches_the_barrier_is_above() -> None:
+def test_decide_queries_counts_equal_margin_as_above() -> None:
     ones, row = np.ones(1, dtype=np.int64), np.zeros(1, dtype=np.intp)
     assert decide_queries(ones, row, ones, ones).outcomes.tolist() == [ABOVE]
     assert decide_queries(ones - 1, row, ones, ones).outcomes.tolist() == [BELOW]
 
 
-def test_a_stream_without_tops_left_answers_nothing() -> None:
+def test_decide_queries_halts_stream_without_tops_left() -> None:
     margins = np.array([5, -5], dtype=np.int64)
     zeros = np.zeros(1, dtype=np.int64)
     decisions = decide_queries(margins, np.zeros(2, dtype=np.intp), zeros, zeros)
@@ -162,7 +162,7 @@ def test_a_stream_without_tops_left_answers_nothing() -> None:
 
 
 @pytest.mark.parametrize("fresh", [None, np.array([True, False])])
-def test_an_empty_batch_changes_nothing(fresh: npt.NDArray[np.bool_] | None) -> None:
+def test_decide_queries_of_empty_batch_changes_nothing(fresh: npt.NDArray[np.bool_] | None) -> None:
     empty = np.zeros(0, dtype=np.int64)
     left = np.array([2, 0], dtype=np.int64)
     decisions = decide_queries(

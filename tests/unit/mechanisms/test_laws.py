@@ -29,7 +29,7 @@ CALIBRATION = SparseVectorCalibration(
 )
 
 
-def test_the_threshold_noise_has_rate_epsilon_1_over_the_sensitivity() -> None:
+def test_threshold_sampler_has_rate_of_proof() -> None:
     assert threshold_sampler(CALIBRATION) == Geometric(Fraction(1, 20))
 
 
@@ -42,19 +42,19 @@ def test_the_threshold_noise_has_rate_epsilon_1_over_the_sensitivity() -> None:
         (True, True, Fraction(3, 4) / 5),
     ],
 )
-def test_the_query_noise_widens_with_the_cutoff_unless_each_round_has_its_own_threshold(
+def test_query_sampler_widens_with_cutoff_unless_thresholds_are_fresh(
     fresh: bool, monotone: bool, rate: Fraction
 ) -> None:
     calibration = CALIBRATION.model_copy(update={"fresh_threshold": fresh, "monotone": monotone})
     assert query_sampler(calibration) == Geometric(rate)
 
 
-def test_two_sided_noise_is_discrete_laplace() -> None:
+def test_two_sided_sampler_is_discrete_laplace() -> None:
     calibration = CALIBRATION.model_copy(update={"noise": "two_sided"})
     assert threshold_sampler(calibration) == TwoSidedGeometric(Fraction(1, 20))
     assert isinstance(query_sampler(calibration), TwoSidedGeometric)
 
 
-def test_rates_are_exact_for_the_very_doubles() -> None:
+def test_sampler_rate_is_exact_for_doubles() -> None:
     calibration = CALIBRATION.model_copy(update={"epsilon_threshold": 0.1})
     assert threshold_sampler(calibration) == Geometric(Fraction(0.1) / 5) != Geometric(Fraction(1, 50))

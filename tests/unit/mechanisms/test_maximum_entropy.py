@@ -46,11 +46,11 @@ def shares(shape: tuple[int, ...], marginals: list[NoisyMarginal], rows: int) ->
     return share
 
 
-def test_without_measurements_it_is_uniform() -> None:
+def test_fit_without_measurements_is_uniform() -> None:
     assert np.unique(fit_distribution(SHAPE, [], 100)).size == 1
 
 
-def test_of_single_axes_it_is_the_product() -> None:
+def test_fit_of_single_axes_is_product() -> None:
     counts = table()
     rows = int(counts.sum())
     ones = [marginal(counts, (axis,)) for axis in range(3)]
@@ -61,7 +61,7 @@ def test_of_single_axes_it_is_the_product() -> None:
     assert np.abs(shares(SHAPE, ones, rows) - product).max() < 1e-4
 
 
-def test_of_overlapping_pairs_it_has_the_largest_entropy_given_both() -> None:
+def test_fit_of_overlapping_pairs_has_largest_entropy() -> None:
     counts = table()
     rows = int(counts.sum())
     left, right = marginal(counts, (0, 1), 1e-4), marginal(counts, (1, 2), 1e-4)
@@ -70,7 +70,7 @@ def test_of_overlapping_pairs_it_has_the_largest_entropy_given_both() -> None:
     assert np.abs(shares(SHAPE, [left, right], rows) * rows - known).max() < 0.05 * known.max()
 
 
-def test_where_noise_is_small_all_marginals_are_kept_to() -> None:
+def test_fit_with_small_noise_keeps_all_marginals() -> None:
     counts = table()
     rows = int(counts.sum())
     pairs = [marginal(counts, axes, 1.0) for axes in combinations(range(3), 2)]
@@ -79,7 +79,7 @@ def test_where_noise_is_small_all_marginals_are_kept_to() -> None:
         assert np.abs(marginal(found, one.axes).counts - one.counts).max() < 3.0
 
 
-def test_it_meets_its_optimality_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit_meets_optimality_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
     # One marginal: ln(p/p₀) = θ + constant with θ = (y − n·p)/τ, for any noise.
     monkeypatch.setattr(maximum_entropy, "steps_for", lambda _: 3000)
     counts = table(shape=(6, 4))
@@ -93,7 +93,7 @@ def test_it_meets_its_optimality_conditions(monkeypatch: pytest.MonkeyPatch) -> 
     assert np.ptp(gap) < 1e-2
 
 
-def test_noise_below_zero_and_conflicts_leave_a_distribution() -> None:
+def test_fit_of_negative_and_conflicting_counts_is_distribution() -> None:
     counts = table(shape=(8, 8), rows=60)
     low = NoisyMarginal((0, 1), counts - 40.0, 900.0)
     high = NoisyMarginal((0,), counts.sum(axis=1) + 300.0, 900.0)
@@ -110,7 +110,7 @@ def test_noise_below_zero_and_conflicts_leave_a_distribution() -> None:
         ((130, 111), "af8e211730f7acdc3c3099900b5b81c5"),
     ],
 )
-def test_estimates_are_the_bits_that_they_always_were(shape: tuple[int, ...], digest: str) -> None:
+def test_fit_has_same_bits_as_recorded(shape: tuple[int, ...], digest: str) -> None:
     counts = table(3, shape)
     pairs = [marginal(counts, axes, 9.0) for axes in combinations(range(len(shape)), 2)]
     singles = [marginal(counts + 1.0, (axis,), 90.0) for axis in range(len(shape))]
@@ -118,7 +118,7 @@ def test_estimates_are_the_bits_that_they_always_were(shape: tuple[int, ...], di
     assert blake3(np.ascontiguousarray(found, dtype="<i8").tobytes()).hexdigest()[:32] == digest
 
 
-def test_attributes_that_determine_each_other_are_fitted() -> None:
+def test_fit_handles_attributes_that_determine_each_other() -> None:
     """Six attributes are functions of a single one; each pair is measured with noise of ± 24 rows."""
     plan = np.random.default_rng(1).choice(12, 20_000, p=np.arange(1, 13) / 78)
     columns = [
@@ -143,35 +143,35 @@ def test_attributes_that_determine_each_other_are_fitted() -> None:
     assert float(np.concatenate(errors).mean()) < 24.0
 
 
-def test_the_order_of_axes_in_memory_changes_no_bit() -> None:
+def test_fit_is_independent_of_memory_order_of_axes() -> None:
     counts = table(5)
     one = marginal(counts, (0, 2), 4.0)
     turned = NoisyMarginal((0, 2), np.asfortranarray(one.counts), 4.0)
     assert np.array_equal(fit_distribution(SHAPE, [one], 900), fit_distribution(SHAPE, [turned], 900))
 
 
-def test_equal_axes_are_averaged_by_precision() -> None:
+def test_average_equal_axes_weights_by_precision() -> None:
     some, more = NoisyMarginal((0,), np.array([10.0, 0.0]), 1.0), NoisyMarginal((0,), np.array([20.0, 8.0]), 3.0)
     [found] = average_equal_axes([some, more])
     assert found.counts.tolist() == [12.5, 2.0]
     assert found.variance == pytest.approx(0.75)
 
 
-def test_cells_added_up_have_the_variance_of_all_of_them() -> None:
+def test_sum_to_axes_adds_up_variances() -> None:
     one = NoisyMarginal((0, 1, 2), table(), 2.0)
     found = sum_to_axes(one, (1,))
     assert np.array_equal(found.counts, table().sum(axis=(0, 2)))
     assert found.variance == 2.0 * 35
 
 
-def test_an_ordered_sum_adds_by_halves() -> None:
+def test_ordered_sum_adds_by_halves() -> None:
     values = np.array([1e16, 1.0, -1e16, 1.0, 1.0])
     assert ordered_sum(values) == ((1e16 + -1e16) + 1.0) + (1.0 + 1.0)
     assert ordered_sum(np.zeros(0)) == 0.0
 
 
 @pytest.mark.parametrize(("factor", "kept"), [(0.0, 0.0), (20.0, 1.0)])
-def test_marginal_that_noise_explains_is_moved_to_the_product(factor: float, kept: float) -> None:
+def test_move_to_product_replaces_marginal_explained_by_noise(factor: float, kept: float) -> None:
     """Cells that alternate by σ around the product have the square sum of noise; twenty times this sum is not noise."""
     singles = [NoisyMarginal((axis,), np.full(6, 600.0), 100.0) for axis in range(2)]
     signs = np.where(np.add.outer(np.arange(6), np.arange(6)) % 2, 1.0, -1.0)
@@ -181,7 +181,7 @@ def test_marginal_that_noise_explains_is_moved_to_the_product(factor: float, kep
     assert np.abs(found.counts - (100.0 + kept * (one.counts - 100.0))).max() < 1e-9
 
 
-def test_marginal_between_noise_and_dependence_is_moved_in_part() -> None:
+def test_move_to_product_moves_uncertain_marginal_in_part() -> None:
     singles = [NoisyMarginal((axis,), np.full(6, 600.0), 100.0) for axis in range(2)]
     signs = np.where(np.add.outer(np.arange(6), np.arange(6)) % 2, 1.0, -1.0)
     squares = 36 + 1.5 * math.sqrt(5 * 36)

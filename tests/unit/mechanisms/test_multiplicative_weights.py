@@ -61,7 +61,7 @@ updates = st.lists(st.tuples(questions(), st.booleans()), max_size=6)
 rates = st.floats(0.005, 4.0)
 
 
-def built(history: Sequence[tuple[Question, bool]], rate: float = 0.5) -> TensorHypothesis:
+def build_hypothesis(history: Sequence[tuple[Question, bool]], rate: float = 0.5) -> TensorHypothesis:
     hypothesis = TensorHypothesis(SHAPE, rate, FULL)
     for question, up in history:
         hypothesis.update(question, up=up)
@@ -81,10 +81,10 @@ def ideal(history: Sequence[tuple[Question, bool]], rate: float, question: Quest
 
 @settings(deadline=None)
 @given(updates, rates, st.lists(questions(), min_size=1, max_size=4), st.integers(1, 10**9))
-def test_estimates_are_those_of_the_update_rule_up_to_the_stated_resolution(
+def test_estimates_follow_update_rule_within_resolution(
     history: list[tuple[Question, bool]], rate: float, asked: list[Question], rows: int
 ) -> None:
-    estimates = built(history, rate).estimate_answers(asked, rows)
+    estimates = build_hypothesis(history, rate).estimate_answers(asked, rows)
     for estimate, question in zip(estimates.tolist(), asked, strict=True):
         exact = rows * ideal(history, rate, question)
         assert abs(estimate - exact) <= Decimal(RESOLUTION) * rows * FULL + Decimal("0.5")
@@ -92,28 +92,29 @@ def test_estimates_are_those_of_the_update_rule_up_to_the_stated_resolution(
 
 @settings(deadline=None)
 @given(updates, st.lists(questions(), min_size=1, max_size=8))
-def test_an_estimate_does_not_depend_on_what_else_is_in_the_batch(
-    history: list[tuple[Question, bool]], asked: list[Question]
-) -> None:
-    whole = built(history).estimate_answers(asked, 10**6)
-    hypothesis = built(history)
+def test_estimate_is_independent_of_batch(history: list[tuple[Question, bool]], asked: list[Question]) -> None:
+    whole = build_hypothesis(history).estimate_answers(asked, 10**6)
+    hypothesis = build_hypothesis(history)
     alone = [int(hypothesis.estimate_answers([question], 10**6)[0]) for question in reversed(asked)]
     assert whole.tolist() == alone[::-1]
-    assert whole.tolist() == built(history).estimate_answers([q.over(SHAPE) for q in asked], 10**6).tolist()
+    assert (
+        whole.tolist()
+        == build_hypothesis(history).estimate_answers([q.over(SHAPE) for q in asked], 10**6).tolist()
+    )
 
 
 @pytest.mark.parametrize("cells", [1, 7, 24, 100])
-def test_products_cut_into_blocks_give_the_same_estimates(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
+def test_estimates_are_independent_of_block_size(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
     generator = np.random.default_rng(5)
     asked = [Question((0, 1, 2), tuple(generator.integers(0, FULL + 1, 24).tolist())) for _ in range(50)]
     history = [(asked[0], True), (asked[1], False)]
-    whole = built(history).estimate_answers(asked, 48842)
+    whole = build_hypothesis(history).estimate_answers(asked, 48842)
     monkeypatch.setattr(multiplicative_weights, "_BLOCK_CELLS", cells)
     monkeypatch.setattr(multiplicative_weights, "_BUFFER_CELLS", 100)
-    assert built(history).estimate_answers(asked, 48842).tolist() == whole.tolist()
+    assert build_hypothesis(history).estimate_answers(asked, 48842).tolist() == whole.tolist()
 
 
-def test_the_uniform_hypothesis_gives_each_cell_its_share() -> None:
+def test_uniform_hypothesis_estimates_share_of_cells() -> None:
     hypothesis = TensorHypothesis(SHAPE, 0.3, FULL)
     one_cell = Question((0, 1, 2), (FULL, *[0] * 23))
     everything = Question((), (FULL,))
@@ -121,7 +122,7 @@ def test_the_uniform_hypothesis_gives_each_cell_its_share() -> None:
     assert hypothesis.estimate_answers([one_cell, everything, half], 24).tolist() == [FULL, 24 * FULL, 12 * FULL]
 
 
-def test_updates_move_the_estimate_the_way_they_say() -> None:
+def test_update_moves_estimate_in_its_direction() -> None:
     question = Question((0,), (FULL, 0, 0))
     hypothesis = TensorHypothesis(SHAPE, 0.5, FULL)
     start = int(hypothesis.estimate_answers([question], 3000)[0])
@@ -135,7 +136,7 @@ def test_updates_move_the_estimate_the_way_they_say() -> None:
 
 @settings(deadline=None)
 @given(rates, st.lists(st.integers(-(2**30), 0), min_size=1, max_size=20))
-def test_exponentials_are_right_to_the_last_digits(rate: float, steps: list[int]) -> None:
+def test_exponentials_are_exact_to_last_digits(rate: float, steps: list[int]) -> None:
     tables = exponentials(rate, FULL)
     found = tables.evaluate(np.minimum(-np.array(steps, dtype=np.int64), tables.most))
     for step, value in zip(steps, found.tolist(), strict=True):
@@ -166,12 +167,12 @@ def distribution(hypothesis: TensorHypothesis) -> npt.NDArray[np.float64]:
     questions(),
     st.floats(0.05, 1.0),
 )
-def test_an_update_brings_the_hypothesis_nearer_by_what_hoeffdings_lemma_says(
+def test_update_lowers_relative_entropy_by_hoeffdings_lemma(
     counts: list[int], history: list[tuple[Question, bool]], question: Question, rate: float
 ) -> None:
     truth = np.array(counts) / sum(counts)
     vector = question.over(SHAPE).steps() / FULL
-    hypothesis = built(history, rate)
+    hypothesis = build_hypothesis(history, rate)
     before = distribution(hypothesis)
     error = float(truth @ vector - before @ vector)
     hypothesis.update(question, up=error > 0)
@@ -181,9 +182,7 @@ def test_an_update_brings_the_hypothesis_nearer_by_what_hoeffdings_lemma_says(
 
 @pytest.mark.parametrize("gap", [0.05, 0.1, 0.3])
 @pytest.mark.parametrize("seed", range(3))
-def test_fewer_corrections_happen_than_are_paid_for_even_if_the_worst_question_is_always_asked(
-    gap: float, seed: int
-) -> None:
+def test_worst_questions_need_fewer_updates_than_planned(gap: float, seed: int) -> None:
     generator = np.random.default_rng(seed)
     truth = generator.dirichlet(np.full(24, 0.2))
     paid = updates_for(math.log(24), gap)
@@ -200,23 +199,22 @@ def test_fewer_corrections_happen_than_are_paid_for_even_if_the_worst_question_i
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(0, 10**7), st.floats(0.0, 1.0))
-def test_a_correction_of_any_strength_gains_as_much_as_one_of_the_least_error_by_the_least_step(
-    gap: int, reach: int, shown: int, part: float
-) -> None:
+def test_correction_of_any_strength_gains_least_step(gap: int, reach: int, shown: int, part: float) -> None:
     # The gain is at least η(g − η/8), where g is the true error; all numbers are in rows.
     truth = max(gap, shown - reach + part * 2 * reach)
     moved = 4 * gap * TensorCorrection(gap, reach).choose_multiple(shown)
     assert moved * (truth - moved / 8) >= 2 * gap**2 * (1 - 1e-9)
 
 
-def test_an_error_shown_clearly_is_corrected_as_such_and_a_doubtful_one_by_the_least_step() -> None:
+def test_choose_multiple_is_proportional_to_clear_error() -> None:
+    """A doubtful error is corrected by the least step."""
     strength = TensorCorrection(gap=10, reach=20)
     assert [strength.choose_multiple(shown) for shown in (0, 10, 30, 40, 100, 1000)] == [1, 1, 1, 3, 10, 100]
     assert TensorCorrection().choose_multiple(10**9) == 1
 
 
 @given(st.floats(0.01, 1.0), st.integers(2, 2**20))
-def test_gap_and_number_of_updates_belong_together(gap: float, cells: int) -> None:
+def test_guaranteed_gap_inverts_updates_for(gap: float, cells: int) -> None:
     paid = updates_for(math.log(cells), gap)
     assert guaranteed_gap(math.log(cells), paid) <= gap * (1 + 1e-12)
     assert paid == 1 or guaranteed_gap(math.log(cells), paid - 1) > gap * (1 - 1e-12)
@@ -245,7 +243,7 @@ def one_by_one(
     asked: Sequence[Question], private: Sequence[int], noise: Scripted, threshold: int, cutoff: int
 ) -> list[HypothesisAnswer]:
     """Apply the written rule to one question at a time."""
-    hypothesis = built(())
+    hypothesis = build_hypothesis(())
     steps: list[HypothesisAnswer] = []
     tops = 0
     for place, question in enumerate(asked):
@@ -270,13 +268,13 @@ cases = st.lists(st.tuples(questions(), st.integers(0, 100 * FULL)), min_size=1,
 
 @settings(max_examples=25, deadline=None)
 @given(cases, st.integers(0, 2**32), st.sampled_from([10, 5000, 40000]), st.integers(1, 12))
-def test_a_batch_is_answered_as_its_questions_are_one_by_one(
+def test_answer_questions_equals_one_by_one(
     case: list[tuple[Question, int]], seed: int, threshold: int, cutoff: int
 ) -> None:
     asked, private = [question for question, _ in case], [value for _, value in case]
     noise = Scripted(seed, 5000)
     steps = answer_questions(
-        built(()),
+        build_hypothesis(()),
         asked,
         np.array(private, dtype=np.int64),
         noise,
@@ -291,11 +289,11 @@ def test_a_batch_is_answered_as_its_questions_are_one_by_one(
 
 @settings(max_examples=20, deadline=None)
 @given(cases, st.integers(0, 2**32), st.integers(1, 5), st.data())
-def test_where_a_batch_is_cut_changes_nothing(
+def test_answer_questions_is_independent_of_batch_boundaries(
     case: list[tuple[Question, int]], seed: int, cutoff: int, data: st.DataObject
 ) -> None:
     cut = data.draw(st.integers(0, len(case)))
-    hypothesis = built(())
+    hypothesis = build_hypothesis(())
     steps: list[HypothesisAnswer] = []
     for start, part in ((0, case[:cut]), (cut, case[cut:])):
         private = np.array([value for _, value in part], dtype=np.int64)
@@ -315,7 +313,7 @@ def test_where_a_batch_is_cut_changes_nothing(
     assert steps == whole
 
 
-def test_a_million_cells_stay_within_a_gibibyte() -> None:
+def test_hypothesis_of_million_cells_stays_within_gibibyte() -> None:
     shape = (2,) * 20
     generator = np.random.default_rng(1)
 
@@ -350,7 +348,7 @@ def test_a_million_cells_stay_within_a_gibibyte() -> None:
     assert hypothesis.nbytes < 2**26
 
 
-def test_sums_of_the_largest_tensor_stay_exact() -> None:
+def test_sums_of_largest_tensor_are_exact() -> None:
     hypothesis = TensorHypothesis((1 << 20,), 0.001, FULL)
     hypothesis.update(Question((0,), (FULL, *[0] * ((1 << 20) - 1))), up=False)
     everything = Question((0,), (FULL,) * (1 << 20))

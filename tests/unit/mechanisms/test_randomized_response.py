@@ -14,7 +14,7 @@ uniforms = st.integers(0, (1 << RESPONSE_BITS) - 1)
 
 
 @given(data=st.data(), categories=st.integers(2, 4096), uniform=uniforms, epsilon=st.floats(1e-6, 1000.0))
-def test_the_answer_is_always_one_of_the_categories(
+def test_choose_response_returns_category(
     data: st.DataObject, categories: int, uniform: int, epsilon: float
 ) -> None:
     own = data.draw(st.integers(0, categories - 1))
@@ -22,6 +22,6 @@ def test_the_answer_is_always_one_of_the_categories(
 
 
 @given(own=st.integers(0, 4), uniform=uniforms)
-def test_a_uniform_number_beyond_the_others_stretches_gives_the_truth(own: int, uniform: int) -> None:
+def test_choose_response_returns_truth_beyond_other_weights(own: int, uniform: int) -> None:
     law = response_law(Fraction(1), 5)
     assert (choose_response(own, law, uniform) == own) == (uniform >= 4 * law.other_weight)

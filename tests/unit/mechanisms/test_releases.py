@@ -17,7 +17,7 @@ from stream.privacy.mechanisms.releases import cell_bytes, sum_to_marginal, weig
 from stream.privacy.noise.samplers import TwoSidedGeometric
 
 
-def test_noise_has_the_rate_of_one_part_over_what_one_person_moves_it_by() -> None:
+def test_release_law_has_rate_of_part_over_sensitivity() -> None:
     calibration = ReleaseCalibration(
         method="basic",
         parts=3,
@@ -35,7 +35,7 @@ def test_noise_has_the_rate_of_one_part_over_what_one_person_moves_it_by() -> No
 
 
 @given(st.data(), st.integers(1, 5))
-def test_cells_have_equal_names_only_if_they_are_equal(data: st.DataObject, attributes: int) -> None:
+def test_cell_bytes_are_equal_only_for_equal_cells(data: st.DataObject, attributes: int) -> None:
     codes = st.lists(st.integers(0, 2**20), min_size=attributes, max_size=attributes)
     cells = data.draw(st.lists(codes, min_size=1, max_size=20))
     names = cell_bytes(cells)
@@ -45,7 +45,7 @@ def test_cells_have_equal_names_only_if_they_are_equal(data: st.DataObject, attr
 
 
 @given(st.integers(0, 1024))
-def test_weights_on_the_grid_are_whole_steps(steps: int) -> None:
+def test_weights_on_grid_are_whole_steps(steps: int) -> None:
     assert steps_of_limited_weight(steps / 1024) == steps
 
 
@@ -56,7 +56,7 @@ def test_weights_out_of_range_are_refused(weight: float) -> None:
 
 
 @pytest.mark.parametrize("weight", [0.3, 1 / 4096, 0.9999])
-def test_weights_between_steps_are_refused_without_repeating_them(weight: float) -> None:
+def test_weights_between_steps_are_refused_without_quoting_them(weight: float) -> None:
     with pytest.raises(ValueError, match=r"^weights are multiples of 1/1024; round it to one$"):
         steps_of_limited_weight(weight)
 
@@ -65,14 +65,14 @@ def test_weights_between_steps_are_refused_without_repeating_them(weight: float)
     st.lists(st.tuples(st.integers(0, 1024), st.integers(-(2**60), 2**60)), min_size=1, max_size=50),
     st.integers(1, 2**16),
 )
-def test_weighted_sums_are_rounded_once(parts: list[tuple[int, int]], divisor: int) -> None:
+def test_weighted_sum_is_rounded_once(parts: list[tuple[int, int]], divisor: int) -> None:
     steps, values = zip(*parts, strict=True)
     exact = sum(Fraction(step, 1024) * value for step, value in parts) / divisor
     assert weighted_sum(steps, values, divisor) == float(exact)
 
 
 @pytest.mark.parametrize("axes", [axes for count in range(4) for axes in permutations(range(3), count)])
-def test_marginals_add_up_the_other_axes_in_the_order_asked_for(axes: tuple[int, ...]) -> None:
+def test_sum_to_marginal_keeps_order_of_axes(axes: tuple[int, ...]) -> None:
     release = np.arange(-30, 30, dtype=np.int64).reshape(3, 4, 5) ** 3
     found = sum_to_marginal(release, axes)
     assert found.shape == tuple(release.shape[axis] for axis in axes)

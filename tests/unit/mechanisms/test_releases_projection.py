@@ -21,7 +21,7 @@ def signs(cells: list[list[int]], projections: int) -> np.ndarray[tuple[int, int
     st.sampled_from([1, 7, 8, 64, 100]),
 )
 @settings(max_examples=25, deadline=None)
-def test_the_projection_is_the_sum_of_every_rows_column(rows: list[list[int]], projections: int) -> None:
+def test_project_is_sum_of_columns_of_rows(rows: list[list[int]], projections: int) -> None:
     codes = np.array(rows, dtype=np.uint8).reshape(len(rows), 2)
     found = project(SEED, codes, projections)
     expected = signs(rows, projections).sum(axis=0) if rows else np.zeros(projections)
@@ -33,13 +33,13 @@ def test_the_projection_is_the_sum_of_every_rows_column(rows: list[list[int]], p
     st.lists(st.integers(0, 3), min_size=2, max_size=2),
 )
 @settings(max_examples=25, deadline=None)
-def test_a_row_more_moves_every_coordinate_by_one(rows: list[list[int]], row: list[int]) -> None:
+def test_project_moves_each_coordinate_by_one_for_one_row(rows: list[list[int]], row: list[int]) -> None:
     before = project(SEED, np.array(rows, dtype=np.int64).reshape(len(rows), 2), 50)
     after = project(SEED, np.array([*rows, row], dtype=np.int64), 50)
     assert set(np.abs(after - before).tolist()) == {1}
 
 
-def test_an_inner_product_with_the_cells_own_column_gives_back_its_count() -> None:
+def test_inner_product_with_own_column_gives_count() -> None:
     cells = [[1, 2], [3, 0]]
     bits = matrix_columns(SEED, cell_bytes(cells), 512)
     release = project(SEED, np.array([cells[0]] * 7), 512)
@@ -58,7 +58,7 @@ def test_inner_products_are_exact_for_any_noise(size: int) -> None:
     assert inner_products(bits, release) == expected
 
 
-def test_the_matrix_belongs_to_the_incarnation_and_has_balanced_signs() -> None:
+def test_matrix_depends_on_incarnation_and_has_balanced_signs() -> None:
     names = cell_bytes(np.arange(2000)[:, None])
     ours = matrix_columns(SEED, names, 512)
     others = matrix_columns(matrix_seed("0" * 31 + "1"), names, 512)

@@ -46,25 +46,25 @@ def calibration(method: Literal["basic", "textbook"] = "basic", *, monotone: boo
     )
 
 
-def test_the_rate_is_exact_and_twice_as_high_for_monotone_scores() -> None:
+def test_selection_rate_is_exact_and_doubled_for_monotone_scores() -> None:
     assert selection_rate(calibration()) == Fraction(0.1) / 14
     assert selection_rate(calibration(monotone=True)) == Fraction(0.1) / 7
 
 
-def test_noise_is_one_sided_unless_the_textbooks_is_asked_for() -> None:
+def test_score_noise_is_one_sided_except_in_textbook() -> None:
     assert isinstance(score_noise(calibration()), Geometric)
     assert isinstance(score_noise(calibration("textbook")), TwoSidedGeometric)
 
 
 @given(scores=score_lists, data=st.data())
-def test_the_first_of_the_largest_noisy_scores_is_chosen(scores: list[int], data: st.DataObject) -> None:
+def test_noisy_max_chooses_first_of_largest(scores: list[int], data: st.DataObject) -> None:
     noise = data.draw(st.lists(st.integers(0, 2**52), min_size=len(scores), max_size=len(scores)))
     noisy = [score + drawn for score, drawn in zip(scores, noise, strict=True)]
     assert noisy_max(np.array(scores), np.array(noise)) == noisy.index(max(noisy))
 
 
 @given(gap=st.integers(0, 16**GAP_DIGITS - 1), rate=st.fractions(Fraction(1, 10**15), 50, max_denominator=10**15))
-def test_a_weight_is_the_exponential_to_28_units_and_never_above_it(gap: int, rate: Fraction) -> None:
+def test_weight_at_is_within_28_units_below_exponential(gap: int, rate: Fraction) -> None:
     if rate == 0:
         return
     with localcontext(prec=120):
@@ -72,14 +72,16 @@ def test_a_weight_is_the_exponential_to_28_units_and_never_above_it(gap: int, ra
         assert 0 <= ideal - weights_for(rate).weight_at(gap) < 28
 
 
-def test_the_best_candidates_weight_is_exact() -> None:
+def test_weight_at_of_best_candidate_is_exact() -> None:
     assert weights_for(Fraction(1, 3)).weight_at(0) == 1 << WEIGHT_BITS
 
 
 @given(
     scores=score_lists, uniform=uniforms, rate=st.sampled_from([Fraction(1, 10**12), Fraction(1, 2), Fraction(40)])
 )
-def test_scores_however_far_apart_overflow_nothing(scores: list[int], uniform: int, rate: Fraction) -> None:
+def test_draw_exponential_does_not_overflow_for_distant_scores(
+    scores: list[int], uniform: int, rate: Fraction
+) -> None:
     chosen = draw_exponential(scores, weights_for(rate), uniform)
     assert 0 <= chosen < len(scores)
     # A candidate whose weight is below one unit is never drawn.
@@ -87,18 +89,18 @@ def test_scores_however_far_apart_overflow_nothing(scores: list[int], uniform: i
 
 
 @given(scores=score_lists, uniform=uniforms, moved=st.integers(-1000, 1000))
-def test_only_differences_of_scores_matter(scores: list[int], uniform: int, moved: int) -> None:
+def test_draw_exponential_depends_on_score_differences_only(scores: list[int], uniform: int, moved: int) -> None:
     law = weights_for(Fraction(1, 1000))
     assert draw_exponential([score + moved for score in scores], law, uniform) == draw_exponential(
         scores, law, uniform
     )
 
 
-def test_equal_rates_share_their_weights() -> None:
+def test_weights_for_equal_rates_are_shared() -> None:
     assert weights_for(Fraction(1, 3)) is weights_for(Fraction(2, 6))
 
 
 @pytest.mark.parametrize("rate", [Fraction(0), Fraction(-1, 2)])
-def test_a_rate_that_is_not_positive_is_refused(rate: Fraction) -> None:
+def test_weights_for_refuses_nonpositive_rate(rate: Fraction) -> None:
     with pytest.raises(ValueError, match="rate must be above 0"):
         weights_for(rate)

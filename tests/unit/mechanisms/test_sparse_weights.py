@@ -50,7 +50,7 @@ def dense_mass(
     st.sampled_from([12, 13, 50]),
 )
 @settings(max_examples=75, deadline=None)
-def test_estimates_are_those_of_weights_written_out(
+def test_sparse_estimates_equal_dense_weights(
     updates: list[tuple[CellQuestion, bool]], question: CellQuestion, rate: float, universe: int
 ) -> None:
     hypothesis = SparseHypothesis(universe, rate, RESOLUTION)
@@ -62,7 +62,7 @@ def test_estimates_are_those_of_weights_written_out(
 
 @given(st.lists(st.tuples(questions(), st.booleans()), max_size=6), st.lists(questions(), min_size=2, max_size=5))
 @settings(deadline=None)
-def test_an_estimate_depends_on_the_updates_and_its_question_alone(
+def test_sparse_estimate_depends_on_updates_and_question_only(
     updates: list[tuple[CellQuestion, bool]], asked: list[CellQuestion]
 ) -> None:
     first, second = SparseHypothesis(20, 0.5, RESOLUTION), SparseHypothesis(20, 0.5, RESOLUTION)
@@ -74,7 +74,7 @@ def test_an_estimate_depends_on_the_updates_and_its_question_alone(
     assert together == [int(second.estimate_answers([question], ROWS)[0]) for question in reversed(asked)][::-1]
 
 
-def test_an_update_and_its_reverse_leave_the_hypothesis_uniform() -> None:
+def test_sparse_update_is_undone_by_its_reverse() -> None:
     hypothesis = SparseHypothesis(1 << 60, 0.3, RESOLUTION)
     question = CellQuestion(((1,), (5,)), (1024, 100))
     hypothesis.update(question, up=True)
@@ -83,7 +83,7 @@ def test_an_update_and_its_reverse_leave_the_hypothesis_uniform() -> None:
     assert hypothesis.estimate_answers([whole], 1 << 50).tolist() == [round(2 * 1024 * Fraction(1, 1 << 10))]
 
 
-def test_a_universe_of_any_size_learns_one_heavy_cell() -> None:
+def test_sparse_hypothesis_learns_heavy_cell_of_any_universe() -> None:
     universe = (1 << 20) ** 64
     hypothesis = SparseHypothesis(universe, 1.0, RESOLUTION)
     cell = CellQuestion(((3,) * 64,), (RESOLUTION,))
@@ -99,7 +99,7 @@ def test_a_universe_of_any_size_learns_one_heavy_cell() -> None:
     assert hypothesis.estimate_answers([other], ROWS).tolist() == [0]
 
 
-def test_weights_far_apart_in_a_small_universe_still_add_up() -> None:
+def test_sparse_estimates_of_distant_weights_add_up() -> None:
     cells = [CellQuestion(((cell,),), (RESOLUTION,)) for cell in range(4)]
     hypothesis = SparseHypothesis(4, 4.0, RESOLUTION)
     for _ in range(500):
@@ -111,7 +111,7 @@ def test_weights_far_apart_in_a_small_universe_still_add_up() -> None:
     assert estimates[0] / estimates[1] == pytest.approx(math.exp(4.0), rel=1e-6)
 
 
-def test_memory_grows_with_the_cells_named_and_not_with_the_universe() -> None:
+def test_sparse_memory_grows_with_named_cells_only() -> None:
     small, large = SparseHypothesis(10, 1.0, RESOLUTION), SparseHypothesis(1 << 200, 1.0, RESOLUTION)
     assert small.nbytes == large.nbytes
     large.update(CellQuestion(((1,), (2,)), (1, 1)), up=True)
@@ -119,7 +119,7 @@ def test_memory_grows_with_the_cells_named_and_not_with_the_universe() -> None:
     assert large.nbytes - small.nbytes == 3 * small.nbytes
 
 
-def test_corrections_stay_below_their_bound_whatever_the_universe() -> None:
+def test_sparse_corrections_stay_below_bound_in_any_universe() -> None:
     """The worst asker knows the table, and asks any question that errs by more than γ in a chosen direction."""
     sparsity, updates = 2, 60
     gap = math.sqrt(math.log(count_cells(1 << 60, sparsity, updates, ROWS)) / (2.0 * updates))
@@ -149,7 +149,7 @@ def test_corrections_stay_below_their_bound_whatever_the_universe() -> None:
     reach=st.integers(0, ROWS * RESOLUTION // 10),
 )
 @settings(deadline=None)
-def test_an_aimed_correction_gains_as_much_as_the_bound_on_their_number_asks_for(
+def test_aimed_correction_gains_as_much_as_bound_requires(
     share: float, estimate: int, gap: float, noise: float, reach: int
 ) -> None:
     whole = ROWS * RESOLUTION
@@ -167,7 +167,7 @@ def test_an_aimed_correction_gains_as_much_as_the_bound_on_their_number_asks_for
     assert gained >= 2.0 * gap * gap * (1.0 - 1e-3)
 
 
-def test_one_correction_brings_a_heavy_question_home_however_little_its_cells_had() -> None:
+def test_aimed_correction_reaches_heavy_question_at_once() -> None:
     named = tuple((cell,) for cell in range(200))
     question = CellQuestion(named, (RESOLUTION,) * 200)
     hypothesis = SparseHypothesis(count_cells(1 << 60, 200, 3, ROWS), 0.004, RESOLUTION)
@@ -187,7 +187,7 @@ def test_one_correction_brings_a_heavy_question_home_however_little_its_cells_ha
 
 
 @pytest.mark.parametrize(("universe", "expected"), [(27_200, 27_200), (1 << 60, 16 * 48_842), (17, 17)])
-def test_cells_never_named_have_the_uniform_share_or_a_row_at_most(universe: int, expected: int) -> None:
+def test_sparse_unnamed_cells_have_uniform_share_or_one_row(universe: int, expected: int) -> None:
     assert count_cells(universe, 16, 100, 48_842) == expected
     fresh = SparseHypothesis(expected, 0.5, RESOLUTION)
     one = CellQuestion(((1,),), (RESOLUTION,))

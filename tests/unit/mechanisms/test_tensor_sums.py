@@ -26,7 +26,7 @@ shapes = st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple)
 
 
 @given(st.data())
-def test_any_weighting_of_any_tensor(data: st.DataObject) -> None:
+def test_corner_weighting_equals_sum_over_cells(data: st.DataObject) -> None:
     shape = data.draw(shapes)
     tensor = data.draw(arrays(np.int64, shape, elements=st.integers(-(1 << 41), 1 << 41)))
     weights = data.draw(arrays(np.int64, shape, elements=st.integers(-1024, 1024)))
@@ -44,7 +44,7 @@ def test_any_weighting_of_any_tensor(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_products_of_weightings(data: st.DataObject) -> None:
+def test_product_weighting_equals_sum_over_cells(data: st.DataObject) -> None:
     shape = data.draw(shapes)
     factors = [data.draw(arrays(np.int64, size, elements=st.integers(-3, 3))) for size in shape]
     product = np.ones((), dtype=np.int64)
@@ -54,7 +54,7 @@ def test_products_of_weightings(data: st.DataObject) -> None:
     assert product_weighting(factors).weighted_sum(TensorCells(tensor)) == int((tensor * product).sum())
 
 
-def test_a_range_of_every_axis_has_few_corners() -> None:
+def test_corner_weighting_of_box_has_few_corners() -> None:
     inside = np.zeros((100, 100, 100), dtype=np.int64)
     inside[3:90, 5:6, 7:99] = 1
     assert len(corner_weighting(inside).indexes) == 8
@@ -64,7 +64,7 @@ def test_a_range_of_every_axis_has_few_corners() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2,) * 14, (3,) * 9, (4,) * 8])
-def test_a_weighting_takes_no_more_places_than_there_are_cells_where_axes_are_many(shape: tuple[int, ...]) -> None:
+def test_cheapest_weighting_has_at_most_one_entry_per_cell(shape: tuple[int, ...]) -> None:
     random = np.random.default_rng(7)
     cells = TensorCells(random.integers(-(2**40), 2**40, shape))
     weights, few = random.integers(-5, 6, shape), np.zeros(shape, dtype=np.int64)
@@ -75,7 +75,7 @@ def test_a_weighting_takes_no_more_places_than_there_are_cells_where_axes_are_ma
     assert "cumulated" not in cells.__dict__
 
 
-def test_cumulated_sums_are_for_tensors_that_they_hardly_enlarge() -> None:
+def test_is_cheap_to_cumulate_limits_growth_of_tensor() -> None:
     assert is_cheap_to_cumulate((85, 2, 16, 5, 2))
     assert is_cheap_to_cumulate((1024, 1024))
     assert not is_cheap_to_cumulate((2,) * 20)
@@ -84,13 +84,13 @@ def test_cumulated_sums_are_for_tensors_that_they_hardly_enlarge() -> None:
 
 
 @given(st.lists(st.lists(st.integers(-2, 2), min_size=1, max_size=4), min_size=1, max_size=4))
-def test_the_corners_of_a_product_are_counted_before_they_are_made(factors: list[list[int]]) -> None:
+def test_count_corners_matches_product_weighting(factors: list[list[int]]) -> None:
     columns = [np.array(factor, dtype=np.int64) for factor in factors]
     assert count_corners(columns) == len(product_weighting(columns).indexes)
 
 
 @given(st.data())
-def test_many_boxes_of_one_tensor_at_once(data: st.DataObject) -> None:
+def test_box_sums_equal_sums_over_cells(data: st.DataObject) -> None:
     shape = data.draw(shapes)
     tensor = data.draw(arrays(np.int64, shape, elements=st.integers(-(1 << 41), 1 << 41)))
     ends = data.draw(

@@ -25,7 +25,7 @@ MEMBERS = ("worker-host-17-4711-a9", "budget-host-17-4712-b3")
 AMOUNT = Amount(epsilon=1.23457, delta=0.0, rho=0.0098765)
 
 
-def made(view: type[Made], **fields: Any) -> Made:
+def partial_view(view: type[Made], **fields: Any) -> Made:
     """Return a view with only the fields that the picture shows."""
     construct: Any = view.model_construct
     shown: Made = construct(**fields)
@@ -36,7 +36,7 @@ def frame_of() -> Frame:
     """Return a frame with long names, large figures and all long states."""
     rate = Rate(window_seconds=60, above=12.5, below=123_456.0)
     counts = StreamCounts(open=1_234, exhausted=20, halted=3, closed=11_111)
-    source = made(
+    source = partial_view(
         SourceRow,
         source=SOURCE,
         kind="events",
@@ -50,7 +50,7 @@ def frame_of() -> Frame:
         population_left_share=0.0123,
     )
     streams = [
-        made(
+        partial_view(
             StreamRow,
             stream=name,
             state="open",
@@ -69,7 +69,7 @@ def frame_of() -> Frame:
         for name in STREAMS
     ]
     members = [
-        made(
+        partial_view(
             MemberRow,
             member=name,
             role="worker",
@@ -81,9 +81,11 @@ def frame_of() -> Frame:
         for name in MEMBERS
     ]
     return Frame(
-        made(Overview, time=1e9, ready=True, streams=counts, rates=[rate], rejected=99, lag=1_234_567),
-        made(SourcePage, total=1, items=[source]),
-        made(StreamPage, total=2, items=streams),
-        made(WorkersView, time=1e9, members=members, partitions=[]),
-        made(RejectedView, total=99, reasons=[made(RejectedReason, code="malformed", count=99, last=1e9)]),
+        partial_view(Overview, time=1e9, ready=True, streams=counts, rates=[rate], rejected=99, lag=1_234_567),
+        partial_view(SourcePage, total=1, items=[source]),
+        partial_view(StreamPage, total=2, items=streams),
+        partial_view(WorkersView, time=1e9, members=members, partitions=[]),
+        partial_view(
+            RejectedView, total=99, reasons=[partial_view(RejectedReason, code="malformed", count=99, last=1e9)]
+        ),
     )

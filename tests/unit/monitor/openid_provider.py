@@ -56,7 +56,7 @@ class OpenIdProvider:
     _asked: dict[str, Any] = field(default_factory=dict)
 
     @asynccontextmanager
-    async def served(self) -> AsyncIterator[str]:
+    async def serve(self) -> AsyncIterator[str]:
         """Serve the provider and yield its issuer."""
         application = web.Application()
         application.router.add_get("/.well-known/openid-configuration", self._configuration)

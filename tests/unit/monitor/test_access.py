@@ -34,7 +34,7 @@ def place(path: str) -> str:
     return path.replace("{source}", "feed").replace("{stream}", "ward").replace("{population}", "people")
 
 
-def opened(settings: Settings | None = None) -> Installation:
+def open_installation(settings: Settings | None = None) -> Installation:
     installation = Installation(settings or Settings())
     installation.open(spec("ward"))
     installation.driver.register_population({"population": "people", "epsilon": 20.0})
@@ -58,8 +58,8 @@ def opened(settings: Settings | None = None) -> Installation:
     ],
     ids=str,
 )
-async def test_without_a_right_token_there_is_no_service_and_no_change(headers: dict[str, str]) -> None:
-    installation = opened(Settings(monitor_burst=1000))
+async def test_requests_without_valid_token_are_refused(headers: dict[str, str]) -> None:
+    installation = open_installation(Settings(monitor_burst=1000))
     async with installation.web() as client:
         for path in READ:
             async with client.get(place(path), headers=headers) as response:
@@ -72,13 +72,16 @@ async def test_without_a_right_token_there_is_no_service_and_no_change(headers: 
     assert installation.requested == []
 
 
-async def test_a_token_in_the_address_is_no_token() -> None:
-    async with opened().web() as client, client.get("/api/overview", params={"token": OPERATOR}) as response:
+async def test_token_in_address_is_ignored() -> None:
+    async with (
+        open_installation().web() as client,
+        client.get("/api/overview", params={"token": OPERATOR}) as response,
+    ):
         assert response.status == 401
 
 
-async def test_both_tokens_may_look_and_each_is_told_its_role() -> None:
-    async with opened().web() as client:
+async def test_routes_allow_reading_with_each_token_and_show_its_role() -> None:
+    async with open_installation().web() as client:
         assert await get(client, "/api/session", VIEWER) == {
             "name": "vera",
             "role": "viewer",
@@ -99,16 +102,16 @@ async def test_both_tokens_may_look_and_each_is_told_its_role() -> None:
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_viewer_cannot_change_anything(path: str) -> None:
-    installation = opened()
+async def test_viewer_cannot_change_anything(path: str) -> None:
+    installation = open_installation()
     async with installation.web() as client:
         problem = await post(client, path, BODIES[path], VIEWER, status=403)
     assert problem["code"] == "forbidden"
     assert installation.requested == []
 
 
-async def test_health_needs_no_token_and_tells_nothing() -> None:
-    installation = opened()
+async def test_health_needs_no_token_and_reveals_nothing() -> None:
+    installation = open_installation()
     installation.readiness = Readiness(
         ready=False, behind=7, reason="the monitor has not yet read its topics to their ends"
     )
@@ -123,8 +126,8 @@ async def test_health_needs_no_token_and_tells_nothing() -> None:
 
 
 @pytest.mark.parametrize("path", [*BODIES, "/api/plan"])
-async def test_a_body_that_is_too_large_is_refused_and_changes_nothing(path: str) -> None:
-    installation = opened()
+async def test_large_body_is_refused_without_change(path: str) -> None:
+    installation = open_installation()
     async with installation.web() as client:
         problem = await post(client, path, b'"' + b"x" * MAX_DEFINITION_BYTES + b'"', status=413)
     assert problem["code"] == "too-large"
@@ -135,7 +138,7 @@ async def test_a_body_that_is_too_large_is_refused_and_changes_nothing(path: str
 @pytest.mark.parametrize("path", [*BODIES, "/api/plan", "/api/declarations", "/api/curves", "/api/questions"])
 async def test_body_with_too_many_or_too_deep_fields_is_refused_unread(path: str) -> None:
     """A body with 30,000 fields, or nested 10,000 deep, is refused on every route before it is validated."""
-    installation = opened()
+    installation = open_installation()
     async with installation.web() as client:
         many = await post(client, path, {f"k{number}": 1 for number in range(30_000)}, status=400)
         deep = await post(client, path, b'{"a":' * 10_000 + b"1" + b"}" * 10_000, status=400)
@@ -170,10 +173,8 @@ SECRET = "secret-that-must-not-come-back"  # noqa: S105
         ("/api/plan", {**spec("s"), "beta": 2.0}, "beta"),
     ],
 )
-async def test_what_is_wrong_with_a_body_is_named_by_field_and_never_quoted(
-    path: str, body: Any, field: str
-) -> None:
-    installation = opened()
+async def test_wrong_field_of_body_is_named_without_quoting_it(path: str, body: Any, field: str) -> None:
+    installation = open_installation()
     async with installation.web() as client:
         problem = await post(client, path, body, status=400)
     assert problem["code"] == "malformed"
@@ -189,8 +190,8 @@ async def test_what_is_wrong_with_a_body_is_named_by_field_and_never_quoted(
         b'{"request":"d","source":"feed","stream":"other","str\\u0065am":"ward"}',
     ],
 )
-async def test_a_field_that_is_given_twice_is_refused(body: bytes) -> None:
-    installation = opened()
+async def test_repeated_field_is_refused(body: bytes) -> None:
+    installation = open_installation()
     async with installation.web() as client:
         problem = await post(client, "/api/closes", body, status=400)
         assert "given twice" in problem["message"]
@@ -201,8 +202,8 @@ async def test_a_field_that_is_given_twice_is_refused(body: bytes) -> None:
     assert installation.requested == []
 
 
-async def test_a_body_must_say_that_it_is_json() -> None:
-    installation = opened()
+async def test_body_without_json_content_type_is_refused() -> None:
+    installation = open_installation()
     async with installation.web() as client:
         body = json.dumps(BODIES["/api/halts"])
         for headers in ({}, {"Content-Type": "text/plain"}, {"Content-Type": "application/x-www-form-urlencoded"}):
@@ -230,8 +231,8 @@ async def test_a_body_must_say_that_it_is_json() -> None:
         ("/api/events?views=streams&limit=9999", "limit"),
     ],
 )
-async def test_what_is_wrong_with_a_parameter_is_named(path: str, field: str) -> None:
-    async with opened().web() as client, client.get(path, headers=bearer(VIEWER)) as response:
+async def test_wrong_parameter_is_named(path: str, field: str) -> None:
+    async with open_installation().web() as client, client.get(path, headers=bearer(VIEWER)) as response:
         assert response.status == 400
         problem = await response.json()
     assert [one["field"] for one in problem["fields"]] == [field]
@@ -248,14 +249,17 @@ async def test_what_is_wrong_with_a_parameter_is_named(path: str, field: str) ->
         ("GET", "/api/session?role=operator", 400, "malformed"),
     ],
 )
-async def test_every_failure_is_a_problem_with_a_code(method: str, path: str, status: int, code: str) -> None:
-    async with opened().web() as client, client.request(method, path, headers=bearer(OPERATOR)) as response:
+async def test_failure_is_problem_with_code(method: str, path: str, status: int, code: str) -> None:
+    async with (
+        open_installation().web() as client,
+        client.request(method, path, headers=bearer(OPERATOR)) as response,
+    ):
         assert (response.status, (await response.json())["code"]) == (status, code)
         assert response.content_type == "application/json"
 
 
-async def test_answers_may_not_be_stored_framed_or_sniffed() -> None:
-    async with opened().web() as client:
+async def test_response_headers_forbid_storing_framing_and_sniffing() -> None:
+    async with open_installation().web() as client:
         live = "/api/events?views=overview"
         for path, token in (("/api/overview", VIEWER), ("/healthz", ""), ("/nowhere", ""), (live, VIEWER)):
             async with client.get(path, headers=bearer(token)) as response:
@@ -267,8 +271,8 @@ async def test_answers_may_not_be_stored_framed_or_sniffed() -> None:
                 assert response.headers["Server"] == "sotto"
 
 
-async def test_whoever_asks_too_often_has_to_wait_and_others_do_not() -> None:
-    installation = opened(Settings(monitor_burst=3, monitor_requests_per_second=0.001))
+async def test_rate_limit_delays_only_its_token() -> None:
+    installation = open_installation(Settings(monitor_burst=3, monitor_requests_per_second=0.001))
     async with installation.web() as client:
         statuses = []
         for _ in range(5):
@@ -286,8 +290,8 @@ async def test_whoever_asks_too_often_has_to_wait_and_others_do_not() -> None:
             assert response.status == 200
 
 
-async def test_guessing_tokens_is_slowed_down() -> None:
-    installation = opened(Settings(monitor_burst=3, monitor_requests_per_second=0.001))
+async def test_rate_limit_slows_token_guesses() -> None:
+    installation = open_installation(Settings(monitor_burst=3, monitor_requests_per_second=0.001))
     async with installation.web() as client:
         statuses = []
         for guess in range(5):
@@ -296,8 +300,8 @@ async def test_guessing_tokens_is_slowed_down() -> None:
     assert statuses == [401, 401, 401, 429, 429]
 
 
-async def test_a_fault_of_ours_shows_nothing_of_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    installation = opened()
+async def test_internal_error_reveals_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    installation = open_installation()
 
     def broken() -> Readiness:
         raise RuntimeError(SECRET)
@@ -313,8 +317,8 @@ async def test_a_fault_of_ours_shows_nothing_of_itself(capsys: pytest.CaptureFix
     assert SECRET not in captured.out + captured.err
 
 
-async def test_of_what_was_sent_a_message_may_quote_a_name_and_no_more_of_it_than_a_name_is_long() -> None:
-    async with opened().web() as client:
+async def test_message_quotes_at_most_a_name_of_input() -> None:
+    async with open_installation().web() as client:
         for name in ("nobody", SECRET * 100):
             async with client.get(f"/api/budgets/{name}", headers=bearer(VIEWER)) as response:
                 assert (await response.json())["message"] == f"there is no source '{name[:128]}'"

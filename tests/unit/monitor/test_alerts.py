@@ -38,7 +38,7 @@ def firing(made: Installation, **query: Any) -> list[tuple[str, str, float, int]
     return [(row.latest.stream, str(row.latest.group.get("zone", "")), row.since, row.alerts) for row in rows]
 
 
-def test_what_fires_is_what_was_above_in_its_latest_window() -> None:
+def test_alert_fires_if_latest_window_is_above() -> None:
     made = installation()
     made.answer_window("late", 0, {"EWR": "above", "JFK": "below", "LGA": "above"}, tops_left=49)
     assert firing(made) == [("late", "EWR", HOUR, 1), ("late", "LGA", HOUR, 1)]
@@ -58,7 +58,7 @@ def test_what_fires_is_what_was_above_in_its_latest_window() -> None:
     assert {row.source for row in view.recent} == {"feed"}
 
 
-def test_streams_without_windows_fire_from_their_answer_on() -> None:
+def test_stream_without_windows_fires_from_its_answer() -> None:
     made = installation()
     made.ask("late", LOW, HIGH)
     made.flow()
@@ -68,7 +68,7 @@ def test_streams_without_windows_fire_from_their_answer_on() -> None:
     assert firing(made) == []
 
 
-def test_a_stream_that_answers_no_more_is_marked() -> None:
+def test_exhausted_stream_is_marked_in_alerts() -> None:
     made = installation()
     made.ask("early", HIGH, HIGH)
     made.flow()
@@ -78,7 +78,7 @@ def test_a_stream_that_answers_no_more_is_marked() -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "halt"])
-def test_streams_that_have_ended_for_good_do_not_fire(end: str) -> None:
+def test_ended_stream_does_not_fire(end: str) -> None:
     """A closed or halted stream does not fire any more, but its alerts stay in the history."""
     made = installation()
     made.ask("late", HIGH)
@@ -92,7 +92,7 @@ def test_streams_that_have_ended_for_good_do_not_fire(end: str) -> None:
     assert made.alerts.view(ALL, known=True).firing == []
 
 
-def test_alerts_are_searched_by_stream_and_group_and_chosen_by_source() -> None:
+def test_alerts_are_found_by_stream_group_and_source() -> None:
     made = installation()
     made.answer_window("late", 0, {"EWR": "above", "JFK": "above"})
     made.answer_window("else", 0, {"LGA": "above"})
@@ -104,7 +104,7 @@ def test_alerts_are_searched_by_stream_and_group_and_chosen_by_source() -> None:
     assert [(one.source, one.firing, one.alerts) for one in view.sources] == [("feed", 2, 2), ("other", 1, 1)]
 
 
-def test_memory_is_bounded_and_what_cannot_be_read_is_passed_over() -> None:
+def test_alert_history_is_limited_and_skips_unreadable_answers() -> None:
     made = installation()
     for number in range(MAX_KEPT_ALERTS + 5):
         made.answer_window("late", number * HOUR, {"EWR": "above"})
@@ -122,7 +122,7 @@ def test_memory_is_bounded_and_what_cannot_be_read_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("token", [VIEWER, ANALYST, OPERATOR])
-async def test_whoever_may_look_sees_alerts(token: str) -> None:
+async def test_alerts_route_is_open_to_each_role(token: str) -> None:
     made = installation()
     made.answer_window("late", 0, {"EWR": "above"}, estimate=31.5, alpha=4.0, tops_left=49)
     async with made.web() as client:
@@ -152,7 +152,7 @@ async def test_whoever_may_look_sees_alerts(token: str) -> None:
         assert response.status == 401
 
 
-async def test_alerts_are_not_complete_before_it_is_known_whose_they_are() -> None:
+async def test_alerts_are_incomplete_before_monitor_is_ready() -> None:
     made = installation()
     made.readiness = Readiness(ready=False, behind=3)
     made.answer_window("late", 0, {"EWR": "above"})
@@ -164,7 +164,7 @@ async def test_alerts_are_not_complete_before_it_is_known_whose_they_are() -> No
         assert [one["source"] for one in view["sources"]] == ["feed"]
 
 
-async def test_a_monitor_that_reads_no_answers_says_so() -> None:
+async def test_alerts_view_says_if_monitor_reads_no_answers() -> None:
     made = installation()
     made.monitor.alerts = None
     async with made.web() as client:
@@ -192,7 +192,7 @@ def hours(day: int, hour: int, outcome: str, group: str = "EWR") -> Record:
         ([hours(0, 23, "above"), hours(1, 0, "rejected")], PERIODS[0]),
     ],
 )
-def test_what_fires_does_not_hang_on_which_period_is_read_first(answers: list[Record], latest: str | None) -> None:
+def test_firing_alerts_are_independent_of_order_of_periods(answers: list[Record], latest: str | None) -> None:
     for order in permutations({record.partition for record in answers}):
         alerts = Alerts(Installation().tables)
         for record in sorted(answers, key=lambda one: (order.index(one.partition), one.offset)):
@@ -213,9 +213,7 @@ def days(draw: st.DrawFn) -> list[Record]:
 
 
 @given(days(), st.permutations(range(3)), st.randoms())
-def test_a_restart_between_any_two_answers_changes_nothing_that_is_shown(
-    answers: list[Record], order: list[int], chance: Random
-) -> None:
+def test_alerts_are_equal_after_restart(answers: list[Record], order: list[int], chance: Random) -> None:
     tables = Installation().tables
     lived = Alerts(tables)
     waiting = {day: [one for one in answers if one.partition == day] for day in range(3)}
@@ -228,10 +226,10 @@ def test_a_restart_between_any_two_answers_changes_nothing_that_is_shown(
         for record in sorted(read, key=lambda one: order.index(one.partition)):
             restarted.add_answer(record)
         assert lived.view(ALL) == restarted.view(ALL)
-        assert told(lived) == by_definition(read)
+        assert comparable(lived) == by_definition(read)
 
 
-def told(alerts: Alerts) -> list[tuple[float, str, int, float]]:
+def comparable(alerts: Alerts) -> list[tuple[float, str, int, float]]:
     return [
         (row.since, str(row.latest.group["zone"]), row.alerts, row.latest.time) for row in alerts.view(ALL).firing
     ]
@@ -248,25 +246,25 @@ def by_definition(read: list[Record]) -> list[tuple[float, str, int, float]]:
     return sorted((run[0], group, len(run), run[-1]) for group, run in runs.items() if run)
 
 
-def take(firing: AlarmTable, record: Record) -> Alarm | None:
+def add_answer(firing: AlarmTable, record: Record) -> Alarm | None:
     return firing.add_answer(Answer.model_validate_json(record.value or b""), "", record.timestamp / 1000)
 
 
-def test_where_periods_stand_is_remembered_within_bounds() -> None:
+def test_alarm_table_limits_remembered_periods() -> None:
     firing = AlarmTable(limit=2, over_periods=True)
     quiet = [hours(1, 0, "below", group) for group in ("EWR", "JFK", "LGA")]
-    assert [take(firing, one) for one in quiet] == [None] * 3
+    assert [add_answer(firing, one) for one in quiet] == [None] * 3
     late = [hours(0, 23, "above", group) for group in ("JFK", "LGA", "EWR")]
-    assert [take(firing, one) is not None for one in late] == [False, False, True]
+    assert [add_answer(firing, one) is not None for one in late] == [False, False, True]
 
 
-def test_a_run_over_more_periods_than_there_is_room_for_keeps_its_beginning() -> None:
+def test_alarm_table_keeps_beginning_of_long_run() -> None:
     firing = AlarmTable(limit=2, over_periods=True)
-    alarms = [take(firing, hours(day, 0, "above")) for day in range(3)]
+    alarms = [add_answer(firing, hours(day, 0, "above")) for day in range(3)]
     assert alarms[-1] is not None
     assert (alarms[-1].since, alarms[-1].alerts) == (HOUR, 3)
     # Earlier windows cannot be distinguished any more, and no new window comes before it.
-    assert take(firing, hours(0, 1, "below")) is None
-    ended = take(firing, hours(2, 1, "below"))
+    assert add_answer(firing, hours(0, 1, "below")) is None
+    ended = add_answer(firing, hours(2, 1, "below"))
     assert ended is not None
     assert ended.resolved == (2 * 24 + 2) * HOUR

@@ -50,7 +50,7 @@ def with_table() -> Installation:
     return installation
 
 
-async def test_answer_route_pages_back_with_what_each_answer_cost() -> None:
+async def test_answer_route_pages_back_with_cost_of_each_answer() -> None:
     """The oldest answer of a page has its cost too, from the answer before it."""
     installation = with_answers()
     async with installation.web() as client:
@@ -67,7 +67,7 @@ async def test_answer_route_pages_back_with_what_each_answer_cost() -> None:
     assert all(row["question"] is None for row in rows)
 
 
-async def test_answer_route_has_the_question_only_of_that_very_answer() -> None:
+async def test_answer_route_shows_question_of_own_answer_only() -> None:
     """A question that this monitor sent is shown with its answer; a like id of another client is not."""
     installation = with_table()
     question = {"id": "q1", "stream": "counts", "where": "age >= 30", "group_by": ["sex"]}
@@ -144,7 +144,7 @@ def test_quote_formula_quotes_each_first_character(first: str) -> None:
     assert quote_formula(f"a{first}1") == f"a{first}1"
 
 
-async def test_answer_route_refuses_what_it_cannot_read() -> None:
+async def test_answer_route_refuses_unreadable_requests() -> None:
     """There are different errors for unknown streams, monitors that read no answers, missing rights and a silent Kafka."""
     installation = with_answers()
 
@@ -176,7 +176,7 @@ async def test_answer_route_refuses_what_it_cannot_read() -> None:
         assert "SOTTO_MONITOR_ASKS" in message
 
 
-async def test_answer_route_reads_one_page_at_a_time_and_refuses_a_crowd() -> None:
+async def test_answer_route_reads_one_page_at_a_time_and_limits_waiting_requests() -> None:
     """Four pages of one name may wait; a further request is refused with a time to retry."""
     installation = with_answers()
     go_on, reads = asyncio.Event(), 0

@@ -30,7 +30,7 @@ def run(*arguments: str, environment: Mapping[str, str | None] | None = None) ->
 
 
 @pytest.mark.parametrize("role", ["worker", "budget"])
-def test_only_the_monitor_has_an_address_to_be_given(role: str) -> None:
+def test_serve_takes_address_for_monitor_only(role: str) -> None:
     for option, value in (("--host", "127.0.0.1"), ("--port", "9000")):
         result = run("serve", role, option, value)
         assert isinstance(result.exception, CommandError)
@@ -39,14 +39,14 @@ def test_only_the_monitor_has_an_address_to_be_given(role: str) -> None:
 
 @pytest.mark.parametrize("command", [("serve", "monitor", "--port"), ("up", "--port"), ("demo", "--port")])
 @pytest.mark.parametrize(("port", "bound"), [("0", "1"), ("70000", "65535")])
-def test_a_port_that_is_none_is_refused_by_name(command: tuple[str, ...], port: str, bound: str) -> None:
+def test_serve_refuses_invalid_port_by_name(command: tuple[str, ...], port: str, bound: str) -> None:
     result = run(*command, port)
     assert result.exit_code == 2
     assert "'--port'" in result.stderr
     assert bound in result.stderr
 
 
-def test_a_port_in_use_ends_a_service_with_one_line(tmp_path: Path) -> None:
+def test_serve_with_port_in_use_ends_with_one_line(tmp_path: Path) -> None:
     names = tmp_path / "names.json"
     create_names_file(names, {"viewer": tmp_path / "viewer.token"})
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -58,7 +58,7 @@ def test_a_port_in_use_ends_a_service_with_one_line(tmp_path: Path) -> None:
     assert (feed.returncode, feed.stderr) == (1, f"error: SOTTO_METRICS_PORT: {told}")
 
 
-def test_without_names_the_monitor_does_not_start_and_names_the_variable(tmp_path: Path) -> None:
+def test_serve_monitor_without_names_file_names_variable(tmp_path: Path) -> None:
     for given, told in (
         (None, "SOTTO_MONITOR_NAMES_FILE"),
         (str(tmp_path / "nowhere.json"), "cannot read file"),

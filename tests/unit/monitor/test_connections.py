@@ -67,7 +67,7 @@ async def port_of(installation: Installation) -> AsyncIterator[int]:
         yield client.server.port or 0
 
 
-async def answered(port: int, sent: bytes) -> bytes:
+async def send_and_read(port: int, sent: bytes) -> bytes:
     """Return all bytes of the response until the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
@@ -80,12 +80,12 @@ async def answered(port: int, sent: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", [*DECODE_ERRORS, *LINES])
-async def test_nothing_that_is_sent_gets_into_the_log_or_comes_back(
+async def test_malformed_request_is_neither_logged_nor_returned(
     name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     start = LINES.get(name, b"GET /api/overview HTTP/1.1\r\nHost: x\r\n")
     async with port_of(Installation()) as port:
-        back = await answered(port, start + DECODE_ERRORS.get(name, b"") + b"Connection: close\r\n\r\n")
+        back = await send_and_read(port, start + DECODE_ERRORS.get(name, b"") + b"Connection: close\r\n\r\n")
     logged = "".join(capfd.readouterr())
     assert OPERATOR not in logged
     assert OPERATOR.encode() not in back
@@ -96,18 +96,18 @@ async def test_nothing_that_is_sent_gets_into_the_log_or_comes_back(
         assert json.loads(body)["code"] == "malformed"
 
 
-async def test_unreadable_requests_by_the_thousand_leave_a_few_lines(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_thousands_of_malformed_requests_leave_few_log_lines(capfd: pytest.CaptureFixture[str]) -> None:
     sent = b"GET / HTTP/1.1\r\n" + DECODE_ERRORS["null in the value"] + b"\r\n"
     async with port_of(Installation()) as port:
         for _ in range(20):
-            await asyncio.gather(*(answered(port, sent) for _ in range(50)))
-        assert b"200" in (await answered(port, b"GET /healthz HTTP/1.0\r\n\r\n")).split(b"\r\n")[0]
+            await asyncio.gather(*(send_and_read(port, sent) for _ in range(50)))
+        assert b"200" in (await send_and_read(port, b"GET /healthz HTTP/1.0\r\n\r\n")).split(b"\r\n")[0]
     logged = "".join(capfd.readouterr())
     assert 1 <= logged.count("\n") <= diagnostics.MAX_REPEATS
     assert len(logged) < 10_000
 
 
-async def test_a_request_that_does_not_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_requests, "IDLE_SECONDS", 0.2)
     monkeypatch.setattr(server, "IDLE_SECONDS", 0.2)
     monkeypatch.setattr(http_requests, "LINGER_SECONDS", 0.2)
@@ -122,14 +122,14 @@ async def test_a_request_that_does_not_end_is_cut_off(monkeypatch: pytest.Monkey
             (post + b"Content-Type: application/json\r\nContent-Length: 99\r\n\r\n{", b"HTTP/1.1 408"),
             (b"POST /api/halts HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{", b"HTTP/1.1 401"),
         ):
-            assert (await answered(port, sent)).startswith(wanted), sent
+            assert (await send_and_read(port, sent)).startswith(wanted), sent
 
 
 @pytest.mark.parametrize("coding", ["deflate", "gzip", "br", "zstd", "identity, gzip", "GZIP"])
 @pytest.mark.parametrize(
     ("path", "token"), [("/api/plan", ""), ("/api/plan", VIEWER), ("/api/halts", OPERATOR), ("/healthz", "")]
 )
-async def test_a_compressed_body_is_refused_and_never_unfolded(
+async def test_compressed_body_is_refused_without_decompression(
     path: str, token: str, coding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_requests, "LINGER_SECONDS", 0.2)
@@ -142,7 +142,7 @@ async def test_a_compressed_body_is_refused_and_never_unfolded(
     )
     try:
         async with port_of(Installation()) as port:
-            back = await answered(port, head.encode() + b"%x\r\n" % len(packed) + packed + b"\r\n")
+            back = await send_and_read(port, head.encode() + b"%x\r\n" % len(packed) + packed + b"\r\n")
     finally:
         aiohttp.set_zlib_backend(zlib)
     head, _, body = back.decode().partition("\r\n\r\n")
@@ -153,7 +153,9 @@ async def test_a_compressed_body_is_refused_and_never_unfolded(
 
 
 @pytest.mark.parametrize("path", ["/api/plan", "/api/halts", "/healthz", "/no/such/path"])
-async def test_whoever_sends_on_behind_the_answer_is_cut_off(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_continues_sending_after_response_is_disconnected(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_requests, "LINGER_SECONDS", WAIT * 10)
     taken_in = MagicMock(wraps=web.RequestHandler.data_received)
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n".encode()
@@ -169,7 +171,7 @@ async def test_whoever_sends_on_behind_the_answer_is_cut_off(path: str, monkeypa
         assert not taken_in.called
 
 
-async def test_whoever_is_still_sending_a_body_gets_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_finishes_sending_gets_response(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_requests, "LINGER_SECONDS", WAIT * 10)
     sent = bytes(MAX_DEFINITION_BYTES + 1)
     head = f"POST /api/halts HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sent)}\r\n\r\n"
@@ -186,7 +188,7 @@ async def test_whoever_is_still_sending_a_body_gets_the_answer(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("sent", [b"Content-Length: 99\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n4\r\n{"])
-async def test_whoever_hangs_up_amid_a_body_is_no_failure(
+async def test_disconnect_during_body_is_no_failure(
     sent: bytes, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     reads, lost = asyncio.Event(), asyncio.Event()
@@ -208,12 +210,12 @@ async def test_whoever_hangs_up_amid_a_body_is_no_failure(
         await reads.wait()
         writer.transport.abort()
         await lost.wait()
-        assert b"200" in await answered(port, b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert b"200" in await send_and_read(port, b"GET /healthz HTTP/1.0\r\n\r\n")
     assert "request failed" not in "".join(capfd.readouterr())
     assert installation.requested == []
 
 
-async def test_only_so_many_connections_wait_and_the_oldest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_connections_are_limited_and_oldest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_requests, "MAX_WAITING", 5)
     monkeypatch.setattr(http_requests.WaitingConnections.__init__, "__defaults__", (5,))
     installation = Installation()
@@ -230,7 +232,7 @@ async def test_only_so_many_connections_wait_and_the_oldest_gives_way(monkeypatc
         assert not any(reader.at_eof() for reader, _ in idle[15:])
         # A connection with a running response does not count as waiting: it stays open, and others are accepted.
         assert await live.readuntil(b"event: overview")
-        assert b"200" in await answered(port, b"GET /healthz HTTP/1.0\r\n\r\n")
+        assert b"200" in await send_and_read(port, b"GET /healthz HTTP/1.0\r\n\r\n")
         for _, one in (*idle, (live, writer)):
             one.close()
 
@@ -242,7 +244,7 @@ async def _ends(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-async def test_a_reader_that_leaves_its_answers_unread_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_requests, "WRITE_SECONDS", 0.2)
     installation = Installation()
     async with port_of(installation) as port:

@@ -16,14 +16,14 @@ from stream.sql import StatementError, parse_statement
 from tests.unit.monitor.installation import HIGH, LOW, VIEWER, Installation, bearer, get, spec
 
 
-async def test_the_openapi_document_is_valid_and_served() -> None:
+async def test_openapi_document_is_valid_and_served() -> None:
     async with Installation().web() as client:
         served = await get(client, "/openapi.json")
     validate(served)
     assert served == document()
 
 
-def test_the_openapi_document_has_every_route_and_says_who_may_use_it() -> None:
+def test_openapi_document_has_every_route_with_its_role() -> None:
     paths = document()["paths"]
     for route in ROUTES:
         operation = paths[route.path][route.method.lower()]
@@ -37,7 +37,7 @@ def test_the_openapi_document_has_every_route_and_says_who_may_use_it() -> None:
     assert {"/metrics", "/openapi.json", "/api/events"} <= set(paths)
 
 
-def test_every_reference_of_the_openapi_document_leads_somewhere() -> None:
+def test_openapi_references_have_targets() -> None:
     found = document()
 
     def references(part: Any) -> set[str]:
@@ -51,14 +51,14 @@ def test_every_reference_of_the_openapi_document_leads_somewhere() -> None:
     assert names <= set(found["components"]["schemas"])
 
 
-def test_a_list_of_states_is_separated_by_commas() -> None:
+def test_openapi_lists_of_states_are_separated_by_commas() -> None:
     parameters = {one["name"]: one for one in document()["paths"]["/api/streams"]["get"]["parameters"]}
     assert (parameters["state"]["style"], parameters["state"]["explode"]) == ("form", False)
     assert parameters["limit"]["schema"]["maximum"] == 500
 
 
 @pytest.fixture
-def lived() -> Installation:
+def installation_with_history() -> Installation:
     installation = Installation()
     installation.open(spec("quiet"), spec("busy", cutoff=10), spec("ended"))
     for _ in range(9):
@@ -93,14 +93,14 @@ async def metrics_text(installation: Installation) -> str:
         return await response.text()
 
 
-async def test_metrics_are_the_totals_in_base_units(lived: Installation) -> None:
-    text = await metrics_text(lived)
+async def test_metrics_are_totals_in_base_units(installation_with_history: Installation) -> None:
+    text = await metrics_text(installation_with_history)
     samples = {
         (sample.name.removeprefix("sotto_monitor_"), *sorted(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-    record = lived.driver.budget("feed")
+    record = installation_with_history.driver.budget("feed")
     assert samples["source_epsilon", "feed", "total"] == 10.0
     assert samples["source_epsilon", "feed", "granted"] == record.granted.epsilon
     assert samples["source_epsilon", "feed", "spent"] == record.spent.epsilon
@@ -115,21 +115,21 @@ async def test_metrics_are_the_totals_in_base_units(lived: Installation) -> None
     assert samples["ready",] == 1
 
 
-async def test_no_metric_names_a_stream(lived: Installation) -> None:
-    before = await metrics_text(lived)
+async def test_metrics_name_no_stream(installation_with_history: Installation) -> None:
+    before = await metrics_text(installation_with_history)
     assert not re.search("quiet|busy|ended", before)
     for number in range(5):
-        lived.driver.open(spec(f"more-{number}", epsilon=0.1))
-    lived.flow()
-    assert len((await metrics_text(lived)).splitlines()) == len(before.splitlines())
+        installation_with_history.driver.open(spec(f"more-{number}", epsilon=0.1))
+    installation_with_history.flow()
+    assert len((await metrics_text(installation_with_history)).splitlines()) == len(before.splitlines())
 
 
-async def test_the_overview_adds_up(lived: Installation) -> None:
-    lived.monitor.record_history()
-    lived.now += 60.0
-    lived.ask("quiet", LOW, LOW, LOW, LOW, LOW, HIGH)
-    lived.monitor.record_history()
-    async with lived.web() as client:
+async def test_overview_adds_up_streams(installation_with_history: Installation) -> None:
+    installation_with_history.monitor.record_history()
+    installation_with_history.now += 60.0
+    installation_with_history.ask("quiet", LOW, LOW, LOW, LOW, LOW, HIGH)
+    installation_with_history.monitor.record_history()
+    async with installation_with_history.web() as client:
         overview = await get(client, "/api/overview")
     assert (overview["answered"], overview["tops"], overview["rejected"]) == (24, 10, 1)
     assert overview["streams"] == {"open": 2, "exhausted": 0, "halted": 1, "closed": 0}

@@ -66,7 +66,7 @@ async def listen(client: WebClient, token: str = VIEWER, **parameters: str) -> C
     return response
 
 
-async def test_every_view_is_sent_at_once_as_its_own_route_answers() -> None:
+async def test_live_views_are_sent_at_once_as_their_routes_answer() -> None:
     installation = Installation()
     installation.open(spec("ward"))
     async with asyncio.timeout(WAIT), installation.web() as client:
@@ -88,7 +88,7 @@ async def test_every_view_is_sent_at_once_as_its_own_route_answers() -> None:
         response.close()
 
 
-async def test_a_view_is_sent_again_when_it_changes_and_not_when_it_does_not() -> None:
+async def test_live_view_is_sent_again_only_after_change() -> None:
     installation = Installation()
     installation.open(spec("ward"), spec("other"))
     async with asyncio.timeout(WAIT), installation.web() as client:
@@ -105,7 +105,7 @@ async def test_a_view_is_sent_again_when_it_changes_and_not_when_it_does_not() -
         response.close()
 
 
-async def test_a_name_that_is_not_known_yet_is_told_and_shown_once_it_is() -> None:
+async def test_live_view_of_unknown_name_appears_once_it_exists() -> None:
     installation = Installation()
     installation.open()
     async with asyncio.timeout(WAIT), installation.web() as client:
@@ -120,7 +120,7 @@ async def test_a_name_that_is_not_known_yet_is_told_and_shown_once_it_is() -> No
         response.close()
 
 
-async def test_there_is_a_limit_to_each_tokens_live_connections_and_a_closed_one_makes_room() -> None:
+async def test_live_connections_are_limited_per_token() -> None:
     installation = Installation(Settings(monitor_event_streams=1))
     installation.open(spec("ward"))
     async with asyncio.timeout(WAIT), installation.web() as client:
@@ -137,7 +137,7 @@ async def test_there_is_a_limit_to_each_tokens_live_connections_and_a_closed_one
             await asyncio.sleep(0.02)
 
 
-async def test_a_monitor_that_still_reads_says_so_and_sends_no_figures() -> None:
+async def test_live_views_wait_until_monitor_is_ready() -> None:
     installation = Installation()
     reading = Readiness(ready=False, behind=7, reason="the monitor has not yet read its topics to their ends")
     installation.readiness = reading
@@ -161,7 +161,7 @@ async def test_a_monitor_that_still_reads_says_so_and_sends_no_figures() -> None
         response.close()
 
 
-async def test_the_headers_alone_are_answered_without_a_body_and_end() -> None:
+async def test_live_head_request_has_no_body_and_ends() -> None:
     installation = Installation()
     installation.open(spec("ward"))
     async with asyncio.timeout(WAIT), installation.web() as client:
@@ -178,7 +178,7 @@ async def test_the_headers_alone_are_answered_without_a_body_and_end() -> None:
 
 
 @pytest.mark.parametrize("how", ["revoked", "expired", "unreadable"])
-async def test_a_token_that_ends_takes_its_live_connections_with_it_and_no_others(how: str) -> None:
+async def test_live_connections_end_with_their_token(how: str) -> None:
     installation = Installation()
     installation.open(spec("ward"))
     async with asyncio.timeout(WAIT), installation.web() as client:
@@ -208,7 +208,7 @@ async def test_a_token_that_ends_takes_its_live_connections_with_it_and_no_other
             assert ("WWW-Authenticate" in response.headers) == (how != "unreadable")
 
 
-async def test_a_server_that_stops_ends_its_live_connections() -> None:
+async def test_live_connections_end_with_server() -> None:
     installation = Installation()
     installation.open(spec("ward"))
     async with asyncio.timeout(WAIT):

@@ -42,7 +42,7 @@ def member(role: str, name: str) -> MemberRow:
     )
 
 
-def opened(mechanism: dict[str, Any], source: dict[str, Any] = WHOLE) -> Installation:
+def open_installation(mechanism: dict[str, Any], source: dict[str, Any] = WHOLE) -> Installation:
     found = Installation()
     found.driver.register(source)
     by = [] if mechanism["kind"] == "histogram" else ["origin"]
@@ -59,8 +59,8 @@ async def feed(found: Installation, source: str = "flights") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda one: str(one["kind"]))
-async def test_the_last_window_that_was_asked_is_told_by_how_much_was_answered(mechanism: dict[str, Any]) -> None:
-    found = opened(mechanism)
+async def test_feed_view_shows_last_asked_window(mechanism: dict[str, Any]) -> None:
+    found = open_installation(mechanism)
     assert (await feed(found))["asked_to"] is None
     # A window of six hours begins every three hours, so by the ninth hour two are asked, which end at hours six and nine.
     for hour, end in (("06", "06"), ("08", "06"), ("09", "09"), ("23", "21")):
@@ -75,8 +75,8 @@ async def test_the_last_window_that_was_asked_is_told_by_how_much_was_answered(m
     assert (told["topic"], told["clock"], told["idle"]) == ("ops.departures", "marks", None)
 
 
-async def test_in_periods_it_is_the_last_window_of_the_latest_that_has_answered() -> None:
-    found = opened(MECHANISMS[0], FLIGHTS)
+async def test_feed_view_of_periods_shows_window_of_latest_period() -> None:
+    found = open_installation(MECHANISMS[0], FLIGHTS)
     for moment in (f"{DAYS[1][:10]}T01:00:00Z", f"{DAYS[1][:10]}T06:00:00Z"):
         found.driver.advance("flights", moment)
         for worker in found.driver._workers:
@@ -87,8 +87,8 @@ async def test_in_periods_it_is_the_last_window_of_the_latest_that_has_answered(
     assert (await feed(found, f"flights@{DAYS[0]}")) is None
 
 
-async def test_processes_that_feed_are_told_and_nothing_that_is_private() -> None:
-    found = opened(MECHANISMS[0], WHOLE | {"clock": "broker", "idle": "9s"})
+async def test_feed_view_lists_processes_and_nothing_private() -> None:
+    found = open_installation(MECHANISMS[0], WHOLE | {"clock": "broker", "idle": "9s"})
     members = [member("feed", "feed-1"), member("worker", "worker-1"), member("feed", "feed-2")]
     found.monitor.set_workers(WorkersView(time=0.0, members=members, partitions=[]))
     told = await feed(found)
@@ -97,8 +97,8 @@ async def test_processes_that_feed_are_told_and_nothing_that_is_private() -> Non
     assert told.keys() == {"topic", "clock", "idle", "asked_to", "asked_at", "processes"}
 
 
-async def test_other_sources_have_none() -> None:
-    assert (await feed(opened(MECHANISMS[0]), "feed")) is None
+async def test_feed_view_exists_for_live_topics_only() -> None:
+    assert (await feed(open_installation(MECHANISMS[0]), "feed")) is None
 
 
 async def stalled(found: Installation, at: float, *members: MemberRow) -> list[dict[str, Any]]:
@@ -133,9 +133,9 @@ async def test_stalled_sources_name_a_topic_whose_window_is_overdue() -> None:
     assert await stalled(found, begins + 271) == []
 
 
-async def test_stalled_sources_with_watermarks_are_those_without_a_feed() -> None:
+async def test_stalled_sources_with_watermarks_lack_a_feed() -> None:
     """With watermarks, the time at which a window is due is unknown, so only a missing feed is an alarm."""
-    found = opened(MECHANISMS[0])
+    found = open_installation(MECHANISMS[0])
     assert await stalled(found, 2e9, member("feed", "feed-1")) == []
     assert [one["source"] for one in await stalled(found, 2e9, member("worker", "worker-1"))] == ["flights"]
     found.monitor.set_workers(WorkersView(time=0.0, members=[], partitions=[]))
@@ -144,7 +144,7 @@ async def test_stalled_sources_with_watermarks_are_those_without_a_feed() -> Non
 
 def test_dry_in_of_windows_ignores_that_a_feed_catches_up() -> None:
     """A day of windows of three hours that is answered within a minute says nothing about the next day."""
-    found = opened(MECHANISMS[0], WHOLE | {"clock": "broker"})
+    found = open_installation(MECHANISMS[0], WHOLE | {"clock": "broker"})
     for second in range(1, 9):
         found.now += 1.0
         found.show(status(found, "late", 3 * second, 3 * second, second))
@@ -154,7 +154,7 @@ def test_dry_in_of_windows_ignores_that_a_feed_catches_up() -> None:
 
 def test_lag_leaves_out_transaction_markers_of_feeds() -> None:
     """A feed's marker at the end of the queries is no waiting question; two offsets are."""
-    for found, marker in ((opened(MECHANISMS[0]), 0), (Installation(), 1)):
+    for found, marker in ((open_installation(MECHANISMS[0]), 0), (Installation(), 1)):
         found.flow()
         topics = found.driver.topics
         groups = GroupWatch(found.settings, topics, found.tables, lambda _: None)
@@ -167,9 +167,9 @@ def test_lag_leaves_out_transaction_markers_of_feeds() -> None:
         assert groups._lag_without_markers(TopicPartition(topics.requests, 0), 7, 1) == 1
 
 
-def test_lag_has_the_question_after_a_question_of_a_client() -> None:
+def test_lag_counts_question_after_question_of_client() -> None:
     """No marker follows a client's question, so one offset after it is a waiting question."""
-    found = opened(MECHANISMS[0])
+    found = open_installation(MECHANISMS[0])
     found.open(spec("ward"))
     found.show(status(found, "ward", 1, 1, 6))
     groups = GroupWatch(found.settings, found.driver.topics, found.tables, lambda _: None)
@@ -179,7 +179,7 @@ def test_lag_has_the_question_after_a_question_of_a_client() -> None:
 
 def test_lag_has_the_question_after_a_rejected_question() -> None:
     """Feeds' questions are not rejected, so no marker follows a rejected question."""
-    found = opened(MECHANISMS[0])
+    found = open_installation(MECHANISMS[0])
     topics = found.driver.topics
     record = Record(topics.queries, 0, 6, 0, b"nowhere", b'{"id": "a", "stream": "nowhere"}', ())
     found.tables.add_record(
@@ -192,7 +192,7 @@ def test_lag_has_the_question_after_a_rejected_question() -> None:
 
 async def test_refused_share_is_for_operators_only() -> None:
     """Operators see the share and its cause; no route and no live view shows them to others."""
-    found = opened(MECHANISMS[0])
+    found = open_installation(MECHANISMS[0])
     found.now = 1_700_000_000.0
     found.driver.publish("flights", [b"{", event("N1", "2013-01-01T01:00:00Z")])
     found.flow()

@@ -18,7 +18,7 @@ MODELS: dict[str, Any] = {
 }
 
 
-def offered() -> dict[str, set[str]]:
+def offered_fields() -> dict[str, set[str]]:
     text = (STATIC / "mechanisms.js").read_text()
     compares = re.search(r"const COMPARES = \[(.*?)\]", text)
     assert compares
@@ -31,18 +31,18 @@ def offered() -> dict[str, set[str]]:
     return found
 
 
-def test_every_mechanism_is_offered_with_all_of_its_fields() -> None:
-    assert offered() == {kind: set(model.model_fields) - {"kind"} for kind, model in MODELS.items()}
+def test_forms_offer_every_field_of_every_mechanism() -> None:
+    assert offered_fields() == {kind: set(model.model_fields) - {"kind"} for kind, model in MODELS.items()}
 
 
-def test_every_field_of_a_mechanism_has_a_control() -> None:
+def test_forms_have_control_for_every_field() -> None:
     text = (STATIC / "mechanisms.js").read_text().split("export const FIELDS")[1]
     described = set(re.findall(r"^  (\w+): \{ text:", text, re.MULTILINE))
-    assert described >= {name for fields in offered().values() for name in fields}
+    assert described >= {name for fields in offered_fields().values() for name in fields}
 
 
 @pytest.mark.parametrize("model", [TableSource, ValuesSource, RecordsSource])
-def test_every_option_of_a_source_is_in_the_form(model: type[BaseModel]) -> None:
+def test_register_form_has_every_option_of_source(model: type[BaseModel]) -> None:
     text = (STATIC / "views" / "register.js").read_text()
     sent = text[text.index("function source()") : text.index("const body = ")]
     assert set(model.model_fields) <= set(re.findall(r"(\w+):", sent))

@@ -36,7 +36,7 @@ def small() -> Installation:
     return installation
 
 
-def test_a_retired_stream_leaves_the_list_and_its_answers_stay_counted() -> None:
+def test_retired_stream_is_removed_and_its_answers_stay_counted() -> None:
     installation = small()
     tables, topic = installation.tables, installation.driver.topics.ledger
     answered = tables.totals.answered
@@ -113,7 +113,7 @@ def missing_last(rows: list[StreamRow], field: str) -> bool:
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("sort", get_args(StreamSort))
-def test_every_order_lists_every_stream_once_with_the_unknown_last(sort: StreamSort, descending: bool) -> None:
+def test_list_streams_has_every_stream_in_every_order(sort: StreamSort, descending: bool) -> None:
     installation = small()
     query = StreamQuery(sort=sort, descending=descending)
     rows = list_streams(installation.tables, query, installation.now).items
@@ -127,7 +127,7 @@ def test_every_order_lists_every_stream_once_with_the_unknown_last(sort: StreamS
 
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("sort", get_args(SourceSort))
-def test_every_order_lists_every_source_once(sort: SourceSort, descending: bool) -> None:
+def test_list_sources_has_every_source_in_every_order(sort: SourceSort, descending: bool) -> None:
     rows = list_sources(small().tables, SourceQuery(sort=sort, descending=descending)).items
     assert sorted(row.source for row in rows) == ["Other", "feed"]
 
@@ -144,7 +144,7 @@ async def test_sources_are_searched_and_filtered() -> None:
     assert (found["total"], found["matching"]) == (2, 1)
 
 
-def test_pages_of_many_streams_together_are_the_whole_list() -> None:
+def test_pages_of_streams_make_up_whole_list() -> None:
     installation = large()
     found: list[str] = []
     for offset in range(0, MANY + 1, 500):
@@ -155,7 +155,7 @@ def test_pages_of_many_streams_together_are_the_whole_list() -> None:
     assert len(found) == len(set(found)) == MANY
 
 
-def test_totals_over_many_streams_are_their_sums() -> None:
+def test_totals_of_many_streams_are_their_sums() -> None:
     totals = large().tables.totals
     assert totals.answered == sum(range(MANY))
     assert totals.tops == sum(number % 3 for number in range(MANY))

@@ -46,7 +46,7 @@ class Watched:
         self.installation.tables.changes["trail"] += 1
 
 
-async def test_a_view_is_made_once_for_all_who_watch_it_and_no_more_often_than_an_interval(
+async def test_live_view_is_built_once_for_all_watchers_per_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched = Watched()
@@ -67,7 +67,7 @@ async def test_a_view_is_made_once_for_all_who_watch_it_and_no_more_often_than_a
     assert view.edition == 1
 
 
-async def test_others_have_their_turn_between_any_two_views() -> None:
+async def test_live_views_let_other_tasks_run_between_them() -> None:
     watched = Watched()
     turns, seen = 0, []
     watched.then = lambda: seen.append(turns)
@@ -87,7 +87,7 @@ async def test_others_have_their_turn_between_any_two_views() -> None:
     assert len(set(seen)) == 64
 
 
-async def test_nobody_waits_behind_what_another_name_watches_not_even_for_the_same_view() -> None:
+async def test_live_views_take_turns_between_names() -> None:
     watched = Watched()
     many = [watched.watch(f"{number}") for number in range(8)]
     async with asyncio.timeout(WAIT):
@@ -99,7 +99,7 @@ async def test_nobody_waits_behind_what_another_name_watches_not_even_for_the_sa
     assert watched.made == ["0", "1", "7", "2", "3", "4", "5", "6"]
 
 
-async def test_what_nobody_watches_any_more_is_not_made() -> None:
+async def test_unwatched_live_view_is_not_built() -> None:
     watched = Watched()
     left, stays = watched.watch("left"), watched.watch("stays")
     async with asyncio.timeout(WAIT):
@@ -114,7 +114,7 @@ async def test_what_nobody_watches_any_more_is_not_made() -> None:
     assert watched.made == ["stays"]
 
 
-async def test_a_fault_in_a_view_ends_those_who_watch_it_and_is_tried_again_for_the_next(
+async def test_failed_live_view_ends_its_watchers_and_is_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     watched = Watched()
@@ -136,7 +136,7 @@ async def test_a_fault_in_a_view_ends_those_who_watch_it_and_is_tried_again_for_
             await watched.live.refresh([view], "vera")
 
 
-async def test_connections_with_the_same_query_share_what_they_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_with_equal_query_share_live_view(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def listed(trail: TrailState, query: TrailQuery) -> TrailPage:

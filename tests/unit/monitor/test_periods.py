@@ -18,7 +18,7 @@ from tests.unit.monitor.periods import installation
 from tests.unit.periods import DAYS, calls
 
 
-async def test_a_source_is_one_line_with_the_figures_of_its_latest_period() -> None:
+async def test_source_line_has_figures_of_latest_period() -> None:
     async with installation().web() as client:
         page = await get(client, "/api/sources")
         overview = await get(client, "/api/overview")
@@ -33,7 +33,7 @@ async def test_a_source_is_one_line_with_the_figures_of_its_latest_period() -> N
     assert line["meaning"].startswith("privacy is by period: ε = 10 for a person's events in one period of 1d; ")
 
 
-async def test_a_stream_is_one_line_with_the_figures_of_its_latest_period() -> None:
+async def test_stream_line_has_figures_of_latest_period() -> None:
     async with installation().web() as client:
         page = await get(client, "/api/streams")
         overview = await get(client, "/api/overview")
@@ -49,7 +49,7 @@ async def test_a_stream_is_one_line_with_the_figures_of_its_latest_period() -> N
     assert overview["answered"] == 4 * 21
 
 
-async def test_the_periods_of_one_are_listed_page_by_page() -> None:
+async def test_periods_are_listed_in_pages() -> None:
     async with installation().web() as client:
         for path, of, name in (("sources", "flights", "source"), ("streams", "late", "stream")):
             latest = await get(client, f"/api/{path}", of=of, descending="true", limit="3")
@@ -72,7 +72,7 @@ async def test_the_periods_of_one_are_listed_page_by_page() -> None:
         assert [row["stream"] for row in on_all["items"]] == ["late"]
 
 
-async def test_each_period_has_its_own_place() -> None:
+async def test_period_has_own_detail_page() -> None:
     found = installation()
     async with found.web() as client:
         told = await get(client, f"/api/sources/flights@{DAYS[1]}")
@@ -89,7 +89,7 @@ async def test_each_period_has_its_own_place() -> None:
         assert source.model_dump_json().encode() in (kept[f"source|{name}".encode()] or b"")
 
 
-async def test_spending_and_metrics_name_no_period_but_the_latest() -> None:
+async def test_spending_and_metrics_name_latest_period_only() -> None:
     found = installation()
     async with found.web() as client:
         spending = await get(client, "/api/spending")
@@ -105,7 +105,7 @@ async def test_spending_and_metrics_name_no_period_but_the_latest() -> None:
     assert "sotto_monitor_streams_not_answering 0.0" in text
 
 
-async def test_an_alarm_goes_on_from_period_to_period_and_is_of_the_source_that_was_registered() -> None:
+async def test_alert_continues_across_periods_under_registered_source() -> None:
     found = installation()
     starts = [moment_ms(day) // 1000 for day in DAYS[:3]]
     hour = 3600
@@ -124,7 +124,7 @@ async def test_an_alarm_goes_on_from_period_to_period_and_is_of_the_source_that_
     assert await firing() == []
 
 
-def test_the_latest_period_alone_is_there_where_nothing_else_is_known() -> None:
+def test_latest_period_is_listed_without_its_model() -> None:
     found = installation()
     tables = MonitorTables(found.driver.topics)
     for record in found.records():
@@ -154,12 +154,12 @@ LISTS: list[Any] = [
 
 
 @pytest.mark.parametrize("work", LISTS)
-def test_lists_do_not_grow_with_the_periods_that_are_over(years: list[MonitorTables], work: Any) -> None:
+def test_lists_do_not_grow_with_ended_periods(years: list[MonitorTables], work: Any) -> None:
     few, many = years
     assert calls(lambda: work(few)) == calls(lambda: work(many))
 
 
-def test_each_record_is_read_for_itself() -> None:
+def test_record_takes_time_independent_of_earlier_records() -> None:
     """The time for a record does not depend on earlier ones, so a restart takes time proportional to the records."""
 
     def taken(periods: int) -> int:
@@ -170,7 +170,7 @@ def test_each_record_is_read_for_itself() -> None:
     assert taken(120) < 1.5 * taken(30)
 
 
-def test_a_period_keeps_no_definition_of_its_own(years: list[MonitorTables]) -> None:
+def test_period_keeps_no_copy_of_definition(years: list[MonitorTables]) -> None:
     many = years[1]
     kept = sum(len(entry.raw) for entry in many.sources.values())
     assert kept == len(many.sources["live"].raw) > 0

@@ -15,7 +15,7 @@ from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, WebCl
 PEOPLE = source("people", "table", neighbors="replace", epsilon=1.0, attributes={"age": 100})
 
 
-async def test_a_stream_is_opened_halted_and_closed_from_the_api() -> None:
+async def test_api_opens_halts_and_closes_stream() -> None:
     installation = Installation()
     async with installation.web() as client:
         registered = await post(client, "/api/sources", {"request": "1", "source": FEED})
@@ -40,7 +40,7 @@ async def test_a_stream_is_opened_halted_and_closed_from_the_api() -> None:
     )
 
 
-async def test_a_stream_is_extended_from_the_api_when_it_has_run_dry() -> None:
+async def test_api_extends_exhausted_stream() -> None:
     installation = Installation()
     installation.open(spec("ward", cutoff=2))
     installation.ask("ward", HIGH, HIGH)
@@ -64,7 +64,7 @@ async def test_a_stream_is_extended_from_the_api_when_it_has_run_dry() -> None:
         assert (row["tops"], row["tops_left"]) == (3, 1)
 
 
-async def test_a_table_is_refreshed_from_the_api() -> None:
+async def test_api_refreshes_table() -> None:
     installation = Installation()
     table = source("people", "table", epsilon=9.0, path="-", attributes={"sex": ["F", "M"]})
     installation.driver.register(table, {"sex": ["F", "M"]})
@@ -92,7 +92,7 @@ async def at_refresh(client: WebClient) -> dict[str, str | None]:
     return {row["stream"]: row["at_refresh"] for row in (await get(client, "/api/streams"))["items"]}
 
 
-async def test_a_source_is_halted_with_its_streams() -> None:
+async def test_api_halts_source_with_its_streams() -> None:
     installation = Installation()
     installation.open(spec("one"), spec("two"))
     async with installation.web() as client:
@@ -113,9 +113,7 @@ async def test_a_source_is_halted_with_its_streams() -> None:
         ("/api/closes", {"request": "again", "source": "feed", "stream": "ward"}),
     ],
 )
-async def test_a_request_sent_again_gets_its_receipt_again_and_changes_nothing(
-    path: str, body: dict[str, Any]
-) -> None:
+async def test_repeated_request_gets_same_receipt_without_change(path: str, body: dict[str, Any]) -> None:
     installation = Installation()
     installation.open(spec("ward"))
     async with installation.web() as client:
@@ -125,7 +123,7 @@ async def test_a_request_sent_again_gets_its_receipt_again_and_changes_nothing(
         assert (installation.driver.budget("feed"), installation.driver.snapshot_streams()) == before
 
 
-async def test_a_request_id_used_for_something_else_is_refused_and_changes_nothing() -> None:
+async def test_reused_request_id_is_refused_without_change() -> None:
     installation = Installation()
     installation.open(spec("one"), spec("two"))
     async with installation.web() as client:
@@ -137,7 +135,7 @@ async def test_a_request_id_used_for_something_else_is_refused_and_changes_nothi
     assert installation.driver.budget("feed") == before
 
 
-async def test_what_a_budget_cannot_pay_is_refused_with_both_figures() -> None:
+async def test_refused_request_has_asked_and_remaining_amounts() -> None:
     installation = Installation()
     installation.open(spec("first", epsilon=8.0))
     async with installation.web() as client:
@@ -150,7 +148,7 @@ async def test_what_a_budget_cannot_pay_is_refused_with_both_figures() -> None:
 @pytest.mark.parametrize(
     ("error", "status"), [(TimeoutError("no receipt"), 504), (KafkaConnectionError("down"), 503)]
 )
-async def test_without_a_receipt_one_is_told_to_send_the_same_request_again(error: Exception, status: int) -> None:
+async def test_request_without_receipt_says_to_repeat_it(error: Exception, status: int) -> None:
     class Unheard:
         async def request(self, _: Request) -> Receipt:
             raise error
@@ -165,7 +163,7 @@ async def test_without_a_receipt_one_is_told_to_send_the_same_request_again(erro
     assert "same id" in problem["message"]
 
 
-async def test_a_plan_is_what_opening_would_give_and_reserves_nothing() -> None:
+async def test_plan_equals_opening_and_reserves_nothing() -> None:
     installation = Installation()
     installation.open(spec("first", epsilon=8.0))
     installation.driver.register(PEOPLE, table={"age": [1, 2, 3]})

@@ -22,9 +22,7 @@ def series(steps: list[tuple[float, int]], *, keeps_oldest: bool) -> tuple[Serie
 
 
 @given(GROWING, st.booleans())
-def test_a_series_is_bounded_ordered_and_ends_with_the_latest_row(
-    steps: list[tuple[float, int]], life: bool
-) -> None:
+def test_series_is_limited_ordered_and_ends_with_latest_row(steps: list[tuple[float, int]], life: bool) -> None:
     kept, rows = series(steps, keeps_oldest=life)
     listed = [tuple(row) for row in kept]
     assert len(kept) == len(listed) <= 16
@@ -34,13 +32,13 @@ def test_a_series_is_bounded_ordered_and_ends_with_the_latest_row(
 
 
 @given(GROWING)
-def test_a_whole_life_keeps_its_first_row_and_its_span(steps: list[tuple[float, int]]) -> None:
+def test_series_that_keeps_oldest_has_first_row(steps: list[tuple[float, int]]) -> None:
     kept, rows = series(steps, keeps_oldest=True)
     assert tuple(next(iter(kept))) == rows[0]
 
 
 @given(GROWING, st.floats(900.0, 12_000.0))
-def test_a_total_at_a_time_is_that_of_the_last_row_before_it(steps: list[tuple[float, int]], time: float) -> None:
+def test_series_row_at_time_is_last_row_before_it(steps: list[tuple[float, int]], time: float) -> None:
     kept, _ = series(steps, keeps_oldest=False)
     rows = [tuple(row) for row in kept]
     before = [row for row in rows if row[0] <= time]
@@ -49,19 +47,19 @@ def test_a_total_at_a_time_is_that_of_the_last_row_before_it(steps: list[tuple[f
     assert tuple(found) == (before[-1] if before else rows[0])
 
 
-def test_a_row_from_the_past_counts_as_of_the_last_time() -> None:
+def test_series_moves_row_of_past_to_last_time() -> None:
     kept = Series(width=2, spacing=1.0, limit=4)
     for row in ((10.0, 1.0), (20.0, 2.0), (15.0, 3.0)):
         kept.add(row)
     assert [tuple(row) for row in kept] == [(10.0, 1.0), (20.0, 3.0)]
 
 
-def test_nothing_is_known_of_an_empty_series() -> None:
+def test_empty_series_has_no_row() -> None:
     assert Series(width=2, spacing=1.0, limit=4).row_at(0.0) is None
 
 
 @pytest.mark.parametrize("life", [False, True])
-def test_rows_within_one_slot_are_one_row(life: bool) -> None:
+def test_series_merges_rows_of_one_slot(life: bool) -> None:
     kept = Series(width=2, spacing=10.0, limit=8, keeps_oldest=life)
     for number in range(100):
         kept.add((float(number), float(number)))

@@ -30,7 +30,7 @@ async def signing_in(
 ) -> AsyncIterator[tuple[WebClient, OpenIdProvider, Installation]]:
     installation = Installation()
     provider = OpenIdProvider(claims or GROUPS, lambda: installation.now)
-    async with provider.served() as issuer:
+    async with provider.serve() as issuer:
         sign_on = SingleSignOn(settings_of(folder, issuer, **changed), lambda: installation.now)
         installation.monitor.sign_on = sign_on
         async with installation.web() as client:
@@ -176,7 +176,7 @@ async def test_redirection_that_belongs_to_no_sign_in_is_refused(tmp_path: Path)
         assert await finish(client, given, started) == ("/#sign-in=expired", None)
 
 
-async def test_redirection_goes_to_the_configured_page_alone(tmp_path: Path) -> None:
+async def test_redirection_goes_to_configured_page_only(tmp_path: Path) -> None:
     """Neither the request's host nor a parameter changes the address to which code and browser are sent."""
     async with signing_in(tmp_path) as (client, provider, _):
         headers = {"Host": "evil.example.org", "X-Forwarded-Host": "evil.example.org"}
@@ -203,7 +203,7 @@ async def test_keys_that_the_provider_rotates_are_read_again(tmp_path: Path) -> 
         assert provider.keys_read == 2
 
 
-async def test_keys_that_cannot_be_read_leave_the_others(tmp_path: Path) -> None:
+async def test_unreadable_keys_do_not_hide_readable_ones(tmp_path: Path) -> None:
     """A provider may publish keys of later forms; without any readable key, the known ones stay."""
     async with signing_in(tmp_path) as (client, provider, installation):
         point = {"kty": "EC", "x": "AA", "y": "AA"}
@@ -254,7 +254,7 @@ async def test_provider_of_another_name_or_without_tls_is_refused(tmp_path: Path
             assert (response.status, response.headers["Location"]) == (303, "/#sign-in=unavailable")
 
 
-async def test_monitor_without_single_sign_on_has_none_of_its_paths() -> None:
+async def test_monitor_without_single_sign_on_lacks_its_paths() -> None:
     async with Installation().web() as client:
         for path in ("/sign-in", "/sign-in/callback"):
             async with client.get(path) as response:

@@ -7,7 +7,7 @@ from tests.unit.monitor.installation import VIEWER, Installation, get, post
 from tests.unit.processors.live import flights, standing
 
 
-async def test_a_live_topic_is_declared_in_words() -> None:
+async def test_live_topic_declaration_is_described_in_words() -> None:
     async with Installation().web() as client:
         told = await post(client, "/api/declarations", flights(), VIEWER)
         assert (
@@ -37,7 +37,7 @@ async def test_declaration_warns_of_another_budget_of_the_same_topic() -> None:
     assert not any("same data" in one for one in other["remarks"])
 
 
-async def test_a_standing_stream_is_planned_with_its_windows_and_shown_with_its_query() -> None:
+async def test_standing_stream_is_planned_with_windows_and_shown_with_query() -> None:
     installation = Installation()
     installation.driver.register(flights())
     installation.driver.open(standing(), acknowledge=True)
@@ -62,7 +62,7 @@ async def test_a_standing_stream_is_planned_with_its_windows_and_shown_with_its_
     assert detail["spec"]["standing"]["by"] == ["origin"]
 
 
-async def test_other_streams_have_no_standing_query() -> None:
+async def test_ordinary_stream_has_no_standing_query() -> None:
     installation = Installation()
     installation.open(stream("ward", mechanism={"threshold": 1.0, "cutoff": 2}))
     installation.flow()

@@ -27,7 +27,7 @@ from stream.processing.topic_names import Topics
 from tests.unit.monitor.installation import FEED, HIGH, LOW, VIEWER, Installation, bearer, get, spec, status
 
 
-def lived() -> Installation:
+def installation_with_history() -> Installation:
     """Return an installation with a stream in each state, and with a halted source."""
     installation = Installation()
     installation.open(spec("open"), spec("exhausted"), spec("closed"), spec("halted", cutoff=9), spec("extended"))
@@ -47,7 +47,7 @@ def lived() -> Installation:
     return installation
 
 
-past = cache(lived)
+past = cache(installation_with_history)
 """The same installation, made once for tests that do not change it."""
 
 
@@ -66,8 +66,8 @@ def draw_screen(tables: MonitorTables, now: float) -> dict[str, Any]:
     return {"streams": streams, "sources": sources, "totals": totals, "rejected": dict(tables.rejected)}
 
 
-def test_streams_are_shown_with_their_state_reason_and_totals() -> None:
-    installation = lived()
+def test_streams_have_state_reason_and_totals() -> None:
+    installation = installation_with_history()
     shown = draw_screen(installation.tables, installation.now)["streams"]
     figures = {name: (row["state"], row["answered"], row["tops"], row["tops_left"]) for name, row in shown.items()}
     assert figures == {
@@ -83,8 +83,8 @@ def test_streams_are_shown_with_their_state_reason_and_totals() -> None:
     assert "all 2" in shown["exhausted"]["reason"]
 
 
-def test_budgets_are_those_of_the_ledger() -> None:
-    installation = lived()
+def test_budgets_equal_those_in_ledger() -> None:
+    installation = installation_with_history()
     row = views.source_row(installation.tables, installation.tables.sources["feed"])
     record = installation.driver.budget("feed")
     assert (row.granted, row.spent, row.refunded, row.left) == (
@@ -101,7 +101,7 @@ def test_budgets_are_those_of_the_ledger() -> None:
 
 
 @given(st.integers(0, 2**32), st.booleans())
-def test_the_order_in_which_partitions_are_read_changes_no_figure(seed: int, again: bool) -> None:
+def test_figures_are_independent_of_order_of_partitions(seed: int, again: bool) -> None:
     installation = past()
     queues: dict[tuple[str, int], list[Record]] = {}
     for record in installation.records():
@@ -118,7 +118,7 @@ def test_the_order_in_which_partitions_are_read_changes_no_figure(seed: int, aga
 
 
 @given(st.integers(0, 2**32))
-def test_what_compaction_and_retention_leave_gives_the_same_figures(seed: int) -> None:
+def test_figures_are_equal_after_compaction_and_retention(seed: int) -> None:
     installation = past()
     topics, generator = installation.driver.topics, random.Random(seed)
     records = installation.records()
@@ -137,7 +137,7 @@ def test_what_compaction_and_retention_leave_gives_the_same_figures(seed: int) -
     assert draw_screen(tables, installation.now) == draw_screen(installation.tables, installation.now)
 
 
-def test_digests_bring_answers_that_cost_nothing() -> None:
+def test_digests_add_free_answers() -> None:
     installation = Installation()
     installation.open(spec("ward", cutoff=10))
     installation.show(status(installation, "ward", 40, 2, 55))
@@ -148,7 +148,7 @@ def test_digests_bring_answers_that_cost_nothing() -> None:
     assert detail.position.offset == 55
 
 
-def test_a_digest_of_another_opening_of_a_name_is_not_counted() -> None:
+def test_digest_of_other_incarnation_is_ignored() -> None:
     installation = Installation()
     installation.open(spec("ward"))
     digest = status(installation, "ward", 40, 2, 55)
@@ -158,7 +158,7 @@ def test_a_digest_of_another_opening_of_a_name_is_not_counted() -> None:
     )
 
 
-def test_rates_are_the_growth_of_totals_over_a_window() -> None:
+def test_rates_are_growth_of_totals_over_window() -> None:
     installation = Installation()
     installation.open(spec("ward", cutoff=1000))
     for second in range(120):
@@ -176,7 +176,7 @@ def test_rates_are_the_growth_of_totals_over_a_window() -> None:
     assert quiet.dry_in is None
 
 
-def test_dry_in_takes_the_rate_since_a_recent_opening() -> None:
+def test_dry_in_uses_rate_since_recent_opening() -> None:
     """A stream that was opened two minutes ago and is charged each second will be exhausted after a second per answer left."""
     installation = Installation()
     installation.open(spec("ward", cutoff=1000))
@@ -190,7 +190,7 @@ def test_dry_in_takes_the_rate_since_a_recent_opening() -> None:
             assert left == pytest.approx(1000 - second, rel=0.05)
 
 
-def test_the_timeline_starts_at_the_opening_and_ends_with_the_totals() -> None:
+def test_timeline_starts_at_opening_and_ends_with_totals() -> None:
     installation = Installation()
     installation.open(spec("ward", cutoff=1000))
     opened = installation.now
@@ -205,7 +205,7 @@ def test_the_timeline_starts_at_the_opening_and_ends_with_the_totals() -> None:
     assert (timeline[-1].time, timeline[-1].answered, timeline[-1].tops) == (installation.now, 999, 499)
 
 
-def test_a_burn_down_shows_every_step_of_a_budget() -> None:
+def test_burn_down_has_every_step_of_budget() -> None:
     installation = Installation()
     installation.open()
     for number in range(5):
@@ -219,7 +219,7 @@ def test_a_burn_down_shows_every_step_of_a_budget() -> None:
     assert points[-1].granted.epsilon == 5.0
 
 
-def test_a_source_under_zcdp_keeps_its_rho() -> None:
+def test_zcdp_source_keeps_rho() -> None:
     installation = Installation()
     source = {**FEED, "accountant": "zcdp", "delta": 1e-6}
     installation.driver.register(source)
@@ -235,7 +235,7 @@ def test_a_source_under_zcdp_keeps_its_rho() -> None:
     assert points[-1].left == row.left
 
 
-def test_a_stream_that_its_worker_does_not_answer_for_is_told_and_told_when_it_does_again() -> None:
+def test_refused_stream_is_shown_until_answered_again() -> None:
     installation = Installation()
     installation.open(spec("ward", cutoff=10))
     for refused in (None, "table: differs", None):
@@ -244,7 +244,7 @@ def test_a_stream_that_its_worker_does_not_answer_for_is_told_and_told_when_it_d
         assert (row.state, row.refused) == ("open", refused)
 
 
-def test_streams_that_are_not_answered_are_counted_until_they_are_or_their_partition_has_a_fit_worker() -> None:
+def test_refused_streams_are_counted_until_answered_or_restored() -> None:
     installation = Installation()
     installation.open(spec("one"), spec("two"), spec("three"))
     digests = {name: status(installation, name, 20, 1, 7) for name in ("one", "two", "three")}
@@ -283,7 +283,7 @@ def test_streams_that_are_not_answered_are_counted_until_they_are_or_their_parti
     assert counted() == 1
 
 
-def test_nearly_dry_streams_are_counted_until_they_are_dry() -> None:
+def test_nearly_dry_streams_are_counted_until_exhausted() -> None:
     installation = Installation()
     installation.open(spec("ward", cutoff=10))
     for tops, expected in ((8, 0), (9, 1), (10, 0)):
@@ -302,7 +302,7 @@ def letter(installation: Installation, offset: int, code: str) -> Record:
     return Record(topics.rejected, 1, offset, int(installation.now * 1000), key, value, headers)
 
 
-def test_refused_events_are_counted_by_our_reason_and_never_shown() -> None:
+def test_refused_events_are_counted_by_reason_without_content() -> None:
     installation = Installation()
     for offset in range(MAX_RECENT_REJECTED + 20):
         installation.tables.add_record(letter(installation, offset, "malformed" if offset % 3 else "too-large"))
@@ -316,7 +316,7 @@ def test_refused_events_are_counted_by_our_reason_and_never_shown() -> None:
     assert "forged" not in text
 
 
-def test_of_refused_events_of_live_topics_nothing_is_shown_nor_how_many_they_are() -> None:
+def test_refused_live_events_are_neither_shown_nor_counted() -> None:
     installation = Installation()
     event = b'{"id": "visit-77", "stream": "ann", "at": "2013-03-08T05:15:00Z", "ward": "nowhere"}'
     original = Record("ops.visits", 1, 12_345, 0, b"ann", event, ())
@@ -331,7 +331,7 @@ def test_of_refused_events_of_live_topics_nothing_is_shown_nor_how_many_they_are
     assert installation.tables.position(topic, 1) == 3
 
 
-def test_refused_questions_are_named_by_stream_and_id_and_can_be_searched() -> None:
+def test_refused_questions_are_found_by_stream_and_id() -> None:
     installation = Installation()
     installation.open(spec("ward/7"))
     asked: list[dict[str, Any]] = [
@@ -363,7 +363,7 @@ def test_refused_questions_are_named_by_stream_and_id_and_can_be_searched() -> N
     assert list_rejected(installation.tables, RejectedQuery(limit=1)).matching == 4
 
 
-def test_a_frequent_reason_leaves_room_for_a_rare_one() -> None:
+def test_frequent_reason_does_not_displace_rare_one() -> None:
     installation = Installation()
     installation.tables.add_record(letter(installation, 0, "rare"))
     for offset in range(1, 3 * MAX_RECENT_REJECTED):
@@ -372,7 +372,7 @@ def test_a_frequent_reason_leaves_room_for_a_rare_one() -> None:
     assert [one.offset for one in rare.recent] == [0]
 
 
-def test_a_service_process_is_remembered_by_what_it_says_until_it_leaves() -> None:
+def test_service_process_is_listed_until_it_leaves() -> None:
     installation = Installation()
     status = MemberStatus(role="worker", member="worker-a-1", version="1.2.3", started=900.0, memory=1 << 28)
     key, topic = b"@member|worker-a-1", installation.driver.topics.status
@@ -389,7 +389,7 @@ def test_a_service_process_is_remembered_by_what_it_says_until_it_leaves() -> No
     assert not installation.tables.members
 
 
-def test_however_many_reasons_come_only_so_many_are_told_apart() -> None:
+def test_refusal_reasons_are_limited_in_number() -> None:
     installation = Installation()
     for offset in range(3 * MAX_CODES):
         installation.tables.add_record(letter(installation, offset, f"reason-{offset}"))
@@ -398,8 +398,8 @@ def test_however_many_reasons_come_only_so_many_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b'{"kind": "grant"}', b"\xff", b'{"stream": 1}'])
-def test_what_cannot_be_read_is_counted_and_stops_nothing(value: bytes) -> None:
-    installation = lived()
+def test_unreadable_records_are_counted_and_skipped(value: bytes) -> None:
+    installation = installation_with_history()
     before = draw_screen(installation.tables, installation.now)
     topics = installation.driver.topics
     places = [(topics.ledger, b"grant|feed|x"), (topics.ledger, b"source|x"), (topics.status, b"@worker|0")]
@@ -410,8 +410,8 @@ def test_what_cannot_be_read_is_counted_and_stops_nothing(value: bytes) -> None:
     assert draw_screen(installation.tables, installation.now) == before
 
 
-async def test_a_mechanism_of_a_later_version_is_listed_and_its_page_says_why_it_is_not_shown() -> None:
-    installation = lived()
+async def test_mechanism_of_later_version_is_listed_with_explanation() -> None:
+    installation = installation_with_history()
     topic = installation.driver.topics.ledger
     grant = next(one for one in installation.driver.records(topic) if one.key == b"grant|feed|open")
     assert grant.value is not None
@@ -427,8 +427,8 @@ async def test_a_mechanism_of_a_later_version_is_listed_and_its_page_says_why_it
             assert "upgrade" in (await response.json())["message"]
 
 
-def test_a_deleted_key_without_a_stream_changes_nothing() -> None:
-    installation = lived()
+def test_deleted_unknown_key_changes_nothing() -> None:
+    installation = installation_with_history()
     before = draw_screen(installation.tables, installation.now)
     for topic in installation.tables.inputs[:4]:
         for key in (b"grant|feed|unknown", b"source|unknown", b"receipt|open", b"open"):
@@ -436,7 +436,7 @@ def test_a_deleted_key_without_a_stream_changes_nothing() -> None:
     assert draw_screen(installation.tables, installation.now) == before
 
 
-def test_restores_are_known_by_service_and_partition() -> None:
+def test_restores_are_listed_by_service_and_partition() -> None:
     installation = Installation()
     report = PartitionStatus(
         role="worker", partition=3, member="worker-a-1", phase="restoring", records=10, total=40, seconds=2.5
@@ -448,7 +448,7 @@ def test_restores_are_known_by_service_and_partition() -> None:
     assert not installation.tables.streams
 
 
-def test_a_batch_that_was_not_read_is_passed_over_in_every_topic() -> None:
+def test_unreadable_batch_is_skipped_in_every_topic() -> None:
     tables = MonitorTables(Topics())
     what = UnreadableValue(bytes(8) + b"{}", OVERSIZED_BATCH, UnreadableBatch(0, 5, "zstd", 12_000, "ab" * 32))
     for topic in tables.inputs:

@@ -17,7 +17,7 @@ from stream.monitor.api.tokens import TokenError, read_names
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SOTTO_MONITOR_NAMES_FILE", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
@@ -27,38 +27,41 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["token", *arguments])
 
 
-def done(*arguments: str) -> Result:
+def run_successfully(*arguments: str) -> Result:
     result = run(*arguments)
     assert result.exit_code == 0, result.exception
     return result
 
 
-def listed() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(done("list", "--json", "--file", "names.json").stdout)
+def list_tokens() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run_successfully("list", "--json", "--file", "names.json").stdout)
     return found
 
 
-def test_a_token_is_printed_once_alone_and_never_again() -> None:
-    made = done("create", "ana", "--role", "viewer", "--expires", "12h", "--file", "names.json")
+def test_token_create_prints_token_once() -> None:
+    made = run_successfully("create", "ana", "--role", "viewer", "--expires", "12h", "--file", "names.json")
     token = made.stdout.strip()
     bearer = read_names(Path("names.json")).bearer(token, time.time())
     assert bearer is not None
     assert (bearer.name, bearer.role) == ("ana", "viewer")
     assert bearer.expires == pytest.approx(time.time() + 12 * 3600, abs=600)
     assert "only this time" in made.stderr
-    (row,) = listed()
+    (row,) = list_tokens()
     assert row.keys() == {"id", "name", "role", "created", "expires", "revoked", "standing"}
     assert row["standing"] == "valid"
     secret = token.split("_", 2)[2]
-    for again in (done("list", "--file", "names.json"), done("revoke", "ana", "--file", "names.json")):
+    for again in (
+        run_successfully("list", "--file", "names.json"),
+        run_successfully("revoke", "ana", "--file", "names.json"),
+    ):
         assert secret not in again.output
         assert row["id"] in again.output
-    assert listed()[0]["standing"] == "revoked"
-    assert "nothing to do" in done("revoke", row["id"], "--file", "names.json").output
+    assert list_tokens()[0]["standing"] == "revoked"
+    assert "nothing to do" in run_successfully("revoke", row["id"], "--file", "names.json").output
 
 
-def test_a_token_may_go_to_a_file_and_is_not_printed() -> None:
-    made = done(
+def test_token_create_may_write_token_to_file() -> None:
+    made = run_successfully(
         "create", "prometheus", "--role", "viewer", "--expires", "never", "--into", "p.token", "--file", "n"
     )
     text = Path("p.token").read_text().strip()
@@ -70,20 +73,20 @@ def test_a_token_may_go_to_a_file_and_is_not_printed() -> None:
     assert len(read_names(Path("n")).tokens) == 1
 
 
-def test_the_file_is_the_one_given_or_set_or_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_command_uses_given_set_or_nearest_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without = run("create", "ana", "--role", "viewer")
     assert isinstance(without.exception, CommandError)
     assert "SOTTO_MONITOR_NAMES_FILE" in str(without.exception)
     (tmp_path / ".sotto").mkdir(mode=0o700)
     nearest = tmp_path / ".sotto" / "names.json"
-    done("create", "first", "--role", "viewer", "--file", str(nearest))
+    run_successfully("create", "first", "--role", "viewer", "--file", str(nearest))
     below = tmp_path / "below"
     below.mkdir()
     monkeypatch.chdir(below)
-    done("create", "second", "--role", "viewer")
+    run_successfully("create", "second", "--role", "viewer")
     assert [token.name for token in read_names(nearest).tokens] == ["first", "second"]
     monkeypatch.setenv("SOTTO_MONITOR_NAMES_FILE", str(tmp_path / "set.json"))
-    done("create", "third", "--role", "operator")
+    run_successfully("create", "third", "--role", "operator")
     assert [token.name for token in read_names(tmp_path / "set.json").tokens] == ["third"]
 
 
@@ -96,8 +99,8 @@ def test_the_file_is_the_one_given_or_set_or_nearest(tmp_path: Path, monkeypatch
         (("revoke", "nobody"), "no name and no token 'nobody'"),
     ],
 )
-def test_what_is_wrong_is_named(arguments: tuple[str, ...], told: str) -> None:
-    done("create", "ben", "--role", "viewer", "--file", "names.json")
+def test_token_command_names_wrong_argument(arguments: tuple[str, ...], told: str) -> None:
+    run_successfully("create", "ben", "--role", "viewer", "--file", "names.json")
     before = Path("names.json").read_bytes()
     result = run(*arguments, "--file", "names.json")
     assert isinstance(result.exception, (CommandError, TokenError))
@@ -105,7 +108,7 @@ def test_what_is_wrong_is_named(arguments: tuple[str, ...], told: str) -> None:
     assert Path("names.json").read_bytes() == before
 
 
-def test_a_file_that_is_not_there_is_not_made_by_looking() -> None:
+def test_token_list_and_revoke_create_no_file() -> None:
     for arguments in (("list",), ("revoke", "ana")):
         result = run(*arguments, "--file", "names.json")
         assert isinstance(result.exception, CommandError)

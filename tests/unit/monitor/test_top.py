@@ -15,7 +15,7 @@ from tests.unit.monitor.frames import MEMBERS, SOURCE, STREAMS, frame_of
 
 
 @pytest.mark.parametrize("width", [80, 90, 100, 120, 140, 200])
-def test_no_word_of_the_picture_is_cut(width: int) -> None:
+def test_draw_screen_cuts_no_word(width: int) -> None:
     console = Console(file=io.StringIO(), width=width)
     console.print(draw_screen(frame_of(), width))
     assert isinstance(console.file, io.StringIO)
@@ -37,13 +37,13 @@ def test_no_word_of_the_picture_is_cut(width: int) -> None:
         assert heading in text, text
 
 
-def test_into_a_pipe_it_says_what_prints_one_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_into_pipe_suggests_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.cli.top_command.find_monitor", lambda *_: pytest.fail("the monitor is asked"))
     with pytest.raises(CommandError, match=r"needs a terminal.*--once"):
         top(url=None, once=False, rows=10)
 
 
-def test_a_name_that_fits_no_line_is_broken_and_nothing_else_is_cut() -> None:
+def test_draw_screen_breaks_long_name_only() -> None:
     long = frame_of()
     long.streams.items[0] = long.streams.items[0].model_copy(update={"stream": "Q" * 64})
     console = Console(file=io.StringIO(), width=80)
@@ -56,7 +56,7 @@ def test_a_name_that_fits_no_line_is_broken_and_nothing_else_is_cut() -> None:
     assert "12,345/100,000" in text
 
 
-def test_refused_events_of_live_topics_are_shown_with_their_cause() -> None:
+def test_draw_screen_shows_refused_live_events_with_cause() -> None:
     """For operators, the picture names source, share and remedy of refused events."""
     refused = RefusedEvents(
         source="flights",

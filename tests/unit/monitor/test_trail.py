@@ -24,7 +24,7 @@ from tests.unit.monitor.survey import PEOPLE, ROWS
 from tests.unit.monitor.trail_history import DAYS, installation_with_history
 
 
-def begun_again(installation: Installation) -> Installation:
+def restart_monitor(installation: Installation) -> Installation:
     """Return the same services with a newly started monitor; compaction has left only the last records of the ledger."""
     again = Installation(driver=installation.driver, now=installation.now)
     again.tables = MonitorTables(installation.driver.topics)
@@ -39,11 +39,11 @@ def begun_again(installation: Installation) -> Installation:
     return again
 
 
-async def test_a_monitor_that_was_started_just_now_shows_the_whole_history() -> None:
+async def test_budget_history_is_complete_after_restart() -> None:
     installation = installation_with_history()
     async with installation.web() as client:
         before = await get(client, "/api/budgets/feed")
-    async with begun_again(installation).web() as client:
+    async with restart_monitor(installation).web() as client:
         after = await get(client, "/api/budgets/feed")
     assert after["points"] == before["points"]
     assert after["forecasts"] == before["forecasts"]
@@ -62,7 +62,7 @@ async def forecasts_of(installation: Installation) -> dict[int, Forecast]:
     return {one.window_seconds // DAY_SECONDS: one for one in found}
 
 
-async def test_a_forecast_is_what_is_left_at_the_windows_pace_and_says_over_what() -> None:
+async def test_forecast_uses_pace_of_window() -> None:
     installation = Installation()
     installation.open()
     for number in range(4):
@@ -80,7 +80,7 @@ async def test_a_forecast_is_what_is_left_at_the_windows_pace_and_says_over_what
     assert seconds(installation) == pytest.approx(6 * DAYS)
 
 
-async def test_nothing_taken_in_a_window_is_never_at_this_pace() -> None:
+async def test_forecast_without_spending_is_never() -> None:
     installation = installation_with_history()
     installation.now += 3 * DAYS
     found = await forecasts_of(installation)
@@ -93,7 +93,7 @@ async def test_nothing_taken_in_a_window_is_never_at_this_pace() -> None:
     assert seconds(installation) == math.inf
 
 
-async def test_what_came_back_counts_against_the_pace() -> None:
+async def test_forecast_subtracts_refunds() -> None:
     installation = Installation()
     installation.open(spec("a", epsilon=4.0))
     installation.now += 10 * DAYS
@@ -106,7 +106,7 @@ async def test_what_came_back_counts_against_the_pace() -> None:
     assert found[30].outcome == "runs-out"
 
 
-async def test_less_than_an_hour_is_too_early_to_tell_and_nothing_left_is_gone() -> None:
+async def test_forecast_needs_an_hour_and_a_remaining_budget() -> None:
     installation = Installation()
     installation.open(spec("a"))
     installation.now += 600.0
@@ -117,7 +117,7 @@ async def test_less_than_an_hour_is_too_early_to_tell_and_nothing_left_is_gone()
     assert seconds(installation) == 0.0
 
 
-async def test_under_zcdp_the_budget_lasts_as_long_as_rho_or_epsilon_does() -> None:
+async def test_forecast_under_zcdp_uses_longer_of_rho_and_epsilon() -> None:
     installation = Installation()
     installation.driver.register({**FEED, "accountant": "zcdp", "delta": 1e-6})
     installation.now += DAYS
@@ -133,7 +133,7 @@ async def test_under_zcdp_the_budget_lasts_as_long_as_rho_or_epsilon_does() -> N
     assert one.part == ("rho" if by_rho > by_epsilon else "epsilon")
 
 
-def test_every_request_and_what_followed_is_listed_the_latest_first() -> None:
+def test_trail_lists_requests_and_results_latest_first() -> None:
     page = list_trail(installation_with_history().tables.trail, TrailQuery())
     told = [(row.action, row.stream, row.outcome) for row in page.items]
     assert told[-1] == ("beginning", None, None)
@@ -150,7 +150,7 @@ def test_every_request_and_what_followed_is_listed_the_latest_first() -> None:
     assert page.entries >= len(page.items)
 
 
-async def test_allotments_are_listed_and_exported_with_whom_they_are_for() -> None:
+async def test_trail_lists_and_exports_analysts_of_allotments() -> None:
     installation = installation_with_history()
     installation.driver.allot("study", 0.5, source="feed", analysts=["ada", "bob"])
     installation.flow()
@@ -175,7 +175,7 @@ async def test_allotments_are_listed_and_exported_with_whom_they_are_for() -> No
         ({"since": 1_000_000.0 + 3 * DAYS, "until": 1_000_000.0 + 4 * DAYS}, {"ward-2"}),
     ],
 )
-async def test_the_trail_is_filtered(query: dict[str, Any], streams: set[str]) -> None:
+async def test_trail_is_filtered(query: dict[str, Any], streams: set[str]) -> None:
     async with installation_with_history().web() as client:
         page = await get(client, "/api/trail", **{name: str(value) for name, value in query.items()})
         assert {row["stream"] for row in page["items"]} == streams
@@ -185,7 +185,7 @@ async def test_the_trail_is_filtered(query: dict[str, Any], streams: set[str]) -
 
 
 @pytest.mark.parametrize("how", ["changed", "missing", "unreadable", "swapped"])
-def test_a_chain_that_was_tampered_with_is_told_and_stays_so(how: str) -> None:
+def test_trail_reports_tampered_chain_permanently(how: str) -> None:
     installation = installation_with_history()
     records = installation.driver.records(installation.driver.topics.trail)
     at = next(place for place, record in enumerate(records) if b"ward-2" in (record.value or b""))
@@ -208,7 +208,7 @@ def test_a_chain_that_was_tampered_with_is_told_and_stays_so(how: str) -> None:
     assert metric(installation, "sotto_monitor_trail_broken") == 1.0
 
 
-def test_an_entry_of_a_later_version_is_read_past_what_is_not_known() -> None:
+def test_trail_reads_entry_of_later_version() -> None:
     installation = installation_with_history()
     value = json.loads(installation.driver.records(installation.driver.topics.trail)[-1].value or b"")
     tables = MonitorTables(installation.driver.topics)
@@ -217,7 +217,7 @@ def test_an_entry_of_a_later_version_is_read_past_what_is_not_known() -> None:
     assert [row.kind for row in list_trail(tables.trail, TrailQuery()).items] == ["later"]
 
 
-async def test_who_spent_what_adds_up_to_what_the_source_has_granted() -> None:
+async def test_spending_by_analyst_adds_up_to_source() -> None:
     installation = installation_with_history()
     async with installation.web() as client:
         answer = await get(client, "/api/spending", source="feed", limit="2")
@@ -231,7 +231,7 @@ async def test_who_spent_what_adds_up_to_what_the_source_has_granted() -> None:
     assert [one["stream"] for one in answer["costliest"]] == ["ward-3", "ward-2"]
 
 
-async def test_trail_and_spending_take_a_token_and_name_what_is_wrong() -> None:
+async def test_trail_and_spending_need_token_and_name_wrong_parameter() -> None:
     async with installation_with_history().web() as client:
         for path in ("/api/trail?limit=0", "/api/trail?since=soon", "/api/spending?limit=501"):
             async with client.get(path, headers=bearer(VIEWER)) as response:
@@ -247,11 +247,11 @@ def seconds(installation: Installation) -> float:
     return metric(installation, "sotto_monitor_source_runs_out_seconds")
 
 
-def test_windows_are_those_that_the_documentation_names() -> None:
+def test_pace_windows_match_documentation() -> None:
     assert PACE_WINDOWS == (DAY_SECONDS, 7 * DAY_SECONDS, 30 * DAY_SECONDS)
 
 
-async def test_a_budget_whose_delta_is_all_granted_is_gone_however_long_ago_that_was() -> None:
+async def test_forecast_of_granted_delta_is_gone_at_any_time() -> None:
     installation = Installation()
     budget = {"source": "feed", "epsilon": 50.0, "delta": 1e-6}
     installation.driver.register({**PEOPLE, **budget}, pl.DataFrame(ROWS))

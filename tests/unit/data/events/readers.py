@@ -39,5 +39,5 @@ def reader(**other: Any) -> EventReader:
     return EventReader(parse_source({**SOURCE, **other}), 4)
 
 
-def written(**other: Any) -> bytes:
+def event_bytes(**other: Any) -> bytes:
     return json.dumps({**GOOD, **other}).encode()

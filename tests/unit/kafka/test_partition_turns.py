@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from stream.engine.session import ACTIVE_SECONDS, TURN_SECONDS, PartitionTurns
 
 
-def test_a_partition_that_is_alone_never_waits() -> None:
+def test_lone_partition_never_waits_for_turn() -> None:
     turns = PartitionTurns()
     assert turns.seconds_to_wait(0, 100.0) == 0.0
     turns.start_step(0, 100.0)
     assert turns.seconds_to_wait(0, 100.0) == 0.0
 
 
-def test_each_of_the_others_gets_a_turn_before_the_next_step() -> None:
+def test_partition_waits_for_turn_of_each_other() -> None:
     turns = PartitionTurns()
     for partition in range(4):
         turns.start_step(partition, 100.0 + partition / 1000)
@@ -25,7 +25,7 @@ def test_each_of_the_others_gets_a_turn_before_the_next_step() -> None:
     assert turns.seconds_to_wait(0, 100.0 + 3 * TURN_SECONDS) == 0.0
 
 
-def test_who_has_begun_nothing_for_a_while_is_not_waited_for_and_does_not_wait() -> None:
+def test_idle_partition_takes_no_part_in_turns() -> None:
     turns = PartitionTurns()
     for partition in range(1, 4):
         turns.start_step(partition, 100.0)
@@ -36,7 +36,7 @@ def test_who_has_begun_nothing_for_a_while_is_not_waited_for_and_does_not_wait()
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 0.1)), max_size=60))
-def test_nobody_waits_for_longer_than_a_turn_of_each_other(steps: list[tuple[int, float]]) -> None:
+def test_wait_for_turn_is_at_most_one_turn_of_each_other(steps: list[tuple[int, float]]) -> None:
     turns, now = PartitionTurns(), 0.0
     for partition, after in steps:
         now += after

@@ -42,7 +42,7 @@ def topics_of(body: BytesIO) -> int:
 
 
 @given(names, st.integers(0, 2**31 - 1), st.dictionaries(places, st.binary(min_size=1, max_size=300), min_size=1))
-def test_a_request_to_write_says_what_goes_where(
+def test_produce_request_encodes_batches_by_partition(
     transactional_id: str, timeout: int, batches: dict[TopicPartition, bytes]
 ) -> None:
     body = BytesIO(wire_requests.produce(transactional_id, timeout, batches).encode())
@@ -63,7 +63,7 @@ def test_a_request_to_write_says_what_goes_where(
 
 
 @given(names, names, st.dictionaries(places, st.integers(0, 2**62), min_size=1))
-def test_a_request_to_commit_offsets_says_whose_and_which(
+def test_offset_commit_request_encodes_group_and_offsets(
     transactional_id: str, group: str, offsets: dict[TopicPartition, int]
 ) -> None:
     body = BytesIO(wire_requests.commit_offsets(transactional_id, group, (2**40, 7), offsets).encode())
@@ -84,7 +84,7 @@ def test_a_request_to_commit_offsets_says_whose_and_which(
     assert not body.read()
 
 
-def test_a_request_to_end_commits() -> None:
+def test_end_request_commits() -> None:
     body = BytesIO(wire_requests.end("worker-0", (2**40, 32_000)).encode())
     assert CompactString("utf-8").decode(body) == "worker-0"
     assert (Int64.decode(body), Int16.decode(body)) == (2**40, 32_000)
@@ -92,7 +92,7 @@ def test_a_request_to_end_commits() -> None:
 
 
 @given(st.dictionaries(places, codes), tags, st.lists(st.tuples(st.integers(0, 9), st.none() | names), max_size=2))
-def test_what_became_of_each_batch_is_read_whatever_else_is_told(
+def test_produce_response_decodes_codes_of_all_batches(
     told: dict[TopicPartition, int], extra: dict[int, bytes], records: list[tuple[int, str | None]]
 ) -> None:
     reasons = several([Int32.encode(number) + text(reason) + tagged(extra) for number, reason in records])
@@ -111,7 +111,7 @@ def test_what_became_of_each_batch_is_read_whatever_else_is_told(
 
 
 @given(st.dictionaries(places, codes), tags)
-def test_what_became_of_each_offset_is_read(told: dict[TopicPartition, int], extra: dict[int, bytes]) -> None:
+def test_offset_commit_response_decodes_codes(told: dict[TopicPartition, int], extra: dict[int, bytes]) -> None:
     topics = [
         text(place.topic) + several([struct.pack(">ih", place.partition, code) + tagged(extra)]) + tagged(extra)
         for place, code in told.items()
@@ -121,13 +121,13 @@ def test_what_became_of_each_offset_is_read(told: dict[TopicPartition, int], ext
     assert dict(request.decode(BytesIO(body))) == told
 
 
-def test_the_next_transaction_s_identity_is_read() -> None:
+def test_end_response_decodes_next_producer_identity() -> None:
     body = struct.pack(">ihqh", 0, 51, 2**40, 3) + b"\0"
     assert wire_requests.end("worker-0", (1, 1)).decode(BytesIO(body)) == wire_requests.EndResponse(51, 2**40, 3)
 
 
 @given(st.dictionaries(names, st.integers(0, 30)), tags)
-def test_features_are_read_among_all_that_a_broker_tells(
+def test_features_response_decodes_versions_and_features(
     features: dict[str, int], extra: dict[int, bytes]
 ) -> None:
     supported = several([text(name) + struct.pack(">hh", 0, 99) + b"\0" for name in features])
@@ -140,7 +140,7 @@ def test_features_are_read_among_all_that_a_broker_tells(
     assert wire_requests.ask_features().decode(BytesIO(body)) == ({0: (0, 12)}, features)
 
 
-def test_a_cluster_that_tells_no_features_has_none() -> None:
+def test_features_response_without_features_is_empty() -> None:
     body = Int16.encode(0) + several([]) + Int32.encode(0) + b"\0"
     assert wire_requests.ask_features().decode(BytesIO(body)) == ({}, {})
 
@@ -162,7 +162,7 @@ ids = st.binary(min_size=16, max_size=16)
 
 
 @given(st.dictionaries(names, st.tuples(codes, ids)), st.integers(0, 3), tags)
-def test_topic_ids_are_read_as_kafka_s_tools_show_them(
+def test_topic_ids_are_decoded_as_kafkas_tools_show_them(
     topics: dict[str, tuple[int, bytes]], partitions: int, extra: dict[int, bytes]
 ) -> None:
     """Ids are found among all fields of a response; an id of zeros means that there is none."""
@@ -188,7 +188,7 @@ def test_topic_ids_are_read_as_kafka_s_tools_show_them(
 
 
 @given(tags)
-def test_headers_are_as_kafka_lays_them_out(extra: dict[int, bytes]) -> None:
+def test_request_and_response_headers_match_kafkas_layout(extra: dict[int, bytes]) -> None:
     header = wire_requests.end("worker-0", (1, 1)).build_request_header(correlation_id=77, client_id="sotto")
     assert header.encode() == struct.pack(">hhih", 26, 5, 77, 5) + b"sotto\0"
     answered = BytesIO(Int32.encode(77) + tagged(extra) + b"rest")
@@ -196,13 +196,13 @@ def test_headers_are_as_kafka_lays_them_out(extra: dict[int, bytes]) -> None:
     assert answered.read() == b"rest"
 
 
-def test_the_answer_about_features_has_the_oldest_header() -> None:
+def test_features_response_has_oldest_header() -> None:
     answered = BytesIO(Int32.encode(77) + b"rest")
     assert wire_requests.ask_features().parse_response_header(answered).correlation_id == 77
     assert answered.read() == b"rest"
 
 
-def test_an_answer_that_is_cut_short_is_no_answer() -> None:
+def test_truncated_response_raises() -> None:
     body = several(
         [text("answers") + several([struct.pack(">ihqqq", 0, 0, 5, -1, 0) + several([]) + text("why")])]
     )
@@ -211,7 +211,7 @@ def test_an_answer_that_is_cut_short_is_no_answer() -> None:
             wire_requests.produce("worker-0", 1, {}).decode(BytesIO(body[:end]))
 
 
-def test_a_request_is_prepared_only_for_a_broker_with_its_version() -> None:
+def test_request_is_prepared_only_for_broker_with_its_version() -> None:
     """Another version raises an error that callers tell from a refusal."""
     request = wire_requests.end("worker-0", (1, 1))
     assert request.prepare({26: (0, 5)}) is request

@@ -29,7 +29,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     return made
 
 
-def test_a_refused_time_is_not_written_again_before_the_clock_has_been_set_back(clocks: Clocks) -> None:
+def test_record_clock_omits_time_until_clock_is_set_back(clocks: Clocks) -> None:
     written = RecordClock()
     clocks.ahead = 7200.0
     assert written.now() == int(clocks.time() * 1000)
@@ -43,7 +43,7 @@ def test_a_refused_time_is_not_written_again_before_the_clock_has_been_set_back(
     assert written.now() == int(clocks.time() * 1000)
 
 
-def test_a_clock_that_goes_back_by_little_and_little_is_tried_again_now_and_then(clocks: Clocks) -> None:
+def test_record_clock_retries_after_clock_goes_back_slowly(clocks: Clocks) -> None:
     written = RecordClock()
     clocks.ahead = 7200.0
     written.refuse()

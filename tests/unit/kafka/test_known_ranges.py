@@ -26,28 +26,29 @@ class Cluster(ClusterMetadata):  # type: ignore[misc]  # aiokafka is not typed
         return set(range(self.counts[topic])) if topic in self.counts else None
 
 
-def assigned(assignor: Any, cluster: Cluster, members: int) -> list[dict[str, list[int]]]:
+def assign_partitions(assignor: Any, cluster: Cluster, members: int) -> list[dict[str, list[int]]]:
     of = {f"m{number}": RangePartitionAssignor.metadata(TOPICS) for number in range(members)}
     found = assignor.assign(cluster, of)
     return [dict(found[member].assignment) for member in of]
 
 
-def test_where_topics_agree_partitions_are_assigned_as_by_kafkas_own_ranges() -> None:
+def test_known_ranges_equal_kafkas_ranges_for_equal_topics() -> None:
     for members in range(1, 7):
         cluster = Cluster(control=4, queries=4)
-        ours, own = (assigned(one, cluster, members) for one in (KnownRanges(4), RangePartitionAssignor))
+        ours, own = (assign_partitions(one, cluster, members) for one in (KnownRanges(4), RangePartitionAssignor))
         assert [{topic: numbers for topic, numbers in one.items() if numbers} for one in ours] == [
             {topic: numbers for topic, numbers in one.items() if numbers} for one in own
         ]
 
 
-def test_with_more_partitions_of_one_topic_everybody_keeps_its_tables_and_somebody_has_what_is_beyond() -> None:
-    found = assigned(KnownRanges(4), Cluster(control=4, queries=6), 2)
+def test_known_ranges_assign_surplus_partitions_separately() -> None:
+    """Inputs keep their tables' partitions, and one member gets each surplus partition."""
+    found = assign_partitions(KnownRanges(4), Cluster(control=4, queries=6), 2)
     assert found == [{"control": [0, 1], "queries": [0, 1, 4]}, {"control": [2, 3], "queries": [2, 3, 5]}]
 
 
-def test_a_topic_that_is_not_known_yet_is_assigned_to_nobody() -> None:
-    assert assigned(KnownRanges(4), Cluster(queries=4), 1) == [{"queries": [0, 1, 2, 3]}]
+def test_known_ranges_leave_unknown_topic_unassigned() -> None:
+    assert assign_partitions(KnownRanges(4), Cluster(queries=4), 1) == [{"queries": [0, 1, 2, 3]}]
 
 
 def engine() -> Engine:
@@ -55,7 +56,7 @@ def engine() -> Engine:
     return Engine(role, Settings(), TOPICS, partitions=4)
 
 
-def test_an_engine_refuses_what_is_beyond_and_says_what_to_do() -> None:
+def test_engine_refuses_surplus_partitions_with_remedy() -> None:
     one = engine()
     known = [TopicPartition("control", 3), TopicPartition("queries", 3)]
     assert one.refuse_unknown([*known, TopicPartition("queries", 5)]) == {3}

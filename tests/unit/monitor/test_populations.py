@@ -17,7 +17,7 @@ LAB = {**FEED, "source": "lab"}
 ANA = {"request": "allot", "allotment": "ana", "source": "feed", "epsilon": 3.0}
 
 
-def parted() -> Installation:
+def installation_with_allotment() -> Installation:
     """Return an installation with a source of ε 10, of which ana has an allotment of ε 3."""
     installation = Installation()
     installation.open()
@@ -27,15 +27,15 @@ def parted() -> Installation:
     return installation
 
 
-def opening(stream: str, request: str = "o", **fields: Any) -> dict[str, Any]:
+def open_request(stream: str, request: str = "o", **fields: Any) -> dict[str, Any]:
     return {"request": request, "stream": spec(stream), **fields}
 
 
-async def test_an_analyst_opens_in_their_own_name_whatever_the_body_says() -> None:
-    installation = parted()
+async def test_analyst_opens_only_in_own_name() -> None:
+    installation = installation_with_allotment()
     async with installation.web() as client:
         for number, said in enumerate(({}, {"analyst": "ben"}, {"analyst": "ana"})):
-            body = opening(f"s{number}", f"o{number}", **said)
+            body = open_request(f"s{number}", f"o{number}", **said)
             assert (await post(client, "/api/streams", body, ANALYST))["outcome"] == "opened"
         extension = {"request": "x", "source": "feed", "stream": "s0", "epsilon": 1.0, "analyst": "ben"}
         problem = await post(client, "/api/extensions", extension, ANALYST, status=409)
@@ -48,28 +48,28 @@ async def test_an_analyst_opens_in_their_own_name_whatever_the_body_says() -> No
     assert [row.stream for row in trail if row.outcome == "opened"] == ["s2", "s1", "s0"]
 
 
-async def test_an_analyst_gets_no_more_than_the_allotment_though_the_source_has_it() -> None:
-    installation = parted()
+async def test_analyst_gets_no_more_than_allotment() -> None:
+    installation = installation_with_allotment()
     async with installation.web() as client:
         for number in range(3):
-            await post(client, "/api/streams", opening(f"s{number}", f"o{number}"), ANALYST)
-        problem = await post(client, "/api/streams", opening("s3", "o3"), ANALYST, status=409)
+            await post(client, "/api/streams", open_request(f"s{number}", f"o{number}"), ANALYST)
+        problem = await post(client, "/api/streams", open_request("s3", "o3"), ANALYST, status=409)
         assert (problem["code"], problem["asked"]["epsilon"], problem["left"]["epsilon"]) == ("refused", 1.0, 0.0)
-        assert (await post(client, "/api/streams", opening("s3", "o4"), OPERATOR))["outcome"] == "opened"
+        assert (await post(client, "/api/streams", open_request("s3", "o4"), OPERATOR))["outcome"] == "opened"
         (row,) = (await get(client, "/api/allotments", analyst="ana"))["items"]
     assert (row["granted"]["epsilon"], row["left"]["epsilon"], row["streams"]) == (3.0, 0.0, 3)
 
 
-async def test_an_analyst_without_any_allotment_opens_nothing() -> None:
+async def test_analyst_without_allotment_cannot_open() -> None:
     installation = Installation()
     installation.open(spec("others"))
     async with installation.web() as client:
-        problem = await post(client, "/api/streams", opening("mine"), ANALYST, status=409)
+        problem = await post(client, "/api/streams", open_request("mine"), ANALYST, status=409)
         extension = {"request": "x", "source": "feed", "stream": "others", "epsilon": 1.0}
         await post(client, "/api/extensions", extension, ANALYST, status=409)
         assert (
             await post(
-                client, "/api/streams", {**opening("mine"), "stream": spec("mine", source="no")}, ANALYST, 404
+                client, "/api/streams", {**open_request("mine"), "stream": spec("mine", source="no")}, ANALYST, 404
             )
         )["code"] == "not-found"
     assert "ana has no allotment" in problem["message"]
@@ -78,11 +78,11 @@ async def test_an_analyst_without_any_allotment_opens_nothing() -> None:
     installation.driver.allot("ben", 3.0, source="feed")
     installation.flow()
     async with installation.web() as client:
-        problem = await post(client, "/api/streams", opening("mine"), ANALYST, status=409)
+        problem = await post(client, "/api/streams", open_request("mine"), ANALYST, status=409)
     assert "analyst 'ana' has no allotment" in problem["message"]
 
 
-async def test_an_allotment_of_the_population_is_one_too() -> None:
+async def test_analyst_may_use_allotment_of_population() -> None:
     installation = Installation()
     installation.open()
     installation.driver.register_population(PATIENTS)
@@ -90,15 +90,15 @@ async def test_an_allotment_of_the_population_is_one_too() -> None:
     installation.driver.allot("team", 1.5, population="patients", analysts=["ana", "ben"])
     installation.flow()
     async with installation.web() as client:
-        assert (await post(client, "/api/streams", opening("mine"), ANALYST))["outcome"] == "opened"
-        problem = await post(client, "/api/streams", opening("more", "o2"), ANALYST, status=409)
+        assert (await post(client, "/api/streams", open_request("mine"), ANALYST))["outcome"] == "opened"
+        problem = await post(client, "/api/streams", open_request("more", "o2"), ANALYST, status=409)
     assert "team" in problem["message"]
 
 
-async def test_an_analyst_closes_their_own_streams_and_no_others() -> None:
-    installation = parted()
+async def test_analyst_closes_own_streams_only() -> None:
+    installation = installation_with_allotment()
     async with installation.web() as client:
-        await post(client, "/api/streams", opening("mine"), ANALYST)
+        await post(client, "/api/streams", open_request("mine"), ANALYST)
         close = {"request": "c", "source": "feed", "stream": "mine"}
         sent = len(installation.requested)
         assert (await post(client, "/api/closes", {**close, "stream": "others"}, ANALYST, 403))[
@@ -111,8 +111,8 @@ async def test_an_analyst_closes_their_own_streams_and_no_others() -> None:
         assert (await post(client, "/api/closes", close, ANALYST))["outcome"] == "closing"
 
 
-async def test_an_analyst_neither_registers_nor_halts_nor_allots() -> None:
-    installation = parted()
+async def test_analyst_cannot_register_halt_or_allot() -> None:
+    installation = installation_with_allotment()
     bodies: dict[str, Any] = {
         "/api/sources": {"request": "a", "source": LAB},
         "/api/halts": {"kind": "halt", "request": "b", "source": "feed", "stream": "others"},
@@ -131,20 +131,20 @@ async def test_an_analyst_neither_registers_nor_halts_nor_allots() -> None:
     assert set(bodies) == changing
 
 
-async def test_an_operator_may_name_the_analyst_that_a_stream_is_for() -> None:
-    installation = parted()
+async def test_operator_may_open_for_named_analyst() -> None:
+    installation = installation_with_allotment()
     async with installation.web() as client:
-        await post(client, "/api/streams", opening("for-ana", analyst="ana"), OPERATOR)
+        await post(client, "/api/streams", open_request("for-ana", analyst="ana"), OPERATOR)
         (row,) = (await get(client, "/api/allotments", source="feed"))["items"]
     assert row["streams"] == 1
 
 
-async def test_the_trail_names_whose_token_asked_whatever_the_request_says() -> None:
-    installation = parted()
+async def test_trail_names_owner_of_token_for_any_request() -> None:
+    installation = installation_with_allotment()
     async with installation.web() as client:
         close = {"request": "c", "source": "feed", "stream": "others", "by": "somebody"}
         await post(client, "/api/closes", close, OPERATOR)
-        await post(client, "/api/streams", opening("mine", by="olga"), ANALYST)
+        await post(client, "/api/streams", open_request("mine", by="olga"), ANALYST)
         first = await post(client, "/api/closes", close, OPERATOR)
         assert await post(client, "/api/closes", {**close, "by": "another"}, OPERATOR) == first
         mine = (await get(client, "/api/trail", by="ana"))["items"]
@@ -156,7 +156,7 @@ async def test_the_trail_names_whose_token_asked_whatever_the_request_says() -> 
     assert [(row["action"], row["stream"]) for row in mine] == [("open", "mine")]
 
 
-async def test_populations_and_allotments_are_registered_joined_allotted_once_and_shown() -> None:
+async def test_populations_and_allotments_are_registered_once_and_shown() -> None:
     installation = Installation()
     installation.open(spec("ward"))
     installation.driver.register(LAB)
@@ -201,7 +201,7 @@ async def test_populations_and_allotments_are_registered_joined_allotted_once_an
     assert (source["population"], source["renews"]) == ("patients", None)
 
 
-async def test_what_a_source_has_granted_must_fit_the_population_that_it_joins() -> None:
+async def test_join_is_refused_if_grants_exceed_population() -> None:
     installation = Installation()
     installation.open(spec("ward", epsilon=5.0))
     installation.driver.register_population({**PATIENTS, "epsilon": 4.0})
@@ -218,7 +218,7 @@ async def test_what_a_source_has_granted_must_fit_the_population_that_it_joins()
     assert problem["code"] == "refused"
 
 
-async def test_a_budget_that_renews_says_what_that_means_wherever_it_is_shown() -> None:
+async def test_renewing_budget_states_its_meaning_in_every_view() -> None:
     installation = Installation()
     installation.driver.register({**FEED, "renews": "30d"})
     installation.driver.allot("ana", 3.0, source="feed")
@@ -236,7 +236,7 @@ async def test_a_budget_that_renews_says_what_that_means_wherever_it_is_shown() 
     assert population["period"]["number"] == 1
 
 
-async def test_a_budget_that_lasts_until_it_renews_is_forecast_so_and_counts_anew() -> None:
+async def test_renewing_budget_is_forecast_until_renewal() -> None:
     installation = Installation()
     installation.driver.register({**FEED, "renews": "10d"})
     day = 86_400.0
@@ -262,7 +262,7 @@ async def test_a_budget_that_lasts_until_it_renews_is_forecast_so_and_counts_ane
     assert "period 2" in after["source"]["meaning"]
 
 
-async def test_plan_counts_what_is_left_of_the_population() -> None:
+async def test_plan_counts_remaining_budget_of_population() -> None:
     """A population pays for each of its sources' streams, so a plan shows the lesser of both remainders."""
     installation = Installation()
     installation.open(spec("ward", epsilon=1.0))
@@ -275,7 +275,7 @@ async def test_plan_counts_what_is_left_of_the_population() -> None:
         assert (await post(client, "/api/plan", spec("what-if", epsilon=2.0)))["affordable"]
 
 
-async def test_sources_are_sorted_by_what_their_population_has_left() -> None:
+async def test_sources_are_sorted_by_remaining_budget_of_population() -> None:
     """A source whose population is used up comes before a source with less left of its own budget."""
     installation = Installation()
     installation.driver.register_population(PATIENTS | {"epsilon": 1.0})
@@ -291,7 +291,7 @@ async def test_sources_are_sorted_by_what_their_population_has_left() -> None:
             assert (alone["source"], alone["population_left_share"]) == ("lab", None)
 
 
-async def test_declarations_say_only_of_unknown_populations_that_they_are_missing() -> None:
+async def test_declarations_report_unknown_populations_only() -> None:
     """The page of a registered source names its population without a demand."""
     installation = Installation()
     installation.driver.register_population(PATIENTS)

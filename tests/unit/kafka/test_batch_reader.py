@@ -40,12 +40,12 @@ events = st.lists(
 )
 
 
-def placed(built: bytes, base: int) -> bytes:
+def place_batch(built: bytes, base: int) -> bytes:
     """Return a batch as the broker keeps it, from an offset on."""
     return struct.pack(">q", base) + built[8:]
 
 
-def built_of(listed: Iterable[Any], codec: str) -> bytes:
+def build_batch(listed: Iterable[Any], codec: str) -> bytes:
     pieces = [
         bombs.record(delta, key, value, [(name.encode(), of_name) for name, of_name in headers])
         for delta, (key, value, headers) in enumerate(listed)
@@ -53,9 +53,10 @@ def built_of(listed: Iterable[Any], codec: str) -> bytes:
     return bombs.batch(pieces, len(pieces), codec, level=3)
 
 
-def test_every_consumer_of_the_process_reads_bounded_and_another_library_is_noticed(
+def test_bounded_records_are_installed_in_every_consumer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A change of the library's class is noticed."""
     assert adapter.KAFKA.consumer is not None
     assert fetcher.MemoryRecords is batch_reader.BoundedRecords
     monkeypatch.delattr(fetcher, "MemoryRecords")
@@ -65,25 +66,25 @@ def test_every_consumer_of_the_process_reads_bounded_and_another_library_is_noti
 
 @settings(deadline=None, max_examples=25)
 @given(events, st.sampled_from(CODECS), st.integers(0, 2**40))
-def test_what_is_within_bounds_is_read_as_the_library_reads_it(
+def test_batch_reader_equals_library_within_bounds(
     listed: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]], codec: str, base: int
 ) -> None:
-    data = placed(built_of(listed, codec), base)
+    data = place_batch(build_batch(listed, codec), base)
     found, following = read(data, position=base)
     assert [(one.offset, one.key, one.value, list(one.headers)) for one in found] == [
         (base + delta, key, value, headers) for delta, (key, value, headers) in enumerate(listed)
     ]
     assert following == base + len(listed)
-    whole, _ = read(data + placed(data, following), position=base + 1)
+    whole, _ = read(data + place_batch(data, following), position=base + 1)
     assert [one.offset for one in whole] == list(range(base + 1, base + 2 * len(listed)))
 
 
 @settings(deadline=None, max_examples=25)
 @given(events, st.integers(0, 30))
-def test_one_pass_in_python_reads_what_the_library_reads(
+def test_parse_records_equals_library(
     listed: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]], skipped: int
 ) -> None:
-    data = built_of(listed, "none")
+    data = build_batch(listed, "none")
     own = list(parse_records(memoryview(data), skipped))
     theirs, _ = read(data)
     fields = ("offset", "timestamp", "timestamp_type", "key", "value")
@@ -93,12 +94,13 @@ def test_one_pass_in_python_reads_what_the_library_reads(
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_one_record_that_names_what_was_not_read_and_the_neighbours_are_whole(name: str) -> None:
+def test_batch_reader_replaces_bomb_by_one_unreadable_record(name: str) -> None:
+    """The record names the offsets that were not read; batches beside it are complete."""
     bomb = BOMBS[name]()
     count = int.from_bytes(bomb[57:61], "big")
-    before, after = (built_of([(b"ward", number, [])], "none") for number in (b"1", b"2"))
-    bomb = placed(bomb, 1)
-    found, following = read(before + bomb + placed(after, count + 1))
+    before, after = (build_batch([(b"ward", number, [])], "none") for number in (b"1", b"2"))
+    bomb = place_batch(bomb, 1)
+    found, following = read(before + bomb + place_batch(after, count + 1))
     assert [one.offset for one in found] == [0, count, count + 1]
     assert [bytes(one.value) for one in (found[0], found[2])] == [b"1", b"2"]
     unread = found[1].value
@@ -111,7 +113,7 @@ def test_a_bomb_is_one_record_that_names_what_was_not_read_and_the_neighbours_ar
     assert following == count + 2
 
 
-def test_the_bound_is_where_it_is_said_to_be() -> None:
+def test_batch_reader_limits_are_exact() -> None:
     """A batch of exactly the limit is read, and a batch with one byte more is refused."""
     most = b"".join(piece for delta in range(670) for piece in bombs.long_record(delta, bombs.MEGABYTE // 10))
     left = MAX_DECOMPRESSED_BYTES - len(most)
@@ -126,8 +128,8 @@ def test_the_bound_is_where_it_is_said_to_be() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_batch_without_searched_bytes_is_passed_unread(codec: str) -> None:
     """A batch is read if it contains one of the byte strings, and otherwise skipped; None reads all."""
-    first = built_of([(b"ward-7", b"of-mine", []), (b"ward-8", b"of-others", [])], codec)
-    second = placed(built_of([(b"ward-9", b"of-nobody", [])], codec), 2)
+    first = build_batch([(b"ward-7", b"of-mine", []), (b"ward-8", b"of-others", [])], codec)
+    second = place_batch(build_batch([(b"ward-9", b"of-nobody", [])], codec), 2)
 
     def keys(searched: list[bytes] | None) -> tuple[list[bytes], int]:
         fetched = fetcher.MemoryRecords(first + second)
@@ -146,7 +148,7 @@ def first_of(data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_no_record_decides_about_the_others_of_its_batch(codec: str) -> None:
+def test_batch_reader_reads_other_records_of_large_batch(codec: str) -> None:
     others = [bombs.record(delta, b"p%d" % delta, b"%d" % delta) for delta in range(1000)]
     for size in (10, 2 * MAX_RECORD_BYTES, 5 * bombs.MEGABYTE):
         pieces = [*others[:500], *bombs.long_record(500, size), *others[501:]]
@@ -170,7 +172,7 @@ def many_records() -> list[bytes]:
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_a_batch_that_takes_several_turns_is_read_whole_and_in_order(codec: str) -> None:
+def test_batch_read_in_several_turns_is_complete_and_ordered(codec: str) -> None:
     values = [b"%d" % number + b"a" * (number % 5 * 600) for number in range(TURN_RECORDS // 5)]
     few = [bombs.record(delta, b"ward", value, [(b"name", b"x")]) for delta, value in enumerate(values)]
     many = many_records()
@@ -187,7 +189,7 @@ def test_a_batch_that_takes_several_turns_is_read_whole_and_in_order(codec: str)
 
 
 @pytest.mark.parametrize("size", [10, 5 * bombs.MEGABYTE])
-def test_what_is_broken_in_a_large_batch_is_refused_from_there_on(size: int) -> None:
+def test_batch_reader_refuses_rest_after_broken_record(size: int) -> None:
     pieces = [bombs.record(0, b"ward", b"0"), *bombs.long_record(1, size), b"\x01", bombs.record(3, b"ward", b"3")]
     found, following = read(bombs.batch(pieces, 4, level=1))
     assert [one.offset for one in found] == [0, 1, 3]
@@ -196,16 +198,16 @@ def test_what_is_broken_in_a_large_batch_is_refused_from_there_on(size: int) -> 
 
 
 @pytest.mark.parametrize("name", ["400 MB in a value", "more than a million records"])
-def test_what_stands_for_a_batch_is_stamped_as_its_records_are(name: str) -> None:
+def test_unreadable_value_has_timestamp_of_its_batch(name: str) -> None:
     """Otherwise a feed with the broker's clock would treat it as an event with its writer's timestamp."""
     built = bytearray(BOMBS[name]())
     assert (first_of(bytes(built)).timestamp, first_of(bytes(built)).timestamp_type) == (0, 0)
     built[22] |= 8
     built[35:43] = (1234).to_bytes(8, "big")
-    assert (first_of(_checked(built)).timestamp, first_of(_checked(built)).timestamp_type) == (1234, 1)
+    assert (first_of(with_checksum(built)).timestamp, first_of(with_checksum(built)).timestamp_type) == (1234, 1)
 
 
-def test_an_offset_beyond_the_batch_is_broken_whoever_reads_it() -> None:
+def test_batch_reader_refuses_offset_beyond_batch() -> None:
     """A position after this offset would be beyond the topic's end."""
     pieces = [bombs.record(0, b"ward", b"0"), bombs.record(1_000_000, b"ward", b"1")]
     found, following = read(bombs.batch(pieces, 2, "none"))
@@ -214,17 +216,17 @@ def test_an_offset_beyond_the_batch_is_broken_whoever_reads_it() -> None:
     assert following == 2
 
 
-def test_what_one_fetch_hands_out_is_bounded_and_the_rest_is_fetched_again() -> None:
+def test_batch_reader_limits_bytes_of_one_fetch() -> None:
     """A thousand batches of a few hundred bytes, each with four megabytes of content, are not decompressed at once."""
     bomb = bombs.large_values(4)
-    data = b"".join(placed(bomb, 4 * number) for number in range(1000))
+    data = b"".join(place_batch(bomb, 4 * number) for number in range(1000))
     found, following = read(data)
     assert len(found) == following == 8
     found, following = read(data[2 * len(bomb) :], position=8)
     assert [one.offset for one in found] == list(range(8, 16))
 
 
-def test_a_header_name_that_is_not_text_refuses_its_own_record_alone() -> None:
+def test_batch_reader_refuses_only_record_with_invalid_header_name() -> None:
     pieces = [
         bombs.record(
             number, b"ward", b"%d" % number, [(b"\xff\xfe", b"x")] if number % 3 == 1 else [(b"name", b"x")]
@@ -243,7 +245,7 @@ def test_a_header_name_that_is_not_text_refuses_its_own_record_alone() -> None:
         assert following == 9
 
 
-def test_headers_without_number_are_counted_and_most_of_them_never_made() -> None:
+def test_batch_reader_limits_number_of_headers() -> None:
     few, many = MAX_HEADERS, MAX_HEADERS + 1
     for extra in (0, bombs.MEGABYTE // 2):  # A larger batch is read in Python.
         pieces = [
@@ -256,7 +258,7 @@ def test_headers_without_number_are_counted_and_most_of_them_never_made() -> Non
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_what_follows_where_records_are_broken_is_refused_at_once(codec: str) -> None:
+def test_batch_reader_refuses_at_first_broken_record(codec: str) -> None:
     pieces = [bombs.record(number, b"ward", b"%d" % number) for number in range(5)]
     pieces[3] = pieces[3][:1] + b"\xff" * (len(pieces[3]) - 1)
     found, following = read(bombs.batch(pieces, 5, codec))
@@ -267,15 +269,15 @@ def test_what_follows_where_records_are_broken_is_refused_at_once(codec: str) ->
 
 @settings(deadline=None, max_examples=25)
 @given(st.binary(max_size=200), st.integers(1, 7), st.integers(0, 5))
-def test_whatever_stands_in_a_batch_it_is_passed(garbage: bytes, codec: int, count: int) -> None:
+def test_batch_reader_passes_batch_of_any_bytes(garbage: bytes, codec: int, count: int) -> None:
     built = bytearray(bombs.batch([garbage], count, "none"))
     built[22] |= codec
-    found, following = read(_checked(built))
+    found, following = read(with_checksum(built))
     assert following == count
     assert all(isinstance(one.value, UnreadableValue) for one in found if one.offset == count - 1 and count)
 
 
-def _checked(built: bytearray) -> bytes:
+def with_checksum(built: bytearray) -> bytes:
     built[17:21] = calc_crc32c(bytes(built[21:])).to_bytes(4, "big")
     return bytes(built)
 
@@ -294,14 +296,14 @@ def test_old_formats_are_unread(magic: Any, codec: str) -> None:
     assert following == one.offset + 1
 
 
-def test_a_window_of_128_megabytes_is_not_filled() -> None:
+def test_batch_reader_refuses_window_of_128_megabytes() -> None:
     """A frame of Zstandard states how much memory it needs; this one is made by hand, from blocks of one repeated byte."""
     block = (128 * 1024 << 3 | 2).to_bytes(3, "little") + b"a"
     frame = bytes.fromhex("28b52ffd0088") + block * 4000 + bytes.fromhex("010000")
     assert batch_reader.decompress(4, memoryview(frame)) is None
     built = bytearray(bombs.batch([frame], 1, "none"))
     built[22] |= 4
-    assert isinstance(first_of(_checked(built)).value, UnreadableValue)
+    assert isinstance(first_of(with_checksum(built)).value, UnreadableValue)
 
 
 _PEAK = """
@@ -317,14 +319,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-def test_reading_bombs_takes_no_more_memory_than_the_bound(tmp_path: Any) -> None:
+def test_batch_reader_memory_stays_within_bound(tmp_path: Any) -> None:
     """The process's largest memory, in kilobytes, stays within the bound for all kinds of bombs."""
     names = []
     block = (128 * 1024 << 3 | 2).to_bytes(3, "little") + b"a"
     frame = bytes.fromhex("28b52ffd0088") + block * 4000 + bytes.fromhex("010000")
     windowed = bytearray(bombs.batch([frame], 1, "none"))
     windowed[22] |= 4
-    for number, made in enumerate([*(one() for one in BOMBS.values()), _checked(windowed)]):
+    for number, made in enumerate([*(one() for one in BOMBS.values()), with_checksum(windowed)]):
         path = tmp_path / f"{number}"
         path.write_bytes(made)
         names.append(str(path))

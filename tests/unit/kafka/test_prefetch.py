@@ -57,7 +57,7 @@ class Client:
 
 
 @asynccontextmanager
-async def filled(
+async def filled_prefetch(
     client: Client, stopping: asyncio.Event | None = None, *, ahead: bool = True
 ) -> AsyncIterator[Prefetch]:
     """Yield a prefetch that has had time for all records of its client."""
@@ -74,24 +74,24 @@ def offsets(found: Sequence[Any]) -> list[int]:
     return [record.offset for record in found]
 
 
-async def test_what_came_while_the_task_worked_makes_one_batch() -> None:
+async def test_prefetch_collects_records_while_task_works() -> None:
     client = Client(*({QUERIES: records(2 * number, 2)} for number in range(4)))
-    async with filled(client) as arrivals:
+    async with filled_prefetch(client) as arrivals:
         assert client.left == []
         found = await arrivals.take([CONTROL, QUERIES], 0)
         assert {source: offsets(some) for source, some in found.items()} == {QUERIES: list(range(8))}
         assert await arrivals.take([CONTROL, QUERIES], 0) == {}
 
 
-async def test_a_batch_is_no_longer_than_is_enough_and_the_rest_comes_next() -> None:
-    async with filled(Client({QUERIES: records(0, 30)}, {QUERIES: records(30, 30)})) as arrivals:
+async def test_prefetch_batch_is_limited_and_rest_follows() -> None:
+    async with filled_prefetch(Client({QUERIES: records(0, 30)}, {QUERIES: records(30, 30)})) as arrivals:
         assert offsets((await arrivals.take([QUERIES], 0))[QUERIES]) == list(range(30))
         assert offsets((await arrivals.take([QUERIES], 0))[QUERIES]) == list(range(30, 60))
 
 
-async def test_one_topic_is_taken_and_the_other_stays() -> None:
+async def test_prefetch_takes_one_topic_and_keeps_the_other() -> None:
     client = Client({QUERIES: records(0, 1)}, {CONTROL: records(5, 1, CONTROL)})
-    async with filled(client) as arrivals:
+    async with filled_prefetch(client) as arrivals:
         assert list(await arrivals.take([CONTROL], 0)) == [CONTROL]
         assert not await arrivals.has_reached(QUERIES, 1)
         assert await arrivals.has_reached(CONTROL, 6)
@@ -104,29 +104,27 @@ async def test_one_topic_is_taken_and_the_other_stays() -> None:
     ("size", "value", "kept"),
     [(1, b"", MOST), (MOST, b"", 1), (7, b"", 6), (1, bytes(BYTES), 1), (1, bytes(BYTES // 2 - 3), 2)],
 )
-async def test_no_more_is_taken_of_the_client_than_has_room_until_the_task_takes_it(
-    size: int, value: bytes, kept: int
-) -> None:
+async def test_prefetch_limits_buffered_records(size: int, value: bytes, kept: int) -> None:
     fetches = 3 * MOST
     client = Client(*({QUERIES: records(size * number, size, value=value)} for number in range(fetches)))
     seen: list[int] = []
-    async with filled(client) as arrivals:
+    async with filled_prefetch(client) as arrivals:
         assert len(client.left) == fetches - kept
         while found := await arrivals.take([QUERIES], 50):
             seen += offsets(found[QUERIES])
     assert seen == list(range(fetches * size))
 
 
-async def test_an_error_of_the_client_comes_behind_what_came_before_it() -> None:
-    async with filled(Client({QUERIES: records(0, 1)}, CorruptRecordException("bad"))) as arrivals:
+async def test_prefetch_raises_client_error_after_earlier_records() -> None:
+    async with filled_prefetch(Client({QUERIES: records(0, 1)}, CorruptRecordException("bad"))) as arrivals:
         assert offsets((await arrivals.take([QUERIES], 1000))[QUERIES]) == [0]
         with pytest.raises(CorruptRecordException):
             await arrivals.take([QUERIES], 1000)
 
 
-async def test_an_order_to_stop_ends_a_wait_that_the_client_would_not() -> None:
+async def test_prefetch_stop_ends_wait_of_client() -> None:
     stopping, client = asyncio.Event(), Client()
-    async with filled(client, stopping) as arrivals:
+    async with filled_prefetch(client, stopping) as arrivals:
         waiting = asyncio.create_task(arrivals.take([QUERIES], 3_600_000))
         await asyncio.sleep(0)
         stopping.set()
@@ -135,11 +133,11 @@ async def test_an_order_to_stop_ends_a_wait_that_the_client_would_not() -> None:
     assert client.cancelled
 
 
-async def test_whoever_takes_waits_with_a_client_that_holds_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_prefetch_take_waits_for_hanging_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's supervision sees a wait that never ends."""
     monkeypatch.setattr(module, "OVERDUE_SECONDS", -1.0)
     stopping = asyncio.Event()
-    async with filled(Client(), stopping) as arrivals:
+    async with filled_prefetch(Client(), stopping) as arrivals:
         waiting = asyncio.create_task(arrivals.take([QUERIES], 1))
         await asyncio.sleep(0.5)
         assert not waiting.done()
@@ -148,18 +146,18 @@ async def test_whoever_takes_waits_with_a_client_that_holds_its_call(monkeypatch
             await waiting
 
 
-async def test_what_was_not_taken_is_forgotten_when_the_task_seeks_again() -> None:
+async def test_prefetch_drops_untaken_records_after_seek() -> None:
     client = Client({QUERIES: records(0, 3)})
-    async with filled(client) as arrivals:
+    async with filled_prefetch(client) as arrivals:
         pass
     client.left = [{QUERIES: records(1, 1)}]
     async with arrivals:
         assert offsets((await arrivals.take([QUERIES], 1000))[QUERIES]) == [1]
 
 
-async def test_who_lets_its_input_gather_is_fetched_for_when_it_asks() -> None:
+async def test_prefetch_without_read_ahead_fetches_on_demand() -> None:
     client = Client({QUERIES: records(0, 1)}, {QUERIES: records(1, 1)})
-    async with filled(client, ahead=False) as arrivals:
+    async with filled_prefetch(client, ahead=False) as arrivals:
         assert len(client.left) == 2
         for number in range(2):
             assert offsets((await arrivals.take([QUERIES], 1000))[QUERIES]) == [number]

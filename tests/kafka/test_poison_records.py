@@ -18,7 +18,7 @@ from tests.kafka.wards import FEED, ask_low, ward
 pytestmark = pytest.mark.kafka
 
 
-async def test_an_event_whose_header_name_is_no_text_is_refused_alone(
+async def test_event_with_invalid_header_name_is_refused_alone(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     """The events after it in its producer's batch are answered."""
@@ -57,7 +57,7 @@ async def test_an_event_whose_header_name_is_no_text_is_refused_alone(
 
 
 @pytest.mark.parametrize("topic", ["queries", "requests"])
-async def test_a_header_without_a_value_stops_nobody(
+async def test_header_without_value_is_accepted(
     topic: str, settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     services = [start("budget"), start("worker")]
@@ -76,7 +76,7 @@ async def test_a_header_without_a_value_stops_nobody(
     assert not [service for service in services if "partition starts over" in service.log.read_text()]
 
 
-async def test_an_offset_beyond_its_batch_is_refused_and_moves_no_position(
+async def test_offset_beyond_its_batch_is_refused_without_moving_position(
     settings: Settings, client: AsyncClient, start: StartService
 ) -> None:
     """Otherwise the next question would lie before the worker's position, and the worker would halt streams for good."""

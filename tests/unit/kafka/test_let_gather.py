@@ -24,43 +24,41 @@ def processor(closes: float | None = None) -> TimedProcessor:
     return cast(TimedProcessor, SimpleNamespace(closes_at=None if closes is None else NOW + closes))
 
 
-def fetched(count: int) -> Any:
+def fetched_records(count: int) -> Any:
     return {TopicPartition("events", 0): [cast(Any, object())] * count} if count else {}
 
 
-async def turns() -> None:
+async def run_loop_turns() -> None:
     for _ in range(TURNS):
         await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("count", [0, FEW_EVENTS, 5 * FEW_EVENTS])
-async def test_nothing_and_many_events_are_followed_by_the_next_step_at_once(
+async def test_let_gather_returns_at_once_for_zero_or_many_events(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
     task = task_of_a_worker()
-    letting = asyncio.create_task(task._let_gather(processor(), fetched(count)))
-    await turns()
+    letting = asyncio.create_task(task._let_gather(processor(), fetched_records(count)))
+    await run_loop_turns()
     assert letting.done()
 
 
 @pytest.mark.parametrize("count", [1, FEW_EVENTS - 1])
-async def test_a_few_events_are_followed_by_a_wait_that_an_order_to_stop_ends(
-    monkeypatch: pytest.MonkeyPatch, count: int
-) -> None:
+async def test_let_gather_waits_after_few_events_until_stop(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
     task = task_of_a_worker()
-    letting = asyncio.create_task(task._let_gather(processor(), fetched(count)))
-    await turns()
+    letting = asyncio.create_task(task._let_gather(processor(), fetched_records(count)))
+    await run_loop_turns()
     assert not letting.done()
     task.stop()
     await letting
 
 
-async def test_a_wait_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_let_gather_wait_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 0.05)
-    letting = asyncio.create_task(task_of_a_worker()._let_gather(processor(), fetched(1)))
-    await turns()
+    letting = asyncio.create_task(task_of_a_worker()._let_gather(processor(), fetched_records(1)))
+    await run_loop_turns()
     assert not letting.done()
     async with asyncio.timeout(PATIENCE):
         await letting
@@ -70,22 +68,22 @@ async def test_a_wait_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     ("closes", "waits"),
     [(3000.0, True), (-2 * CLOSING_SECONDS, True), (-3000.0, True), (0.0, False), (-CLOSING_SECONDS / 2, False)],
 )
-async def test_nothing_gathers_while_the_event_that_closes_a_window_may_come(
+async def test_let_gather_does_not_wait_when_window_may_close(
     monkeypatch: pytest.MonkeyPatch, closes: float, waits: bool
 ) -> None:
     monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
     task = task_of_a_worker(lambda: NOW)
-    letting = asyncio.create_task(task._let_gather(processor(closes), fetched(1)))
-    await turns()
+    letting = asyncio.create_task(task._let_gather(processor(closes), fetched_records(1)))
+    await run_loop_turns()
     assert letting.done() is not waits
     task.stop()
     await letting
 
 
-async def test_a_wait_is_no_longer_than_until_a_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_let_gather_waits_at_most_until_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
-    letting = asyncio.create_task(task_of_a_worker(lambda: NOW)._let_gather(processor(0.05), fetched(1)))
-    await turns()
+    letting = asyncio.create_task(task_of_a_worker(lambda: NOW)._let_gather(processor(0.05), fetched_records(1)))
+    await run_loop_turns()
     assert not letting.done()
     async with asyncio.timeout(PATIENCE):
         await letting

@@ -77,24 +77,24 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     return made
 
 
-def connected() -> AsyncClient:
+def connected_client() -> AsyncClient:
     client = AsyncClient()
     client._connection.is_open = True
     return client
 
 
-async def until_waiting(client: AsyncClient, number: int) -> None:
+async def wait_for_questions(client: AsyncClient, number: int) -> None:
     while len(client._listener._all_futures()) != number:
         await asyncio.sleep(0.01)
 
 
 async def test_ask_many_keeps_received_answers_if_reader_fails(answers: Answers) -> None:
-    client = connected()
+    client = connected_client()
     asked = client.ask_many([Query(id=str(number), stream="ward", value=1.0) for number in range(10)])
     results = asyncio.ensure_future(asked._collect_results())
-    await until_waiting(client, 10)
+    await wait_for_questions(client, 10)
     answers.add(*(str(number) for number in range(10) if number != 4))
-    await until_waiting(client, 1)
+    await wait_for_questions(client, 1)
     answers.broken = KafkaConnectionError("one moment")
     with pytest.raises(Unreachable, match="1 questions have no answer: Kafka: ") as lost:
         await results
@@ -111,7 +111,7 @@ async def test_ask_does_not_wait_for_unsent_question(monkeypatch: pytest.MonkeyP
     async def hang(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    client = connected()
+    client = connected_client()
     monkeypatch.setattr(KafkaConnection, "send", refuse)
     with pytest.raises(Unreachable, match="MessageSizeTooLarge"):
         await client.ask("ward", value=1.0)
@@ -128,7 +128,7 @@ async def test_question_is_not_sent_if_its_partition_cannot_be_read(
     answers: Answers, monkeypatch: pytest.MonkeyPatch, disconnects: bool
 ) -> None:
     """The reader of answers fails, or the client disconnects, while the question waits for its partition's end."""
-    client, sent = connected(), []
+    client, sent = connected_client(), []
 
     async def position(self: Answers, _: TopicPartition) -> int:
         if disconnects:
@@ -160,13 +160,13 @@ WRONG: list[dict[str, Any]] = [
 ]
 
 
-async def one_by_one() -> AsyncIterator[dict[str, Any]]:
+async def yield_wrong_questions() -> AsyncIterator[dict[str, Any]]:
     for question in WRONG:
         yield question
 
 
 @pytest.fixture
-def sent(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def sent_ids(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the ids of the published questions, which are answered at once."""
     published: list[str] = []
 
@@ -184,38 +184,38 @@ def sent(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return published
 
 
-async def test_ask_many_sends_nothing_if_listed_question_is_invalid(sent: list[str]) -> None:
-    client = connected()
+async def test_ask_many_sends_nothing_if_listed_question_is_invalid(sent_ids: list[str]) -> None:
+    client = connected_client()
     for questions in (WRONG, (one for one in WRONG)):
         with pytest.raises(Invalid, match="value: is not a finite number"):
             await client.ask_many(questions)
     with pytest.raises(Invalid, match="value: is not a finite number"):
         [one async for one in client.ask_many(WRONG)]
-    assert sent == []
+    assert sent_ids == []
     await client.disconnect()
 
 
 async def test_ask_many_keeps_answers_before_invalid_streamed_question(
-    sent: list[str],
+    sent_ids: list[str],
 ) -> None:
-    client = connected()
+    client = connected_client()
     with pytest.raises(Invalid, match="value: is not a finite number") as ended:
-        await client.ask_many(one_by_one())
+        await client.ask_many(yield_wrong_questions())
     assert [one.id for one in ended.value.results] == ["0", "1"]
     assert ended.value.unanswered == ()
-    for questions in (one_by_one(), (one for one in WRONG)):
+    for questions in (yield_wrong_questions(), (one for one in WRONG)):
         results = aiter(client.ask_many(questions))
         assert [(await anext(results)).id, (await anext(results)).id] == ["0", "1"]
         with pytest.raises(Invalid, match="value: is not a finite number"):
             await anext(results)
-    assert sent == ["0", "1"] * 3
+    assert sent_ids == ["0", "1"] * 3
     await client.disconnect()
 
 
 async def test_ask_many_keeps_answers_before_loss_of_kafka(
     answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = connected()
+    client = connected_client()
     taking = KafkaConnection.send
 
     async def send(connection: KafkaConnection, topic: str, key: str, value: bytes, *more: Any) -> Any:
@@ -233,7 +233,7 @@ async def test_ask_many_keeps_answers_before_loss_of_kafka(
 
 async def test_batches_are_searched_for_awaited_ids_or_streams(answers: Answers) -> None:
     """Ids that JSON may write in another way, or too many of them, are replaced by the streams' names."""
-    client = connected()
+    client = connected_client()
     own = client._listener._partition_of(b"ward").partition
     asked: list[asyncio.Task[Any]] = []
 

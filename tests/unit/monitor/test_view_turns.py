@@ -16,7 +16,7 @@ from tests.unit.monitor.installation import OPERATOR, VIEWER, Installation, bear
 WAIT = 20.0
 
 
-async def test_a_burst_of_searches_lets_others_in_between_and_other_names_before_its_end(
+async def test_burst_of_searches_takes_turns_with_other_tasks_and_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     turns = 0
@@ -52,7 +52,7 @@ async def test_a_burst_of_searches_lets_others_in_between_and_other_names_before
     assert len({turn for _, turn in seen}) == len(seen) == 21
 
 
-async def test_figures_for_prometheus_take_their_turn_as_all_that_is_shown_of_the_tables(
+async def test_metrics_take_turns_with_views(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[Monitor] = []

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.kafka
 SECONDS = 3
 
 
-async def test_a_topic_that_is_gone_is_asked_for_now_and_then(
+async def test_deleted_topic_is_requested_at_limited_rate(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = 0

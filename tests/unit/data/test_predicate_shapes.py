@@ -48,7 +48,7 @@ texts = st.builds(
 _shared = PredicateParser(ATTRIBUTES)
 
 
-def said(parser: PredicateParser, text: str) -> object:
+def parse_result(parser: PredicateParser, text: str) -> object:
     try:
         return parser.parse(text)
     except PredicateError as error:
@@ -58,9 +58,9 @@ def said(parser: PredicateParser, text: str) -> object:
 @given(asked=st.lists(texts, min_size=1, max_size=8))
 def test_shared_parser_gives_results_of_new_parser(asked: list[str]) -> None:
     for text in asked:
-        assert said(_shared, text) == said(PredicateParser(ATTRIBUTES), text)
+        assert parse_result(_shared, text) == parse_result(PredicateParser(ATTRIBUTES), text)
         if (ranges := _shared.ranges(text)) is not None:
-            assert predicate_of(ranges) == said(PredicateParser(ATTRIBUTES), text)
+            assert predicate_of(ranges) == parse_result(PredicateParser(ATTRIBUTES), text)
 
 
 @pytest.mark.parametrize(

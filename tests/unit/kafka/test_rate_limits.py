@@ -14,7 +14,7 @@ from tests.simulation.clock import VirtualLoop
 
 
 @given(most=st.integers(1, 5), seconds=st.sampled_from((0.5, 1.0)), after=st.lists(st.floats(0, 1.5), max_size=40))
-def test_in_no_stretch_of_time_there_are_more_and_nobody_waits_who_need_not(
+def test_rate_limit_holds_in_every_interval_without_needless_wait(
     most: int, seconds: float, after: list[float]
 ) -> None:
     begun: list[float] = []
@@ -35,7 +35,7 @@ def test_in_no_stretch_of_time_there_are_more_and_nobody_waits_who_need_not(
         assert later - first >= seconds - 1e-9
 
 
-def test_those_who_ask_at_once_take_turns() -> None:
+def test_rate_limit_serves_concurrent_callers_in_turn() -> None:
     async def ask() -> list[float]:
         loop, pace = asyncio.get_running_loop(), RateLimit(2, 1.0)
 
@@ -50,7 +50,7 @@ def test_those_who_ask_at_once_take_turns() -> None:
     assert [round(one - begun[0], 6) for one in begun] == [0, 0, 1, 1, 2, 2]
 
 
-def test_every_consumer_and_producer_keeps_to_the_paces() -> None:
+def test_consumers_and_producers_use_rate_limits() -> None:
     assert issubclass(KAFKA.consumer, client_patches.KafkaConsumer)  # type: ignore[arg-type]
     for made in (client_patches.consumer, client_patches.producer, client_patches.admin):
         assert made.AIOKafkaClient is client_patches.BrokerClient

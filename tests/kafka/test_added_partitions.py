@@ -40,7 +40,7 @@ def worker(settings: Settings, topics: Topics, key: NoiseKey, health: ServiceHea
     return Engine(role, settings, [topics.queries, topics.control], partitions=topics.partitions, health=health)
 
 
-async def test_what_is_beyond_is_refused_and_the_others_go_on(
+async def test_worker_refuses_added_partitions_and_continues_others(
     settings: Settings, client: AsyncClient, start: StartService, key: NoiseKey
 ) -> None:
     topics = client.topics
@@ -79,7 +79,7 @@ async def test_what_is_beyond_is_refused_and_the_others_go_on(
             assert not any(one.partition >= before for one in engine._partitions.values())
 
 
-async def test_the_monitor_shows_every_partition_there_is(settings: Settings, client: AsyncClient) -> None:
+async def test_monitor_shows_added_partitions(settings: Settings, client: AsyncClient) -> None:
     shown: list[WorkersView] = []
     topics = client.topics
     await add_partitions(settings, topics.queries, topics.partitions + 2)

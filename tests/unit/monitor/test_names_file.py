@@ -31,29 +31,29 @@ from tests.unit.monitor.installation import NAMES, OPERATOR, VIEWER
 NOW = 1_000_000
 
 
-def added(
+def add_token(
     names: TokenFile, name: str, role: AccessRole = "viewer", expires: int | None = None
 ) -> tuple[TokenFile, str]:
     changed, _, text = names.add_token(name, role, now=NOW, expires=expires)
     return changed, text
 
 
-def in_file(path: Path, name: str, role: AccessRole = "viewer") -> str:
-    return change_names(path, lambda names: added(names, name, role))
+def add_token_to_file(path: Path, name: str, role: AccessRole = "viewer") -> str:
+    return change_names(path, lambda names: add_token(names, name, role))
 
 
-def test_a_token_opens_for_its_name_until_it_expires() -> None:
-    names, text = added(TokenFile(), "ana", expires=NOW + 10)
+def test_token_is_valid_until_it_expires() -> None:
+    names, text = add_token(TokenFile(), "ana", expires=NOW + 10)
     token = names.tokens[0]
     assert names.bearer(text, NOW + 9.9) == Bearer("ana", "viewer", token.id, NOW + 10)
     assert names.bearer(text, NOW + 10) is None
     assert token.status_at(NOW + 10) == "expired"
 
 
-def test_a_name_may_have_several_tokens_and_each_is_taken_back_by_its_id_or_all_by_the_name() -> None:
-    names, first = added(TokenFile(), "ana")
-    names, second = added(names, "ana")
-    names, other = added(names, "ben", "operator")
+def test_tokens_are_revoked_by_id_or_by_name() -> None:
+    names, first = add_token(TokenFile(), "ana")
+    names, second = add_token(names, "ana")
+    names, other = add_token(names, "ben", "operator")
     holder = names.bearer(first, NOW)
     assert holder is not None
     without_one, ended = names.revoke(holder.token, NOW)
@@ -69,21 +69,21 @@ def test_a_name_may_have_several_tokens_and_each_is_taken_back_by_its_id_or_all_
         names.revoke("carl", NOW)
 
 
-def test_a_name_has_one_role_at_a_time() -> None:
-    names, text = added(TokenFile(), "ana")
+def test_name_has_one_role_at_a_time() -> None:
+    names, text = add_token(TokenFile(), "ana")
     with pytest.raises(TokenError, match="ana is a viewer already; run 'sotto token revoke ana' first"):
-        added(names, "ana", "operator")
+        add_token(names, "ana", "operator")
     names, _ = names.revoke("ana", NOW)
-    names, fresh = added(names, "ana", "operator")
+    names, fresh = add_token(names, "ana", "operator")
     assert names.bearer(text, NOW) is None
     found = names.bearer(fresh, NOW)
     assert found is not None
     assert found.role == "operator"
 
 
-def test_what_is_kept_of_a_token_is_its_digest(tmp_path: Path) -> None:
+def test_names_file_keeps_digest_of_token_only(tmp_path: Path) -> None:
     path = tmp_path / "names.json"
-    text = in_file(path, "ana")
+    text = add_token_to_file(path, "ana")
     kept = path.read_text()
     assert text.split("_")[1] in kept
     assert text not in kept
@@ -95,39 +95,39 @@ def test_what_is_kept_of_a_token_is_its_digest(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=80))
-def test_any_other_text_is_nobodys_token(text: str) -> None:
+def test_other_text_is_no_token(text: str) -> None:
     if text not in {OPERATOR, VIEWER}:
         assert NAMES.bearer(text, NOW) is None
 
 
 @pytest.mark.parametrize("place", range(len(OPERATOR)))
-def test_no_character_of_a_token_may_differ(place: int) -> None:
+def test_token_with_one_changed_character_is_refused(place: int) -> None:
     wrong = OPERATOR[:place] + ("x" if OPERATOR[place] != "x" else "y") + OPERATOR[place + 1 :]
     assert NAMES.bearer(wrong, NOW) is None
     assert NAMES.bearer(OPERATOR[:place], NOW) is None
 
 
-def test_the_id_of_one_token_with_the_secret_of_another_opens_nothing() -> None:
+def test_token_id_with_other_secret_is_refused() -> None:
     mixed = f"sotto_{VIEWER.split('_')[1]}_{OPERATOR.split('_')[2]}"
     assert NAMES.bearer(mixed, NOW) is None
 
 
-def test_changes_are_seen_without_a_restart(tmp_path: Path) -> None:
+def test_names_file_changes_apply_without_restart(tmp_path: Path) -> None:
     path = tmp_path / "names.json"
-    ana = in_file(path, "ana")
+    ana = add_token_to_file(path, "ana")
     now = 0.0
     names = NamesFile(path, clock=lambda: now)
     assert names().bearer(ana, NOW) is not None
-    ben = in_file(path, "ben", "operator")
+    ben = add_token_to_file(path, "ben", "operator")
     assert names().bearer(ben, NOW) is not None
     change_names(path, lambda before: before.revoke("ana", NOW))
     assert names().bearer(ana, NOW) is None
     assert names().bearer(ben, NOW) is not None
 
 
-def test_while_the_file_cannot_be_read_nobody_is_let_in_and_afterwards_they_are(tmp_path: Path) -> None:
+def test_unreadable_names_file_refuses_all_until_repaired(tmp_path: Path) -> None:
     path = tmp_path / "names.json"
-    ana = in_file(path, "ana")
+    ana = add_token_to_file(path, "ana")
     now = 0.0
     names = NamesFile(path, clock=lambda: now)
     assert names().bearer(ana, NOW) is not None
@@ -157,11 +157,11 @@ def test_while_the_file_cannot_be_read_nobody_is_let_in_and_afterwards_they_are(
     spoil_and_mend(lambda: path.chmod(0o644), lambda: path.chmod(0o600), "chmod 600")
 
 
-def test_a_folder_that_is_opened_to_others_is_noticed_though_the_file_looks_the_same(tmp_path: Path) -> None:
+def test_names_file_in_folder_opened_to_others_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir(mode=0o700)
     path = folder / "names.json"
-    ana = in_file(path, "ana")
+    ana = add_token_to_file(path, "ana")
     now = 0.0
     names = NamesFile(path, clock=lambda: now)
     assert names().bearer(ana, NOW) is not None
@@ -174,11 +174,11 @@ def test_a_folder_that_is_opened_to_others_is_noticed_though_the_file_looks_the_
     assert names().bearer(ana, NOW) is not None
 
 
-def test_a_link_that_is_led_elsewhere_is_followed(tmp_path: Path) -> None:
+def test_names_file_follows_changed_link(tmp_path: Path) -> None:
     """Kubernetes mounts and changes a secret in this way."""
     for version in ("1", "2"):
         (tmp_path / version).mkdir(mode=0o700)
-    old, new = (in_file(tmp_path / version / "names.json", "ana") for version in ("1", "2"))
+    old, new = (add_token_to_file(tmp_path / version / "names.json", "ana") for version in ("1", "2"))
     (tmp_path / "data").symlink_to("1")
     link = tmp_path / "names.json"
     link.symlink_to("data/names.json")
@@ -190,10 +190,10 @@ def test_a_link_that_is_led_elsewhere_is_followed(tmp_path: Path) -> None:
     assert names().bearer(new, NOW) is not None
 
 
-def test_changes_at_one_time_are_all_kept(tmp_path: Path) -> None:
+def test_concurrent_changes_of_names_file_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / "names.json"
     with ThreadPoolExecutor(8) as pool:
-        texts = list(pool.map(lambda number: in_file(path, f"name-{number}"), range(24)))
+        texts = list(pool.map(lambda number: add_token_to_file(path, f"name-{number}"), range(24)))
     names = read_names(path)
     assert all(names.bearer(text, NOW) is not None for text in texts)
     assert [each.name for each in tmp_path.iterdir()] == ["names.json"]
@@ -209,10 +209,10 @@ def test_changes_at_one_time_are_all_kept(tmp_path: Path) -> None:
         lambda one: {**one, "expires": "soon"},
     ],
 )
-def test_a_file_that_says_something_else_lets_nobody_in_and_is_not_quoted(tmp_path: Path, change: object) -> None:
+def test_invalid_names_file_is_refused_without_quoting_it(tmp_path: Path, change: object) -> None:
     assert callable(change)
     path = tmp_path / "names.json"
-    in_file(path, "ana")
+    add_token_to_file(path, "ana")
     document = json.loads(path.read_text())
     document["tokens"] = [change(one) for one in document["tokens"]]
     path.write_text(json.dumps(document))
@@ -221,14 +221,15 @@ def test_a_file_that_says_something_else_lets_nobody_in_and_is_not_quoted(tmp_pa
     assert document["tokens"][0]["digest"] not in str(caught.value)
 
 
-def test_two_entries_of_one_id_or_two_roles_of_one_name_are_refused() -> None:
+def test_token_file_refuses_repeated_id_and_second_role() -> None:
     one = NAMES.tokens[0]
     for other in (one, Token.from_text(VIEWER, one.name, "viewer", created=0)):
         with pytest.raises(ValueError, match="two"):
             TokenFile(tokens=(one, other))
 
 
-def test_a_first_start_makes_both_names_once_and_what_was_revoked_stays_so(tmp_path: Path) -> None:
+def test_create_names_file_creates_names_once(tmp_path: Path) -> None:
+    """A revoked token stays revoked after later starts."""
     path = tmp_path / "names.json"
     files: dict[AccessRole, Path] = {"operator": tmp_path / "o.token", "viewer": tmp_path / "v.token"}
     files["viewer"].write_text("from an earlier version")

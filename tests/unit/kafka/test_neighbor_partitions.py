@@ -13,9 +13,7 @@ from stream.engine.restore import neighbor_partitions
 
 
 @given(st.sets(st.integers(0, 11)), st.integers(0, 12), st.integers(0, 12))
-def test_copies_are_of_other_workers_partitions_and_as_many_as_may_be(
-    owned: Collection[int], partitions: int, limit: int
-) -> None:
+def test_neighbor_partitions_are_others_up_to_limit(owned: Collection[int], partitions: int, limit: int) -> None:
     copied = neighbor_partitions(owned, partitions, limit)
     assert copied <= set(range(partitions)) - set(owned)
     assert len(copied) == min(limit, len(set(range(partitions)) - set(owned)))
@@ -32,7 +30,7 @@ class Metadata:
         return self._partitions
 
 
-def assigned(members: Collection[str], partitions: int) -> dict[str, set[int]]:
+def assign_partitions(members: Collection[str], partitions: int) -> dict[str, set[int]]:
     """Return the partitions that the group's assignor gives to each member."""
     metadata = {name: RangePartitionAssignor.metadata({"queries"}) for name in members}
     given_out = RangePartitionAssignor.assign(Metadata(partitions), metadata)
@@ -44,14 +42,12 @@ def assigned(members: Collection[str], partitions: int) -> dict[str, set[int]]:
 
 @pytest.mark.parametrize("partitions", [4, 6, 12])
 @pytest.mark.parametrize("workers", [2, 3, 4])
-def test_whoever_of_a_group_dies_the_others_have_copies_of_what_they_inherit(
-    partitions: int, workers: int
-) -> None:
+def test_neighbor_partitions_cover_inheritance_after_any_failure(partitions: int, workers: int) -> None:
     """A worker keeps copies of twice as many partitions as it owns, because its range may move in both directions."""
     names = [f"worker-{number}" for number in range(workers)]
-    before = assigned(names, partitions)
+    before = assign_partitions(names, partitions)
     for dead in names:
-        after = assigned([name for name in names if name != dead], partitions)
+        after = assign_partitions([name for name in names if name != dead], partitions)
         for name, owned in after.items():
             assert owned - before[name] <= neighbor_partitions(
                 before[name], partitions, 2 * -(-partitions // workers)

@@ -20,7 +20,7 @@ def outputs(*places: tuple[str, bytes, bytes]) -> Outputs:
     return made
 
 
-def written(found: tuple[Outputs, object] | None) -> list[tuple[str, bytes | None, bytes | None]]:
+def records_of(found: tuple[Outputs, object] | None) -> list[tuple[str, bytes | None, bytes | None]]:
     assert found is not None
     return [
         (topic, message[0], message[1])
@@ -30,13 +30,14 @@ def written(found: tuple[Outputs, object] | None) -> list[tuple[str, bytes | Non
     ]
 
 
-def gathering(patience: float = PATIENCE) -> tuple[OutputBuffer, GroupOffsets]:
+def buffer_and_offsets(patience: float = PATIENCE) -> tuple[OutputBuffer, GroupOffsets]:
     offsets = GroupOffsets()
     return OutputBuffer(CHANGELOG, offsets, patience), offsets
 
 
-def test_what_only_the_changelog_has_waits_and_is_committed_in_time_the_latest_of_each_key() -> None:
-    made, offsets = gathering()
+def test_output_buffer_delays_changelog_writes_for_bounded_time() -> None:
+    """The latest record of each key is committed."""
+    made, offsets = buffer_and_offsets()
     assert made.seconds_left(0.0) is None
     offsets.note_answered(INPUT, 5)
     assert (
@@ -50,41 +51,41 @@ def test_what_only_the_changelog_has_waits_and_is_committed_in_time_the_latest_o
     assert made.add_and_take_due(outputs(("counts", b"@progress", b"9")), 10.06, idle=False) is None
     offsets.note_answered(INPUT, 12)
     found = made.add_and_take_due(outputs(("counts", b"@progress", b"12")), 10.11, idle=False)
-    assert written(found) == [("counts", b"piece", b"1"), ("counts", b"@progress", b"12")]
+    assert records_of(found) == [("counts", b"piece", b"1"), ("counts", b"@progress", b"12")]
     assert found is not None
     assert found[1] == {INPUT: 12}
     assert made.seconds_left(10.11) is None
 
 
-def test_what_others_read_is_committed_at_once_with_all_that_came_before_it() -> None:
-    made, _ = gathering()
+def test_output_buffer_commits_visible_records_at_once() -> None:
+    made, _ = buffer_and_offsets()
     assert made.add_and_take_due(outputs(("counts", b"@progress", b"5")), 0.0, idle=False) is None
     found = made.add_and_take_due(
         outputs(("partials", b"stream", b"7"), ("counts", b"@progress", b"6")), 0.01, idle=False
     )
-    assert written(found) == [("partials", b"stream", b"7"), ("counts", b"@progress", b"6")]
+    assert records_of(found) == [("partials", b"stream", b"7"), ("counts", b"@progress", b"6")]
 
 
-def test_offsets_are_never_committed_ahead_of_what_waits() -> None:
-    made, offsets = gathering()
+def test_output_buffer_commits_offsets_with_buffered_records() -> None:
+    made, offsets = buffer_and_offsets()
     offsets.note_answered(INPUT, 5)
     assert made.add_and_take_due(outputs(("counts", b"@progress", b"5")), 0.0, idle=False) is None
     found = made.add_and_take_due(Outputs(), 0.01, idle=True)
-    assert written(found) == [("counts", b"@progress", b"5")]
+    assert records_of(found) == [("counts", b"@progress", b"5")]
     assert found is not None
     assert found[1] == {INPUT: 5}
     assert made.add_and_take_due(Outputs(), 0.02, idle=True) is None
 
 
-def test_what_waits_is_bounded() -> None:
-    made, _ = gathering()
+def test_output_buffer_is_limited_in_bytes() -> None:
+    made, _ = buffer_and_offsets()
     half = bytes(BUFFERED_BYTES // 2)
     assert made.add_and_take_due(outputs(("counts", b"1", half)), 0.0, idle=False) is None
-    assert len(written(made.add_and_take_due(outputs(("counts", b"2", half)), 0.0, idle=False))) == 2
+    assert len(records_of(made.add_and_take_due(outputs(("counts", b"2", half)), 0.0, idle=False))) == 2
 
 
-def test_without_patience_nothing_waits_and_nothing_is_changed() -> None:
-    made, _ = gathering(patience=0.0)
+def test_output_buffer_without_delay_keeps_nothing() -> None:
+    made, _ = buffer_and_offsets(patience=0.0)
     told = outputs(("state", b"stream", b"1"), ("state", b"stream", b"2"))
     found = made.add_and_take_due(told, 0.0, idle=False)
     assert found is not None

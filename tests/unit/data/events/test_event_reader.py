@@ -20,7 +20,7 @@ from stream.feeds.event_decoding import digests_of, partitions_of
 from stream.feeds.event_fields import MAX_BYTES, MAX_DEPTH, NESTED, FieldCodes, moments_of
 from stream.processing.topic_names import partition_of
 from stream.tables.encoding import encode
-from tests.unit.data.events.readers import SOURCE, reader, written
+from tests.unit.data.events.readers import SOURCE, event_bytes, reader
 
 
 def row(value: bytes) -> Any:
@@ -33,7 +33,7 @@ def row(value: bytes) -> Any:
 
 
 def test_event_reader_encodes_valid_event() -> None:
-    people, homes, times, codes = row(written())
+    people, homes, times, codes = row(event_bytes())
     assert codes == {"city": 1, "size": 0, "delay": 8, "exact": 2, "weight": 1}
     assert times == [1_767_225_600_000]
     assert homes == [partition_of(b"ann", 4)]
@@ -56,7 +56,7 @@ def test_event_reader_encodes_valid_event() -> None:
     ],
 )
 def test_event_reader_accepts_cells_that_tables_accept(changed: dict[str, Any], codes: dict[str, int]) -> None:
-    _, _, _, found = row(written(**changed))
+    _, _, _, found = row(event_bytes(**changed))
     assert {name: found[name] for name in codes} == codes
 
 
@@ -69,44 +69,44 @@ def test_event_reader_accepts_cells_that_tables_accept(changed: dict[str, Any], 
         (b"[]", "malformed"),
         (b"7", "malformed"),
         (b"\xff\xfe", "malformed"),
-        (written()[:-1] + b',"delay":NaN}', "malformed"),
+        (event_bytes()[:-1] + b',"delay":NaN}', "malformed"),
         (b'{"user":{"id":"\xff"},"at":1}', "malformed"),
-        (written()[:-1] + b',"delay":4}', "malformed"),
-        (b'{"user":{"id":"a","id":"b"},' + written()[1:], "malformed"),
-        (written()[:-1] + b',"del\\u0061y":4}', "malformed"),
-        (written(more="x" * MAX_BYTES), "oversize"),
+        (event_bytes()[:-1] + b',"delay":4}', "malformed"),
+        (b'{"user":{"id":"a","id":"b"},' + event_bytes()[1:], "malformed"),
+        (event_bytes()[:-1] + b',"del\\u0061y":4}', "malformed"),
+        (event_bytes(more="x" * MAX_BYTES), "oversize"),
         (b'{"more":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "oversize"),
-        (b'{"more":' + b"[" * 3_000 + b"]" * 3_000 + b"," + written()[1:], "malformed"),
+        (b'{"more":' + b"[" * 3_000 + b"]" * 3_000 + b"," + event_bytes()[1:], "malformed"),
         (b"[" * 3_000, "malformed"),
-        (written(user={}), "person"),
-        (written(user="ann"), "person"),
-        (written(user=None), "person"),
-        (written(user={"id": ""}), "person"),
-        (written(user={"id": " \t"}), "person"),
-        (written(user={"id": 1.5}), "person"),
-        (written(user={"id": True}), "person"),
-        (written(user={"id": ["ann"]}), "person"),
-        (written(user={"id": "x" * 300}), "person"),
-        (written(at=None), "time"),
-        (written(at="2026-01-01T00:00:00"), "time"),
-        (written(at="yesterday"), "time"),
-        (written(at=-1), "time"),
-        (written(at=10**30), "time"),
-        (written(at=1.5), "time"),
-        (written(at="1969-12-31T23:59:59Z"), "time"),
-        (written(place={"city": "C"}), "unknown category"),
-        (written(place=None), "unknown category"),
-        (written(delay=None), "number"),
-        (written(delay=3.5), "number"),
-        (written(delay="fast"), "number"),
-        (written(delay={"of": 3}), "number"),
-        (written(exact=4), "number"),
-        (written()[:-1] + b',"more":1e999}', None),
-        (written(), None),
+        (event_bytes(user={}), "person"),
+        (event_bytes(user="ann"), "person"),
+        (event_bytes(user=None), "person"),
+        (event_bytes(user={"id": ""}), "person"),
+        (event_bytes(user={"id": " \t"}), "person"),
+        (event_bytes(user={"id": 1.5}), "person"),
+        (event_bytes(user={"id": True}), "person"),
+        (event_bytes(user={"id": ["ann"]}), "person"),
+        (event_bytes(user={"id": "x" * 300}), "person"),
+        (event_bytes(at=None), "time"),
+        (event_bytes(at="2026-01-01T00:00:00"), "time"),
+        (event_bytes(at="yesterday"), "time"),
+        (event_bytes(at=-1), "time"),
+        (event_bytes(at=10**30), "time"),
+        (event_bytes(at=1.5), "time"),
+        (event_bytes(at="1969-12-31T23:59:59Z"), "time"),
+        (event_bytes(place={"city": "C"}), "unknown category"),
+        (event_bytes(place=None), "unknown category"),
+        (event_bytes(delay=None), "number"),
+        (event_bytes(delay=3.5), "number"),
+        (event_bytes(delay="fast"), "number"),
+        (event_bytes(delay={"of": 3}), "number"),
+        (event_bytes(exact=4), "number"),
+        (event_bytes()[:-1] + b',"more":1e999}', None),
+        (event_bytes(), None),
     ],
 )
 def test_event_flaw_has_fixed_words_and_affects_no_other_event(value: bytes | None, code: str | None) -> None:
-    events = reader().read([written(), value, written()])
+    events = reader().read([event_bytes(), value, event_bytes()])
     assert {place: flaw.code for place, flaw in events.flaws.items()} == ({} if code is None else {1: code})
     assert events.places.tolist() == ([0, 2] if code else [0, 1, 2])
     for flaw in events.flaws.values():
@@ -117,33 +117,33 @@ def test_event_flaw_has_fixed_words_and_affects_no_other_event(value: bytes | No
 
 
 def test_event_reader_identifies_people_by_digits_of_numbers() -> None:
-    assert row(written(user={"id": 12})) == row(written(user={"id": "12"}))
-    assert row(written(user={"id": 10**40})) == row(written(user={"id": str(10**40)}))
+    assert row(event_bytes(user={"id": 12})) == row(event_bytes(user={"id": "12"}))
+    assert row(event_bytes(user={"id": 10**40})) == row(event_bytes(user={"id": str(10**40)}))
 
 
 def test_event_reader_reads_field_and_its_part() -> None:
     odd = reader(person="user.id", time="at", attributes={"user": ["x"]}, fields={})
-    assert odd.read([written()]).flaws[0].code == "unknown category"
+    assert odd.read([event_bytes()]).flaws[0].code == "unknown category"
 
 
 def test_event_reader_treats_events_independently() -> None:
     """An event gives the same row or flaw regardless of the other events and the batch boundaries."""
     chance = random.Random(7)
     pieces: list[bytes | None] = [
-        written(),
-        written(user={"id": 7}, at=123),
-        written(size=None, delay="4"),
-        written(delay=10**30),
-        written(weight=1e308, at="2026-05-05T05:05:05.123456+02:00"),
-        written(user={"id": "\\"}),
-        written(at="2026-05-05T05:05:05.123Z"),
-        written()[:-1] + b',"delay":1}',
+        event_bytes(),
+        event_bytes(user={"id": 7}, at=123),
+        event_bytes(size=None, delay="4"),
+        event_bytes(delay=10**30),
+        event_bytes(weight=1e308, at="2026-05-05T05:05:05.123456+02:00"),
+        event_bytes(user={"id": "\\"}),
+        event_bytes(at="2026-05-05T05:05:05.123Z"),
+        event_bytes()[:-1] + b',"delay":1}',
         b"{",
         None,
         b'{"user":{"id":"a"},"at":1',
         b'"delay":2}',
         b"{},{}",
-        written(more="x" * MAX_BYTES),
+        event_bytes(more="x" * MAX_BYTES),
         b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1),
     ]
     alone = [reader().read([piece]) for piece in pieces]

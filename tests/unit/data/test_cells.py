@@ -20,7 +20,7 @@ from stream.tables.table_errors import DataError, PredicateError
 from tests.unit.data.small import (
     ATTRIBUTES,
     Cell,
-    Said,
+    PredicateCase,
     code_by_hand,
     columns,
     predicates,
@@ -35,14 +35,14 @@ tables = st.lists(rows, max_size=60)
 some_names = st.lists(st.sampled_from(sorted(ATTRIBUTES)), min_size=1, unique=True)
 moderate = predicates.filter(lambda said: said.text.count("(") < 14)
 
-ANY = Said("TRUE", lambda _: True)
+ANY = PredicateCase("TRUE", lambda _: True)
 
 
 def load(table: Rows) -> PrivateTable:
     return PrivateTable.load(source(), columns(table))
 
 
-def counted_by_hand(table: Rows, names: list[str], said: Said = ANY) -> Counter[tuple[int, ...]]:
+def counted_by_hand(table: Rows, names: list[str], said: PredicateCase = ANY) -> Counter[tuple[int, ...]]:
     return Counter(
         tuple(code_by_hand(ATTRIBUTES[name], row[name]) for name in names)
         for row in map(read_by_hand, table)
@@ -52,7 +52,7 @@ def counted_by_hand(table: Rows, names: list[str], said: Said = ANY) -> Counter[
 
 @unhurried
 @given(table=tables, names=some_names, said=moderate)
-def test_group_counts_equal_row_by_row_count(table: Rows, names: list[str], said: Said) -> None:
+def test_group_counts_equal_row_by_row_count(table: Rows, names: list[str], said: PredicateCase) -> None:
     expected = np.zeros([ATTRIBUTES[name].size for name in names], dtype=np.int64)
     for cell, count in counted_by_hand(table, names, said).items():
         expected[cell] = count
@@ -64,7 +64,7 @@ def test_group_counts_equal_row_by_row_count(table: Rows, names: list[str], said
 
 @unhurried
 @given(table=tables, said=moderate)
-def test_predicate_over_grouped_attributes_selects_cells(table: Rows, said: Said) -> None:
+def test_predicate_over_grouped_attributes_selects_cells(table: Rows, said: PredicateCase) -> None:
     loaded, predicate = load(table), parse(said.text, ATTRIBUTES)
     names = sorted(attributes_of(predicate)) or ["sex"]
     inside = cell_mask(predicate, {name: ATTRIBUTES[name].size for name in names})

@@ -9,7 +9,7 @@ from stream.diagnostics import RateLimiter
 
 
 @given(st.lists(st.floats(0.0, 3.0), min_size=1, max_size=60), st.floats(0.5, 5.0), st.integers(1, 5))
-def test_no_more_is_allowed_than_the_burst_and_the_rate(pauses: list[float], rate: float, burst: int) -> None:
+def test_rate_limiter_allows_at_most_burst_and_rate(pauses: list[float], rate: float, burst: int) -> None:
     now = 0.0
     limiter = RateLimiter(rate, burst, clock=lambda: now)
     allowed = 0
@@ -19,7 +19,7 @@ def test_no_more_is_allowed_than_the_burst_and_the_rate(pauses: list[float], rat
     assert allowed <= burst + rate * now + 1e-6
 
 
-def test_whoever_waits_as_long_as_told_is_let_in() -> None:
+def test_rate_limiter_accepts_client_after_stated_wait() -> None:
     now = 0.0
     limiter = RateLimiter(0.7, 1, clock=lambda: now)
     assert limiter.count_request("asker") == 0.0
@@ -30,7 +30,7 @@ def test_whoever_waits_as_long_as_told_is_let_in() -> None:
     assert limiter.count_request("another") == 0.0
 
 
-def test_only_so_many_askers_are_remembered() -> None:
+def test_rate_limiter_remembers_limited_number_of_clients() -> None:
     limiter = RateLimiter(1e-9, 1, clock=lambda: 0.0, max_clients=10)
     for asker in range(1000):
         limiter.count_request(asker)

@@ -59,13 +59,15 @@ def rows_of(people: dict[str, list[tuple[int, str]]]) -> list[Row]:
     return [(who, *row) for who, own in people.items() for row in own]
 
 
-def counted(table: CountedTable) -> Counter[tuple[int, ...]]:
+def counted_rows(table: CountedTable) -> Counter[tuple[int, ...]]:
     """Return the codes of the rows that count, in any order."""
     blocks = table.private_code_blocks(list(table.attributes))
     return Counter(row for block in blocks for row in zip(*(column.tolist() for column in block), strict=True))
 
 
-def loaded(rows: Sequence[tuple[str | None, int, str]], contribution: int = 2, key: bytes = KEY) -> PrivateTable:
+def load_table(
+    rows: Sequence[tuple[str | None, int, str]], contribution: int = 2, key: bytes = KEY
+) -> PrivateTable:
     return PrivateTable.load(source(contribution), frame(rows), key)
 
 
@@ -86,8 +88,8 @@ def test_chosen_rows_of_person_are_independent_of_others(
     people: dict[str, list[tuple[int, str]]], contribution: int
 ) -> None:
     """At most the contribution of each person's rows counts; no person's rows change another's choice."""
-    whole = counted(loaded(rows_of(people), contribution))
-    parts = [counted(loaded([(who, *row) for row in own], contribution)) for who, own in people.items()]
+    whole = counted_rows(load_table(rows_of(people), contribution))
+    parts = [counted_rows(load_table([(who, *row) for row in own], contribution)) for who, own in people.items()]
     assert sum(parts, Counter()) == whole
     for own, chosen in zip(people.values(), parts, strict=True):
         assert chosen.total() == min(contribution, len(own))
@@ -102,8 +104,8 @@ def test_chosen_rows_are_independent_of_row_order(
     rows = rows_of(people)
     shuffled = list(rows)
     chance.shuffle(shuffled)
-    one, other = loaded(rows, contribution), loaded(shuffled, contribution)
-    assert counted(one) == counted(other)
+    one, other = load_table(rows, contribution), load_table(shuffled, contribution)
+    assert counted_rows(one) == counted_rows(other)
     declared = source(contribution)
     assert fingerprint(one, declared, KEY) == fingerprint(other, declared, KEY)
 
@@ -121,7 +123,7 @@ def test_people_count_uses_all_rows_of_person(
         "FALSE": lambda _, __: False,
     }
     holds = tests[text]
-    table = loaded(rows_of(people), contribution)
+    table = load_table(rows_of(people), contribution)
     assert table.people_count(parse(text, ATTRIBUTES)) == sum(
         any(holds(*row) for row in own) for own in people.values()
     )
@@ -131,7 +133,7 @@ def test_person_with_many_rows_moves_counts_by_contribution() -> None:
     others = [(f"p{number}", number % 10, "ab"[number % 2]) for number in range(50) for _ in range(3)]
     flood = [("flood", number % 10, "a") for number in range(10_000)]
     for contribution in (1, 7):
-        without, having = loaded(others, contribution), loaded(others + flood, contribution)
+        without, having = load_table(others, contribution), load_table(others + flood, contribution)
         for text in ("TRUE", "x = 3", "y = 'a'"):
             predicate = parse(text, ATTRIBUTES)
             assert 0 <= having.count(predicate) - without.count(predicate) <= contribution
@@ -145,17 +147,17 @@ def test_person_with_many_rows_moves_counts_by_contribution() -> None:
 
 def test_chosen_rows_depend_on_key_and_source_and_are_uniform() -> None:
     people = [(f"p{number}", x, "a") for number in range(2000) for x in range(4)]
-    found = counted(loaded(people, 1))
-    assert found != counted(loaded(people, 1, OTHER))
-    assert found != counted(PrivateTable.load(source(1, name="others"), frame(people), KEY))
+    found = counted_rows(load_table(people, 1))
+    assert found != counted_rows(load_table(people, 1, OTHER))
+    assert found != counted_rows(PrivateTable.load(source(1, name="others"), frame(people), KEY))
     # Each of four rows is chosen for about 500 of 2000 people; 8 standard deviations are 155.
     assert found.total() == 2000
     assert all(abs(count - 500) < 155 for count in found.values())
 
 
 def test_equal_rows_of_person_are_distinct() -> None:
-    assert counted(loaded([("ann", 1, "a")] * 5, 3)) == Counter({(1, 0): 3})
-    mixed = [counted(loaded([(f"p{n}", 1, "a")] * 9 + [(f"p{n}", 2, "b")], 1)) for n in range(200)]
+    assert counted_rows(load_table([("ann", 1, "a")] * 5, 3)) == Counter({(1, 0): 3})
+    mixed = [counted_rows(load_table([(f"p{n}", 1, "a")] * 9 + [(f"p{n}", 2, "b")], 1)) for n in range(200)]
     # One of ten rows differs, so it is chosen for about a tenth of the people.
     assert 4 <= sum(one[2, 1] for one in mixed) <= 40
 
@@ -185,14 +187,14 @@ def test_public_size_counts_rows_without_a_name(nobody: str | None, kind: str, t
 
 @pytest.mark.parametrize("nobody", [None, "", "  "])
 def test_rows_without_name_are_left_out(nobody: str | None) -> None:
-    table = loaded([("ann", 1, "a"), (nobody, 2, "a"), (nobody, 3, "a")])
-    assert counted(table) == Counter({(1, 0): 1})
+    table = load_table([("ann", 1, "a"), (nobody, 2, "a"), (nobody, 3, "a")])
+    assert counted_rows(table) == Counter({(1, 0): 1})
     assert (table.public_size, table.people_count(parse("TRUE", ATTRIBUTES))) == (3, 1)
 
 
 def test_rows_outside_domain_use_no_contribution() -> None:
-    table = loaded([("ann", 77, "a")] * 50 + [("ann", 1, "a"), ("ben", 77, "b")], 1)
-    assert counted(table) == Counter({(1, 0): 1})
+    table = load_table([("ann", 77, "a")] * 50 + [("ann", 1, "a"), ("ben", 77, "b")], 1)
+    assert counted_rows(table) == Counter({(1, 0): 1})
     assert table.public_size == 2, "neighbours replace whoever the file names"
 
 
@@ -215,7 +217,7 @@ def test_person_has_one_name_in_every_form_of_a_number(tmp_path: Path, kind: str
     cells.write_csv(path) if kind == "csv" else cells.write_parquet(path)
     table = PrivateTable.load(source(1, path=str(path)), key=KEY)
     assert table.public_size == 8
-    assert counted(table) == Counter({(1, 0): 7})
+    assert counted_rows(table) == Counter({(1, 0): 7})
     floats = PrivateTable.load(source(1), cells.with_columns(who=pl.Series([1.0] * 13 + [None])), KEY)
     assert floats.public_size == 2
 
@@ -225,15 +227,15 @@ def test_fingerprint_covers_people_and_contribution() -> None:
     moved = [("ann", 1, "a"), ("ben", 2, "a"), ("ben", 1, "a")]
     plain = small.source(ATTRIBUTES, "-", "visits")
     found = {
-        fingerprint(loaded(rows), source(), KEY),
-        fingerprint(loaded(moved), source(), KEY),
-        fingerprint(loaded(rows, 1), source(1), KEY),
-        fingerprint(loaded([("cid" if who == "ben" else who, x, y) for who, x, y in rows]), source(), KEY),
+        fingerprint(load_table(rows), source(), KEY),
+        fingerprint(load_table(moved), source(), KEY),
+        fingerprint(load_table(rows, 1), source(1), KEY),
+        fingerprint(load_table([("cid" if who == "ben" else who, x, y) for who, x, y in rows]), source(), KEY),
         fingerprint(PrivateTable.load(plain, frame(rows)), plain, KEY),
     }
     assert len(found) == 5
     with pytest.raises(DataError, match="load it again"):
-        fingerprint(loaded(rows), source(1), KEY)
+        fingerprint(load_table(rows), source(1), KEY)
 
 
 def test_table_under_older_key_has_rows_chosen_by_older_key() -> None:
@@ -244,8 +246,8 @@ def test_table_under_older_key_has_rows_chosen_by_older_key() -> None:
         store.put("visits", people)
     first = stores[0].fingerprint(source(1))
     assert stores[1].fingerprint(source(1)) != first
-    assert counted(stores[1].get(source(1), first)) == counted(stores[0].get(source(1)))
-    assert counted(stores[1].get(source(1))) != counted(stores[0].get(source(1)))
+    assert counted_rows(stores[1].get(source(1), first)) == counted_rows(stores[0].get(source(1)))
+    assert counted_rows(stores[1].get(source(1))) != counted_rows(stores[0].get(source(1)))
     with pytest.raises(DataError, match="differs"):
         stores[2].get(source(1), first)
 
@@ -285,10 +287,10 @@ def test_contribution_needs_person_and_its_column() -> None:
 def test_chosen_rows_are_independent_of_block_size(
     people: dict[str, list[tuple[int, str]]], contribution: int, rows: int
 ) -> None:
-    whole = loaded(rows_of(people), contribution)
+    whole = load_table(rows_of(people), contribution)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(people_module, "_MAX_ROWS_AT_ONCE", rows)
-        parted = loaded(rows_of(people), contribution)
+        parted = load_table(rows_of(people), contribution)
     for name, column in whole.private_codes.items():
         assert parted.private_codes[name].tolist() == column.tolist()
     assert fingerprint(parted, source(contribution), KEY) == fingerprint(whole, source(contribution), KEY)

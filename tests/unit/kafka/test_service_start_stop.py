@@ -66,7 +66,7 @@ class Kafka:
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_what_passes_is_waited_for_and_told(error: Exception) -> None:
+async def test_retry_until_available_waits_and_reports_temporary_errors(error: Exception) -> None:
     kafka, told = Kafka(error, 20), list[str]()
     assert await retry_until_available(kafka.answer, asyncio.Event(), told.append) == "answer"
     assert kafka.asked == 21
@@ -79,7 +79,7 @@ async def test_what_passes_is_waited_for_and_told(error: Exception) -> None:
     [SecurityError("a wrong password"), GroupAuthorizationFailedError(), TopicAuthorizationFailedError()],
     ids=lambda error: type(error).__name__,
 )
-async def test_what_no_waiting_mends_is_raised_at_once(error: Exception) -> None:
+async def test_retry_until_available_raises_permanent_error_at_once(error: Exception) -> None:
     kafka = Kafka(error, 1)
     with pytest.raises(type(error)):
         await retry_until_available(kafka.answer, asyncio.Event())
@@ -87,7 +87,7 @@ async def test_what_no_waiting_mends_is_raised_at_once(error: Exception) -> None
 
 
 @pytest.mark.parametrize("hangs", [True, False])
-async def test_an_order_to_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch, *, hangs: bool) -> None:
+async def test_retry_until_available_ends_at_stop(monkeypatch: pytest.MonkeyPatch, *, hangs: bool) -> None:
     monkeypatch.setattr(broker_connections, "RETRY_PAUSES", (3600.0,))
     stopping, kafka = asyncio.Event(), Kafka(KafkaConnectionError("no broker"), 1000)
 
@@ -102,14 +102,14 @@ async def test_an_order_to_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch, *
         await asyncio.wait_for(waiting, 30)
 
 
-async def test_a_dead_broker_among_live_ones_is_not_taken_for_all_of_them() -> None:
+async def test_ask_any_broker_retries_past_dead_broker() -> None:
     kafka = Kafka(NodeNotReadyError("node 3"), BROKER_ATTEMPTS - 1)
     assert await ask_any_broker(kafka.answer) == "answer"
     with pytest.raises(NodeNotReadyError):
         await ask_any_broker(Kafka(NodeNotReadyError("node 3"), BROKER_ATTEMPTS).answer)
 
 
-def test_a_service_that_has_failed_ends_though_a_batch_hangs() -> None:
+def test_failed_service_ends_despite_hanging_batch() -> None:
     script = """
 import asyncio, time
 from stream.services.runner import force_exit_after
@@ -127,7 +127,7 @@ asyncio.run(fail())
 
 
 @pytest.mark.parametrize("order", ["the end of its input", "SIGTERM", "SIGINT"])
-def test_a_service_that_is_told_to_stop_ends_though_its_stopping_hangs(order: str) -> None:
+def test_stopped_service_ends_despite_hanging_shutdown(order: str) -> None:
     script = f"""
 import asyncio, os, signal
 from stream.services import runner as services
@@ -148,7 +148,7 @@ asyncio.run(serve())
 
 @pytest.mark.parametrize("order", ["SIGTERM", "SIGINT"])
 @pytest.mark.parametrize("loops", ["asyncio", "uvloop"])
-def test_a_service_that_has_left_is_not_killed_by_another_order(order: str, loops: str) -> None:
+def test_finished_service_survives_second_stop_signal(order: str, loops: str) -> None:
     pytest.importorskip(loops)
     script = f"""
 import asyncio, os, signal
@@ -171,7 +171,7 @@ os.kill(os.getpid(), signal.{order})
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 
-async def test_a_consumer_that_could_not_start_can_be_started_again_and_stopped() -> None:
+async def test_consumer_can_restart_and_stop_after_failed_start() -> None:
     stopping, left = asyncio.Event(), 3
 
     def tell(_: str) -> None:

@@ -66,7 +66,7 @@ async def counts_of(installation: LoadedInstallation, stream: str) -> dict[str, 
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 4])
-async def test_feeds_refuse_a_live_topic_that_was_created_again(
+async def test_feeds_refuse_recreated_live_topic(
     installation: LoadedInstallation, partitions: int, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
     """Two feeds refuse the topic with the reason, although it has grown past the old offsets, and publish no window from it."""
@@ -93,14 +93,14 @@ async def test_feeds_refuse_a_live_topic_that_was_created_again(
         await recreate(installation.settings, topic, partitions)
         for step in range(3, 9):
             await send_people(producer, topic, partitions, YESTERDAY + 2000 * step + 500)
-        await refused(ports, f"{topic}: was deleted and created again")
+        await wait_until_refused(ports, f"{topic}: was deleted and created again")
     assert await counts_of(installation, stream) == before
     logs = "".join(feed.log.read_text() for feed in feeds)
     assert '"event": "input recreated"' in logs
     assert "TopicRecreatedError" in logs
 
 
-async def refused(ports: list[int], reason: str) -> None:
+async def wait_until_refused(ports: list[int], reason: str) -> None:
     """Wait until a feed shows the reason at /readyz, and the recreated topic in its metrics."""
     said: list[str] = []
     deadline = time.monotonic() + SECONDS
@@ -124,7 +124,7 @@ def get(address: str) -> str:
         return type(error).__name__
 
 
-async def test_a_topic_that_was_created_again_has_another_id(settings: Settings, client: AsyncClient) -> None:
+async def test_recreated_topic_has_another_id(settings: Settings, client: AsyncClient) -> None:
     """The id is the one that Kafka's tools show; it changes only when the topic is created again."""
     place = TopicPartition(client.topics.queries, 0)
     async with create_reader(settings) as consumer:

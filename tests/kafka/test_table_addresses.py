@@ -78,7 +78,7 @@ def settings(settings: Settings, place: Place) -> Settings:
 
 
 @pytest.mark.parametrize("place", ["s3", "postgresql"], indirect=True)
-async def test_a_question_is_answered_from_the_table_at_an_address_and_not_from_another(
+async def test_worker_answers_from_table_at_address_and_refuses_other_rows(
     settings: Settings, place: Place, client: AsyncClient, start: StartService
 ) -> None:
     place.put(AGES)

@@ -145,9 +145,7 @@ both = pytest.mark.parametrize("second", [False, True], ids=["first", "second"])
 
 
 @both
-async def test_a_transaction_takes_as_few_requests_as_its_protocol_allows(
-    connected: Connect, *, second: bool
-) -> None:
+async def test_transaction_needs_only_requests_of_its_protocol(connected: Connect, *, second: bool) -> None:
     kafka = Kafka(second=second)
     producer = connected(kafka)
     await producer.start()
@@ -163,7 +161,9 @@ async def test_a_transaction_takes_as_few_requests_as_its_protocol_allows(
 
 
 @both
-async def test_batches_of_a_partition_come_in_order_and_are_numbered(connected: Connect, *, second: bool) -> None:
+async def test_producer_sends_batches_of_partition_in_order_with_sequences(
+    connected: Connect, *, second: bool
+) -> None:
     kafka = Kafka(second=second)
     producer = connected(kafka)
     await producer.start()
@@ -181,7 +181,7 @@ async def test_batches_of_a_partition_come_in_order_and_are_numbered(connected: 
         assert numbers == [(5, 0, 0), (5, 0, 2), (5, 0, 3), (5, 0, 5)]
 
 
-async def test_numbers_begin_again_where_kafka_s_do(connected: Connect) -> None:
+async def test_producer_sequence_wraps_around_like_kafkas(connected: Connect) -> None:
     kafka = Kafka(second=False)
     producer = connected(kafka)
     await producer.start()
@@ -191,7 +191,7 @@ async def test_numbers_begin_again_where_kafka_s_do(connected: Connect) -> None:
     assert numbers == [2**31 - 2, 1]
 
 
-async def test_another_producer_s_number_is_taken_from_the_coordinator(connected: Connect) -> None:
+async def test_producer_takes_new_id_from_coordinator(connected: Connect) -> None:
     kafka = Kafka()
     producer = connected(kafka)
     await producer.start()
@@ -220,9 +220,7 @@ async def test_another_producer_s_number_is_taken_from_the_coordinator(connected
     ],
     ids=str,
 )
-async def test_a_batch_that_may_not_have_arrived_is_sent_again_to_the_letter(
-    connected: Connect, said: Any, *, second: bool
-) -> None:
+async def test_producer_resends_uncertain_batch_unchanged(connected: Connect, said: Any, *, second: bool) -> None:
     kafka = Kafka(second=second)
     producer = connected(kafka)
     await producer.start()
@@ -235,7 +233,7 @@ async def test_a_batch_that_may_not_have_arrived_is_sent_again_to_the_letter(
 
 
 @both
-async def test_a_batch_that_had_arrived_after_all_counts_once(connected: Connect, *, second: bool) -> None:
+async def test_producer_accepts_duplicate_sequence_as_success(connected: Connect, *, second: bool) -> None:
     kafka = Kafka(second=second)
     producer = connected(kafka)
     await producer.start()
@@ -244,7 +242,7 @@ async def test_a_batch_that_had_arrived_after_all_counts_once(connected: Connect
     assert len(kafka.requests("produce")) == 2
 
 
-async def test_only_what_has_not_arrived_is_sent_again_and_what_has_no_leader_waits(connected: Connect) -> None:
+async def test_producer_resends_only_missing_batches_and_waits_for_leader(connected: Connect) -> None:
     kafka = Kafka()
     producer = connected(kafka)
     await producer.start()
@@ -270,7 +268,7 @@ async def test_only_what_has_not_arrived_is_sent_again_and_what_has_no_leader_wa
     ],
     ids=str,
 )
-async def test_a_coordinator_is_asked_again_and_looked_up_where_it_has_moved(
+async def test_producer_retries_coordinator_and_finds_its_new_place(
     connected: Connect, kind: str, said: Any, *, moves: bool, second: bool
 ) -> None:
     kafka = Kafka(second=second)
@@ -292,7 +290,7 @@ async def test_a_coordinator_is_asked_again_and_looked_up_where_it_has_moved(
     ("second", "kind"),
     [(False, "join"), (False, "produce"), (False, "end"), (True, "produce"), (True, "offsets"), (True, "end")],
 )
-async def test_whoever_was_fenced_is_told_so(connected: Connect, code: int, kind: str, *, second: bool) -> None:
+async def test_producer_raises_fenced_error(connected: Connect, code: int, kind: str, *, second: bool) -> None:
     kafka = Kafka(second=second)
     producer = connected(kafka)
     await producer.start()
@@ -315,7 +313,9 @@ async def transaction(producer: TransactionalProducer, values: Iterable[bytes]) 
         (errors.TransactionalIdAuthorizationFailed, "end", "w-0"),
     ],
 )
-async def test_what_is_not_allowed_is_named(connected: Connect, error: Any, kind: str, subject: str) -> None:
+async def test_producer_error_names_forbidden_resource(
+    connected: Connect, error: Any, kind: str, subject: str
+) -> None:
     kafka = Kafka()
     producer = connected(kafka)
     await producer.start()
@@ -325,7 +325,7 @@ async def test_what_is_not_allowed_is_named(connected: Connect, error: Any, kind
 
 
 @pytest.mark.parametrize("kind", ["produce", "end"])
-async def test_what_kafka_never_takes_ends_at_once(connected: Connect, kind: str) -> None:
+async def test_producer_raises_permanent_error_at_once(connected: Connect, kind: str) -> None:
     kafka = Kafka()
     producer = connected(kafka)
     await producer.start()
@@ -336,7 +336,7 @@ async def test_what_kafka_never_takes_ends_at_once(connected: Connect, kind: str
 
 
 @pytest.mark.parametrize("kind", ["produce", "end", "init"])
-async def test_nothing_is_asked_for_longer_than_a_transaction_may_take(
+async def test_producer_stops_retries_at_transaction_timeout(
     connected: Connect, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     kafka = Kafka()
@@ -352,7 +352,7 @@ async def test_nothing_is_asked_for_longer_than_a_transaction_may_take(
         await asyncio.wait_for(all_of_it(), 60)
 
 
-async def test_a_cluster_that_does_not_follow_the_second_protocol_is_spoken_to_in_the_first(
+async def test_producer_uses_first_protocol_without_feature(
     connected: Connect,
 ) -> None:
     kafka = Kafka(second=False)
@@ -366,7 +366,7 @@ async def test_a_cluster_that_does_not_follow_the_second_protocol_is_spoken_to_i
     assert isinstance(producer._protocol, transactional_producer.FirstProtocol)
 
 
-def test_a_broker_without_a_request_of_the_second_protocol_is_spoken_to_in_the_first() -> None:
+def test_producer_uses_first_protocol_without_its_requests() -> None:
     """The feature alone does not suffice: each request must have the version of the protocol."""
     known = features(2)
     assert wire_requests.supports_second_protocol(known)
@@ -376,7 +376,7 @@ def test_a_broker_without_a_request_of_the_second_protocol_is_spoken_to_in_the_f
 
 
 @both
-async def test_news_of_the_cluster_that_never_come_hold_nobody_up(
+async def test_producer_does_not_wait_for_silent_metadata(
     connected: Connect, monkeypatch: pytest.MonkeyPatch, *, second: bool
 ) -> None:
     class Silent(Kafka):

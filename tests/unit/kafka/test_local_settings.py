@@ -26,14 +26,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in list(os.environ):
         if name.startswith("SOTTO_"):
             monkeypatch.delenv(name)
-    remember(tmp_path)
+    write_broker_state(tmp_path)
     below = tmp_path / "reports" / "nightly"
     below.mkdir(parents=True)
     monkeypatch.chdir(below)
     return tmp_path
 
 
-def remember(folder: Path, port: int = 1, mark: str | None = None) -> Path:
+def write_broker_state(folder: Path, port: int = 1, mark: str | None = None) -> Path:
     broker = folder / ".sotto" / "broker"
     broker.mkdir(parents=True, exist_ok=True)
     mark = mark or start_mark(os.getpid()) or ""
@@ -41,15 +41,15 @@ def remember(folder: Path, port: int = 1, mark: str | None = None) -> Path:
     return broker / "broker.json"
 
 
-def test_the_broker_of_the_nearest_folder_above_is_found(project: Path) -> None:
+def test_local_settings_use_broker_of_nearest_folder(project: Path) -> None:
     assert local_settings().bootstrap == "127.0.0.1:1"
     assert local_settings(prefix="other").bootstrap == "127.0.0.1:1"
     assert address_origin(local_settings()) == f"as {project / '.sotto'} says"
-    remember(project / "reports", port=2)
+    write_broker_state(project / "reports", port=2)
     assert local_settings().bootstrap == "127.0.0.1:2"
 
 
-def test_what_is_set_or_given_goes_before(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_settings_prefer_given_and_set_values(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert local_address() is not None
     assert local_settings(bootstrap="kafka:9").bootstrap == "kafka:9"
     # Settings for security refer to another broker than the local one.
@@ -62,7 +62,7 @@ def test_what_is_set_or_given_goes_before(project: Path, monkeypatch: pytest.Mon
     assert project
 
 
-def test_a_file_that_others_could_have_written_or_that_is_stale_is_not_believed(project: Path) -> None:
+def test_local_address_ignores_untrusted_or_stale_file(project: Path) -> None:
     file = project / ".sotto" / "broker" / "broker.json"
     assert file.stat().st_mode & 0o777 == 0o600
     file.chmod(0o644)
@@ -77,13 +77,11 @@ def test_a_file_that_others_could_have_written_or_that_is_stale_is_not_believed(
     file.write_bytes(b"{")
     file.chmod(0o600)
     assert local_address() is None
-    remember(project, mark="another process of the same number")
+    write_broker_state(project, mark="another process of the same number")
     assert local_address() is None
 
 
-async def test_a_refused_connection_names_the_address_and_who_gave_it(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_refused_connection_names_address_and_origin(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def told(**fields: str) -> str:
         with pytest.raises(Unreachable) as caught:
             async with AsyncClient(**fields):
@@ -96,9 +94,7 @@ async def test_a_refused_connection_names_the_address_and_who_gave_it(
     assert "127.0.0.1:3 (as SOTTO_BOOTSTRAP says); start one with 'sotto broker start'" in await told()
 
 
-def test_the_monitor_of_a_running_installation_is_found_with_its_token(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_find_monitor_uses_running_installation_and_token(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = project / ".sotto"
     folder.chmod(0o700)
     (folder / OPERATOR_FILE).write_text(TOKEN)
