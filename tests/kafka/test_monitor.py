@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -96,7 +94,7 @@ def tokens(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def own(settings: Settings, tmp_path: Path, tokens: dict[str, str]) -> Settings:
+def monitor_settings(settings: Settings, tmp_path: Path, tokens: dict[str, str]) -> Settings:
     """The installation's settings, with those of its monitor."""
     assert tokens
     port = free_port()
@@ -111,15 +109,15 @@ def own(settings: Settings, tmp_path: Path, tokens: dict[str, str]) -> Settings:
 
 
 @pytest.fixture
-def start_monitor(own: Settings, tmp_path: Path) -> Iterator[Callable[[], Service]]:
+def start_monitor(monitor_settings: Settings, tmp_path: Path) -> Iterator[Callable[[], Service]]:
     with ExitStack() as stack:
-        yield lambda: stack.enter_context(Service("monitor", own, None, tmp_path / "monitor.log"))
+        yield lambda: stack.enter_context(Service("monitor", monitor_settings, None, tmp_path / "monitor.log"))
 
 
 @pytest.fixture
-async def web(own: Settings, tokens: dict[str, str]) -> AsyncIterator[Web]:
+async def web(monitor_settings: Settings, tokens: dict[str, str]) -> AsyncIterator[Web]:
     async with ClientSession() as session:
-        yield Web(session, own, tokens)
+        yield Web(session, monitor_settings, tokens)
 
 
 def drop_time_fields(page: dict[str, Any]) -> list[dict[str, Any]]:
@@ -127,8 +125,12 @@ def drop_time_fields(page: dict[str, Any]) -> list[dict[str, Any]]:
     return [{name: row[name] for name in row.keys() - {"rates", "dry_in", "updated"}} for row in page["items"]]
 
 
-async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
-    client: AsyncClient, start: StartService, start_monitor: Callable[[], Service], web: Web, own: Settings
+async def test_monitor_halt_halts_stream_on_kafka(
+    client: AsyncClient,
+    start: StartService,
+    start_monitor: Callable[[], Service],
+    web: Web,
+    monitor_settings: Settings,
 ) -> None:
     """The monitor itself joins no consumer group."""
     start("budget")
@@ -161,16 +163,18 @@ async def test_a_halt_from_the_api_halts_the_stream_on_kafka(
     workers = await web.until("/api/workers", lambda view: _answered(view) >= 3 and not _lag(view))
     assert {row["role"] for row in workers["members"]} == {"worker", "budget"}
     assert all(row["member"] and row["restore"]["phase"] == "ready" for row in workers["partitions"])
-    async with admin_client(own) as admin:
-        groups = {name for name, _ in await admin.list_consumer_groups() if name.startswith(own.prefix)}
-    assert groups == {worker_group(own), budget_group(own)}
+    async with admin_client(monitor_settings) as admin:
+        groups = {
+            name for name, _ in await admin.list_consumer_groups() if name.startswith(monitor_settings.prefix)
+        }
+    assert groups == {worker_group(monitor_settings), budget_group(monitor_settings)}
     monitor.stop()
     assert monitor.exit_status == 0
     events = [json.loads(line)["event"] for line in monitor.log.read_text().splitlines()]
     assert events[-1] == "monitor stopped"
 
 
-async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_stops_nobody(
+async def test_killed_monitor_shows_same_figures_and_delays_no_service(
     client: AsyncClient, start: StartService, start_monitor: Callable[[], Service], web: Web
 ) -> None:
     start("budget")
@@ -204,8 +208,8 @@ async def test_a_monitor_that_was_killed_shows_the_same_figures_and_its_absence_
     assert (await client.open(ward("another", cutoff=3, threshold=0.0))).outcome == "opened"
 
 
-async def test_what_was_never_committed_is_not_shown(
-    own: Settings, client: AsyncClient, start_monitor: Callable[[], Service], web: Web
+async def test_monitor_shows_committed_records_only(
+    monitor_settings: Settings, client: AsyncClient, start_monitor: Callable[[], Service], web: Web
 ) -> None:
     start_monitor()
     await web.ready()
@@ -228,7 +232,9 @@ async def test_what_was_never_committed_is_not_shown(
             .encode()
         )
 
-    producer = AIOKafkaProducer(bootstrap_servers=own.bootstrap, transactional_id=f"{own.prefix}-test")
+    producer = AIOKafkaProducer(
+        bootstrap_servers=monitor_settings.bootstrap, transactional_id=f"{monitor_settings.prefix}-test"
+    )
     async with producer:
         for spent, committed in ((none, True), (some, False)):
             await producer.begin_transaction()
@@ -243,7 +249,7 @@ async def test_what_was_never_committed_is_not_shown(
     assert [row["spent"]["epsilon"] for row in page["items"]] == [0.0, 0.0]
 
 
-async def test_a_restore_tells_how_far_it_is(
+async def test_restore_reports_its_progress(
     settings: Settings, client: AsyncClient, key: NoiseKey, start: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start("budget")
@@ -269,7 +275,7 @@ async def test_a_restore_tells_how_far_it_is(
     assert told[0].member.endswith(f"-{os.getpid()}")
 
 
-async def test_a_trace_leads_from_the_asker_to_the_worker(
+async def test_trace_links_client_to_worker(
     settings: Settings, client: AsyncClient, key: NoiseKey, start: StartService
 ) -> None:
     start("budget")
@@ -293,7 +299,7 @@ async def test_a_trace_leads_from_the_asker_to_the_worker(
     assert [link.context.span_id for link in found["worker answers"].links] == [asked.span_id]
 
 
-async def test_whoever_is_given_a_token_comes_in_and_whoever_is_revoked_does_not_without_a_restart(
+async def test_monitor_applies_new_and_revoked_tokens_without_restart(
     start_monitor: Callable[[], Service], web: Web, tmp_path: Path
 ) -> None:
     monitor = start_monitor()
@@ -313,20 +319,6 @@ async def test_whoever_is_given_a_token_comes_in_and_whoever_is_revoked_does_not
     assert not any(token in log for token in web.tokens.values())
 
 
-def test_without_names_the_monitor_does_not_start(own: Settings) -> None:
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("SOTTO_")}
-    result = subprocess.run(
-        [sys.executable, "-m", "stream.cli", "serve", "monitor"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**environment, "SOTTO_BOOTSTRAP": own.bootstrap},
-        timeout=60,
-    )
-    assert result.returncode == 1
-    assert "SOTTO_MONITOR_NAMES_FILE" in result.stderr
-
-
 def _lag(view: dict[str, Any]) -> int:
     return sum(row["lag"] for row in view["partitions"])
 
@@ -336,7 +328,7 @@ def _answered(view: dict[str, Any]) -> int:
 
 
 async def test_monitor_reads_the_trail_from_its_end_and_then_the_rest(
-    client: AsyncClient, start: StartService, own: Settings, monkeypatch: pytest.MonkeyPatch
+    client: AsyncClient, start: StartService, monitor_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The monitor is up to date before it has read the earlier entries; it follows new ones, and finally has all."""
     monkeypatch.setattr(topic_readers, "MAX_HELD_ENTRIES", 2)
@@ -345,7 +337,7 @@ async def test_monitor_reads_the_trail_from_its_end_and_then_the_rest(
     for number in range(6):
         await client.register({**FEED, "source": f"feed-{number}"})
     tables, ready = MonitorTables(client.topics), asyncio.Event()
-    trail_reader = topic_readers.TrailReader(own, client.topics, tables, ready.is_set)
+    trail_reader = topic_readers.TrailReader(monitor_settings, client.topics, tables, ready.is_set)
     reading = asyncio.create_task(trail_reader.run())
     try:
         async with asyncio.timeout(START_SECONDS):

@@ -43,31 +43,31 @@ def driver() -> Driver:
     return installation(*(stream(*names, mechanism={"cutoff": 2}) for names in placed), partitions=4)
 
 
-def told(notices: Any) -> list[tuple[str, str]]:
+def outcomes_of(notices: Any) -> list[tuple[str, str]]:
     return [(one.stream, one.ended.partition(":")[0] if one.ended else one.answer.outcome) for one in notices]
 
 
 def test_watch_reports_alerts_and_optionally_quiet_answers() -> None:
     with driver() as client:
         client.ask_many([{"stream": "late-1", "value": value} for value in (LOW, HIGH, LOW)])
-        assert told(client.watch(from_beginning=True)) == [("late-1", "above")]
-        assert told(client.watch(from_beginning=True, quiet=True)) == [
+        assert outcomes_of(client.watch(from_beginning=True)) == [("late-1", "above")]
+        assert outcomes_of(client.watch(from_beginning=True, quiet=True)) == [
             ("late-1", "below"),
             ("late-1", "above"),
             ("late-1", "below"),
         ]
-        assert told(client.watch()) == []
+        assert outcomes_of(client.watch()) == []
 
 
 def test_watch_selects_streams_by_name_pattern_and_source() -> None:
     with driver() as client:
         client.ask_many([{"stream": stream, "value": HIGH} for stream in ("late-1", "late-2", "else")])
-        assert told(client.watch("late-2", from_beginning=True)) == [("late-2", "above")]
-        assert sorted(told(client.watch("late-*", from_beginning=True))) == [
+        assert outcomes_of(client.watch("late-2", from_beginning=True)) == [("late-2", "above")]
+        assert sorted(outcomes_of(client.watch("late-*", from_beginning=True))) == [
             ("late-1", "above"),
             ("late-2", "above"),
         ]
-        assert told(client.watch(source="other", from_beginning=True)) == [("else", "above")]
+        assert outcomes_of(client.watch(source="other", from_beginning=True)) == [("else", "above")]
         assert [one.source for one in client.watch(source="other", from_beginning=True)] == ["other"]
         with pytest.raises(Unknown, match="stream 'nobody' does not exist"):
             list(client.watch("nobody"))
@@ -79,7 +79,7 @@ def test_watch_reports_end_of_stream_once() -> None:
     with driver() as client:
         client.ask_many([{"stream": "late-1", "value": HIGH} for _ in range(4)])
         client.close("other", "else", "no longer needed")
-        found = told(client.watch(from_beginning=True))
+        found = outcomes_of(client.watch(from_beginning=True))
         assert found.count(("late-1", "above")) == 2
         assert found.count(("late-1", "exhausted")) + found.count(("late-1", "halted")) == 1
         assert found.count(("else", "closed")) == 1
@@ -131,10 +131,10 @@ def test_watch_from_beginning_reports_ends_after_answers() -> None:
         for quiet in (False, True):
             runs = [list(client.watch(from_beginning=True, quiet=quiet)) for _ in range(2)]
             assert runs[0] == runs[1]
-            assert [outcome for _, outcome in told(runs[0])[:3]] == alerts
-            assert told(runs[0])[3:] == ends
+            assert [outcome for _, outcome in outcomes_of(runs[0])[:3]] == alerts
+            assert outcomes_of(runs[0])[3:] == ends
             assert runs[0][2].time <= runs[0][3].time <= runs[0][4].time
-        named = told(client.watch("else", from_beginning=True))
+        named = outcomes_of(client.watch("else", from_beginning=True))
         assert named == [("else", "above"), ("else", "closed")]
 
 
@@ -234,7 +234,7 @@ def test_watch_reports_windows_and_groups_of_standing_stream() -> None:
         assert (firing.latest.group, firing.since) == ({"origin": "EWR"}, 1362722400.0)
 
 
-def by_day(client: Driver) -> None:
+def alert_on_three_days(client: Driver) -> None:
     """Open a stream with periods of a day, and let it alert on each of three days, of which two are over."""
     periods = {"ahead": "30d", "unit": "person-period", "period": "1d", "attributes": {}}
     client.register(source("flights", "events", **MARKED, **periods))
@@ -250,16 +250,16 @@ def by_day(client: Driver) -> None:
 
 def test_watch_follows_all_periods_of_stream_name() -> None:
     with Driver(KEY) as client:
-        by_day(client)
+        alert_on_three_days(client)
         for streams, source in ((("late",), None), (("la*",), None), ((), "flights"), (("late",), "flights")):
-            found = told(client.watch(*streams, source=source, from_beginning=True))
+            found = outcomes_of(client.watch(*streams, source=source, from_beginning=True))
             assert sorted(one for one in found if one[1] == "above") == [
                 (f"late@2013-03-{day}T00:00:00Z", "above") for day in ("08", "09", "10")
             ]
             # The end of a period is not reported, but the exhaustion of its alerts is.
             assert not any(outcome == "closed" for _, outcome in found)
             assert ("late@2013-03-10T00:00:00Z", "exhausted") in found
-        one = told(client.watch("late@2013-03-09T00:00:00Z", from_beginning=True))
+        one = outcomes_of(client.watch("late@2013-03-09T00:00:00Z", from_beginning=True))
         assert [name for name, outcome in one if outcome == "above"] == ["late@2013-03-09T00:00:00Z"]
         client.close("flights", "late", "no longer needed")
         [ended] = client.watch("late")

@@ -26,13 +26,13 @@ def _no_settings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_the_document_has_the_settings_of_all_topics() -> None:
+def test_security_page_has_settings_of_all_topics() -> None:
     text = (DOCUMENTS / "security.md").read_text()
     for setting, value in {**durability(3), **BROKER_TIMESTAMPS}.items():
         assert f"`{setting}={value}`" in text
 
 
-def test_every_topic_has_the_writers_that_the_architecture_gives_it() -> None:
+def test_role_access_gives_each_topic_its_writers() -> None:
     """Because each topic has one writing role, a producer cannot open streams."""
     given = role_access(Settings(prefix="sotto"))
     writers = {
@@ -60,7 +60,7 @@ def test_every_topic_has_the_writers_that_the_architecture_gives_it() -> None:
     }
 
 
-def test_a_monitor_that_asks_may_write_queries_and_read_answers_and_no_other_may() -> None:
+def test_role_access_of_monitor_includes_questions_only_if_enabled() -> None:
     quiet, asking = (set(role_access(Settings(monitor_asks=asks))[AclRole.MONITOR]) for asks in (False, True))
     assert quiet < asking
     assert {(one.operation, one.name.rpartition(".")[2]) for one in asking - quiet} == {
@@ -71,7 +71,7 @@ def test_a_monitor_that_asks_may_write_queries_and_read_answers_and_no_other_may
     assert "`SOTTO_MONITOR_ASKS`" in document
 
 
-def test_a_prefixed_grant_names_no_other_roles_group_or_transactional_id() -> None:
+def test_prefixed_grants_cover_no_names_of_other_roles() -> None:
     given = role_access(Settings(prefix="sotto"))
     for role, granted in given.items():
         for one in (one for one in granted if one.prefixed):
@@ -80,7 +80,7 @@ def test_a_prefixed_grant_names_no_other_roles_group_or_transactional_id() -> No
             assert not [name for name in others if name.startswith(one.name)]
 
 
-def test_the_commands_name_every_grant_once_and_are_safe_in_a_shell() -> None:
+def test_acl_commands_list_each_grant_once_with_shell_quoting() -> None:
     settings = Settings(prefix="sotto")
     granted = role_access(settings)[AclRole.BUDGET]
     lines = [shlex.split(line) for line in acl_commands("User:CN=a b,O='x'", granted, "kafka:9093")]
@@ -97,7 +97,7 @@ def test_the_commands_name_every_grant_once_and_are_safe_in_a_shell() -> None:
     assert made == {(one.operation, one.resource, one.name, one.pattern) for one in granted}
 
 
-def test_the_command_prints_tables_commands_and_json_of_the_roles_asked_for() -> None:
+def test_acl_command_prints_tables_commands_and_json() -> None:
     shown = runner.invoke(topics_app, ["acl", "--role", "worker", "--json"])
     assert shown.exit_code == 0, shown.output
     printed = json.loads(shown.output)
@@ -118,15 +118,14 @@ def test_the_command_prints_tables_commands_and_json_of_the_roles_asked_for() ->
         (["--apply", "--json"], "cannot be combined"),
     ],
 )
-def test_what_is_unclear_is_refused(arguments: list[str], message: str) -> None:
+def test_acl_command_refuses_ambiguous_arguments(arguments: list[str], message: str) -> None:
     refused = runner.invoke(topics_app, ["acl", *arguments])
     assert isinstance(refused.exception, CommandError)
     assert message in str(refused.exception)
 
 
-def test_feeds_alone_may_create_topics_and_only_their_own_changelogs_and_read_the_live_ones_that_are_named() -> (
-    None
-):
+def test_role_access_lets_only_feeds_create_topics() -> None:
+    """Feeds create only their changelogs, and read only the live topics that are named."""
     given = role_access(Settings(prefix="sotto"), ["ops.departures"])
     creating = {
         (role, one.name) for role, granted in given.items() for one in granted if one.operation is Operation.CREATE

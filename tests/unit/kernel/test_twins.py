@@ -49,7 +49,7 @@ def column(values: list[int]) -> Column:
     first=st.none() | st.integers(0, 2**62),
 )
 @settings(deadline=None, max_examples=40)
-def test_keyed_hashes(messages: list[bytes], prefix: bytes, count: int, first: int | None) -> None:
+def test_keyed_words_equal_pythons(messages: list[bytes], prefix: bytes, count: int, first: int | None) -> None:
     keys = spans_of([bytes([place % 256]) * 32 for place in range(len(messages))])
     places = None if first is None else first + np.arange(len(messages), dtype=np.int64)
     with use_kernel(kernel()):
@@ -60,7 +60,7 @@ def test_keyed_hashes(messages: list[bytes], prefix: bytes, count: int, first: i
 
 @given(payloads=long_texts, count=st.integers(1, 16))
 @settings(deadline=None, max_examples=25)
-def test_noise_in_columns_is_that_of_each_event(payloads: list[bytes], count: int) -> None:
+def test_event_words_of_columns_equal_single_events(payloads: list[bytes], count: int) -> None:
     rows = len(payloads)
     key, digests = NoiseKey(bytes(range(32))), [bytes([place % 256]) * 32 for place in range(rows)]
     incarnations = [f"{place:032x}" for place in range(rows)]
@@ -86,7 +86,9 @@ def test_noise_in_columns_is_that_of_each_event(payloads: list[bytes], count: in
 
 @given(data=st.data(), own=texts, shared=texts, constant=st.binary(max_size=20))
 @settings(deadline=None, max_examples=40)
-def test_texts_out_of_parts(data: st.DataObject, own: list[bytes], shared: list[bytes], constant: bytes) -> None:
+def test_pack_rows_equals_pythons(
+    data: st.DataObject, own: list[bytes], shared: list[bytes], constant: bytes
+) -> None:
     count = len(own)
     figures = column(data.draw(st.lists(numbers, min_size=count, max_size=count)))
     which = column(data.draw(st.lists(st.integers(0, len(shared) - 1), min_size=count, max_size=count)))
@@ -154,7 +156,7 @@ def events(draw: st.DrawFn) -> bytes:
 
 @given(log=st.lists(events(), min_size=1, max_size=12))
 @settings(deadline=None, max_examples=150)
-def test_a_query_that_is_read_at_once_says_what_every_parser_reads(log: list[bytes]) -> None:
+def test_scanned_query_equals_parsed_query(log: list[bytes]) -> None:
     names = SlotNames()
     names.extend([name.encode() for name in STREAMS])
     with use_kernel(kernel()):
@@ -171,7 +173,7 @@ def test_a_query_that_is_read_at_once_says_what_every_parser_reads(log: list[byt
             assert asked == (None if query.threshold is None else repr(query.threshold))
 
 
-def test_a_text_is_plain_unless_any_of_its_bytes_is_not_wherever_it_stands() -> None:
+def test_scan_accepts_exactly_plain_text_at_any_position() -> None:
     names = SlotNames()
     names.extend([b"alarms"])
     size = 18
@@ -191,7 +193,7 @@ def test_a_text_is_plain_unless_any_of_its_bytes_is_not_wherever_it_stands() -> 
 
 
 @pytest.mark.parametrize("threshold", ["", ',"threshold":7.5'])
-def test_ordinary_queries_are_read_at_once_and_others_left(threshold: str) -> None:
+def test_scan_reads_ordinary_queries_and_leaves_others(threshold: str) -> None:
     names = SlotNames()
     names.extend([name.encode() for name in STREAMS])
     log = [
@@ -217,7 +219,7 @@ def test_ordinary_queries_are_read_at_once_and_others_left(threshold: str) -> No
     assert not too_long.read.any()
 
 
-def test_texts_are_found_again_after_being_joined_and_picked() -> None:
+def test_spans_are_found_after_concatenation_and_gather() -> None:
     one, other = spans_of([b"a", b"", b"ccc"]), spans_of([b"dd"])
     both = concatenate_spans((one, other))
     assert list(both) == [b"a", b"", b"ccc", b"dd"]
@@ -227,7 +229,7 @@ def test_texts_are_found_again_after_being_joined_and_picked() -> None:
     assert list(both[1:]) == [b"", b"ccc", b"dd"]
 
 
-def test_constants_beside_one_another_and_of_nothing() -> None:
+def test_pack_rows_handles_empty_and_adjacent_constants() -> None:
     parts = (b"", b"a", b"", b"bc", spans_of([b"", b"x"]), b"", spans_of([b"1", b"2"]), b"d", b"")
     for library in (kernel(), None):
         with use_kernel(library):
@@ -235,7 +237,7 @@ def test_constants_beside_one_another_and_of_nothing() -> None:
             assert list(pack_rows(2, (b"", b""))) == [b"", b""]
 
 
-def test_every_name_is_found_where_many_want_the_same_line() -> None:
+def test_scan_finds_every_name_despite_collisions() -> None:
     for count in (2, 4, 128, 1000, 4096):
         names = SlotNames()
         names.extend([b"n%d" % number for number in range(count)])
@@ -251,7 +253,7 @@ def test_every_name_is_found_where_many_want_the_same_line() -> None:
     listed=st.lists(st.one_of(st.integers(0, 5), st.integers(0, 2**12), st.integers(0, 2**63 - 1)), max_size=200)
 )
 @settings(deadline=None, max_examples=100)
-def test_groups_of_equal_numbers(listed: list[int]) -> None:
+def test_group_rows_equals_pythons(listed: list[int]) -> None:
     with use_kernel(kernel()):
         ours = group_rows(column(listed))
     with use_kernel(None):
@@ -268,7 +270,7 @@ def test_groups_of_equal_numbers(listed: list[int]) -> None:
     switched=st.booleans(),
 )
 @settings(deadline=None, max_examples=30)
-def test_numbers_of_keys(batches: list[list[int]], crowded: bool, switched: bool) -> None:
+def test_key_numbering_equals_pythons(batches: list[list[int]], crowded: bool, switched: bool) -> None:
     """This includes keys with few different hash places, and a table that one implementation made and the other extends."""
     compiled, plain = KeyNumbering(), KeyNumbering()
     known: dict[int, int] = {}
@@ -294,7 +296,7 @@ def test_numbers_of_keys(batches: list[list[int]], crowded: bool, switched: bool
     most=st.sampled_from([1, 2, 3, 255, 300, 70_000]),
 )
 @settings(deadline=None, max_examples=40)
-def test_counts_up_to_a_bound(batches: list[list[tuple[int, int]]], most: int) -> None:
+def test_count_up_to_bound_equals_pythons(batches: list[list[tuple[int, int]]], most: int) -> None:
     kind = np.uint8 if most < 256 else np.uint16 if most < 65_536 else np.uint32
     states = [(np.full((10, 8), max(0, most - 3), dtype=kind), np.full(10, -1, dtype=np.int32)) for _ in range(2)]
     plain = states[0][0].astype(np.int64)
@@ -326,7 +328,7 @@ def test_counts_up_to_a_bound(batches: list[list[tuple[int, int]]], most: int) -
     bit=st.integers(0, 1),
 )
 @settings(deadline=None, max_examples=40)
-def test_sums_by_place(rows: list[tuple[int, int, int]], is_sum: bool, bit: int) -> None:
+def test_add_counts_equals_pythons(rows: list[tuple[int, int, int]], is_sum: bool, bit: int) -> None:
     places, codes = column([one for one, _, _ in rows]), column([code for _, _, code in rows])
     bits = np.array([each for _, each, _ in rows], dtype=np.uint64)
     found = []
@@ -356,7 +358,7 @@ def test_sums_by_place(rows: list[tuple[int, int, int]], is_sum: bool, bit: int)
     assert found[0][4] == [1 + is_sum * sum(code for one, code in counted if one == place) for place in range(10)]
 
 
-def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_of_other_source_is_not_loaded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel()
     built = runpy.run_path(str(ROOT / "hatch_build.py"))["build"](tmp_path / "kernel.so")
     assert load_kernel(built) is not None
@@ -374,7 +376,9 @@ def test_a_kernel_of_another_source_is_not_used(tmp_path: Any, monkeypatch: pyte
     assert load_kernel(tmp_path / "none.so") is None
 
 
-def test_a_missing_or_stale_kernel_is_described(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_describe_missing_kernel_names_missing_or_stale_file(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SOTTO_KERNEL", raising=False)
     monkeypatch.setattr("stream.kernel.LIBRARY_FILE", tmp_path / "kernel.so")
     with use_kernel(None):
@@ -387,7 +391,7 @@ def test_a_missing_or_stale_kernel_is_described(tmp_path: Any, monkeypatch: pyte
         assert describe_missing_kernel() is None
 
 
-def test_a_build_without_a_compiler_requires_one(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_without_compiler_requires_ziglang(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     required = partial(runpy.run_path(str(ROOT / "hatch_build.py"))["KernelBuild"].dependencies, None)
     monkeypatch.delenv("SOTTO_KERNEL", raising=False)
@@ -411,7 +415,7 @@ def test_kernel_is_built_for_every_processor_of_its_family(monkeypatch: pytest.M
         assert next(build["compilers"]()) == [*zig.split(), "-mcpu=baseline"]
 
 
-def test_wheel_with_the_kernel_is_tagged_for_this_family_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheel_with_kernel_is_tagged_for_its_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """pip refuses the wheel on another family; a universal Python compiles for one of its two families."""
     tag = runpy.run_path(str(ROOT / "hatch_build.py"))["platform_tag"]
     assert tag().endswith(platform.machine())
@@ -420,7 +424,7 @@ def test_wheel_with_the_kernel_is_tagged_for_this_family_alone(monkeypatch: pyte
     assert tag() == "macosx_11_0_arm64"
 
 
-def test_of_names_that_begin_alike_the_one_that_is_asked_is_found() -> None:
+def test_scan_distinguishes_names_with_equal_start() -> None:
     known = ["n" * size for size in (1, 7, 8, 9, 64, 127, 128, 129, 254, 255, 256, 400)]
     names = SlotNames()
     with use_kernel(kernel()):

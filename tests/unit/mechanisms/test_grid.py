@@ -33,12 +33,12 @@ numbers = st.one_of(
 )
 
 
-def rounded(number: Decimal, grid: Grid) -> int:
+def round_one(number: Decimal, grid: Grid) -> int:
     return int(grid.round_private([float(number)], lambda _: number)[0])
 
 
 def steps(number: Decimal, grid: float) -> int:
-    return rounded(number, Grid(shortest_decimal(grid)))
+    return round_one(number, Grid(shortest_decimal(grid)))
 
 
 def exact(number: Decimal, grid: Decimal, end: int = MAX_STEPS) -> int:
@@ -80,19 +80,20 @@ def test_rounding_is_exact_beside_ties(case: tuple[Decimal, float]) -> None:
 
 @given(case=st.one_of(beside_a_tie(), st.tuples(numbers, grids)))
 @settings(deadline=None, max_examples=50)
-def test_thresholds_are_rounded_alike_by_their_shortest_decimal(case: tuple[Decimal, float]) -> None:
+def test_round_public_uses_shortest_decimal_of_threshold(case: tuple[Decimal, float]) -> None:
     threshold, grid = float(case[0]), case[1]
     assert int(Grid(shortest_decimal(grid)).round_public([threshold])[0]) == exact(
         shortest_decimal(threshold), shortest_decimal(grid), THRESHOLD_STEPS
     )
 
 
-def test_ties_go_upwards() -> None:
+def test_rounding_of_ties_is_upward() -> None:
     ties = [Decimal(text) for text in ("-0.15", "-0.05", "0.05", "0.15", "0.25", "0.35", "0.45")]
     assert [steps(tie, 0.1) for tie in ties] == [-1, 0, 1, 2, 3, 4, 5]
 
 
-def test_doubles_alone_would_take_two_decimals_one_step_apart_for_two() -> None:
+def test_rounding_of_doubles_alone_would_exceed_sensitivity() -> None:
+    """As doubles, two decimals that are one step apart would be two steps apart."""
     one, other = Decimal("-0.55"), Decimal("-0.45")
     assert Fraction(float(other)) - Fraction(float(one)) > Fraction(0.1)
     grid = float("0.1")
@@ -106,7 +107,7 @@ def test_doubles_alone_would_take_two_decimals_one_step_apart_for_two() -> None:
     part=st.one_of(st.sampled_from([-1, 1]), st.decimals(-1, 1, allow_nan=False)),
 )
 @settings(deadline=None, max_examples=100)
-def test_neighbours_stay_within_the_sensitivity_in_steps(
+def test_rounding_keeps_neighbors_within_sensitivity_steps(
     case: tuple[Decimal, float], sensitivity: float, part: Decimal | int
 ) -> None:
     number, grid = case
@@ -122,7 +123,7 @@ def test_neighbours_stay_within_the_sensitivity_in_steps(
     leading=st.sampled_from([1, 2, 3, 7]),
     half=st.integers(),
 )
-def test_a_sensitivity_of_whole_steps_moves_every_tie_by_just_as_many(
+def test_rounding_moves_ties_by_whole_sensitivity_steps(
     multiple: int, digits: int, leading: int, half: int
 ) -> None:
     grid = float(f"{leading}e-{digits}")
@@ -134,20 +135,20 @@ def test_a_sensitivity_of_whole_steps_moves_every_tie_by_just_as_many(
 
 @given(first=numbers, second=numbers, grid=grids)
 @settings(deadline=None)
-def test_order_is_kept(first: Decimal, second: Decimal, grid: float) -> None:
+def test_rounding_is_monotone(first: Decimal, second: Decimal, grid: float) -> None:
     low, high = sorted([first, second])
     assert steps(low, grid) <= steps(high, grid)
 
 
 @given(many=st.lists(numbers, max_size=8), grid=grids)
 @settings(deadline=None)
-def test_each_number_of_an_array_is_rounded_as_if_alone(many: list[Decimal], grid: float) -> None:
+def test_rounding_of_array_equals_single_rounding(many: list[Decimal], grid: float) -> None:
     together = Grid(shortest_decimal(grid)).round_private(np.array([float(one) for one in many]), many.__getitem__)
     assert together.dtype == np.int64
     assert together.tolist() == [steps(number, grid) for number in many]
 
 
-def test_what_is_written_is_looked_at_beside_ties_alone() -> None:
+def test_round_private_reads_decimal_text_only_beside_ties() -> None:
     asked: list[int] = []
 
     def exactly(place: int) -> Decimal:
@@ -163,7 +164,7 @@ def test_what_is_written_is_looked_at_beside_ties_alone() -> None:
 
 
 @pytest.mark.parametrize("grid", [1e-12, 0.1, 1.0, 1e12])
-def test_what_lies_beyond_the_last_step_is_clamped(grid: float) -> None:
+def test_rounding_clamps_beyond_last_step(grid: float) -> None:
     for number in (
         Decimal("1e300"),
         Decimal(10) ** 29,
@@ -173,18 +174,18 @@ def test_what_lies_beyond_the_last_step_is_clamped(grid: float) -> None:
         assert steps(-number, grid) == -MAX_STEPS
 
 
-def test_values_are_clamped_to_the_declared_range_and_thresholds_are_not() -> None:
+def test_feed_grid_clamps_values_but_not_thresholds() -> None:
     feed = Grid.for_values(0.5, -1.0, 100.0)
-    assert [rounded(Decimal(number), feed) for number in ("-1.3", "-1", "99.9", "100.2", "1e300")] == [
+    assert [round_one(Decimal(number), feed) for number in ("-1.3", "-1", "99.9", "100.2", "1e300")] == [
         *(-2, -2, 200, 200, 200)
     ]
     assert feed.round_public([150.0, -3.0]).tolist() == [300, -6]
 
 
-def test_without_a_declared_range_values_go_as_far_as_the_contract_or_the_grid_reaches() -> None:
+def test_clamping_range_is_limited_by_contract_or_grid() -> None:
     assert clamping_range(1.0, None, None) == (Decimal(-(10**15)), Decimal(10**15))
     reach = Decimal("0.1") * MAX_STEPS
     assert clamping_range(0.1, None, None) == (-reach, reach)
     assert clamping_range(0.1, 0.0, None) == (Decimal(0), reach)
     whole = Grid.for_values(1.0)
-    assert [rounded(Decimal(text), whole) for text in ("1e15", "1000000000000001", "1e300")] == [10**15] * 3
+    assert [round_one(Decimal(text), whole) for text in ("1e15", "1000000000000001", "1e300")] == [10**15] * 3

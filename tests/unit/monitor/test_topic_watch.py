@@ -23,11 +23,11 @@ def count_topics(installation: Installation) -> dict[str, float]:
     return {sample.labels.get("kind", "unchecked"): sample.value for sample in samples}
 
 
-def test_nothing_is_said_of_topics_before_they_have_been_looked_at() -> None:
+def test_topic_watch_has_no_metrics_before_inspection() -> None:
     assert count_topics(Installation()) == {}
 
 
-def test_each_topic_that_differs_counts_once_and_by_the_worst_of_it() -> None:
+def test_topic_watch_counts_topic_once_by_worst_difference() -> None:
     installation = Installation()
     watch = TopicWatch(Settings(), installation.monitor.set_topics)
     more = [Difference("s.ledger", "segment.ms", "1", "2"), Difference("s.merges", "segment.ms", "1", "2")]
@@ -37,7 +37,7 @@ def test_each_topic_that_differs_counts_once_and_by_the_worst_of_it() -> None:
     assert count_topics(installation) == {"losing": 0, "partitions": 0, "settings": 0, "unchecked": 0}
 
 
-def test_what_differs_is_logged_when_it_begins_to_and_not_at_every_look(
+def test_topic_watch_logs_difference_when_it_begins(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     watch = TopicWatch(Settings(), lambda _: None)

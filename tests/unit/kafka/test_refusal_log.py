@@ -12,25 +12,25 @@ from tests.unit.processors.installation import spec, worker_of
 LACK = f"this worker lacks noise key {KEY.key_id}; give it that key"
 
 
-def told(refusals: Refusals, processor: QueryProcessor) -> list[tuple[str, str, int, int]]:
+def reported_refusals(refusals: Refusals, processor: QueryProcessor) -> list[tuple[str, str, int, int]]:
     with capture_logs() as lines:
         refusals.report(processor)
     assert {(line["event"], line["role"]) for line in lines} <= {("streams not answered", "worker")}
     return [(line["log_level"], line["reason"], line["streams"], line["partition"]) for line in lines]
 
 
-def test_a_key_that_is_lacking_is_one_warning_for_all_streams_of_a_partition() -> None:
+def test_refusals_log_missing_key_once_per_partition() -> None:
     driver = installation(*(spec(f"stream-{number}", epsilon=0.01) for number in range(50)))
     refusals, lacking = Refusals("worker", 3), worker_of(driver, key=OTHER_KEY)
-    assert told(refusals, lacking) == [("warning", LACK, 50, 3)]
-    assert told(refusals, lacking) == []
-    assert told(Refusals("worker", 3), worker_of(driver)) == []
+    assert reported_refusals(refusals, lacking) == [("warning", LACK, 50, 3)]
+    assert reported_refusals(refusals, lacking) == []
+    assert reported_refusals(Refusals("worker", 3), worker_of(driver)) == []
 
 
-def test_a_key_that_is_first_met_later_is_told_then() -> None:
+def test_refusals_log_missing_key_of_later_stream() -> None:
     driver = installation(sources=[source()])
     refusals, lacking = Refusals("worker", 0), worker_of(driver, key=OTHER_KEY)
-    assert told(refusals, lacking) == []
+    assert reported_refusals(refusals, lacking) == []
     driver.open(spec("one"))
     lacking.apply_lookup_records(driver.records(driver.topics.control))
-    assert told(refusals, lacking) == [("warning", LACK, 1, 0)]
+    assert reported_refusals(refusals, lacking) == [("warning", LACK, 1, 0)]
