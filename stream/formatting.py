@@ -208,8 +208,8 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
     more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
     names = ", ".join(f"'{name}'" for name in sorted(others)[:3]) + more
     return (
-        f"{'path' if isinstance(source, TableSource) else 'topic'}: {source.source} has the same data as {names}, with a budget of its own; "
-        "what both spend adds up for the same people, so 'sotto source join' both to one population, or halt one"
+        f"{'path' if isinstance(source, TableSource) else 'topic'}: {source.source} has the same data as {names}, but a separate budget; "
+        "the spending of both adds up for the same people; add both to one population with 'sotto source join', or halt one"
     )
 
 

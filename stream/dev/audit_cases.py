@@ -237,7 +237,7 @@ UNKNOWN_GROUPS: Final = (
         _BY_NOTE,
     ),
     Case(
-        "one person with texts of its own more",
+        "one more person, with texts that no other person has",
         {"kind": "unknown_groups"},
         _TOPIC_WITH_TEXTS,
         _sides(
@@ -288,7 +288,7 @@ RUNNING_TEXTS: Final = (
         resolution=4.0,
     ),
     Case(
-        "one person with texts of its own more, in all windows",
+        "one more person, with texts that no other person has, in all windows",
         _NOTES_SO_FAR,
         {**_TOPIC_WITH_TEXTS, "total": 2},
         _sides(

@@ -280,14 +280,14 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             _SMALL_DELTA,
         ),
         Case(
-            "one row with a text of its own more",
+            "one more row, with a text that no other row has",
             {"kind": "unknown_groups"},
             _TEXTS,
             _note_sides(["a"] * 9, [*["a"] * 9, "b"]),
             _SMALL_DELTA,
         ),
         Case(
-            "one row with a text of its own more; no counts",
+            "one more row, with a text that no other row has; no counts",
             {"kind": "unknown_groups", "counts": False},
             _TEXTS,
             _note_sides(["a"] * 9, [*["a"] * 9, "b"]),

@@ -223,7 +223,7 @@ def _replace_distinct_by_group_by(select: exp.Select) -> None:
     plain = all(isinstance(one, exp.Column) and not isinstance(one.this, exp.Star) for one in columns)
     if select.args.get("group") or select.args["distinct"].args.get("on") or not plain:
         raise StatementError(
-            "DISTINCT cannot be asked; name what you group by: SELECT a, COUNT(*) FROM t GROUP BY a"
+            "DISTINCT cannot be asked; name the attributes to group by: SELECT a, COUNT(*) FROM t GROUP BY a"
         )
     select.set("distinct", None)
     select.set("group", exp.Group(expressions=[one.copy() for one in columns]))

@@ -302,7 +302,7 @@ class S3Witness:
             log.warning(
                 "witness without object lock",
                 witness=self.name,
-                remedy="whoever may delete its objects can remove anchors; set a default retention on the bucket",
+                remedy="anyone who may delete its objects can remove anchors; set a default retention on the bucket",
             )
 
     @cached_property

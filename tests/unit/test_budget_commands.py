@@ -128,13 +128,13 @@ def test_source_command_warns_of_the_data_of_another_budget(
     driver.register_population({"population": "patients", "epsilon": 3})
     assert "warning" not in added("first", "data/p.csv")
     again = added("second", "./data/p.csv", population="patients")
-    assert "warning: path: second has the same data as 'first', with a budget of its own" in again
+    assert "warning: path: second has the same data as 'first', but a separate budget" in again
     assert "sotto source join" in again
     assert "warning" not in added("other", "data/q.csv")
     run_connected("source", "join", "first", "patients")
     assert "warning" not in added("third", "data/p.csv", population="patients")
     driver.halt("first")
-    assert "'second', 'third', with" in added("fourth", "data/p.csv")
+    assert "'second', 'third', but" in added("fourth", "data/p.csv")
 
 
 def test_up_names_a_witness_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,7 +69,7 @@ def add(
     source: Annotated[str, typer.Argument(help="The source as JSON: inline, a file, or - for standard input.")],
     engine: Annotated[
         Literal["memory", "duckdb"] | None,
-        typer.Option(help="What counts the rows of a table, instead of the source's engine."),
+        typer.Option(help="The engine that counts the rows of a table, in place of the source's."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

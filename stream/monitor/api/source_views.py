@@ -246,7 +246,7 @@ def _rate(entry: StreamEntry, now: float, name: Literal["above", "below"]) -> fl
 
 
 def _sort_key_of(tables: MonitorTables, sort: SourceSort, entry: SourceEntry) -> _Key:
-    """Return the value to sort a source by; what is left of its population's budget limits what is left of its own."""
+    """Return the value to sort a source by; the rest of its population's budget limits the rest of its own budget."""
     record = entry.record
     population, _ = tables.shared.populations.get(record.population or "", (None, 0.0))
     match sort:

@@ -523,7 +523,7 @@ def _reject_value_errors(field: str, read: Callable[[], Result]) -> Result:
 
 def describe_attribute(attribute: str, attributes: Container[str]) -> str:
     """Describe an attribute in a refusal; only declared attributes are named, because refusals are public."""
-    return f"attribute {described(attribute)}" if attribute in attributes else "what is named"
+    return f"attribute {described(attribute)}" if attribute in attributes else "this name"
 
 
 def list_declared(names: Collection[str]) -> str:

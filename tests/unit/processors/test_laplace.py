@@ -182,7 +182,7 @@ def test_laplace_refunds_unused_answers() -> None:
         ({"where": "age < 3", "threshold": 1.0}, "threshold: this stream's mechanism has no threshold"),
         ({"where": "height < 3"}, "predicate: where: "),
         ({"sum": "sex"}, "sum: attribute 'sex' is no attribute of integers or decimals; declared are 'age'"),
-        ({"mean": "height"}, "mean: what is named is no attribute of integers or decimals; declared are 'age'"),
+        ({"mean": "height"}, "mean: this name is no attribute of integers or decimals; declared are 'age'"),
         ({"group_by": ["height"]}, "group_by: "),
         ({"group_by": ["sex", "sex"]}, "group_by: "),
     ],

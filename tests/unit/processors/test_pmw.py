@@ -331,7 +331,7 @@ def test_equivalent_terms_share_their_noise() -> None:
         ({"sum": "sex"}, "malformed: sum: attribute 'sex' has neither integers nor decimals; declared are 'age'"),
         (
             {"mean": "height"},
-            "malformed: mean: what is named is not in the stream's mechanism.attributes, which are 'age'",
+            "malformed: mean: this name is not in the stream's mechanism.attributes, which are 'age'",
         ),
         ({"group_by": ["sex", "sex"]}, "malformed: group_by: an attribute is named twice; name it once"),
     ],
