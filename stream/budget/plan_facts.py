@@ -183,7 +183,6 @@ def facts_of_source(form: Form, source: Source | None, options: SourceOptions) -
 
 
 def _facts_of_options(form: Form, options: SourceOptions) -> SourceFacts:
-    """Return the public facts from options."""
     if form == _RUNNING_COUNT_FORM:
         each = sensitivity_steps(options.sensitivity, 1.0)
         return facts_of_windows(each, options.total or each, options.cell_count or 1, options.neighbors)

@@ -338,7 +338,6 @@ def _parse_sizes(text: str | None) -> tuple[int, ...]:
 
 
 def _build_mechanism(kind: str, cutoff: int | None, options: dict[str, Any]) -> Mechanism:
-    """Build the mechanism from the options that it has."""
     known = MODELS[kind].model_fields
     given = {name: value for name, value in options.items() if name in known and value is not None}
     given |= {"threshold": 0.0} if "threshold" in known else {}

@@ -162,7 +162,7 @@ class AsyncClient(AsyncCalls):
         require_headers(headers)
         self._connection.require_open()
         with translate_errors():
-            self._watch_delivery(await self._send(query, headers))
+            (await self._send(query, headers)).add_done_callback(self._add_delivery_error)
 
     async def advance(self, source: str, time: str | float | datetime) -> None:
         """Advance a source's clock to ``time``: send a watermark to each partition of its topic.
@@ -284,10 +284,7 @@ class AsyncClient(AsyncCalls):
     async def _write_records(self, records: Iterable[LiveRecord]) -> None:
         with translate_errors():
             for record in records:
-                self._watch_delivery(await self._connection.write(record))
-
-    def _watch_delivery(self, delivery: asyncio.Future[Any]) -> None:
-        delivery.add_done_callback(self._add_delivery_error)
+                (await self._connection.write(record)).add_done_callback(self._add_delivery_error)
 
     def _add_delivery_error(self, delivery: asyncio.Future[Any]) -> None:
         if not delivery.cancelled() and (error := delivery.exception()) is not None:

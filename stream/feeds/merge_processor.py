@@ -306,7 +306,6 @@ class MergeProcessor:
         merged: MergedStreamState,
         changed_records: dict[bytes, bytes | None],
     ) -> None:
-        """Ask the complete windows of a stream."""
         before = merged.last_closed
         for start, partials in merged.close_complete_windows():
             self._close_window(outputs, definition, merged, (before, start), partials, changed_records)

@@ -129,7 +129,6 @@ def _heartbeat_key(role: EngineRole) -> bytes:
 
 
 def _encode_heartbeat(role: EngineRole, started: float) -> bytes:
-    """Encode a heartbeat."""
     status = MemberStatus(
         role=role.name, member=role.member, version=VERSION, started=started, memory=resident_bytes()
     )

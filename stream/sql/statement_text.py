@@ -268,7 +268,6 @@ def _placeholders(tokens: Sequence[Token], parameters: Parameters) -> Iterator[t
 
 
 def _literal(place: str, value: Any) -> str:
-    """Return a value as a literal in SQL."""
     match value:
         case None | bool():
             return str(exp.convert(value).sql(dialect="postgres"))

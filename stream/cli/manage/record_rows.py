@@ -292,7 +292,6 @@ def _write_csv(file: IO[bytes], batches: Iterable[_Batch]) -> None:
 
 
 def _column_types() -> dict[str, str]:
-    """Return the columns with their Arrow types."""
     amounts = (*_AMOUNTS, *(f"total_{name}" for name in _TOTALS))
     return {
         "number": "int64",

@@ -53,9 +53,6 @@ def asked(statement: str, mechanism: Mapping[str, object]) -> Table:
     return opened(mechanism).sql(statement)
 
 
-BINNED = "CASE WHEN bmi < 18.5 THEN '[10, 18.5)' WHEN bmi < 30 THEN '[18.5, 30)' ELSE '[30, 60]' END"
-
-
 @pytest.mark.parametrize("mechanism", [LAPLACE, PMW], ids=["laplace", "pmw"])
 @pytest.mark.parametrize(
     "statement",
