@@ -1,6 +1,6 @@
 """Compares sparse multiplicative weights with a lazy histogram, on questions of many cells of which few have many rows.
 
-Adult with a public number of rows (neighbours replace one). A quarter of the questions are about parts of one bulk, the 200 commonest
+Adult with a public number of rows (neighbors replace one). A quarter of the questions are about parts of one bulk, the 200 commonest
 combinations of five attributes; the others about combinations that are rare or do not occur. Both mechanisms answer the same
 questions through the services' own processors in memory.
 """

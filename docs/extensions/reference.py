@@ -123,7 +123,7 @@ def audit_cases() -> str:
         )
         for case in cases_of()
     ]
-    return _table(("mechanism", "calibration", "ε", "source", "neighbours"), lines)
+    return _table(("mechanism", "calibration", "ε", "source", "neighbors"), lines)
 
 
 def channels() -> str:
