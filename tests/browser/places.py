@@ -22,7 +22,7 @@ PLACES = {
 }
 
 
-async def seen(page: Page) -> None:
+async def wait_for_rows(page: Page) -> None:
     await expect(page.locator("tbody tr").first).to_be_visible()
 
 
@@ -30,11 +30,11 @@ async def listed(page: Page) -> None:
     await expect(page.locator("li.source").first).to_be_visible()
 
 
-async def refused(page: Page) -> None:
+async def wait_for_refusal(page: Page) -> None:
     await expect(page.get_by_role("link", name="All streams")).to_be_visible()
 
 
-async def declared(page: Page) -> None:
+async def fill_declaration(page: Page) -> None:
     await page.get_by_label("Name").first.fill("patients")
     await page.get_by_label("File of the table").fill("/data/patients.parquet")
     age, sex = (page.get_by_role("group", name="Attribute", exact=True).nth(number) for number in (0, 1))
@@ -48,7 +48,7 @@ async def declared(page: Page) -> None:
     await expect(page.get_by_role("table", name="Declared attributes").locator("tbody tr")).to_have_count(2)
 
 
-async def planned(page: Page) -> None:
+async def fill_plan(page: Page) -> None:
     await page.get_by_label("Name of the stream").fill("people/model")
     await page.get_by_label("Mechanism").select_option("pmw")
     await page.get_by_label("Public number of rows").fill("500")
@@ -58,7 +58,7 @@ async def planned(page: Page) -> None:
     await expect(page.get_by_role("button", name="Open stream…")).to_be_enabled()
 
 
-async def asked(page: Page) -> None:
+async def ask_groups(page: Page) -> None:
     await page.get_by_role("button", name="Add condition").click()
     await page.get_by_label("Comparison").select_option(">=")
     await page.get_by_label("Value", exact=True).fill("18")
@@ -72,8 +72,8 @@ async def asked(page: Page) -> None:
 
 STEPS: dict[str, Callable[[Page], Awaitable[None]]] = {
     "sources": listed,
-    "unknown": refused,
-    "register": declared,
-    "plan": planned,
-    "ask": asked,
+    "unknown": wait_for_refusal,
+    "register": fill_declaration,
+    "plan": fill_plan,
+    "ask": ask_groups,
 }

@@ -9,7 +9,7 @@ import axe_playwright_python
 import pytest
 
 from tests.browser.conftest import OpenPage
-from tests.browser.places import PLACES, STEPS, seen
+from tests.browser.places import PLACES, STEPS, wait_for_rows
 from tests.browser.scene import OPERATOR, Scene
 from tests.browser.screens import SCREENS
 
@@ -34,7 +34,7 @@ async def test_axe_finds_no_violation_in_any_view(scene: Scene, open_page: OpenP
         page = await open_page(address, token=OPERATOR, reduced_motion="reduce", **SCREENS[screen])
         for name, place in PLACES.items():
             await page.goto(f"{address}/#/{place}")
-            await STEPS.get(name, seen)(page)
+            await STEPS.get(name, wait_for_rows)(page)
             await page.evaluate(axe)
             if violations := await page.evaluate(RUN):
                 found[name] = violations

@@ -20,7 +20,7 @@ PEOPLE: dict[str, Any] = {**CENSUS, "source": "people", "accountant": "pure", "d
 ROWS: dict[str, Any] = {"age": list(range(100)), "sex": ["F", "M"] * 50}
 
 
-def asked(answers: int) -> Scene:
+def scene_with_answers(answers: int) -> Scene:
     """A stream with answers to a client's questions."""
     scene = Scene()
     scene.driver.register(PEOPLE, ROWS)
@@ -35,7 +35,7 @@ def asked(answers: int) -> Scene:
 
 async def test_history_pages_through_answers_of_other_clients(open_page: OpenPage) -> None:
     """Answers are listed newest first, with interval, α and price; older pages come on demand."""
-    scene = asked(40)
+    scene = scene_with_answers(40)
     async with scene.served() as address:
         page = await open_page(address, "streams/counts", OPERATOR)
         card = page.get_by_role("region", name="Answers", exact=True)
@@ -56,7 +56,7 @@ async def test_history_pages_through_answers_of_other_clients(open_page: OpenPag
 
 async def test_history_shows_the_question_that_the_page_asked(open_page: OpenPage) -> None:
     """A question from this monitor is shown in words with its answer; the file has the names of its groups."""
-    scene = asked(1)
+    scene = scene_with_answers(1)
     async with scene.served() as address:
         page = await open_page(address, "ask?stream=counts", OPERATOR)
         await page.get_by_label("Ask", exact=True).select_option("groups")
@@ -88,7 +88,7 @@ async def test_history_shows_the_question_that_the_page_asked(open_page: OpenPag
 
 async def test_history_separates_prices_from_answers_and_ranks_from_rows(open_page: OpenPage) -> None:
     """A request for a price is not shown as an answer; the unit of a quantile's error bound is next to it or in the head."""
-    scene = asked(0)
+    scene = scene_with_answers(0)
     scene.driver.ask({"id": "unknown", "stream": "counts", "where": "age >= 30"})
     scene.flow()
     async with scene.served() as address:
@@ -173,7 +173,7 @@ async def test_history_shows_no_negative_count_beside_its_interval(open_page: Op
 
 async def test_saved_history_has_each_answer_once(open_page: OpenPage) -> None:
     """A file that needs several requests has one header line and no answer twice."""
-    scene = asked(520)
+    scene = scene_with_answers(520)
     async with scene.served() as address:
         page = await open_page(address, "streams/counts", OPERATOR)
         card = page.get_by_role("region", name="Answers", exact=True)
@@ -186,7 +186,7 @@ async def test_saved_history_has_each_answer_once(open_page: OpenPage) -> None:
 
 async def test_history_names_the_setting_of_a_monitor_without_answers(open_page: OpenPage) -> None:
     """Without the right to read answers, the card names the setting."""
-    scene = asked(1)
+    scene = scene_with_answers(1)
     scene.monitor.answers = None
     async with scene.served() as address:
         page = await open_page(address, "streams/counts", OPERATOR)

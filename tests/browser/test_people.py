@@ -59,7 +59,7 @@ def row_of(page: Page, table: str, text: str) -> Locator:
     return page.get_by_role("table", name=table).locator("tbody tr", has_text=text)
 
 
-async def confirmed(page: Page, verb: str, *, expected: str) -> None:
+async def confirm_dialog(page: Page, verb: str, *, expected: str) -> None:
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("button", name=verb).click()
     await expect(dialog.get_by_role("alert")).to_contain_text(expected)
@@ -85,14 +85,14 @@ async def test_population_and_allotment_changes_are_confirmed_and_once(open_page
         await form.get_by_role("button", name="Register population…").click()
         await expect(page.get_by_role("dialog")).to_contain_text("privacy is then per period, not for ever")
         assert scene.requested == []
-        await confirmed(page, "Register population", expected="privacy is per period, not for ever")
+        await confirm_dialog(page, "Register population", expected="privacy is per period, not for ever")
         await expect(page.locator("li.source", has_text="consumers")).to_contain_text("Privacy is per period")
 
         form = await opened_form(page, "Let a source join a population")
         await form.get_by_label("Source").fill("energy")
         await form.get_by_label("Population").fill("consumers")
         await form.get_by_role("button", name="Join population…").click()
-        await confirmed(page, "Join population", expected="belongs to the population")
+        await confirm_dialog(page, "Join population", expected="belongs to the population")
         await expect(page.locator("li.source", has_text="consumers")).to_contain_text("1 source")
 
         form = await opened_form(page, "Allot a part of a budget")
@@ -103,7 +103,7 @@ async def test_population_and_allotment_changes_are_confirmed_and_once(open_page
         await form.get_by_label("ε", exact=True).fill("2")
         await form.get_by_role("button", name="Allot…").click()
         await expect(page.get_by_role("dialog")).to_contain_text("carl, dora share ε 2 of population consumers")
-        await confirmed(page, "Allot to", expected="It is allotted")
+        await confirm_dialog(page, "Allot to", expected="It is allotted")
         await expect(row_of(page, "Allotments", "grid-team")).to_contain_text("carl, dora")
     kinds = [type(one) for one in scene.requested]
     assert kinds == [RegisterPopulation, JoinPopulation, Allot]

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.browser.conftest import OpenPage
-from tests.browser.places import PLACES, STEPS, seen
+from tests.browser.places import PLACES, STEPS, wait_for_rows
 from tests.browser.scene import OPERATOR, Scene
 from tests.browser.screens import SCREENS
 
@@ -23,7 +23,7 @@ async def test_pictures_show_every_place_with_its_figures(
         page = await open_page(address, token=OPERATOR, reduced_motion="reduce", **SCREENS[screen])
         for name, place in PLACES.items():
             await page.goto(f"{address}/#/{place}")
-            await STEPS.get(name, seen)(page)
+            await STEPS.get(name, wait_for_rows)(page)
             for chart in await page.locator(".chart:visible").all():
                 await expect(chart.locator("path.line, .estimate").first).to_be_visible()
             await page.evaluate("scrollTo(0, 0)")

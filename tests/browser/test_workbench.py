@@ -24,7 +24,7 @@ from tests.names import make_names
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("preloaded")]
 
 
-async def confirmed(page: Page, button: str, expected: str) -> None:
+async def confirm_dialog(page: Page, button: str, expected: str) -> None:
     """Confirm a dialog, check its message, and close it."""
     dialog = page.get_by_role("dialog")
     await dialog.get_by_role("button", name=button).click()
@@ -92,7 +92,7 @@ async def test_source_is_registered_as_it_was_previewed(open_page: OpenPage) -> 
         await page.get_by_label("Its people are in no other source").check()
         sent = await shown_json(page)
         await button.click()
-        await confirmed(page, "Register source", "It is registered")
+        await confirm_dialog(page, "Register source", "It is registered")
         await expect(page).to_have_url(re.compile("#/sources/vitals$"))
         await expect(page.get_by_role("region", name="Declaration")).to_contain_text("Budget ε 4")
     (request,) = scene.requested
@@ -192,7 +192,7 @@ async def test_live_topic_is_registered_and_gets_a_standing_stream(open_page: Op
         await expect(page.locator(".declared")).to_contain_text("at most 2 events count in each window")
         await page.get_by_label("Its people are in no other source").check()
         await page.get_by_role("button", name="Register source…").click()
-        await confirmed(page, "Register source", "It is registered")
+        await confirm_dialog(page, "Register source", "It is registered")
         page = await open_page(address, "plan?source=flights", OPERATOR)
         await page.get_by_label("Name of the stream").fill("late")
         await page.get_by_label("Mechanism").select_option("above_threshold")
@@ -204,7 +204,7 @@ async def test_live_topic_is_registered_and_gets_a_standing_stream(open_page: Op
         await expect(page.get_by_role("button", name="Open stream…")).to_be_disabled()
         await page.get_by_label("Open it even if its promise is not informative").check()
         await page.get_by_role("button", name="Open stream…").click()
-        await confirmed(page, "Open stream", "It is open")
+        await confirm_dialog(page, "Open stream", "It is open")
         card = page.get_by_role("region", name="At a glance")
         await expect(card).to_contain_text(
             "It asks how many events with delay >= 5 for each delay in windows of 1h, one every 15m"
@@ -273,7 +273,7 @@ async def test_stream_is_planned_opened_asked_extended_and_closed(open_page: Ope
         await expect(button).to_be_enabled()
         sent = await shown_json(page)
         await button.click()
-        await confirmed(page, "Open stream", "It is open at")
+        await confirm_dialog(page, "Open stream", "It is open at")
         await expect(page).to_have_url(re.compile("#/streams/model$"))
 
         await page.get_by_role("link", name="Ask…").click()
@@ -301,9 +301,9 @@ async def test_stream_is_planned_opened_asked_extended_and_closed(open_page: Ope
         await page.goto(f"{address}/#/streams/model")
         await page.get_by_role("button", name="Extend stream…").click()
         await page.get_by_role("dialog").get_by_label("ε to add").fill("1")
-        await confirmed(page, "Extend stream", "more charged answers for ε")
+        await confirm_dialog(page, "Extend stream", "more charged answers for ε")
         await page.get_by_role("button", name="Close stream…").click()
-        await confirmed(page, "Close stream", "closing")
+        await confirm_dialog(page, "Close stream", "closing")
         await expect(page.locator(".head .badge")).to_contain_text("closed")
         await expect(page.get_by_role("link", name="Ask…")).to_be_hidden()
     kinds = [type(one) for one in scene.requested]
@@ -375,7 +375,7 @@ async def test_standing_quantiles_are_opened_with_groups_by_the_form(open_page: 
         button = page.get_by_role("button", name="Open stream…")
         await expect(button).to_be_enabled()
         await button.click()
-        await confirmed(page, "Open stream", "It is open")
+        await confirm_dialog(page, "Open stream", "It is open")
         await expect(page.get_by_role("region", name="At a glance")).to_contain_text(
             "It asks the quantiles 0.5, 0.9 of 'delay' for each origin in windows of 1h"
         )
@@ -437,13 +437,13 @@ async def test_page_leads_from_registration_to_answers_on_kafka(
             button = page.get_by_role("button", name="Register source…")
             await expect(button).to_be_enabled()
             await button.click()
-            await confirmed(page, "Register source", "It is registered")
+            await confirm_dialog(page, "Register source", "It is registered")
             await page.get_by_role("link", name="Plan a stream…").click()
             await plan_model(page, "model", "2")
             button = page.get_by_role("button", name="Open stream…")
             await expect(button).to_be_enabled()
             await button.click()
-            await confirmed(page, "Open stream", "It is open at")
+            await confirm_dialog(page, "Open stream", "It is open at")
             await page.get_by_role("link", name="Ask…").click()
             answer = await ask_count_of_old_women(page)
             await expect(answer.locator(".error")).to_have_count(3)
@@ -451,9 +451,9 @@ async def test_page_leads_from_registration_to_answers_on_kafka(
             await page.goto(f"{address}/#/streams/model")
             await page.get_by_role("button", name="Extend stream…").click()
             await page.get_by_role("dialog").get_by_label("ε to add").fill("1")
-            await confirmed(page, "Extend stream", "more charged answers for ε")
+            await confirm_dialog(page, "Extend stream", "more charged answers for ε")
             await page.get_by_role("button", name="Close stream…").click()
-            await confirmed(page, "Close stream", "closing")
+            await confirm_dialog(page, "Close stream", "closing")
             await expect(page.locator(".head .badge")).to_contain_text("closed")
             await page.goto(f"{address}/#/workers")
             worker = page.get_by_role("table", name="Processes").locator("tr", has_text="worker-").first

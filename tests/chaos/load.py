@@ -139,14 +139,14 @@ def question(kind: str, chance: random.Random, *, on_table: bool) -> dict[str, A
         case "above_threshold" | "numeric_sparse":
             asked = where
         case "laplace":
-            asked = _wanted(where, chance)
+            asked = _with_wanted_accuracy(where, chance)
         case "noisy_max" | "exponential":
             asked = {"candidates": [{"name": f"age {age}", "where": f"age = {age}"} for age in (low, low + 1)]}
         case "histogram":
             asked = chance.choice([where, {"group_by": ["age"]}])
         case "pmw":
             terms = {"terms": [{**where, "weight": 0.5}, {"where": "sex = 'F'", "weight": 0.5}]}
-            asked = _wanted(chance.choice([where, terms, {"group_by": ["sex"], **where}]), chance)
+            asked = _with_wanted_accuracy(chance.choice([where, terms, {"group_by": ["sex"], **where}]), chance)
         case "lazy_histogram" | "sparse_project" | "sparse_pmw":
             asked = {"cells": chance.sample(_CELLS, 3)}
         case "unknown_groups":
@@ -158,7 +158,7 @@ def question(kind: str, chance: random.Random, *, on_table: bool) -> dict[str, A
     return asked
 
 
-def _wanted(asked: dict[str, Any], chance: random.Random) -> dict[str, Any]:
+def _with_wanted_accuracy(asked: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     """Return the question, sometimes with a wanted accuracy."""
     return {**asked, "alpha": chance.choice(WANTED_ALPHAS)} if chance.random() < 0.4 else asked
 

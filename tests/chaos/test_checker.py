@@ -34,7 +34,7 @@ from tests.chaos.replay import Installation
 
 
 @cache
-def _written() -> tuple[Driver, list[str]]:
+def _installation_with_history() -> tuple[Driver, list[str]]:
     """Return an installation with every mechanism; one stream was halted, some were exhausted, and some of these extended.
 
     The table and the survey share a population. The survey's budget renews in the middle, and an analyst has an allotment of it.
@@ -61,7 +61,7 @@ def _written() -> tuple[Driver, list[str]]:
 
 @pytest.fixture
 def driver() -> Driver:
-    return _written()[0]
+    return _installation_with_history()[0]
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def _violations(driver: Driver, logs: Log, asked: list[str] | None = None, key: 
     tables = TableStore.keyed_by(KEY)
     tables.put("people", ROWS)
     return examine(
-        Installation(driver.topics, key, tables), logs, _written()[1] if asked is None else asked
+        Installation(driver.topics, key, tables), logs, _installation_with_history()[1] if asked is None else asked
     ).violations
 
 
@@ -364,7 +364,10 @@ def test_checker_finds_answers_drawn_with_another_key(driver: Driver, logs: Log)
 
 
 def test_checker_finds_a_dropped_question(driver: Driver, logs: Log) -> None:
-    assert any("answered 0 times" in found for found in _violations(driver, logs, [*_written()[1], "dropped"]))
+    assert any(
+        "answered 0 times" in found
+        for found in _violations(driver, logs, [*_installation_with_history()[1], "dropped"])
+    )
 
 
 def test_load_has_questions_of_every_price(driver: Driver) -> None:

@@ -28,7 +28,7 @@ FIRST = "@2026-01-01T00:00:00Z"
 
 
 @cache
-def _written() -> tuple[Driver, EventsSource]:
+def _topic_with_periods() -> tuple[Driver, EventsSource]:
     """Return a live topic with periods of an hour, and a stream of each kind."""
     driver = Driver(KEY, partitions=PARTITIONS)
     source = live_source("visits", "marks", unit="person-period", period="1h", ahead="7d")
@@ -44,19 +44,19 @@ def _written() -> tuple[Driver, EventsSource]:
 
 
 def _logs() -> Log:
-    driver, source = _written()
+    driver, source = _topic_with_periods()
     return logs_of(driver, source.topic, driver.topics.feed_state(source.source))
 
 
 def _violations(logs: Log) -> list[str]:
-    driver, source = _written()
+    driver, source = _topic_with_periods()
     periods = Periods(logs, driver.topics, source)
     return [*periods.violations(PARTITIONS, UNTIL), *periods.refunds()]
 
 
 def test_checker_finds_no_violation_in_correct_periods() -> None:
     """Begins, questions and ends are computed from the topics; answers equal a replay."""
-    driver, source = _written()
+    driver, source = _topic_with_periods()
     logs = _logs()
     assert _violations(logs) == []
     assert len(Periods(logs, driver.topics, source).accounts) == 4
@@ -137,12 +137,12 @@ def _drop(logs: Log, driver: Driver, which: Callable[[object], bool]) -> None:
 )
 def test_checker_finds_each_seeded_error_in_periods(spoil: Callable[[Log, Driver], None], words: str) -> None:
     logs = _logs()
-    spoil(logs, _written()[0])
+    spoil(logs, _topic_with_periods()[0])
     assert any(words in one for one in _violations(logs))
 
 
 def test_checker_finds_early_begins_and_ends() -> None:
-    driver, source = _written()
+    driver, source = _topic_with_periods()
     found = Periods(_logs(), driver.topics, source).violations(PARTITIONS, BEGINS + 70 * MINUTE)
     assert any("has begun early" in one for one in found)
     assert any("is closed early" in one for one in found)

@@ -25,7 +25,7 @@ SECONDS = 40
 
 
 @cache
-def _written() -> tuple[Driver, EventsSource, list[StreamSpec]]:
+def _topic_with_windows() -> tuple[Driver, EventsSource, list[StreamSpec]]:
     """Return a live topic with a stream of each kind, with more windows than the running count's horizon."""
     driver = Driver(KEY, partitions=PARTITIONS)
     source = live_source("visits", "marks")
@@ -42,19 +42,19 @@ def _written() -> tuple[Driver, EventsSource, list[StreamSpec]]:
 
 
 def _logs() -> Log:
-    driver, source, _ = _written()
+    driver, source, _ = _topic_with_windows()
     return logs_of(driver, source.topic, driver.topics.feed_state(source.source))
 
 
 def _violations(logs: Log) -> list[str]:
-    driver, source, specs = _written()
+    driver, source, specs = _topic_with_windows()
     until = BEGINS + 1000 * (SECONDS - 1)
     return violations_of_windows(logs, driver.topics, source, specs, PARTITIONS, until)
 
 
 def test_checker_finds_no_violation_in_correct_windows() -> None:
     """Windows of every kind of stream equal a plain count, and answers equal a replay."""
-    driver, _, specs = _written()
+    driver, _, specs = _topic_with_windows()
     logs = _logs()
     assert _violations(logs) == []
     asked = [json.loads(one.value or b"") for one in driver.records(driver.topics.queries)]
@@ -97,7 +97,7 @@ def test_checker_finds_each_seeded_error_in_questions(
     spec: StreamSpec, wrong: Callable[[list[Record], int], None]
 ) -> None:
     logs = _logs()
-    topic = _written()[0].topics.queries
+    topic = _topic_with_windows()[0].topics.queries
     for number in range(PARTITIONS):
         mine = [one for one in logs[topic, number] if one.key == spec.stream.encode()]
         if mine:
@@ -108,7 +108,7 @@ def test_checker_finds_each_seeded_error_in_questions(
 
 @pytest.mark.parametrize("spec", standing_specs("4s", "2s", BEGINS), ids=lambda spec: spec.stream)
 def test_checker_finds_a_stream_without_a_control_event(spec: StreamSpec) -> None:
-    logs, topic = _logs(), _written()[0].topics.control
+    logs, topic = _logs(), _topic_with_windows()[0].topics.control
     for place in [place for place in logs if place[0] == topic]:
         logs[place] = [one for one in logs[place] if one.key != spec.stream.encode()]
     assert _violations(logs) == [f"{spec.stream}: is granted, and there is no control event of it"]

@@ -203,7 +203,7 @@ def violations_of_windows(
         asked = [json.loads(one.value or b"") for one in logs.get(place, ()) if one.key == key]
         breaks = gaps_of(logs, topics, spec.stream) if gaps is None else gaps.get(spec.stream, ())
         epochs = [_epochs(logs, source, spec, breaks, number) for number in range(partitions)]
-        wanted = list(_wanted(logs, topics, source, spec, events, until, len(asked), epochs))
+        wanted = list(_expected_questions(logs, topics, source, spec, events, until, len(asked), epochs))
         due = sum(closes <= until for _, _, closes in wanted)
         if due > len(asked):
             found.append(f"{spec.stream}: {due - len(asked)} of {due} questions were not asked")
@@ -221,7 +221,7 @@ def violations_of_windows(
     return found
 
 
-def _wanted(
+def _expected_questions(
     logs: Logs,
     topics: Topics,
     source: EventsSource,

@@ -28,7 +28,7 @@ def cell_outputs(built: Path) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def printed(cell_outputs: list[Any]) -> str:
+def printed_text(cell_outputs: list[Any]) -> str:
     return ESCAPES.sub("", "\n".join(one.text for one in cell_outputs if one.output_type == "stream"))
 
 
@@ -43,31 +43,31 @@ def test_notebook_has_no_stored_outputs() -> None:
         assert cell.cell_type != "code" or (cell.outputs == [] and cell.execution_count is None)
 
 
-def test_separate_noise_for_each_answer_has_much_more_error(printed: str) -> None:
-    [estimate] = numbers(r"each count is within ±([\d.,]+)", printed)
-    [own_noise] = numbers(r"each number is within ±([\d.,]+)", printed)
+def test_separate_noise_for_each_answer_has_much_more_error(printed_text: str) -> None:
+    [estimate] = numbers(r"each count is within ±([\d.,]+)", printed_text)
+    [own_noise] = numbers(r"each number is within ±([\d.,]+)", printed_text)
     assert own_noise > 3 * estimate
 
 
-def test_all_500_questions_are_answered_within_plan_and_grant(printed: str) -> None:
-    answered, spent = numbers(r"(\d+) answers for ε = ([\d.]+)", printed)
-    [planned] = numbers(r"each count is within ±([\d.,]+)", printed)
-    [promised] = numbers(r"each count within ± (\d+); ε = 3 left for other streams", printed)
+def test_all_500_questions_are_answered_within_plan_and_grant(printed_text: str) -> None:
+    answered, spent = numbers(r"(\d+) answers for ε = ([\d.]+)", printed_text)
+    [planned] = numbers(r"each count is within ±([\d.,]+)", printed_text)
+    [promised] = numbers(r"each count within ± (\d+); ε = 3 left for other streams", printed_text)
     assert answered == 500
     assert 0 < spent <= 1
     assert promised == round(planned)
 
 
-def test_every_answer_is_within_its_error_bar(printed: str) -> None:
+def test_every_answer_is_within_its_error_bar(printed_text: str) -> None:
     """Most are far within it."""
-    largest, mean, promised = numbers(r"largest error (\d+), mean (\d+); promised ± (\d+)", printed)
-    within, asked = numbers(r"(\d+) of (\d+) within their own ±", printed)
+    largest, mean, promised = numbers(r"largest error (\d+), mean (\d+); promised ± (\d+)", printed_text)
+    within, asked = numbers(r"(\d+) of (\d+) within their own ±", printed_text)
     assert within == asked == 500
     assert mean < largest / 2 < promised
 
 
-def test_closed_stream_refunds_the_unspent_amount(printed: str) -> None:
-    spent, refunded, left = numbers(r"spent ε = ([\d.]+), refunded ([\d.]+), left ([\d.]+) of 4", printed)
+def test_closed_stream_refunds_the_unspent_amount(printed_text: str) -> None:
+    spent, refunded, left = numbers(r"spent ε = ([\d.]+), refunded ([\d.]+), left ([\d.]+) of 4", printed_text)
     assert refunded > 0
     assert spent + refunded == pytest.approx(1, abs=2e-3)
     assert spent + left == pytest.approx(4, abs=2e-3)

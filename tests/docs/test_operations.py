@@ -37,7 +37,7 @@ def lose(driver: Driver, topic: str) -> None:
     driver._logs[topic, 0].clear()
 
 
-def left(driver: Driver) -> float:
+def budget_left(driver: Driver) -> float:
     return driver.budget("vitals").left.epsilon
 
 
@@ -60,7 +60,7 @@ def test_stream_with_lost_state_ends_without_answers_and_refund(driver: Driver, 
     assert ask(driver, 5000.0).outcome == "halted"
     if ending == "halt":
         driver.close("vitals", "ward-7")
-    assert left(driver) == 3.0
+    assert budget_left(driver) == 3.0
     assert driver.budget("vitals").spent == spent
 
 
@@ -73,7 +73,7 @@ def test_without_control_no_stream_answers_and_closing_refunds(driver: Driver) -
     assert "unknown-stream" in (lost.reason or "")
     driver.close("vitals", "ward-7")
     assert driver.budget("vitals").spent.epsilon == spent > 0
-    assert left(driver) == pytest.approx(4.0 - spent)
+    assert budget_left(driver) == pytest.approx(4.0 - spent)
     assert ask(driver, 5000.0).outcome == "halted"
 
 
@@ -103,7 +103,7 @@ def test_stream_without_its_key_can_only_be_closed_for_its_refund(driver: Driver
     assert answer.outcome == "halted"
     assert (answer.reason or "").startswith("this worker lacks noise key ")
     driver.close("vitals", "ward-7")
-    assert left(driver) == pytest.approx(4.0 - spent)
+    assert budget_left(driver) == pytest.approx(4.0 - spent)
 
 
 def test_rotation_keeps_old_streams_and_gives_new_ones_the_new_key(driver: Driver) -> None:

@@ -17,7 +17,7 @@ from stream.feeds.merge_processor import MergeProcessor
 from stream.privacy.mechanisms.private_values import decode_text_counts
 from stream.processing.protocol import Outputs, Record
 from tests import builders
-from tests.privacy.live_topics import MINUTE, PARTITIONS, TEXTS, Counted, Form, Person, written
+from tests.privacy.live_topics import MINUTE, PARTITIONS, TEXTS, Counted, Form, Person, records_of_people
 from tests.processing import process_records
 
 HOUR = 60 * MINUTE
@@ -70,12 +70,12 @@ class World:
         merging.restore(control)
         merging.end_restore()
         partials: list[Record] = []
-        records = written(people)
+        records = records_of_people(people)
         for partition in range(PARTITIONS):
             own = tuple(record for record in records if record.partition == partition)
             if (partition, own) not in counted:
                 feed = FeedProcessor(topics, self.source, partition, PARTITIONS, definitions)
-                counted[partition, own] = _published(feed, own, end, step, topics.partials)
+                counted[partition, own] = _publish_partials(feed, own, end, step, topics.partials)
             partials += counted[partition, own]
         partials = [record._replace(offset=offset) for offset, record in enumerate(partials)]
         outputs = process_records(merging, partials)
@@ -164,7 +164,9 @@ def _minute(moment: str) -> int:
     return moment_ms(moment) // MINUTE
 
 
-def _published(feed: FeedProcessor, events: Sequence[Record], end: int, step: int, topic: str) -> list[Record]:
+def _publish_partials(
+    feed: FeedProcessor, events: Sequence[Record], end: int, step: int, topic: str
+) -> list[Record]:
     """Return the partial counts that a partition's feed publishes."""
     partials: list[Record] = []
     feed.end_restore()

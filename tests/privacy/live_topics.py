@@ -87,7 +87,7 @@ def about(**other: Any) -> EventsSource:
     return found
 
 
-def written(people: Mapping[str, Person]) -> list[Record]:
+def records_of_people(people: Mapping[str, Person]) -> list[Record]:
     """Return the topic's records in order of arrival, each in its person's partition."""
     events = sorted(
         ((moment.comes, who, place) for who, moments in people.items() for place, moment in enumerate(moments)),
@@ -121,7 +121,7 @@ def behind(step: int, due: int) -> int:
     return YEAR_10000_MS if step else due
 
 
-def asked(
+def asked_questions(
     source: EventsSource,
     streams: Sequence[StandingDefinition],
     records: Sequence[Record],
@@ -140,12 +140,12 @@ def asked(
     for partition in range(PARTITIONS):
         own = tuple(record for record in records if record.partition == partition)
         if (partition, own) not in counted:
-            counted[partition, own] = _published(source, streams, partition, own, end, step, schedule)
+            counted[partition, own] = _publish_partials(source, streams, partition, own, end, step, schedule)
         partials += counted[partition, own]
-    return _merged(streams, partials)
+    return _merge_partials(streams, partials)
 
 
-def _published(
+def _publish_partials(
     source: EventsSource,
     streams: Sequence[StandingDefinition],
     partition: int,
@@ -196,7 +196,7 @@ def _partials(outputs: Outputs) -> Iterator[Any]:
             yield from (_decode(value or b"") for _, value, _ in messages)
 
 
-def _merged(streams: Sequence[StandingDefinition], partials: Sequence[Any]) -> Numbers:
+def _merge_partials(streams: Sequence[StandingDefinition], partials: Sequence[Any]) -> Numbers:
     found: Numbers = {}
     for stream in streams:
         merged = MergedStreamState(stream.incarnation, PARTITIONS)

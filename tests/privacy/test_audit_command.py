@@ -23,13 +23,13 @@ def one_case(monkeypatch: pytest.MonkeyPatch) -> Case:
     return case
 
 
-def audited(*arguments: str) -> tuple[int, str]:
+def run_audit(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["audit", *arguments], env={"COLUMNS": "160"})
     return result.exit_code, result.stdout
 
 
 def test_audit_of_a_shipped_case_exits_with_0(one_case: Case) -> None:
-    status, printed = audited("--runs", "800", "--json")
+    status, printed = run_audit("--runs", "800", "--json")
     found = json.loads(printed)
     assert status == 0
     assert found["flagged"] is False
@@ -41,7 +41,7 @@ def test_audit_of_a_shipped_case_exits_with_0(one_case: Case) -> None:
 @pytest.mark.usefixtures("one_case")
 def test_audit_of_a_broken_variant_exits_with_1() -> None:
     with broken(variants.lsl_5):
-        status, printed = audited("--runs", "1000")
+        status, printed = run_audit("--runs", "1000")
     assert status == 1
     assert "FLAGGED" in printed
     assert "below above" in printed

@@ -139,7 +139,7 @@ def other(kind: str, pair: str) -> Case:
     return case
 
 
-def audited(case: Case, runs: int) -> Finding:
+def audit_case(case: Case, runs: int) -> Finding:
     return next(audit_all([case], runs=runs, seed=SEED))
 
 
@@ -176,7 +176,7 @@ def test_runs_suffice_to_flag_variants_of_other_mechanisms(
 @pytest.mark.parametrize(("variant", "case", "runs"), [one[:3] for one in BROKEN], ids=NAMES)
 def test_every_broken_variant_is_flagged(variant: Variant, case: str, runs: int) -> None:
     with broken(variant):
-        found = audited(CASES[case], runs)
+        found = audit_case(CASES[case], runs)
     assert found.flagged, found
 
 
@@ -185,7 +185,7 @@ def test_every_broken_variant_of_other_mechanisms_is_flagged(
     variant: Variant, kind: str, pair: str, runs: int
 ) -> None:
     with broken(variant):
-        found = audited(other(kind, pair), runs)
+        found = audit_case(other(kind, pair), runs)
     assert found.flagged, found
     assert variant is not variants.gaussian_noise_too_narrow or found.method == "gaussian"
 
@@ -195,7 +195,7 @@ FIXED = [(kind, pair, runs) for _, kind, pair, runs, *_ in OTHERS if kind == "la
 
 @pytest.mark.parametrize(("kind", "pair", "runs"), FIXED, ids=[pair for _, pair, _ in FIXED])
 def test_shipped_mechanism_is_not_flagged_with_the_runs_of_variants(kind: str, pair: str, runs: int) -> None:
-    found = audited(other(kind, pair), runs)
+    found = audit_case(other(kind, pair), runs)
     assert not found.flagged, found
 
 
@@ -207,7 +207,7 @@ def test_no_shipped_mechanism_is_flagged() -> None:
 
 
 def test_loss_of_exactly_epsilon_is_nearly_found_and_not_flagged() -> None:
-    found = audited(CASES["up, down, best"], 2000)
+    found = audit_case(CASES["up, down, best"], 2000)
     assert not found.flagged
     assert found.event == "below above"
     assert found.epsilon_at_least > 0.5 * found.epsilon
@@ -220,7 +220,7 @@ def test_known_event_is_tested_on_all_runs_in_either_direction() -> None:
         known = replace(
             case, sides=sides, event=lambda transcript: [str(seen) for seen in transcript] == ["below", "above"]
         )
-        found = audited(known, 1500)
+        found = audit_case(known, 1500)
         assert found.tested == 1500
         assert not found.flagged
         bounds.append(found.epsilon_at_least)
@@ -237,4 +237,4 @@ def test_seed_decides_every_audit_result() -> None:
 def test_rejected_case_names_the_reason() -> None:
     sides = (Side([{"where": "age > 1"}]), Side([{"where": "age > 2"}]))
     with pytest.raises(AuditError, match="where"):
-        audited(replace(CASES["up, down, best"], sides=sides), 10)
+        audit_case(replace(CASES["up, down, best"], sides=sides), 10)

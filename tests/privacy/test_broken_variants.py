@@ -42,7 +42,7 @@ def discrete_laplace(scale: Fraction) -> Law:
     return law_of(sampler("two_sided", 1 / scale))
 
 
-def shipped(method: str, cutoff: int = 1) -> tuple[SparseVectorCalibration, Machine]:
+def shipped_machine(method: str, cutoff: int = 1) -> tuple[SparseVectorCalibration, Machine]:
     calibration = calibrations(cutoff)[method]
     return calibration, Machine.shipped(calibration)
 
@@ -74,7 +74,7 @@ def test_check_finds_compared_noise_released_as_the_answer(m: int) -> None:
 
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
 def test_check_finds_shipped_query_noise_released_as_the_answer(method: str) -> None:
-    calibration, machine = shipped(method)
+    calibration, machine = shipped_machine(method)
     margins = (calibration.shift, calibration.shift + 1)
     released = tuple(range(calibration.shift, calibration.shift + 4))
     assert worst(replace(machine, released=released), margins, 5).loss > 1.2
@@ -90,7 +90,7 @@ def test_check_finds_query_noise_that_ignores_the_cutoff() -> None:
 
 @pytest.mark.parametrize("method", ["two_sided", "one_sided"])
 def test_check_finds_shipped_query_noise_without_the_cutoff(method: str) -> None:
-    calibration, machine = shipped(method, cutoff=3)
+    calibration, machine = shipped_machine(method, cutoff=3)
     rate = Fraction(calibration.epsilon_query) / 2
     machine = replace(machine, query=law_of(sampler(calibration.noise, rate)))
     assert worst(machine, near(calibration), 5).loss > 1.5
@@ -99,7 +99,7 @@ def test_check_finds_shipped_query_noise_without_the_cutoff(method: str) -> None
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
 def test_check_finds_missing_query_noise(method: str) -> None:
     """LSL Algorithm 5."""
-    calibration, machine = shipped(method)
+    calibration, machine = shipped_machine(method)
     assert worst(replace(machine, query=NO_NOISE), near(calibration), 2).loss == math.inf
 
 
@@ -114,14 +114,14 @@ def test_check_finds_query_noise_of_scale_2_without_a_cutoff(m: int, least: floa
 
 @pytest.mark.parametrize("method", ["textbook", "two_sided_shifted", "one_sided"])
 def test_check_finds_a_new_threshold_for_each_query(method: str) -> None:
-    calibration, machine = shipped(method)
+    calibration, machine = shipped_machine(method)
     margins = (calibration.shift + 6, calibration.shift + 7)
     assert worst(replace(machine, renewed="each query"), margins, 6).loss > 1.2
 
 
 @pytest.mark.parametrize("method", ["two_sided", "two_sided_shifted", "one_sided"])
 def test_check_finds_a_count_of_tops_lost_at_a_restart(method: str) -> None:
-    calibration, machine = shipped(method)
+    calibration, machine = shipped_machine(method)
     margins = tuple(calibration.shift + margin for margin in (-7, -6, 6, 7))
     found = worst(replace(machine, cutoff=None), margins, 5)
     assert found.loss > 1.4
@@ -131,7 +131,7 @@ def test_check_finds_a_count_of_tops_lost_at_a_restart(method: str) -> None:
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
 def test_check_finds_noise_redrawn_on_redelivery(method: str) -> None:
     """One stream is delivered twice with independent noise; both answers are seen, but only the second is counted."""
-    calibration, machine = shipped(method)
+    calibration, machine = shipped_machine(method)
     margins = near(calibration)
     once = outcomes(machine, margins, 3)
     moves = neighbours(margins, 1)
@@ -146,7 +146,7 @@ def test_check_finds_noise_redrawn_on_redelivery(method: str) -> None:
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
 def test_check_finds_the_same_noise_for_other_data(method: str) -> None:
     """One position is answered for two payloads with the same ρ and ν, so a difference of the answers reveals f."""
-    calibration, machine = shipped(method)
+    calibration, machine = shipped_machine(method)
     margins = near(calibration)
     prior = machine.prior()
 
@@ -170,7 +170,7 @@ def test_check_finds_a_false_promise_of_monotone_queries(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["textbook", "one_sided"])
 def test_check_finds_a_sensitivity_twice_as_declared(method: str) -> None:
-    calibration, machine = shipped(method)
+    calibration, machine = shipped_machine(method)
     margins = spread(calibration.model_copy(update={"sensitivity_steps": 2}))
     found = worst_loss(outcomes(machine, margins, 4), neighbours(margins, 2))
     assert found.loss > 1.5
@@ -178,7 +178,7 @@ def test_check_finds_a_sensitivity_twice_as_declared(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["textbook", "two_sided", "two_sided_shifted", "one_sided"])
 def test_check_accepts_every_shipped_method(method: str) -> None:
-    calibration, machine = shipped(method)
+    calibration, machine = shipped_machine(method)
     for margins in (near(calibration), (calibration.shift + 6, calibration.shift + 7), spread(calibration)):
         law = outcomes(machine, margins, 4)
         assert worst_loss(law, neighbours(margins, 1), least=2.0**-30).loss <= 1.0 + 1e-9

@@ -103,7 +103,7 @@ def rounded(
     return found, calibration
 
 
-def spelled(number: Decimal, way: int) -> str:
+def draw_spelling(number: Decimal, way: int) -> str:
     """Draw one of many spellings of the same number."""
     plain = format(number, "f")
     match way % 4:
@@ -133,7 +133,7 @@ def test_decimals_a_sensitivity_apart_lose_at_most_epsilon(
 ) -> None:
     numbers = ties(Decimal(grid))
     pairs = [(number, WIDE.add(number, Decimal(sensitivity))) for number in numbers]
-    texts = [spelled(number, way) for way, number in enumerate(number for pair in pairs for number in pair)]
+    texts = [draw_spelling(number, way) for way, number in enumerate(number for pair in pairs for number in pair)]
     source = {"grid": float(grid), "sensitivity": float(sensitivity)}
     steps, calibration = rounded(monkeypatch, mechanism, asked, source, texts)
     exactly = [math.floor(Fraction(number) / Fraction(grid) + Fraction(1, 2)) for pair in pairs for number in pair]

@@ -85,7 +85,7 @@ def values() -> list[Question]:
     return [({"value": value}, (value,)) for value in drawn]
 
 
-def asked(neighbors: str) -> dict[str, tuple[str, dict[str, Any], list[Question]]]:
+def questions_by_setting(neighbors: str) -> dict[str, tuple[str, dict[str, Any], list[Question]]]:
     table: dict[str, Any] = {"attributes": list(ATTRIBUTES)}
     numbers = {"kind": "laplace", "answers": QUESTIONS}
     lazy = {"kind": "lazy_histogram", "sparsity": 6, **table}
@@ -116,7 +116,7 @@ def covered() -> dict[str, list[list[bool]]]:
         driver = Driver(bytes(range(9, 41)), partitions=1)
         driver.register(adult_source(1000.0, 1e-3).model_copy(update={"neighbors": neighbors}))
         driver.register(source(neighbors=neighbors, epsilon=1000.0, delta=1e-3, grid=1.0))
-        for name, (data, mechanism, questions) in asked(neighbors).items():
+        for name, (data, mechanism, questions) in questions_by_setting(neighbors).items():
             count = PMW_STREAMS if name == "pmw" else STREAMS
             streams = [f"{name.replace(', ', '-').replace(' ', '-')}-{number}" for number in range(count)]
             budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "expected_queries": QUESTIONS}

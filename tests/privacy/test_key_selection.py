@@ -25,7 +25,7 @@ EPSILON, DELTA = 2.0, 1e-2
 Counts = tuple[int, ...]
 
 
-def planned(
+def plan_groups(
     rows: int = 1, *, replace: bool = False, epsilon: float = EPSILON, delta: float = DELTA
 ) -> UnknownGroupsCalibration:
     facts = SourceFacts(contribution=rows, neighbors="replace" if replace else "add-remove", disjoint=True)
@@ -55,7 +55,7 @@ def divergence(one: Counts, other: Counts, chance_of: Callable[[int], Fraction],
     return lost
 
 
-def moved(most: int, texts: int) -> Iterator[Counts]:
+def text_sets_of_a_person(most: int, texts: int) -> Iterator[Counts]:
     """Return all sets of at most ``most`` texts that one person may have."""
     return (own for own in product((0, 1), repeat=texts) if sum(own) <= most)
 
@@ -65,8 +65,8 @@ def neighbors(
 ) -> Iterator[tuple[Counts, Counts]]:
     replaces = plan.sensitivity_steps > plan.contribution
     for others in product(people, repeat=texts):
-        for one in moved(plan.contribution, texts):
-            for other in moved(plan.contribution, texts) if replaces else [(0,) * texts]:
+        for one in text_sets_of_a_person(plan.contribution, texts):
+            for other in text_sets_of_a_person(plan.contribution, texts) if replaces else [(0,) * texts]:
                 first = tuple(count + own for count, own in zip(others, one, strict=True))
                 second = tuple(count + own for count, own in zip(others, other, strict=True))
                 yield first, second
@@ -83,26 +83,26 @@ def worst(plan: UnknownGroupsCalibration, rule: Rule, texts: int = 2) -> Fractio
 
 @pytest.mark.parametrize(("rows", "replace", "texts"), [(1, False, 1), (1, True, 2), (2, False, 2), (2, True, 3)])
 def test_selection_keeps_its_epsilon_and_delta(rows: int, replace: bool, texts: int) -> None:
-    plan = planned(rows, replace=replace)
+    plan = plan_groups(rows, replace=replace)
     lost = worst(plan, rule_of(plan), texts)
     assert lost <= Fraction(plan.delta)
     assert lost > Fraction(plan.delta) / 4
 
 
 def test_check_finds_a_rule_for_one_text_of_two() -> None:
-    plan = planned(2)
+    plan = plan_groups(2)
     forgetful = selection_rule(Fraction(plan.epsilon_answer), Fraction(plan.delta_answer))
     assert worst(plan, forgetful) > Fraction(DELTA)
 
 
 def test_check_finds_a_rule_for_added_people_if_they_are_replaced() -> None:
-    plan = planned(1, replace=True)
+    plan = plan_groups(1, replace=True)
     added = plan.model_copy(update={"sensitivity_steps": 1})
     assert worst(plan, rule_of(added)) > Fraction(DELTA)
 
 
 def test_check_finds_a_text_released_one_person_too_early() -> None:
-    plan = planned()
+    plan = plan_groups()
     rule = rule_of(plan)
     assert worst(plan, np.concatenate([rule[:1], rule[2:]]), texts=1) > Fraction(DELTA)
 
@@ -123,7 +123,7 @@ def test_rule_is_the_largest_that_is_private() -> None:
 
 @pytest.mark.parametrize("level", [0.5, 0.95])
 def test_text_with_the_stated_people_is_released_as_often_as_stated(level: float) -> None:
-    plan = planned(2, epsilon=0.7, delta=1e-6)
+    plan = plan_groups(2, epsilon=0.7, delta=1e-6)
     rule, people = rule_of(plan), rows_released_with(plan, level)
     assert chance(rule, people) >= level > chance(rule, people - 1)
 
@@ -134,7 +134,7 @@ def test_selection_releases_earlier_than_a_threshold_with_counts() -> None:
             parse_spec("unknown_groups", epsilon=epsilon, delta=1e-6), SourceFacts(disjoint=True)
         )
         assert isinstance(counted, UnknownGroupsCalibration)
-        assert rows_released_with(planned(epsilon=epsilon, delta=1e-6), 0.5) < rows_released_with(counted, 0.5)
+        assert rows_released_with(plan_groups(epsilon=epsilon, delta=1e-6), 0.5) < rows_released_with(counted, 0.5)
 
 
 def test_words_depend_on_key_and_name_alone() -> None:
@@ -147,4 +147,4 @@ def test_words_depend_on_key_and_name_alone() -> None:
 
 def test_too_small_an_epsilon_is_refused() -> None:
     with pytest.raises(PlanError, match="more than 131,072 people"):
-        planned(epsilon=1e-5, delta=1e-9)
+        plan_groups(epsilon=1e-5, delta=1e-9)

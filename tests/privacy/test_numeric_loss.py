@@ -27,7 +27,7 @@ PURE = ("textbook", "two_sided", "two_sided_shifted", "one_sided")
 BOTH = pytest.mark.parametrize("numbers", ["fresh", "gap"])
 
 
-def shipped(calibration: SparseVectorCalibration) -> Machine:
+def shipped_machine(calibration: SparseVectorCalibration) -> Machine:
     return Machine.shipped(calibration, released=window(calibration))
 
 
@@ -37,7 +37,7 @@ def worst(calibration: SparseVectorCalibration, machine: Machine, queries: int) 
     return max(worst_loss(law, moves, least=2.0**-30).loss for moves in moves_of(calibration, law.margins))
 
 
-def charged(calibration: SparseVectorCalibration, transcript: Transcript) -> Fraction:
+def charge_of(calibration: SparseVectorCalibration, transcript: Transcript) -> Fraction:
     tops = sum(outcome.above for outcome in transcript)
     charge = Fraction(realised_cost(calibration, "pure", len(transcript), tops).loss, EPSILON_UNITS)
     assert charge <= Fraction(calibration.epsilon)
@@ -62,9 +62,9 @@ def test_asker_learns_at_most_the_charge_from_numbers_too(
 ) -> None:
     calibration = calibrations(cutoff, epsilon=epsilon, monotone=monotone, steps=steps, numbers=numbers)[method]
     assert is_pure(calibration)
-    law = outcomes(shipped(calibration), near(calibration), queries)
+    law = outcomes(shipped_machine(calibration), near(calibration), queries)
     for moves in moves_of(calibration, law.margins):
-        delta = worst_delta(law, moves, lambda transcript: charged(calibration, transcript))
+        delta = worst_delta(law, moves, lambda transcript: charge_of(calibration, transcript))
         assert delta <= cut_tail(calibration, queries)
 
 
@@ -78,7 +78,7 @@ def test_rounds_keep_epsilon_and_delta_with_numbers_too(numbers: Numbers, monoto
     assert rounds == 2
     assert optimal_delta(math.nextafter(float(round_epsilon), math.inf), 2, epsilon) <= delta * (1 + 1e-9)
     # Two rounds of ⊥⊤: a round loses all of its ε0 only if it has a ⊥.
-    law = outcomes(shipped(calibration), near(calibration), 4)
+    law = outcomes(shipped_machine(calibration), near(calibration), 4)
     lost = max(
         worst_delta(law, moves, lambda _: Fraction(epsilon)) for moves in moves_of(calibration, law.margins)
     )
@@ -93,7 +93,7 @@ def test_one_sided_noise_with_numbers_uses_up_epsilon_exactly(
     cutoff: int, monotone: bool, numbers: Numbers
 ) -> None:
     calibration = calibrations(cutoff, epsilon=2.0, monotone=monotone, numbers=numbers)["one_sided"]
-    assert worst(calibration, shipped(calibration), cutoff + 1) == pytest.approx(2.0, abs=1e-9)
+    assert worst(calibration, shipped_machine(calibration), cutoff + 1) == pytest.approx(2.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("cutoff", [1, 2])
@@ -103,20 +103,22 @@ def test_fresh_numbers_and_monotone_queries_are_not_lost_together(cutoff: int) -
     parts = calibration.epsilon_threshold + calibration.epsilon_query + calibration.epsilon_answer
     assert parts > 2.5
     [moves] = moves_of(calibration.model_copy(update={"monotone": False}), near(calibration))
-    law = outcomes(shipped(calibration), near(calibration), cutoff + 1)
+    law = outcomes(shipped_machine(calibration), near(calibration), cutoff + 1)
     assert worst_loss(law, moves).loss > 2.5, "the promise of monotone queries is needed"
 
 
 def test_gap_costs_nothing_beside_its_top() -> None:
     calibration = calibrations(2, epsilon=2.0, numbers="gap")["one_sided"]
-    bare = replace(shipped(calibration), released=())
-    assert worst(calibration, shipped(calibration), 3) == pytest.approx(worst(calibration, bare, 3), abs=1e-9)
+    bare = replace(shipped_machine(calibration), released=())
+    assert worst(calibration, shipped_machine(calibration), 3) == pytest.approx(
+        worst(calibration, bare, 3), abs=1e-9
+    )
 
 
 @BOTH
 def test_outcomes_with_numbers_are_counted_once(numbers: Numbers) -> None:
     calibration = calibrations(2, epsilon=2.0, numbers=numbers)["two_sided_shifted"]
-    law: Outcomes = outcomes(shipped(calibration), near(calibration), 3)
+    law: Outcomes = outcomes(shipped_machine(calibration), near(calibration), 3)
     asked = [calibration.shift + margin for margin in (0, 1, -1)]
     total = Fraction(sum(law.probability(transcript, asked) for transcript in law.of), 1 << 192)
     assert 1 - Fraction(len(law.of) * law.slack, 1 << 192) <= total <= 1
@@ -126,7 +128,7 @@ def test_outcomes_with_numbers_are_counted_once(numbers: Numbers) -> None:
 def test_check_finds_query_noise_reused_as_the_number(method: str) -> None:
     calibration = calibrations(1, numbers="fresh")[method]
     released = tuple(range(calibration.shift - 2, calibration.shift + 5))
-    reused = replace(shipped(calibration), numbers="compared", released=released)
+    reused = replace(shipped_machine(calibration), numbers="compared", released=released)
     margins = (calibration.shift, calibration.shift + 1)
     law = outcomes(reused, margins, 6)
     [moves] = moves_of(calibration, margins)
@@ -138,7 +140,7 @@ def test_check_finds_one_sided_noise_on_fresh_numbers() -> None:
     """It rules neighbors out."""
     calibration = calibrations(1, numbers="fresh")["one_sided"]
     rate = Fraction(calibration.epsilon_answer)
-    one_sided = replace(shipped(calibration), answer=law_of(sampler("one_sided", rate)))
+    one_sided = replace(shipped_machine(calibration), answer=law_of(sampler("one_sided", rate)))
     assert worst(calibration, one_sided, 2) == math.inf
 
 
@@ -157,5 +159,5 @@ def test_check_finds_fresh_numbers_without_their_charge() -> None:
 def test_check_finds_a_gap_without_the_cutoff_in_its_scale() -> None:
     calibration = calibrations(2, epsilon=2.0, numbers="gap")["one_sided"]
     rate = Fraction(calibration.epsilon_query) / 2
-    narrow = replace(shipped(calibration), query=law_of(sampler("one_sided", rate)))
+    narrow = replace(shipped_machine(calibration), query=law_of(sampler("one_sided", rate)))
     assert worst(calibration, narrow, 3) > 2.5

@@ -51,7 +51,7 @@ OTHERS = [(), *product(ROWS, ROWS[2::7]), *[((0, 0, 1, 1),) * number for number 
 Moves = dict[str, tuple[int, ...]]
 
 
-def declared(neighbors: str = "add-remove", contribution: int = CONTRIBUTION) -> dict[str, Any]:
+def source_of_visits(neighbors: str = "add-remove", contribution: int = CONTRIBUTION) -> dict[str, Any]:
     return builders.source(
         "visits",
         "table",
@@ -74,7 +74,7 @@ def columns(people: Sequence[tuple[int, ...]]) -> dict[str, list[object]]:
 
 def numbers(people: Sequence[tuple[int, ...]]) -> Moves:
     """Return all numbers that mechanisms compute from a table."""
-    source = builders.parse_source(declared())
+    source = builders.parse_source(source_of_visits())
     table = PrivateTable.load(source, columns(people), bytes(range(32)))
     everyone, one = parse("TRUE", source.attributes), parse("x = 1", source.attributes)
     return {
@@ -93,12 +93,12 @@ def numbers(people: Sequence[tuple[int, ...]]) -> Moves:
 
 
 @cache
-def added() -> dict[str, frozenset[tuple[int, ...]]]:
+def moves_of_an_added_person() -> dict[str, frozenset[tuple[int, ...]]]:
     """Return how far a person who is added with all rows moves each number, over all small tables."""
-    return _added()
+    return _moves_of_an_added_person()
 
 
-def _added() -> dict[str, frozenset[tuple[int, ...]]]:
+def _moves_of_an_added_person() -> dict[str, frozenset[tuple[int, ...]]]:
     found: dict[str, set[tuple[int, ...]]] = {}
     for others in OTHERS:
         before = numbers(others) if others else None
@@ -112,19 +112,22 @@ def _added() -> dict[str, frozenset[tuple[int, ...]]]:
 
 def moves() -> dict[str, frozenset[tuple[int, ...]]]:
     """Return how far an added or removed person moves a number."""
-    return {name: seen | {tuple(-step for step in one) for one in seen} for name, seen in added().items()}
+    return {
+        name: seen | {tuple(-step for step in one) for one in seen}
+        for name, seen in moves_of_an_added_person().items()
+    }
 
 
 def replaced(name: str) -> frozenset[tuple[int, ...]]:
     """Return how far replacing one person with another moves a number."""
-    both = product(added()[name], repeat=2)
+    both = product(moves_of_an_added_person()[name], repeat=2)
     return frozenset(tuple(a - b for a, b in zip(one, two, strict=True)) for one, two in both)
 
 
 def opened(mechanism: dict[str, Any], neighbors: str = "add-remove", **spec: Any) -> tuple[Driver, Any]:
     driver = builders.installation(
         builders.stream("s", "visits", mechanism=mechanism, **{"expected_queries": 4, **spec}),
-        sources=[declared(neighbors)],
+        sources=[source_of_visits(neighbors)],
         rows={"visits": columns([(0, 1), (1,), (1, 1, 0)])},
         key=KEY,
     )
@@ -336,5 +339,5 @@ def test_every_wrong_bound_loses_more_than_epsilon(variant: Variant, name: str) 
     _, calibration = opened({"kind": "laplace"})
     law = answer_law(calibration, CONTRIBUTION, 1)
     with broken(variant):
-        found = _added()
+        found = _moves_of_an_added_person()
     assert worst(law, found[name]) > 1.4

@@ -94,7 +94,7 @@ def pairs(where: World, chosen: Iterable[Person]) -> Iterator[tuple[Asked, Asked
             yield numbers(one), numbers(other), period
 
 
-def moved(where: World, chosen: Iterable[Person]) -> MovedInPeriod:
+def largest_moves(where: World, chosen: Iterable[Person]) -> MovedInPeriod:
     """Return the largest moves over all pairs."""
     found = MovedInPeriod()
     for one, other, period in pairs(where, chosen):
@@ -111,7 +111,7 @@ def shuffled(size: int) -> list[Person]:
 
 def test_events_of_one_period_move_its_account_within_the_bounds() -> None:
     """They move no other account."""
-    found = moved(world(), [*lives(MOMENTS, 3), *shuffled(5)[:10]])
+    found = largest_moves(world(), [*lives(MOMENTS, 3), *shuffled(5)[:10]])
     assert found.same_questions
     assert found.elsewhere == set()
     for name, form in FORMS.items():
@@ -122,7 +122,7 @@ def test_events_of_one_period_move_its_account_within_the_bounds() -> None:
 
 
 def test_replaced_period_of_a_person_moves_twice_as_much() -> None:
-    found = moved(world("replace"), lives(MOMENTS[::2], 2))
+    found = largest_moves(world("replace"), lives(MOMENTS[::2], 2))
     assert found.same_questions
     assert found.elsewhere == set()
     for name, form in FORMS.items():

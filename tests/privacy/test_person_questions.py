@@ -38,7 +38,7 @@ Move = tuple[int, ...]
 Numbers = Callable[[PrivateTable], Move]
 
 
-def declared(neighbors: str = "add-remove", minimum: int = 0) -> dict[str, Any]:
+def source_of_visits(neighbors: str = "add-remove", minimum: int = 0) -> dict[str, Any]:
     return builders.source(
         "visits",
         "table",
@@ -62,11 +62,11 @@ def loaded(people: Sequence[tuple[int, ...]], minimum: int = 0) -> PrivateTable:
         "x": [value for _, value in named],
         "y": ["ab"[value % 2] for _, value in named],
     }
-    return PrivateTable.load(builders.parse_source(declared(minimum=minimum)), columns, bytes(range(32)))
+    return PrivateTable.load(builders.parse_source(source_of_visits(minimum=minimum)), columns, bytes(range(32)))
 
 
 def predicate(text: str, minimum: int = 0) -> Any:
-    return parse(text, builders.parse_source(declared(minimum=minimum)).attributes)
+    return parse(text, builders.parse_source(source_of_visits(minimum=minimum)).attributes)
 
 
 def people_groups(table: PrivateTable) -> Move:
@@ -88,7 +88,7 @@ def hits_and_misses(table: PrivateTable) -> Move:
 
 
 @cache
-def added(numbers: Numbers, minimum: int = 0) -> frozenset[Move]:
+def moves_of_an_added_person(numbers: Numbers, minimum: int = 0) -> frozenset[Move]:
     """Return how far a person with all rows moves the numbers, over all small tables."""
     found = set()
     for others in OTHERS:
@@ -103,7 +103,7 @@ def added(numbers: Numbers, minimum: int = 0) -> frozenset[Move]:
 
 def moves(numbers: Numbers, neighbors: str, minimum: int = 0) -> frozenset[Move]:
     """Return how far one person moves the numbers: added, removed, or replaced by another."""
-    seen = added(numbers, minimum)
+    seen = moves_of_an_added_person(numbers, minimum)
     if neighbors == "add-remove":
         return seen | {tuple(-step for step in one) for one in seen}
     return frozenset(tuple(a - b for a, b in zip(one, two, strict=True)) for one, two in product(seen, seen))
@@ -115,7 +115,7 @@ def calibration(neighbors: str = "add-remove", minimum: int = 0, **spec: Any) ->
         builders.stream(
             "s", "visits", mechanism={"kind": "laplace", "answers": answers}, **{"epsilon": 4.0, **spec}
         ),
-        sources=[declared(neighbors, minimum)],
+        sources=[source_of_visits(neighbors, minimum)],
         rows={"visits": {"who": ["a", "a", "b"], "x": [minimum] * 3, "y": ["a", "b", "a"]}},
         key=KEY,
     )
@@ -224,7 +224,7 @@ def hits_and_all(table: PrivateTable) -> Move:
 )
 def test_every_wrong_count_loses_more_than_epsilon(numbers: Numbers, width: int) -> None:
     _, plan = calibration()
-    assert worst(answer_law(plan, width, 1), added(numbers)) > 1.4
+    assert worst(answer_law(plan, width, 1), moves_of_an_added_person(numbers)) > 1.4
 
 
 def _mixed(law: Law, share: Fraction, beyond: float) -> float:

@@ -55,7 +55,7 @@ ADAPTIVE = (0, 1, 0, 2)
 """The places in ``QUESTIONS`` of the next question; ``asked`` adds the number of updates upwards so far."""
 
 
-def asked(steps: Sequence[tuple[bool, bool]]) -> Question:
+def next_question(steps: Sequence[tuple[bool, bool]]) -> Question:
     """Return the next question of an asker who lets it depend on all earlier answers."""
     ups = sum(above and up for above, up in steps)
     return QUESTIONS[(ADAPTIVE[len(steps) % len(ADAPTIVE)] + ups) % len(QUESTIONS)]
@@ -110,15 +110,15 @@ class Instance:
         hypothesis = TensorHypothesis(SHAPE, RATE, 1)
         for place, (above, up) in enumerate(path.steps):
             if above:
-                hypothesis.update(asked(path.steps[:place]), up=up)
+                hypothesis.update(next_question(path.steps[:place]), up=up)
         return hypothesis
 
     def estimate(self, path: Path) -> int:
-        return int(self.hypothesis(path).estimate_answers([asked(path.steps)], self.rows)[0])
+        return int(self.hypothesis(path).estimate_answers([next_question(path.steps)], self.rows)[0])
 
     def extended(self, path: Path, weights: Exact, *, above: bool) -> Exact:
         """P(ρ and the path and then ⊤ or ⊥), over the support of ρ; without the laws of the numbers."""
-        error = abs(asked(path.steps).count(self.table) - self.estimate(path))
+        error = abs(next_question(path.steps).count(self.table) - self.estimate(path))
         longer = (weights * self.machine.likelihood(Outcome(above=above), error - self.threshold)) >> BITS
         if above and self.machine.renewed == "after ⊤":
             total: Exact = (int(longer.sum()) * self.machine.prior()) >> BITS
@@ -128,12 +128,12 @@ class Instance:
 
     def number_law(self, path: Path, value: int) -> Fraction:
         """P(number = value) of the ⊤ after this path."""
-        return self.numbers.probability(value - asked(path.steps).count(self.table))
+        return self.numbers.probability(value - next_question(path.steps).count(self.table))
 
 
 def number_excess(ours: Instance, theirs: Instance, path: Path, epsilon: Fraction, *, up: bool) -> Fraction:
     """Return by how much P(number and direction) exceeds e^ε times the neighbour's; only the sampler's cut tail can exceed it."""
-    centre, estimate = asked(path.steps).count(ours.table), ours.estimate(path)
+    centre, estimate = next_question(path.steps).count(ours.table), ours.estimate(path)
     factor = exponential_below(epsilon)
     values = range(centre + ours.numbers.first, centre + ours.numbers.last + 1)
     return sum(
@@ -238,10 +238,10 @@ def test_number_and_its_direction_reveal_at_most_the_numbers_part(epsilon: float
 def test_direction_of_the_true_number_would_reveal_it_for_certain() -> None:
     table, other = (0, 0), (0, 1)
     pair = [Instance(vector(4.0, 1), one, 5, 1) for one in (table, other)]
-    directions = [asked(()).count(one.table) > one.estimate(Path()) for one in pair]
+    directions = [next_question(()).count(one.table) > one.estimate(Path()) for one in pair]
     assert directions == [False, False]
     pair = [Instance(vector(4.0, 1), one, 4, 1) for one in (table, other)]
-    directions = [asked(()).count(one.table) > one.estimate(Path()) for one in pair]
+    directions = [next_question(()).count(one.table) > one.estimate(Path()) for one in pair]
     assert directions == [True, False]
 
 
@@ -308,7 +308,7 @@ def test_shipped_run_has_the_checked_law_on_every_noise_outcome(fresh: bool, tab
     instance = Instance(calibration, table, rows, threshold)
     rho, nu, number = (law_of(make(calibration)) for make in (threshold_sampler, query_sampler, answer_sampler))
     rounds = 2 if fresh else 1
-    fixed = [asked(((False, False),) * place) for place in range(queries)]
+    fixed = [next_question(((False, False),) * place) for place in range(queries)]
     private = np.array([question.count(table) for question in fixed], dtype=np.int64)
     found: dict[tuple[HypothesisAnswer, ...], Fraction] = {}
     laws = [rho] * rounds + [nu] * queries + [number] * queries

@@ -57,7 +57,7 @@ def loss(one: Counts, other: Counts, law: RankLaw) -> float:
     return max(abs(up - down) for up, down in pairs)
 
 
-def halved(
+def free_normalization_rates(
     epsilon: Fraction, parts: list[Fraction], moved: int, *, replaced: bool, grouped: bool
 ) -> list[Fraction]:
     """A broken variant: the normalization of a draw is taken to cost nothing."""
@@ -78,7 +78,7 @@ def test_draw_loses_at_most_its_epsilon(part: Fraction, replaced: bool) -> None:
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["add-remove", "replace"])
 def test_draw_without_normalization_cost_is_found(replaced: bool) -> None:
-    assert largest_loss(halved, Fraction(1, 2), replaced=replaced) > 1.2 * float(EPSILON)
+    assert largest_loss(free_normalization_rates, Fraction(1, 2), replaced=replaced) > 1.2 * float(EPSILON)
 
 
 def test_draws_of_groups_lose_epsilon_together_for_a_moved_row() -> None:

@@ -23,7 +23,7 @@ epsilons = st.floats(min_value=1e-6, max_value=1000.0).map(Fraction)
 sizes = st.integers(min_value=2, max_value=4096)
 
 
-def counted(law: ResponseLaw, own: int | None) -> list[int]:
+def count_numbers_by_category(law: ResponseLaw, own: int | None) -> list[int]:
     """Return how many of the 2^128 uniform numbers lead to each category, from the answers at the ends of every stretch."""
     whole, k = 1 << RESPONSE_BITS, law.categories
     edges = [number * law.other_weight for number in range(k)] + [whole]
@@ -55,7 +55,7 @@ def test_answer_loses_its_epsilon_to_fifteen_digits(epsilon: Fraction, categorie
 def test_every_category_has_exactly_the_stated_probability(epsilon: float, categories: int) -> None:
     law = response_law(Fraction(epsilon), categories)
     for own in range(categories):
-        counts = counted(law, own)
+        counts = count_numbers_by_category(law, own)
         assert counts.pop(own) == law.own_weight
         assert counts == [law.other_weight] * (categories - 1)
 
@@ -63,7 +63,7 @@ def test_every_category_has_exactly_the_stated_probability(epsilon: float, categ
 @pytest.mark.parametrize(("epsilon", "categories"), [(1e-6, 2), (1e-6, 4096), (0.1, 5), (4.0, 3), (1000.0, 4)])
 def test_unlisted_category_is_no_easier_to_distinguish(epsilon: float, categories: int) -> None:
     law = response_law(Fraction(epsilon), categories)
-    counts = counted(law, None)
+    counts = count_numbers_by_category(law, None)
     assert sum(counts) == 1 << RESPONSE_BITS
     assert max(counts) - min(counts) <= 1
     # Every listed category gives each answer ``own`` or ``other`` of the numbers.

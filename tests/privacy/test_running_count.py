@@ -25,7 +25,7 @@ from stream.worker.families import window_families
 from tests.privacy.chance import at_most, follows
 from tests.privacy.exact import exponential_below, law_of
 from tests.privacy.losses import cut_tail, worst_delta
-from tests.unit.processors.running_counts import Person, Stream, asked, counts_of, worker_of
+from tests.unit.processors.running_counts import Person, Stream, answer_batch, counts_of, worker_of
 
 Moves = Mapping[bytes, int]
 """The exact number to which noise is added, by the name of that noise."""
@@ -73,16 +73,16 @@ def released(stream: Stream, people: Sequence[Person]) -> Moves:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_families, "cell_noise", taking_down)
         worker = worker_of(stream)
-        for place, (question, sums) in enumerate(_asked(stream, people)):
+        for place, (question, sums) in enumerate(_questions_with_sums(stream, people)):
             taken.clear()
-            [answer] = asked(worker, [question], start=place)
+            [answer] = answer_batch(worker, [question], start=place)
             assert answer.estimate == sum(sums)
             for name, number in zip(taken, sums, strict=True):
                 found[name] = number if found.get(name, number) == number else INFINITE
     return found
 
 
-def _asked(stream: Stream, people: Sequence[Person]) -> Iterator[tuple[bytes, list[int]]]:
+def _questions_with_sums(stream: Stream, people: Sequence[Person]) -> Iterator[tuple[bytes, list[int]]]:
     counts = counts_of(stream, people)
     for question in stream.questions(counts):
         sums = question.split(b'"values": [')[1].split(b"]")[0]
@@ -94,7 +94,7 @@ def all_released(stream: str, total: int) -> tuple[Moves, ...]:
     return tuple(released(HORIZONS[stream], [life]) for life in lives(HORIZONS[stream], total))
 
 
-def moved(one: Moves, other: Moves) -> list[int]:
+def moves_between(one: Moves, other: Moves) -> list[int]:
     """Return the differences of the numbers to which noise is added."""
     found = [one.get(name, 0) - other.get(name, 0) for name in one.keys() | other.keys()]
     return sorted((step for step in found if step), reverse=True)
@@ -123,7 +123,7 @@ def largest_ratio(law: Sampler, moves: Sequence[int]) -> Fraction:
 
 def worst(stream: Stream, one: Sequence[Moves], other: Sequence[Moves]) -> float:
     """Return the largest loss between any two of these."""
-    apart = {tuple(moved(left, right)) for left in one for right in other}
+    apart = {tuple(moves_between(left, right)) for left in one for right in other}
     law = node_law(stream.calibration)
     return max(math.log(largest_ratio(law, moves)) for moves in apart)
 
@@ -139,7 +139,7 @@ def test_events_of_one_person_lose_exactly_epsilon(name: str, total: int) -> Non
     law, nobody = node_law(stream.calibration), released(stream, [])
     assert set(nobody.values()) == {0}
     for life in all_released(name, total):
-        moves = moved(life, nobody)
+        moves = moves_between(life, nobody)
         assert keeps(law, moves, stream.epsilon)
         assert keeps(law, [-move for move in moves], stream.epsilon)
     lost = worst(stream, all_released(name, total), [nobody])
@@ -160,7 +160,7 @@ def test_replaced_person_loses_exactly_epsilon(name: str, total: int) -> None:
 def test_rare_outcomes_add_at_most_the_cut_tail_to_delta(name: str, total: int) -> None:
     stream = replace(HORIZONS[name], moved=BOUNDS[total](False), epsilon=4.0)
     law = node_law(stream.calibration)
-    apart = {tuple(moved(life, {})) for life in all_released(name, total)}
+    apart = {tuple(moves_between(life, {})) for life in all_released(name, total)}
     for moves in apart:
         if 0 < len(moves) <= 2:
             found = worst_delta([law_of(law)] * len(moves), moves, stream.epsilon)
@@ -176,7 +176,7 @@ def test_gaussian_noise_keeps_its_delta_for_any_events_of_a_person(steps: int, l
     planned = stream.calibration
     assert planned.levels == levels
     law = law_of(node_law(planned))
-    apart = {tuple(moved(released(stream, [life]), {})) for life in lives(stream, total)}
+    apart = {tuple(moves_between(released(stream, [life]), {})) for life in lives(stream, total)}
     found = [worst_delta([law] * len(moves), moves, epsilon) for moves in apart if 0 < len(moves) <= 2]
     assert max(found) <= Fraction(delta) + cut_tail(levels, epsilon)
     assert max(found) >= 0.3 * delta
@@ -194,7 +194,7 @@ def test_answers_reveal_each_node_and_no_other_number() -> None:
 def test_noise_of_a_worker_follows_the_claimed_law() -> None:
     stream = Stream(steps=500, by=("side", "ward"))
     nothing = [[0] * 6 for _ in range(stream.steps)]
-    answers = asked(worker_of(stream), stream.questions(nothing))
+    answers = answer_batch(worker_of(stream), stream.questions(nothing))
     tree, drawn = tree_of(stream.calibration), []
     for group in range(6):
         so_far = {0: 0.0}
@@ -248,7 +248,7 @@ def test_unpaid_level_is_found(name: str) -> None:
     stream = replace(HORIZONS[name], moved=events_once(False))
     levels = stream.calibration.levels
     law = sampler("two_sided", Fraction(stream.epsilon) / (levels - 1))
-    lost = max(math.log(largest_ratio(law, moved(life, {}))) for life in all_released(name, 1))
+    lost = max(math.log(largest_ratio(law, moves_between(life, {}))) for life in all_released(name, 1))
     assert lost == pytest.approx(stream.epsilon * levels / (levels - 1), rel=1e-9)
 
 
@@ -281,7 +281,7 @@ def test_answers_keep_their_alpha_in_as_many_streams_as_promised(method: str) ->
         for number in range(40)
     ]
     nothing = [[0, 0]] * 30
-    answers = asked(worker_of(*streams), [one for stream in streams for one in stream.questions(nothing)])
+    answers = answer_batch(worker_of(*streams), [one for stream in streams for one in stream.questions(nothing)])
     shares = [abs(answer.estimate or 0.0) / (answer.alpha or math.nan) for answer in answers]
     largest = [max(shares[start : start + 60]) for start in range(0, len(shares), 60)]
     assert at_most(sum(share > 1.0 for share in largest), len(streams), 0.05)

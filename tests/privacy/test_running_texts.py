@@ -48,7 +48,7 @@ REACH = 9
 SLACK = 1e-7
 
 
-def planned(
+def plan_texts(
     monkeypatch: pytest.MonkeyPatch, *, replace: bool = False, levels: int | None = None
 ) -> RunningCountCalibration:
     """Return the plan for texts of one byte, with a limit that few texts reach."""
@@ -147,7 +147,7 @@ def _sizes(texts: Texts, steps: int, others: int) -> list[int]:
     return [others + SIZE * count for count in seen]
 
 
-def added(texts: Texts, life: Sequence[tuple[str, int]]) -> Texts:
+def add_person(texts: Texts, life: Sequence[tuple[str, int]]) -> Texts:
     """Return the texts' counts with a person's events, each of which has a text and a window."""
     found = {name: list(counts) for name, counts in texts.items()}
     for name, window in life:
@@ -161,7 +161,7 @@ def neighbors(plan: RunningCountCalibration, others: Texts) -> Iterator[tuple[Te
     replaces = plan.sensitivity_steps > TOTAL
     for life in lives:
         for theirs in lives if replaces else [()]:
-            pair = added(others, life), added(others, theirs)
+            pair = add_person(others, life), add_person(others, theirs)
             yield pair
             yield pair[1], pair[0]
 
@@ -191,7 +191,7 @@ def worst(
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_all_answers_keep_epsilon_and_delta(monkeypatch: pytest.MonkeyPatch, replace: bool) -> None:
-    plan = planned(monkeypatch, replace=replace)
+    plan = plan_texts(monkeypatch, replace=replace)
     lost = worst(plan, others=[] if not replace else [{"a": ((plan.threshold or 0) - 1, 0)}, {}])
     assert lost <= DELTA
     # Of the factor 1 + e^ε in the proof, this side's own texts need 1.
@@ -200,12 +200,12 @@ def test_all_answers_keep_epsilon_and_delta(monkeypatch: pytest.MonkeyPatch, rep
 
 def test_answers_with_shared_nodes_keep_epsilon_and_delta(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.privacy.test_running_texts.REACH", 14)
-    plan = planned(monkeypatch, levels=2)
+    plan = plan_texts(monkeypatch, levels=2)
     assert worst(plan, others=[{"a": ((plan.threshold or 0) - 1, 0)}, {"a": (0, plan.threshold or 0)}]) <= DELTA
 
 
 def test_size_of_the_texts_keeps_epsilon_and_delta(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(monkeypatch)
+    plan = plan_texts(monkeypatch)
     edge, most = plan.size_threshold or 0, plan.most_bytes or 0
     sizes = [*range(edge - 400, edge + 400, 80), *range(most - 2 * SIZE, most + 2, 7)]
     assert worst(plan, sizes, others=[{}, {"a": (0, 1)}]) <= DELTA
@@ -222,24 +222,24 @@ def release_unseen(state: RunningRelease, texts: Any, counts: Any, noise: Any, t
 
 @pytest.mark.parametrize("released", [release_early, release_unseen])
 def test_check_finds_a_wrong_release(monkeypatch: pytest.MonkeyPatch, released: Callable[..., Any]) -> None:
-    assert worst(planned(monkeypatch), released=released) > DELTA
+    assert worst(plan_texts(monkeypatch), released=released) > DELTA
 
 
 def test_check_finds_noise_for_fewer_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(monkeypatch).model_copy(update={"sensitivity_steps": 1})
+    plan = plan_texts(monkeypatch).model_copy(update={"sensitivity_steps": 1})
     assert worst(plan, others=[{"a": (plan.threshold or 0, 1)}]) > DELTA
 
 
 @pytest.mark.parametrize("changed", [{"epsilon_size": 5.9, "text_bytes": 1}, {"size_threshold": LIMIT - 10}])
 def test_check_finds_a_wrong_test_of_the_size(monkeypatch: pytest.MonkeyPatch, changed: dict[str, float]) -> None:
-    plan = planned(monkeypatch).model_copy(update=changed)
+    plan = plan_texts(monkeypatch).model_copy(update=changed)
     edge, most = plan.size_threshold or 0, plan.most_bytes or 0
     sizes = [*range(edge - 100, edge + 100, 25), *range(most - 2 * SIZE, most + 2, 7)]
     assert worst(plan, sizes, others=[{}]) > DELTA
 
 
 def test_shipped_test_of_the_size_is_the_enumerated_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(monkeypatch)
+    plan = plan_texts(monkeypatch)
     noise, chances = _column(running_size_law(plan))
     likely = [(one, chance) for one, chance in zip(noise.tolist(), chances.tolist(), strict=True) if chance > 1e-4]
     for size in (plan.size_threshold or 0, LIMIT, LIMIT + 1):
@@ -265,7 +265,7 @@ def test_tail_of_a_sum_is_that_of_its_law(rate: float, nodes: int) -> None:
 
 
 def test_delta_of_a_person_is_the_worst_division_of_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = planned(monkeypatch)
+    plan = plan_texts(monkeypatch)
     rate, threshold = node_rate(plan), plan.threshold or 0
     tails = {own: sum_tail_above(rate, plan.nodes, threshold - own) for own in range(1, TOTAL + 1)}
     divisions = [[2], [1, 1], [1]]
@@ -275,7 +275,7 @@ def test_delta_of_a_person_is_the_worst_division_of_events(monkeypatch: pytest.M
 
 def test_intervals_cover_given_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """For every count, at least 95 % of a released text's noisy counts have an interval that contains it."""
-    plan = planned(monkeypatch)
+    plan = plan_texts(monkeypatch)
     for first, second in product([1, 2, (plan.threshold or 0) - 1, 3 * (plan.threshold or 0)], [0, 1, 5]):
         known = outcomes_of(plan, (first, second), RunningRelease.release)
         for window, count in ((1, first), (2, first + second)):

@@ -26,13 +26,13 @@ from tests.privacy.live_topics import (
     Person,
     Schedule,
     about,
-    asked,
+    asked_questions,
     behind,
     lives,
     neighbours,
     opened,
     punctual,
-    written,
+    records_of_people,
 )
 from tests.privacy.standing_variants import VARIANTS
 
@@ -107,7 +107,7 @@ OTHERS: Mapping[str, Person] = {
 }
 
 
-def moved(
+def largest_moves(
     source: EventsSource,
     forms: Mapping[str, Form],
     most: int = 4,
@@ -122,7 +122,7 @@ def moved(
     def numbers(people: Mapping[str, Person]) -> Any:
         key = tuple(sorted(people.items()))
         if key not in known:
-            known[key] = asked(source, streams, written(people), END, step, schedule, counted)
+            known[key] = asked_questions(source, streams, records_of_people(people), END, step, schedule, counted)
         return known[key]
 
     for one, other in neighbours(source, OTHERS, lives(MOMENTS, most)):
@@ -132,7 +132,7 @@ def moved(
 
 @pytest.mark.parametrize("clock", ["broker", "marks"])
 def test_added_person_moves_numbers_within_the_promised_bounds(clock: str) -> None:
-    found = moved(about(clock=clock), FORMS, most=5)
+    found = largest_moves(about(clock=clock), FORMS, most=5)
     assert found.same_questions
     for name, form in FORMS.items():
         assert (found.each[name], found.all[name]) <= (form.each, form.all), name
@@ -150,7 +150,7 @@ def test_late_feeds_at_an_opening_let_no_person_move_others_counts(
     clock: str, step: int, schedule: Schedule
 ) -> None:
     """The beginning of a step depends on the number of events, so a person with more events moves the content of steps."""
-    found = moved(about(clock=clock, idle="2m"), LATER, step=step, schedule=schedule)
+    found = largest_moves(about(clock=clock, idle="2m"), LATER, step=step, schedule=schedule)
     assert found.same_questions
     for name, form in LATER.items():
         assert found.each[name] <= form.each, name
@@ -163,7 +163,7 @@ def test_late_feeds_at_an_opening_let_no_person_move_others_counts(
 @pytest.mark.parametrize("clock", ["broker", "marks"])
 def test_person_moves_no_end_and_no_extension(clock: str, step: int, schedule: Schedule) -> None:
     """Streams that end and are extended get the same windows, and one person moves their numbers no further."""
-    found = moved(about(clock=clock, idle="2m"), EXTENDED, most=2, step=step, schedule=schedule)
+    found = largest_moves(about(clock=clock, idle="2m"), EXTENDED, most=2, step=step, schedule=schedule)
     assert found.same_questions
     for name, form in EXTENDED.items():
         assert found.each[name] <= form.each, name
@@ -176,18 +176,25 @@ def test_schedules_of_reading_control_change_no_question(clock: str) -> None:
     """Every schedule of reading control gives the same windows and counts, for steps of any size."""
     source = about(clock=clock, idle="2m")
     streams = opened(source, EXTENDED)
-    wanted = asked(source, streams, written(OTHERS), END, 1)
+    wanted = asked_questions(source, streams, records_of_people(OTHERS), END, 1)
     for seed in range(60):
         chance = random.Random(seed)
         ahead = [chance.choice((0, 0, 1, 5, 20)) * MINUTE for _ in range(60)]
-        found = asked(source, streams, written(OTHERS), END, 1 + seed % 7, lambda step, due: due + ahead[step])  # noqa: B023
+        found = asked_questions(
+            source,
+            streams,
+            records_of_people(OTHERS),
+            END,
+            1 + seed % 7,
+            lambda step, due: due + ahead[step],  # noqa: B023
+        )
         assert found == wanted, seed
 
 
 def test_windows_are_those_between_openings_and_ends() -> None:
     """A window is asked if it closes at most ``idle`` after an end, or begins at least ``idle`` after an extension."""
     source = about(idle="2m")
-    numbers = asked(source, opened(source, EXTENDED), written(OTHERS), END)
+    numbers = asked_questions(source, opened(source, EXTENDED), records_of_people(OTHERS), END)
     starts = {name: [start // MINUTE for stream, start in sorted(numbers) if stream == name] for name in EXTENDED}
     assert starts == {
         "events": [0, 20, 30, 40],
@@ -200,7 +207,7 @@ def test_windows_are_those_between_openings_and_ends() -> None:
 
 
 def test_replaced_person_moves_numbers_at_most_twice_as_far() -> None:
-    found = moved(about(neighbors="replace"), FORMS, most=2)
+    found = largest_moves(about(neighbors="replace"), FORMS, most=2)
     assert found.same_questions
     widths = {"sum": (HIGH + 2) * M}
     for name, form in FORMS.items():
@@ -223,7 +230,7 @@ def test_counts_of_a_person_in_all_windows_are_bounded(count: Any, by: str) -> N
     total = 3
     standing = {"window": {"size": "5m"}, "count": count, "by": [by]}
     form = Form(standing, M, M, {"kind": "running_count", "steps": 8})
-    found = moved(about(total=total), {"running": form}, most=7)
+    found = largest_moves(about(total=total), {"running": form}, most=7)
     each = HIGH if isinstance(count, dict) else 1
     assert found.same_questions
     assert found.all_windows["running"] == total * each
@@ -233,7 +240,7 @@ def test_movement_figures_of_plans_are_the_largest_moves() -> None:
     """The ledger's figures of one person's largest moves are those of each of these forms."""
     for neighbors in ("add-remove", "replace"):
         source = about(neighbors=neighbors)
-        found = moved(source, FORMS, most=5 if neighbors == "add-remove" else 2)
+        found = largest_moves(source, FORMS, most=5 if neighbors == "add-remove" else 2)
         for name, stream in zip(FORMS, opened(source, FORMS), strict=True):
             groups = 2 if stream.standing.by else 1
             planned = window_movement(source, stream.standing, groups)
@@ -250,8 +257,8 @@ def test_ten_thousand_events_of_a_person_stay_within_the_bound() -> None:
     busy = tuple(Moment(3 + place % 6, group="ab"[place % 2], amount=3) for place in range(10_000))
     found = Moved()
     found.compare(
-        asked(source, streams, written(OTHERS), END, 3000),
-        asked(source, streams, written({**OTHERS, "me": busy}), END, 3000),
+        asked_questions(source, streams, records_of_people(OTHERS), END, 3000),
+        asked_questions(source, streams, records_of_people({**OTHERS, "me": busy}), END, 3000),
     )
     assert found.same_questions
     for name, form in forms.items():
@@ -263,9 +270,9 @@ def test_asked_windows_and_groups_depend_on_the_clock_alone() -> None:
     """With no person, one or many, the same windows are asked, with all their groups, even groups without events."""
     source = about()
     streams = opened(source, FORMS)
-    nobody = asked(source, streams, [], END)
+    nobody = asked_questions(source, streams, [], END)
     for people in ({}, {"kim": OTHERS["kim"]}, OTHERS, {"zed": (Moment(50, ago=49),)}):
-        assert asked(source, streams, written(people), END).keys() == nobody.keys()
+        assert asked_questions(source, streams, records_of_people(people), END).keys() == nobody.keys()
     for name, form in FORMS.items():
         every = streams[list(FORMS).index(name)].standing.window.every_ms
         starts = sorted(start for stream, start in nobody if stream == name)
@@ -283,12 +290,12 @@ def test_broken_counts_are_found(variant: Variant) -> None:
     elif variant in standing_variants.EXTENDED:
         forms = EXTENDED
     with broken(variant):
-        found = moved(about(idle="0s" if forms is FORMS else "2m"), forms, most=4, step=4)
+        found = largest_moves(about(idle="0s" if forms is FORMS else "2m"), forms, most=4, step=4)
     beyond = {name for name, form in forms.items() if found.each[name] > form.each or found.all[name] > form.all}
     assert beyond or not found.same_questions
 
 
 def test_times_of_test_events_are_in_minutes() -> None:
-    [record] = written({"kim": (Moment(12, ago=2),)})
+    [record] = records_of_people({"kim": (Moment(12, ago=2),)})
     assert record.timestamp == 12 * MINUTE
     assert b'"at": 600000' in (record.value or b"")

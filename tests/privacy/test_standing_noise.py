@@ -39,7 +39,7 @@ def window(number: int) -> dict[str, str]:
     return {"start": format_moment(number * 3_600_000), "end": format_moment((number + 1) * 3_600_000)}
 
 
-def counted(person: Person, count: str) -> Move:
+def numbers_of_person(person: Person, count: str) -> Move:
     """Return what a person adds to each group's number. Only the first events count; in a count of people, only the first one."""
     numbers = [0] * len(GROUPS)
     for group, amount in person[: 1 if count == "people" else CONTRIBUTION]:
@@ -52,7 +52,7 @@ def moves(count: str, neighbors: str) -> frozenset[Move]:
     """Return how far one person's events move the numbers of all groups; some people have more events than count."""
     low, high = RANGES[count]
     events = list(product(range(len(GROUPS)), {low, 0, high}))
-    added = {counted(person, count) for size in range(4) for person in product(events, repeat=size)}
+    added = {numbers_of_person(person, count) for size in range(4) for person in product(events, repeat=size)}
     if neighbors == "add-remove":
         return frozenset(added | {tuple(-step for step in one) for one in added})
     return frozenset(tuple(a - b for a, b in zip(one, two, strict=True)) for one, two in product(added, repeat=2))

@@ -42,7 +42,7 @@ SLACK = Fraction(1, 1 << 150)
 EPSILON, DELTA = 2.0, 1e-2
 
 
-def planned(
+def plan_groups(
     rows: int = 1, *, replace: bool = False, epsilon: float = EPSILON, delta: float = DELTA
 ) -> UnknownGroupsCalibration:
     facts = SourceFacts(contribution=rows, neighbors="replace" if replace else "add-remove", disjoint=True)
@@ -51,7 +51,7 @@ def planned(
     return found
 
 
-def shipped(law: Law, count: int, threshold: int) -> Outcomes:
+def release_law_of_text(law: Law, count: int, threshold: int) -> Outcomes:
     """Return the law of one text's result, by the shipped release."""
     found: Outcomes = {}
     for noise, weight in enumerate(law.weights, start=law.first):
@@ -72,7 +72,7 @@ def divergence(one: Sequence[Outcomes], other: Sequence[Outcomes], epsilon: floa
     return Fraction(int(excess[excess > 0].sum()), 1 << 64 + BITS * len(one)) + SLACK
 
 
-def moved(rows: int, texts: int) -> Iterator[Counts]:
+def row_divisions_of_a_person(rows: int, texts: int) -> Iterator[Counts]:
     """Return all ways in which one person may have 1 to ``rows`` rows among the texts."""
     return (own for own in product(range(rows + 1), repeat=texts) if 0 < sum(own) <= rows)
 
@@ -82,15 +82,15 @@ def neighbors(plan: UnknownGroupsCalibration, texts: int) -> Iterator[tuple[Coun
     rows, threshold = plan.contribution, plan.threshold
     replaces = plan.sensitivity_steps > rows
     for others in product((0, 1, threshold), repeat=texts):
-        for one in moved(rows, texts):
-            for other in moved(rows, texts) if replaces else [(0,) * texts]:
+        for one in row_divisions_of_a_person(rows, texts):
+            for other in row_divisions_of_a_person(rows, texts) if replaces else [(0,) * texts]:
                 first = tuple(count + own for count, own in zip(others, one, strict=True))
                 second = tuple(count + own for count, own in zip(others, other, strict=True))
                 yield first, second
                 yield second, first
 
 
-def worst(plan: UnknownGroupsCalibration, *, texts: int = 2, by: Released = shipped) -> Fraction:
+def worst(plan: UnknownGroupsCalibration, *, texts: int = 2, by: Released = release_law_of_text) -> Fraction:
     """Return the largest δ at the calibration's ε over all neighboring tables."""
     law = law_of(count_law(plan))
     known = cache(lambda count: by(law, count, plan.threshold))
@@ -103,7 +103,7 @@ def worst(plan: UnknownGroupsCalibration, *, texts: int = 2, by: Released = ship
 
 @pytest.mark.parametrize(("rows", "replace"), [(1, False), (1, True), (2, False), (2, True)])
 def test_release_keeps_its_epsilon_and_delta(rows: int, replace: bool) -> None:
-    plan = planned(rows, replace=replace)
+    plan = plan_groups(rows, replace=replace)
     lost = worst(plan)
     assert lost <= Fraction(plan.delta)
     # One step of the threshold changes δ by e^(−rate).
@@ -112,13 +112,13 @@ def test_release_keeps_its_epsilon_and_delta(rows: int, replace: bool) -> None:
 
 @pytest.mark.parametrize(("rows", "replace"), [(1, False), (1, True), (2, False)])
 def test_check_finds_a_threshold_that_is_one_too_low(rows: int, replace: bool) -> None:
-    plan = planned(rows, replace=replace)
+    plan = plan_groups(rows, replace=replace)
     lower = plan.model_copy(update={"threshold": plan.threshold - 1})
     assert worst(lower) > Fraction(plan.delta)
 
 
 def test_check_finds_a_threshold_for_one_row_of_two() -> None:
-    one, two = planned(1), planned(2)
+    one, two = plan_groups(1), plan_groups(2)
     rate = Fraction(two.epsilon_answer) / two.sensitivity_steps
     forgetful = two.model_copy(update={"threshold": least_threshold(rate, 1, Fraction(DELTA))})
     assert forgetful.threshold > one.threshold
@@ -126,26 +126,26 @@ def test_check_finds_a_threshold_for_one_row_of_two() -> None:
 
 
 def test_check_finds_noise_for_one_row_of_two() -> None:
-    plan = planned(2)
+    plan = plan_groups(2)
     assert worst(plan.model_copy(update={"sensitivity_steps": 1})) > Fraction(DELTA)
 
 
 def test_check_finds_noise_for_an_added_row_if_rows_are_replaced() -> None:
-    plan = planned(1, replace=True)
+    plan = plan_groups(1, replace=True)
     assert worst(plan.model_copy(update={"sensitivity_steps": 1, "threshold": 30}), texts=2) <= Fraction(DELTA)
     # Both counts are far above the threshold, and move by 1 each.
     law = law_of(count_law(plan.model_copy(update={"sensitivity_steps": 1})))
-    known = [shipped(law, count, plan.threshold) for count in (30, 31)]
+    known = [release_law_of_text(law, count, plan.threshold) for count in (30, 31)]
     assert divergence(known, known[::-1], EPSILON) > Fraction(DELTA)
 
 
 def test_check_finds_a_text_released_with_its_exact_count() -> None:
     def exact(law: Law, count: int, threshold: int) -> Outcomes:
-        found = shipped(law, count, threshold)
+        found = release_law_of_text(law, count, threshold)
         absent = found.get(None, 0)
         return {None: absent, count: (1 << BITS) - absent}
 
-    assert worst(planned(), texts=1, by=exact) > Fraction(DELTA)
+    assert worst(plan_groups(), texts=1, by=exact) > Fraction(DELTA)
 
 
 LIMIT = 400
@@ -195,11 +195,11 @@ def window_divergence(
 def worst_window(plan: UnknownGroupsCalibration) -> Fraction:
     """Return the largest δ over neighboring windows whose other texts have any size around both limits."""
     law, rows, threshold = law_of(count_law(plan)), plan.contribution, plan.threshold
-    known = cache(lambda count: shipped(law, count, threshold))
+    known = cache(lambda count: release_law_of_text(law, count, threshold))
     replaces = plan.sensitivity_steps > rows
     pairs = set()
-    for own in moved(rows, rows):
-        for theirs in moved(rows, rows) if replaces else [(0,) * rows]:
+    for own in row_divisions_of_a_person(rows, rows):
+        for theirs in row_divisions_of_a_person(rows, rows) if replaces else [(0,) * rows]:
             # Nobody else has a text of either person: these cost δ, and change the size.
             pairs |= {((*own, *(0,) * rows), (*(0,) * rows, *theirs)) if replaces else (own, theirs)}
     pairs |= {(other, one) for one, other in pairs}
@@ -246,7 +246,7 @@ def test_test_of_the_size_costs_no_epsilon() -> None:
     window = choose_calibration(
         parse_spec("unknown_groups", epsilon=EPSILON, delta=DELTA), SourceFacts(disjoint=True, text_bytes=64)
     )
-    table = planned(delta=DELTA * 15 / 16)
+    table = plan_groups(delta=DELTA * 15 / 16)
     assert isinstance(window, UnknownGroupsCalibration)
     assert (window.threshold, count_law(window)) == (table.threshold, count_law(table))
 
@@ -254,11 +254,11 @@ def test_test_of_the_size_costs_no_epsilon() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_delta_of_a_person_is_the_worst_division_of_rows(rows: int) -> None:
     """Compare the two divisions of the formula with all divisions of a person's rows among texts."""
-    plan = planned(rows, epsilon=1.0, delta=1e-4)
+    plan = plan_groups(rows, epsilon=1.0, delta=1e-4)
     law, threshold = law_of(count_law(plan)), plan.threshold
     missed = {own: 1 - Fraction(law.at_least(threshold - own), 1 << law.bits) for own in range(1, rows + 1)}
     chances = []
-    for own in moved(rows, rows):
+    for own in row_divisions_of_a_person(rows, rows):
         kept = Fraction(1)
         for share in own:
             kept *= missed[share] if share else 1
@@ -271,7 +271,7 @@ def test_delta_of_a_person_is_the_worst_division_of_rows(rows: int) -> None:
 
 
 def test_keyed_noise_of_a_text_depends_on_event_and_text_alone() -> None:
-    law = count_law(planned())
+    law = count_law(plan_groups())
     subkey = stream_subkey(KEY, incarnation="0" * 32, definition=b"d", role=DrawRole.KEYS)
 
     def drawn(texts: Sequence[bytes], offset: int = 7, payload: bytes = b"{}") -> dict[bytes, int]:
@@ -288,7 +288,7 @@ def test_keyed_noise_of_a_text_depends_on_event_and_text_alone() -> None:
 
 @pytest.mark.parametrize("level", [0.5, 0.95])
 def test_text_with_the_stated_rows_is_released_as_often_as_stated(level: float) -> None:
-    plan = planned(2, epsilon=0.7, delta=1e-6)
+    plan = plan_groups(2, epsilon=0.7, delta=1e-6)
     law, rows = law_of(count_law(plan)), rows_released_with(plan, level)
 
     def chance(count: int) -> float:
@@ -299,11 +299,13 @@ def test_text_with_the_stated_rows_is_released_as_often_as_stated(level: float) 
 
 def test_intervals_cover_given_release() -> None:
     """For every number of rows, at least 95 % of the released noisy counts have an interval that contains it."""
-    plan = planned(1, epsilon=0.5, delta=1e-4)
+    plan = plan_groups(1, epsilon=0.5, delta=1e-4)
     law = law_of(count_law(plan))
     for count in [*range(1, 2 * plan.threshold), 10 * plan.threshold]:
         known = {
-            noisy: chance for noisy, chance in shipped(law, count, plan.threshold).items() if noisy is not None
+            noisy: chance
+            for noisy, chance in release_law_of_text(law, count, plan.threshold).items()
+            if noisy is not None
         }
         intervals = {noisy: group_interval(plan, noisy) for noisy in known}
         covered = sum(
@@ -313,7 +315,7 @@ def test_intervals_cover_given_release() -> None:
 
 
 def test_alpha_holds_for_as_many_texts_as_a_table_may_have() -> None:
-    plan = planned(epsilon=1.0, delta=1e-6)
+    plan = plan_groups(epsilon=1.0, delta=1e-6)
     law, reach = law_of(count_law(plan)), groups_reach(plan)
 
     def failing(bound: int) -> float:

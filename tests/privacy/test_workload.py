@@ -83,12 +83,12 @@ class Transcript:
     cells: tuple[tuple[int, ...], ...]
 
 
-def counted(rows: Sequence[Row], axes: Axes) -> Integers:
+def cell_counts(rows: Sequence[Row], axes: Axes) -> Integers:
     return count_cells(rows, SIZES, axes)
 
 
 def true_cells(rows: Sequence[Row], axes: Axes) -> TensorCells:
-    return TensorCells(counted(rows, axes))
+    return TensorCells(cell_counts(rows, axes))
 
 
 @dataclass
@@ -130,7 +130,7 @@ class Forced:
         seen = self.transcript
         shown = seen.singles[axes[0]] if len(axes) == 1 else seen.cells[self.chosen.index(axes)]
         assert cells == len(shown)
-        return np.array(shown, dtype=np.int64) - counted(self.rows, axes).reshape(-1)
+        return np.array(shown, dtype=np.int64) - cell_counts(self.rows, axes).reshape(-1)
 
 
 def log_chance(scores: Integers, place: int, rate: float) -> float:
@@ -171,7 +171,7 @@ def log_likelihood(
     measure_workload(measured, WORKLOAD, transcript.rows)
     assert [one.axes for one in measured.listed[len(SIZES) :]] == forced.chosen
     for index, one in enumerate(measured.listed):
-        noise = measured.noisy_counts(index) - counted(rows, one.axes)
+        noise = measured.noisy_counts(index) - cell_counts(rows, one.axes)
         rate = float(one.law.rate)  # type: ignore[union-attr]
         total += sum(two_sided(int(drawn), rate) for drawn in noise.reshape(-1))
     return total
@@ -179,11 +179,14 @@ def log_likelihood(
 
 def transcripts(plan: EstimateCalibration, rows: Sequence[Row]) -> Iterator[Transcript]:
     for shift, places in product((0, 3), product(range(3), range(2))):
-        singles = tuple(tuple((counted(rows, (axis,)) + np.array([shift, -axis])).tolist()) for axis in range(3))
+        singles = tuple(
+            tuple((cell_counts(rows, (axis,)) + np.array([shift, -axis])).tolist()) for axis in range(3)
+        )
         left = list(WORKLOAD)
         chosen = [left.pop(place) for place in places]
         cells = tuple(
-            tuple((counted(rows, axes).reshape(-1) + np.array([0, shift, 1, -shift])).tolist()) for axes in chosen
+            tuple((cell_counts(rows, axes).reshape(-1) + np.array([0, shift, 1, -shift])).tolist())
+            for axes in chosen
         )
         yield Transcript(max(1, len(rows) + shift) if plan.epsilon_rows else len(rows), singles, places, cells)
 

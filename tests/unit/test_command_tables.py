@@ -13,7 +13,7 @@ from stream.dev.auditor import audit_all
 from stream.dev.shipped_cases import cases_of
 
 
-def printed(width: int, title: str, columns: list[str], rows: list[list[str]]) -> str:
+def printed_table(width: int, title: str, columns: list[str], rows: list[list[str]]) -> str:
     console = Console(file=io.StringIO(), width=width)
     console.print(make_table(title, columns, rows, console.width))
     assert isinstance(console.file, io.StringIO)
@@ -27,7 +27,7 @@ ROWS = [[*ROW, "ρ 0.002 (ε 0.1 added up)", "ε 1.23457", "3 / 12,000"]]
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140, 200])
 def test_table_cuts_no_word_at_any_width(width: int) -> None:
-    text = printed(width, "1 streams", COLUMNS_OF_STREAMS, ROWS)
+    text = printed_table(width, "1 streams", COLUMNS_OF_STREAMS, ROWS)
     assert "…" not in text
     assert all(len(line) <= width for line in text.splitlines())
     for word in " ".join([*COLUMNS_OF_STREAMS, *ROWS[0]]).split():
@@ -36,8 +36,8 @@ def test_table_cuts_no_word_at_any_width(width: int) -> None:
 
 def test_table_shows_fields_that_do_not_fit_below_their_row() -> None:
     """Columns stay aligned; the other fields follow below with their names, as many as fit into each line."""
-    assert "┃" in printed(200, "streams", COLUMNS_OF_STREAMS, ROWS)
-    narrow = [line.rstrip() for line in printed(80, "1 streams", COLUMNS_OF_STREAMS, ROWS).splitlines()]
+    assert "┃" in printed_table(200, "streams", COLUMNS_OF_STREAMS, ROWS)
+    narrow = [line.rstrip() for line in printed_table(80, "1 streams", COLUMNS_OF_STREAMS, ROWS).splitlines()]
     assert narrow == [
         "1 streams",
         f"{'stream':<32}  source            state      charged",
@@ -55,13 +55,13 @@ def test_long_reason_is_shown_whole_below_its_row() -> None:
         ["13", "2026-11-22 10:00:03", "olga.petrova", "close", "fever-watch-south", "", "ε 1.5"],
     ]
     columns = ["number", "time", "who", "what", "about", "decision", "left"]
-    head, first, *below, last = printed(80, "", columns, rows).splitlines()
+    head, first, *below, last = printed_table(80, "", columns, rows).splitlines()
     assert [line.index(word) for line, word in ((head, "left"), (first, "ε 1"), (last, "ε 1.5"))] == [69] * 3
     assert " ".join(line.strip() for line in below) == f"decision: {reason.strip()}"
 
 
 def test_audit_verdicts_are_whole_at_80_columns() -> None:
     rows = [_row(finding) for finding in audit_all(cases_of(["laplace"]), runs=100, seed=1, false_alarm=0.01)]
-    text = printed(80, "audit", list(COLUMNS), rows)
+    text = printed_table(80, "audit", list(COLUMNS), rows)
     for word in " ".join(cell for row in rows for cell in row).split():
         assert word in text

@@ -41,7 +41,7 @@ def new_driver(clock: str = "broker", *streams: dict[str, Any], partitions: int 
     return driver
 
 
-def asked(driver: Driver) -> dict[tuple[str, str, str], Any]:
+def asked_numbers(driver: Driver) -> dict[tuple[str, str, str], Any]:
     """Return the numbers on the topic of queries, by stream, window and group."""
     found: dict[tuple[str, str, str], Any] = {}
     for record in driver.records(driver.topics.queries):
@@ -88,7 +88,7 @@ def test_each_window_and_group_is_answered_once(clock: str) -> None:
     for time in ("02:30", "03:10", "05:10"):
         answers += driver.advance("flights", f"2026-01-01T{time}:00Z")
     counts = plainly(events, 3)
-    found = asked(driver)
+    found = asked_numbers(driver)
     starts = [f"2026-01-01T{half // 2:02}:{30 * (half % 2):02}:00Z" for half in range(9)]
     assert [key for key in found if key[2] == "EWR"] == [("late", start, "EWR") for start in starts]
     for (name, start, origin), value in found.items():
@@ -108,8 +108,8 @@ def test_window_is_answered_once_the_clock_passes_its_lateness() -> None:
     assert len(driver.advance("flights", "2026-01-01T01:10:00Z")) == 3
     assert not driver.publish("flights", [event("N1", "2026-01-01T00:30:00Z")] * 3)
     driver.advance("flights", "2026-01-01T01:40:00Z")
-    assert asked(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == 0.0
-    assert asked(driver)["late", "2026-01-01T00:30:00Z", "EWR"] == 2.0
+    assert asked_numbers(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == 0.0
+    assert asked_numbers(driver)["late", "2026-01-01T00:30:00Z", "EWR"] == 2.0
 
 
 def test_windows_hold_events_from_their_start_to_before_their_end() -> None:
@@ -121,7 +121,7 @@ def test_windows_hold_events_from_their_start_to_before_their_end() -> None:
     driver.publish("flights", [before, *(event(at, f"2026-01-01T{at}Z") for at in times)])
     driver.advance("flights", "2026-01-01T01:40:00Z")
     driver.advance("flights", "2026-01-01T02:10:00Z")
-    found = {start[11:16]: value for (_, start, origin), value in asked(driver).items() if origin == "EWR"}
+    found = {start[11:16]: value for (_, start, origin), value in asked_numbers(driver).items() if origin == "EWR"}
     assert found == {"00:00": 5.0, "00:30": 3.0, "01:00": 1.0}
     assert [letter.code for letter in driver.dead_letters("flights")] == ["before"]
 
@@ -136,7 +136,7 @@ def test_live_sums_bound_people_and_values_however_large() -> None:
     huge: list[Any] = [2**63 - 1, 2**63, 2**64, 2**200, 1e300]
     driver.publish("flights", [event(f"H{place}", time, delay=value) for place, value in enumerate(huge)])
     driver.advance("flights", "2026-01-01T01:10:00Z")
-    assert asked(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == 12 * 100 + 1500 * len(huge)
+    assert asked_numbers(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == 12 * 100 + 1500 * len(huge)
     assert not driver.records(driver.topics.rejected)
 
 
@@ -147,7 +147,7 @@ def test_running_counts_continue_across_windows_to_their_horizon() -> None:
     for time in ("01:10", "02:10", "09:00"):
         answers += driver.advance("flights", f"2026-01-01T{time}:00Z")
         driver.crash()
-    found, so_far = asked(driver), Counter[str]()
+    found, so_far = asked_numbers(driver), Counter[str]()
     starts = [f"2026-01-01T{hour:02}:00:00Z" for hour in range(3)]
     assert list(found) == [("so-far", start, origin) for start in starts for origin in AIRPORTS]
     counts: Counter[tuple[str, str]] = Counter()
@@ -300,7 +300,7 @@ def test_invalid_event_is_a_dead_letter_and_stops_no_other() -> None:
     driver.publish("flights", [*wrong, right])
     driver.advance("flights", "2026-01-01T01:10:00Z")
     assert len(driver.records(driver.topics.rejected)) == len(wrong)
-    assert asked(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == 1.0
+    assert asked_numbers(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == 1.0
     headers = [value for one in driver.records(driver.topics.rejected) for _, value in one.headers]
     assert not [value for value in headers if b"SFO" in value or b"N1" in value]
 
@@ -330,7 +330,7 @@ def test_publish_keys_an_event_by_its_encoded_person() -> None:
     driver.publish("flights", [{**event("", time), "plane": {"tail": tail}} for tail in IDS])
     driver.advance("flights", "2026-01-01T01:10:00Z")
     assert not driver.records(driver.topics.rejected)
-    assert asked(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == len(IDS)
+    assert asked_numbers(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == len(IDS)
     for number in range(4):
         for record in driver.log(("ops.departures", number)):
             assert record.key == str(json.loads(record.value or b"")["plane"]["tail"]).encode()
@@ -357,7 +357,7 @@ def test_publish_takes_scalars_and_moments_of_numpy() -> None:
     driver.publish("flights", map(MappingProxyType, events))
     driver.advance("flights", "2026-01-01T01:10:00Z")
     assert not driver.records(driver.topics.rejected)
-    assert asked(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == len(both)
+    assert asked_numbers(driver)["late", "2026-01-01T00:00:00Z", "EWR"] == len(both)
 
 
 def test_publish_names_the_field_that_has_no_json_form() -> None:
@@ -411,7 +411,7 @@ def test_ended_stream_asks_no_more() -> None:
     driver.advance("flights", "2026-01-01T01:10:00Z")
     driver.close("flights", "late")
     assert not driver.advance("flights", "2026-01-01T09:00:00Z")
-    assert len(asked(driver)) == 3
+    assert len(asked_numbers(driver)) == 3
 
 
 def test_unknown_live_topic_or_invalid_time_is_refused() -> None:

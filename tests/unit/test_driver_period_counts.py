@@ -56,7 +56,7 @@ def events(days: int, seed: int) -> Events:
     return found
 
 
-def counted(coming: Iterable[Mapping[str, Any]], begins: int, *, people: bool) -> dict[int, Counter[int]]:
+def plain_counts(coming: Iterable[Mapping[str, Any]], begins: int, *, people: bool) -> dict[int, Counter[int]]:
     """Return the counts of each window and group, event by event in order of arrival; a person's events are in one partition."""
     bound = 1 if people else FLIGHTS["contribution"]
     found: dict[int, Counter[int]] = defaultdict(Counter)
@@ -74,12 +74,12 @@ def counted(coming: Iterable[Mapping[str, Any]], begins: int, *, people: bool) -
     return found
 
 
-def wanted(
+def expected_questions(
     driver: Driver, coming: Events, begins: str, days: int, *, people: bool
 ) -> dict[tuple[str, str], list[int]]:
     """Return the expected questions of some days: by stream and id, the sums over the nodes of the day so far."""
     first = moment_ms(begins)
-    numbers = counted(coming, first, people=people)
+    numbers = plain_counts(coming, first, people=people)
     found: dict[tuple[str, str], list[int]] = {}
     for day in range(moment_ms(DAYS[0]), moment_ms(DAYS[0]) + days * DAY, DAY):
         stream = period_name("so-far", day)
@@ -115,7 +115,7 @@ def test_period_counts_from_zero_with_its_own_bound(begins: str, count: str) -> 
         driver.advance("flights", day)
 
     found = values(driver)
-    assert found == wanted(driver, coming, begins, 4, people=count == "people")
+    assert found == expected_questions(driver, coming, begins, 4, people=count == "people")
     assert any(sum(sums) for sums in found.values())
     answers = list(driver.answers(from_beginning=True))
     assert len(answers) == len(found)
@@ -135,7 +135,7 @@ def test_period_counts_survive_crashes_and_redelivery() -> None:
         if hour % 3 == 0:
             driver.redeliver()
         driver.crash()
-    assert values(driver) == wanted(driver, coming, DAYS[0], 4, people=False)
+    assert values(driver) == expected_questions(driver, coming, DAYS[0], 4, people=False)
 
 
 def test_person_moves_the_sums_of_one_period_by_its_total() -> None:

@@ -34,7 +34,7 @@ def queries(driver: Driver) -> list[Query]:
     return [Query.model_validate_json(record.value or b"") for record in driver.records(driver.topics.queries)]
 
 
-def asked(driver: Driver) -> dict[tuple[str, str], int | float | None]:
+def asked_values(driver: Driver) -> dict[tuple[str, str], int | float | None]:
     """Return the value of each stream's questions by the question's id, each once."""
     found = queries(driver)
     assert len({(one.stream, one.id) for one in found}) == len(found)
@@ -97,7 +97,7 @@ def test_events_of_one_period_move_its_numbers_alone(day: int) -> None:
         for until in DAYS[1:5]:
             driver.advance("flights", until)
 
-    here, there = asked(one), asked(other)
+    here, there = asked_values(one), asked_values(other)
     assert here.keys() == there.keys()
     moved = {key for key in here if here[key] != there[key]}
     assert moved
@@ -136,7 +136,7 @@ def test_questions_of_a_period_are_as_many_as_its_worker_expects(mechanism: dict
         grant = grants(driver)[f"late@{day}"]
         source = sources(driver)[f"flights@{day}"].source
         wanted = questions_in_period(source, grant.spec.mechanism, grant.spec.standing)
-        assert grant.answered == wanted == sum(stream == f"late@{day}" for stream, _ in asked(driver))
+        assert grant.answered == wanted == sum(stream == f"late@{day}" for stream, _ in asked_values(driver))
 
 
 def test_stream_of_a_past_period_answers_before_it_is_closed() -> None:
@@ -167,9 +167,9 @@ def test_closing_a_model_closes_its_streams_in_all_periods() -> None:
     driver.close("flights", "late")
     assert {one.state for one in grants(driver).values()} == {"closed"}
     assert sources(driver)["flights"].left.epsilon == 10.0
-    before = asked(driver)
+    before = asked_values(driver)
     driver.advance("flights", DAYS[5])
-    assert asked(driver) == before
+    assert asked_values(driver) == before
     assert findings(driver) == []
 
 
@@ -191,7 +191,7 @@ def test_periods_survive_crashes_and_redelivery() -> None:
         broken.advance("flights", day)
         broken.redeliver()
         broken.crash()
-    assert asked(broken) == asked(whole)
+    assert asked_values(broken) == asked_values(whole)
     assert broken.snapshot_streams() == whole.snapshot_streams()
     assert grants(broken).keys() == grants(whole).keys()
     assert findings(broken) == []
@@ -246,7 +246,7 @@ def test_late_period_begins_for_another_stream() -> None:
         driver.request(begin)
     driver.open({**LATE, "stream": "more"})
     played(driver, days=2)
-    assert {f"more@{day}" for day in DAYS[:2]} <= {stream for stream, _ in asked(driver)}
+    assert {f"more@{day}" for day in DAYS[:2]} <= {stream for stream, _ in asked_values(driver)}
     assert findings(driver) == []
 
 

@@ -84,7 +84,7 @@ def test_shares_are_estimated_for_randomized_response_alone() -> None:
         estimate_stream_shares(grant_of(driver, "numbers"), [])
 
 
-def saved(folder: Path, grant: GrantRecord, answers: Sequence[Answer]) -> list[str]:
+def answer_file_options(folder: Path, grant: GrantRecord, answers: Sequence[Answer]) -> list[str]:
     """Return the command's options for files of collected answers."""
     (folder / "grant.json").write_text(grant.model_dump_json())
     (folder / "answers.jsonl").write_bytes(b"\n".join(answer_codec.encode(answer) for answer in answers) + b"\n")
@@ -108,7 +108,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 def test_estimate_command_reads_files_without_kafka(tmp_path: Path, command: Command) -> None:
     grant, answers = collected()
-    files = saved(tmp_path, grant, answers)
+    files = answer_file_options(tmp_path, grant, answers)
     status, out, _ = command("people", "survey", "--json", *files)
     assert status == 0
     printed = json.loads(out)
@@ -124,7 +124,7 @@ def test_estimate_command_reads_files_without_kafka(tmp_path: Path, command: Com
 
 def test_estimate_command_reports_a_faulty_file_in_one_line(tmp_path: Path, command: Command) -> None:
     grant, answers = collected()
-    files = saved(tmp_path, grant, answers)
+    files = answer_file_options(tmp_path, grant, answers)
     for arguments, words in [
         (("people", "other", *files), "grant: belongs to stream 'survey'"),
         (("people", "survey", *files[:3], str(tmp_path / "none")), "cannot read"),
@@ -149,7 +149,7 @@ def test_line_that_is_no_answer_is_reported_with_its_file(
     line: bytes, words: str, tmp_path: Path, command: Command
 ) -> None:
     grant, answers = collected()
-    files = saved(tmp_path, grant, answers[:1])
+    files = answer_file_options(tmp_path, grant, answers[:1])
     path = Path(files[-1])
     path.write_bytes(path.read_bytes() + line)
     status, _, error = command("people", "survey", *files)

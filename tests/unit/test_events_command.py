@@ -35,7 +35,7 @@ def bytes_of(told: list[dict[str, Any]]) -> list[bytes]:
     return [json.dumps(one).encode() for one in told]
 
 
-def judged(events: list[bytes], about: EventsSource) -> list[tuple[bytes, int]]:
+def events_with_times(events: list[bytes], about: EventsSource) -> list[tuple[bytes, int]]:
     """Return events with their times."""
     return list(zip(events, EventCheck(about, []).check(events, None)[0], strict=True))
 
@@ -52,7 +52,7 @@ def events_by_mark(steps: Any) -> list[tuple[str, list[str]]]:
 
 
 def test_each_event_is_between_the_marks_around_its_time() -> None:
-    assert events_by_mark(Replay(source(), "1h").group_by_mark(judged(bytes_of(LINES), source()))) == [
+    assert events_by_mark(Replay(source(), "1h").group_by_mark(events_with_times(bytes_of(LINES), source()))) == [
         ("0:00", ["N2", "N3", "N5"]),
         ("1:00", []),
         ("2:00", ["N1"]),
@@ -65,7 +65,8 @@ def test_replay_ends_at_its_limit_for_any_events() -> None:
     last = moment_ms(f"{DAY}02:30:00Z")
     expected = [("0:00", ["N2", "N3", "N5"]), ("1:00", []), ("2:00", ["N1"]), ("2:30", ["N4"])]
     assert (
-        events_by_mark(Replay(source(), "1h", last).group_by_mark(judged(bytes_of(LINES), source()))) == expected
+        events_by_mark(Replay(source(), "1h", last).group_by_mark(events_with_times(bytes_of(LINES), source())))
+        == expected
     )
 
 
@@ -80,10 +81,10 @@ def test_refused_or_endless_replay_is_reported_before_writing() -> None:
         Replay(source(), "0s")
     with pytest.raises(Invalid, match="leave out events with wrong dates"):
         Replay(source(), "1h").group_by_mark(
-            judged(bytes_of([LINES[0], event("N9", "9999-01-01T00:00:00Z")]), source())
+            events_with_times(bytes_of([LINES[0], event("N9", "9999-01-01T00:00:00Z")]), source())
         )
     with pytest.raises(Invalid, match="no event has a valid time"):
-        Replay(source(), "1h").group_by_mark(judged(bytes_of([LINES[2]]), source()))
+        Replay(source(), "1h").group_by_mark(events_with_times(bytes_of([LINES[2]]), source()))
 
 
 @pytest.fixture

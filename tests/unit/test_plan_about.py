@@ -24,7 +24,7 @@ from stream.privacy.planning.workload_choices import (
 from tests.builders import installation, source, stream
 
 
-def printed(*arguments: str) -> str:
+def command_output(*arguments: str) -> str:
     result = CliRunner().invoke(app, arguments, catch_exceptions=False, env={"COLUMNS": "160"})
     assert result.exit_code == 0
     return result.stdout
@@ -92,9 +92,9 @@ def test_informative_counts_exceed_three_times_the_error() -> None:
 
 def test_command_prints_the_choice_and_a_warning() -> None:
     common = ["plan", "--about", "pairs", "--sizes", "5,6,7,6,4,6,6,6,2", "--epsilon", "1"]
-    shown = printed(*common, "--rows", "6366")
+    shown = command_output(*common, "--rows", "6366")
     assert "→ take pmw" in shown
     assert "not informative" not in shown
-    assert "not informative" in printed(*common, "--rows", "300")
-    document = json.loads(printed(*common, "--rows", "6366", "--json"))
+    assert "not informative" in command_output(*common, "--rows", "300")
+    document = json.loads(command_output(*common, "--rows", "6366", "--json"))
     assert (document["choice"], document["informative"]) == ("pmw", True)

@@ -78,7 +78,7 @@ def test_plan_draws_the_error_to_a_file(tmp_path: Path, against: str) -> None:
     assert "basic" in drawn or "<path" in drawn
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
+def draw_axes(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
     """Return the axes of a plot."""
     figures: list[Any] = []
     monkeypatch.setattr(plan_output, "_save", lambda figure, _path: figures.append(figure))
@@ -92,7 +92,7 @@ def test_plot_marks_the_choice_and_hatches_vacuous_errors(
 ) -> None:
     """Its title names the parameters."""
     arguments = ["--mechanism", "laplace", "--cutoff", "50", "--queries", "60", "--delta", "1e-6"]
-    axes = drawn(monkeypatch, *arguments, "--rows", "400")
+    axes = draw_axes(monkeypatch, *arguments, "--rows", "400")
     assert axes.get_title() == "laplace: ε 1, δ 1e-06, β 0.05, cutoff 50, 60 queries, 400 rows"
     [label] = [text for text in axes.get_legend_handles_labels()[1] if text.startswith("chosen")]
     found = plan(*arguments, "--rows", "400")
@@ -101,8 +101,8 @@ def test_plot_marks_the_choice_and_hatches_vacuous_errors(
     assert (list(ring.get_xdata()), list(ring.get_ydata())) == ([1.0], [found["alpha"]])
     [hatched] = [patch for patch in axes.patches if patch.get_hatch()]
     assert hatched.get_y() == 200.0
-    assert not [patch for patch in drawn(monkeypatch, *arguments).patches if patch.get_hatch()]
-    against = drawn(monkeypatch, *arguments, "--against", "cutoff")
+    assert not [patch for patch in draw_axes(monkeypatch, *arguments).patches if patch.get_hatch()]
+    against = draw_axes(monkeypatch, *arguments, "--against", "cutoff")
     assert any(
         text.startswith("chosen") and "at cutoff 50" in text for text in against.get_legend_handles_labels()[1]
     )
@@ -112,7 +112,7 @@ def test_plot_marks_the_choice_and_hatches_vacuous_errors(
 def test_calibration_has_one_color_in_every_plot(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The colour of a line does not depend on its number of points.
     monkeypatch.setattr(plan_output, "error_curve", partial(error_curve, points=5))
-    axes = drawn(monkeypatch, "--mechanism", kind, "--delta", "1e-6", *MORE.get(kind, []))
+    axes = draw_axes(monkeypatch, "--mechanism", kind, "--delta", "1e-6", *MORE.get(kind, []))
     colours = {
         line.get_label(): line.get_color()
         for line in axes.lines

@@ -41,7 +41,7 @@ def planned_alphas(neighbors: str, *arguments: str) -> dict[str, float]:
     return {one["mechanism"]: one["alpha"] for one in mechanisms if one["applies"]}
 
 
-def carried(neighbors: str, kind: str, query: dict[str, Any]) -> float:
+def answered_alpha(neighbors: str, kind: str, query: dict[str, Any]) -> float:
     """Return the α of an answer about the same number of rows."""
     driver = Driver(bytes(32))
     columns = {
@@ -63,14 +63,14 @@ def test_share_of_public_rows_has_the_error_of_its_answer(
     kind: str,
 ) -> None:
     shares = planned_alphas("replace", "--form", "fraction", "--rows", str(ROWS))
-    assert shares[kind] == pytest.approx(carried("replace", kind, {"where": "TRUE", "fraction": True}))
+    assert shares[kind] == pytest.approx(answered_alpha("replace", kind, {"where": "TRUE", "fraction": True}))
 
 
 def test_estimated_share_is_within_the_planned_error() -> None:
     shares = planned_alphas("replace", "--form", "fraction", "--rows", str(ROWS))
     counts = planned_alphas("replace", "--form", "count", "--rows", str(ROWS))
     assert shares["pmw"] == pytest.approx(counts["pmw"] / ROWS)
-    assert carried("replace", "pmw", {"where": "age < 20", "fraction": True}) <= shares["pmw"]
+    assert answered_alpha("replace", "pmw", {"where": "age < 20", "fraction": True}) <= shares["pmw"]
 
 
 @pytest.mark.parametrize("kind", ["laplace", "pmw", "histogram"])
@@ -79,7 +79,7 @@ def test_share_of_private_rows_has_about_the_planned_error(kind: str) -> None:
     in_rows = planned_alphas("add-remove", "--form", "fraction")[kind]
     # The number of rows errs by less than a hundredth.
     half, few = (
-        ROWS * carried("add-remove", kind, {"where": where, "fraction": True})
+        ROWS * answered_alpha("add-remove", kind, {"where": where, "fraction": True})
         for where in ("sex = 'F'", "age = 16")
     )
     assert max(half, few) <= 1.02 * in_rows
@@ -93,12 +93,12 @@ def test_rates_and_people_have_the_planned_error(neighbors: str) -> None:
     grouped = planned_alphas(neighbors, "--form", "rate", "--group-by", "sex")
     for kind in ("laplace", "histogram", "pmw"):
         rate = {"rate": "age < 20"}
-        assert ROWS * carried(neighbors, kind, rate) <= 1.02 * rates[kind]
-        assert ROWS / 2 * carried(neighbors, kind, {**rate, "group_by": ["sex"]}) <= 1.02 * grouped[kind]
+        assert ROWS * answered_alpha(neighbors, kind, rate) <= 1.02 * rates[kind]
+        assert ROWS / 2 * answered_alpha(neighbors, kind, {**rate, "group_by": ["sex"]}) <= 1.02 * grouped[kind]
     people = planned_alphas(neighbors, "--form", "people_groups", "--group-by", "age")
-    assert people == {"laplace": carried(neighbors, "laplace", {"people": True, "group_by": ["age"]})}
+    assert people == {"laplace": answered_alpha(neighbors, "laplace", {"people": True, "group_by": ["age"]})}
     bound = 40
-    found = carried(neighbors, "laplace", {"person_sum": "age", "bound": bound})
+    found = answered_alpha(neighbors, "laplace", {"person_sum": "age", "bound": bound})
     assert found == pytest.approx(bound * planned_alphas(neighbors, "--form", "person_sum")["laplace"], rel=0.02)
 
 
@@ -117,8 +117,8 @@ def test_wanted_share_needs_the_epsilon_that_keeps_it() -> None:
 @pytest.mark.parametrize("attribute", ["age", "dose"])
 def test_error_of_a_sum_depends_on_the_range_of_its_attribute(attribute: str, neighbors: str) -> None:
     sums = planned_alphas(neighbors, "--form", "sum", "--attribute", attribute)
-    assert sums["laplace"] == carried(neighbors, "laplace", {"sum": attribute})
-    assert carried(neighbors, "pmw", {"sum": attribute}) <= sums["pmw"]
+    assert sums["laplace"] == answered_alpha(neighbors, "laplace", {"sum": attribute})
+    assert answered_alpha(neighbors, "pmw", {"sum": attribute}) <= sums["pmw"]
     assert sums["pmw"] > 2 * planned_alphas(neighbors, "--form", "count")["pmw"]
 
 
@@ -127,8 +127,8 @@ def test_error_of_a_sum_depends_on_the_range_of_its_attribute(attribute: str, ne
 def test_mean_has_at_most_about_the_planned_error(attribute: str, neighbors: str) -> None:
     """The planned error is divided by the number of rows."""
     means = planned_alphas(neighbors, "--form", "mean", "--attribute", attribute)
-    assert ROWS * carried(neighbors, "pmw", {"mean": attribute}) <= 1.02 * means["pmw"]
-    alone = ROWS * carried(neighbors, "laplace", {"mean": attribute})
+    assert ROWS * answered_alpha(neighbors, "pmw", {"mean": attribute}) <= 1.02 * means["pmw"]
+    alone = ROWS * answered_alpha(neighbors, "laplace", {"mean": attribute})
     assert 0.45 * means["laplace"] <= alone <= 1.02 * means["laplace"]
 
 
@@ -240,7 +240,7 @@ def test_plan_without_counts_states_people_for_certain_release() -> None:
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
 def test_quantile_s_error_in_rank_is_that_of_its_answers(kind: str, neighbors: str) -> None:
     shown = planned_alphas(neighbors, "--form", "quantile", "--attribute", "age", "--q", "0.9")[kind]
-    assert shown == pytest.approx(carried(neighbors, kind, {"quantile": "age", "q": 0.9}), rel=1e-6)
+    assert shown == pytest.approx(answered_alpha(neighbors, kind, {"quantile": "age", "q": 0.9}), rel=1e-6)
 
 
 def test_quantile_s_error_in_value_needs_the_rows() -> None:

@@ -57,7 +57,7 @@ def simulation_report(
     return found
 
 
-def refused(*arguments: str, source: str = "private.json", env: dict[str, str] | None = None) -> str:
+def refusal_text(*arguments: str, source: str = "private.json", env: dict[str, str] | None = None) -> str:
     # Other tests of this process may have configured logs like a service.
     with patch.object(logging.root, "handlers", []):
         result = simulate(*arguments, source=source, env=env)
@@ -129,7 +129,7 @@ def test_simulate_refuses_live_topics_with_any_table(table: tuple[str, ...]) -> 
         "attributes": {"age": 100},
     }
     Path("live.json").write_text(json.dumps(live))
-    assert "standing streams have no file of questions" in refused(*table, source="live.json")
+    assert "standing streams have no file of questions" in refusal_text(*table, source="live.json")
 
 
 def test_public_file_replaces_that_of_the_source() -> None:
@@ -141,10 +141,10 @@ def test_public_file_replaces_that_of_the_source() -> None:
 def test_private_tables_are_refused_and_not_printed(nowhere: Path) -> None:
     Path("link.csv").symlink_to("private.csv")
     roots = {"SOTTO_TABLE_ROOTS": f"/nowhere:{nowhere}"}
-    assert "its own table is private" in refused()
-    assert "is the file of source 'adult'" in refused("--table", "private.csv")
-    assert "is the file of source 'adult'" in refused("--table", "link.csv")
-    assert "SOTTO_TABLE_ROOTS" in refused("--table", "public.csv", env=roots)
+    assert "its own table is private" in refusal_text()
+    assert "is the file of source 'adult'" in refusal_text("--table", "private.csv")
+    assert "is the file of source 'adult'" in refusal_text("--table", "link.csv")
+    assert "SOTTO_TABLE_ROOTS" in refusal_text("--table", "public.csv", env=roots)
     # The shipped table is public, and a made-up table needs no file.
     shipped = {"SOTTO_TABLE_ROOTS": str(ADULT_PATH.parent)}
     assert simulation_report("--table", str(ADULT_PATH), env=shipped)["rows"] == 48842
@@ -156,7 +156,7 @@ def test_no_file_is_read_if_an_installation_cannot_be_asked(
 ) -> None:
     """Only the installation knows which files are private."""
     monkeypatch.setenv("SOTTO_BOOTSTRAP", "127.0.0.1:1")
-    assert "which names the private tables, cannot be read" in refused("--table", "public.csv")
+    assert "which names the private tables, cannot be read" in refusal_text("--table", "public.csv")
     assert simulation_report("--synthetic", "10")["rows"] == 10
 
 
@@ -203,22 +203,22 @@ def test_plot_names_parameters_and_hatches_trivial_errors(
     ],
 )
 def test_wrong_options_are_one_clear_error(arguments: list[str], words: str) -> None:
-    assert words in refused(*arguments)
+    assert words in refusal_text(*arguments)
 
 
 def test_wrong_files_are_one_clear_error() -> None:
     Path("questions.txt").write_text("TRUE\n{")
-    assert refused("--synthetic", "5").startswith("QUESTIONS line 2: ")
+    assert refusal_text("--synthetic", "5").startswith("QUESTIONS line 2: ")
     Path("questions.txt").unlink()
-    assert "QUESTIONS: cannot read questions.txt" in refused("--synthetic", "5")
+    assert "QUESTIONS: cannot read questions.txt" in refusal_text("--synthetic", "5")
     Path("questions.txt").write_text("TRUE\n")
     Path("spec.json").write_text(json.dumps(STREAM | {"source": "others"}))
-    assert "SPEC source" in refused("--synthetic", "5")
+    assert "SPEC source" in refusal_text("--synthetic", "5")
     Path("spec.json").write_text(json.dumps(STREAM | {"epsilon": 5}))
-    assert "5" in refused("--synthetic", "5")
+    assert "5" in refusal_text("--synthetic", "5")
     feed = {"source": "adult", "kind": "values", "neighbors": "replace", "epsilon": 4, "sensitivity": 1}
     Path("feed.json").write_text(json.dumps(feed))
-    assert "the source has no table" in refused("--synthetic", "5", source="feed.json")
+    assert "the source has no table" in refusal_text("--synthetic", "5", source="feed.json")
 
 
 def test_simulate_without_a_source_reads_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ KINDS["all quantiles"] = (HISTOGRAM, {**KINDS["histogram"][1], "quantile": "spee
 SOURCE = flights(total=8)
 
 
-def planned(folder: Path, spec: dict[str, Any], *options: str, source: dict[str, Any] = SOURCE) -> Any:
+def run_plan(folder: Path, spec: dict[str, Any], *options: str, source: dict[str, Any] = SOURCE) -> Any:
     """Return the command's output."""
     declared, wanted = folder / "source.json", folder / "stream.json"
     declared.write_text(json.dumps(source))
@@ -43,7 +43,7 @@ def planned(folder: Path, spec: dict[str, Any], *options: str, source: dict[str,
 def test_standing_plan_equals_the_opened_stream(tmp_path: Path, kind: str) -> None:
     mechanism, fields = KINDS[kind]
     spec = standing("s", mechanism, **fields)
-    found = json.loads(planned(tmp_path, spec, "--json").stdout)
+    found = json.loads(run_plan(tmp_path, spec, "--json").stdout)
     driver = Driver(KEY)
     driver.register(SOURCE)
     driver.open(spec, acknowledge=True)
@@ -60,7 +60,7 @@ def test_running_count_and_window_noise_are_compared(tmp_path: Path) -> None:
     found = {}
     for kind in ("histogram", "running_count"):
         mechanism, fields = KINDS[kind]
-        found[kind] = json.loads(planned(tmp_path, standing("s", mechanism, **fields), "--json").stdout)
+        found[kind] = json.loads(run_plan(tmp_path, standing("s", mechanism, **fields), "--json").stdout)
     for kind, other in (("histogram", "running_count"), ("running_count", "histogram")):
         beside = found[kind]["instead"]
         assert beside["spec"]["mechanism"]["kind"] == other
@@ -70,7 +70,7 @@ def test_running_count_and_window_noise_are_compared(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_standing_plan_prints_windows_days_cost_and_alternative(tmp_path: Path, kind: str) -> None:
     mechanism, fields = KINDS[kind]
-    result = planned(tmp_path, standing("s", mechanism, **fields))
+    result = run_plan(tmp_path, standing("s", mechanism, **fields))
     assert result.exit_code == 0, result.output
     for words in (
         "3 groups a window",
@@ -87,11 +87,11 @@ def test_standing_plan_prints_windows_days_cost_and_alternative(tmp_path: Path, 
 def test_standing_plan_of_periods_prints_budget_and_cost_of_each(tmp_path: Path) -> None:
     source = {**SOURCE, "unit": "person-period", "period": "6h"}
     mechanism, fields = KINDS["above_threshold"]
-    found = " ".join(planned(tmp_path, standing("s", mechanism, **fields), source=source).stdout.split())
+    found = " ".join(run_plan(tmp_path, standing("s", mechanism, **fields), source=source).stdout.split())
     assert "for 24 windows, all groups of each, in each period of 6h: 6 hours" in found
     assert "cost ε 1 in each period of 6h, ε 4 a day" in found
     assert "over 24 windows" in found
-    as_json = json.loads(planned(tmp_path, standing("s", mechanism, **fields), "--json", source=source).stdout)
+    as_json = json.loads(run_plan(tmp_path, standing("s", mechanism, **fields), "--json", source=source).stdout)
     assert (as_json["windows"], as_json["days"], as_json["period"]) == (24, 0.25, "6h")
     assert as_json["cost_per_day"] == pytest.approx(4.0)
 
@@ -99,7 +99,7 @@ def test_standing_plan_of_periods_prints_budget_and_cost_of_each(tmp_path: Path)
 def test_missing_alternative_has_a_reason(tmp_path: Path) -> None:
     mechanism, fields = KINDS["histogram"]
     hopping = {**fields, "window": {"size": "1h", "every": "15m"}}
-    result = planned(tmp_path, standing("s", mechanism, **hopping))
+    result = run_plan(tmp_path, standing("s", mechanism, **hopping))
     assert (
         "a running count for the same ε: none (standing.window.every: a running count must not have overlapping windows"
         in result.stdout
@@ -128,7 +128,7 @@ def test_missing_alternative_has_a_reason(tmp_path: Path) -> None:
 def test_contradictory_standing_options_are_refused(
     tmp_path: Path, changed: dict[str, Any], source: dict[str, Any], options: list[str], words: str
 ) -> None:
-    result = planned(tmp_path, standing(**changed), *options, source=source)
+    result = run_plan(tmp_path, standing(**changed), *options, source=source)
     assert result.exit_code != 0
     assert words in " ".join((result.output + str(result.exception)).split())
 

@@ -111,7 +111,7 @@ def test_every_variable_that_is_read_is_known() -> None:
     assert {"SOTTO_SCREENSHOTS", "SOTTO_UID", "SOTTO_KERNEL"} <= read <= ALL_VARIABLES
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, **fields: str) -> str:
+def settings_refusal(monkeypatch: pytest.MonkeyPatch, **fields: str) -> str:
     for field, value in fields.items():
         monkeypatch.setenv(variable_of(field), value)
     with pytest.raises(ValidationError) as caught:
@@ -131,7 +131,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, **fields: str) -> str:
 def test_heartbeat_is_a_third_of_the_session_at_most(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], session: int, most: int
 ) -> None:
-    message = refused(monkeypatch, **given)
+    message = settings_refusal(monkeypatch, **given)
     assert message.startswith("SOTTO_HEARTBEAT_MS: ")
     assert f"a third of SOTTO_SESSION_TIMEOUT_MS ({session} ms)" in message
     assert f"set at most {most}" in message
@@ -143,6 +143,6 @@ def test_heartbeat_is_a_third_of_the_session_at_most(
     "field", ["heartbeat_ms", "session_timeout_ms", "transaction_timeout_ms", "fetch_bytes", "standby_partitions"]
 )
 def test_setting_beyond_the_range_of_kafka_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
-    message = refused(monkeypatch, **{field: str(10**11)})
+    message = settings_refusal(monkeypatch, **{field: str(10**11)})
     assert message.startswith(f"{variable_of(field)}: is too large; give at most ")
     assert str(10**11) not in message

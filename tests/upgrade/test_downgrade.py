@@ -31,7 +31,9 @@ def later(record: Record) -> Record:
     return record._replace(value=json.dumps({**json.loads(record.value or b""), "later": 1}).encode())
 
 
-def changed(recording: Recording, name: str, chosen: Callable[[bytes], bool]) -> tuple[list[Record], Record]:
+def records_of_a_later_version(
+    recording: Recording, name: str, chosen: Callable[[bytes], bool]
+) -> tuple[list[Record], Record]:
     """Return a topic's records; for the chosen keys, the last record is a later version's."""
     records = list(recording.records(name))
     last = max(place for place, one in enumerate(records) if chosen(one.key or b""))
@@ -49,7 +51,7 @@ def changed(recording: Recording, name: str, chosen: Callable[[bytes], bool]) ->
 )
 def test_worker_does_not_take_over_from_a_later_version(chosen: Callable[[bytes], bool]) -> None:
     recording = recordings()[ONE]
-    records, last = changed(recording, "state", chosen)
+    records, last = records_of_a_later_version(recording, "state", chosen)
     worker = recording.installation().processor(last.partition)
     worker.restore(one for one in recording.records("control") if one.partition == last.partition)
     worker.restore(one for one in records if one.partition == last.partition)
@@ -64,7 +66,7 @@ def test_worker_does_not_take_over_from_a_later_version(chosen: Callable[[bytes]
 @pytest.mark.parametrize("prefix", [b"source|", b"grant|", b"receipt|", b"@progress"])
 def test_budget_service_does_not_take_over_from_a_later_version(prefix: bytes) -> None:
     recording = recordings()[ONE]
-    records, last = changed(recording, "ledger", lambda key: key.startswith(prefix))
+    records, last = records_of_a_later_version(recording, "ledger", lambda key: key.startswith(prefix))
     budget = BudgetProcessor(
         recording.topics, 0, key_id="0" * 16, tables=recording.tables(), new_incarnation=lambda _: bytes(16)
     )

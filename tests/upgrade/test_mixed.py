@@ -98,7 +98,7 @@ async def shared(installation: LoadedInstallation, *workers: Service) -> None:
             await asyncio.sleep(0.1)
 
 
-async def refused(installation: LoadedInstallation) -> set[str]:
+async def topics_of_refused_events(installation: LoadedInstallation) -> set[str]:
     """Return the topics with refused events: only the load's malformed questions are refused, and no event of a service."""
     topics = installation.client.topics
     letters = [
@@ -152,4 +152,4 @@ async def test_mixed_pair_of_workers_serves_without_loss_when_killed(
         findings = await installation.verified(same_version=False)
         kinds = {findings.grants[answer.stream].spec.mechanism.kind for answer in findings.answers}
         assert kinds == {spec.mechanism.kind for spec in release.specs()}
-        assert await refused(installation) == {installation.client.topics.queries}
+        assert await topics_of_refused_events(installation) == {installation.client.topics.queries}

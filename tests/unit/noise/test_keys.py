@@ -26,7 +26,7 @@ def _no_key_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(KEY_COMMAND_VARIABLE, raising=False)
 
 
-def written(path: Path, content: str | bytes, mode: int = 0o600) -> Path:
+def write_key_file(path: Path, content: str | bytes, mode: int = 0o600) -> Path:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     path.chmod(mode)
     return path
@@ -38,7 +38,7 @@ def test_environment_variable_holds_the_key(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_file_variable_names_a_key_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(KEY_FILE_VARIABLE, str(written(tmp_path / "noise.key", SECRET.hex() + "\n")))
+    monkeypatch.setenv(KEY_FILE_VARIABLE, str(write_key_file(tmp_path / "noise.key", SECRET.hex() + "\n")))
     assert NoiseKey.from_environment() == NoiseKey(SECRET)
 
 
@@ -57,7 +57,7 @@ def test_missing_key_error_names_both_variables_and_the_command() -> None:
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o601, 0o666])
 def test_key_file_of_others_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
     """A file that other users may read or write is refused, with the command that corrects it."""
-    path = written(tmp_path / "noise.key", SECRET.hex(), mode)
+    path = write_key_file(tmp_path / "noise.key", SECRET.hex(), mode)
     with pytest.raises(NoiseKeyError) as refused:
         NoiseKey.load(path)
     assert f"chmod 600 {path}" in str(refused.value)
@@ -65,7 +65,7 @@ def test_key_file_of_others_is_refused_with_the_remedy(tmp_path: Path, mode: int
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
 def test_private_key_file_is_read(tmp_path: Path, mode: int) -> None:
-    assert NoiseKey.load(written(tmp_path / "noise.key", SECRET.hex(), mode)).secret == SECRET
+    assert NoiseKey.load(write_key_file(tmp_path / "noise.key", SECRET.hex(), mode)).secret == SECRET
 
 
 def test_missing_key_file_error_names_the_command(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_missing_key_file_error_names_the_command(tmp_path: Path) -> None:
 def test_load_suggests_no_new_key_for_an_existing_file(tmp_path: Path) -> None:
     """A new key would halt the open streams of the old one."""
     for content, mode in ((SECRET.hex(), 0o644), ("no key", 0o600)):
-        path = written(tmp_path / f"{mode}.key", content, mode)
+        path = write_key_file(tmp_path / f"{mode}.key", content, mode)
         with pytest.raises(NoiseKeyError, match=str(path)) as refused:
             NoiseKey.load(path)
         assert "sotto key new" not in str(refused.value)
@@ -101,7 +101,7 @@ def test_saved_key_is_private_and_can_be_read_again(tmp_path: Path) -> None:
 
 
 def test_save_never_overwrites_a_key_file(tmp_path: Path) -> None:
-    path = written(tmp_path / "noise.key", "precious")
+    path = write_key_file(tmp_path / "noise.key", "precious")
     with pytest.raises(NoiseKeyError, match="never overwritten"):
         NoiseKey.generate().save(path)
     assert path.read_text() == "precious"
@@ -163,7 +163,7 @@ def test_invalid_key_text_is_refused_without_a_quote(text: str) -> None:
 def test_key_file_of_any_bytes_is_read_or_refused_without_a_quote(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
-    path = written(tmp_path_factory.mktemp("key") / "noise.key", content)
+    path = write_key_file(tmp_path_factory.mktemp("key") / "noise.key", content)
     try:
         shown = repr(NoiseKey.load(path))
     except NoiseKeyError as error:
@@ -174,7 +174,7 @@ def test_key_file_of_any_bytes_is_read_or_refused_without_a_quote(
 
 def test_key_file_of_raw_bytes_is_refused_without_a_quote(tmp_path: Path) -> None:
     with pytest.raises(NoiseKeyError, match="64 hexadecimal digits"):
-        NoiseKey.load(written(tmp_path / "noise.key", SECRET))
+        NoiseKey.load(write_key_file(tmp_path / "noise.key", SECRET))
 
 
 def test_key_file_may_hold_older_keys_after_the_present_one(tmp_path: Path) -> None:

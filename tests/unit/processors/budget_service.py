@@ -16,7 +16,7 @@ from stream.processing.topic_names import Topics
 from stream.tables.store import TableStore
 from tests.builders import KEY, source
 from tests.processing import process_records
-from tests.unit.processors.installation import spec, table_store, written
+from tests.unit.processors.installation import messages_to, spec, table_store
 
 TOPICS = Topics(partitions=1)
 request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
@@ -71,7 +71,7 @@ class Service:
         return outputs
 
     def _keep(self, outputs: Outputs) -> None:
-        for key, value, _ in written(outputs, TOPICS.ledger):
+        for key, value, _ in messages_to(outputs, TOPICS.ledger):
             if value is None:
                 self.changelog.pop(key, None)
             else:
@@ -108,7 +108,7 @@ def charge(stream: str, incarnation: str, **changes: Any) -> bytes:
 
 
 def ledger_in(outputs: Outputs) -> list[LedgerRecord]:
-    values = [value for _, value, _ in written(outputs, TOPICS.ledger) if value is not None]
+    values = [value for _, value, _ in messages_to(outputs, TOPICS.ledger) if value is not None]
     return [record for record in map(ledger_codec.decode, values) if not isinstance(record, LedgerProgress)]
 
 

@@ -75,7 +75,7 @@ def restarted_from(control: Iterable[Record], topics: Topics, outputs: Sequence[
 def changelog(topics: Topics, outputs: Sequence[Outputs]) -> list[Record]:
     """Return the compacted records that outputs write to the workers' changelog."""
     latest: dict[bytes, Record] = {}
-    for number, (key, value, _) in enumerate(m for one in outputs for m in written(one, topics.state)):
+    for number, (key, value, _) in enumerate(m for one in outputs for m in messages_to(one, topics.state)):
         latest[key] = Record(topics.state, 0, number, 0, key, value)
     return list(latest.values())
 
@@ -88,7 +88,7 @@ def records(
     return [Record(topic, partition, start + number, 0, b"", value) for number, value in enumerate(values)]
 
 
-def written(outputs: Outputs, topic: str) -> list[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]]:
+def messages_to(outputs: Outputs, topic: str) -> list[tuple[bytes, bytes | None, Sequence[tuple[str, bytes]]]]:
     """Return the messages to all partitions of a topic; a null key becomes an empty one."""
     return [
         (key or b"", value, headers)
@@ -99,17 +99,17 @@ def written(outputs: Outputs, topic: str) -> list[tuple[bytes, bytes | None, Seq
 
 
 def answers_in(outputs: Outputs, topics: Topics) -> list[Answer]:
-    return [answer_codec.decode(value) for _, value, _ in written(outputs, topics.answers)]
+    return [answer_codec.decode(value) for _, value, _ in messages_to(outputs, topics.answers)]
 
 
 def charges_in(outputs: Outputs, topics: Topics) -> list[Charge]:
-    return [charge_codec.decode(value) for _, value, _ in written(outputs, topics.charges)]
+    return [charge_codec.decode(value) for _, value, _ in messages_to(outputs, topics.charges)]
 
 
 def checkpoints_in(outputs: Outputs, topics: Topics) -> dict[str, Checkpoint]:
     """Return the last checkpoint of each stream."""
     return {
         key.decode(): checkpoint_codec.decode(value)
-        for key, value, _ in written(outputs, topics.state)
+        for key, value, _ in messages_to(outputs, topics.state)
         if not key.startswith(b"@")
     }

@@ -139,6 +139,6 @@ def worker_of(*streams: Stream) -> QueryProcessor:
     return worker
 
 
-def asked(worker: QueryProcessor, questions: Iterable[bytes], start: int = 0) -> list[Answer]:
+def answer_batch(worker: QueryProcessor, questions: Iterable[bytes], start: int = 0) -> list[Answer]:
     """Return the answers to questions that come in one batch."""
     return answers_in(process_records(worker, records(list(questions), start=start)), TOPICS)

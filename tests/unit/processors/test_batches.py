@@ -21,12 +21,12 @@ from tests.unit.processors.installation import (
     answers_in,
     charges_in,
     checkpoints_in,
+    messages_to,
     query,
     records,
     restarted,
     spec,
     worker_of,
-    written,
 )
 
 near_the_noise = st.one_of(
@@ -113,7 +113,7 @@ def test_successor_continues_as_its_predecessor_would(log: list[bytes], cut: int
     successor.restore(record for record in DRIVER.records(DRIVER.topics.control))
     state = DRIVER.topics.state
     successor.restore(
-        Record(state, 0, number, 0, key, value) for number, (key, value, _) in enumerate(written(first, state))
+        Record(state, 0, number, 0, key, value) for number, (key, value, _) in enumerate(messages_to(first, state))
     )
     assert successor.end_restore() == {DRIVER.topics.queries: min(cut, len(log))}
     assert successor.streams.snapshot_streams() == predecessor.streams.snapshot_streams()

@@ -22,7 +22,7 @@ from tests.unit.processors.budget_service import (
     ready,
     receipts_in,
 )
-from tests.unit.processors.installation import HIGH, LOW, query, spec, written
+from tests.unit.processors.installation import HIGH, LOW, messages_to, query, spec
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_invalid_charge_is_a_dead_letter(value: bytes | None, code: bytes, words
     service.send(opening("1", "alarms"))
     before = service.accounts()
     outputs = service.send(value, topic=TOPICS.charges)
-    [(_, kept, headers)] = written(outputs, TOPICS.rejected)
+    [(_, kept, headers)] = messages_to(outputs, TOPICS.rejected)
     assert kept == value
     assert dict(headers)["__connect.errors.exception.class.name"] == code
     assert words in dict(headers)["__connect.errors.exception.message"].decode()
@@ -103,7 +103,7 @@ def test_forged_final_charge_refunds_nothing(ended: str | None) -> None:
     before = service.accounts()
     forged = charge("alarms", incarnation, state="closed", answered=0)
     outputs = service.send(forged, topic=TOPICS.charges)
-    [(_, kept, headers)] = written(outputs, TOPICS.rejected)
+    [(_, kept, headers)] = messages_to(outputs, TOPICS.rejected)
     assert kept == forged
     assert dict(headers)["__connect.errors.exception.class.name"] == b"refused"
     assert service.accounts() == before
@@ -116,7 +116,7 @@ def test_stream_that_a_charge_ends_is_halted() -> None:
     service = ready()
     incarnation = grant_in(service.send(opening("1", "alarms"))).identity.incarnation
     outputs = service.send(charge("alarms", incarnation, state="halted", reason="replayed"), topic=TOPICS.charges)
-    [(_, control, _)] = written(outputs, TOPICS.control)
+    [(_, control, _)] = messages_to(outputs, TOPICS.control)
     assert {"kind": "halted", "reason": "replayed"}.items() <= json.loads(control or b"").items()
     assert (grant_in(outputs).state, grant_in(outputs).ending) == ("halted", "halted")
 

@@ -18,19 +18,19 @@ from tests.unit.processors.installation import (
     answers_in,
     charges_in,
     checkpoints_in,
+    messages_to,
     query,
     records,
     spec,
     table_store,
     worker_of,
-    written,
 )
 
 status_codec: Codec[StreamStatus] = Codec(StreamStatus, limit=MAX_EVENT_BYTES)
 
 
 def digests_in(outputs: Outputs, topics: Topics) -> list[StreamStatus]:
-    return [status_codec.decode(value) for _, value, _ in written(outputs, topics.status)]
+    return [status_codec.decode(value) for _, value, _ in messages_to(outputs, topics.status)]
 
 
 def busy_worker() -> tuple[Driver, QueryProcessor]:
@@ -43,7 +43,7 @@ def test_every_batch_publishes_the_progress_of_its_partition() -> None:
     batch = records([query("a", "one", LOW), b"broken", query("b", "nobody", LOW)], start=5)
     progress = [
         value
-        for key, value, _ in written(process_records(worker, batch), driver.topics.state)
+        for key, value, _ in messages_to(process_records(worker, batch), driver.topics.state)
         if key == b"@progress"
     ]
     assert [json.loads(value or b"") for value in progress] == [{"offset": 8}]
@@ -115,7 +115,7 @@ def test_stream_opened_after_its_first_query_was_seen_answers_it() -> None:
     assert worker.prepare(batch).needs_tables
     driver.open(spec("late"))
     worker.apply_lookup_records(driver.records(driver.topics.control)[-1:])
-    assert not written(process_records(worker, batch), driver.topics.rejected)
+    assert not messages_to(process_records(worker, batch), driver.topics.rejected)
 
 
 def test_inspecting_a_batch_first_changes_no_answer() -> None:

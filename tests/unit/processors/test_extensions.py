@@ -18,7 +18,7 @@ from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, installation, source
 from tests.processing import process_records
 from tests.unit.processors.budget_service import ledger_codec
-from tests.unit.processors.installation import HIGH, LOW, query, spec, table_store, written
+from tests.unit.processors.installation import HIGH, LOW, messages_to, query, spec, table_store
 from tests.unit.processors.mechanisms import KINDS, Kind, driver_with
 
 CHARGED = [
@@ -32,7 +32,7 @@ FEW = {"cutoff": 1, "answers": 2, "updates": 1}
 """So few charged answers that the questions of one kind exhaust the stream."""
 
 
-def asked(driver: Driver, questions: Sequence[dict[str, Any]], prefix: str) -> list[Answer]:
+def ask_questions(driver: Driver, questions: Sequence[dict[str, Any]], prefix: str) -> list[Answer]:
     return list(
         driver.ask_many([{"id": f"{prefix}{place}", "stream": "s", **one} for place, one in enumerate(questions)])
     )
@@ -51,7 +51,7 @@ def dry(kind: Kind) -> tuple[Driver, list[Answer]]:
     driver = driver_with(kind, mechanism=fields, **changes)
     answers: list[Answer] = []
     for turn in range(40):
-        answers += asked(driver, kind.questions, f"{turn}-")
+        answers += ask_questions(driver, kind.questions, f"{turn}-")
         if answers[-1].outcome == "halted":
             return driver, answers
     raise AssertionError("the questions do not use it up")
@@ -77,7 +77,7 @@ def test_exhausted_stream_continues_after_an_extension(kind: Kind) -> None:
     assert extended.cost.epsilon == pytest.approx(grant.cost.epsilon + receipt.granted.epsilon)
     assert receipt.granted.epsilon <= price(grant)
     assert driver.budget(kind.source).left.epsilon == pytest.approx(left - receipt.granted.epsilon)
-    after = asked(driver, kind.questions, "later")
+    after = ask_questions(driver, kind.questions, "later")
     given = [one for one in before + after if one.index is not None]
     assert [one.index for one in given] == list(range(len(given)))
     assert after[0].outcome != "halted"
@@ -94,13 +94,13 @@ def test_exhausted_stream_continues_after_an_extension(kind: Kind) -> None:
 def test_extended_stream_is_the_same_after_restart_and_redelivery(kind: Kind) -> None:
     driver, _ = dry(kind)
     driver.extend(kind.source, "s", price(driver.grant(kind.source, "s")))
-    first = asked(driver, kind.questions, "a")
+    first = ask_questions(driver, kind.questions, "a")
     before = driver.snapshot_streams()
     driver.crash()
     assert driver.snapshot_streams() == before
     driver.extend(kind.source, "s", price(driver.grant(kind.source, "s")))
     driver.crash()
-    second = asked(driver, kind.questions, "b")
+    second = ask_questions(driver, kind.questions, "b")
     assert driver.redeliver() == second
     last = [one.tops_left for one in first if one.tops_left is not None][-1]
     assert second[0].tops_left is not None
@@ -113,7 +113,7 @@ def test_closing_refunds_the_unspent_amount_of_all_extensions(kind: Kind) -> Non
     driver, _ = dry(kind)
     for _ in range(2):
         driver.extend(kind.source, "s", price(driver.grant(kind.source, "s")))
-    asked(driver, kind.questions[:1], "late")
+    ask_questions(driver, kind.questions[:1], "late")
     driver.close(kind.source, "s")
     grant, source = driver.grant(kind.source, "s"), driver.budget(kind.source)
     assert grant.state == "closed"
@@ -142,7 +142,7 @@ def test_extended_pmw_keeps_all_its_measurements(beyond: str) -> None:
     kind = next(kind for kind in KINDS if kind.name == "pmw")
     mechanism = {**kind.mechanism, "updates": 1, "warm_start": 0, "beyond": beyond}
     driver = driver_with(kind, mechanism=mechanism, epsilon=500.0)
-    before = asked(driver, kind.questions, "a")
+    before = ask_questions(driver, kind.questions, "a")
     assert driver.grant("people", "s").tops == 1
     top = next(place for place, one in enumerate(before) if one.outcome == "above" or one.basis == "noisy")
     known = {place: one for place, one in enumerate(before) if place > top and one.basis == "measured"}
@@ -153,7 +153,7 @@ def test_extended_pmw_keeps_all_its_measurements(beyond: str) -> None:
         assert before[-1].outcome == "halted"
     driver.extend("people", "s", 400.0)
     driver.crash()
-    after = asked(driver, kind.questions, "b")
+    after = ask_questions(driver, kind.questions, "b")
     assert after[0].tops_left is not None
     # Measured numbers are answered as before, and answers without a promise have one again.
     for place, one in known.items():
@@ -264,7 +264,7 @@ def control(driver: Driver) -> list[Record]:
 
 
 @pytest.fixture
-def revived() -> list[Record]:
+def control_of_an_extension() -> list[Record]:
     """Return the control events of a stream's opening, of its halt after its exhaustion, and of its extension."""
     driver = installation(spec("s"))
     driver.ask_many([query("a", "s", HIGH)])
@@ -274,9 +274,11 @@ def revived() -> list[Record]:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0), (2, 0, 1), (0, 2), (2,), (1, 2)])
 @pytest.mark.parametrize("way", ["one batch", "batches", "restore", "idle between"])
-def test_extension_counts_in_any_order_of_control(revived: list[Record], order: tuple[int, ...], way: str) -> None:
+def test_extension_counts_in_any_order_of_control(
+    control_of_an_extension: list[Record], order: tuple[int, ...], way: str
+) -> None:
     worker = QueryProcessor(installation(sources=[source()]).topics, 0, KEY, table_store())
-    events = [revived[place]._replace(offset=number) for number, place in enumerate(order)]
+    events = [control_of_an_extension[place]._replace(offset=number) for number, place in enumerate(order)]
     if way == "restore":
         worker.restore(events)
         worker.end_restore()
@@ -287,7 +289,7 @@ def test_extension_counts_in_any_order_of_control(revived: list[Record], order: 
         events = [
             event
             for event in events
-            if way != "idle between" or event.key is None or event.value != revived[1].value
+            if way != "idle between" or event.key is None or event.value != control_of_an_extension[1].value
         ]
         for event in events:
             worker.apply_lookup_records([event]) if way == "idle between" else worker._control.apply_events(
@@ -309,7 +311,7 @@ def test_worker_exhausted_before_its_extension_continues() -> None:
     event = Record(driver.topics.queries, 0, 0, 0, b"s", query("a", "s", HIGH))
     outputs = process_records(worker, [event])
     assert worker.streams.snapshot_streams()["s"][0] == "exhausted"
-    [(key, value, _)] = written(outputs, driver.topics.charges)
+    [(key, value, _)] = messages_to(outputs, driver.topics.charges)
     # The ledger has granted more by then, so this reports charges, and does not end the stream.
     driver._append((driver.topics.charges, 0), key, value or b"")
     driver._process_all()
@@ -350,7 +352,7 @@ def test_status_shows_the_new_count_at_once() -> None:
     [worker] = driver._workers
     worker.collect_due_outputs(0.0)
     driver.extend("feed", "s", 1.0)
-    [(_, value, _)] = written(worker.collect_due_outputs(10.0), driver.topics.status)
+    [(_, value, _)] = messages_to(worker.collect_due_outputs(10.0), driver.topics.status)
     assert b'"state":"open"' in (value or b"")
     assert b'"tops_left":1' in (value or b"")
 

@@ -18,13 +18,13 @@ from tests.unit.processors.installation import (
     changelog,
     charges_in,
     checkpoints_in,
+    messages_to,
     query,
     records,
     restarted,
     spec,
     table_store,
     worker_of,
-    written,
 )
 
 
@@ -132,7 +132,7 @@ def test_worker_does_not_repeat_its_predecessors_report() -> None:
     outputs.append(predecessor.apply_lookup_records(driver.records(driver.topics.control)))
     successor = restarted(driver, outputs)
     assert not successor.apply_lookup_records(())
-    assert not written(process_records(successor, ()), driver.topics.charges)
+    assert not messages_to(process_records(successor, ()), driver.topics.charges)
 
 
 def test_repeated_event_halts_its_stream_for_good() -> None:

@@ -17,7 +17,7 @@ from stream.monitor.api.source_views import RejectedQuery, list_rejected
 from stream.monitor.monitor_tables import MonitorTables
 from tests.builders import installation, source
 from tests.unit.processors.budget_service import TOPICS, opening, ready, receipts_in, register
-from tests.unit.processors.installation import spec, written
+from tests.unit.processors.installation import messages_to, spec
 
 MARKER = "patient Alice Smith HIV+"
 STREAMS = ("feed-0", "people-0", "sums", "nobody")
@@ -137,8 +137,8 @@ def test_refused_request_is_not_quoted_in_public(request_bytes: bytes) -> None:
         json.dumps({"kind": "register", "request": "0", "source": source("people", "table", path="none")}).encode()
     )
     outputs = service.send(request_bytes)
-    texts = [value or b"" for _, value, _ in written(outputs, TOPICS.ledger)]
-    for _, _, headers in written(outputs, TOPICS.rejected):
+    texts = [value or b"" for _, value, _ in messages_to(outputs, TOPICS.ledger)]
+    for _, _, headers in messages_to(outputs, TOPICS.rejected):
         texts += [value for name, value in headers if name.startswith(HEADER_PREFIX)]
     assert any(b"refused" in one or b"malformed" in one for one in texts)
     assert not [one for one in texts if b"Alice" in one]
@@ -158,7 +158,7 @@ def test_planner_errors_refuse_without_their_message(
         outputs = ready().send(opening("1", "alarms"))
     [receipt] = receipts_in(outputs)
     assert (receipt.outcome, receipt.reason) == ("refused", PLAN_FAILED_MESSAGE)
-    assert not [value for _, value, _ in written(outputs, TOPICS.ledger) if b"Alice" in (value or b"")]
+    assert not [value for _, value, _ in messages_to(outputs, TOPICS.ledger) if b"Alice" in (value or b"")]
     [line] = [one for one in lines if one["event"] == "stream not planned"]
     assert line["error"] == error.__name__
     assert "Alice" not in str(line)

@@ -65,7 +65,7 @@ def conditions(count: int, seed: int = 1) -> list[tuple[str, Holds]]:
     return made
 
 
-def asked(made: Sequence[tuple[str, Holds]], stream: str = "pmw") -> list[dict[str, Any]]:
+def as_queries(made: Sequence[tuple[str, Holds]], stream: str = "pmw") -> list[dict[str, Any]]:
     return [{"id": f"q{place}", "stream": stream, "where": where} for place, (where, _) in enumerate(made)]
 
 
@@ -90,7 +90,7 @@ NOTHING_FIRST = {"warm_start": 0, "updates": 12}
 @pytest.mark.parametrize("mechanism", [{}, {"warm_start": 1}, NOTHING_FIRST], ids=["auto", "one", "nothing"])
 def test_pmw_answers_are_within_their_alpha(mechanism: dict[str, Any]) -> None:
     made = conditions(300)
-    answers = driver(spec(mechanism=mechanism)).ask_many(asked(made))
+    answers = driver(spec(mechanism=mechanism)).ask_many(as_queries(made))
     assert {answer.outcome for answer in answers} == {"answer"}
     promised = [answer for answer in answers if answer.alpha is not None]
     assert len(promised) > 200
@@ -116,7 +116,7 @@ def test_pmw_measures_a_whole_marginal_once() -> None:
 
 def test_pmw_charges_the_opening_and_tops_alone() -> None:
     """The opening is charged with the first answer."""
-    answers = driver(spec(mechanism={"warm_start": 1, "updates": 12})).ask_many(asked(conditions(200)))
+    answers = driver(spec(mechanism={"warm_start": 1, "updates": 12})).ask_many(as_queries(conditions(200)))
     before = answers[0]
     assert before.spent is not None
     assert before.spent.epsilon > 0.2 * 8.0
@@ -136,7 +136,7 @@ def test_pmw_charges_the_opening_and_tops_alone() -> None:
 
 def test_repeated_question_to_pmw_gets_the_same_answer_free() -> None:
     made = driver(spec())
-    made.ask_many(asked(conditions(100)))
+    made.ask_many(as_queries(conditions(100)))
     first = made.ask_many([{"id": "a", "stream": "pmw", "where": "age >= 5 AND sex = 'F' AND town = 1"}])[0]
     made.crash()
     again = made.ask_many(
@@ -146,7 +146,7 @@ def test_repeated_question_to_pmw_gets_the_same_answer_free() -> None:
 
 
 def test_pmw_answers_do_not_depend_on_crashes_batches_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = asked(conditions(120))
+    questions = as_queries(conditions(120))
     mechanism = {"warm_start": 1, "updates": 12}
     whole = driver(spec(mechanism=mechanism)).ask_many(questions)
     assert "noisy" in {answer.basis for answer in whole}
@@ -165,8 +165,8 @@ def test_pmw_answers_do_not_depend_on_crashes_batches_and_memory(monkeypatch: py
 
 def test_aborted_batch_is_answered_with_the_same_bytes() -> None:
     made = driver(spec(mechanism=NOTHING_FIRST))
-    made.ask_many(asked(conditions(5, seed=2)))
-    answers = made.ask_many(asked(conditions(60)))
+    made.ask_many(as_queries(conditions(5, seed=2)))
+    answers = made.ask_many(as_queries(conditions(60)))
     assert "noisy" in {answer.basis for answer in answers}
     assert made.redeliver() == answers
 
@@ -174,7 +174,7 @@ def test_aborted_batch_is_answered_with_the_same_bytes() -> None:
 def test_pmw_changelog_has_a_small_record_for_each_measurement() -> None:
     """It does not contain the estimate."""
     made = driver(spec(mechanism=NOTHING_FIRST))
-    answers = made.ask_many(asked(conditions(150)))
+    answers = made.ask_many(as_queries(conditions(150)))
     written = updates_in(made)
     assert len(written) == sum(answer.basis == "noisy" for answer in answers)
     assert [one["number"] for one in written] == list(range(len(written)))
@@ -183,7 +183,7 @@ def test_pmw_changelog_has_a_small_record_for_each_measurement() -> None:
 
 def test_pmw_stream_that_lost_a_measurement_does_not_answer() -> None:
     made = driver(spec(mechanism=NOTHING_FIRST))
-    made.ask_many(asked(conditions(20)))
+    made.ask_many(as_queries(conditions(20)))
     log = made._logs[made.topics.state, 0]
     log[:] = [record for record in log if not (record.key or b"").startswith(UPDATE_PREFIX)]
     made.crash()
@@ -195,7 +195,7 @@ def test_pmw_stream_that_lost_a_measurement_does_not_answer() -> None:
 
 def test_pmw_stream_ends_after_its_last_top_on_request() -> None:
     made = driver(spec(mechanism={"warm_start": 0, "updates": 2, "beyond": "end"}))
-    answers = made.ask_many(asked(conditions(100)))
+    answers = made.ask_many(as_queries(conditions(100)))
     assert sum(answer.basis == "noisy" for answer in answers) == 2
     assert answers[-1].outcome == "halted"
     assert answers[-1].reason == "exhausted: all 2 measurements of the estimate are made"
@@ -204,7 +204,7 @@ def test_pmw_stream_ends_after_its_last_top_on_request() -> None:
 def test_pmw_question_after_the_last_top_gets_a_free_number() -> None:
     """By default, the stream does not end: later answers have no promise and cost nothing."""
     made = driver(spec(mechanism={"warm_start": 0, "updates": 2}))
-    answers = made.ask_many(asked(conditions(100)))
+    answers = made.ask_many(as_queries(conditions(100)))
     assert sum(answer.basis == "noisy" for answer in answers) == 2
     last = max(place for place, answer in enumerate(answers) if answer.basis == "noisy")
     assert {answer.outcome for answer in answers} == {"answer"}
@@ -295,7 +295,7 @@ def test_pmw_marginals_have_twice_the_noise_under_replace() -> None:
 
 def test_equivalent_terms_share_their_noise() -> None:
     made = conditions(60)
-    once = driver(spec(mechanism=NOTHING_FIRST)).ask_many(asked(made))
+    once = driver(spec(mechanism=NOTHING_FIRST)).ask_many(as_queries(made))
     halves = driver(spec(mechanism=NOTHING_FIRST)).ask_many(
         {
             "id": f"q{place}",
@@ -362,7 +362,7 @@ def test_invalid_pmw_opening_is_refused_with_the_remedy(changed: dict[str, Any],
 
 def test_stream_closed_early_refunds_the_unspent_amount() -> None:
     made = driver(spec(mechanism={"warm_start": 1}))
-    spent = made.ask_many(asked(conditions(30)))[-1].spent
+    spent = made.ask_many(as_queries(conditions(30)))[-1].spent
     assert spent is not None
     assert spent.epsilon < 8.0
     made.close("people", "pmw")
@@ -373,7 +373,7 @@ def test_pmw_streams_of_a_partition_keep_separate_measurements() -> None:
     names = ("one", "two")
     made = conditions(60)
     together = driver(*(spec(name, mechanism=NOTHING_FIRST) for name in names)).ask_many(
-        one for pair in zip(*(asked(made, name) for name in names), strict=True) for one in pair
+        one for pair in zip(*(as_queries(made, name) for name in names), strict=True) for one in pair
     )
     noisy = [[one.estimate for one in together if (one.stream, one.basis) == (name, "noisy")] for name in names]
     assert noisy[0] != noisy[1]

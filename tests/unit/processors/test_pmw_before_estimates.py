@@ -46,7 +46,7 @@ def worker(*restored: Sequence[Record]) -> QueryProcessor:
     return made
 
 
-def written(outputs: Outputs, topic: str) -> list[dict[str, Any]]:
+def documents_to(outputs: Outputs, topic: str) -> list[dict[str, Any]]:
     return [json.loads(value or b"") for of, _, messages in outputs for _, value, _ in messages if of == topic]
 
 
@@ -60,7 +60,7 @@ def test_streams_before_estimates_repeat_their_answers() -> None:
     answers = [
         answer
         for part in (queries[:18], queries[18:])
-        for answer in written(process_records(made, part), TOPICS.answers)
+        for answer in documents_to(process_records(made, part), TOPICS.answers)
     ]
     recorded = [json.loads(value) for _, value, _ in WRITTEN["answers"]]
     later = {"interval", "alpha"}
@@ -89,6 +89,6 @@ def test_streams_before_estimates_are_restored() -> None:
             for name in ("planned", "chosen", "textbook")
         )
     ]
-    assert written(process_records(restored, late), TOPICS.answers) == written(
+    assert documents_to(process_records(restored, late), TOPICS.answers) == documents_to(
         process_records(live, late), TOPICS.answers
     )

@@ -186,7 +186,7 @@ def team() -> Driver:
     return driver
 
 
-def left(driver: Driver) -> dict[str, float]:
+def allotments_left(driver: Driver) -> dict[str, float]:
     return {one.allotment: one.left.epsilon for one in driver.list_allotments(source="feed")}
 
 
@@ -202,7 +202,7 @@ def test_analyst_is_bound_by_own_team_and_ceiling_allotments() -> None:
     ):
         driver.open(spec("a", epsilon=0.5), analyst="ada")
     driver.open(spec("a", epsilon=0.3), analyst="ada")
-    assert left(driver) == pytest.approx({"team": 0.1, "ada": 0.5})
+    assert allotments_left(driver) == pytest.approx({"team": 0.1, "ada": 0.5})
     assert driver.grant("feed", "a").analyst == "ada"
     driver.open(spec("rest", epsilon=1.1))
     with pytest.raises(Refused, match="source 'feed' cannot pay"):
@@ -229,7 +229,7 @@ def test_extension_is_charged_to_the_analyst_who_opened() -> None:
     driver.extend("feed", "a", 0.3)
     cost = driver.grant("feed", "a").cost.epsilon
     assert 0.4 < cost <= 0.6
-    assert left(driver) == pytest.approx({"team": 1.0 - cost, "ada": 0.8 - cost})
+    assert allotments_left(driver) == pytest.approx({"team": 1.0 - cost, "ada": 0.8 - cost})
     with pytest.raises(Refused, match="allotment 'ada' on source 'feed' cannot pay"):
         driver.extend("feed", "a", 0.7, analyst="ada")
 
@@ -238,7 +238,7 @@ def test_refund_frees_the_allotment() -> None:
     driver = team()
     driver.open(spec("a", epsilon=0.8), analyst="ada")
     driver.close("feed", "a")
-    assert left(driver) == {"team": 1.0, "ada": 0.8}
+    assert allotments_left(driver) == {"team": 1.0, "ada": 0.8}
 
 
 def test_allotment_changes_but_not_below_the_counted_amount() -> None:
@@ -247,12 +247,12 @@ def test_allotment_changes_but_not_below_the_counted_amount() -> None:
     with pytest.raises(Refused, match=r"smaller than its analysts' present grants, ε = 0\.5"):
         driver.allot("ada", 0.4, source="feed")
     driver.allot("ada", 0.5, source="feed")
-    assert left(driver)["ada"] == 0.0
+    assert allotments_left(driver)["ada"] == 0.0
     driver.allot("ada", 1.5, source="feed")
     before = driver.list_allotments()
     driver.allot("ada", 1.5, source="feed")
     assert driver.list_allotments() == before
-    assert left(driver) == pytest.approx({"team": 0.5, "ada": 1.0})
+    assert allotments_left(driver) == pytest.approx({"team": 0.5, "ada": 1.0})
 
 
 def test_members_bring_their_grants_into_a_team() -> None:
@@ -262,7 +262,7 @@ def test_members_bring_their_grants_into_a_team() -> None:
     with pytest.raises(Refused, match="smaller than its analysts' present grants"):
         driver.allot("team", 0.5, source="feed", analysts=["ada", "bob", "eve"])
     driver.allot("team", 1.0, source="feed", analysts=["ada", "bob", "eve"])
-    assert left(driver)["team"] == pytest.approx(0.1)
+    assert allotments_left(driver)["team"] == pytest.approx(0.1)
 
 
 def test_allotment_on_a_population_holds_across_its_sources() -> None:
@@ -284,4 +284,4 @@ def test_repeated_request_about_budgets_is_done_once() -> None:
     driver.allot("ada", 0.2, source="feed")
     driver._append((driver.topics.requests, 0), b"feed", request.value or b"")
     driver._process_all()
-    assert left(driver)["ada"] == 0.2
+    assert allotments_left(driver)["ada"] == 0.2

@@ -12,7 +12,7 @@ from stream.processing.dead_letters import OVERSIZED_BATCH, UnreadableBatch, Unr
 from stream.processing.protocol import Record
 from tests.builders import installation, parse_source, source
 from tests.unit.processors.budget_service import TOPICS, Service, ending, opening, receipts_in, register
-from tests.unit.processors.installation import written
+from tests.unit.processors.installation import messages_to
 
 MANY = range(2 * MAX_REQUESTS_PER_STEP)
 
@@ -50,7 +50,7 @@ def test_unreadable_request_is_rejected_and_delays_nothing(value: bytes) -> None
     assert count_requests_of_step([Record(TOPICS.requests, 0, 0, 0, b"", value)], LEDGER) == 1
     outputs = service.send(value, register())
     assert [receipt.outcome for receipt in receipts_in(outputs)] == ["registered"]
-    assert [rejected for _, rejected, _ in written(outputs, TOPICS.rejected)] == [value]
+    assert [rejected for _, rejected, _ in messages_to(outputs, TOPICS.rejected)] == [value]
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from stream.worker import admission
 from stream.worker.admission import rejection_of_malformed
 from tests.builders import PEOPLE, installation, source
 from tests.processing import process_records
-from tests.unit.processors.installation import LOW, answers_in, query, records, spec, worker_of, written
-from tests.unit.schemas.json_events import mutilated, repeats_a_name
+from tests.unit.processors.installation import LOW, answers_in, messages_to, query, records, spec, worker_of
+from tests.unit.schemas.json_events import draw_damaged_query, repeats_a_name
 
 # Event, code, words of the message, and whether the event has an id and a stream to answer to.
 REJECTED = [
@@ -124,7 +124,7 @@ def test_dead_letter_has_the_original_event_and_a_reason(
     worker = worker_of(driver, tables=driver._tables)
     original = (("trace", b"7"),)
     record = Record(driver.topics.queries, 0, 42, 0, b"its key", value, original)
-    [(key, kept, headers)] = written(process_records(worker, [record]), driver.topics.rejected)
+    [(key, kept, headers)] = messages_to(process_records(worker, [record]), driver.topics.rejected)
     assert (key, kept) == (b"its key", value)
     facts = dict(headers)
     assert facts["trace"] == b"7"
@@ -171,7 +171,7 @@ def test_private_value_is_in_no_answer_and_no_header() -> None:
         f'{{"id":"a","stream":"feed-0","value":{secret}}}',
     ]
     outputs = process_records(worker, records([event.encode() for event in events]))
-    assert len(written(outputs, driver.topics.rejected)) == 5
+    assert len(messages_to(outputs, driver.topics.rejected)) == 5
     assert len(answers_in(outputs, driver.topics)) == 5
     for topic, _, messages in outputs:
         for key, value, headers in messages:
@@ -197,10 +197,10 @@ def test_any_bytes_leave_a_worker_running_with_one_output_each(seed: int) -> Non
     driver = installation(spec("s"), spec("s:x"))
     worker = worker_of(driver)
     randomness = Random(seed)
-    events = [mutilated(randomness) for _ in range(200)]
+    events = [draw_damaged_query(randomness) for _ in range(200)]
     batch = records(events)
     outputs = process_records(worker, batch)
-    dead = [dict(headers) for _, _, headers in written(outputs, driver.topics.rejected)]
+    dead = [dict(headers) for _, _, headers in messages_to(outputs, driver.topics.rejected)]
     codes = {
         int(facts["__connect.errors.offset"]): facts["__connect.errors.exception.class.name"] for facts in dead
     }

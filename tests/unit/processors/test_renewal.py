@@ -25,7 +25,7 @@ def hourly(**changes: Any) -> Driver:
     return driver
 
 
-def left(driver: Driver) -> float:
+def budget_left(driver: Driver) -> float:
     return driver.budget("feed").left.epsilon
 
 
@@ -41,13 +41,13 @@ def test_budget_renews_in_the_next_period_and_not_before() -> None:
     spent = driver.budget("feed").spent.epsilon
     assert spent > 0.0
     driver.wait(HOUR - 1)
-    assert left(driver) == pytest.approx(1.0 - spent)
+    assert budget_left(driver) == pytest.approx(1.0 - spent)
     with pytest.raises(Refused, match="source 'feed' cannot pay"):
         driver.open(spec("b"))
     driver.wait(1)
-    assert left(driver) == 1.0
+    assert budget_left(driver) == 1.0
     driver.open(spec("b"))
-    assert left(driver) == 0.0
+    assert budget_left(driver) == 0.0
 
 
 def test_renewal_is_shown_as_a_period_with_its_meaning() -> None:
@@ -70,11 +70,11 @@ def test_stream_open_at_the_edge_is_carried_over_until_closed() -> None:
     driver.ask("a", value=LOW)
     driver.wait(HOUR)
     # One threshold is used for all its answers, so the answers of this period are composed with the earlier ones.
-    assert left(driver) == pytest.approx(0.3)
+    assert budget_left(driver) == pytest.approx(0.3)
     closed(driver, "a")
-    assert left(driver) == pytest.approx(1.0 - driver.grant("feed", "a").spent.epsilon)
+    assert budget_left(driver) == pytest.approx(1.0 - driver.grant("feed", "a").spent.epsilon)
     driver.wait(HOUR)
-    assert left(driver) == 1.0
+    assert budget_left(driver) == 1.0
 
 
 def test_answers_with_separate_noise_are_not_carried_over() -> None:
@@ -99,7 +99,7 @@ def test_exhausted_stream_reserves_nothing_until_its_extension() -> None:
     driver.open(spec("a"))
     driver.ask("a", value=HIGH)
     driver.wait(HOUR)
-    assert left(driver) == 1.0
+    assert budget_left(driver) == 1.0
     driver.open(spec("b", epsilon=0.5))
     # It keeps its threshold, so with the extension it counts from its opening on.
     with pytest.raises(Refused, match=r"source 'feed' cannot pay: ε = 1\.\d+ asked, ε = 0\.5 left"):
@@ -111,7 +111,7 @@ def test_stream_halted_before_the_edge_reserves_nothing_after_it() -> None:
     driver.open(spec("a"))
     driver.halt("feed", "a")
     driver.wait(HOUR)
-    assert left(driver) == 1.0
+    assert budget_left(driver) == 1.0
 
 
 def test_populations_and_allotments_renew_by_their_own_budget() -> None:
@@ -166,7 +166,7 @@ def test_crash_around_the_edge_grants_nothing_twice(seconds: float) -> None:
         one.wait(seconds)
     driver.crash()
     assert driver._budget.ledger.accounts == other._budget.ledger.accounts
-    assert left(driver) == pytest.approx(0.4)
+    assert budget_left(driver) == pytest.approx(0.4)
     driver.open(spec("b", epsilon=0.4))
     driver.crash()
     with pytest.raises(Refused, match="cannot pay"):

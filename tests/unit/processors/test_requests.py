@@ -24,7 +24,7 @@ from tests.unit.processors.budget_service import (
     register,
     request_codec,
 )
-from tests.unit.processors.installation import spec, written
+from tests.unit.processors.installation import messages_to, spec
 
 hashes = st.sampled_from(["0" * 64, "1" * 64, "f" * 64])
 identifiers = st.lists(st.sampled_from(["R1", "|", "receipt|", "0" * 64, "1" * 64]), min_size=1, max_size=4).map(
@@ -37,7 +37,7 @@ def test_repeated_request_gets_the_same_receipt_and_does_nothing() -> None:
     [first] = receipts_in(service.send(opening("1", "alarms")))
     outputs = service.send(opening("1", "alarms"))
     assert ledger_in(outputs) == [first]
-    assert not written(outputs, TOPICS.control)
+    assert not messages_to(outputs, TOPICS.control)
     assert list(service.processor.ledger.account("feed").grants) == ["alarms"]
 
 
@@ -50,7 +50,7 @@ def test_other_request_under_a_used_id_is_refused() -> None:
         [refused] = receipts_in(outputs)
         assert refused.outcome == "refused"
         assert "choose another id" in (refused.reason or "")
-        assert not written(outputs, TOPICS.control)
+        assert not messages_to(outputs, TOPICS.control)
     assert list(service.processor.ledger.account("feed").grants) == ["alarms"]
     service.restart()
     assert receipts_in(service.send(opening("1", "alarms"))) == [first]
@@ -110,7 +110,7 @@ def test_repeated_request_in_one_batch_is_done_once() -> None:
     outputs = service.send(opening("1", "alarms"), opening("1", "alarms"))
     [first, second] = receipts_in(outputs)
     assert first == second
-    assert len(written(outputs, TOPICS.control)) == 1
+    assert len(messages_to(outputs, TOPICS.control)) == 1
 
 
 def test_refusal_is_repeated_even_if_its_reason_is_gone() -> None:
@@ -165,7 +165,7 @@ def test_malformed_request_is_a_dead_letter_and_others_are_done(value: bytes | N
     service = ready()
     outputs = service.send(opening("1", "one"), value, opening("2", "two"))
     assert [receipt.outcome for receipt in receipts_in(outputs)] == ["opened", "opened"]
-    [(key, kept, headers)] = written(outputs, TOPICS.rejected)
+    [(key, kept, headers)] = messages_to(outputs, TOPICS.rejected)
     assert (key, kept) == (b"feed", value)
     facts = dict(headers)
     assert facts["__connect.errors.exception.class.name"] == b"malformed"
@@ -193,8 +193,8 @@ def test_impossible_request_is_refused_by_receipt(value: bytes, words: str) -> N
     [receipt] = receipts_in(outputs)
     assert receipt.outcome == "refused"
     assert words in (receipt.reason or "")
-    assert not written(outputs, TOPICS.control)
-    assert not written(outputs, TOPICS.rejected)
+    assert not messages_to(outputs, TOPICS.control)
+    assert not messages_to(outputs, TOPICS.rejected)
 
 
 def test_monotone_counts_are_refused_under_replace() -> None:

@@ -22,7 +22,7 @@ control: Codec[Control] = Codec(Control, limit=MAX_RECORD_BYTES)
 
 
 @cache
-def written() -> list[bytes]:
+def written_definitions() -> list[bytes]:
     """Return definitions of opened, halted and closed streams of every mechanism."""
     driver = asked_installation()
     return [record.value for record in driver.records(driver.topics.control) if record.value is not None]
@@ -31,7 +31,7 @@ def written() -> list[bytes]:
 def warm_reader() -> DefinitionReader:
     """Return a reader that has read all definitions."""
     reader = DefinitionReader(TermsTable())
-    assert None not in reader.read(written())
+    assert None not in reader.read(written_definitions())
     return reader
 
 
@@ -70,27 +70,27 @@ def assert_same(reader: DefinitionReader, found: StreamDefinition | None, value:
 
 def test_reader_agrees_with_the_model_on_every_definition() -> None:
     reader = DefinitionReader(TermsTable())
-    for value, found in zip(written(), reader.read(written()), strict=True):
+    for value, found in zip(written_definitions(), reader.read(written_definitions()), strict=True):
         assert_same(reader, found, value)
-    kinds = {json.loads(value)["kind"] for value in written()}
+    kinds = {json.loads(value)["kind"] for value in written_definitions()}
     assert kinds == {"opened", "halted", "closed"}
 
 
 def test_reader_needs_no_model_for_known_definitions() -> None:
     """Only the stream's name differs from a definition that was read before."""
     reader = warm_reader()
-    others = [value.replace(b'"stream":"', b'"stream":"x') for value in written()]
+    others = [value.replace(b'"stream":"', b'"stream":"x') for value in written_definitions()]
     with patch.object(stream_records, "control_codec", None):
         found = reader.read(others)
     assert [one.stream for one in found if one] == [
-        "x" + json.loads(value)["spec"]["stream"] for value in written()
+        "x" + json.loads(value)["spec"]["stream"] for value in written_definitions()
     ]
 
 
 def test_streams_of_equal_definitions_share_one_object() -> None:
     reader = warm_reader()
     names = {"stream-1", "stream-2", "stream-3"}
-    assert len({one.terms for one in reader.read(written()) if one and one.stream in names}) == 1
+    assert len({one.terms for one in reader.read(written_definitions()) if one and one.stream in names}) == 1
 
 
 def leaves(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -100,9 +100,9 @@ def leaves(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @st.composite
-def damaged(draw: st.DrawFn) -> bytes:
+def damaged_definitions(draw: st.DrawFn) -> bytes:
     """Draw a definition in which one value is replaced, or another one is added."""
-    tree = json.loads(draw(st.sampled_from(written())))
+    tree = json.loads(draw(st.sampled_from(written_definitions())))
     path = draw(st.sampled_from(leaves(tree)))
     holder = tree
     for step in path[:-1]:
@@ -130,10 +130,12 @@ values = st.one_of(numbers, strings, literals, garbage, hexadecimal, names)
 
 
 @settings(max_examples=200, deadline=None)
-@given(value=damaged())
+@given(value=damaged_definitions())
 def test_reader_agrees_with_the_model_on_damaged_definitions(value: bytes) -> None:
     reader = warm_reader()
-    for one, found in zip([written()[0], value], reader.read([written()[0], value]), strict=True):
+    for one, found in zip(
+        [written_definitions()[0], value], reader.read([written_definitions()[0], value]), strict=True
+    ):
         assert_same(reader, found, one)
     # The record is also read alone and again, because a reader remembers earlier values.
     assert_same(reader, reader.read([value])[0], value)

@@ -22,7 +22,7 @@ from stream.worker.stream_records import MAX_REASON_BYTES, OTHER_REASON, Retired
 from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY
 from tests.processing import process_records
-from tests.unit.processors.installation import query, records, spec, table_store, written
+from tests.unit.processors.installation import messages_to, query, records, spec, table_store
 from tests.unit.processors.mechanisms import AGES, KINDS, SEXES, SOURCES, TOWNS, Kind
 
 DAY = 86_400
@@ -126,9 +126,9 @@ class Installation:
         self.followed = len(control)
 
     def keep(self, outputs: Outputs) -> None:
-        for key, value, _ in written(outputs, self.topics.state):
+        for key, value, _ in messages_to(outputs, self.topics.state):
             self.state.append(Record(self.topics.state, 0, len(self.state), 1, key, value))
-        self.status += [(key, value) for key, value, _ in written(outputs, self.topics.status)]
+        self.status += [(key, value) for key, value, _ in messages_to(outputs, self.topics.status)]
 
     def ask(self, stream: str, **fields: Any) -> dict[str, Any]:
         fields = fields or {"value": 1e9}
@@ -137,7 +137,7 @@ class Installation:
         self.offset += 1
         outputs = process_records(self.worker, batch)
         self.keep(outputs)
-        [(_, value, _)] = written(outputs, self.topics.answers)
+        [(_, value, _)] = messages_to(outputs, self.topics.answers)
         answer: dict[str, Any] = json.loads(value or b"")
         del answer["id"]
         return answer
@@ -316,7 +316,7 @@ def test_malformed_questions_to_a_retired_stream_are_rejected() -> None:
     found.end("feed", "one")
     found.follow()
     outputs = process_records(found.worker, records([b'{"id":"q","stream":"one","id":"r"}', b"{}"]))
-    assert len(written(outputs, found.topics.rejected)) == 2
+    assert len(messages_to(outputs, found.topics.rejected)) == 2
 
 
 def retired_record(*names: str, reason: str = "closed") -> RetiredStreams:

@@ -22,7 +22,7 @@ from tests.unit.processors.budget_service import (
     receipts_in,
     register,
 )
-from tests.unit.processors.installation import written
+from tests.unit.processors.installation import messages_to
 
 DAY = 86_400_000
 
@@ -35,7 +35,7 @@ class Watched(Service):
         super().__init__(retire_after_ms)
 
     def _keep(self, outputs: Outputs) -> None:
-        self.trail += [value for _, value, _ in written(outputs, TOPICS.trail)]
+        self.trail += [value for _, value, _ in messages_to(outputs, TOPICS.trail)]
         super()._keep(outputs)
 
     def findings(self, ledger: dict[bytes, bytes] | None = None) -> list[str]:
@@ -86,7 +86,7 @@ def test_ended_stream_leaves_a_digest_and_its_sums(end: str) -> None:
     assert b"grant|feed|one" in service.changelog
     service.restart()
     outputs = pass_days(service, 1.1)
-    assert {key for key, value, _ in written(outputs, TOPICS.ledger) if value is None} == {
+    assert {key for key, value, _ in messages_to(outputs, TOPICS.ledger) if value is None} == {
         b"grant|feed|one",
         b"grant|feed|two",
     }
@@ -153,7 +153,7 @@ def test_late_charge_of_a_retired_stream_changes_nothing() -> None:
     pass_days(service, 8)
     before = service.accounts()
     outputs = service.send(charge("one", "f" * 32, answered=9, state="closed"), topic=TOPICS.charges)
-    assert not list(written(outputs, TOPICS.rejected))
+    assert not list(messages_to(outputs, TOPICS.rejected))
     assert service.accounts() == before
 
 

@@ -15,7 +15,7 @@ from tests.builders import KEY, installation, source, stream
 from tests.privacy.service import definition_of
 from tests.processing import process_records
 from tests.unit.processors.installation import charges_in, checkpoints_in, records, restarted_from
-from tests.unit.processors.running_counts import EVERY, FIRST, TOPICS, Stream, asked, counts_of, worker_of
+from tests.unit.processors.running_counts import EVERY, FIRST, TOPICS, Stream, answer_batch, counts_of, worker_of
 
 PLAIN = Stream()
 GROUPED = Stream(by=("side", "ward"))
@@ -33,7 +33,7 @@ def test_running_count_adds_the_noise_of_its_nodes(method: str) -> None:
     people = [((window, (window * number) % 6),) for number in range(9) for window in range(stream.steps)]
     counts = counts_of(stream, people)
     worker = worker_of(stream)
-    answers = asked(worker, stream.questions(counts))
+    answers = answer_batch(worker, stream.questions(counts))
     assert len(answers) == stream.steps * 6
     tree = tree_of(stream.calibration)
     for place, answer in enumerate(answers):
@@ -48,7 +48,7 @@ def test_running_count_adds_the_noise_of_its_nodes(method: str) -> None:
 
 def test_alpha_of_a_step_depends_on_its_number_of_nodes() -> None:
     stream = replace(PLAIN, steps=7, method="textbook")
-    answers = asked(worker_of(stream), stream.questions(counts_of(stream, PEOPLE)))
+    answers = answer_batch(worker_of(stream), stream.questions(counts_of(stream, PEOPLE)))
     alphas = [answer.alpha or 0.0 for answer in answers]
     by_ones = {(step + 1).bit_count(): alphas[step] for step in range(7)}
     assert alphas == [by_ones[(step + 1).bit_count()] for step in range(7)]
@@ -58,18 +58,18 @@ def test_alpha_of_a_step_depends_on_its_number_of_nodes() -> None:
 def test_noise_differs_by_group_stream_and_opening() -> None:
     stream, other = replace(PLAIN, by=("side",)), replace(PLAIN, name="other", by=("side",))
     zeros = [[0, 0]] * stream.steps
-    answers = asked(worker_of(stream, other), [*stream.questions(zeros), *other.questions(zeros)])
+    answers = answer_batch(worker_of(stream, other), [*stream.questions(zeros), *other.questions(zeros)])
     runs = [tuple(one.estimate for one in answers[start : start + 12 : 2]) for start in (0, 1, 12, 13)]
     anew = QueryProcessor(TOPICS, 0, KEY, worker_of()._admission._context.tables)
     anew.apply_lookup_records([stream.control_event("ef" * 16)])
-    runs.append(tuple(one.estimate for one in asked(anew, stream.questions(zeros))[::2]))
+    runs.append(tuple(one.estimate for one in answer_batch(anew, stream.questions(zeros))[::2]))
     assert len(set(runs)) == 5
 
 
 def test_running_count_answers_alike_at_any_offset() -> None:
     questions = list(PLAIN.questions(counts_of(PLAIN, PEOPLE)))
-    once = asked(worker_of(PLAIN), questions[:3])
-    elsewhere = asked(worker_of(PLAIN), questions[1:3], start=100)
+    once = answer_batch(worker_of(PLAIN), questions[:3])
+    elsewhere = answer_batch(worker_of(PLAIN), questions[1:3], start=100)
     assert [(one.estimate, one.alpha) for one in elsewhere] == [(one.estimate, one.alpha) for one in once[1:]]
 
 
@@ -77,9 +77,9 @@ def test_window_asked_again_with_other_sums_halts_the_stream() -> None:
     """No answer shows the difference."""
     questions = list(PLAIN.questions(counts_of(PLAIN, PEOPLE)))
     worker = worker_of(PLAIN)
-    asked(worker, questions[:3])
+    answer_batch(worker, questions[:3])
     forgotten = list(PLAIN.questions(counts_of(PLAIN, ())))
-    answers = asked(worker, forgotten[1:], start=100)
+    answers = answer_batch(worker, forgotten[1:], start=100)
     assert [(one.outcome, one.estimate) for one in answers] == [("halted", None)] * 5
     assert (answers[0].reason or "").startswith("asked again: ")
 
@@ -97,7 +97,7 @@ def test_running_count_is_the_same_bytes_after_a_crash() -> None:
 
 
 def test_running_count_charges_epsilon_with_the_first_answer() -> None:
-    answers = asked(worker_of(PLAIN), PLAIN.questions(counts_of(PLAIN, PEOPLE)))
+    answers = answer_batch(worker_of(PLAIN), PLAIN.questions(counts_of(PLAIN, PEOPLE)))
     assert [one.spent and one.spent.epsilon for one in answers] == [1.0] * 6
     assert [one.tops_left for one in answers] == [5, 4, 3, 2, 1, 0]
 
@@ -108,7 +108,7 @@ def test_running_count_ends_with_its_horizon() -> None:
     outputs = process_records(worker, records(questions))
     [charge] = charges_in(outputs, TOPICS)
     assert (charge.state, charge.answered, charge.spent.epsilon) == ("exhausted", 36, 1.0)
-    [late] = asked(worker, questions[-1:], start=50)
+    [late] = answer_batch(worker, questions[-1:], start=50)
     assert late.outcome == "halted"
     assert late.reason == "exhausted: the counts of all 6 windows of the horizon are out"
 
@@ -140,22 +140,24 @@ def moved_by(milliseconds: int, length: int = EVERY) -> dict[str, Any]:
 )
 def test_invalid_question_to_a_running_count_uses_up_nothing(otherwise: dict[str, Any], words: str) -> None:
     worker = worker_of(GROUPED)
-    [refused] = asked(worker, [GROUPED.question(0, 0, [1.0], **otherwise)])
+    [refused] = answer_batch(worker, [GROUPED.question(0, 0, [1.0], **otherwise)])
     assert refused.outcome == "rejected"
     assert (refused.reason or "").startswith(f"malformed: {words}"), refused.reason
-    [answered] = asked(worker, [GROUPED.question(0, 0, [1.0])], start=1)
+    [answered] = answer_batch(worker, [GROUPED.question(0, 0, [1.0])], start=1)
     assert (answered.index, answered.tops_left) == (0, 35)
 
 
 def test_group_may_name_its_attributes_in_any_order() -> None:
     asks = GROUPED.question(0, 4, [1.0]), GROUPED.question(0, 4, [1.0], group={"ward": "b", "side": "right"})
-    one, other = (asked(worker_of(GROUPED), [ask])[0] for ask in asks)
+    one, other = (answer_batch(worker_of(GROUPED), [ask])[0] for ask in asks)
     assert one.estimate == other.estimate
 
 
 def test_sums_of_any_size_are_rounded_and_clamped() -> None:
     """Values that merging never sends do not stop the worker."""
-    answers = [asked(worker_of(PLAIN), [PLAIN.question(0, 0, [sum_])])[0] for sum_ in (0.0, 0.4, 1e300, -7.0)]
+    answers = [
+        answer_batch(worker_of(PLAIN), [PLAIN.question(0, 0, [sum_])])[0] for sum_ in (0.0, 0.4, 1e300, -7.0)
+    ]
     zero, near, large, below = (one.estimate or 0.0 for one in answers)
     assert near == zero
     assert large - zero == 2.0**50

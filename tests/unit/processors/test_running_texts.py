@@ -50,7 +50,7 @@ def so_far(steps: int = STEPS, **changed: Any) -> dict[str, Any]:
     return stream("terms", "shop", **fields)
 
 
-def searched(hour: int, counts: dict[str, int], who: str = "p") -> list[dict[str, Any]]:
+def events_of_searches(hour: int, counts: dict[str, int], who: str = "p") -> list[dict[str, Any]]:
     """Return searches of different people in one hour."""
     terms = [term for term, count in counts.items() for _ in range(count)]
     return [
@@ -63,7 +63,7 @@ def day(driver: Driver, *hours: dict[str, int]) -> list[Result]:
     """Return the answers of windows with so many searches each."""
     found: list[Result] = []
     for hour, counts in enumerate(hours, start=8):
-        driver.publish("shop", searched(hour, counts))
+        driver.publish("shop", events_of_searches(hour, counts))
         found += driver.advance("shop", CLOSED.format(hour + 1))
     return found
 
@@ -132,7 +132,8 @@ def test_person_counts_at_most_the_total_in_all_windows() -> None:
     driver = installation(so_far(), sources=[shop(contribution=2, total=2)])
     for hour in range(8, 12):
         driver.publish(
-            "shop", [one | {"who": f"p{place % 60}"} for place, one in enumerate(searched(hour, {"hat": 180}))]
+            "shop",
+            [one | {"who": f"p{place % 60}"} for place, one in enumerate(events_of_searches(hour, {"hat": 180}))],
         )
         [result] = driver.advance("shop", CLOSED.format(hour + 1))
         assert abs(counts(result)["hat"] - 120) <= (result.alpha or 0)

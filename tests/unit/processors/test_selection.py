@@ -27,7 +27,7 @@ def opening(kind: str, source: str = "feed", *, answers: int = 3, **more: Any) -
     return stream("choice", source, mechanism=mechanism, **fields)
 
 
-def asked(driver: Driver, *candidates: Any, start: int = 0) -> Sequence[Answer]:
+def ask_choices(driver: Driver, *candidates: Any, start: int = 0) -> Sequence[Answer]:
     return driver.ask_many(
         {"id": str(number), "stream": "choice", "candidates": one} for number, one in enumerate(candidates, start)
     )
@@ -41,7 +41,7 @@ def people(kind: str, **more: Any) -> Driver:
 @pytest.mark.parametrize("calibration", ["best", "textbook"])
 def test_best_of_distant_candidates_is_chosen_until_the_grant_ends(kind: str, calibration: str) -> None:
     driver = installation(opening(kind, calibration=calibration))
-    answers = asked(driver, FAR, FAR[::-1], FAR[:2], FAR)
+    answers = ask_choices(driver, FAR, FAR[::-1], FAR[:2], FAR)
     assert [answer.choice for answer in answers] == ["b", "b", "b", None]
     assert [answer.spent.epsilon for answer in answers if answer.spent] == [1.0, 2.0, 3.0, 3.0]
     assert [answer.tops_left for answer in answers] == [2, 1, 0, 0]
@@ -52,7 +52,7 @@ def test_best_of_distant_candidates_is_chosen_until_the_grant_ends(kind: str, ca
 def test_fewer_candidates_have_a_smaller_alpha(kind: str) -> None:
     driver = installation(opening(kind, answers=2))
     many = [{"name": str(number), "value": 0.0} for number in range(256)]
-    wide, narrow = asked(driver, many, many[:2])
+    wide, narrow = ask_choices(driver, many, many[:2])
     assert wide.alpha is not None
     assert narrow.alpha is not None
     assert narrow.alpha < wide.alpha
@@ -64,10 +64,10 @@ def test_fewer_candidates_have_a_smaller_alpha(kind: str) -> None:
 def test_choice_does_not_change_on_redelivery(kind: str) -> None:
     near = [{"name": str(number), "value": float(number % 3)} for number in range(20)]
     driver = installation(opening(kind, answers=20))
-    first = asked(driver, *[near] * 10)
+    first = ask_choices(driver, *[near] * 10)
     driver.crash()
     assert driver.redeliver() == first
-    second = asked(driver, *[near] * 10, start=10)
+    second = ask_choices(driver, *[near] * 10, start=10)
     assert len({answer.choice for answer in [*first, *second]}) > 3
 
 
@@ -80,7 +80,7 @@ def test_candidates_of_a_table_are_counts_and_declared_sums(kind: str) -> None:
         {"name": "all", "sum": "age"},
         {"name": "M", "where": "sex = 'M'"},
     ]
-    assert [answer.choice for answer in asked(driver, counts, total)] == ["years", "all"]
+    assert [answer.choice for answer in ask_choices(driver, counts, total)] == ["years", "all"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,7 +101,7 @@ def test_candidates_that_a_table_cannot_score_cost_nothing(
     kind: str, candidates: list[dict[str, Any]], message: str
 ) -> None:
     driver = people(kind)
-    bad, good = asked(driver, candidates, [{"name": "all", "where": "TRUE"}])
+    bad, good = ask_choices(driver, candidates, [{"name": "all", "where": "TRUE"}])
     assert bad.outcome == "rejected"
     assert bad.reason is not None
     assert message in bad.reason
@@ -112,7 +112,7 @@ def test_candidates_that_a_table_cannot_score_cost_nothing(
 @pytest.mark.parametrize("candidate", [{"name": "a", "where": "TRUE"}, {"name": "a"}, {"name": "a", "sum": "age"}])
 def test_candidates_without_a_value_are_refused_on_a_feed(kind: str, candidate: dict[str, Any]) -> None:
     driver = installation(opening(kind))
-    [answer] = asked(driver, [candidate])
+    [answer] = ask_choices(driver, [candidate])
     assert answer.outcome == "rejected"
     assert answer.reason is not None
     assert (
@@ -140,7 +140,7 @@ def test_monotone_scores_are_refused_under_replace(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_unused_answers_are_refunded(kind: str) -> None:
     driver = installation(opening(kind))
-    asked(driver, FAR)
+    ask_choices(driver, FAR)
     driver.close("feed", "choice")
     source = driver.budget("feed")
     assert (source.spent.epsilon, source.refunded.epsilon) == (1.0, 2.0)

@@ -25,7 +25,7 @@ from stream.worker.families.family import Context
 from stream.worker.worker_processor import MAX_BATCH_WORK, QueryProcessor
 from tests.builders import KEY, PEOPLE, installation, source, stream
 from tests.processing import process_records
-from tests.unit.processors.installation import answers_in, changelog, table_store, written
+from tests.unit.processors.installation import answers_in, changelog, messages_to, table_store
 
 decode: Any = msgspec.json.Decoder(struct(Query)).decode
 
@@ -160,9 +160,9 @@ def test_busy_stream_pays_nothing_and_its_neighbor_is_answered() -> None:
 
 def test_busy_question_leaves_no_dead_letter() -> None:
     outputs = process_records(worker(), [*burst(100), event("greedy", 100, 0, where="age <")])
-    assert len(written(outputs, people().topics.rejected)) == 0
+    assert len(messages_to(outputs, people().topics.rejected)) == 0
     outputs = process_records(worker(), [event("greedy", 0, 0, where="age <"), *burst(100, start=1)])
-    assert len(written(outputs, people().topics.rejected)) == 1
+    assert len(messages_to(outputs, people().topics.rejected)) == 1
 
 
 def test_trusted_values_are_never_busy_nor_divided() -> None:
@@ -205,8 +205,8 @@ def test_busy_answers_depend_on_the_log_alone(data: st.DataObject) -> None:
             one = worker(changed=steps)
         steps.append(process_records(one, records[start:end]))
     topics = people().topics
-    assert [value for step in steps for _, value, _ in written(step, topics.answers)] == [
-        value for _, value, _ in written(whole, topics.answers)
+    assert [value for step in steps for _, value, _ in messages_to(step, topics.answers)] == [
+        value for _, value, _ in messages_to(whole, topics.answers)
     ]
     assert 0 < whole.busy == sum(step.busy for step in steps)
 
@@ -217,7 +217,7 @@ def test_batch_is_divided_by_its_work_with_progress_in_each_piece() -> None:
         batch = one.prepare(records)
         count = len(batch.records)
         assert len(one.prepare(batch.records).records) == count
-        progress = {key: value for key, value, _ in written(one.process(batch), people().topics.state)}
+        progress = {key: value for key, value, _ in messages_to(one.process(batch), people().topics.state)}
         assert json.loads(progress[b"@progress"] or b"")["offset"] == records[count - 1].offset + 1
         sizes.append(count)
         records = records[count:]

@@ -34,7 +34,7 @@ from tests.unit.processors.budget_service import (
     receipts_in,
     register,
 )
-from tests.unit.processors.installation import written
+from tests.unit.processors.installation import messages_to
 
 
 class Watched(Service):
@@ -55,12 +55,12 @@ class Watched(Service):
         return outputs
 
     def take(self, outputs: Outputs) -> None:
-        for key, value, _ in written(outputs, TOPICS.ledger):
+        for key, value, _ in messages_to(outputs, TOPICS.ledger):
             if value is None:
                 del self.changelog[key]
             else:
                 self.changelog[key] = value
-        self.trail += [value or b"" for _, value, _ in written(outputs, TOPICS.trail)]
+        self.trail += [value or b"" for _, value, _ in messages_to(outputs, TOPICS.trail)]
 
     @property
     def head(self) -> TrailHead | None:

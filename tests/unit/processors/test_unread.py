@@ -28,7 +28,7 @@ from stream.processing.topic_names import MAX_NAME_BYTES, partition_of
 from tests.builders import installation
 from tests.processing import process_records
 from tests.unit.processors.budget_service import TOPICS, Service, register
-from tests.unit.processors.installation import answers_in, query, spec, worker_of, written
+from tests.unit.processors.installation import answers_in, messages_to, query, spec, worker_of
 
 REFUSED = Rejection("too-large", "event: too large")
 BATCH = UnreadableValue(b"\0\0beginning", OVERSIZED_BATCH, UnreadableBatch(2, 7, "zstd", 12_000, "ab" * 32))
@@ -67,7 +67,7 @@ def test_unreadable_batch_is_one_dead_letter_behind_the_progress() -> None:
         ("two", "below"),
         ("three", "rejected"),
     ]
-    batch, single = written(outputs, driver.topics.rejected)
+    batch, single = messages_to(outputs, driver.topics.rejected)
     assert batch[1] == b"\0\0beginning"
     assert type(batch[1]) is bytes
     details = facts(batch[2])
@@ -79,14 +79,14 @@ def test_unreadable_batch_is_one_dead_letter_behind_the_progress() -> None:
     )
     assert details["digest"] == "ab" * 32
     assert single[1] == query("three", "feed-0", 1.0)
-    [*_, (_, progress, _)] = written(outputs, driver.topics.state)
+    [*_, (_, progress, _)] = messages_to(outputs, driver.topics.state)
     assert json.loads(progress or b"")["offset"] == 10
 
 
 def test_budget_service_refuses_unreadable_requests_and_continues() -> None:
     service = Service()
     outputs = service.send(BATCH, register(), UnreadableValue(register("other"), INVALID_HEADER_NAME))
-    assert [facts(headers)["exception.class.name"] for _, _, headers in written(outputs, TOPICS.rejected)] == [
+    assert [facts(headers)["exception.class.name"] for _, _, headers in messages_to(outputs, TOPICS.rejected)] == [
         "unreadable",
         "unreadable",
     ]
@@ -159,7 +159,7 @@ def test_key_longer_than_a_name_is_neither_hashed_nor_kept(monkeypatch: pytest.M
         Record(TOPICS.requests, 0, number, 0, b"%d" % number + bytes(1_000_000), b"{}") for number in range(30)
     ]
     outputs = process_records(service.processor, long)
-    assert len(written(outputs, TOPICS.rejected)) == 30
+    assert len(messages_to(outputs, TOPICS.rejected)) == 30
     assert all(length <= MAX_NAME_BYTES for length in hashed)
     assert partition_of(b"n" * MAX_NAME_BYTES, 7) == (int(murmur2(b"n" * MAX_NAME_BYTES)) & 0x7FFFFFFF) % 7
     assert partition_of(b"n" * (MAX_NAME_BYTES + 1), 7) == 0

@@ -14,7 +14,7 @@ from stream.tables.table_errors import UnreadableError
 from tests.builders import source
 from tests.held_threads import HeldThreads
 from tests.unit.processors.budget_service import TOPICS, Service, opening, receipts_in, register
-from tests.unit.processors.installation import table_store, written
+from tests.unit.processors.installation import messages_to, table_store
 
 TABLE: dict[str, list[Any]] = {"age": [20, 30, 40], "sex": ["F", "M", "F"]}
 
@@ -106,7 +106,7 @@ def test_repeat_of_waiting_request_waits_with_it(service: Service, threads: Held
     threads.run()
     outputs = service.collect_due_outputs()
     assert outcomes(outputs) == {"slow": "registered"}
-    assert len(written(outputs, TOPICS.trail)) == 1
+    assert len(messages_to(outputs, TOPICS.trail)) == 1
 
 
 def test_unreadable_table_refuses_its_waiting_request_only(threads: HeldThreads) -> None:

@@ -26,7 +26,7 @@ NO_NOISE = (
 )
 
 
-def declared(**changes: Any) -> dict[str, Any]:
+def source_of_visits(**changes: Any) -> dict[str, Any]:
     return source("visits", "table", path="visits.csv", **changes)
 
 
@@ -36,12 +36,14 @@ def driver_of(columns: dict[str, list[int]], mechanism: dict[str, Any], **more: 
     far = more.pop("far", MS)
     made = Driver(KEY, partitions=1)
     attributes = dict.fromkeys(columns, 2) | {"ms": {"kind": "integers", "minimum": far, "maximum": far + 1000}}
-    made.register(declared(neighbors=neighbors, epsilon=1000.0, delta=0.01, attributes=attributes), columns)
+    made.register(
+        source_of_visits(neighbors=neighbors, epsilon=1000.0, delta=0.01, attributes=attributes), columns
+    )
     made.open(stream("s", "visits", mechanism=mechanism, **more), acknowledge=True)
     return made
 
 
-def asked(driver: Driver, **question: Any) -> Answer:
+def ask_one(driver: Driver, **question: Any) -> Answer:
     return driver.ask_many([{"id": "1", "stream": "s", **question}])[0]
 
 
@@ -67,16 +69,16 @@ def test_sum_that_a_measurement_cannot_hide_is_refused(far: int, delta: float, w
     """The refusal does not depend on the rows."""
     for alike in (False, True):
         driver = pmw(visits(far, alike=alike), far=far, delta=delta)
-        answer = asked(driver, sum="ms", where="x0 = 1 AND x1 = 1", **wanted)
+        answer = ask_one(driver, sum="ms", where="x0 = 1 AND x1 = 1", **wanted)
         assert answer.reason == f"malformed: sum: {NO_NOISE}updates"
-        assert asked(driver, where="x0 = 1 AND x1 = 1").outcome == "answer"
-        assert asked(driver, mean="ms", where="x0 = 1").outcome == "answer"
+        assert ask_one(driver, where="x0 = 1 AND x1 = 1").outcome == "answer"
+        assert ask_one(driver, mean="ms", where="x0 = 1").outcome == "answer"
 
 
 def test_sum_beyond_the_measurable_errors_has_fitting_noise() -> None:
     columns = visits(alike=True)
     driver, alpha = pmw(columns), 400.0 * MS
-    answer = asked(driver, sum="ms", where="x0 = 1 AND x1 = 1", alpha=alpha)
+    answer = ask_one(driver, sum="ms", where="x0 = 1 AND x1 = 1", alpha=alpha)
     truth = sum(ms for ms, one in zip(columns["ms"], columns["x0"], strict=True) if one)
     assert answer.estimate is not None, answer.reason
     assert abs(answer.estimate - truth) <= alpha
@@ -91,8 +93,8 @@ def test_sum_that_gaussian_noise_cannot_hide_is_refused(
     """This holds with and without an alpha."""
     laplace = {"kind": "laplace", "answers": 2000}
     driver = driver_of({"ms": [MS] * 100}, laplace, epsilon=0.5, delta=1e-6)
-    assert asked(driver, sum="ms", **wanted).reason == f"malformed: query: {NO_NOISE}answers"
-    assert asked(driver, where="TRUE").outcome == "answer"
+    assert ask_one(driver, sum="ms", **wanted).reason == f"malformed: query: {NO_NOISE}answers"
+    assert ask_one(driver, where="TRUE").outcome == "answer"
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
@@ -100,12 +102,12 @@ def test_sum_that_gaussian_noise_cannot_hide_is_refused(
 def test_laplace_sum_is_never_clipped(neighbors: str, wanted: dict[str, Any]) -> None:
     rows = [MS + number % 1001 for number in range(5000)]
     driver = driver_of({"ms": rows}, {"kind": "laplace", "answers": 4}, epsilon=4.0, neighbors=neighbors)
-    answer = asked(driver, sum="ms", **wanted)
+    answer = ask_one(driver, sum="ms", **wanted)
     assert sum(rows) > 6 * MAX_STEPS
     assert answer.estimate is not None
     assert answer.alpha is not None
     assert abs(answer.estimate - sum(rows)) <= answer.alpha < sum(rows) / 2
-    mean = asked(driver, mean="ms")
+    mean = ask_one(driver, mean="ms")
     assert mean.estimate == pytest.approx(sum(rows) / len(rows), abs=mean.alpha)
 
 
@@ -121,7 +123,8 @@ def summing(mechanism: dict[str, Any], low: int, high: int, neighbors: str = "ad
     made = Driver(KEY, partitions=1)
     domain = {"kind": "integers", "minimum": low, "maximum": high}
     made.register(
-        declared(neighbors=neighbors, epsilon=1000.0, attributes={"v": domain}), {"v": [low, low + 1, high]}
+        source_of_visits(neighbors=neighbors, epsilon=1000.0, attributes={"v": domain}),
+        {"v": [low, low + 1, high]},
     )
     made.open(stream("s", "visits", mechanism=mechanism | {"sums": ["v"]}, epsilon=1000.0), acknowledge=True)
     return made
@@ -169,20 +172,20 @@ def test_largest_totals_are_compared_and_published_exactly(monkeypatch: pytest.M
     seen: dict[str, Predicate] = {}
     monkeypatch.setattr(PrivateTable, "total", total)
     vector = {"kind": "numeric_sparse", "threshold": 1e15, "cutoff": 1}
-    answer = asked(summing(vector, 0, 1), sum="v")
+    answer = ask_one(summing(vector, 0, 1), sum="v")
     assert answer.outcome == "above"
     assert answer.estimate == least + 3
     seen.clear()
     candidates = [{"name": name, "sum": "v", "where": where} for name, where in (("a", "v = 0"), ("b", "TRUE"))]
     for kind in ("noisy_max", "exponential"):
-        assert asked(summing({"kind": kind, "answers": 1}, 0, 1), candidates=candidates).choice == "a"
+        assert ask_one(summing({"kind": kind, "answers": 1}, 0, 1), candidates=candidates).choice == "a"
 
 
 def test_table_has_at_most_the_rows_that_totals_are_planned_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LARGEST_SUMMED * MAX_ROWS == LARGEST_TOTAL
     assert LARGEST_SUMMED * (MAX_ROWS >> 3) == MAX_STEPS
     monkeypatch.setattr("stream.tables.rows.MAX_ROWS", 100)
-    table = parse_source(declared(neighbors="replace", epsilon=1.0, attributes={"ms": 2}))
+    table = parse_source(source_of_visits(neighbors="replace", epsilon=1.0, attributes={"ms": 2}))
     assert Rows.load(table, {"ms": [1] * 100}).private_row_count == 100
     with pytest.raises(DataError, match="path: no table can be read there") as refused:
         Rows.load(table, {"ms": [1] * 101})

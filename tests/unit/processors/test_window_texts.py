@@ -47,7 +47,7 @@ def terms(answers: int = 2, mechanism: Mapping[str, Any] | None = None, **standi
     )
 
 
-def searched(*found: Any, people: int | None = None, minute: int = 10) -> list[dict[str, Any]]:
+def events_of_searches(*found: Any, people: int | None = None, minute: int = 10) -> list[dict[str, Any]]:
     """Return searches of different people, or of ``people`` people in turn."""
     return [
         {
@@ -72,7 +72,7 @@ def counts(result: Result) -> dict[str, float]:
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_window_releases_the_texts_of_many_people(partitions: int) -> None:
     driver = installation(terms(), sources=[shop()], partitions=partitions)
-    [result] = closed(driver, searched(*TERMS))
+    [result] = closed(driver, events_of_searches(*TERMS))
     assert list(counts(result)) == ["shoes", "hat", "\u00e9charpe"]
     assert result.alpha is not None
     for term, truth in (("shoes", 300), ("hat", 150), ("\u00e9charpe", 100)):
@@ -87,7 +87,7 @@ def test_window_releases_the_texts_of_many_people(partitions: int) -> None:
 
 def test_each_window_is_charged_and_the_last_one_exhausts() -> None:
     driver = installation(terms(2), sources=[shop()])
-    results = closed(driver, searched(*TERMS), "2026-01-05T12:00:00Z")
+    results = closed(driver, events_of_searches(*TERMS), "2026-01-05T12:00:00Z")
     spent = [one.spent for one in results]
     assert [one.epsilon for one in spent if one is not None] == pytest.approx([1.0, 2.0, 2.0, 2.0][: len(spent)])
     assert [one.outcome for one in results][:2] == ["answer", "answer"]
@@ -100,25 +100,27 @@ def test_each_window_is_charged_and_the_last_one_exhausts() -> None:
 
 def test_repeated_delivery_gives_the_same_answer() -> None:
     driver = installation(terms(), sources=[shop()], partitions=2)
-    closed(driver, searched(*TERMS))
+    closed(driver, events_of_searches(*TERMS))
     driver.redeliver()
 
 
 def test_where_and_people_restrict_the_counts() -> None:
     driver = installation(terms(where="site = 'a'"), sources=[shop()])
-    [result] = closed(driver, searched(*TERMS))
+    [result] = closed(driver, events_of_searches(*TERMS))
     assert abs(counts(result)["shoes"] - 150) <= (result.alpha or 0)
     driver = installation(terms(count="people"), sources=[shop(contribution=5)])
-    [result] = closed(driver, searched(*["shoes", "hat"] * 400, people=200))
+    [result] = closed(driver, events_of_searches(*["shoes", "hat"] * 400, people=200))
     assert sum(counts(result).values()) == pytest.approx(200, abs=2 * (result.alpha or 0))
 
 
 def test_person_counts_at_most_the_contribution_over_all_texts() -> None:
     driver = installation(terms(), sources=[shop(contribution=3)])
-    [result] = closed(driver, searched(*["shoes", "hat", "scarf", "coat"] * 100, people=4))
+    [result] = closed(driver, events_of_searches(*["shoes", "hat", "scarf", "coat"] * 100, people=4))
     assert counts(result) == {}
     driver = installation(terms(), sources=[shop(contribution=3)])
-    crowd = [event | {"who": f"c{place // 5}"} for place, event in enumerate(searched(*["shoes"] * 1000))]
+    crowd = [
+        event | {"who": f"c{place // 5}"} for place, event in enumerate(events_of_searches(*["shoes"] * 1000))
+    ]
     [result] = closed(driver, crowd)
     assert abs(counts(result)["shoes"] - 600) <= (result.alpha or 0)
 
@@ -126,7 +128,7 @@ def test_person_counts_at_most_the_contribution_over_all_texts() -> None:
 def test_window_with_too_many_texts_releases_none() -> None:
     driver = installation(terms(), sources=[shop()], partitions=2)
     many = [f"{number:08}".ljust(40, "x") for number in range(12_000)]
-    first, second = closed(driver, searched(*["shoes"] * 500, *many), "2026-01-05T10:00:00Z")
+    first, second = closed(driver, events_of_searches(*["shoes"] * 500, *many), "2026-01-05T10:00:00Z")
     assert (first.keys, first.estimates, first.basis) == ((), (), TOO_MANY_TEXTS)
     assert "too many different texts" in str(first)
     assert first.spent is not None
@@ -137,7 +139,7 @@ def test_window_with_too_many_texts_releases_none() -> None:
 def test_period_has_its_own_windows_and_charges() -> None:
     driver = installation(terms(2), sources=[shop(unit="person-period", period="2h", ahead="7d")])
     driver.advance("shop", "2026-01-05T08:00:00Z")
-    results = closed(driver, searched(*TERMS), "2026-01-05T12:00:00Z")
+    results = closed(driver, events_of_searches(*TERMS), "2026-01-05T12:00:00Z")
     assert [one.stream for one in results][:2] == ["terms@2026-01-05T08:00:00Z"] * 2
     assert list(counts(results[0])) == ["shoes", "hat", "\u00e9charpe"]
 

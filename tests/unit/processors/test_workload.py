@@ -44,7 +44,7 @@ def ask(made: Driver, *texts: str, **fields: Any) -> list[Answer]:
     return list(made.ask_many(asked))
 
 
-def counted(**values: int) -> int:
+def true_count(**values: int) -> int:
     return sum(all(COLUMNS[name][row] == value for name, value in values.items()) for row in range(ROWS))
 
 
@@ -54,7 +54,7 @@ def test_dependent_attributes_are_measured_or_connected() -> None:
         [answer] = made.ask_many([{"id": "".join(names), "stream": "pmw", "group_by": list(names)}])
         assert answer.estimates is not None
         left, right = names
-        true = [counted(**{left: x, right: y}) for x in range(SIZES[left]) for y in range(SIZES[right])]
+        true = [true_count(**{left: x, right: y}) for x in range(SIZES[left]) for y in range(SIZES[right])]
         errors = np.abs(np.array(answer.estimates) - true)
         assert errors.mean() < 40
         independent = np.outer(np.bincount(COLUMNS[left]), np.bincount(COLUMNS[right])).reshape(-1) / ROWS

@@ -114,7 +114,7 @@ _FRAGMENTS = (
 )
 
 
-def mutilated(randomness: Random) -> bytes:
+def draw_damaged_query(randomness: Random) -> bytes:
     """Draw a query with removed, inserted, replaced or repeated bytes."""
     data = bytearray(randomness.choice(_TEMPLATES))
     for _ in range(randomness.choice((1, 1, 1, 2, 2, 3, 5))):

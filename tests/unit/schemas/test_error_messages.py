@@ -24,7 +24,7 @@ from schemas import (
 from schemas.base import message_of_pattern
 from schemas.wire import MAX_DESCRIPTION, Codec, MalformedEventError, describe, event_models
 from tests.builders import source, stream
-from tests.unit.schemas.json_events import mutilated
+from tests.unit.schemas.json_events import draw_damaged_query
 
 query_codec: Codec[Query] = Codec(Query, limit=MAX_EVENT_BYTES)
 request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
@@ -82,7 +82,7 @@ def test_validation_errors_of_models_quote_no_private_value(template: str, secre
 @settings(deadline=None, max_examples=10)
 def test_message_is_one_short_line(seed: int) -> None:
     randomness = Random(seed)
-    for data in (mutilated(randomness) for _ in range(400)):
+    for data in (draw_damaged_query(randomness) for _ in range(400)):
         try:
             query_codec.decode(data)
         except MalformedEventError as error:

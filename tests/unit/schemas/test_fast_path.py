@@ -15,7 +15,7 @@ from schemas.wire import Codec, MalformedEventError
 from stream.privacy.mechanisms.private_values import replace_extreme_numbers
 from stream.processing.dead_letters import Rejection
 from stream.worker.admission import decode_in_full_form, require_unique_fields
-from tests.unit.schemas.json_events import FIELDS, mutilated, queries, repeats_a_name
+from tests.unit.schemas.json_events import FIELDS, draw_damaged_query, queries, repeats_a_name
 
 Reading = tuple[Any, ...]
 
@@ -60,7 +60,7 @@ def test_both_read_the_same_values_of_objects(data: bytes) -> None:
 def test_both_read_the_same_values_of_damaged_bytes(seed: int) -> None:
     randomness = Random(seed)
     for _ in range(400):
-        assert_agreement(mutilated(randomness))
+        assert_agreement(draw_damaged_query(randomness))
 
 
 ID_AND_STREAM = b'{"id":"a","stream":"s",'

@@ -19,7 +19,7 @@ from stream.worker.stream_terms import TermsTable
 from tests.builders import installation
 from tests.processing import process_records
 from tests.unit.processors.histories import asked_installation
-from tests.unit.processors.installation import LOW, query, records, spec, worker_of, written
+from tests.unit.processors.installation import LOW, messages_to, query, records, spec, worker_of
 from tests.unit.schemas.json_events import repeats_a_name
 
 decode: Any = msgspec.json.Decoder(struct(Query)).decode
@@ -152,10 +152,10 @@ def test_worker_refuses_exactly_the_queries_with_repeated_fields(
         repeated.append(again is not None)
     driver = installation(spec("feed-0"))
     outputs = process_records(worker_of(driver), records(batch))
-    answers = [json.loads(value or b"") for _, value, _ in written(outputs, driver.topics.answers)]
+    answers = [json.loads(value or b"") for _, value, _ in messages_to(outputs, driver.topics.answers)]
     assert [one["outcome"] == "rejected" for one in answers] == repeated
     assert all(REPEATED_FIELD in one["reason"] for one in answers if one["outcome"] == "rejected")
-    refused = [value for _, value, _ in written(outputs, driver.topics.rejected)]
+    refused = [value for _, value, _ in messages_to(outputs, driver.topics.rejected)]
     assert refused == [value for value, twice in zip(batch, repeated, strict=True) if twice]
 
 
@@ -171,5 +171,5 @@ def test_escaped_quote_hides_no_repeated_field() -> None:
     hidden = b'{"id":"\\u0022","stream":"feed-0","value":-1e9,"value":-1e9}'
     null = b'{"id":"a","stream":"feed-0","value":-1e9,"threshold":null}'
     outputs = process_records(worker_of(driver), records([hidden, null, query("b", "feed-0", LOW)]))
-    answers = [json.loads(value or b"")["outcome"] for _, value, _ in written(outputs, driver.topics.answers)]
+    answers = [json.loads(value or b"")["outcome"] for _, value, _ in messages_to(outputs, driver.topics.answers)]
     assert answers == ["rejected", "below", "below"]

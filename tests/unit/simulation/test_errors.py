@@ -97,7 +97,7 @@ def numbers(answer: Answer) -> list[Fraction]:
     return [Fraction(one) for one in answer.estimates or (answer.estimate,) if one is not None]
 
 
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Results]:
+def recorded_answers(monkeypatch: pytest.MonkeyPatch) -> list[Results]:
     """Return the answers of each run of the simulation."""
     kept: list[Results] = []
 
@@ -121,7 +121,7 @@ def test_simulated_errors_are_distances_from_the_true_counts(
     mechanism: dict[str, Any], asked: list[tuple[str, list[Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The true counts are computed without the simulation."""
-    answers = recorded(monkeypatch)
+    answers = recorded_answers(monkeypatch)
     report = run(mechanism, [line for line, _ in asked])
     for of_run, given in zip(report.runs, answers, strict=True):
         measured = [one for one in of_run.measurements if one.what != "above and below"]
@@ -199,7 +199,7 @@ def test_answer_beyond_its_alpha_is_counted_as_broken() -> None:
 
 
 def test_error_of_a_choice_is_its_regret(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = recorded(monkeypatch)
+    answers = recorded_answers(monkeypatch)
     asked = '{"candidates": [{"name": "old", "where": "age > 40"}, {"name": "all", "where": "TRUE"}, {"name": "years", "sum": "age"}]}'
     for kind in ("noisy_max", "exponential"):
         report = run({"kind": kind, "answers": 4, "sums": ["age"]}, [asked] * 4)
@@ -213,7 +213,7 @@ def test_error_of_a_choice_is_its_regret(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_feed_is_measured_by_its_questions_values_within_range(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers = recorded(monkeypatch)
+    answers = recorded_answers(monkeypatch)
     lines = ['{"value": 12.34}', '{"value": 1000}', '{"values": [0.1, 7.0]}']
     exact = [[Fraction("12.34")], [Fraction(50)], [Fraction("0.1"), Fraction(7)]]
     report = simulate(spec("laplace", answers=3, dimensions=2), FEED, read_questions(lines, "s"), runs=1)
@@ -226,7 +226,7 @@ def test_feed_is_measured_by_its_questions_values_within_range(
 
 
 def test_shares_use_a_public_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = recorded(monkeypatch)
+    answers = recorded_answers(monkeypatch)
     replace = PEOPLE.model_copy(update={"neighbors": "replace"})
     frame = pl.concat(
         [ROWS.with_columns(SEX.cast(pl.String)), pl.DataFrame({"age": [20], "sex": ["none"], "bmi": [20.0]})]

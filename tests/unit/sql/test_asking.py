@@ -48,7 +48,7 @@ def opened(
     )
 
 
-def asked(statement: str, mechanism: Mapping[str, object]) -> Table:
+def query_table(statement: str, mechanism: Mapping[str, object]) -> Table:
     """Return the result from a stream whose budget makes the answers almost exact."""
     return opened(mechanism).sql(statement)
 
@@ -69,7 +69,7 @@ def asked(statement: str, mechanism: Mapping[str, object]) -> Table:
 )
 def test_results_are_near_those_of_the_rows(statement: str, mechanism: Mapping[str, object]) -> None:
     expected = pl.SQLContext(patients=FRAME).execute(statement.replace("NOT age IN", "age NOT IN"), eager=True)
-    found = asked(statement, mechanism)
+    found = query_table(statement, mechanism)
     assert len(found) == len(expected)
     for row, truth in zip(found, expected.to_dicts(), strict=True):
         for name, value in truth.items():
@@ -82,7 +82,7 @@ def test_results_are_near_those_of_the_rows(statement: str, mechanism: Mapping[s
 
 @pytest.mark.parametrize("mechanism", [LAPLACE, PMW], ids=["laplace", "pmw"])
 def test_bins_are_grouped_by_their_edges(mechanism: Mapping[str, object]) -> None:
-    found = asked("SELECT bmi, COUNT(*) AS n, AVG(age) AS m FROM patients GROUP BY bmi", mechanism)
+    found = query_table("SELECT bmi, COUNT(*) AS n, AVG(age) AS m FROM patients GROUP BY bmi", mechanism)
     for row, (label, low, high) in zip(
         found, [("[10, 18.5)", 10, 18.5), ("[18.5, 30)", 18.5, 30), ("[30, 60]", 30, 61)], strict=True
     ):
@@ -123,7 +123,7 @@ def test_share_is_one_of_all_rows() -> None:
         "SELECT AVG(CASE WHEN \"Sex\" = 'F' THEN 1 ELSE 0 END) AS f FROM patients",
         "SELECT COUNT(*) FILTER (WHERE \"Sex\" = 'F') * 1.0 / COUNT(*) AS f FROM patients",
     ):
-        [row] = asked(statement, PMW)
+        [row] = query_table(statement, PMW)
         assert abs(row["f"] - (FRAME["Sex"] == "F").mean()) <= row["f ±"]
 
 
@@ -400,7 +400,7 @@ def test_table_is_a_frame_and_a_page() -> None:
 )
 def test_refusal_quotes_the_statement_as_written(statement: str, message: str) -> None:
     with pytest.raises(StatementError) as refused:
-        asked(statement, LAPLACE)
+        query_table(statement, LAPLACE)
     assert message in str(refused.value)
 
 
@@ -431,7 +431,7 @@ def test_max_price_of_a_release_limits_its_first_answer(limit: float | str) -> N
 
 def test_column_is_named_as_it_was_written() -> None:
     statement = "SELECT ALL COUNT_IF(age\n> 24), COUNT( * ), COUNT_IF(age<23)::float / COUNT(*) FROM s ORDER BY count_if(age > 24)"
-    [row] = asked(statement, LAPLACE)
+    [row] = query_table(statement, LAPLACE)
     assert [name for name in row if not name.endswith((" ±", "% low", "% high"))] == [
         "COUNT_IF(age > 24)",
         "count(*)",
@@ -440,7 +440,7 @@ def test_column_is_named_as_it_was_written() -> None:
 
 
 def test_comment_is_no_part_of_a_condition() -> None:
-    [row] = asked("SELECT COUNT(*) AS n FROM s WHERE age < 27 /* the young */ -- and no others", LAPLACE)
+    [row] = query_table("SELECT COUNT(*) AS n FROM s WHERE age < 27 /* the young */ -- and no others", LAPLACE)
     assert abs(row["n"] - len(FRAME.filter(pl.col("age") < 27))) <= row["n ±"]
 
 
@@ -455,12 +455,12 @@ def test_comment_is_no_part_of_a_condition() -> None:
 )
 def test_groups_are_named_as_sql_names_them(statement: str, name: str) -> None:
     """The name is the attribute in upper or lower case, or the name of its column."""
-    assert [row[name] for row in asked(statement, LAPLACE)] == ["F", "M", "it's"]
+    assert [row[name] for row in query_table(statement, LAPLACE)] == ["F", "M", "it's"]
 
 
 def test_ambiguous_group_name_is_refused() -> None:
     with pytest.raises(StatementError, match=r"'age' is an attribute and also the alias"):
-        asked('SELECT "Sex" AS age, COUNT(*) FROM s GROUP BY age', LAPLACE)
+        query_table('SELECT "Sex" AS age, COUNT(*) FROM s GROUP BY age', LAPLACE)
 
 
 def test_attributes_that_differ_only_in_case_are_distinct() -> None:
@@ -516,7 +516,7 @@ def test_unknown_names_in_calls_are_refused_with_the_closest() -> None:
 @pytest.mark.parametrize("mechanism", [LAPLACE, PMW], ids=["laplace", "pmw"])
 def test_quantile_of_each_group_is_one_question(mechanism: Mapping[str, object]) -> None:
     statement = 'SELECT "Sex", PERCENTILE_DISC(0.75) WITHIN GROUP (ORDER BY age) AS q FROM patients GROUP BY "Sex" ORDER BY "Sex"'
-    found = asked(statement, mechanism)
+    found = query_table(statement, mechanism)
     assert len(found.results) == 1
     for row, sex in zip(found, ["F", "M", "it's"], strict=True):
         ages = FRAME.filter(pl.col("Sex") == sex)["age"]
@@ -525,7 +525,9 @@ def test_quantile_of_each_group_is_one_question(mechanism: Mapping[str, object])
 
 @pytest.mark.parametrize("mechanism", [LAPLACE, PMW], ids=["laplace", "pmw"])
 def test_deviation_and_variance_are_those_of_the_population(mechanism: Mapping[str, object]) -> None:
-    [row] = asked("SELECT STDDEV(age) AS d, VARIANCE(age) AS v FROM patients WHERE \"Sex\" <> 'M'", mechanism)
+    [row] = query_table(
+        "SELECT STDDEV(age) AS d, VARIANCE(age) AS v FROM patients WHERE \"Sex\" <> 'M'", mechanism
+    )
     ages = FRAME.filter(pl.col("Sex") != "M")["age"]
     assert abs(row["d"] - (ages.std(ddof=0) or 0.0)) <= row["d ±"]
     assert abs(row["v"] - (ages.var(ddof=0) or 0.0)) <= row["v ±"]

@@ -77,7 +77,7 @@ def rows_source(folder: Path, **fields: Any) -> TableSource:
     return view_source(ROWS_VIEW, tables(folder, person=False), [], attributes={"state": ["NJ", "NY"]}, **fields)
 
 
-def guarded(folder: Path, *, reveals_causes: bool = True) -> GuardedReader:
+def guarded_reader(folder: Path, *, reveals_causes: bool = True) -> GuardedReader:
     return GuardedReader(ReadingLimits((folder,), 1 << 23, 400 << 20, 60.0, reveals_causes))
 
 
@@ -87,7 +87,7 @@ def codes(rows: Rows) -> list[tuple[int, ...]]:
 
 def test_service_reads_a_view_in_its_confined_process(folder: Path) -> None:
     """A reading process joins CSV and Parquet files; a person's name is the same in each of them."""
-    read = guarded(folder)(people_source(folder))
+    read = guarded_reader(folder)(people_source(folder))
     assert codes(read) == [(0, 1, 0), (0, 1, 1), (1, 0, 0), (1, 0, 1), (0, 0, 2)]
     assert codes(read) == codes(Rows.load(people_source(folder)))
     assert read.people is not None
@@ -97,7 +97,7 @@ def test_service_reads_a_view_in_its_confined_process(folder: Path) -> None:
 def test_engines_count_a_view_alike(folder: Path) -> None:
     """A view counts alike in memory and in DuckDB."""
     for source in (people_source(folder), people_source(folder, engine="duckdb")):
-        table = build_table(guarded(folder).read(source), source, KEY)
+        table = build_table(guarded_reader(folder).read(source), source, KEY)
         assert (table.count(TRUE), table.private_row_count) == (3, 3)
         assert table.group_counts(["state"], TRUE).sum() == 3
 
@@ -115,7 +115,7 @@ def test_public_size_of_a_view_counts_the_rows_that_it_leaves_out(folder: Path) 
 
 def test_stamp_and_fingerprint_cover_every_table_of_a_view(folder: Path) -> None:
     """The stamp changes with each table, and the fingerprint with the rows."""
-    source, reader = rows_source(folder), guarded(folder)
+    source, reader = rows_source(folder), guarded_reader(folder)
     stamp = reader.stamp(source)
     assert stamp == stamp_of_source(source)
     first = fingerprint(PrivateTable.load(source), source, KEY)
@@ -132,7 +132,7 @@ def test_repeated_key_of_a_lookup_table_is_refused_by_name(folder: Path) -> None
     with pytest.raises(
         ColumnError, match=r"^key: column 'airports\.code' of a lookup table has one value in several"
     ):
-        guarded(folder, reveals_causes=False).read(rows_source(folder))
+        guarded_reader(folder, reveals_causes=False).read(rows_source(folder))
 
 
 def test_failures_of_one_table_name_it_in_the_log_alone(
@@ -141,17 +141,17 @@ def test_failures_of_one_table_name_it_in_the_log_alone(
     """A table that cannot be read is named in the log; callers of a service get the same text for all causes."""
     (folder / "airports.csv").write_text('code,state\n"EWR,NJ\n')
     with pytest.raises(UnreadableError) as refused, capture_logs() as logged:
-        guarded(folder, reveals_causes=False).read(rows_source(folder))
+        guarded_reader(folder, reveals_causes=False).read(rows_source(folder))
     assert "airports" not in str(refused.value)
     assert logged[0]["file"] == "airports"
     outside = tables(folder, person=False)
     outside["airports"]["path"] = f"{tmp_path_factory.mktemp('elsewhere')}/airports.csv"
     Path(outside["airports"]["path"]).write_text(AIRPORTS)
     with pytest.raises(UnreadableError, match="outside SOTTO_TABLE_ROOTS"):
-        guarded(folder).read(view_source(ROWS_VIEW, outside, ["state"]))
+        guarded_reader(folder).read(view_source(ROWS_VIEW, outside, ["state"]))
     (folder / "airports.csv").write_text("kode,state\n")
     with pytest.raises(ColumnError, match=r"the table has no column 'airports\.code'"):
-        guarded(folder, reveals_causes=False).read(rows_source(folder))
+        guarded_reader(folder, reveals_causes=False).read(rows_source(folder))
 
 
 def test_invalid_view_is_refused_before_any_table_is_read(folder: Path) -> None:
@@ -162,7 +162,7 @@ def test_invalid_view_is_refused_before_any_table_is_read(folder: Path) -> None:
         update={"view": source.view.model_copy(update={"select": "SELECT COUNT(*) FROM flights"})}
     )
     with pytest.raises(ViewError, match=r"^view: line 1, column 8: 'COUNT' in a view"):
-        guarded(folder / "nowhere").read(broken)
+        guarded_reader(folder / "nowhere").read(broken)
 
 
 def test_joined_rows_of_one_person_are_bounded_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def client(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return boto3.Session().client("s3")
 
 
-def locked(client: Any, bucket: str, *, retains: bool = True) -> Witness:
+def locked_bucket_witness(client: Any, bucket: str, *, retains: bool = True) -> Witness:
     """A witness in a new bucket with Object Lock."""
     client.create_bucket(
         Bucket=bucket,
@@ -49,7 +49,7 @@ def locked(client: Any, bucket: str, *, retains: bool = True) -> Witness:
 
 def test_bucket_keeps_the_newest_anchors_first(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The order also holds across generations, whatever the clocks; installations are separate."""
-    witness = locked(client, BUCKET)
+    witness = locked_bucket_witness(client, BUCKET)
     assert witness.read_newest("sotto") == []
     for entries in range(12):
         witness.write(anchor(entries, written=1_000 * entries + 1))
@@ -62,14 +62,14 @@ def test_bucket_keeps_the_newest_anchors_first(client: Any, capsys: pytest.Captu
 
 
 def test_bucket_without_retention_is_reported_once(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    witness = locked(client, "open-bucket", retains=False)
+    witness = locked_bucket_witness(client, "open-bucket", retains=False)
     witness.write(anchor(1))
     witness.write(anchor(2))
     assert capsys.readouterr().out.count("witness without object lock") == 1
 
 
 def test_invalid_anchor_object_is_an_error(client: Any) -> None:
-    witness = locked(client, "mixed")
+    witness = locked_bucket_witness(client, "mixed")
     client.put_object(Bucket="mixed", Key="sotto/anchors/sotto/0.json", Body=json.dumps({"a": 1}))
     with pytest.raises(WitnessError, match="first 1 objects are no anchors"):
         witness.read_newest("sotto")
@@ -77,7 +77,7 @@ def test_invalid_anchor_object_is_an_error(client: Any) -> None:
 
 def test_invalid_anchor_object_hides_no_others(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """An object that is too large and an object of another kind are reported and skipped."""
-    witness = locked(client, "partly-mixed")
+    witness = locked_bucket_witness(client, "partly-mixed")
     for entries in range(12):
         witness.write(anchor(entries))
     for number, text in enumerate(("{}", anchor(99).encode().decode() + " " * (1 << 20))):

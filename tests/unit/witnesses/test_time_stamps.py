@@ -25,7 +25,7 @@ def authority(tmp_path: Path) -> Iterator[TimeStampAuthority]:
         yield made
 
 
-def stamped(authority: TimeStampAuthority, folder: Path, *entries: int) -> list[Anchor]:
+def stamp_heads(authority: TimeStampAuthority, folder: Path, *entries: int) -> list[Anchor]:
     """Stamp heads with these numbers of entries, and return the file's anchors."""
     stamper = TimeStamper(authority.address, folder / "stamps.jsonl")
     for number in entries:
@@ -37,7 +37,7 @@ def test_stamp_proves_a_head_to_anyone_who_trusts_the_authority(
     authority: TimeStampAuthority, tmp_path: Path
 ) -> None:
     """OpenSSL verifies the stamp too, from the name and the head alone; another head or authority is refused."""
-    [found] = stamped(authority, tmp_path, 5)
+    [found] = stamp_heads(authority, tmp_path, 5)
     verifier = TimeStampVerifier(authority.roots)
     time = verifier.find_time(found)
     assert time is not None
@@ -83,7 +83,7 @@ def test_stamper_refuses_answers_to_other_requests(authority: TimeStampAuthority
 
 def test_verification_compares_all_stamps_with_the_trail(authority: TimeStampAuthority, tmp_path: Path) -> None:
     """The output has the time from which stamps prove the trail; a rewritten trail lacks a stamped head."""
-    found = stamped(authority, tmp_path, 2, 5)
+    found = stamp_heads(authority, tmp_path, 2, 5)
     file = tmp_path / "stamps.jsonl"
     settings = Settings(timestamp_file=str(file), timestamp_roots=str(authority.roots))
 

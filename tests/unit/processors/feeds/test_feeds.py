@@ -516,7 +516,7 @@ def test_extension_resumes_at_a_time_that_no_event_decides(
     assert start(about, definitions, kafka).due_at == feed.due_at
 
 
-def marked(hours: int) -> list[Arrived]:
+def hourly_marks(hours: int) -> list[Arrived]:
     """Return a mark per hour, with timestamps a minute apart, each followed by two events that are ahead of the clock."""
     return [
         one
@@ -538,7 +538,7 @@ def test_marks_decide_where_a_stream_ends_and_resumes() -> None:
     resumed = extended(halted, 2 * MINUTE + 1)
     for heard in range(1, 7):
         for again in range(heard, 10):
-            definitions, records = Known(opened), marked(8)
+            definitions, records = Known(opened), hourly_marks(8)
             kafka, feed = changelog(about), start(about, definitions)
             kafka.commit(feed.collect_due_outputs(0.0))
             for place, record in enumerate(records):

@@ -50,7 +50,7 @@ def texts_of(definition: StandingDefinition, most_bytes: int = MOST_WINDOW_BYTES
     return replace(definition, spec=spec, calibration=streams.texts_calibration(most_bytes))
 
 
-def published(kafka: Kafka, name: str) -> dict[int, dict[bytes, int] | None]:
+def published_texts(kafka: Kafka, name: str) -> dict[int, dict[bytes, int] | None]:
     """Return the committed counts of a stream's texts by window."""
     partials = [partial for partial in kafka.partials() if partial["stream"] == name]
     return {partial["start"]: decode_text_counts(partial["texts"]) for partial in partials}
@@ -89,10 +89,10 @@ def test_text_counts_equal_those_of_declared_groups(seed: int) -> None:
     for declared, unknown in pairs:
         cells = counts_of(kafka, declared.spec.stream)
         wanted = {at: {ORIGINS[cell].encode(): one for cell, one in row.items()} for at, row in cells.items()}
-        assert published(kafka, unknown.spec.stream) == wanted
+        assert published_texts(kafka, unknown.spec.stream) == wanted
 
 
-def arrived(*places: Any, at: int = MINUTE) -> list[Arrived]:
+def events_with_texts(*places: Any, at: int = MINUTE) -> list[Arrived]:
     """Return events of different people, each with a text."""
     events = [
         {"who": f"p{number}", "at": at, "origin": "EWR", "delay": 0, **({} if one is None else {"place": one})}
@@ -112,7 +112,7 @@ def closed_after(records: list[Arrived], *, most_bytes: int = MOST_WINDOW_BYTES,
             feed = start(about, known, kafka)
     feed.note_end_of_input((HOUR + MINUTE) / 1000)
     drain_to(feed, kafka)
-    return published(kafka, "s").get(0)
+    return published_texts(kafka, "s").get(0)
 
 
 def drain_to(feed: Any, kafka: Kafka) -> None:
@@ -121,7 +121,7 @@ def drain_to(feed: Any, kafka: Kafka) -> None:
 
 
 def test_event_without_text_is_in_no_group() -> None:
-    found = closed_after(arrived("ä", "ä" * 20, "ä" * 21, "", None, 7, 2.0, True, ["x"], "a\tb", 7.50))
+    found = closed_after(events_with_texts("ä", "ä" * 20, "ä" * 21, "", None, 7, 2.0, True, ["x"], "a\tb", 7.50))
     assert found == {
         "ä".encode(): 1,
         ("ä" * 20).encode(): 1,
@@ -134,7 +134,7 @@ def test_event_without_text_is_in_no_group() -> None:
 
 
 def test_event_without_text_uses_up_its_persons_bound() -> None:
-    events = arrived(None, None, "late", "other")
+    events = events_with_texts(None, None, "late", "other")
     same = [replace(one, value=(one.value or b"").replace(b"p1", b"p0").replace(b"p2", b"p0")) for one in events]
     assert closed_after(same) == {b"other": 1}
 
@@ -143,9 +143,9 @@ def test_event_without_text_uses_up_its_persons_bound() -> None:
 def test_window_over_the_limit_keeps_no_text(restores: int) -> None:
     texts = [f"text {number}" for number in range(8)]
     size = sum(text_size(text.encode()) for text in texts)
-    full = closed_after(arrived(*texts, *texts), most_bytes=size, restores=restores)
+    full = closed_after(events_with_texts(*texts, *texts), most_bytes=size, restores=restores)
     assert full == {text.encode(): 2 for text in texts}
-    assert closed_after(arrived(*texts, *texts), most_bytes=size - 1, restores=restores) is None
+    assert closed_after(events_with_texts(*texts, *texts), most_bytes=size - 1, restores=restores) is None
 
 
 def test_texts_over_the_limit_are_dropped_from_memory() -> None:
@@ -164,7 +164,7 @@ def test_changelog_is_rewritten_with_texts(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("stream.feeds.changelog_pieces.PIECE_BYTES", 200)
     texts = [f"text {number % 7}" for number in range(60)]
     wanted = Counter(text.encode() for text in texts)
-    assert closed_after(arrived(*texts), restores=4) == wanted
+    assert closed_after(events_with_texts(*texts), restores=4) == wanted
 
 
 def test_largest_window_fits_a_record() -> None:
@@ -186,7 +186,7 @@ def test_counts_that_feeds_do_not_write_are_refused(encoded: str) -> None:
 _partials: Codec[Partial] = Codec(Partial, limit=1 << 22)
 
 
-def merged(
+def merge_windows(
     *windows: list[dict[bytes, int] | None],
     most_bytes: int = MOST_WINDOW_BYTES,
     steps: int | None = None,
@@ -242,7 +242,7 @@ def merged(
 
 @pytest.mark.parametrize("restored", [False, True])
 def test_running_count_asks_the_texts_of_all_windows_so_far(restored: bool) -> None:
-    asked = merged(
+    asked = merge_windows(
         [{b"a": 2}, {b"b": 3}], [{}, {}], [{b"a": 1}, {b"c": 4}], [{b"d": 1}, {}], steps=3, restored=restored
     )
     found = [decode_text_counts(question["texts"]) for question in asked]
@@ -257,13 +257,13 @@ def test_running_count_over_the_limit_keeps_no_text(restored: bool) -> None:
         [{b"a": 1}, {b"c": 1}],
         [{b"a": 1}, {}],
     ]
-    asked = merged(*windows, steps=9, most_bytes=2 * text_size(b"a"), restored=restored)
+    asked = merge_windows(*windows, steps=9, most_bytes=2 * text_size(b"a"), restored=restored)
     found = [decode_text_counts(question["texts"]) for question in asked]
     assert found == [{b"a": 1, b"b": 1}, None, None]
 
 
 def test_merging_adds_the_texts_of_all_partitions() -> None:
-    first, second = merged([{b"a": 2, b"b": 1}, {b"b": 3, b"c": 4}], [{}, {}])
+    first, second = merge_windows([{b"a": 2, b"b": 1}, {b"b": 3, b"c": 4}], [{}, {}])
     assert first["id"] == "2026-01-01T00:00:00Z"
     assert first["window"] == {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T00:05:00Z"}
     assert decode_text_counts(first["texts"]) == {b"a": 2, b"b": 4, b"c": 4}
@@ -272,11 +272,11 @@ def test_merging_adds_the_texts_of_all_partitions() -> None:
 
 def test_merged_texts_over_the_limit_are_left_out() -> None:
     limit = 2 * text_size(b"a")
-    [within] = merged([{b"a": 1, b"b": 1}, {b"a": 1}], most_bytes=limit)
+    [within] = merge_windows([{b"a": 1, b"b": 1}, {b"a": 1}], most_bytes=limit)
     assert decode_text_counts(within["texts"]) == {b"a": 2, b"b": 1}
     too_large: list[list[dict[bytes, int] | None]] = [[{b"a": 1, b"b": 1}, {b"c": 1}], [None, {b"c": 1}]]
     for counts in too_large:
-        [beyond] = merged(counts, most_bytes=limit)
+        [beyond] = merge_windows(counts, most_bytes=limit)
         assert decode_text_counts(beyond["texts"]) is None
 
 

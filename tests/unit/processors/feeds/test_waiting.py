@@ -25,7 +25,7 @@ ORDER = sorted(
 """The windows of one period with their streams, in the order in which they close."""
 
 
-def asked(come_before: int, at_once: int) -> list[tuple[str, str]]:
+def merged_questions(come_before: int, at_once: int) -> list[tuple[str, str]]:
     """Return the period's questions in order, if so many windows came before control told of its streams, and then so many at a time."""
     definitions = FeedDefinitions()
     task = MergeProcessor(TOPICS, 0, definitions)
@@ -68,4 +68,4 @@ def test_windows_of_a_period_are_asked_in_order_of_closing(
     come_before: int, at_once: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(merge_processor, "MAX_QUESTIONS_PER_STEP", most)
-    assert asked(come_before, at_once) == [(name, format_moment(start)) for start, name in ORDER]
+    assert merged_questions(come_before, at_once) == [(name, format_moment(start)) for start, name in ORDER]
