@@ -212,11 +212,11 @@ async def test_alerts_have_windows_and_groups(installation: AlertsInstallation) 
         await installation.wait_until_joined(service)
         await WindowedAnswers(installation, "late").write(5, "EWR", "LGA")
         await receiver.until(lambda: len(receiver.requests) == 2, PATIENCE)
-        told = [request.json["data"] for request in receiver.requests]
-        assert [one["group"] for one in told] == [{"origin": "EWR"}, {"origin": "LGA"}]
-        assert told[0]["window"] == {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
-        assert told[0]["source"] == "feed"
-        assert told[0]["page"] == "https://sotto.example.org/#/streams/late"
+        messages = [request.json["data"] for request in receiver.requests]
+        assert [one["group"] for one in messages] == [{"origin": "EWR"}, {"origin": "LGA"}]
+        assert messages[0]["window"] == {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
+        assert messages[0]["source"] == "feed"
+        assert messages[0]["page"] == "https://sotto.example.org/#/streams/late"
 
 
 @pytest.fixture

@@ -104,11 +104,11 @@ async def test_topics_commands_report_auto_created_topics_with_remedy(settings: 
     await auto_create_topics(settings)
     given = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
     for command in ("create", "check"):
-        told = await asyncio.to_thread(run_sotto, "topics", command, **given)
-        assert told.returncode == 1, told.stdout
-        assert f"{settings.prefix}.ledger has cleanup.policy=delete, not compact" in told.stderr
-        assert f"{settings.prefix}.trail has retention.ms=604800000, not -1" in told.stderr
-        assert "kafka-configs.sh --alter" in told.stderr
+        completed = await asyncio.to_thread(run_sotto, "topics", command, **given)
+        assert completed.returncode == 1, completed.stdout
+        assert f"{settings.prefix}.ledger has cleanup.policy=delete, not compact" in completed.stderr
+        assert f"{settings.prefix}.trail has retention.ms=604800000, not -1" in completed.stderr
+        assert "kafka-configs.sh --alter" in completed.stderr
 
 
 @pytest.mark.parametrize(("role", "topic"), [("budget", "ledger"), ("worker", "state"), ("feed", "merges")])

@@ -211,9 +211,11 @@ def test_formatted_data_is_kept_and_copied_with_new_ids(tmp_path: Path, kind: No
         assert copy_formatted_data(tmp_path, tmp_path / cluster, kind, cluster=cluster, node=node)
         assert cluster_id(tmp_path / cluster) == cluster
         assert (tmp_path / cluster / "log" / "voters").read_bytes() == b"\x00 of DIRECTORY"
-        told = dict(line.split("=") for line in (tmp_path / cluster / "meta.properties").read_text().splitlines())
-        assert (told["node.id"], told["version"]) == (str(node), "1")
-        ids.append(told["directory.id"])
+        properties = dict(
+            line.split("=") for line in (tmp_path / cluster / "meta.properties").read_text().splitlines()
+        )
+        assert (properties["node.id"], properties["version"]) == (str(node), "1")
+        ids.append(properties["directory.id"])
     assert (ids == ["DIRECTORY"] * 2) if kind == "single" else len({*ids, "DIRECTORY"}) == 3
 
 
@@ -314,5 +316,5 @@ def test_broker_starts_with_fitting_startup_cache() -> None:
 
 def test_java_classpath_runs_other_programs() -> None:
     command = [str(java_launcher()), "-cp", java_classpath(), "kafka.Kafka", "--version"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert told.stdout.startswith("4.3.1")
+    completed = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert completed.stdout.startswith("4.3.1")

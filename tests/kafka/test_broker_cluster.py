@@ -43,18 +43,18 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 async def test_cluster_of_three_is_started_found_and_stopped_as_one(folder: Path) -> None:
     started = sotto(folder, "broker", "start", "--nodes", "3", "--json")
     assert started.returncode == 0, started.stderr
-    told = json.loads(started.stdout)
-    addresses = told["bootstrap"].split(",")
+    started_cluster = json.loads(started.stdout)
+    addresses = started_cluster["bootstrap"].split(",")
     assert len(set(addresses)) == 3
-    assert [node["bootstrap"] for node in told["nodes"]] == addresses
+    assert [node["bootstrap"] for node in started_cluster["nodes"]] == addresses
     found = local_address(folder)
     assert found is not None
-    assert found.bootstrap == told["bootstrap"]
+    assert found.bootstrap == started_cluster["bootstrap"]
 
     created = sotto(folder, "topics", "create")
     assert created.returncode == 0, created.stderr
     assert created.stdout.splitlines()[-1] == "replication 3, min.insync.replicas 2, among 3 brokers"
-    assert await check_topics(Settings(bootstrap=told["bootstrap"])) == []
+    assert await check_topics(Settings(bootstrap=started_cluster["bootstrap"])) == []
     less = sotto(folder, "topics", "create", "--replication", "2")
     assert (less.returncode, less.stdout) == (1, "all topics exist\n")
     assert ": sotto.queries has replication=3, not 2; " in less.stderr
@@ -65,7 +65,7 @@ async def test_cluster_of_three_is_started_found_and_stopped_as_one(folder: Path
     assert gone is not None
     assert cluster.node(2).kill()
     status = sotto(folder, "broker", "status")
-    assert f"cluster of 3 brokers at {told['bootstrap']}" in status.stdout
+    assert f"cluster of 3 brokers at {started_cluster['bootstrap']}" in status.stdout
     assert status.stdout.count("process") == 2
     assert "node 2 does not run" in status.stdout
     assert sotto(folder, "source", "list").returncode == 0
@@ -76,7 +76,7 @@ async def test_cluster_of_three_is_started_found_and_stopped_as_one(folder: Path
     assert "holds a cluster of 3 nodes" in refused.stderr
 
     again = sotto(folder, "broker", "start", "--json")
-    assert json.loads(again.stdout)["bootstrap"] == told["bootstrap"]
+    assert json.loads(again.stdout)["bootstrap"] == started_cluster["bootstrap"]
     states = [read_state(cluster.node(number).folder) for number in (1, 2, 3)]
     assert sotto(folder, "broker", "stop").stdout == "stopped\n"
     assert not [state for state in states if state is not None and is_alive(state.process)]
@@ -112,8 +112,8 @@ def test_cluster_refuses_folder_of_single_broker(tmp_path: Path) -> None:
 
 def test_server_properties_of_cluster_replicate_thrice() -> None:
     nodes = (Ports(1, 2), Ports(3, 4), Ports(5, 6))
-    told = server_properties(nodes[1], data_folder="data", extra={}, member=Member(2, "id", nodes))
-    properties = dict(line.split("=", 1) for line in told.splitlines())
+    text = server_properties(nodes[1], data_folder="data", extra={}, member=Member(2, "id", nodes))
+    properties = dict(line.split("=", 1) for line in text.splitlines())
     assert properties["node.id"] == "2"
     assert properties["controller.quorum.voters"] == "1@127.0.0.1:2,2@127.0.0.1:4,3@127.0.0.1:6"
     for kept in ("default", "offsets.topic", "transaction.state.log"):

@@ -56,11 +56,11 @@ async def test_services_with_clock_two_hours_ahead_continue(
             assert ("clock refused" in log) is old
             assert ("InvalidTimestampError" in log) is old
             assert log.count('"error": "InvalidTimestampError"') <= settings.partitions
-        told = [one for one in await check_topics(settings) if one.setting == "message.timestamp.type"]
+        differences = [one for one in await check_topics(settings) if one.setting == "message.timestamp.type"]
         expected = Difference(
             settings.prefix + ".queries", "message.timestamp.type", "LogAppendTime", "CreateTime"
         )
-        assert (expected in told) is old
+        assert (expected in differences) is old
 
 
 async def test_record_clock_half_an_hour_ahead_is_accepted(

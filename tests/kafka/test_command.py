@@ -47,13 +47,13 @@ def test_demo_keeps_every_claim_and_its_page(bootstrap: str, tmp_path: Path) -> 
         watchdog.start()
         try:
             assert running.stderr is not None
-            told = []
+            lines = []
             for line in running.stderr:
-                told.append(line)
+                lines.append(line)
                 if "Ctrl-C" in line:
                     break
-            assert told, "the demo says nothing"
-            page = told[-1].split("page is ")[1].split(";")[0]
+            assert lines, "the demo says nothing"
+            page = lines[-1].split("page is ")[1].split(";")[0]
             with urlopen(page + "healthz") as health:  # noqa: S310
                 assert health.status == 200
             running.send_signal(signal.SIGINT)
@@ -61,7 +61,7 @@ def test_demo_keeps_every_claim_and_its_page(bootstrap: str, tmp_path: Path) -> 
         finally:
             watchdog.cancel()
             running.kill()
-    assert running.returncode == 0, shown + "".join(told)
+    assert running.returncode == 0, shown + "".join(lines)
     report = json.loads(shown)
     assert report["held"]
     assert report["queries_asked"] == report["queries_answered"] >= 20_000

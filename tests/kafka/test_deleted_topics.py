@@ -27,7 +27,7 @@ async def test_deleted_topic_is_requested_at_limited_rate(
     sent = 0
     send = AIOKafkaConnection.send
 
-    def counted(connection: AIOKafkaConnection, *arguments: object, **named: object) -> object:
+    def count_send(connection: AIOKafkaConnection, *arguments: object, **named: object) -> object:
         nonlocal sent
         sent += 1
         return send(connection, *arguments, **named)
@@ -40,7 +40,7 @@ async def test_deleted_topic_is_requested_at_limited_rate(
         assert (await reading.getone()).value == b"before"
         await delete_topics(settings)
         waiting = await writing.send(topic, b"meanwhile", partition=0)
-        monkeypatch.setattr(AIOKafkaConnection, "send", counted)
+        monkeypatch.setattr(AIOKafkaConnection, "send", count_send)
         await asyncio.sleep(SECONDS)
         # Each of two clients may send some requests at once, and the producer retries too.
         assert 2 <= sent <= 2 * (SECONDS + 2) * (MAX_METADATA_REQUESTS + MAX_EMPTY_FETCHES)

@@ -88,9 +88,9 @@ async def check_restored_halted(new: Site, kept: BackedUp) -> None:
     new.run_successfully("topics", "create", "--partitions", "2")
     assert "Missing option '--since'" in new.sotto("ledger", "import", backup).stderr
     # The noted head shows that requests are missing.
-    told = new.run_refused("ledger", "import", backup, "--since", "nothing", "--head", kept.later)
-    assert "there were requests since the backup" in told
-    assert told == new.run_refused("ledger", "import", backup, "--since", "nothing")  # the witness shows it too
+    error = new.run_refused("ledger", "import", backup, "--since", "nothing", "--head", kept.later)
+    assert "there were requests since the backup" in error
+    assert error == new.run_refused("ledger", "import", backup, "--since", "nothing")  # the witness shows it too
     assert "2 streams were not closed" in new.run_successfully("ledger", "import", backup, "--since", "halt")
     assert "not empty" in new.run_refused("ledger", "import", backup, "--since", "halt")
     new.run_successfully("ledger", "verify", "--head", kept.head)

@@ -65,11 +65,11 @@ async def test_duckdb_answers_every_mechanism_with_the_bytes_of_memory(
     batches: list[int] = []
     together = StoredTable.count_together
 
-    def noted(table: StoredTable, predicates: Any, sums: Any) -> None:
+    def record_batch(table: StoredTable, predicates: Any, sums: Any) -> None:
         batches.append(len(list(predicates)))
         together(table, predicates, sums)
 
-    monkeypatch.setattr(StoredTable, "count_together", noted)
+    monkeypatch.setattr(StoredTable, "count_together", record_batch)
     kinds = [kind for kind in KINDS if kind.source == "people"]
     one_row = {**SOURCES["people"], "path": str(path), "engine": "duckdb"}
     several = {**one_row, "source": "visits", "person": "who", "contribution": 2}

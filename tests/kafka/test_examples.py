@@ -45,9 +45,9 @@ async def test_example_service_and_report_show_answers_and_errors(
     assert wrong.status_code == 422
     assert "no declared attribute has this name" in wrong.json()["detail"]
     assert right.status_code == 200
-    told = right.json()
-    assert abs(told["estimate"] - 16_192) <= told["plus_minus"]
-    assert told["epsilon_spent"] == pytest.approx(1.0)
+    answer = right.json()
+    assert abs(answer["estimate"] - 16_192) <= answer["plus_minus"]
+    assert answer["epsilon_spent"] == pytest.approx(1.0)
     assert over.status_code == 410
     assert (empty.status_code, unfit.status_code, nobody.status_code) == (422, 422, 404)
     assert empty.json()["detail"].startswith("where: ")

@@ -79,13 +79,13 @@ async def test_feeds_under_one_parent_share_topic_and_restart_after_kill(
     installation.start("worker")
     topic = await live_topic(installation.settings, installation.client, "marks", begins=YESTERDAY)
     log = tmp_path / "feeds.log"
-    told = {variable_of(name): str(getattr(installation.settings, name)) for name in ("bootstrap", "prefix")}
+    variables = {variable_of(name): str(getattr(installation.settings, name)) for name in ("bootstrap", "prefix")}
     # With so long a session, killed feeds get their partitions back in time only because restarted feeds keep their names.
-    told[variable_of("session_timeout_ms")] = "60000"
+    variables[variable_of("session_timeout_ms")] = "60000"
     command = [sys.executable, "-m", "stream.cli", "serve", "feed", "--json-logs", "--processes", "2"]
     with log.open("wb") as output:
         parent = subprocess.Popen(  # noqa: ASYNC220  (started at once)
-            command, stdout=output, stderr=output, env={**os.environ, **told}
+            command, stdout=output, stderr=output, env={**os.environ, **variables}
         )
     try:
         await wait_until("two feeds", lambda: len(log_entries(log, "joined")) >= 4)

@@ -84,9 +84,9 @@ async def test_later_worker_of_same_name_takes_over_and_other_ends(
         while first.exit_status is None:
             await asyncio.sleep(0.1)
     assert first.exit_status == 1
-    told = first.log.read_text()
-    assert "another process has joined group" in told
-    assert "SOTTO_INSTANCE" in told
+    log = first.log.read_text()
+    assert "another process has joined group" in log
+    assert "SOTTO_INSTANCE" in log
     await installation.ask(200)
     await installation.answered(seconds=PATIENCE)
     assert twin.exit_status is None

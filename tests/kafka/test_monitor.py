@@ -264,15 +264,15 @@ async def test_restore_reports_its_progress(
         engine.stop()
         await running
     home = partition_of(b"ward", client.topics.partitions)
-    told = [
+    reports = [
         PartitionStatus.model_validate_json(record.value or b"")
         for record in await committed(settings, client.topics.status, home)
         if record.key == f"@worker|{home}".encode()
     ]
-    assert [report.phase for report in told] == ["restoring", "ready"]
-    assert all((report.role, report.partition) == ("worker", home) for report in told)
-    assert all(0 < report.records <= report.total for report in told)
-    assert told[0].member.endswith(f"-{os.getpid()}")
+    assert [report.phase for report in reports] == ["restoring", "ready"]
+    assert all((report.role, report.partition) == ("worker", home) for report in reports)
+    assert all(0 < report.records <= report.total for report in reports)
+    assert reports[0].member.endswith(f"-{os.getpid()}")
 
 
 async def test_trace_links_client_to_worker(

@@ -42,17 +42,17 @@ class Follower:
     """Follows the answers and ends of a stream, by the name under which it was opened."""
 
     def __init__(self, installation: LoadedInstallation, stream: str) -> None:
-        self.told: list[tuple[str, str]] = []
+        self.notices: list[tuple[str, str]] = []
         self._task = asyncio.create_task(self._follow(installation, stream))
 
     async def _follow(self, installation: LoadedInstallation, stream: str) -> None:
         async for notice in installation.client.watch(stream, quiet=True):
-            self.told.append((notice.stream, notice.ended or (notice.answer.id if notice.answer else "")))
+            self.notices.append((notice.stream, notice.ended or (notice.answer.id if notice.answer else "")))
 
     def stop(self) -> list[tuple[str, str]]:
         """Stop following, and return the answers and ends."""
         self._task.cancel()
-        return sorted(self.told)
+        return sorted(self.notices)
 
 
 async def trail_findings(installation: LoadedInstallation) -> list[str]:
@@ -122,7 +122,7 @@ async def test_periods_begin_once_and_end_through_kills(
         grants = {one.spec.stream: one for one in await installation.client.list_streams()}
         ended = {name for name, one in grants.items() if one.state == "closed"}
         answers = await questions(installation, topics.answers)
-        if len(follower.told) >= len(answers) >= len(wanted) and len(ended) == HOURS - 1:
+        if len(follower.notices) >= len(answers) >= len(wanted) and len(ended) == HOURS - 1:
             break
         await asyncio.sleep(0.5)
 

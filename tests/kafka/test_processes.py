@@ -106,7 +106,7 @@ async def test_killed_worker_is_restarted_and_stop_reaches_all(
             assert started[2]["process"] == next(one["process"] for one in started if one["pid"] == min(pids))
             await installation.ask(400)
             await installation.answered()
-            # A worker that is told to stop before it has joined has nothing to leave, and logs nothing.
+            # A worker that is ordered to stop before it has joined has nothing to leave, and logs nothing.
             await workers.until("joined", 3)
             workers.process.terminate()
             assert await workers.ended() == 0

@@ -352,15 +352,15 @@ def test_topics_command_creates_and_checks_topics_and_access_lists(kafka: Secure
     kafka.add_users(["alice"])
     given = variables(kafka.administrator("by-hand"))
 
-    def told(*arguments: str) -> str:
+    def run(*arguments: str) -> str:
         result = CliRunner().invoke(topics_app, arguments, env=given, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return result.output
 
-    assert told("create", "--partitions", "2").startswith("created by-hand.queries, ")
-    assert told("create") == "all topics exist\n"
-    assert told("check") == "all topics have their configuration\n"
-    assert told("acl", "--role", "producer", "--principal", "User:alice", "--apply") == "applied to User:alice\n"
+    assert run("create", "--partitions", "2").startswith("created by-hand.queries, ")
+    assert run("create") == "all topics exist\n"
+    assert run("check") == "all topics have their configuration\n"
+    assert run("acl", "--role", "producer", "--principal", "User:alice", "--apply") == "applied to User:alice\n"
     alice = kafka.user("alice", "by-hand")
     asyncio.run(in_force(alice, AclRole.PRODUCER))
     assert asyncio.run(writable(alice)) == {"queries"}
@@ -373,9 +373,9 @@ async def test_changed_topic_is_reported(matrix: SecuredKafka) -> None:
         await client.create_topics([NewTopic(one.name, one.partitions, 1) for one in wanted])
     await require_topics(admin, attempts=20)
     differences = await check_topics(admin)
-    told = {(one.topic, one.setting, one.wanted, one.actual) for one in differences}
-    assert ("changed.ledger", "cleanup.policy", "compact", "delete") in told
-    assert not {one for one in told if one[1] == "min.insync.replicas"}
+    found = {(one.topic, one.setting, one.wanted, one.actual) for one in differences}
+    assert ("changed.ledger", "cleanup.policy", "compact", "delete") in found
+    assert not {one for one in found if one[1] == "min.insync.replicas"}
 
 
 def test_logs_and_command_lines_have_no_password(installation: Installation) -> None:

@@ -34,10 +34,10 @@ async def test_sql_command_prints_errors_and_cost(
 
     counted = sql(settings, "SELECT sex, COUNT(*) AS n FROM people GROUP BY sex ORDER BY n", "--json")
     assert counted.returncode == 0, counted.stderr
-    told = json.loads(counted.stdout)
-    assert (told["stream"], told["epsilon"]) == ("few", pytest.approx(20.0))
-    assert [row["sex"] for row in told["rows"]] == ["M", "F"]
-    for row, truth in zip(told["rows"], (100, 300), strict=True):
+    answer = json.loads(counted.stdout)
+    assert (answer["stream"], answer["epsilon"]) == ("few", pytest.approx(20.0))
+    assert [row["sex"] for row in answer["rows"]] == ["M", "F"]
+    for row, truth in zip(answer["rows"], (100, 300), strict=True):
         assert abs(row["n"] - truth) <= row["n ±"] < 5
 
     refused = sql(settings, "SELECT MAX(age) FROM people")

@@ -66,12 +66,12 @@ async def test_slow_table_delays_neither_heartbeats_nor_other_partitions(
 
     take = Engine.start_partitions
 
-    async def counted_take(self: Engine, *arguments: Any) -> None:
+    async def count_start(self: Engine, *arguments: Any) -> None:
         takes.append(arguments)
         await take(self, *arguments)
 
     monkeypatch.setattr(GuardedReader, "read", slow_load)
-    monkeypatch.setattr(Engine, "start_partitions", counted_take)
+    monkeypatch.setattr(Engine, "start_partitions", count_start)
     services = [
         build_budget_engine(settings, client.topics, key),
         build_worker_engine(settings, client.topics, key),

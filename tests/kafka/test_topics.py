@@ -54,8 +54,8 @@ def test_create_refuses_other_number_of_partitions(environment: dict[str, Any]) 
     assert (again.returncode, again.stdout) == (0, "all topics exist\n"), again.stderr
     refused = run_sotto("topics", "create", "--partitions", "5", **environment)
     assert (refused.returncode, refused.stdout) == (1, "")
-    told = f"topic {environment['SOTTO_PREFIX']}.queries has 3 partitions, not 5, and the number is fixed at creation; leave the setting out"
-    assert f"error: SOTTO_PARTITIONS (--partitions): {told}" in refused.stderr
+    message = f"topic {environment['SOTTO_PREFIX']}.queries has 3 partitions, not 5, and the number is fixed at creation; leave the setting out"
+    assert f"error: SOTTO_PARTITIONS (--partitions): {message}" in refused.stderr
 
 
 def test_create_reports_other_replication_for_every_topic(environment: dict[str, Any]) -> None:
@@ -95,10 +95,13 @@ async def test_create_warns_of_old_settings_and_fails_if_records_are_lost(
         async with asyncio.timeout(60):
             while topic.name not in {one.topic for one in await check_topics(settings_of(environment))}:
                 await asyncio.sleep(0.1)
-        told = await asyncio.to_thread(run_sotto, "topics", "create", **environment)
-        statuses.append(told.returncode)
-        assert told.stdout == "all topics exist\n"
-        assert f"{topic.name} has retention.ms=604800000, not {topic.configuration['retention.ms']}" in told.stderr
+        completed = await asyncio.to_thread(run_sotto, "topics", "create", **environment)
+        statuses.append(completed.returncode)
+        assert completed.stdout == "all topics exist\n"
+        assert (
+            f"{topic.name} has retention.ms=604800000, not {topic.configuration['retention.ms']}"
+            in completed.stderr
+        )
     assert statuses == [0, 1]
 
 
@@ -108,13 +111,13 @@ async def test_check_and_create_name_only_topics_that_differ(environment: dict[s
     await add_partitions(settings, merges, 4)
     await add_partitions(settings, ledger, 2)
     for command in ("check", "create"):
-        told = await asyncio.to_thread(run_sotto, "topics", command, **environment)
-        assert told.returncode == 1
+        completed = await asyncio.to_thread(run_sotto, "topics", command, **environment)
+        assert completed.returncode == 1
         assert (
             f"{merges} has partitions=4, not 3; {ledger} has partitions=2, not 1; partitions cannot be"
-            in told.stderr
+            in completed.stderr
         )
-        assert ".queries" not in told.stderr
+        assert ".queries" not in completed.stderr
     with pytest.raises(
         TopicsError, match=r"\.merges has partitions=4, not 3.*another prefix, or restore a backup"
     ):

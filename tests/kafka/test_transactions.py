@@ -170,13 +170,13 @@ async def test_batch_sent_twice_is_stored_once(
     await producer.start()
     send, lost = producer._client.send, [True, False]
 
-    async def losing(node: int, request: Any, **options: Any) -> Any:
+    async def send_and_lose(node: int, request: Any, **options: Any) -> Any:
         answer = await send(node, request, **options)
         if lost and lost.pop(0):
             raise KafkaConnectionError("the answer was lost")
         return answer
 
-    monkeypatch.setattr(producer._client, "send", losing)
+    monkeypatch.setattr(producer._client, "send", send_and_lose)
     if not second:
         lost.insert(0, False)  # joining comes first
     await producer.write({answers: batches(producer, b"a", b"b"), state: batches(producer, b"s")})

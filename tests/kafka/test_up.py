@@ -149,11 +149,11 @@ def test_up_uses_running_broker_and_gives_each_service_a_metrics_port(
             assert running is not None
             assert one.bootstrap == running.bootstrap
             assert "but the broker, which ran before" in one.line
-            told = [
+            metrics = [
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE).read()
                 for port in range(first, first + 3)
             ]
         assert broker.status() == running
     assert broker.status() is None
-    for role, figures in zip(("budget", "feed", "worker"), told, strict=True):
+    for role, figures in zip(("budget", "feed", "worker"), metrics, strict=True):
         assert f"sotto_{role}_ready".encode() in figures

@@ -202,11 +202,11 @@ def test_record_charge_ignores_totals_that_go_back(answered: int, tops: int, sta
 def test_end_stream_reports_each_ending_once_and_none_after_closing() -> None:
     ledger = ledger_with(source())
     reserve(ledger, spec("alarms"))
-    told = [
+    changes = [
         ledger.end_stream("feed", "alarms", ending, "why")
         for ending in ("halted", "halted", "closed", "closed", "halted")
     ]
-    assert told == [True, False, True, False, False]
+    assert changes == [True, False, True, False, False]
 
 
 @pytest.mark.parametrize("state", ["open", "exhausted", "halted", "closed"])

@@ -168,8 +168,8 @@ def test_promises_are_same_on_every_surface(kind: str, monkeypatch: pytest.Monke
     ]
     assert all("; of each 'who' at most 5 rows count" in sentence for sentence in sentences)
 
-    told = {"request": "r", "digest": "0" * 64, "sequence": 0, "outcome": "opened"}
-    opening = Receipt.model_validate({**told, "source": grant.spec.source, "stream": kind})
+    receipt_fields = {"request": "r", "digest": "0" * 64, "sequence": 0, "outcome": "opened"}
+    opening = Receipt.model_validate({**receipt_fields, "source": grant.spec.source, "stream": kind})
     monkeypatch.setattr(stream_commands, "call_client", lambda call: (opening, grant, bounded))  # noqa: ARG005
     receipt = CliRunner().invoke(app, ["stream", "open", grant.spec.model_dump_json()], catch_exceptions=False)
     assert all(sentence in receipt.stdout for sentence in sentences), receipt.stdout

@@ -22,9 +22,9 @@ HOUR = 3600.0
 
 def answer(outcome: str, hour: int, group: str | None = "EWR", stream: str = "late") -> Answer:
     window = {"start": format_moment(hour * 3_600_000), "end": format_moment((hour + 1) * 3_600_000)}
-    told = {"id": "x", "stream": stream, "outcome": outcome, "window": window, "index": hour}
-    told |= {} if group is None else {"group": {"origin": group}}
-    return Answer.model_validate_json(json.dumps(told))
+    fields = {"id": "x", "stream": stream, "outcome": outcome, "window": window, "index": hour}
+    fields |= {} if group is None else {"group": {"origin": group}}
+    return Answer.model_validate_json(json.dumps(fields))
 
 
 class AlertmanagerSetup:

@@ -65,7 +65,7 @@ def test_alerts_file_has_defaults(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"url": "ftp://hooks.example.org/in-the-address"}, ": targets.oncall.url: is not an HTTP address"),
         ({"url": "https:///in-the-address"}, "targets.oncall.url"),
@@ -107,11 +107,11 @@ def test_alerts_file_has_defaults(folder: Path) -> None:
         ({"bearer_file": "/nowhere/at-all"}, "target oncall: bearer_file: cannot read"),
     ],
 )
-def test_alerts_file_error_names_field_without_secrets(folder: Path, change: dict[str, Any], told: str) -> None:
+def test_alerts_file_error_names_field_without_secrets(folder: Path, change: dict[str, Any], message: str) -> None:
     path = write_file(folder / "alerts.json", json.dumps({"targets": [webhook(folder, **change)]}))
     with pytest.raises(AlertsError) as error:
         AlertsFile.read(path)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "targets: " not in str(error.value)
     assert "in-the-address" not in str(error.value)
     assert SECRET not in str(error.value)
@@ -162,7 +162,7 @@ def test_alerts_file_refuses_weak_secret(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "message"),
     [
         ({"labels": {"stream": "x"}}, "labels: stream is reserved for the alert"),
         ({"labels": {"group_a": "x"}}, "labels: group_a is reserved for the alert"),
@@ -171,9 +171,9 @@ def test_alerts_file_refuses_weak_secret(folder: Path, text: str) -> None:
         ({"urls": []}, "urls"),
     ],
 )
-def test_alertmanager_target_error_names_field(folder: Path, fields: dict[str, Any], told: str) -> None:
+def test_alertmanager_target_error_names_field(folder: Path, fields: dict[str, Any], message: str) -> None:
     path = write_file(folder / "alerts.json", json.dumps({"targets": [alertmanager(**fields)]}))
-    with pytest.raises(AlertsError, match=told):
+    with pytest.raises(AlertsError, match=message):
         AlertsFile.read(path)
 
 

@@ -137,11 +137,11 @@ def test_restored_population_and_allotments_count_loss_as_spent(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("kept", "told"),
+    ("kept", "message"),
     [(slice(5, None), "begins with entry 5"), (slice(3), "ends after 3"), (slice(0), "ends after 0")],
 )
 async def test_backup_is_refused_if_trail_is_incomplete(
-    kept: slice, told: str, monkeypatch: pytest.MonkeyPatch
+    kept: slice, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = installation()
 
@@ -155,7 +155,7 @@ async def test_backup_is_refused_if_trail_is_incomplete(
     heading = Heading(prefix=driver.topics.prefix, partitions=2, began="now", sotto="0")
     writer = BackupWriter(io.BytesIO(), heading)
     head = await copy.copy_ledger(writer)
-    with pytest.raises(BackupError, match=told):
+    with pytest.raises(BackupError, match=message):
         await copy.copy_trail(writer, head)
 
 
@@ -178,18 +178,18 @@ def test_restore_writes_no_state_of_streams_unknown_to_backup(tmp_path: Path) ->
     assert {one["offset"] for one in positions} == {0}
 
 
-def _without(*numbers: int) -> Callable[[list[bytes]], list[bytes]]:
+def lines_without(*numbers: int) -> Callable[[list[bytes]], list[bytes]]:
     return lambda lines: [line for number, line in enumerate(lines) if number not in numbers]
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
-        (_without(-1), ""),
+        (lines_without(-1), ""),
         (lambda lines: lines[:-1], "cut off"),
         (lambda lines: [*lines[:-1], lines[-1][:40]], "cut off"),
         (lambda lines: lines[: len(lines) // 2], "cut off"),
-        (_without(5), "its digest does not match"),
+        (lines_without(5), "its digest does not match"),
         (lambda lines: [*lines[:5], lines[5], *lines[5:]], "its digest does not match"),
         (lambda lines: [*lines[:5], lines[5].replace(b"1", b"2"), *lines[6:]], "its digest does not match"),
         (lambda lines: [*lines[:5], b"{}\n", *lines[6:]], "is not a record"),
@@ -199,24 +199,24 @@ def _without(*numbers: int) -> Callable[[list[bytes]], list[bytes]]:
     ],
 )
 def test_check_backup_refuses_changed_file(
-    damage: Callable[[list[bytes]], list[bytes]], told: str, tmp_path: Path
+    damage: Callable[[list[bytes]], list[bytes]], message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "backup"
     back_up(installation(), path)
     path.write_bytes(b"".join(damage(path.read_bytes().splitlines(keepends=True))))
-    if not told:
+    if not message:
         assert check_backup(BackupFile(path)).findings == []
         return
-    with pytest.raises(BackupError, match=told):
+    with pytest.raises(BackupError, match=message):
         check_backup(BackupFile(path))
 
 
-def _forged(lines: list[bytes], change: Callable[[list[Any]], list[Any] | None]) -> list[list[Any]]:
+def forged_records(lines: list[bytes], change: Callable[[list[Any]], list[Any] | None]) -> list[list[Any]]:
     return [kept for line in lines[1:-1] if (kept := change(json.loads(line))) is not None]
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (
             lambda one: None if one[0] == "ledger" and one[2] == "grant|feed|open" else one,
@@ -239,7 +239,7 @@ def _forged(lines: list[bytes], change: Callable[[list[Any]], list[Any] | None])
     ],
 )
 def test_check_backup_finds_forged_ledger_or_trail(
-    change: Callable[[list[Any]], list[Any] | None], told: str, tmp_path: Path
+    change: Callable[[list[Any]], list[Any] | None], message: str, tmp_path: Path
 ) -> None:
     """A forger can give a file a correct digest, but its ledger must still follow from its trail."""
     path, forged = tmp_path / "backup", tmp_path / "forged"
@@ -247,10 +247,10 @@ def test_check_backup_finds_forged_ledger_or_trail(
     checked = check_backup(backup)
     with forged.open("wb") as file:
         writer = BackupWriter(file, backup.heading)
-        for topic, partition, key, value in _forged(path.read_bytes().splitlines(), change):
+        for topic, partition, key, value in forged_records(path.read_bytes().splitlines(), change):
             writer.write(BackupRecord(topic, partition, key.encode(), None if value is None else value.encode()))
         writer.write_end({}, checked.ending.head)
-    assert any(told in finding for finding in check_backup(BackupFile(forged)).findings)
+    assert any(message in finding for finding in check_backup(BackupFile(forged)).findings)
 
 
 def test_check_backup_compares_rewritten_trail_with_noted_head(tmp_path: Path) -> None:

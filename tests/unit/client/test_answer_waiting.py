@@ -237,20 +237,20 @@ async def test_batches_are_searched_for_awaited_ids_or_streams(answers: Answers)
     own = client._listener._partition_of(b"ward").partition
     asked: list[asyncio.Task[Any]] = []
 
-    async def searched(*identifiers: str) -> list[bytes] | None:
+    async def searched_for(*identifiers: str) -> list[bytes] | None:
         asked.extend(asyncio.create_task(client.ask("ward", value=1.0, id=one)) for one in identifiers)
         await asyncio.sleep(0.05)
         assert client._listener._strings_to_search(own + 1) == []
         found = client._listener._strings_to_search(own)
         return None if found is None else sorted(found)
 
-    assert await searched("first", "second") == [b"first", b"second"]
-    assert await searched("ärztin") == [b"ward"]
+    assert await searched_for("first", "second") == [b"first", b"second"]
+    assert await searched_for("ärztin") == [b"ward"]
     answers.add("ärztin")
-    assert await searched() == [b"first", b"second"]
-    assert await searched(*map("id-{}".format, range(MAX_SEARCHED_STRINGS))) == [b"ward"]
+    assert await searched_for() == [b"first", b"second"]
+    assert await searched_for(*map("id-{}".format, range(MAX_SEARCHED_STRINGS))) == [b"ward"]
     for one in asked:
         one.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
-    assert await searched() == []
+    assert await searched_for() == []
     await client.disconnect()

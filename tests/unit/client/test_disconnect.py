@@ -55,7 +55,7 @@ def answer_reader(monkeypatch: pytest.MonkeyPatch) -> Reader:
 
 @pytest.fixture
 def client(answer_reader: Reader, monkeypatch: pytest.MonkeyPatch) -> Client:
-    async def opened(self: KafkaConnection) -> None:
+    async def mark_open(self: KafkaConnection) -> None:
         self.is_open = True
 
     async def never(*_: Any) -> None:
@@ -63,7 +63,7 @@ def client(answer_reader: Reader, monkeypatch: pytest.MonkeyPatch) -> Client:
         await asyncio.Event().wait()
 
     answer_reader.started.set()
-    monkeypatch.setattr(KafkaConnection, "open", opened)
+    monkeypatch.setattr(KafkaConnection, "open", mark_open)
     monkeypatch.setattr(AsyncClient, "_send_requests", never)
     return Client()
 
@@ -81,7 +81,7 @@ def test_disconnect_ends_calls_of_other_threads_with_error(
     def waiting() -> None:
         try:
             outcome.set_result(wait(client))
-        except BaseException as error:  # noqa: BLE001  (told to the test)
+        except BaseException as error:  # noqa: BLE001  (reported to the test)
             outcome.set_exception(error)
 
     threading.Thread(target=waiting, daemon=True).start()

@@ -249,11 +249,11 @@ def test_check_counts_rows_per_person(tmp_path: Path, monkeypatch: pytest.Monkey
     text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
     monkeypatch.setattr(row_counts, "_ROWS_PER_PASS", 3)  # several passes
     report = check_text(tmp_path, text, {"age": AGE}, "who")
-    told = report.people
-    assert told is not None
+    people = report.people
+    assert people is not None
     assert report.columns.undeclared == ()
-    assert (told.people, told.most_rows, told.with_several, told.rows_without) == (3, 3, 2, 2)
-    assert not told.all_count
+    assert (people.people, people.most_rows, people.with_several, people.rows_without) == (3, 3, 2, 2)
+    assert not people.all_count
 
 
 def test_check_warns_of_one_person_under_several_spellings(
@@ -264,10 +264,10 @@ def test_check_warns_of_one_person_under_several_spellings(
     text = "age,who\n" + "".join(f"1,{name}\n" for name in named)
     monkeypatch.setattr(row_counts, "_ROWS_PER_PASS", 5)  # several passes
     report = check_text(tmp_path, text, {"age": AGE}, "who")
-    told = report.people
-    assert told is not None
-    assert (told.people, told.alike) == (9, 3)
-    assert set(told.spellings) == {("1", "01"), ("ann", "Ann", "a nn"), ("Pa\u0308r", "P\u00e4r")}
+    people = report.people
+    assert people is not None
+    assert (people.people, people.alike) == (9, 3)
+    assert set(people.spellings) == {("1", "01"), ("ann", "Ann", "a nn"), ("Pa\u0308r", "P\u00e4r")}
     assert any("3 names in 'who' have several spellings" in line for line in report.suggestions)
     assert any("'1' and '01'" in line for line in report.suggestions)
 
@@ -317,9 +317,9 @@ def test_check_refuses_unknown_person_column(tmp_path: Path) -> None:
 
 
 def test_check_report_as_json_begins_with_notice(tmp_path: Path) -> None:
-    told = check_column(tmp_path, AGE, ["3"]).to_json()
-    assert list(told)[:2] == ["private", "fits"]
-    assert told["private"] == NOTICE
+    document = check_column(tmp_path, AGE, ["3"]).to_json()
+    assert list(document)[:2] == ["private", "fits"]
+    assert document["private"] == NOTICE
 
 
 def test_value_counts_are_exact_up_to_limit_then_most_frequent(
@@ -351,17 +351,17 @@ def test_check_keeps_one_batch_of_rows_in_memory(
     heights: list[int] = []
     read = row_counts.TableScan.batches
 
-    def seen(file: row_counts.TableScan, names: Sequence[str], *_: object) -> Iterator[pl.DataFrame]:
+    def record_height(file: row_counts.TableScan, names: Sequence[str], *_: object) -> Iterator[pl.DataFrame]:
         for batch in read(file, names):
             heights.append(batch.height)
             yield batch
 
-    def whole(*_: object, **__: object) -> None:
+    def refuse_whole_read(*_: object, **__: object) -> None:
         raise AssertionError
 
     monkeypatch.setattr(table_parts, "BATCH_ROWS", 7)
-    monkeypatch.setattr(row_counts.TableScan, "batches", seen)
-    monkeypatch.setattr(pl.LazyFrame, "collect", whole)
+    monkeypatch.setattr(row_counts.TableScan, "batches", record_height)
+    monkeypatch.setattr(pl.LazyFrame, "collect", refuse_whole_read)
     report = check_table(source({"x": AGE}), path, "who")
     (above,) = report.misfits
     assert (report.rows, above.rows) == (1000, sum(number % 13 > 9 for number in range(1000)))

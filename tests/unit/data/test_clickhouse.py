@@ -60,6 +60,6 @@ def test_clickhouse_refusal_has_no_text_of_server(clickhouse: str) -> None:
         "nothing": "missing",
         "failing": "its database was not reached, or refused: DatabaseError",
     }
-    for table, told in causes.items():
+    for table, message in causes.items():
         asked = source(AGE, path=f"clickhouse://{clickhouse}/clinic/{table}")
-        assert cause(partial(reader(clickhouse), asked)) == told
+        assert cause(partial(reader(clickhouse), asked)) == message

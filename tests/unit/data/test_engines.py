@@ -283,7 +283,7 @@ def test_stored_table_fingerprint_ignores_only_row_order() -> None:
     """Any changed cell, person or version changes the fingerprint; the order of rows does not."""
     declared = source(person="who", contribution=2)
 
-    def made(rows: pl.DataFrame, version: int = 1, key: bytes = KEY) -> str:
+    def fingerprint_of(rows: pl.DataFrame, version: int = 1, key: bytes = KEY) -> str:
         return fingerprint(build_table(read_rows(declared, rows), declared, key), declared, key, version)
 
     usual = {
@@ -296,12 +296,14 @@ def test_stored_table_fingerprint_ignores_only_row_order() -> None:
         "who": "dee",
     }
     rows = pl.concat([table_of_many_rows(60), frame([{**usual, "hour": COLUMNS["hour"][1]}])])
-    first = made(rows)
-    assert made(rows.sample(fraction=1.0, shuffle=True, seed=1)) == first
-    others = [made(rows, 2), made(rows, key=bytes(32)), made(rows[:-1])]
+    first = fingerprint_of(rows)
+    assert fingerprint_of(rows.sample(fraction=1.0, shuffle=True, seed=1)) == first
+    others = [fingerprint_of(rows, 2), fingerprint_of(rows, key=bytes(32)), fingerprint_of(rows[:-1])]
     for name, value in {"whole": 1, "letter": "A", "note": "z", "who": "cid"}.items():
         others.append(
-            made(pl.concat([rows[:-1], rows[-1:].with_columns(pl.lit(value, rows[name].dtype).alias(name))]))
+            fingerprint_of(
+                pl.concat([rows[:-1], rows[-1:].with_columns(pl.lit(value, rows[name].dtype).alias(name))])
+            )
         )
     assert len({first, *others}) == 1 + len(others)
 

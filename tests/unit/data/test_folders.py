@@ -175,8 +175,8 @@ def test_stamp_lists_no_files_outside_roots(visits: Path) -> None:
 def test_stamp_changes_with_every_field_of_file(change: dict[str, Any]) -> None:
     part = TableFile("s3://visits/a.parquet", 9, ("e", 1), (("ward", "A"),), (), 2)
     more = TableFile("s3://visits/z.parquet", 9, ("e", 1))
-    [*_, told] = stamp_of_files("s3://visits/", [part, more])
-    assert stamp_of_files("s3://visits/", [replace(part, **change), more]) != ("s3://visits/", told)
+    [*_, digest] = stamp_of_files("s3://visits/", [part, more])
+    assert stamp_of_files("s3://visits/", [replace(part, **change), more]) != ("s3://visits/", digest)
 
 
 def test_stamp_is_short_for_many_files() -> None:
@@ -237,16 +237,16 @@ def test_reader_keeps_one_batch_of_cells_in_memory(
     heights: list[int] = []
     encode = RowEncoder.encode
 
-    def seen(encoder: RowEncoder, cells: pl.DataFrame) -> EncodedBatch:
+    def record_height(encoder: RowEncoder, cells: pl.DataFrame) -> EncodedBatch:
         heights.append(cells.height)
         return encode(encoder, cells)
 
-    def whole(*_: object, **__: object) -> None:
+    def refuse_whole_read(*_: object, **__: object) -> None:
         raise AssertionError
 
     monkeypatch.setattr(parts_module, "BATCH_ROWS", 7)
-    monkeypatch.setattr(RowEncoder, "encode", seen)
-    monkeypatch.setattr(pl.LazyFrame, "collect", whole)
+    monkeypatch.setattr(RowEncoder, "encode", record_height)
+    monkeypatch.setattr(pl.LazyFrame, "collect", refuse_whole_read)
     rows = Rows.load(source({"x": ATTRIBUTES["x"]}, path))
     assert rows.private_codes["x"].tolist() == frame["x"].to_list()
     assert max(heights) <= 7

@@ -179,7 +179,7 @@ def test_reading_process_gets_no_secrets_and_no_local_modules(
     given: list[dict[str, str]] = []
     popen = subprocess.Popen
 
-    def watched(*arguments: object, **options: object) -> object:
+    def record_environment(*arguments: object, **options: object) -> object:
         given.append(options["env"])  # type: ignore[arg-type]
         return popen(*arguments, **options)  # type: ignore[call-overload]
 
@@ -187,7 +187,7 @@ def test_reading_process_gets_no_secrets_and_no_local_modules(
     (tmp_path / "people.csv").write_text("age\n1\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOTTO_NOISE_KEY", "secret")
-    monkeypatch.setattr(subprocess, "Popen", watched)
+    monkeypatch.setattr(subprocess, "Popen", record_environment)
     assert reader(tmp_path)(source(AGE, path="people.csv")).file_row_count == 1
     assert [name for environment in given for name in environment if name.startswith("SOTTO_")] == []
 
@@ -197,12 +197,12 @@ def test_reading_process_gets_credentials_of_its_address_only(monkeypatch: pytes
     for name in secrets:
         monkeypatch.setenv(name, "secret")
 
-    def given(path: str) -> set[str]:
+    def secrets_given(path: str) -> set[str]:
         return secrets & set(reading_module._environment(source(AGE, path=path)))
 
-    assert given("/data/people.csv") == set()
-    assert given("s3://clinic/people.csv") == {"AWS_SECRET_ACCESS_KEY", "HTTPS_PROXY", "HOME"}
-    assert given("postgresql://db/clinic/public/people") == {"PGPASSFILE", "HOME"}
+    assert secrets_given("/data/people.csv") == set()
+    assert secrets_given("s3://clinic/people.csv") == {"AWS_SECRET_ACCESS_KEY", "HTTPS_PROXY", "HOME"}
+    assert secrets_given("postgresql://db/clinic/public/people") == {"PGPASSFILE", "HOME"}
 
 
 def test_drivers_are_imported_only_for_their_addresses() -> None:

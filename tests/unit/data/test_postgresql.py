@@ -197,20 +197,20 @@ def test_postgresql_error_code_is_only_in_log(
     )
     root = f"postgresql://127.0.0.1:{clinic.port}/clinic/public"
 
-    def asked(table: str, at: str = root) -> str:
+    def cause_at(table: str, at: str = root) -> str:
         return cause(partial(reader(at), source({"age": ATTRIBUTES["age"]}, path=clinic.address(table))))
 
-    assert asked("nothing") == "missing"
-    assert asked("hidden") == "PostgreSQL refused: 42501"
-    assert asked("dividing") == _BROKE_OFF
+    assert cause_at("nothing") == "missing"
+    assert cause_at("hidden") == "PostgreSQL refused: 42501"
+    assert cause_at("dividing") == _BROKE_OFF
     for other in ("postgresql://127.0.0.1", f"{root}2", "postgresql://localhost", f"{root}/visits2"):
-        assert asked("visits", other) == "outside SOTTO_TABLE_ROOTS"
+        assert cause_at("visits", other) == "outside SOTTO_TABLE_ROOTS"
     with pytest.raises(DataError, match="no column 'height'"):
         reader(root)(source({"height": ATTRIBUTES["age"]}, path=clinic.address("visits")))
     (tmp_path / "pgpass").write_text("")
-    assert asked("visits") == "PostgreSQL was not reached, or refused the login"
+    assert cause_at("visits") == "PostgreSQL was not reached, or refused the login"
     monkeypatch.setenv("PGPASSWORD", "wrong-" + READER)
-    assert asked("visits") == "PostgreSQL was not reached, or refused the login"
+    assert cause_at("visits") == "PostgreSQL was not reached, or refused the login"
 
 
 def test_postgresql_column_names_are_quoted(clinic: Database) -> None:
@@ -265,8 +265,8 @@ def test_postgresql_role_that_may_write_is_refused_to_services(clinic: Database)
     read = reader(f"postgresql://127.0.0.1:{clinic.port}")
     for right in ("INSERT", "UPDATE", "DELETE", "TRUNCATE"):
         clinic.execute(f"GRANT {right} ON visits TO reader")
-        told = cause(lambda: read(declared(clinic)))
-        assert told == "its role may change the table; give the services one that may only SELECT"
+        message = cause(lambda: read(declared(clinic)))
+        assert message == "its role may change the table; give the services one that may only SELECT"
         assert check_table(declared(clinic)).rows == len(ROWS)
         clinic.execute(f"REVOKE {right} ON visits FROM reader")
     assert read(declared(clinic)).file_row_count == len(ROWS)

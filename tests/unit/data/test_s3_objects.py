@@ -173,21 +173,21 @@ def test_store_refuses_objects_other_than_registered(bucket: Bucket, monkeypatch
     bucket.put_visits()
     reads = []
 
-    def counted(asked: TableSource) -> Rows:
+    def count_reads(asked: TableSource) -> Rows:
         reads.append(asked.path)
         return Rows.load(asked)
 
     visits = declared(bucket.address("visits/"))
-    budget = TableStore(KEY, read=counted)
+    budget = TableStore(KEY, read=count_reads)
     registered = budget.fingerprint(visits)
     assert budget.fingerprint(visits) == registered
     assert len(reads) == 1
-    assert TableStore(KEY, read=counted).get(visits, registered).private_row_count == 3
+    assert TableStore(KEY, read=count_reads).get(visits, registered).private_row_count == 3
     bucket.put_parquet("visits/year=2024/ward=C/b%20.parquet", {"x": [6]})
     assert budget.get(visits, registered).private_row_count == 3
     refreshed = budget.fingerprint(visits, version=2)
     assert budget.get(visits, refreshed, version=2).private_row_count == 3
-    late = TableStore(KEY, read=counted)
+    late = TableStore(KEY, read=count_reads)
     reads.clear()
     for _ in range(3):
         with pytest.raises(DataError, match="differs from what was registered"):
@@ -204,12 +204,12 @@ def test_guarded_reader_recognizes_registered_objects(bucket: Bucket) -> None:
     bucket.put_visits()
     guarded, reads = reader(bucket.address()), []
 
-    def counted(asked: TableSource) -> Rows:
+    def count_reads(asked: TableSource) -> Rows:
         reads.append(asked.path)
         return guarded(asked)
 
     visits = declared(bucket.address("visits/"))
-    store = TableStore(KEY, read=counted, stamp=guarded.stamp)
+    store = TableStore(KEY, read=count_reads, stamp=guarded.stamp)
     registered = store.fingerprint(visits)
     assert registered == TableStore(KEY).fingerprint(visits)
     assert store.fingerprint(visits) == registered

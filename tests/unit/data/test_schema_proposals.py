@@ -129,8 +129,10 @@ def test_proposal_texts_say_that_the_first_line_is_shown(tmp_path: Path) -> None
 )
 def test_proposal_leaves_impossible_limits_open(kind: str, limits: dict[str, Any], domain: dict[str, Any]) -> None:
     """Limits in a description that are not finite numbers or days, or that contradict each other, are not proposed."""
-    told = TableDescription.model_validate({"fields": [{"name": "one", "type": kind, "constraints": limits}]})
-    (proposed,) = propose_attributes([ColumnType("one", "String")], told)
+    description = TableDescription.model_validate(
+        {"fields": [{"name": "one", "type": kind, "constraints": limits}]}
+    )
+    (proposed,) = propose_attributes([ColumnType("one", "String")], description)
     assert proposed.domain == domain
     assert proposed.missing
     assert "the limits of its description are not used: " in (proposed.reason or "")
@@ -146,10 +148,10 @@ def test_proposal_leaves_impossible_limits_open(kind: str, limits: dict[str, Any
 )
 def test_proposal_writes_enumerated_values_as_cells(kind: str, enum: list[Any], values: list[str]) -> None:
     """A whole number in a description stays one, because a column of integers never has a cell '1.0'."""
-    told = TableDescription.model_validate_json(
+    description = TableDescription.model_validate_json(
         json.dumps({"fields": [{"name": "one", "type": kind, "constraints": {"enum": enum}}]})
     )
-    (proposed,) = propose_attributes([ColumnType("one", "String")], told)
+    (proposed,) = propose_attributes([ColumnType("one", "String")], description)
     assert (proposed.domain, proposed.missing) == ({"kind": "categories", "values": values}, ())
 
 

@@ -60,9 +60,9 @@ def test_duckdb_file_is_read_in_confined_process(tmp_path: Path) -> None:
     assert reader(tmp_path)(source(AGE, path=f"{place}/visits")).private_codes["age"].tolist() == [34]
     assert cause(lambda: reader(tmp_path)(source(AGE, path=f"{place}/nothing"))) == "missing"
     for name in ("others", "failing"):
-        told = cause(lambda name=name: reader(tmp_path)(source(AGE, path=f"{place}/{name}")))  # type: ignore[misc]
-        assert told.startswith("its database was not reached, or refused: ")
-        assert "34" not in told
+        message = cause(lambda name=name: reader(tmp_path)(source(AGE, path=f"{place}/{name}")))  # type: ignore[misc]
+        assert message.startswith("its database was not reached, or refused: ")
+        assert "34" not in message
     assert (
         cause(lambda: reader(tmp_path / "x")(source(AGE, path=f"{place}/visits"))) == "outside SOTTO_TABLE_ROOTS"
     )
@@ -72,8 +72,8 @@ def test_duckdb_file_with_log_is_refused(tmp_path: Path) -> None:
     """The stamp is that of the file, so rows that are only in the log would be overlooked."""
     place = make_database(tmp_path, "CREATE TABLE visits AS SELECT 34 AS age")
     (tmp_path / "clinic.duckdb.wal").write_bytes(b"")
-    told = cause(lambda: reader(tmp_path)(source(AGE, path=f"{place}/visits")))
-    assert told == "its newest rows are not in the file; close the database, or run CHECKPOINT"
+    message = cause(lambda: reader(tmp_path)(source(AGE, path=f"{place}/visits")))
+    assert message == "its newest rows are not in the file; close the database, or run CHECKPOINT"
 
 
 @pytest.mark.parametrize("kind", ["TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP", "TIMESTAMP_NS", "DATE"])

@@ -56,13 +56,13 @@ def test_spark_refusal_has_error_code_without_text(spark: str, session: Any) -> 
     session.sql("CREATE TABLE ages USING delta AS SELECT 34 AS age")
     session.sql("CREATE OR REPLACE VIEW failing AS SELECT 1 / (age - 34) AS age FROM ages")
 
-    def told(table: str) -> str:
+    def error_code(table: str) -> str:
         asked = source(AGE, path=f"spark://{spark}/spark_catalog/default/{table}")
         return cause(lambda: reader(spark)(asked)).removeprefix("its database was not reached, or refused: ")
 
-    assert told("nothing") == "TABLE_OR_VIEW_NOT_FOUND"
-    assert re.fullmatch("[A-Za-z_]+", told("ages@99"))
-    assert told("failing") == "DIVIDE_BY_ZERO"
+    assert error_code("nothing") == "TABLE_OR_VIEW_NOT_FOUND"
+    assert re.fullmatch("[A-Za-z_]+", error_code("ages@99"))
+    assert error_code("failing") == "DIVIDE_BY_ZERO"
     elsewhere = source(AGE, path="spark://127.0.0.1:1/spark_catalog/default/ages")
     assert cause(
         lambda: GuardedReader(ReadingLimits(parse_roots("spark://127.0.0.1:1"), 1, 1 << 30, 60.0))(elsewhere)

@@ -85,7 +85,7 @@ def test_float32_is_read_by_its_shortest_decimal(tmp_path: Path, suffix: str) ->
 
 @pytest.mark.parametrize("domain", [CLAMP, BINS, CLOSED])
 @pytest.mark.parametrize(
-    ("series", "told"),
+    ("series", "type_name"),
     [
         (pl.Series([date(2000, 1, 1)]), "Date"),
         (pl.Series([["Ann"]], dtype=pl.List(pl.Enum(["Ann"]))), "List"),
@@ -93,9 +93,11 @@ def test_float32_is_read_by_its_shortest_decimal(tmp_path: Path, suffix: str) ->
         (pl.Series([b"1"]), "Binary"),
     ],
 )
-def test_column_of_unreadable_type_is_refused_by_type_name(domain: Domain, series: pl.Series, told: str) -> None:
+def test_column_of_unreadable_type_is_refused_by_type_name(
+    domain: Domain, series: pl.Series, type_name: str
+) -> None:
     with pytest.raises(
-        DataError, match=rf"^column 'x' has type {told}, not [a-z ,]*or booleans; write it as [a-z]*$"
+        DataError, match=rf"^column 'x' has type {type_name}, not [a-z ,]*or booleans; write it as [a-z]*$"
     ):
         codes(domain, series)
 

@@ -83,25 +83,25 @@ def test_numbers_and_unpaired_surrogates_become_texts() -> None:
 
 @pytest.mark.parametrize("place", range(len(NOTES)))
 def test_fingerprint_depends_on_every_text(place: int) -> None:
-    def made(notes: Sequence[str | None]) -> str:
+    def fingerprint_of(notes: Sequence[str | None]) -> str:
         return TableStore(KEY, overrides={"small": frame(notes)}).fingerprint(declared())
 
     changed = [*NOTES[:place], "other", *NOTES[place + 1 :]]
-    assert made(changed) != made(NOTES)
+    assert fingerprint_of(changed) != fingerprint_of(NOTES)
 
 
 def test_texts_of_others_do_not_change_rows_chosen_for_person() -> None:
     """The codes of texts depend on all rows, but the choice of a person's rows depends on this person alone."""
     own = [f"n{number}" for number in range(40)]
 
-    def chosen(others: Sequence[str]) -> set[str]:
+    def chosen_texts(others: Sequence[str]) -> set[str]:
         notes, whose = [*others, *own], [*(str(number) for number in range(len(others))), *["ann"] * len(own)]
         cells = {"sex": ["F"] * len(notes), "note": notes, "who": whose}
         return counted_texts(PrivateTable.load(declared(person="who", contribution=3), cells)).keys() & set(own)
 
-    first = chosen(["z"] * 5)
+    first = chosen_texts(["z"] * 5)
     assert len(first) == 3
-    assert chosen([f"o{number}" for number in range(300)]) == first
+    assert chosen_texts([f"o{number}" for number in range(300)]) == first
 
 
 def test_table_with_too_many_texts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,8 +190,10 @@ def test_pods_have_no_root_capabilities_writable_files_or_token(manifests: list[
 
 def test_services_overwrite_no_setting(manifests: list[Manifest]) -> None:
     """A cluster sets variables with a Service's name in pods, and SOTTO_MONITOR_PORT would be one of them."""
-    told = {f"{one['metadata']['name'].upper().replace('-', '_')}_PORT" for one in of_kind(manifests, "Service")}
-    assert told & {variable_of(field) for field in Settings.model_fields} == {"SOTTO_MONITOR_PORT"}
+    variables = {
+        f"{one['metadata']['name'].upper().replace('-', '_')}_PORT" for one in of_kind(manifests, "Service")
+    }
+    assert variables & {variable_of(field) for field in Settings.model_fields} == {"SOTTO_MONITOR_PORT"}
     assert all(pod(one)["enableServiceLinks"] is False for one in workloads(manifests).values())
 
 

@@ -51,8 +51,8 @@ async def sent_over_a_cut_connection() -> list[type[BaseException]]:
             except errors.KafkaError as error:
                 found.append(type(error))
         connection.close(reason=conn.CloseReason.CONNECTION_BROKEN)
-        told = await asyncio.gather(*pending, return_exceptions=True)
-    return found + [type(one) for one in told if isinstance(one, BaseException)]
+        results = await asyncio.gather(*pending, return_exceptions=True)
+    return found + [type(one) for one in results if isinstance(one, BaseException)]
 
 
 @pytest.mark.parametrize("loops", [None, uvloop.new_event_loop])

@@ -18,13 +18,13 @@ from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, event, sourc
 
 def test_feed_figures_count_every_rejection_code_from_start() -> None:
     modules = (event_fields, dead_letters, event_intake)
-    told = [
+    rejections = [
         one
         for module in modules
         for one in vars(module).values()
         if isinstance(one, Rejection | event_fields.Flaw)
     ]
-    codes = {one.code for one in (*told, event_fields.category_flaw("a"), event_fields.number_flaw("a"))}
+    codes = {one.code for one in (*rejections, event_fields.category_flaw("a"), event_fields.number_flaw("a"))}
     codes.add(event_fields.date_flaw("a").code)
     assert set(DEAD_LETTER_CODES) == codes
     registry = CollectorRegistry()

@@ -14,7 +14,7 @@ from stream.settings import Settings
 
 
 class Producer:
-    """A producer whose predecessor's transaction never ends, and which hangs when it is told to stop."""
+    """A producer whose predecessor's transaction never ends, and which hangs when it is ordered to stop."""
 
     def __init__(self, **_: Any) -> None:
         self.begun = asyncio.Event()

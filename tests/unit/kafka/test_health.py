@@ -81,32 +81,32 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def check_health(member: Member, *tasks: Task) -> ServiceHealth:
-    told = ServiceHealth("worker")
-    Supervision("worker", cast(Membership, member), told).check_tasks(cast(list[PartitionTask], tasks))
-    return told
+    service_health = ServiceHealth("worker")
+    Supervision("worker", cast(Membership, member), service_health).check_tasks(cast(list[PartitionTask], tasks))
+    return service_health
 
 
-def metric(told: ServiceHealth, name: str) -> Any:
-    return told.metrics.registry.get_sample_value(f"sotto_worker_{name}")
+def metric(service_health: ServiceHealth, name: str) -> Any:
+    return service_health.metrics.registry.get_sample_value(f"sotto_worker_{name}")
 
 
 def test_health_of_worker_without_partitions_is_ready(clock: Clock) -> None:
-    told = check_health(Member())
+    service_health = check_health(Member())
     assert clock.now
-    assert told.answer("/readyz") == ("200 OK", "ok")
-    assert (metric(told, "member"), metric(told, "ready")) == (1.0, 1.0)
+    assert service_health.answer("/readyz") == ("200 OK", "ok")
+    assert (metric(service_health, "member"), metric(service_health, "ready")) == (1.0, 1.0)
 
 
 def test_health_of_absent_member_gives_reason(clock: Clock) -> None:
     member = Member()
     member.joined, member.absence = False, "is not in its group, according to Kafka"
-    told = check_health(member, Task(0, "working", clock.now))
-    assert told.answer("/readyz") == (
+    service_health = check_health(member, Task(0, "working", clock.now))
+    assert service_health.answer("/readyz") == (
         "503 Service Unavailable",
         "this worker is not in its group, according to Kafka",
     )
-    assert told.answer("/livez") == ("200 OK", "ok")
-    assert (metric(told, "member"), metric(told, "ready")) == (0.0, 0.0)
+    assert service_health.answer("/livez") == ("200 OK", "ok")
+    assert (metric(service_health, "member"), metric(service_health, "ready")) == (0.0, 0.0)
 
 
 def test_health_is_not_ready_after_minute_of_failures(clock: Clock) -> None:
@@ -114,9 +114,9 @@ def test_health_is_not_ready_after_minute_of_failures(clock: Clock) -> None:
     stuck = Task(2, "pausing", clock.now, clock.now - FAILING_SECONDS - 1)
     parked = Task(3, "resting", clock.now, 0.0)
     assert check_health(Member(), recent, parked).not_ready_reason == ""
-    told = check_health(Member(), recent, stuck, parked)
-    assert "[2]" in told.answer("/readyz")[1]
-    assert metric(told, "failing_partitions") == 1.0
+    service_health = check_health(Member(), recent, stuck, parked)
+    assert "[2]" in service_health.answer("/readyz")[1]
+    assert metric(service_health, "failing_partitions") == 1.0
 
 
 def test_health_is_not_ready_after_minute_of_stuck_restore(clock: Clock) -> None:
@@ -124,18 +124,18 @@ def test_health_is_not_ready_after_minute_of_stuck_restore(clock: Clock) -> None
     stuck = Task(2, "restoring", clock.now - FAILING_SECONDS - 1)
     begun_anew = Task(3, "restoring", clock.now, clock.now - FAILING_SECONDS - 1)
     assert check_health(Member(), slow).not_ready_reason == ""
-    told = check_health(Member(), slow, stuck, begun_anew)
-    assert "[2, 3]" in told.answer("/readyz")[1]
-    assert metric(told, "failing_partitions") == 2.0
+    service_health = check_health(Member(), slow, stuck, begun_anew)
+    assert "[2, 3]" in service_health.answer("/readyz")[1]
+    assert metric(service_health, "failing_partitions") == 2.0
 
 
 @pytest.mark.parametrize("name", ["working", "pausing"])
 def test_health_stays_ready_and_logs_long_step(
     clock: Clock, name: StepName, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = check_health(Member(), Task(0, name, clock.now - 900.0), Task(1, "waiting", clock.now))
-    assert told.not_ready_reason == ""
-    assert metric(told, "step_seconds") == 900.0
+    service_health = check_health(Member(), Task(0, name, clock.now - 900.0), Task(1, "waiting", clock.now))
+    assert service_health.not_ready_reason == ""
+    assert metric(service_health, "step_seconds") == 900.0
     # On one of the two outputs, depending on how earlier tests configured the log.
     assert "long step" in "".join(capsys.readouterr())
 
@@ -159,21 +159,21 @@ def test_health_raises_if_kafka_call_stalls_unless_kafka_is_away(clock: Clock, n
 
 
 def test_health_probes_report_hanging_event_loop(clock: Clock) -> None:
-    told = ServiceHealth("budget")
-    assert told.answer("/readyz")[1] == "has not reached Kafka yet"
-    assert told.answer("/livez") == ("200 OK", "ok")
-    told.set_not_ready_reason("")
+    service_health = ServiceHealth("budget")
+    assert service_health.answer("/readyz")[1] == "has not reached Kafka yet"
+    assert service_health.answer("/livez") == ("200 OK", "ok")
+    service_health.set_not_ready_reason("")
     clock.now += HUNG_SECONDS + 1
     for path in ("/livez", "/readyz"):
-        status, lack = told.answer(path)
+        status, lack = service_health.answer(path)
         assert status.startswith("503")
         assert "event loop" in lack
 
 
 def test_health_serves_probes_and_metrics_on_one_port() -> None:
-    told, port = ServiceHealth("worker"), free_port()
-    told.serve(HOST, port)
-    told.set_not_ready_reason("this worker leaves")
+    service_health, port = ServiceHealth("worker"), free_port()
+    service_health.serve(HOST, port)
+    service_health.set_not_ready_reason("this worker leaves")
     with urlopen(f"http://{HOST}:{port}/metrics") as response:
         assert b"sotto_worker_ready 0.0" in response.read()
         assert response.headers["Server"] == "sotto"
@@ -235,19 +235,19 @@ def test_health_server_closes_oldest_connection_beyond_limit(monkeypatch: pytest
 def test_health_server_logs_broken_connection_without_address(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    port, told = free_port(), ""
+    port, logged = free_port(), ""
     ServiceHealth("worker").serve(HOST, port)
     with open_request(port) as connection:
         # The connection may be reset at its end.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     until = time.monotonic() + WAIT
-    while "probe cut short" not in told and time.monotonic() < until:
+    while "probe cut short" not in logged and time.monotonic() < until:
         time.sleep(0.01)
         # On one of the two outputs, depending on how earlier tests configured the log.
-        told += "".join(capfd.readouterr())
-    assert "ConnectionResetError" in told
-    assert "Traceback" not in told
-    assert HOST not in told
+        logged += "".join(capfd.readouterr())
+    assert "ConnectionResetError" in logged
+    assert "Traceback" not in logged
+    assert HOST not in logged
 
 
 @pytest.fixture

@@ -61,9 +61,14 @@ async def test_write_heartbeats_repeats_and_deletes_report_at_end(
     }
     *words, last = [value for _, _, value in Producer.sent]
     assert last is None
-    told = MemberStatus.model_validate(json.loads(words[0] or b""))
-    assert (told.role, told.member, told.version, told.started) == ("worker", role.member, VERSION, started)
-    assert told.memory > 1 << 20
+    status = MemberStatus.model_validate(json.loads(words[0] or b""))
+    assert (status.role, status.member, status.version, status.started) == (
+        "worker",
+        role.member,
+        VERSION,
+        started,
+    )
+    assert status.memory > 1 << 20
 
 
 async def test_write_heartbeats_continues_after_missing_secret_file(

@@ -82,16 +82,16 @@ def test_local_address_ignores_untrusted_or_stale_file(project: Path) -> None:
 
 
 async def test_refused_connection_names_address_and_origin(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def told(**fields: str) -> str:
+    async def connection_error(**fields: str) -> str:
         with pytest.raises(Unreachable) as caught:
             async with AsyncClient(**fields):
                 pass
         return str(caught.value)
 
-    assert f"no broker answers at 127.0.0.1:1 (as {project / '.sotto'} says)" in await told()
-    assert "127.0.0.1:2 (as given)" in await told(bootstrap="127.0.0.1:2")
+    assert f"no broker answers at 127.0.0.1:1 (as {project / '.sotto'} says)" in await connection_error()
+    assert "127.0.0.1:2 (as given)" in await connection_error(bootstrap="127.0.0.1:2")
     monkeypatch.setenv("SOTTO_BOOTSTRAP", "127.0.0.1:3")
-    assert "127.0.0.1:3 (as SOTTO_BOOTSTRAP says); start one with 'sotto broker start'" in await told()
+    assert "127.0.0.1:3 (as SOTTO_BOOTSTRAP says); start one with 'sotto broker start'" in await connection_error()
 
 
 def test_find_monitor_uses_running_installation_and_token(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

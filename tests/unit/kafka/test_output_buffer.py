@@ -86,8 +86,8 @@ def test_output_buffer_is_limited_in_bytes() -> None:
 
 def test_output_buffer_without_delay_keeps_nothing() -> None:
     made, _ = buffer_and_offsets(patience=0.0)
-    told = outputs(("state", b"stream", b"1"), ("state", b"stream", b"2"))
-    found = made.add_and_take_due(told, 0.0, idle=False)
+    given = outputs(("state", b"stream", b"1"), ("state", b"stream", b"2"))
+    found = made.add_and_take_due(given, 0.0, idle=False)
     assert found is not None
-    assert found[0] is told
+    assert found[0] is given
     assert made.add_and_take_due(Outputs(), 0.0, idle=False) is None

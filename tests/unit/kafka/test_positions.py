@@ -102,8 +102,8 @@ def test_deleted_unread_input_is_logged(
     monkeypatch.setattr(partition_input, "log", log)
     assert next_offset_of(reached, beginning=beginning, committed=reached) == max(reached, beginning)
     assert Extent(SOURCE, beginning, 50, reached).max_deleted_unread(reached) == (gone or 0)
-    told = [(one.args, one.kwargs["at_most"]) for one in log.error.mock_calls]
-    assert told == ([] if gone is None else [(("input deleted unread",), gone)])
+    logged = [(one.args, one.kwargs["at_most"]) for one in log.error.mock_calls]
+    assert logged == ([] if gone is None else [(("input deleted unread",), gone)])
 
 
 def test_group_offsets_are_committed_rarely() -> None:

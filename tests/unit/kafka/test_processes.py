@@ -26,10 +26,10 @@ class _Started:
 
 def test_service_environment_has_given_settings_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a feed would not choose the number of its changelog's replicas by the number of brokers."""
-    told: list[dict[str, str]] = []
+    environments: list[dict[str, str]] = []
 
     def start(arguments: list[str], *, env: dict[str, str], **_: Any) -> _Started:
-        told.append(env)
+        environments.append(env)
         return _Started(arguments, env=env)
 
     monkeypatch.delenv("SOTTO_REPLICATION", raising=False)
@@ -37,5 +37,5 @@ def test_service_environment_has_given_settings_only(tmp_path: Path, monkeypatch
     for settings in (Settings(prefix="mine"), Settings(prefix="mine", replication=2)):
         with Service("feed", settings, None, tmp_path / "log"):
             pass
-    assert [one["SOTTO_PREFIX"] for one in told] == ["mine", "mine"]
-    assert [one.get("SOTTO_REPLICATION") for one in told] == [None, "2"]
+    assert [one["SOTTO_PREFIX"] for one in environments] == ["mine", "mine"]
+    assert [one.get("SOTTO_REPLICATION") for one in environments] == [None, "2"]

@@ -67,11 +67,11 @@ class Kafka:
     ids=lambda error: type(error).__name__,
 )
 async def test_retry_until_available_waits_and_reports_temporary_errors(error: Exception) -> None:
-    kafka, told = Kafka(error, 20), list[str]()
-    assert await retry_until_available(kafka.answer, asyncio.Event(), told.append) == "answer"
+    kafka, messages = Kafka(error, 20), list[str]()
+    assert await retry_until_available(kafka.answer, asyncio.Event(), messages.append) == "answer"
     assert kafka.asked == 21
-    assert len(told) == 20
-    assert all(one.startswith("waits for Kafka: ") for one in told)
+    assert len(messages) == 20
+    assert all(one.startswith("waits for Kafka: ") for one in messages)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class Kafka:
     def __init__(self, *, second: bool = True) -> None:
         self.second = second
         self.asked: list[tuple[int, int, Any]] = []
-        self.told: dict[str, deque[Any]] = {}
+        self.responses: dict[str, deque[Any]] = {}
         """The next replies to each kind of request: error codes, or errors to raise; when none is left, requests succeed."""
         self.leaders = {ANSWERS: 1, STATE: 1}
         self.coordinators: deque[int] = deque()
@@ -53,7 +53,7 @@ class Kafka:
     async def send(self, node: int, request: Any, *, group: int = 0) -> Any:
         self.asked.append((node, group, request))
         name = kind_of(request)
-        said = self.told.get(name)
+        said = self.responses.get(name)
         code = said.popleft() if said else 0
         if isinstance(code, Exception):
             raise code
@@ -62,13 +62,13 @@ class Kafka:
         if not self.second and name == "produce":
             return SimpleNamespace(topics=[(p.topic, [(p.partition, code, 0)]) for p in batches_in(request)])
         if not self.second or name == "init":
-            told = {
+            fields = {
                 "error_code": code,
                 "producer_id": 5,
                 "producer_epoch": 0,
                 "errors": [("answers", [(0, code)])],
             }
-            return features(1) if name == "features" else SimpleNamespace(**told)
+            return features(1) if name == "features" else SimpleNamespace(**fields)
         return {
             "features": features(2),
             "end": wire_requests.EndResponse(code, *self.identity),
@@ -224,7 +224,7 @@ async def test_producer_resends_uncertain_batch_unchanged(connected: Connect, sa
     kafka = Kafka(second=second)
     producer = connected(kafka)
     await producer.start()
-    kafka.told["produce"] = deque([said])
+    kafka.responses["produce"] = deque([said])
     kafka.moved.append({ANSWERS: 2})
     await producer.write({ANSWERS: [batch(producer, b"a")]})
     (first, one), (then, other) = kafka.requests("produce")
@@ -237,7 +237,7 @@ async def test_producer_accepts_duplicate_sequence_as_success(connected: Connect
     kafka = Kafka(second=second)
     producer = connected(kafka)
     await producer.start()
-    kafka.told["produce"] = deque([errors.RequestTimedOutError(), errors.DuplicateSequenceNumber.errno])
+    kafka.responses["produce"] = deque([errors.RequestTimedOutError(), errors.DuplicateSequenceNumber.errno])
     await producer.write({ANSWERS: [batch(producer, b"a")]})
     assert len(kafka.requests("produce")) == 2
 
@@ -275,7 +275,7 @@ async def test_producer_retries_coordinator_and_finds_its_new_place(
     producer = connected(kafka)
     if kind == "end":
         await producer.start()
-    kafka.told[kind] = deque([said])
+    kafka.responses[kind] = deque([said])
     kafka.coordinators.extend([1, 2] if kind == "init" else [2])
     if kind == "init":
         await producer.start()
@@ -294,7 +294,7 @@ async def test_producer_raises_fenced_error(connected: Connect, code: int, kind:
     kafka = Kafka(second=second)
     producer = connected(kafka)
     await producer.start()
-    kafka.told[kind] = deque([code])
+    kafka.responses[kind] = deque([code])
     with pytest.raises(errors.ProducerFenced):
         await transaction(producer, [b"a"])
 
@@ -319,7 +319,7 @@ async def test_producer_error_names_forbidden_resource(
     kafka = Kafka()
     producer = connected(kafka)
     await producer.start()
-    kafka.told[kind] = deque([error.errno])
+    kafka.responses[kind] = deque([error.errno])
     with pytest.raises(error, match=subject):
         await transaction(producer, [b"a"])
 
@@ -329,10 +329,10 @@ async def test_producer_raises_permanent_error_at_once(connected: Connect, kind:
     kafka = Kafka()
     producer = connected(kafka)
     await producer.start()
-    kafka.told[kind] = deque([errors.InvalidTxnState.errno] * 2)
+    kafka.responses[kind] = deque([errors.InvalidTxnState.errno] * 2)
     with pytest.raises(errors.InvalidTxnState):
         await transaction(producer, [b"a"])
-    assert len(kafka.told[kind]) == 1, "it was asked again"
+    assert len(kafka.responses[kind]) == 1, "it was asked again"
 
 
 @pytest.mark.parametrize("kind", ["produce", "end", "init"])
@@ -342,7 +342,7 @@ async def test_producer_stops_retries_at_transaction_timeout(
     kafka = Kafka()
     producer = connected(kafka)
     producer._timeout_ms = 20
-    monkeypatch.setattr(kafka, "told", {kind: deque([errors.KafkaConnectionError()] * 10_000)})
+    monkeypatch.setattr(kafka, "responses", {kind: deque([errors.KafkaConnectionError()] * 10_000)})
 
     async def all_of_it() -> None:
         await producer.start()
@@ -361,7 +361,7 @@ async def test_producer_uses_first_protocol_without_feature(
     assert len(kafka.requests("features")) == 1
 
     kafka.second = True
-    kafka.told["features"] = deque([errors.UnsupportedVersionError()])
+    kafka.responses["features"] = deque([errors.UnsupportedVersionError()])
     await producer.start()
     assert isinstance(producer._protocol, transactional_producer.FirstProtocol)
 
@@ -385,7 +385,7 @@ async def test_producer_does_not_wait_for_silent_metadata(
 
     monkeypatch.setattr(transactional_producer, "METADATA_TIMEOUT_SECONDS", 0.01)
     kafka = Silent(second=second)
-    kafka.told["produce"] = deque([errors.NotLeaderForPartitionError.errno, errors.KafkaConnectionError()])
+    kafka.responses["produce"] = deque([errors.NotLeaderForPartitionError.errno, errors.KafkaConnectionError()])
     producer = connected(kafka)
     await producer.start()
     async with asyncio.timeout(30):

@@ -93,7 +93,7 @@ def test_end_request_commits() -> None:
 
 @given(st.dictionaries(places, codes), tags, st.lists(st.tuples(st.integers(0, 9), st.none() | names), max_size=2))
 def test_produce_response_decodes_codes_of_all_batches(
-    told: dict[TopicPartition, int], extra: dict[int, bytes], records: list[tuple[int, str | None]]
+    given_codes: dict[TopicPartition, int], extra: dict[int, bytes], records: list[tuple[int, str | None]]
 ) -> None:
     reasons = several([Int32.encode(number) + text(reason) + tagged(extra) for number, reason in records])
     leader = {0: struct.pack(">iib", 2, 9, 0), **extra}
@@ -103,22 +103,24 @@ def test_produce_response_decodes_codes_of_all_batches(
             [struct.pack(">ihqqq", place.partition, code, 5, -1, 0) + reasons + text("why") + tagged(leader)]
         )
         + tagged(extra)
-        for place, code in told.items()
+        for place, code in given_codes.items()
     ]
     body = several(topics) + Int32.encode(0) + tagged(extra)
     request = wire_requests.produce("worker-0", 1, {})
-    assert dict(request.decode(BytesIO(body))) == told
+    assert dict(request.decode(BytesIO(body))) == given_codes
 
 
 @given(st.dictionaries(places, codes), tags)
-def test_offset_commit_response_decodes_codes(told: dict[TopicPartition, int], extra: dict[int, bytes]) -> None:
+def test_offset_commit_response_decodes_codes(
+    given_codes: dict[TopicPartition, int], extra: dict[int, bytes]
+) -> None:
     topics = [
         text(place.topic) + several([struct.pack(">ih", place.partition, code) + tagged(extra)]) + tagged(extra)
-        for place, code in told.items()
+        for place, code in given_codes.items()
     ]
     body = Int32.encode(0) + several(topics) + tagged(extra)
     request = wire_requests.commit_offsets("worker-0", "workers", (1, 1), {})
-    assert dict(request.decode(BytesIO(body))) == told
+    assert dict(request.decode(BytesIO(body))) == given_codes
 
 
 def test_end_response_decodes_next_producer_identity() -> None:

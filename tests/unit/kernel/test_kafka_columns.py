@@ -272,11 +272,11 @@ def test_encode_batches_copies_messages_in_parts(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(writer, "_COPIED_AT_ONCE", 3)
     copied: list[int] = []
 
-    def noted(texts: list[bytes]) -> Spans:
+    def record_size(texts: list[bytes]) -> Spans:
         copied.append(len(texts))
         return spans_of(texts)
 
-    monkeypatch.setattr(writer, "spans_of", noted)
+    monkeypatch.setattr(writer, "spans_of", record_size)
     given = Messages()
     for number in range(8):
         given.add((b"%d" % number, b"value", ()))

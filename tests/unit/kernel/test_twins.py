@@ -340,12 +340,12 @@ def test_add_counts_equals_pythons(rows: list[tuple[int, int, int]], is_sum: boo
         )
         marks[3] = 1
         with use_kernel(library):
-            told = add_counts(places, bits, bit, codes if is_sum else None, counts, sums, marks, 5)
+            added = add_counts(places, bits, bit, codes if is_sum else None, counts, sums, marks, 5)
         found.append(
             (
-                told.changed.tolist(),
-                told.newly_marked,
-                told.row_count,
+                added.changed.tolist(),
+                added.newly_marked,
+                added.row_count,
                 counts.tolist(),
                 sums.tolist(),
                 marks.tolist(),

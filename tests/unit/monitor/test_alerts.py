@@ -178,8 +178,14 @@ def hours(day: int, hour: int, outcome: str, group: str = "EWR") -> Record:
     """Return an hour's answer of a stream with periods of a day."""
     at = (day * 24 + hour) * HOUR
     window = {"start": format_moment(at * 1000), "end": format_moment((at + HOUR) * 1000)}
-    told = {"id": f"{at}", "stream": PERIODS[day], "outcome": outcome, "window": window, "group": {"zone": group}}
-    return Record("answers", day, hour, (at + HOUR) * 1000, PERIODS[day].encode(), json.dumps(told).encode())
+    answer = {
+        "id": f"{at}",
+        "stream": PERIODS[day],
+        "outcome": outcome,
+        "window": window,
+        "group": {"zone": group},
+    }
+    return Record("answers", day, hour, (at + HOUR) * 1000, PERIODS[day].encode(), json.dumps(answer).encode())
 
 
 @pytest.mark.parametrize(

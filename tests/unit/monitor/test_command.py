@@ -53,16 +53,16 @@ def test_serve_with_port_in_use_ends_with_one_line(tmp_path: Path) -> None:
         port = str(server.getsockname()[1])
         monitor = run_sotto("serve", "monitor", "--port", port, SOTTO_MONITOR_NAMES_FILE=str(names))
         feed = run_sotto("serve", "feed", SOTTO_METRICS_PORT=port)
-    told = f"port {port} of 127.0.0.1 is in use; give another one, or stop the process that listens there\n"
-    assert (monitor.returncode, monitor.stderr) == (1, f"error: SOTTO_MONITOR_PORT (--port): {told}")
-    assert (feed.returncode, feed.stderr) == (1, f"error: SOTTO_METRICS_PORT: {told}")
+    message = f"port {port} of 127.0.0.1 is in use; give another one, or stop the process that listens there\n"
+    assert (monitor.returncode, monitor.stderr) == (1, f"error: SOTTO_MONITOR_PORT (--port): {message}")
+    assert (feed.returncode, feed.stderr) == (1, f"error: SOTTO_METRICS_PORT: {message}")
 
 
 def test_serve_monitor_without_names_file_names_variable(tmp_path: Path) -> None:
-    for given, told in (
+    for given, message in (
         (None, "SOTTO_MONITOR_NAMES_FILE"),
         (str(tmp_path / "nowhere.json"), "cannot read file"),
     ):
         result = run("serve", "monitor", environment={"SOTTO_MONITOR_NAMES_FILE": given})
         assert isinstance(result.exception, TokenError)
-        assert told in str(result.exception)
+        assert message in str(result.exception)

@@ -194,14 +194,14 @@ async def test_disconnect_during_body_is_no_failure(
     reads, lost = asyncio.Event(), asyncio.Event()
     read = web.Request.read
 
-    async def told(request: web.Request) -> bytes:
+    async def noted_read(request: web.Request) -> bytes:
         reads.set()
         try:
             return await read(request)
         finally:
             lost.set()
 
-    monkeypatch.setattr(web.Request, "read", told)
+    monkeypatch.setattr(web.Request, "read", noted_read)
     head = f"POST /api/halts HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {OPERATOR}\r\nContent-Type: application/json\r\n"
     installation = Installation()
     async with port_of(installation) as port:

@@ -54,8 +54,8 @@ def open_installation(mechanism: dict[str, Any], source: dict[str, Any] = WHOLE)
 async def feed(found: Installation, source: str = "flights") -> dict[str, Any]:
     found.flow()
     async with found.web() as client:
-        told: dict[str, Any] = (await get(client, f"/api/budgets/{source}"))["feed"]
-    return told
+        view: dict[str, Any] = (await get(client, f"/api/budgets/{source}"))["feed"]
+    return view
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda one: str(one["kind"]))
@@ -69,10 +69,10 @@ async def test_feed_view_shows_last_asked_window(mechanism: dict[str, Any]) -> N
         found.now += 10.0  # digests come every few seconds
         for worker in found.driver._workers:
             found.driver.write(worker.collect_due_outputs(found.now))
-        told = await feed(found)
-        assert format_moment(int(told["asked_to"] * 1000)) == f"2013-01-01T{end}:00:00Z", hour
-    assert told["asked_at"] == found.now
-    assert (told["topic"], told["clock"], told["idle"]) == ("ops.departures", "marks", None)
+        view = await feed(found)
+        assert format_moment(int(view["asked_to"] * 1000)) == f"2013-01-01T{end}:00:00Z", hour
+    assert view["asked_at"] == found.now
+    assert (view["topic"], view["clock"], view["idle"]) == ("ops.departures", "marks", None)
 
 
 async def test_feed_view_of_periods_shows_window_of_latest_period() -> None:
@@ -81,9 +81,9 @@ async def test_feed_view_of_periods_shows_window_of_latest_period() -> None:
         found.driver.advance("flights", moment)
         for worker in found.driver._workers:
             found.driver.write(worker.collect_due_outputs(found.now))
-        told = await feed(found)
+        view = await feed(found)
         reached = max(moment_ms(DAYS[1]), moment_ms(moment) - 3_600_000 * (moment_ms(moment) // 3_600_000 % 6))
-        assert told["asked_to"] * 1000 == reached
+        assert view["asked_to"] * 1000 == reached
     assert (await feed(found, f"flights@{DAYS[0]}")) is None
 
 
@@ -91,10 +91,10 @@ async def test_feed_view_lists_processes_and_nothing_private() -> None:
     found = open_installation(MECHANISMS[0], WHOLE | {"clock": "broker", "idle": "9s"})
     members = [member("feed", "feed-1"), member("worker", "worker-1"), member("feed", "feed-2")]
     found.monitor.set_workers(WorkersView(time=0.0, members=members, partitions=[]))
-    told = await feed(found)
-    assert (told["clock"], told["idle"]) == ("broker", "9s")
-    assert told["processes"] == [{"member": f"feed-{n}", "started": 10.0, "memory": 1000} for n in (1, 2)]
-    assert told.keys() == {"topic", "clock", "idle", "asked_to", "asked_at", "processes"}
+    view = await feed(found)
+    assert (view["clock"], view["idle"]) == ("broker", "9s")
+    assert view["processes"] == [{"member": f"feed-{n}", "started": 10.0, "memory": 1000} for n in (1, 2)]
+    assert view.keys() == {"topic", "clock", "idle", "asked_to", "asked_at", "processes"}
 
 
 async def test_feed_view_exists_for_live_topics_only() -> None:
@@ -106,11 +106,11 @@ async def stalled(found: Installation, at: float, *members: MemberRow) -> list[d
     found.monitor.set_workers(WorkersView(time=1.0, members=list(members), partitions=[]))
     found.flow()
     async with found.web() as client:
-        told: list[dict[str, Any]] = (await get(client, "/api/overview"))["stalled"]
+        rows: list[dict[str, Any]] = (await get(client, "/api/overview"))["stalled"]
         async with client.get("/metrics", headers=bearer(VIEWER)) as response:
             figures = re.findall(r'topic_stalled{source="(\w+)"} 1.0', await response.text())
-    assert figures == [one["source"] for one in told]
-    return told
+    assert figures == [one["source"] for one in rows]
+    return rows
 
 
 async def test_stalled_sources_name_a_topic_whose_window_is_overdue() -> None:

@@ -139,11 +139,11 @@ async def test_failed_live_view_ends_its_watchers_and_is_retried(
 async def test_connections_with_equal_query_share_live_view(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
-    def listed(trail: TrailState, query: TrailQuery) -> TrailPage:
+    def count_lists(trail: TrailState, query: TrailQuery) -> TrailPage:
         made.append(query.search)
         return list_trail(trail, query)
 
-    monkeypatch.setattr(routes, "list_trail", listed)
+    monkeypatch.setattr(routes, "list_trail", count_lists)
     installation = Installation()
     installation.open()
     async with asyncio.timeout(WAIT), installation.web() as client:

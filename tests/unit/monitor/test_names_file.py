@@ -133,28 +133,28 @@ def test_unreadable_names_file_refuses_all_until_repaired(tmp_path: Path) -> Non
     assert names().bearer(ana, NOW) is not None
     whole = path.read_bytes()
 
-    def spoil_and_mend(spoil: object, mend: object, told: str) -> None:
+    def spoil_and_repair(spoil: object, mend: object, message: str) -> None:
         nonlocal now
         assert callable(spoil)
         assert callable(mend)
         spoil()
         for _ in range(3):
-            with pytest.raises((TokenError, SecretFileError), match=told):
+            with pytest.raises((TokenError, SecretFileError), match=message):
                 names()
         mend()
         now += RETRY_SECONDS
         assert names().bearer(ana, NOW) is not None
 
-    def written(data: bytes) -> None:
+    def write_names(data: bytes) -> None:
         path.write_bytes(data)
         path.chmod(0o600)
 
-    mended = lambda: written(whole)  # noqa: E731
-    spoil_and_mend(lambda: written(whole[:-20]), mended, "is not a names file")
-    spoil_and_mend(lambda: written(b""), mended, "is not a names file")
-    spoil_and_mend(lambda: written(whole.replace(b'"version"', b'"tokens":[],"version"')), mended, "twice")
-    spoil_and_mend(path.unlink, mended, "cannot read")
-    spoil_and_mend(lambda: path.chmod(0o644), lambda: path.chmod(0o600), "chmod 600")
+    mended = lambda: write_names(whole)  # noqa: E731
+    spoil_and_repair(lambda: write_names(whole[:-20]), mended, "is not a names file")
+    spoil_and_repair(lambda: write_names(b""), mended, "is not a names file")
+    spoil_and_repair(lambda: write_names(whole.replace(b'"version"', b'"tokens":[],"version"')), mended, "twice")
+    spoil_and_repair(path.unlink, mended, "cannot read")
+    spoil_and_repair(lambda: path.chmod(0o644), lambda: path.chmod(0o600), "chmod 600")
 
 
 def test_names_file_in_folder_opened_to_others_is_refused(tmp_path: Path) -> None:

@@ -75,10 +75,10 @@ async def test_periods_are_listed_in_pages() -> None:
 async def test_period_has_own_detail_page() -> None:
     found = installation()
     async with found.web() as client:
-        told = await get(client, f"/api/sources/flights@{DAYS[1]}")
+        detail = await get(client, f"/api/sources/flights@{DAYS[1]}")
         budget = await get(client, f"/api/budgets/flights@{DAYS[1]}")
         stream = await get(client, f"/api/streams/late@{DAYS[1]}")
-    assert told["declaration"]["source"]["source"] == "flights"
+    assert detail["declaration"]["source"]["source"] == "flights"
     assert budget["source"]["spent"]["epsilon"] == pytest.approx(0.63)
     assert stream["row"]["state"] == "closed"
     tables = found.tables
@@ -162,12 +162,12 @@ def test_lists_do_not_grow_with_ended_periods(years: list[MonitorTables], work: 
 def test_record_takes_time_independent_of_earlier_records() -> None:
     """The time for a record does not depend on earlier ones, so a restart takes time proportional to the records."""
 
-    def taken(periods: int) -> int:
+    def calls_per_period(periods: int) -> int:
         year = Year(streams=1, categories=3)
         year.pass_by(periods)
         return calls(lambda: shown(year)) // periods
 
-    assert taken(120) < 1.5 * taken(30)
+    assert calls_per_period(120) < 1.5 * calls_per_period(30)
 
 
 def test_period_keeps_no_copy_of_definition(years: list[MonitorTables]) -> None:

@@ -149,10 +149,10 @@ async def test_trail_names_owner_of_token_for_any_request() -> None:
         assert await post(client, "/api/closes", {**close, "by": "another"}, OPERATOR) == first
         mine = (await get(client, "/api/trail", by="ana"))["items"]
     trail = list_trail(installation.tables.trail, TrailQuery()).items
-    told = {(row.action, row.stream): row.by for row in trail if row.kind == "request"}
-    assert told["close", "others"] == "olga"
-    assert told["open", "mine"] == "ana"
-    assert told["open", "others"] is None  # a request over Kafka names no analyst
+    requesters = {(row.action, row.stream): row.by for row in trail if row.kind == "request"}
+    assert requesters["close", "others"] == "olga"
+    assert requesters["open", "mine"] == "ana"
+    assert requesters["open", "others"] is None  # a request over Kafka names no analyst
     assert [(row["action"], row["stream"]) for row in mine] == [("open", "mine")]
 
 
@@ -298,6 +298,6 @@ async def test_declarations_report_unknown_populations_only() -> None:
     installation.flow()
     async with installation.web() as client:
         for population, missing in (("patients", False), ("staff", True)):
-            told = await post(client, "/api/declarations", {**LAB, "population": population})
-            assert f"grants also count against the budget of population '{population}'" in told["remarks"]
-            assert any("not registered" in one for one in told["remarks"]) == missing
+            declaration = await post(client, "/api/declarations", {**LAB, "population": population})
+            assert f"grants also count against the budget of population '{population}'" in declaration["remarks"]
+            assert any("not registered" in one for one in declaration["remarks"]) == missing

@@ -72,19 +72,19 @@ async def test_api_refreshes_table() -> None:
         installation.driver.open(stream(kind, "people", kind, mechanism=fields))
     installation.open()
     async with installation.web() as client:
-        assert await versions(client) == {"feed": None, "people": 1}
+        assert await shown_versions(client) == {"feed": None, "people": 1}
         assert await at_refresh(client) == {"histogram": "closes", "laplace": "continues"}
         receipt = await post(client, "/api/refreshes", {"request": "1", "source": "people"})
         assert (receipt["outcome"], receipt["version"]) == ("registered", 2)
         assert await post(client, "/api/refreshes", {"request": "1", "source": "people"}) == receipt
-        assert await versions(client) == {"feed": None, "people": 2}
+        assert await shown_versions(client) == {"feed": None, "people": 2}
         assert await at_refresh(client) == {"histogram": None, "laplace": "continues"}
         rows = {name: (await get(client, f"/api/streams/{name}"))["row"] for name in ("histogram", "laplace")}
     assert (rows["histogram"]["state"], rows["laplace"]["state"]) == ("closed", "open")
     assert "closed by the refresh to version 2" in rows["histogram"]["reason"]
 
 
-async def versions(client: WebClient) -> dict[str, int | None]:
+async def shown_versions(client: WebClient) -> dict[str, int | None]:
     return {row["source"]: row["version"] for row in (await get(client, "/api/sources"))["items"]}
 
 

@@ -9,17 +9,17 @@ from tests.unit.processors.live import flights, standing
 
 async def test_live_topic_declaration_is_described_in_words() -> None:
     async with Installation().web() as client:
-        told = await post(client, "/api/declarations", flights(), VIEWER)
+        declaration = await post(client, "/api/declarations", flights(), VIEWER)
         assert (
             "all of that person's events; of each 'tailnum', at most 2 events count in each window"
-            in told["neighbors"]
+            in declaration["neighbors"]
         )
-        assert told["cells"] == 3 * 1561 * 1501 * 2 * 4000
-        assert any("LogAppendTime" in one for one in told["remarks"])
-        told = await post(client, "/api/declarations", flights(clock="marks"), VIEWER)
-        assert any("marks in the topic alone" in one for one in told["remarks"])
-        told = await post(client, "/api/declarations", flights(unit="person-period", period="1d"), VIEWER)
-        assert "all of that person's events in one period of 1d; of each 'tailnum'" in told["neighbors"]
+        assert declaration["cells"] == 3 * 1561 * 1501 * 2 * 4000
+        assert any("LogAppendTime" in one for one in declaration["remarks"])
+        declaration = await post(client, "/api/declarations", flights(clock="marks"), VIEWER)
+        assert any("marks in the topic alone" in one for one in declaration["remarks"])
+        declaration = await post(client, "/api/declarations", flights(unit="person-period", period="1d"), VIEWER)
+        assert "all of that person's events in one period of 1d; of each 'tailnum'" in declaration["neighbors"]
         refused = await post(
             client, "/api/declarations", flights(source="flights@2013-01-01T00:00:00Z"), VIEWER, status=409
         )

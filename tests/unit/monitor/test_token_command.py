@@ -91,7 +91,7 @@ def test_token_command_uses_given_set_or_nearest_file(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("create", "two words", "--role", "viewer"), "name: 'two words'"),
         (("create", "ana", "--role", "viewer", "--expires", "soon"), "--expires: 'soon'"),
@@ -99,12 +99,12 @@ def test_token_command_uses_given_set_or_nearest_file(tmp_path: Path, monkeypatc
         (("revoke", "nobody"), "no name and no token 'nobody'"),
     ],
 )
-def test_token_command_names_wrong_argument(arguments: tuple[str, ...], told: str) -> None:
+def test_token_command_names_wrong_argument(arguments: tuple[str, ...], message: str) -> None:
     run_successfully("create", "ben", "--role", "viewer", "--file", "names.json")
     before = Path("names.json").read_bytes()
     result = run(*arguments, "--file", "names.json")
     assert isinstance(result.exception, (CommandError, TokenError))
-    assert told in str(result.exception)
+    assert message in str(result.exception)
     assert Path("names.json").read_bytes() == before
 
 

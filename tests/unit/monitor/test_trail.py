@@ -135,13 +135,13 @@ async def test_forecast_under_zcdp_uses_longer_of_rho_and_epsilon() -> None:
 
 def test_trail_lists_requests_and_results_latest_first() -> None:
     page = list_trail(installation_with_history().tables.trail, TrailQuery())
-    told = [(row.action, row.stream, row.outcome) for row in page.items]
-    assert told[-1] == ("beginning", None, None)
-    assert ("register", None, "registered") in told
-    assert ("open", "ward-3", "opened") in told
-    assert ("close", "ward-1", "closing") in told
-    assert ("closed", "ward-1", None) in told
-    assert ("exhausted", "ward-0", None) in told
+    listed = [(row.action, row.stream, row.outcome) for row in page.items]
+    assert listed[-1] == ("beginning", None, None)
+    assert ("register", None, "registered") in listed
+    assert ("open", "ward-3", "opened") in listed
+    assert ("close", "ward-1", "closing") in listed
+    assert ("closed", "ward-1", None) in listed
+    assert ("exhausted", "ward-0", None) in listed
     assert [row.number for row in page.items] == sorted((row.number for row in page.items), reverse=True)
     opened = next(row for row in page.items if row.stream == "ward-3")
     assert opened.granted is not None
@@ -260,7 +260,7 @@ async def test_forecast_of_granted_delta_is_gone_at_any_time() -> None:
         installation.driver.open(stream(name, kind="laplace", mechanism={"answers": 100}, delta=5e-7))
     installation.flow()
     for _ in range(2):
-        told = {(one.outcome, one.part) for one in (await forecasts_of(installation)).values()}
-        assert told == {("gone", "delta")}
+        outcomes = {(one.outcome, one.part) for one in (await forecasts_of(installation)).values()}
+        assert outcomes == {("gone", "delta")}
         assert seconds(installation) == 0.0
         installation.now += 40 * DAYS
