@@ -96,9 +96,10 @@ NOT_INFORMATIVE: Final = "not informative"
 def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tuple[str | None, ...]:
     """Return, for each number or decision, the reason why it is not informative; None if it is or may be informative.
 
-    If the question is unknown, because another client asked it, only the numbers of windows get reasons.
+    If the question is unknown, because another client asked it, a number gets a reason only if it has one as the
+    answer to every question about the source.
     """
-    if query is None and answer.window is None:
+    if query is None and source is None and answer.window is None:
         return ()
     if answer.outcome in {"above", "below"} and answer.estimate is None:
         threshold = None if query is None else query.threshold
@@ -121,9 +122,11 @@ def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tu
         return (NO_BOUND,) * len(numbers)
     limits = None if query is None else _public_range(query, source)
     is_share = query is not None and (query.fraction or query.rate is not None)
+    errors = [_error_of(number, interval, alpha) for number, interval in zip(numbers, intervals, strict=False)]
+    least = 0.0 if query is not None or answer.window is not None else LARGEST_SHARE * _widest_range(source)
     return tuple(
-        _reason_of(number, _error_of(number, interval, alpha), limits, is_share=is_share)
-        for number, interval in zip(numbers, intervals, strict=False)
+        _reason_of(number, error if error is None or error > least else None, limits, is_share=is_share)
+        for number, error in zip(numbers, errors, strict=False)
     )
 
 
@@ -173,6 +176,18 @@ def _public_range(query: Query, source: Source | None) -> tuple[float, float] | 
     if name is None or not isinstance(source, TableSource):
         return None
     return _range_of(source.attributes.get(name))
+
+
+def _widest_range(source: Source | None) -> float:
+    """Return the width of the widest range of a source's values, or of its attributes; 0 without ranges."""
+    match source:
+        case ValuesSource(minimum=float(low), maximum=float(high)):
+            return high - low
+        case TableSource():
+            ranges = (_range_of(domain) for domain in source.attributes.values())
+            return max((high - low for low, high in filter(None, ranges)), default=0.0)
+        case _:
+            return 0.0
 
 
 def _range_of(domain: Domain | None) -> tuple[float, float] | None:

@@ -42,7 +42,9 @@ async def test_history_pages_through_answers_of_other_clients(open_page: OpenPag
         rows = card.locator("tbody tr")
         await expect(rows).to_have_count(25)
         await expect(rows.first).to_contain_text("id q-39")
-        await expect(card).to_contain_text("an id stands for each question that this monitor has not asked")
+        await expect(card).to_contain_text(
+            "questions that this monitor has not asked since its start have only an id"
+        )
         await expect(rows.first.locator("td").nth(3)).to_contain_text(" to ")
         await expect(rows.first.locator("td").nth(5)).to_contain_text("ε 1.905")
         await card.get_by_role("button", name="Older").click()
@@ -146,6 +148,7 @@ async def test_history_marks_numbers_that_are_not_informative(open_page: OpenPag
         await page.goto(f"{address}/#/streams/counts")
         card = page.get_by_role("region", name="Answers", exact=True)
         await expect(card.locator("tbody tr td").nth(2)).to_contain_text("(not informative)")
+        await expect(page.get_by_text("1: 1 noisy answer, 0 free answers")).to_be_visible()
         await page.goto(f"{address}/#/sources/people")
         await expect(page.get_by_text("neighbors exchange one person;")).to_be_visible()
 

@@ -150,6 +150,24 @@ async def test_changes_are_offered_to_operators_only(open_page: OpenPage, token:
             await expect(page.locator("details", has_text="Allot")).to_have_count(0)
 
 
+async def test_used_up_population_is_shown_with_its_sources(open_page: OpenPage) -> None:
+    """Overview, sources and the source's page say that no stream can be opened, although its own budget is left."""
+    scene = Scene()
+    scene.driver.register_population({"population": "patients", "epsilon": 1.0})
+    scene.driver.register({**values("vitals", 9.0), "population": "patients"})
+    scene.driver.register(values("energy", 3.0))
+    scene.driver.open(above("ward/heart-rate", "vitals", 1.0, 6))
+    scene.flow()
+    said = "Nothing is left of the budget of its population patients: no stream can be opened"
+    async with scene.served() as address:
+        page = await open_page(address, "overview", OPERATOR)
+        await expect(page.locator("li.source").first).to_contain_text(said)
+        for place in ("sources", "sources/vitals"):
+            await page.goto(f"{address}/#/{place}")
+            await expect(page.get_by_text(said)).to_have_count(1)
+            await expect(page.get_by_text(said)).to_be_visible()
+
+
 async def test_halted_population_shows_its_reason(open_page: OpenPage) -> None:
     scene = shared()
     halted = scene.driver.population("patients").model_copy(update={"state": "halted", "reason": HALTED_REASON})

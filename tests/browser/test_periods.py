@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -65,7 +66,7 @@ async def test_stream_with_periods_is_one_line_that_opens_all_periods(hourly: Sc
         await expect(rows).to_have_count(50)
         await page.get_by_role("group", name="States").get_by_role("button", name="open", exact=True).click()
         # The latest period has no budget left, and the earlier ones are closed.
-        await expect(page.locator(".pager").get_by_role("status")).to_contain_text("out of 54")
+        await expect(page.locator(".pager").get_by_role("status")).to_have_text("none of 54 periods")
         await page.goto(f"{address}/#/streams/visits%2Fbusy")
         latest = page.get_by_role("region", name="Latest period")
         await expect(latest).to_contain_text("from 2026-03-03 05:00 UTC on")
@@ -104,6 +105,25 @@ async def test_feed_of_a_live_topic_shows_its_public_part(hourly: Scene, open_pa
         await page.goto(f"{address}/#/sources/vitals")
         await expect(page.get_by_role("region", name="Budget")).to_be_visible()
         await expect(feed).to_be_hidden()
+
+
+async def test_history_names_windows_and_groups_without_ids(hourly: Scene, open_page: OpenPage) -> None:
+    """The standing query says that the numbers are counts, so their α has their unit."""
+    async with hourly.served() as address:
+        page = await open_page(address, "streams/visits%2Fcounts%402026-03-03T05%3A00%3A00Z", OPERATOR)
+        table = page.get_by_role("table", name="Answers of the stream")
+        newest = table.locator("tbody tr").first.locator("td")
+        await expect(newest.nth(1)).to_have_text("2026-03-03 05:45–06:00 · zone east")
+        await expect(table.locator("th").nth(4)).to_have_text("± (α)")
+
+
+async def test_ask_says_what_streams_of_windows_take(hourly: Scene, open_page: OpenPage) -> None:
+    """They are asked by Sotto, so there is no request, and no SELECT is suggested."""
+    async with hourly.served() as address:
+        page = await open_page(address, "ask?stream=visits%2Fbusy", OPERATOR)
+        await expect(page.get_by_text("No questions needed")).to_be_visible()
+        await expect(page.get_by_label("SELECT")).to_have_attribute("placeholder", re.compile("takes no SELECT"))
+        await expect(page.get_by_role("region", name="Request").first).to_be_hidden()
 
 
 PLACES = {

@@ -56,6 +56,14 @@ def test_number_is_marked_by_its_error(
     assert reasons(answer, asked) == (expected,)
 
 
+def test_number_of_an_unknown_question_is_marked_if_none_would_be_informed() -> None:
+    """Another client may have asked for a count, or for a mean, whose error is small in its range."""
+    few, warm = {"estimate": 20.0, "interval": [-1.0, 41.0]}, {"estimate": 1.0, "interval": [-2.0, 4.0]}
+    assert reasons_of(_answer(few), None, TABLE) == (OF_NUMBER,)
+    assert reasons_of(_answer(warm), None, TABLE) == (None,)
+    assert reasons_of(_answer(few), None, None) == ()
+
+
 def test_decision_is_marked_by_the_threshold_of_its_question() -> None:
     above = {"outcome": "above", "alpha": 30.0}
     assert reasons(above, {"value": 1.0, "threshold": 20.0}) == (OF_THRESHOLD,)

@@ -5,7 +5,7 @@ import { confirm, receiptLine } from "./confirm.js";
 import { make } from "./dom.js";
 import { amount, plural } from "./format.js";
 
-const REASON = { name: "reason", text: "Reason", hint: " (optional, kept in the ledger)", attributes: { maxlength: "1024", placeholder: "for whoever reads the ledger" } };
+const REASON = { name: "reason", text: "Reason", hint: " (optional, kept in the ledger)", attributes: { maxlength: "1024", placeholder: "shown in the audit trail" } };
 const EPSILON = { name: "epsilon", text: "ε to add", hint: " (no more is taken than the answers cost)", attributes: { inputmode: "decimal", placeholder: "0.5" }, number: true, required: true };
 const DELTA = { name: "delta", text: "δ to add", hint: " (optional; makes more of a large ε where charges are independent)", attributes: { inputmode: "decimal", placeholder: "none" }, number: true };
 

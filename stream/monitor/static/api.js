@@ -67,10 +67,8 @@ function unexpected(response) {
 
 /** Return a problem's message with its invalid fields and the requested and remaining budget. */
 export function explain(problem, formatAmount) {
-  const lines = [problem.message.replace("; see 'fields'", "")];
-  for (const field of problem.fields ?? []) {
-    lines.push(`${field.field}: ${field.message}`);
-  }
+  const fields = problem.fields ?? [];
+  const lines = fields.length ? fields.map(({ field, message }) => `${field}: ${message}`) : [problem.message];
   if (problem.asked && problem.left) {
     lines.push(`${formatAmount(problem.asked)} asked, ${formatAmount(problem.left)} left`);
   }

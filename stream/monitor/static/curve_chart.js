@@ -91,7 +91,7 @@ export class CurveChart {
     const height = Math.max(y(least) - MARGIN.top, 4);
     return [
       makeSvg("rect", { class: "vacuous", x: MARGIN.left, y: MARGIN.top, width: width - MARGIN.left - MARGIN.right, height, fill: `url(#${this.pattern})` }),
-      makeSvg("text", { class: "tick", x: width - MARGIN.right - 4, y: MARGIN.top + height + 14, "text-anchor": "end" }, "above: vacuous"),
+      makeSvg("text", { class: "tick vacuous-text", x: width - MARGIN.right - 4, y: Math.min(MARGIN.top + height + 14, HEIGHT - MARGIN.bottom - 6), "text-anchor": "end" }, "above: vacuous"),
     ];
   }
 

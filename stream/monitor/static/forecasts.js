@@ -1,7 +1,7 @@
 // Tables of a budget's forecasts and of its spending by analyst and stream.
 
 import { KeyedList, link, make, setText } from "./dom.js";
-import { amount, count, duration, percent, plural, time } from "./format.js";
+import { amount, count, duration, plural, time } from "./format.js";
 import { card, emptyState, stateBadge } from "./parts.js";
 import { route } from "./routes.js";
 
@@ -58,7 +58,7 @@ export function forecastCard() {
   const heads = make("thead", {}, make("tr", {}, ["Over the", "Granted less returned", "At this pace"].map((text) => make("th", { scope: "col" }, text))));
   const none = make("p", { class: "quiet" }, "Its sources count in different ways, which do not add up: look at each of them.");
   const table = make("table", { class: "plain people-table", "aria-label": "How long it lasts" }, heads, body);
-  const element = card("How long it lasts", make("p", { class: "quiet" }, "A pace and no promise: what is left, if as much is granted again as in the time before."), table, none);
+  const element = card("How long it lasts", make("p", { class: "quiet" }, "An estimate, not a promise: how long the rest lasts if as much is granted as in the time before."), table, none);
   return {
     element,
     update(forecasts) {
@@ -70,12 +70,13 @@ export function forecastCard() {
 }
 
 const SHARES = ["granted", "spent", "refunded"];
+const SHARE_HEADS = SHARES.map(capital);
 
 function analystRow() {
   const head = make("th", { scope: "row" });
   const source = make("td", { "data-label": "Source" });
   const streams = make("td", { class: "figure", "data-label": "Streams" });
-  const cells = SHARES.map((name) => make("td", { "data-label": name }));
+  const cells = SHARE_HEADS.map((name) => make("td", { "data-label": name }));
   return {
     element: make("tr", {}, head, source, streams, cells),
     update(row) {
@@ -91,7 +92,7 @@ function streamRow() {
   const name = make("a", { class: "name" });
   const state = stateBadge();
   const analyst = make("td", { "data-label": "Analyst" });
-  const cells = SHARES.map((part) => make("td", { "data-label": part }));
+  const cells = SHARE_HEADS.map((name) => make("td", { "data-label": name }));
   return {
     element: make("tr", {}, make("th", { scope: "row" }, name, " ", state.element), analyst, cells),
     update(row) {
@@ -115,9 +116,9 @@ export function spendingCard() {
   const tables = make(
     "div",
     {},
-    make("table", { class: "plain people-table", "aria-label": "By analyst" }, heads("Analyst", "Source", "Streams", ...SHARES), people),
+    make("table", { class: "plain people-table", "aria-label": "By analyst" }, heads("Analyst", "Source", "Streams", ...SHARE_HEADS), people),
     note,
-    make("table", { class: "plain people-table", "aria-label": "By stream" }, heads("Stream", "Analyst", ...SHARES), streams),
+    make("table", { class: "plain people-table", "aria-label": "By stream" }, heads("Stream", "Analyst", ...SHARE_HEADS), streams),
   );
   const element = card("Who has spent what", tables, none);
   return {
@@ -149,9 +150,9 @@ export function promiseLine() {
   const element = make("p", { class: "promise-line" }, text, people);
   return {
     element,
-    update({ meaning: said, renews_at: renews, population = null, population_left_share: share = null }) {
+    update({ meaning: said, renews_at: renews, population = null }) {
       setText(text, `${capital(said)}.${renews ? ` It renews ${time(renews)}.` : ""}`);
-      people.replaceChildren(...(population ? [" Its people: ", link(route("people", [population]), population), `, whose budget is charged as well${share === null ? "" : ` (${percent(share)} left)`}.`] : []));
+      people.replaceChildren(...(population ? [" Its people: ", link(route("people", [population]), population), ", whose budget is charged as well."] : []));
     },
   };
 }

@@ -45,7 +45,13 @@ const WORDS = {
   unknown_groups: ANSWERS,
   sparse_pmw: { charged: "updates", free: "answers from the hypothesis", used: "updates" },
 };
+const COUNTED = /(answer|choice|count|measurement|response|update)s\b/;
 const ANY = { charged: "charged answers", free: "free answers", used: "charged answers" };
+
+/** Return a number of answers with one of a mechanism's words, as "1 noisy answer". */
+export function countOf(value, many) {
+  return plural(value, many.replace(COUNTED, "$1"), many);
+}
 
 /** The words for a mechanism's `charged` and `free` answers, and for the answers `used` of a grant. */
 export function words(kind) {
@@ -151,7 +157,8 @@ export function amount(value) {
   if (value.rho === undefined || value.rho === null) {
     return value.delta ? `${epsilon}, δ ${number(value.delta)}` : epsilon;
   }
-  return value.delta ? `ρ ${number(value.rho)}` : `ρ ${number(value.rho)} (${epsilon} added up)`;
+  // With δ, or beside ρ alone, ε is no sum.
+  return value.delta || !value.epsilon ? `ρ ${number(value.rho)}` : `ρ ${number(value.rho)} (${epsilon} added up)`;
 }
 
 /** Format a time with date and time zone. */

@@ -44,7 +44,7 @@ function cells(heads) {
 function firingRow() {
   const stream = streamCell();
   const [group, since, window, estimate, alerts] = cells(FIRING.slice(1));
-  const when = make("span");
+  const when = make("span", { class: "when" });
   const passed = make("span", { class: "quiet" });
   since.append(when, passed);
   const badge = stateBadge();
@@ -56,7 +56,7 @@ function firingRow() {
       stream.update(latest);
       fill(group, groupText(latest.group));
       setText(when, time(began));
-      setText(passed, ` ${ago(began)}`);
+      setText(passed, ago(began));
       fill(window, windowText(latest.window));
       fill(estimate, estimateText(latest));
       setText(figure, `${count(run)} `);
@@ -162,7 +162,7 @@ export function alertsView({ query, remember }) {
       }
       off.hidden = data.shown;
       filters.hidden = now.hidden = before.hidden = !data.shown;
-      setText(total, data.shown ? `${count(data.firing_total)} firing${data.exhausted_total ? `, ${count(data.exhausted_total)} of exhausted streams` : ""}` : "");
+      setText(total, data.shown ? `${count(data.firing_total)} firing${data.exhausted_total ? `; ${count(data.exhausted_total)} more whose streams are exhausted` : ""}` : "");
       offer(data.sources);
       firingList.show(data.firing, (row) => keyOf(row.latest));
       firingTable.hidden = !data.firing.length;

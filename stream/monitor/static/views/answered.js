@@ -26,7 +26,7 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   const names = Object.keys(rows[0] ?? {}).filter((name) => !["estimate", "alpha", "choice", "position", "interval_low", "interval_high", "typical_error", "informative"].includes(name));
   const marked = numbers.some((row) => row.informative === false);
   const ofRanks = RANKS.some((form) => title === FORMS[form]); // their error bound is not in the unit of the numbers
-  const labels = numbers.map((row) => ({ name: names.length ? names.map((name) => row[name]).join(", ") : title, estimate: row.estimate, alpha: ofRanks ? null : row.alpha, low: row.interval_low, high: row.interval_high }));
+  const labels = numbers.map((row) => ({ name: names.length ? names.map((name) => row[name]).join(", ") : title.split(",")[0], estimate: row.estimate, alpha: ofRanks ? null : row.alpha, low: row.interval_low, high: row.interval_high }));
   const surest = numbers.some((row) => typeof row.interval_low === "number");
   const ends = answer.choice && answer.choice_intervals ? ` (${INTERVAL} ${answer.choice_intervals[0].join(" … ")})` : "";
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}${ends}` : OUTCOMES[answer.outcome];
@@ -43,7 +43,7 @@ export function questionPriced(title, answered, confirmed) {
   }
   const price = typeof answer.price === "number" ? `The answer costs ε ${Number(answer.price.toPrecision(4))} at most. Nothing was charged.` : answer.reason;
   const more = confirmed && make("p", {}, "This is more than a tenth of the stream's grant. ", make("button", { type: "button", onclick: confirmed }, "Ask for this price"));
-  const element = make("section", { class: "card answered", "aria-label": "Price", "data-outcome": "priced" }, make("h2", {}, `${title}: price`), make("p", { class: "cost" }, price), more);
+  const element = make("section", { class: "card answered", "aria-label": "Price", "data-outcome": "priced" }, make("h2", {}, `Price: ${title}`), make("p", { class: "cost" }, price), more);
   return { element, close() {} };
 }
 

@@ -33,6 +33,7 @@ export function askView({ query, session }) {
   const more = make("p", { class: "quiet", hidden: true });
   const place = make("div", { class: "wide" });
   const json = jsonBlock("Request");
+  const request = card("Request", json.element);
   const token = make("input", { type: "password", autocomplete: "off", spellcheck: "false" });
   const allowed = may(session, "analyst");
   const outcome = make("p", { class: "outcome", role: "alert", hidden: true });
@@ -205,6 +206,7 @@ export function askView({ query, session }) {
     act.disabled = true;
     actPrice.hidden = true;
     question = null;
+    request.hidden = true;
     place.replaceChildren();
     setText(price, "");
     tell("", "");
@@ -225,13 +227,16 @@ export function askView({ query, session }) {
       about.replaceChildren(link(route("streams", [stream.value]), stream.value), `: ${called(mechanism)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : rest);
       if (source.kind === "events") {
         place.replaceChildren(emptyState("No questions needed", "Answered automatically: one question per window. To follow its answers:", `sotto answers --stream ${stream.value}`));
+        await showPrice(isLatest);
         return;
       }
       if (source.kind !== "table" || !SPECS[mechanism]?.forms.length) {
         place.replaceChildren(emptyState("Its questions carry private data", "They do not come through the monitor. A producer sends them to Kafka:", `sotto ask ${stream.value} --value 12`));
+        await showPrice(isLatest);
         return;
       }
       question = questionForm(detail.spec, source, preview, kind.value);
+      request.hidden = false;
       place.replaceChildren(question.element);
       act.disabled = !session.asks;
       actPrice.hidden = !session.asks || !question.takesAlpha;
@@ -305,7 +310,7 @@ export function askView({ query, session }) {
           { class: "stack" },
           card("Question", labelled("Kind of question", kind), labelled("Stream", stream), more, about, build, price, !allowed && labelled(tokenOf("analyst"), token, "used for what is asked here, not kept")),
           card("SQL", write, sqlPrice),
-          card("Request", json.element),
+          request,
         ),
         make("div", { class: "stack" }, outcome, nothing, actSave, shown),
       ),
@@ -325,7 +330,7 @@ const isFree = ({ epsilon, delta, rho }) => !epsilon && !delta && !rho;
 function describeStatementPrice({ stream, mechanism, questions, free, charged, why }) {
   const sent = `The statement sends ${plural(questions, "question")} to ${stream}${why ? ` (${why})` : ""}.`;
   if (isFree(charged)) {
-    return `${sent} It costs nothing.`;
+    return `${sent} ${ALWAYS_CHARGED.includes(mechanism) ? `It uses up ${plural(questions, "charged answer")} and adds nothing to what the stream has spent, which is all of its grant.` : "It costs nothing."}`;
   }
   if (ALWAYS_CHARGED.includes(mechanism) || amount(free) === amount(charged)) {
     return `${sent} It costs ${amount(charged)}.`;

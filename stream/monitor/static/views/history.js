@@ -4,7 +4,7 @@ import { explain, open, parameters, send } from "../api.js";
 import { make, setText } from "../dom.js";
 import { latest } from "../forms.js";
 import { amount, bound, count, cutToInterval, estimate, interval, number, plural, time, windowText } from "../format.js";
-import { heads } from "../forecasts.js";
+import { capital, heads } from "../forecasts.js";
 import { RANKS, SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
 import { describeQuery } from "../questions.js";
@@ -18,12 +18,13 @@ const HEADS = ["Time", "Question", "Answer", "95 % interval", "± (α)", "Price"
 const UNKNOWN_UNIT = "± (α; of a quantile in rows of rank)"; // the head if a question is unknown
 const FILES = { jsonl: "application/x-ndjson", csv: "text/csv" };
 const RETRIES = 5;
-const UNKNOWN_QUESTIONS = "Kafka's answers have no questions: an id stands for each question that this monitor has not asked since its start.";
+const UNKNOWN_QUESTIONS = "Kafka's answers have no questions: questions that this monitor has not asked since its start have only an id, and their numbers no groups.";
 
-/** `show(row)` gets the stream's row; the newest page is read at its first call. */
+/** `show(row, standing)` gets the stream's row and standing query; the newest page is read at its first call. */
 export function answerHistory(stream, session) {
   const base = `/api/streams/${encodeURIComponent(stream)}/answers`;
   let row = null;
+  let unitOf = null; // the unit of an answer's α
   let older = null; // the cursor of the next page
   let saving = null; // the running download
   const body = make("tbody");
@@ -71,8 +72,8 @@ export function answerHistory(stream, session) {
   function showPage({ items, before, reached, unreadable }, where) {
     older = before;
     next.disabled = before === null;
-    body.replaceChildren(...items.map((one) => line(one, row.mechanism)));
-    setText(head.querySelectorAll("th")[ALPHA], items.some((one) => hasUnknownUnit(one, row.mechanism)) ? UNKNOWN_UNIT : HEADS[ALPHA]);
+    body.replaceChildren(...items.map((one) => line(one, row.mechanism, unitOf(one))));
+    setText(head.querySelectorAll("th")[ALPHA], items.some((one) => unitOf(one) === null) ? UNKNOWN_UNIT : HEADS[ALPHA]);
     table.hidden = !items.length;
     none.hidden = Boolean(items.length) || before !== null || where.before !== undefined;
     const last = row.last_answered;
@@ -124,9 +125,10 @@ export function answerHistory(stream, session) {
 
   return {
     element,
-    show(given) {
+    show(given, standing) {
       const first = row === null;
       row = given;
+      unitOf = (one) => unitOfAlpha(one, given.mechanism, standing);
       if (first) {
         read({});
       }
@@ -149,19 +151,27 @@ async function patiently(request, signal) {
   }
 }
 
-/** True if an α may be in rows of rank, because the question is unknown. */
-const hasUnknownUnit = ({ answer, question }, mechanism) => question === null && typeof answer.alpha === "number" && RANKS.some((form) => SPECS[mechanism]?.forms.includes(form));
+/** The unit of an answer's α: empty if it is that of the numbers, null if an unknown question may be of ranks. */
+function unitOfAlpha({ answer, question }, mechanism, standing) {
+  if (typeof answer.alpha !== "number") {
+    return "";
+  }
+  if (question === null && !answer.window) {
+    return RANKS.some((form) => SPECS[mechanism]?.forms.includes(form)) ? null : "";
+  }
+  return RANKS.some((form) => (question ?? standing)?.[form]) ? " rows of rank" : "";
+}
 
-function line(row, mechanism) {
+function line(row, mechanism, unit) {
   const { time: when, answer, question, cost } = row;
-  const names = hasUnknownUnit(row, mechanism) ? HEADS.with(ALPHA, UNKNOWN_UNIT) : HEADS;
-  const asked = question === null ? `id ${answer.id}` : describeQuery(question, mechanism);
+  const names = unit === null ? HEADS.with(ALPHA, UNKNOWN_UNIT) : HEADS;
+  const asked = question === null ? (answer.window ? "" : `id ${answer.id}`) : describeQuery(question, mechanism);
   const cells = [
     time(when),
     [asked, windowText(answer.window), pairs(answer.group)].filter(Boolean).join(" · "),
     answerText(row),
     intervalText(answer),
-    typeof answer.alpha === "number" ? `${bound(answer.alpha)}${RANKS.some((form) => question?.[form]) ? " rows of rank" : ""}` : "–",
+    typeof answer.alpha === "number" ? `${bound(answer.alpha)}${unit ?? ""}` : "–",
     typeof answer.price === "number" && answer.outcome !== "rejected" ? `ε ${number(answer.price)}` : cost === null ? "–" : amount(cost),
     answer.spent ? amount(answer.spent) : "–",
   ];
@@ -202,8 +212,8 @@ function answerText({ answer, groups, uninformative }) {
     return few(estimates.map((one, index) => `${names ? `${names[index]}: ` : ""}${numberText(one, intervals?.[index], alpha)}${mark(index)}`)) + hidden(marked);
   }
   const text = typeof value === "number" ? numberText(value, ends, alpha) : (choice ?? (choices ? few(choices) : names ? few(names) : ""));
-  const told = outcome === "answer" && text ? "" : OUTCOMES[outcome];
-  return [told, text, reason].filter(Boolean).join(": ") + mark(0);
+  const told = (outcome === "answer" && text) || reason?.startsWith("exhausted: ") ? "" : OUTCOMES[outcome];
+  return [told, text, told ? reason : reason && capital(reason)].filter(Boolean).join(": ") + mark(0);
 }
 
 function intervalText({ interval: ends, intervals, choice_intervals: texts }) {

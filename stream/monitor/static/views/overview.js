@@ -43,7 +43,7 @@ export function overviewView() {
   const above = new Chart({ title: "Charged answers per second", format: (value) => rate(value), height: 190 });
   const below = new Chart({ title: "Free answers per second", format: (value) => rate(value), height: 190 });
   const sources = sourceList();
-  const noSource = emptyState("No source yet", "A source is what has a privacy budget. Register the first one:", ADD_SOURCE);
+  const noSource = emptyState("No source yet", "A source is data about people with a privacy budget. Register the first one:", ADD_SOURCE);
   const streams = streamTable({ label: "Open streams that run dry first" });
   const noStream = emptyState("No open stream", "A stream answers questions about a source at a privacy cost. Open one:", OPEN_STREAM);
   const element = make(

@@ -16,7 +16,7 @@ export function pager(limit, onTurn) {
       offset = page.offset;
       const last = offset + page.items.length;
       const filtered = page.matching === page.total ? "" : `, out of ${count(page.total)}`;
-      setText(place, page.items.length ? `${count(offset + 1)}–${count(last)} of ${plural(page.matching, one, many)}${filtered}` : `no ${many}${filtered}`);
+      setText(place, page.items.length ? `${count(offset + 1)}–${count(last)} of ${plural(page.matching, one, many)}${filtered}` : page.matching === page.total ? `no ${many}` : `none of ${plural(page.total, one, many)}`);
       previous.disabled = offset === 0;
       next.disabled = last >= page.matching;
       previous.hidden = next.hidden = page.matching <= limit && offset === 0;

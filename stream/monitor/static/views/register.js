@@ -196,13 +196,13 @@ export function registerView({ session }) {
       const declared = await send("/api/declarations", session.token, { method: "POST", body: source() });
       if (isLatest()) {
         problem.hidden = true;
-        act.disabled = false;
+        told.hidden = act.disabled = false;
         told.replaceChildren(...describe(declared));
       }
     } catch (error) {
       if (isLatest()) {
         problem.hidden = !isTouched;
-        act.disabled = true;
+        told.hidden = act.disabled = true;
         setText(problem, explain(error.problem ?? { message: error.message }, amount));
       }
     }

@@ -13,7 +13,7 @@ import { route } from "../routes.js";
 import { may } from "../session.js";
 import { OPEN_STREAM } from "./commands.js";
 import { describe as describeDeclaration } from "./register.js";
-import { describe } from "./source_list.js";
+import { describe, populationLine } from "./source_list.js";
 import { streamTable } from "./stream_table.js";
 
 const SHOWN = 50;
@@ -42,7 +42,8 @@ export function sourceView({ names: [name], session }) {
   const none = emptyState("No stream on this source", "Open one:", OPEN_STREAM);
   none.hidden = halt.hidden = refresh.hidden = true;
   const burnDown = card("Burn-down", chart.element);
-  const budget = card("Budget", share, bar.element, burnLegend(), figures.element);
+  const shared = populationLine();
+  const budget = card("Budget", share, bar.element, shared.element, burnLegend(), figures.element);
   const element = make(
     "div",
     { class: "view" },
@@ -65,7 +66,7 @@ export function sourceView({ names: [name], session }) {
     feed.update(fed);
     promise.update(row);
     forecast.update(forecasts);
-    forecast.element.hidden = row.period !== null; // each period has its own budget
+    forecast.element.hidden = row.period !== null || row.state === "halted"; // each period has its own budget
     state.update(row);
     halt.hidden = plan.hidden = row.state === "halted" || row.period_of !== null; // periods end automatically
     period.update(row);
@@ -77,6 +78,7 @@ export function sourceView({ names: [name], session }) {
     setText(share, `${percent(row.left_share)} left of ${amount(row.total)}`);
     share.toggleAttribute("data-low", row.left_share < 0.1);
     bar.update(row);
+    shared.update(row);
     figures.update(PARTS.map((part) => amount(row[part])));
     const unit = unitOf(row);
     chart.update({
@@ -165,7 +167,7 @@ function latestPeriod() {
 
 const CLOCKS = {
   broker: ({ idle }) => `the broker's timestamps, ${idle} later if a partition is silent`,
-  marks: () => "marks in the topic, from whoever replays it",
+  marks: () => "watermarks in the topic, which its producer writes",
 };
 
 /** A card with the progress of a live topic's feed, without lag and open windows, which are private. */

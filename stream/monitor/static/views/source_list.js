@@ -14,14 +14,14 @@ function entry(inPeriods) {
   const periods = periodsLink("sources");
   const left = make("span", { class: "share" });
   const bar = burnBar();
-  const shared = make("p", { class: "population-left", hidden: true });
+  const shared = populationLine();
   const figures = PARTS.map(() => make("dd"));
   const element = make(
     "li",
     { class: "source" },
     make("div", { class: "source-head" }, name, state.element, about, periods.element, left),
     bar.element,
-    shared,
+    shared.element,
     make(
       "dl",
       { class: "amounts" },
@@ -42,9 +42,7 @@ function entry(inPeriods) {
       setAttribute(left, "title", amount(row.total));
       setAttribute(left, "data-low", row.left_share < 0.1);
       bar.update(row);
-      shared.hidden = row.population_left_share === null || row.population_left_share >= row.left_share;
-      setText(shared, shared.hidden ? "" : populationLeft(row));
-      setAttribute(shared, "data-low", row.population_left_share < 0.1);
+      shared.update(row);
       PARTS.forEach((part, index) => {
         setText(figures[index], mainAmount(row[part], unit));
         setAttribute(figures[index], "title", amount(row[part]));
@@ -53,9 +51,17 @@ function entry(inPeriods) {
   };
 }
 
-/** Say what is left of the budget of a source's population, which pays for the source's streams too. */
-export function populationLeft({ population, population_left_share: share }) {
-  return share > 0 ? `${percent(share)} left of the budget of its population ${population}` : `Nothing is left of the budget of its population ${population}: no stream can be opened`;
+/** A line that says what is left of the population's budget, if that is less than what is left of the source's own. */
+export function populationLine() {
+  const element = make("p", { class: "population-left", hidden: true });
+  return {
+    element,
+    update({ population, population_left_share: share, left_share: own }) {
+      element.hidden = share === null || share >= own;
+      setText(element, share > 0 ? `${percent(share)} left of the budget of its population ${population}` : `Nothing is left of the budget of its population ${population}: no stream can be opened`);
+      setAttribute(element, "data-low", share < 0.1);
+    },
+  };
 }
 
 /** Describe a source in a few words. */

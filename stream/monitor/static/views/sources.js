@@ -25,14 +25,14 @@ export function sourcesView({ query, remember }) {
     remember({ ...chosen, sort: chosen.sort === "source" ? "" : chosen.sort, offset: chosen.offset || "" }, connections());
   };
   const connections = () => [{ views: ["overview", "sources"], query: { ...chosen, limit: LIMIT } }];
-  const search = searchField(chosen.of ? "Search periods, for example 2013-03" : "Search sources", chosen.search, afterPause(() => change({ search: search.input.value })));
+  const search = searchField(chosen.of ? "Search periods: 2013-03" : "Search sources", chosen.search, afterPause(() => change({ search: search.input.value })));
   const state = choice("State", [["", "any state"], ["open", "open"], ["halted", "halted"]], chosen.state, (value) => change({ state: value }));
   const sort = choice("Sort by", SORTS, chosen.sort, (value) => change({ sort: value }), { labelled: true });
   const order = orderButton(chosen.descending, (descending) => change({ descending }));
   const only = chip("sources", chosen.of);
   const list = sourceList({ inPeriods: Boolean(chosen.of) });
   const pages = pager(LIMIT, (offset) => change({ offset }));
-  const none = emptyState("No source yet", "A source is what has a privacy budget. Register the first one:", ADD_SOURCE);
+  const none = emptyState("No source yet", "A source is data about people with a privacy budget. Register the first one:", ADD_SOURCE);
   const unmatched = emptyState("No source matches", "Search for less of the name, or choose any state.");
   const total = make("span", { class: "quiet" });
   none.hidden = unmatched.hidden = true;

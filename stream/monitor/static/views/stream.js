@@ -3,7 +3,8 @@
 import { actionButton, applies } from "../actions.js";
 import { Chart, ratesOf } from "../chart.js";
 import { make, setText } from "../dom.js";
-import { ago, amount, count, duration, mechanism, percent, periodText, plural, rate, rateOver, time, words } from "../format.js";
+import { capital } from "../forecasts.js";
+import { ago, amount, count, countOf, duration, mechanism, percent, periodText, plural, rate, rateOver, time, words } from "../format.js";
 import { SPECS } from "../mechanisms.js";
 import { card, cutoffBar, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
@@ -49,7 +50,7 @@ export function streamView({ names: [name], session }) {
     make(
       "table",
       { class: "plain" },
-      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "over the"), heads)),
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Over the"), heads)),
       make("tbody", {}, WINDOWS.map(([, text], index) => make("tr", {}, make("th", { scope: "row" }, text), cells[index]))),
     ),
   );
@@ -96,7 +97,7 @@ export function streamView({ names: [name], session }) {
     glance.hidden = overTime.hidden = perSecond.hidden = row.current !== null; // a model answers nothing itself
     history.element.hidden = row.current !== null;
     if (row.current === null) {
-      history.show(row);
+      history.show(row, spec.standing);
     }
     model.hidden = row.period_of === null;
     if (row.period_of !== null) {
@@ -105,8 +106,8 @@ export function streamView({ names: [name], session }) {
     tops.update(row);
     const called = words(row.mechanism);
     setText(used, `${called.used} used `);
-    setText(heads[0], `${called.charged} per second`);
-    setText(heads[1], `${called.free} per second`);
+    setText(heads[0], `${capital(called.charged)} per second`);
+    setText(heads[1], `${capital(called.free)} per second`);
     timeline.rename(`${capital(called.charged)} so far`);
     answers.rename(`${capital(called.free)} per second`);
     home.textContent = row.source;
@@ -114,14 +115,14 @@ export function streamView({ names: [name], session }) {
     about.update([
       home,
       mechanism(row.mechanism),
-      standing === null ? "none: it is asked" : `It ${standing}.`,
+      standing === null ? "none: clients ask it" : `It ${standing}.`,
       `${promise(row)}${windows === null ? "" : `; that is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${length === null ? "" : `, in each period of ${length}`}`}.`,
       amount(row.asked),
       row.added ? plural(row.added, "charged answer") : "nothing",
       amount(row.cost),
       row.current !== null ? "nothing: its periods do" : `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(share(row))} of its cost)` : ""}`,
       amount(row.refunded),
-      row.current !== null ? "nothing: its periods are asked" : `${count(row.answered)}: ${count(row.tops)} ${called.charged}, ${count(row.answered - row.tops)} ${called.free}`,
+      row.current !== null ? "nothing: its periods are asked" : describeAnswers(row),
       row.current !== null ? "never" : runsDry(row, standing !== null),
       row.opened === null ? "not known any more" : time(row.opened),
       answeredLast(row.current ?? row),
@@ -206,12 +207,14 @@ function runsDry({ state, dry_in: left, opened }, isStanding) {
   return `${duration(left)}, at the rate ${since}`;
 }
 
-function answeredLast({ last_answered: last }) {
-  return last === null ? "none yet" : `${time(last)}, ${ago(last)}`;
+/** Say how many answers a stream has given, of each of its two kinds. */
+function describeAnswers({ mechanism: kind, answered, tops }) {
+  const called = words(kind);
+  return `${count(answered)}: ${countOf(tops, called.charged)}, ${countOf(answered - tops, called.free)}`;
 }
 
-function capital(text) {
-  return text[0].toUpperCase() + text.slice(1);
+function answeredLast({ last_answered: last }) {
+  return last === null ? "none yet" : `${time(last)}, ${ago(last)}`;
 }
 
 /** Return the spent share of a stream's cost, in ρ if the cost has one. */
@@ -245,7 +248,7 @@ function latestPeriod() {
         tops.update(current);
         setText(used, `${called.used} used `);
         figures.update([
-          `${count(current.answered)}: ${count(current.tops)} ${called.charged}, ${count(current.answered - current.tops)} ${called.free}`,
+          describeAnswers(current),
           `${amount(current.spent)} of ${amount(current.cost)}`,
           runsDry(current, true),
           answeredLast(current),

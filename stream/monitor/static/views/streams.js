@@ -33,7 +33,7 @@ export function streamsView({ query, remember }) {
     table.order(chosen);
     remember({ ...chosen, sort: chosen.sort === "stream" ? "" : chosen.sort, offset: chosen.offset || "" }, connections());
   };
-  const search = searchField(chosen.of ? "Search periods, for example 2013-03" : "Search streams and sources", chosen.search, afterPause(() => change({ search: search.input.value })));
+  const search = searchField(chosen.of ? "Search periods: 2013-03" : "Search streams and sources", chosen.search, afterPause(() => change({ search: search.input.value })));
   const pressed = chosen.state ? chosen.state.split(",") : [];
   const states = toggles("States", STATES, pressed, (names) => change({ state: names.join(",") }));
   const kind = choice("Mechanism", [["", "any mechanism"], ...mechanisms], chosen.mechanism, (value) => change({ mechanism: value }));

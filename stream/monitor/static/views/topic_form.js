@@ -2,7 +2,7 @@
 
 import { given, labelled, numberInput, select, textInput, typed } from "../forms.js";
 
-const CLOCKS = [["broker", "the broker's timestamps"], ["marks", "marks in the topic, for replays"]];
+const CLOCKS = [["broker", "the broker's timestamps"], ["marks", "watermarks in the topic, for replays"]];
 
 /** `elements` are the fields; `value()` reads them. */
 export function topicForm() {
@@ -25,14 +25,14 @@ export function topicForm() {
   return {
     elements: [
       labelled("Topic", topic, "of JSON events, keyed by the person"),
-      labelled("Field of the person", person, "its name, or the way to it, as user.id"),
+      labelled("Field of the person", person, "its name, or its path, as user.id"),
       labelled("Field of the time", time, "ISO 8601 with a zone, or milliseconds since 1970"),
-      labelled("Events that count", contribution, "of one person, at most, in a window of a stream"),
-      labelled("In all windows together", total, "what counts of one person in a running count; empty: none may be opened"),
-      labelled("Where attributes stand", fields, "those whose field has another name, or is nested"),
+      labelled("Events that count", contribution, "maximum of one person in a window of a stream"),
+      labelled("In all windows together", total, "maximum events of one person in a running count; empty: no running count may be opened"),
+      labelled("Fields of attributes", fields, "for attributes whose field is nested or has another name"),
       labelled("Windows close by", clock),
-      labelled("Most ahead of the clock", ahead, "events later than that are refused"),
-      labelled("A silent partition follows", idle, "so far behind the clock"),
+      labelled("Maximum ahead of the clock", ahead, "later events are refused"),
+      labelled("Delay of a silent partition", idle, "a partition without events follows the clock with this delay"),
     ],
     value: () =>
       given({

@@ -75,7 +75,7 @@ export function trailView({ query, remember, session }) {
     offset = to;
     remember({ ...chosen, offset: offset || "" }, connections());
   };
-  const search = searchField("Search names and request ids", chosen.search, afterPause(() => change({ search: search.input.value })));
+  const search = searchField("Search names and ids", chosen.search, afterPause(() => change({ search: search.input.value })));
   const named = [["source", "Source"], ["stream", "Stream"], ["population", "Population"], ["by", "Requested by"], ["analyst", "Analyst"]].map(([name, label]) => {
     const field = searchField(label, chosen[name], afterPause(() => change({ [name]: field.input.value.trim() })));
     field.input.name = name;
@@ -85,7 +85,9 @@ export function trailView({ query, remember, session }) {
   const body = make("tbody");
   const list = new KeyedList(body, entryRow);
   const pages = pager(LIMIT, (to) => change({}, to));
-  const chain = make("p", { class: "outcome", role: "status" });
+  const intact = make("span");
+  const ending = make("span", {}, " Only ", make("code", {}, "sotto ledger verify --head"), " finds that its end is missing.");
+  const chain = make("p", { class: "outcome", role: "status" }, intact, ending);
   const told = make("p", { class: "quiet" });
   const failure = make("p", { class: "outcome", role: "alert", "data-level": "refused", hidden: true });
   const none = emptyState("No entry matches", "The trail lists every request to the budget service with its decision.");
@@ -128,7 +130,8 @@ export function trailView({ query, remember, session }) {
         return;
       }
       const whole = data.unread ? `The chain of the latest ${count(data.entries - data.unread)} entries is intact; ${count(data.unread)} earlier ones are still being checked.` : `The chain of ${plural(data.entries, "entry", "entries")} is intact.`;
-      setText(chain, data.broken ? `The chain is broken: ${data.broken}. The trail was changed after it was written.` : `${whole} A missing end shows only in “sotto ledger verify --head”.`);
+      setText(intact, data.broken ? `The chain is broken: ${data.broken}. The trail was changed after it was written.` : whole);
+      ending.hidden = data.broken !== null;
       chain.dataset.level = data.broken ? "refused" : "done";
       none.hidden = data.matching > 0;
       table.hidden = data.matching === 0;
