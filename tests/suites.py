@@ -21,7 +21,7 @@ COMMIT: Final = "commit"
 SUITES: Final[dict[str, str]] = {
     "tests/": COMMIT,
     "tests/browser/": "browser",
-    "tests/browser/test_asking.py::test_any_value_of_a_large_attribute_makes_a_cell": COMMIT,
+    "tests/browser/test_questions.py::test_any_value_of_a_large_attribute_makes_a_cell": COMMIT,
     "tests/browser/test_safety.py::test_hostile_names_and_reasons_do_not_become_markup": COMMIT,
     "tests/chaos/": "chaos",
     "tests/chaos/test_checker.py": COMMIT,
@@ -153,7 +153,7 @@ FIRST: Final = (
     "tests/unit/accounting/test_planner.py",
     "tests/unit/data/test_person_rows.py",
     "tests/unit/data/test_guarded_reader.py",
-    "tests/unit/test_starting_up.py",
+    "tests/unit/test_imports.py",
     "tests/unit/test_plan_command.py",
     "tests/unit/processors/test_shares.py",
     "tests/unit/test_cli.py",
