@@ -17,7 +17,7 @@ WARD = "streams/ward%2F7"
 STRANGER = "stranger-" + "2" * 32
 
 
-class Slow(Scene):
+class TimeoutScene(Scene):
     """A monitor whose first request times out, although the budget service has carried it out."""
 
     async def request(self, request: Request) -> Receipt:
@@ -27,7 +27,7 @@ class Slow(Scene):
         return receipt
 
 
-class Refusing(Scene):
+class RefusingScene(Scene):
     """A monitor whose requests are all refused by the budget service."""
 
     async def request(self, request: Request) -> Receipt:
@@ -118,7 +118,7 @@ async def test_refresh_dialog_lists_endings_and_repeats_one_request(
     open_page: OpenPage,
 ) -> None:
     """However often it is sent, a request makes one version."""
-    scene = with_census(Slow())
+    scene = with_census(TimeoutScene())
     async with scene.served() as address:
         page = await open_page(address, "sources/census", VIEWER)
         await expect(page.get_by_text("version 1 of its data")).to_be_visible()
@@ -228,7 +228,7 @@ async def test_wrong_tokens_change_nothing_and_the_operators_token_does(open_pag
 
 
 async def test_request_without_an_answer_is_sent_again_under_its_id(open_page: OpenPage) -> None:
-    scene = with_ward(Slow())
+    scene = with_ward(TimeoutScene())
     async with scene.served() as address:
         page = await open_page(address, WARD, OPERATOR)
         shown = await dialog(page, "Halt", reason="audit")
@@ -257,7 +257,7 @@ async def test_source_is_halted_with_all_its_streams(open_page: OpenPage) -> Non
 
 
 async def test_refusal_of_the_ledger_is_shown_and_not_sent_again(open_page: OpenPage) -> None:
-    scene = with_ward(Refusing())
+    scene = with_ward(RefusingScene())
     async with scene.served() as address:
         page = await open_page(address, WARD, OPERATOR)
         shown = await dialog(page, "Halt")

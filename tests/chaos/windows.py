@@ -162,7 +162,7 @@ class Visits:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class EventAtClock:
     """An event that may count, with its offset, the clock at it, and its timestamp or that of the last mark before it."""
 
     offset: int
@@ -171,7 +171,7 @@ class Seen:
     stamp: int
 
 
-def events_of(logs: Logs, source: EventsSource, partitions: int) -> list[list[Seen]]:
+def events_of(logs: Logs, source: EventsSource, partitions: int) -> list[list[EventAtClock]]:
     """Return the events of each partition that may count."""
     return [list(_events(logs, source, number, partitions)) for number in range(partitions)]
 
@@ -183,7 +183,7 @@ def violations_of_windows(
     specs: Sequence[StreamSpec],
     partitions: int,
     until: int,
-    events: Sequence[Sequence[Seen]] | None = None,
+    events: Sequence[Sequence[EventAtClock]] | None = None,
     gaps: Mapping[str, Gaps] | None = None,
 ) -> list[str]:
     """Return the violations in the questions of standing streams; ``until`` is the clock, which decides which windows are closed.
@@ -226,7 +226,7 @@ def _expected_questions(
     topics: Topics,
     source: EventsSource,
     spec: StreamSpec,
-    events: Sequence[Sequence[Seen]],
+    events: Sequence[Sequence[EventAtClock]],
     until: int,
     least: int,
     epochs: Sequence[Sequence[Epoch]],
@@ -293,7 +293,7 @@ def _counted(
     source: EventsSource,
     spec: StreamSpec,
     number: int,
-    events: Sequence[Seen],
+    events: Sequence[EventAtClock],
     epochs: Sequence[Epoch],
 ) -> Iterator[tuple[int, int | bytes | None, int]]:
     """Yield what a partition adds to windows: the window's beginning, the cell or text, and the amount."""
@@ -333,7 +333,7 @@ def _counted(
             yield start, cell, 1 if isinstance(standing.count, str) else value
 
 
-def _events(logs: Logs, source: EventsSource, number: int, partitions: int) -> Iterator[Seen]:
+def _events(logs: Logs, source: EventsSource, number: int, partitions: int) -> Iterator[EventAtClock]:
     """Yield the events of a partition that may count, each with the clock at it."""
     clock = stamp = -1
     ahead = span_ms(source.ahead)
@@ -349,7 +349,7 @@ def _events(logs: Logs, source: EventsSource, number: int, partitions: int) -> I
         if _home(event["who"]["id"], partitions) != number:
             continue
         if clock < 0 or event["at"] <= clock + ahead:
-            yield Seen(record.offset, event, clock, stamp)
+            yield EventAtClock(record.offset, event, clock, stamp)
 
 
 def gaps_of(logs: Logs, topics: Topics, stream: str) -> Gaps:

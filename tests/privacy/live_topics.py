@@ -24,7 +24,7 @@ from stream.processing.topic_names import Topics, partition_of
 from tests.builders import parse_source, source
 from tests.processing import process_records
 from tests.unit.processors.feeds.streams import texts_calibration
-from tests.unit.processors.feeds.topic import Known, as_of, ended, extended, standing_definition
+from tests.unit.processors.feeds.topic import FixedDefinitions, as_of, ended, extended, standing_definition
 
 MINUTE = 60_000
 PARTITIONS = 2
@@ -158,7 +158,7 @@ def _publish_partials(
     partials: list[Any] = []
     marks = range(0, MARKED * MINUTE, 2 * MINUTE)
     idle = span_ms(source.idle)
-    known = Known()
+    known = FixedDefinitions()
     heard = _hear(known, streams, 0)
     feed = FeedProcessor(TOPICS, source, partition, PARTITIONS, known)
     feed.end_restore()
@@ -181,7 +181,7 @@ def _publish_partials(
     return partials
 
 
-def _hear(known: Known, streams: Sequence[StandingDefinition], moment: int, before: int = -1) -> int:
+def _hear(known: FixedDefinitions, streams: Sequence[StandingDefinition], moment: int, before: int = -1) -> int:
     """Let the feed read control up to a moment; nothing is read twice."""
     if moment > before:
         news = [one for stream in streams if (one := as_of(stream, moment)) is not None]
@@ -233,7 +233,7 @@ def _opened(source: EventsSource, name: str, form: Form) -> StandingDefinition:
 
 
 @dataclass
-class Moved:
+class LargestMoves:
     """The largest moves of each stream's numbers by one person, over all tried neighbours."""
 
     each: dict[str, int] = field(default_factory=lambda: defaultdict(int))

@@ -25,7 +25,7 @@ Truth = Callable[[Answer], float]
 
 
 @dataclass(frozen=True)
-class Asked:
+class JudgedQuestion:
     """A question without its stream, and a function that returns the error of its answer."""
 
     query: dict[str, Any]

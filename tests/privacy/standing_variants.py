@@ -16,7 +16,7 @@ from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.tally_groups import TallyGroup
 from stream.tables.predicates import parse
 from tests.privacy.audit_variants import Surgery, Variant
-from tests.unit.processors.feeds.topic import Known
+from tests.unit.processors.feeds.topic import FixedDefinitions
 
 
 def bound_for_each_batch(surgery: Surgery) -> None:
@@ -114,12 +114,12 @@ def counted_from_when_control_told(surgery: Surgery) -> None:
 
 def the_latest_definition_alone(surgery: Surgery) -> None:
     """A feed uses only the latest definition: it goes on counting an open stream, even if the stream had ended in between."""
-    of = Known.streams_of
+    of = FixedDefinitions.streams_of
 
-    def latest(known: Known, source: str) -> tuple[StandingDefinition, ...]:
+    def latest(known: FixedDefinitions, source: str) -> tuple[StandingDefinition, ...]:
         return tuple(replace(one, epochs=(replace(one.epochs[-1], number=0),)) for one in of(known, source))
 
-    surgery.patch.setattr(Known, "streams_of", latest)
+    surgery.patch.setattr(FixedDefinitions, "streams_of", latest)
 
 
 def ended_in_the_step_that_reads_of_it(surgery: Surgery) -> None:

@@ -24,7 +24,17 @@ from sotto import Driver
 from stream.tables.demo_tables import adult_source
 from tests.builders import source, stream
 from tests.privacy.chance import FALSE_ALARM, at_most
-from tests.privacy.questions import BETA, QUESTIONS, STREAMS, Asked, conditions, groups, number, numbers, people
+from tests.privacy.questions import (
+    BETA,
+    QUESTIONS,
+    STREAMS,
+    JudgedQuestion,
+    conditions,
+    groups,
+    number,
+    numbers,
+    people,
+)
 from tests.privacy.service import definition_of, open_all
 
 ATTRIBUTES = ("age", "sex", "education-num", "race", "income>50K")
@@ -44,52 +54,54 @@ def cell_counts() -> dict[tuple[Any, ...], int]:
     return {tuple(row[:-1]): row[-1] for row in counted.iter_rows()}
 
 
-def counts() -> list[Asked]:
-    return [Asked({"where": where}, number(rows.height)) for where, rows in conditions()]
+def counts() -> list[JudgedQuestion]:
+    return [JudgedQuestion({"where": where}, number(rows.height)) for where, rows in conditions()]
 
 
-def everything_of_laplace() -> list[Asked]:
+def everything_of_laplace() -> list[JudgedQuestion]:
     """Return questions for counts, sums, means, shares and groups."""
     asked = []
     for place, (where, rows) in enumerate(conditions()):
         match place % 5:
             case 0:
-                asked.append(Asked({"where": where}, number(rows.height)))
+                asked.append(JudgedQuestion({"where": where}, number(rows.height)))
             case 1:
-                asked.append(Asked({"sum": "age", "where": where}, number(float(rows["age"].sum()))))
+                asked.append(JudgedQuestion({"sum": "age", "where": where}, number(float(rows["age"].sum()))))
             case 2:
                 mean = rows["age"].mean() if rows.height else 58.0
-                asked.append(Asked({"mean": "age", "where": where}, number(float(str(mean)))))
+                asked.append(JudgedQuestion({"mean": "age", "where": where}, number(float(str(mean)))))
             case 3:
-                asked.append(Asked({"where": where, "fraction": True}, number(rows.height / people().height)))
+                asked.append(
+                    JudgedQuestion({"where": where, "fraction": True}, number(rows.height / people().height))
+                )
             case _:
-                asked.append(Asked({"group_by": ["sex", "race"], "where": where}, numbers(groups(rows))))
+                asked.append(JudgedQuestion({"group_by": ["sex", "race"], "where": where}, numbers(groups(rows))))
     return asked
 
 
-def everything_of_histogram(neighbors: str) -> list[Asked]:
+def everything_of_histogram(neighbors: str) -> list[JudgedQuestion]:
     asked = cells()[: QUESTIONS // 2]
     for place, (where, rows) in enumerate(conditions()[QUESTIONS // 2 :]):
         share = place % 3 == 0 and neighbors == "replace"
         if place % 3 == 1:
-            asked.append(Asked({"group_by": ["sex", "race"], "where": where}, numbers(groups(rows))))
+            asked.append(JudgedQuestion({"group_by": ["sex", "race"], "where": where}, numbers(groups(rows))))
         else:
             truth = rows.height / people().height if share else rows.height
-            asked.append(Asked({"where": where, **({"fraction": True} if share else {})}, number(truth)))
+            asked.append(JudgedQuestion({"where": where, **({"fraction": True} if share else {})}, number(truth)))
     return asked
 
 
-def everything_of_pmw() -> list[Asked]:
+def everything_of_pmw() -> list[JudgedQuestion]:
     asked = []
     for place, (where, rows) in enumerate(conditions()):
         share = place % 4 == 0
         truth = rows.height / people().height if share else rows.height
-        asked.append(Asked({"where": where, **({"fraction": True} if share else {})}, number(truth)))
+        asked.append(JudgedQuestion({"where": where, **({"fraction": True} if share else {})}, number(truth)))
     return asked
 
 
 @lru_cache(maxsize=1)
-def cells() -> list[Asked]:
+def cells() -> list[JudgedQuestion]:
     """Return weighted sums of up to 16 cells: some with many rows, some at random, some single."""
     generator = random.Random(16)
     heavy = sorted(cell_counts(), key=lambda cell: (-cell_counts()[cell], cell))[:400]
@@ -101,11 +113,11 @@ def cells() -> list[Asked]:
         weights = {cell: generator.choice((1.0, 1.0, 0.5)) for cell in chosen}
         truth = sum(weight * cell_counts().get(cell, 0) for cell, weight in weights.items())
         named = [{"at": dict(zip(ATTRIBUTES, cell, strict=True)), "weight": one} for cell, one in weights.items()]
-        asked.append(Asked({"cells": named}, number(truth)))
+        asked.append(JudgedQuestion({"cells": named}, number(truth)))
     return asked
 
 
-def choices() -> list[Asked]:
+def choices() -> list[JudgedQuestion]:
     """Return questions for the best of four counts; the error is the difference of the chosen count from the best."""
     asked = []
     for place in range(QUESTIONS):
@@ -116,30 +128,30 @@ def choices() -> list[Asked]:
             return float(max(scores.values()) - scores[str(answer.choice)])
 
         candidates = [{"name": name, "where": where} for name, (where, _) in named.items()]
-        asked.append(Asked({"candidates": candidates}, below))
+        asked.append(JudgedQuestion({"candidates": candidates}, below))
     return asked
 
 
-def values() -> list[Asked]:
+def values() -> list[JudgedQuestion]:
     """Return values of a feed with grid 1 that are as far from the grid as possible."""
     generator = random.Random(17)
     asked = []
     for place in range(QUESTIONS):
         if place % 2:
-            asked.append(Asked({"value": (value := generator.randint(0, 4000) + 0.5)}, number(value)))
+            asked.append(JudgedQuestion({"value": (value := generator.randint(0, 4000) + 0.5)}, number(value)))
         else:
             several = [generator.randint(-50, 4000) + 0.5 for _ in range(3)]
-            asked.append(Asked({"values": several}, numbers(np.array(several))))
+            asked.append(JudgedQuestion({"values": several}, numbers(np.array(several))))
     return asked
 
 
-def single_values() -> list[Asked]:
+def single_values() -> list[JudgedQuestion]:
     generator = random.Random(18)
     drawn = [generator.randint(0, 4000) + 0.5 for _ in range(QUESTIONS)]
-    return [Asked({"value": value}, number(value)) for value in drawn]
+    return [JudgedQuestion({"value": value}, number(value)) for value in drawn]
 
 
-def mechanisms(neighbors: str) -> dict[str, tuple[str, dict[str, Any], list[Asked]]]:
+def mechanisms(neighbors: str) -> dict[str, tuple[str, dict[str, Any], list[JudgedQuestion]]]:
     """Return every mechanism with an α: its source, the mechanism and its questions."""
     table: dict[str, Any] = {"attributes": list(ATTRIBUTES)}
     sparse = table | {"sparsity": SPARSITY}
@@ -182,7 +194,7 @@ def largest_shares(neighbors: str, epsilon: float, delta: float) -> dict[str, li
     return dict(shares)
 
 
-def _share(asked: Asked, answer: Answer, definition: Any) -> float:
+def _share(asked: JudgedQuestion, answer: Answer, definition: Any) -> float:
     assert answer.outcome in {"answer", "above", "below", "halted"}, answer.reason
     if definition.calibration.kind == "sparse_vector" and answer.outcome != "halted":
         truth = asked.error(answer.model_copy(update={"estimate": 0.0}))  # every value here is at least 0

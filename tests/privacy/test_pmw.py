@@ -60,7 +60,7 @@ def adaptive(tops: Sequence[bool], cells: Sequence[Sequence[int]]) -> LinearQues
 
 
 @dataclass
-class Forced:
+class ForcedNoise:
     """Noise with which a table gives a transcript; the noise is kept."""
 
     table: Integers
@@ -145,7 +145,7 @@ def log_likelihood(
     It is extended by so many ⊤s as are ``added``.
     """
     table = np.bincount(rows, minlength=CELLS).astype(np.int64)
-    forced = Forced(table, transcript)
+    forced = ForcedNoise(table, transcript)
     memory = Memory(transcript)
     estimator = Estimator((CELLS,), plan, transcript.rows, lambda _: TensorCells(table), forced, memory)
     estimator.extend(plan.cutoff + added)

@@ -42,7 +42,7 @@ def service(warm_start: int) -> Driver:
     )
 
 
-class Told:
+class DerivedStream:
     """A stream whose noise is derived from the key; every question is x <= a AND y = b."""
 
     def __init__(self, definition: Control) -> None:
@@ -109,7 +109,7 @@ def ask(driver: Driver, questions: Sequence[tuple[int, int]]) -> Sequence[Answer
 @pytest.mark.parametrize("warm_start", [0, 1])
 def test_pmw_answers_are_recomputed_from_the_key(warm_start: int) -> None:
     driver = service(warm_start)
-    recomputed = Told(definition_of(driver, "pmw"))
+    recomputed = DerivedStream(definition_of(driver, "pmw"))
     answered = []
     for number in range(12):
         a, b = number % (X - 1), number % Y

@@ -279,7 +279,7 @@ def test_noisy_number_of_rows_loses_and_is_charged_its_part(epsilon: float) -> N
         assert excess <= Fraction(DELTA_PER_DRAW)
 
 
-class Drawn:
+class GivenNoise:
     """Given noise: one ρ per round, and one ν and one number's noise for each place."""
 
     def __init__(self, rho: Sequence[int], nu: Sequence[int], numbers: Sequence[int]) -> None:
@@ -316,7 +316,7 @@ def test_shipped_run_has_the_checked_law_on_every_noise_outcome(fresh: bool, tab
         probability = Fraction(1)
         for law, value in zip(laws, draws, strict=True):
             probability *= law.probability(value)
-        noise = Drawn(draws[:rounds], draws[rounds : rounds + queries], draws[rounds + queries :])
+        noise = GivenNoise(draws[:rounds], draws[rounds : rounds + queries], draws[rounds + queries :])
         steps = answer_questions(
             TensorHypothesis(SHAPE, RATE, 1),
             fixed,

@@ -60,7 +60,7 @@ def service(method: str) -> Driver:
     )
 
 
-class Told:
+class DerivedStream:
     """A stream whose noise is derived from the key."""
 
     def __init__(self, definition: Control) -> None:
@@ -112,7 +112,7 @@ def ask(driver: Driver, questions: Sequence[AtMost]) -> Sequence[Answer]:
 @pytest.mark.parametrize("method", ["one_sided", "one_sided_rounds", "textbook"])
 def test_weights_answers_are_recomputed_from_the_key(method: str) -> None:
     driver = service(method)
-    recomputed = Told(definition_of(driver, "pmw"))
+    recomputed = DerivedStream(definition_of(driver, "pmw"))
     assert recomputed.vector.method == method
     questions = [AtMost(place % (VALUES - 1)) for place in range(40)]
     for part in (questions[:3], questions[3:20], questions[20:]):

@@ -46,7 +46,7 @@ from tests.privacy.pmw_transcripts import (
     question,
     two_sided,
 )
-from tests.privacy.questions import BETA, QUESTIONS, Asked, conditions, groups, number, numbers
+from tests.privacy.questions import BETA, QUESTIONS, JudgedQuestion, conditions, groups, number, numbers
 from tests.privacy.service import KEY, definition_of
 
 pytestmark = pytest.mark.usefixtures("fitted_once")
@@ -79,7 +79,7 @@ def law_rate(law: Symmetric) -> Fraction:
 
 
 @dataclass
-class Forced:
+class ForcedNoise:
     """Noise with which a table gives a transcript; its ln P is kept."""
 
     table: Integers
@@ -145,7 +145,7 @@ def plan(*, replace: bool) -> EstimateCalibration:
 
 
 @dataclass(frozen=True)
-class Seen:
+class TranscriptOutcome:
     """For some rows: ln of a transcript's probability, its charge, and its kinds of answers.
 
     ``published`` is the part of the transcript that was shown: transcripts that agree in it are one.
@@ -157,9 +157,9 @@ class Seen:
     published: tuple[Any, ...]
 
 
-def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
+def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> TranscriptOutcome:
     table = np.bincount(rows, minlength=CELLS).astype(np.int64)
-    forced = Forced(table, transcript)
+    forced = ForcedNoise(table, transcript)
     estimator = Estimator((CELLS,), made, 3, lambda _: TensorCells(table), forced, Memory(transcript))
     vector = made.sparse_vector
     rate = vector.epsilon_query / (2 * made.cutoff * STEPS)
@@ -193,7 +193,7 @@ def seen(made: EstimateCalibration, rows: Rows, transcript: Transcript) -> Seen:
         tuple((index, transcript.cells[index]) for index in cells),
         tuple((index, transcript.numbers[index]) for index in numbers),
     )
-    return Seen(total, made.cutoff * PARTS_PER_CHARGE - estimator.parts_left, tuple(kinds), published)
+    return TranscriptOutcome(total, made.cutoff * PARTS_PER_CHARGE - estimator.parts_left, tuple(kinds), published)
 
 
 def transcripts(rows: Rows) -> Iterator[Transcript]:
@@ -321,17 +321,17 @@ STREAMS = 20
 FACTORS = (0.3, 0.6, 0.9, 1.5, 4.0)
 
 
-def asked_of_a_table() -> list[Asked]:
+def asked_of_a_table() -> list[JudgedQuestion]:
     """Return questions for counts, sums and groups of the benchmark's table."""
     found = []
     for place, (where, rows) in enumerate(conditions()[: QUESTIONS // 2]):
         match place % 4:
             case 0:
-                found.append(Asked({"sum": "age", "where": where}, number(float(rows["age"].sum()))))
+                found.append(JudgedQuestion({"sum": "age", "where": where}, number(float(rows["age"].sum()))))
             case 1:
-                found.append(Asked({"group_by": ["sex", "race"], "where": where}, numbers(groups(rows))))
+                found.append(JudgedQuestion({"group_by": ["sex", "race"], "where": where}, numbers(groups(rows))))
             case _:
-                found.append(Asked({"where": where}, number(rows.height)))
+                found.append(JudgedQuestion({"where": where}, number(rows.height)))
     return found
 
 

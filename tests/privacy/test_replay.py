@@ -93,7 +93,7 @@ def test_name_is_never_used_for_a_second_stream() -> None:
             driver.open(stream(name, 1))
 
 
-class Coin:
+class CoinStream:
     """A long stream whose answers are ⊤ or ⊥ with about equal probability, given its threshold noise."""
 
     def __init__(self, prefix: str, key: NoiseKey = KEY) -> None:
@@ -116,30 +116,30 @@ def tops(answers: Sequence[Answer]) -> list[bool]:
 
 
 @pytest.fixture(scope="module")
-def coin() -> Coin:
-    return Coin("a")
+def coin() -> CoinStream:
+    return CoinStream("a")
 
 
-def test_equal_values_have_independent_noise(coin: Coin) -> None:
+def test_equal_values_have_independent_noise(coin: CoinStream) -> None:
     seen = tops(coin.answers)
     assert happens(sum(seen), QUERIES, coin.chance)
     repeats = sum(one == other for one, other in zip(seen[::2], seen[1::2], strict=True))
     assert happens(repeats, QUERIES // 2, coin.chance**2 + (1 - coin.chance) ** 2)
 
 
-def test_other_bytes_at_the_same_positions_have_independent_noise(coin: Coin) -> None:
-    other = Coin("b")
+def test_other_bytes_at_the_same_positions_have_independent_noise(coin: CoinStream) -> None:
+    other = CoinStream("b")
     assert other.derived.barrier(0) == coin.derived.barrier(0)
     agreements = sum(one == two for one, two in zip(tops(coin.answers), tops(other.answers), strict=True))
     assert happens(agreements, QUERIES, coin.chance**2 + (1 - coin.chance) ** 2)
 
 
-def test_same_bytes_at_the_same_positions_have_the_same_noise(coin: Coin) -> None:
-    assert Coin("a").answers == coin.answers
+def test_same_bytes_at_the_same_positions_have_the_same_noise(coin: CoinStream) -> None:
+    assert CoinStream("a").answers == coin.answers
 
 
-def test_everything_is_independent_under_another_key(coin: Coin) -> None:
-    other = Coin("a", NoiseKey(bytes(32)))
+def test_everything_is_independent_under_another_key(coin: CoinStream) -> None:
+    other = CoinStream("a", NoiseKey(bytes(32)))
     agreements = sum(one == two for one, two in zip(tops(coin.answers), tops(other.answers), strict=True))
     assert happens(agreements, QUERIES, coin.chance * other.chance + (1 - coin.chance) * (1 - other.chance))
 

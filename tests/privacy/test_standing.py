@@ -21,8 +21,8 @@ from tests.privacy.live_topics import (
     MINUTE,
     Counted,
     Form,
+    LargestMoves,
     Moment,
-    Moved,
     Person,
     Schedule,
     about,
@@ -113,8 +113,8 @@ def largest_moves(
     most: int = 4,
     step: int = 3,
     schedule: Schedule = punctual,
-) -> Moved:
-    found = Moved()
+) -> LargestMoves:
+    found = LargestMoves()
     streams = opened(source, forms)
     known: dict[Any, Any] = {}
     counted: Counted = {}
@@ -255,7 +255,7 @@ def test_ten_thousand_events_of_a_person_stay_within_the_bound() -> None:
     )
     streams = opened(source, forms)
     busy = tuple(Moment(3 + place % 6, group="ab"[place % 2], amount=3) for place in range(10_000))
-    found = Moved()
+    found = LargestMoves()
     found.compare(
         asked_questions(source, streams, records_of_people(OTHERS), END, 3000),
         asked_questions(source, streams, records_of_people({**OTHERS, "me": busy}), END, 3000),

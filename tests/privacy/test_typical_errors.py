@@ -39,7 +39,7 @@ def cells_of(rows: Sequence[Row], axes: Axes) -> TensorCells:
     return TensorCells(count_cells(rows, SIZES, axes))
 
 
-class Given:
+class GivenNoise:
     """Noise that is given, and recorded with its law."""
 
     def __init__(self, noise: int = 0) -> None:
@@ -91,7 +91,7 @@ def test_mean_distance_moves_by_at_most_its_sensitivity(replace: bool) -> None:
         ) -> list[int]:
             key = tuple(sorted(rows))
             if key not in known:
-                found = compute_typical_errors(key, made, Given(), weights)
+                found = compute_typical_errors(key, made, GivenNoise(), weights)
                 known[key] = [found._mean_distance(SETS[order]) for order in SETS]
             return known[key]
 
@@ -114,7 +114,7 @@ def test_all_orders_together_lose_their_charge_and_no_more(replace: bool, wrong:
     weights[0, 0, 0] = 1 << 30
     rows = [(1, 1, 1)] * ROWS
     other = [(0, 0, 0), *rows[1:]] if replace else [*rows, (1, 1, 1)]
-    here, there = (compute_typical_errors(one, made, Given(), weights) for one in (rows, other))
+    here, there = (compute_typical_errors(one, made, GivenNoise(), weights) for one in (rows, other))
     orders = compared_orders(0, SETS)
     total = 0.0
     for order in orders:
@@ -141,7 +141,7 @@ def test_typical_errors_are_charged_with_the_first_answer() -> None:
 
 def test_figure_adds_noise_of_the_law_once_and_is_never_below_it() -> None:
     made, weights = plan(replace=False), np.full(SIZES, 1 << 30, dtype=np.int64)
-    low, high = Given(-(1 << 40)), Given(1 << 20)
+    low, high = GivenNoise(-(1 << 40)), GivenNoise(1 << 20)
     least, found = (compute_typical_errors([(0, 0, 0)], made, draws, weights) for draws in (low, high))
     [axes] = SETS[3]
     floor, raised = least.error_scale(axes, least.warm_start), found.error_scale(axes, found.warm_start)

@@ -92,7 +92,7 @@ def true_cells(rows: Sequence[Row], axes: Axes) -> TensorCells:
 
 
 @dataclass
-class Forced:
+class ForcedNoise:
     """Noise with which a table gives a transcript; the noise is kept."""
 
     rows: Sequence[Row]
@@ -152,7 +152,7 @@ def log_likelihood(
     wrong: float = 1.0,
 ) -> float:
     """Return ln of the probability of a transcript; with ``wrong``, the scores' noise has this many times its rate."""
-    forced = Forced(rows, transcript)
+    forced = ForcedNoise(rows, transcript)
     places = iter(transcript.places)
     total = two_sided(transcript.rows - len(rows), plan.epsilon_rows) if plan.epsilon_rows else 0.0
 
@@ -227,7 +227,7 @@ def test_scores_move_by_one_row_for_each_row_that_moves(replace: bool) -> None:
         singles = tuple(tuple(rng.integers(0, 30, 2).tolist()) for _ in range(3))
         found = []
         for table in (rows, *neighbours(rows, replace=replace)):
-            forced = Forced(table, Transcript(30, singles, (), ()))
+            forced = ForcedNoise(table, Transcript(30, singles, (), ()))
             measured = Measurements(SIZES, made, partial(true_cells, table), forced, NoMemory())
             law = chosen_set_law(made, 2)
             found.append([selection._score(measured, axes, 30, law, {}) for axes in WORKLOAD])
@@ -256,7 +256,7 @@ def test_only_sets_that_were_not_selected_are_moved_to_the_product(rounds: int) 
     made = plan(rounds=rounds).model_copy(update=few)
     singles = tuple((200, 200) for _ in SIZES)
     cells = tuple((101, 99, 99, 101) for _ in range(rounds))
-    forced = Forced(rows, Transcript(400, singles, (), cells), chosen=list(WORKLOAD[:rounds]))
+    forced = ForcedNoise(rows, Transcript(400, singles, (), cells), chosen=list(WORKLOAD[:rounds]))
     measured = Measurements(SIZES, made, partial(true_cells, rows), forced, NoMemory())
     if rounds == 3:
         measure_workload(measured, WORKLOAD, 400)

@@ -27,7 +27,7 @@ MOST = 3
 
 
 @dataclass(eq=False)
-class Running:
+class RunningFeed:
     """A running feed, as its supervisor sees it."""
 
     process: Process
@@ -56,7 +56,7 @@ class Feeds:
         faults: Faults,
         chance: random.Random,
     ) -> None:
-        self.running: list[Running] = []
+        self.running: list[RunningFeed] = []
         self.injected: Counter[str] = faults.injected
         self._loop = loop
         self._broker = broker
@@ -89,7 +89,7 @@ class Feeds:
             clock=lambda: EPOCH + self._loop.time(),
             process=process.name,
         )
-        running = Running(process, service, self._loop.create_task(service.run()), instance)
+        running = RunningFeed(process, service, self._loop.create_task(service.run()), instance)
         process.on_death = running.end
         running.task.add_done_callback(lambda _: self._ended(running))
         self.running.append(running)
@@ -97,7 +97,7 @@ class Feeds:
     def _branch(self) -> random.Random:
         return random.Random(self._chance.getrandbits(64))
 
-    def _ended(self, running: Running) -> None:
+    def _ended(self, running: RunningFeed) -> None:
         """Restart a feed that was not told to stop, after a while and with its name, unless another process has the name."""
         self.running.remove(running)
         if not running.task.cancelled() and (error := running.task.exception()) is not None:

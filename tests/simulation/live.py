@@ -38,7 +38,7 @@ LATER = "visits-sum"
 """The stream that is opened in the middle of the schedule."""
 
 
-class Extended(NamedTuple):
+class ExtensionRecords(NamedTuple):
     """The control records of an exhausted stream, of its later extension, and of its later closing."""
 
     dry: Record
@@ -69,7 +69,7 @@ def stream_control_records() -> tuple[dict[str, Record], dict[str, Record]]:
 
 
 @cache
-def extended() -> Mapping[str, Extended]:
+def extended() -> Mapping[str, ExtensionRecords]:
     """Return the control records of each stream that can be extended."""
     found = {}
     for name, record in stream_control_records()[0].items():
@@ -82,7 +82,7 @@ def extended() -> Mapping[str, Extended]:
             {**definition, "extensions": [extension]},
             {**definition, "extensions": [extension], "kind": "closed", "reason": "on request"},
         )
-        found[name] = Extended(*(record._replace(value=json.dumps(one).encode()) for one in events))
+        found[name] = ExtensionRecords(*(record._replace(value=json.dumps(one).encode()) for one in events))
     return found
 
 

@@ -13,7 +13,15 @@ from stream.processing import dead_letters
 from stream.processing.dead_letters import Rejection
 from stream.services.feed_service import DEAD_LETTER_CODES, FeedMetrics, seconds_behind
 from tests.processing import process_records
-from tests.unit.processors.feeds.topic import HOUR, Arrived, Known, event, source, standing_definition, start
+from tests.unit.processors.feeds.topic import (
+    HOUR,
+    ArrivedRecord,
+    FixedDefinitions,
+    event,
+    source,
+    standing_definition,
+    start,
+)
 
 
 def test_feed_figures_count_every_rejection_code_from_start() -> None:
@@ -35,14 +43,14 @@ def test_feed_figures_count_every_rejection_code_from_start() -> None:
 
 def test_seconds_behind_counts_windows_held_up_by_partition() -> None:
     about = source(clock="marks")
-    feeds = [start(about, Known(standing_definition(about))) for _ in range(2)]
+    feeds = [start(about, FixedDefinitions(standing_definition(about))) for _ in range(2)]
     for feed in feeds:
         feed.collect_due_outputs(0.0)
     assert seconds_behind(about, feeds, 0.0) == 0.0
     for hour, behind in ((1, 0), (3, 7200)):
-        process_records(feeds[0], [Arrived(hour, 0, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))])])
+        process_records(feeds[0], [ArrivedRecord(hour, 0, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))])])
         assert seconds_behind(about, feeds, 0.0) == behind
-    process_records(feeds[1], [Arrived(0, 0, None, headers=[("sotto-mark", b"%d" % (2 * HOUR))])])
+    process_records(feeds[1], [ArrivedRecord(0, 0, None, headers=[("sotto-mark", b"%d" % (2 * HOUR))])])
     assert seconds_behind(about, feeds, 0.0) == 3600
 
 
@@ -63,13 +71,13 @@ def test_feed_reports_refused_events_once_a_minute() -> None:
     """The gauge shows the share at once; the log has a warning per minute while events are refused."""
     about, registry = source(), CollectorRegistry()
     metrics = FeedMetrics(registry)
-    feed = start(about, Known(standing_definition(about)))
+    feed = start(about, FixedDefinitions(standing_definition(about)))
     engines: Any = {"flights": Serving(feed)}
     offset = 0
     with capture_logs() as lines:
         for now, refused in ((0.0, 0), (1.0, 3), (30.0, 3), (61.0, 3), (200.0, 0)):
             process_records(
-                feed, [Arrived(offset + at, 0, b"{" if at < refused else event("ann", 0)) for at in range(4)]
+                feed, [ArrivedRecord(offset + at, 0, b"{" if at < refused else event("ann", 0)) for at in range(4)]
             )
             offset += 4
             metrics.update_metrics(engines, {"flights": about}, now)

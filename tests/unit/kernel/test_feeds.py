@@ -11,9 +11,9 @@ from tests.kernels import kernel
 from tests.processing import process_records
 from tests.unit.processors.feeds.crashes import check_counts
 from tests.unit.processors.feeds.topic import (
-    Arrived,
+    ArrivedRecord,
+    FixedDefinitions,
     Kafka,
-    Known,
     changelog,
     columns,
     event,
@@ -54,12 +54,15 @@ def test_counts_match_reference_with_and_without_kernel(seed: int, compiled: boo
 def test_wrong_times_are_refused_alike_without_kernel(at: Any, clock: str) -> None:
     """Writes the same dead letters, counts and changelog for columns with the kernel and for records without."""
     about = source(clock=clock)
-    records = [Arrived(0, NOON, event("a", at)), Arrived(1, NOON, event("b", NOON))]
+    records = [ArrivedRecord(0, NOON, event("a", at)), ArrivedRecord(1, NOON, event("b", NOON))]
     found: list[tuple[Kafka, int, list[Any]]] = []
     for library, fetched in ((kernel(), columns(records)), (None, records)):
         begins = {"s": "2024-03-10T00:00:00Z", "later": "2024-03-10T06:00:00Z"}
         feed = start(
-            about, Known(*[standing_definition(about, name, begins=moment) for name, moment in begins.items()])
+            about,
+            FixedDefinitions(
+                *[standing_definition(about, name, begins=moment) for name, moment in begins.items()]
+            ),
         )
         kafka = changelog(about)
         with use_kernel(library):

@@ -523,7 +523,7 @@ async def test_api_refuses_questions_of_viewers_and_without_permission() -> None
     assert installation.asks == []
 
 
-class Silent:
+class ManualClient:
     """Answers only when a test says so."""
 
     def __init__(self) -> None:
@@ -539,7 +539,7 @@ def question(name: str) -> Query:
 
 
 async def test_late_answer_is_returned_to_a_repeated_request() -> None:
-    silent = Silent()
+    silent = ManualClient()
     asker = Asker(silent)
     with pytest.raises(Timeout):
         await asker.ask([question("a")], timeout=0.01)
@@ -550,7 +550,7 @@ async def test_late_answer_is_returned_to_a_repeated_request() -> None:
 
 
 async def test_waiting_questions_have_a_limit() -> None:
-    asker = Asker(Silent())
+    asker = Asker(ManualClient())
     with pytest.raises(Timeout):
         await asker.ask([question(f"{number}") for number in range(MAX_WAITING)], timeout=0.01)
     with pytest.raises(ProblemError) as refused:

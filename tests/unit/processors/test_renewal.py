@@ -208,7 +208,7 @@ def test_first_decision_of_a_period_is_written_with_its_change() -> None:
     assert b"period 2" in renewed
 
 
-class TestTheServicesOwnClock:
+class TestServiceClock:
     """Between two events, the clock advances like a monotonic clock, independently of the machine's date."""
 
     def test_ledger_clock_runs_from_the_latest_event(self) -> None:

@@ -44,7 +44,7 @@ def new_driver(retire_days: float, partitions: int = 2) -> Driver:
     return driver
 
 
-class Pair:
+class InstallationPair:
     """An installation that retires streams a day after their end, and one that never does."""
 
     def __init__(self, seed: int) -> None:
@@ -90,7 +90,7 @@ class Pair:
 @pytest.mark.parametrize("seed", range(4))
 def test_worker_that_drops_streams_answers_as_one_that_keeps_them(seed: int) -> None:
     """Answers and charges have equal bytes, for all mechanisms, ends and restarts."""
-    pair = Pair(seed)
+    pair = InstallationPair(seed)
     for _ in range(6):
         pair.open()
     for _ in range(90):

@@ -27,7 +27,7 @@ from tests.unit.processors.installation import messages_to
 DAY = 86_400_000
 
 
-class Watched(Service):
+class VerifiedService(Service):
     """A service whose trail can be verified against its ledger."""
 
     def __init__(self, retire_after_ms: int) -> None:
@@ -46,9 +46,9 @@ class Watched(Service):
         return [*check.findings(), *check.compare_ledger(list(map(ledger_codec.decode, records)))]
 
 
-def service_with(*streams: str, end: str = "close") -> Watched:
+def service_with(*streams: str, end: str = "close") -> VerifiedService:
     """A service with streams that have ended, each after two answers."""
-    service = Watched(retire_after_ms=7 * DAY)
+    service = VerifiedService(retire_after_ms=7 * DAY)
     service.now = DAY
     service.send(register(epsilon=100.0))
     for stream in streams:
@@ -210,7 +210,7 @@ def begin(service: Service, day: int) -> str:
 
 
 def test_periods_retire_with_their_streams_and_never_begin_again() -> None:
-    service = Watched(retire_after_ms=7 * DAY)
+    service = VerifiedService(retire_after_ms=7 * DAY)
     service.now = DAY
     service.send(json.dumps({"kind": "register", "request": "r", "source": FLIGHTS}).encode())
     standing = {**LATE["standing"], "begins": format_moment(DAY)}

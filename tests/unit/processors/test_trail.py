@@ -37,7 +37,7 @@ from tests.unit.processors.budget_service import (
 from tests.unit.processors.installation import messages_to
 
 
-class Watched(Service):
+class ServiceWithTrail(Service):
     """A budget service with all entries that it ever wrote into its trail."""
 
     def __init__(self) -> None:
@@ -83,14 +83,14 @@ def checked(trail: Iterable[bytes]) -> tuple[TrailHead, list[TrailRecord]]:
     return head, entries
 
 
-def opened(service: Watched) -> str:
+def opened(service: ServiceWithTrail) -> str:
     """Open a stream and return its incarnation."""
     service.send(register())
     return grant_in(service.send(opening("r-1", "s"))).identity.incarnation
 
 
 def test_each_request_has_one_trail_entry() -> None:
-    service = Watched()
+    service = ServiceWithTrail()
     receipts = [
         receipt
         for value in (
@@ -120,7 +120,7 @@ def test_each_request_has_one_trail_entry() -> None:
 
 
 def test_trail_notes_an_allotment_with_its_owner() -> None:
-    service = Watched()
+    service = ServiceWithTrail()
     service.send(register())
     asked = {"kind": "allot", "source": "feed", "epsilon": 0.5}
     for other in (
@@ -137,7 +137,7 @@ def test_trail_notes_an_allotment_with_its_owner() -> None:
 
 def test_repeated_request_has_no_second_trail_entry() -> None:
     """A different request under a used id is noted."""
-    service = Watched()
+    service = ServiceWithTrail()
     opened(service)
     before = len(service.trail)
     service.send(opening("r-1", "s"))
@@ -151,7 +151,7 @@ def test_repeated_request_has_no_second_trail_entry() -> None:
 
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_trail_chain_continues_across_restarts(every: int) -> None:
-    calm, stormy = Watched(), Watched()
+    calm, stormy = ServiceWithTrail(), ServiceWithTrail()
     incarnation = opened(calm)
     assert opened(stormy) == incarnation
     for number in range(1, 12):
@@ -166,7 +166,7 @@ def test_trail_chain_continues_across_restarts(every: int) -> None:
 
 
 def test_uncommitted_step_leaves_no_trail_entry() -> None:
-    service = Watched()
+    service = ServiceWithTrail()
     opened(service)
     trail, changelog = list(service.trail), dict(service.changelog)
     service.send(opening("r-2", "t"))
@@ -178,7 +178,7 @@ def test_uncommitted_step_leaves_no_trail_entry() -> None:
 
 
 def test_spent_amounts_are_noted_at_most_once_a_minute() -> None:
-    service = Watched()
+    service = ServiceWithTrail()
     incarnation = opened(service)
     begun = service.now
     for number in range(1, 31):
@@ -190,7 +190,7 @@ def test_spent_amounts_are_noted_at_most_once_a_minute() -> None:
 
 
 def test_spent_amounts_are_noted_after_the_last_answer() -> None:
-    service = Watched()
+    service = ServiceWithTrail()
     incarnation = opened(service)
     service.send(charge("s", incarnation, answered=1, tops=1), topic=TOPICS.charges)
     assert not service.processor.collect_due_outputs(5.0)
@@ -206,7 +206,7 @@ def test_spent_amounts_are_noted_after_the_last_answer() -> None:
 
 
 def test_automatic_endings_are_noted_with_their_refund() -> None:
-    service = Watched()
+    service = ServiceWithTrail()
     incarnation = opened(service)
     service.send(ending("close", "r-2", "s"))
     service.send(charge("s", incarnation, state="closed", answered=5, tops=0), topic=TOPICS.charges)
@@ -222,7 +222,7 @@ def test_automatic_endings_are_noted_with_their_refund() -> None:
 
 
 def test_trail_clock_never_goes_back() -> None:
-    service = Watched()
+    service = ServiceWithTrail()
     opened(service)
     high = service.now
     service.now -= 500
@@ -235,7 +235,7 @@ def test_trail_clock_never_goes_back() -> None:
 def test_ledger_without_a_trail_begins_one_with_its_state() -> None:
     old = ready()
     old.send(opening("r-1", "s"))
-    service = Watched()
+    service = ServiceWithTrail()
     service.changelog, service.offset = dict(old.changelog), old.offset
     progress = json.loads(service.changelog[PROGRESS_KEY])
     del progress["trail"]
@@ -268,7 +268,7 @@ def test_ledger_without_a_trail_begins_one_with_its_state() -> None:
     ids=["left out", "beginning gone", "swapped", "changed", "repeated", "begun twice", "unreadable"],
 )
 def test_damage_to_the_chain_is_found(damage: object) -> None:
-    service = Watched()
+    service = ServiceWithTrail()
     opened(service)
     service.send(ending("halt", "r-2", "s"))
     assert callable(damage)
@@ -277,6 +277,6 @@ def test_damage_to_the_chain_is_found(damage: object) -> None:
 
 
 def test_shortened_trail_does_not_match_its_head() -> None:
-    service = Watched()
+    service = ServiceWithTrail()
     opened(service)
     assert checked(service.trail[:-1])[0] != service.head

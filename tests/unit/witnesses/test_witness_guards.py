@@ -28,7 +28,7 @@ SETTINGS = Settings(anchor_seconds=1.0, anchor_epsilon=1.0)
 TOPICS = Topics("sotto", 2)
 
 
-class Ends:
+class FixedEndsConsumer:
     """A consumer of topics that all end at one offset."""
 
     def __init__(self, end: int = 10) -> None:
@@ -44,7 +44,7 @@ class Ends:
         return dict.fromkeys(partitions, self.end)
 
 
-class Kept:
+class WitnessInMemory:
     """A witness in memory."""
 
     def __init__(self, *anchors: Anchor) -> None:
@@ -66,7 +66,7 @@ class Kept:
             raise WitnessError("memory: down")
 
 
-class Granting:
+class BudgetProcessorStub:
     """The part of a budget service's processor that guards use."""
 
     def __init__(self) -> None:
@@ -89,7 +89,11 @@ def guard_of(
     *witnesses: Any, kind: type[WitnessGuard] = WitnessGuard, **settings: float | str
 ) -> tuple[Any, Metrics]:
     metrics = Metrics("budget" if kind is AnchoringGuard else "worker")
-    clients = Clients(consumer=lambda **_: Ends(), producer=lambda **_: None, observer=lambda **_: None)  # type: ignore[arg-type]
+    clients = Clients(
+        consumer=lambda **_: FixedEndsConsumer(),  # type: ignore[arg-type]
+        producer=lambda **_: None,  # type: ignore[arg-type]
+        observer=lambda **_: None,  # type: ignore[arg-type]
+    )
     own = SETTINGS.model_copy(update=settings)
     return kind(own, TOPICS, witnesses, metrics, clients), metrics
 
@@ -102,44 +106,44 @@ async def until(holds: Any) -> None:
 
 async def test_witness_that_is_down_stops_nothing_and_is_compared_later() -> None:
     """The session that began in the meantime ends at its next commit."""
-    witness = Kept(anchor(5, ends={"state": (11, 10)}))
+    witness = WitnessInMemory(anchor(5, ends={"state": (11, 10)}))
     witness.is_down = True
     guard, metrics = guard_of(witness, anchor_seconds=0.01)
     async with guard:
         for partition in range(2):
-            await guard.check(partition, Granting(), Ends())
-            guard.note_committed(partition, Granting())
+            await guard.check(partition, BudgetProcessorStub(), FixedEndsConsumer())
+            guard.note_committed(partition, BudgetProcessorStub())
         assert metrics.failing_witnesses._value.get() == 1
         assert metrics.rolled_back._value.get() == 0
         witness.is_down = False
         await until(lambda: metrics.rolled_back._value.get() == 1)
         assert metrics.failing_witnesses._value.get() == 0
         with pytest.raises(RolledBackError, match="ends at offset 10, but offset 11 was anchored"):
-            guard.note_committed(0, Granting())
-        guard.note_committed(1, Granting())
+            guard.note_committed(0, BudgetProcessorStub())
+        guard.note_committed(1, BudgetProcessorStub())
 
 
 async def test_recovered_witness_is_compared_while_another_is_down() -> None:
     """Each witness is compared separately, so a missing witness must not prevent the comparison with others."""
-    gone, recovered = Kept(), Kept(anchor(5, ends={"state": (11, 10)}))
+    gone, recovered = WitnessInMemory(), WitnessInMemory(anchor(5, ends={"state": (11, 10)}))
     gone.is_down = recovered.is_down = True
     guard, metrics = guard_of(recovered, gone, anchor_seconds=0.01)
     async with guard:
-        await guard.check(0, Granting(), Ends())
+        await guard.check(0, BudgetProcessorStub(), FixedEndsConsumer())
         recovered.is_down = False
         await until(lambda: metrics.rolled_back._value.get() == 1)
         assert metrics.failing_witnesses._value.get() == 1
         with pytest.raises(RolledBackError):
-            guard.note_committed(0, Granting())
+            guard.note_committed(0, BudgetProcessorStub())
 
 
 async def test_recovered_witness_gets_anchors_while_another_is_down() -> None:
-    gone, recovered, processor = Kept(), Kept(), Granting()
+    gone, recovered, processor = WitnessInMemory(), WitnessInMemory(), BudgetProcessorStub()
     gone.is_down = recovered.is_down = True
     guard, _ = guard_of(recovered, gone, kind=AnchoringGuard, anchor_seconds=0.01)
     async with guard:
         processor.trail_head = anchor(5).head
-        await guard.check(0, processor, Ends())
+        await guard.check(0, processor, FixedEndsConsumer())
         recovered.is_down = False
         await until(lambda: recovered.anchors)
 
@@ -148,7 +152,7 @@ async def test_witness_read_during_a_comparison_is_compared_too() -> None:
     """Another partition reads the witness while this one waits for the ends of its topics."""
     waiting, released = asyncio.Event(), asyncio.Event()
 
-    class Slow(Ends):
+    class Slow(FixedEndsConsumer):
         async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
             found = await super().end_offsets(partitions)
             if partitions == [TopicPartition(TOPICS.control, 0)]:
@@ -156,14 +160,14 @@ async def test_witness_read_during_a_comparison_is_compared_too() -> None:
                 await released.wait()
             return found
 
-    recovered = Kept(anchor(5, ends={"state": (11, 10)}))
+    recovered = WitnessInMemory(anchor(5, ends={"state": (11, 10)}))
     recovered.is_down = True
-    guard, metrics = guard_of(recovered, Kept(), anchor_seconds=0.01)
+    guard, metrics = guard_of(recovered, WitnessInMemory(), anchor_seconds=0.01)
     async with guard:
-        checking = asyncio.create_task(guard.check(0, Granting(), Slow()))
+        checking = asyncio.create_task(guard.check(0, BudgetProcessorStub(), Slow()))
         await waiting.wait()
         recovered.is_down = False
-        await guard.check(1, Granting(), Ends())
+        await guard.check(1, BudgetProcessorStub(), FixedEndsConsumer())
         released.set()
         await checking
         await until(lambda: metrics.rolled_back._value.get() == 1)
@@ -172,11 +176,11 @@ async def test_witness_read_during_a_comparison_is_compared_too() -> None:
 async def test_anchors_stay_in_order_after_a_clock_goes_back() -> None:
     """A witness sorts anchors by time, so a later anchor must not get an earlier time than one of a clock that was ahead."""
     ahead = 9_000_000_000_000
-    witness, processor = Kept(anchor(0, written=ahead)), Granting()
+    witness, processor = WitnessInMemory(anchor(0, written=ahead)), BudgetProcessorStub()
     processor.trail_head = anchor(0).head
     guard, _ = guard_of(witness, kind=AnchoringGuard, anchor_seconds=0.01)
     async with guard:
-        await guard.check(0, processor, Ends())
+        await guard.check(0, processor, FixedEndsConsumer())
         for entries in (1, 2):
             processor.trail_head = anchor(entries).head
             guard.note_committed(0, processor)
@@ -198,11 +202,11 @@ async def test_anchoring_continues_after_an_unexpected_error(monkeypatch: pytest
         return await ends(*given)
 
     monkeypatch.setattr(witness_guards, "read_ends", fail)
-    witness, processor = Kept(), Granting()
+    witness, processor = WitnessInMemory(), BudgetProcessorStub()
     processor.trail_head = anchor(5).head
     guard, metrics = guard_of(witness, kind=AnchoringGuard, anchor_seconds=0.01)
     async with guard:
-        await guard.check(0, processor, Ends())
+        await guard.check(0, processor, FixedEndsConsumer())
         await until(lambda: failures > 1)
         assert metrics.failing_witnesses._value.get() == 1
         is_failing = False
@@ -212,25 +216,25 @@ async def test_anchoring_continues_after_an_unexpected_error(monkeypatch: pytest
 
 async def test_partition_of_another_process_is_not_reported() -> None:
     """The alert ends when another process owns the partition, or when the topics are newer."""
-    guard, metrics = guard_of(Kept(anchor(5, ends={"control": (11, 11)})))
+    guard, metrics = guard_of(WitnessInMemory(anchor(5, ends={"control": (11, 11)})))
     async with guard:
         for partition in range(2):
             with pytest.raises(RolledBackError):
-                await guard.check(partition, Granting(), Ends())
+                await guard.check(partition, BudgetProcessorStub(), FixedEndsConsumer())
         assert metrics.rolled_back._value.get() == 2
         guard.forget(0)
-        await guard.check(1, Granting(), Ends(11))
+        await guard.check(1, BudgetProcessorStub(), FixedEndsConsumer(11))
         assert metrics.rolled_back._value.get() == 0
 
 
 async def test_anchor_that_was_read_once_binds_while_its_witness_is_down() -> None:
-    witness = Kept(anchor(5, ends={"state": (11,)}))
+    witness = WitnessInMemory(anchor(5, ends={"state": (11,)}))
     guard, _ = guard_of(witness)
     async with guard:
         for is_down in (False, True):
             witness.is_down = is_down
             with pytest.raises(RolledBackError):
-                await guard.check(0, Granting(), Ends())
+                await guard.check(0, BudgetProcessorStub(), FixedEndsConsumer())
 
 
 async def test_witness_that_hangs_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +242,7 @@ async def test_witness_that_hangs_takes_one_thread(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(witness_guards, "CALL_SECONDS", 0.05)
     released, calls = threading.Event(), []
 
-    class Hung(Kept):
+    class Hung(WitnessInMemory):
         def read_newest(self, installation: str) -> list[Anchor]:
             calls.append(installation)
             released.wait(60)
@@ -248,7 +252,7 @@ async def test_witness_that_hangs_takes_one_thread(monkeypatch: pytest.MonkeyPat
     try:
         async with guard:
             for _ in range(3):
-                await guard.check(0, Granting(), Ends())
+                await guard.check(0, BudgetProcessorStub(), FixedEndsConsumer())
             assert calls == ["sotto"]
             assert metrics.failing_witnesses._value.get() == 1
     finally:
@@ -259,7 +263,7 @@ async def test_read_waits_for_a_write_of_the_same_witness() -> None:
     """A slow witness does not count as failing."""
     released = threading.Event()
 
-    class Slow(Kept):
+    class Slow(WitnessInMemory):
         def write(self, anchor: Anchor) -> None:
             released.wait(60)
             super().write(anchor)
@@ -277,10 +281,10 @@ async def test_read_waits_for_a_write_of_the_same_witness() -> None:
 
 async def test_large_grants_are_anchored_at_once_and_small_ones_later() -> None:
     """The next anchor is an hour away, but an orderly stop writes the last head."""
-    witness, processor = Kept(), Granting()
+    witness, processor = WitnessInMemory(), BudgetProcessorStub()
     guard, _ = guard_of(witness, kind=AnchoringGuard, anchor_seconds=3600.0)
     async with guard:
-        await guard.check(0, processor, Ends())
+        await guard.check(0, processor, FixedEndsConsumer())
         for entries, granted in ((1, None), (2, 0.5), (3, 1.0), (4, 0.9)):
             processor.trail_head = TrailHead(entries=entries, digest=f"{entries:064x}", time=0)
             processor.granted = granted
@@ -293,7 +297,7 @@ async def test_large_grants_are_anchored_at_once_and_small_ones_later() -> None:
 
 async def test_heads_are_stamped_beside_the_anchors(tmp_path: Path) -> None:
     """An authority that is down is reported and prevents no anchor; the next anchor tries it again."""
-    witness, processor = Kept(), Granting()
+    witness, processor = WitnessInMemory(), BudgetProcessorStub()
     with time_stamp_authority(tmp_path / "authority") as authority:
         stamps = tmp_path / "stamps.jsonl"
         own = {"timestamp_authority": authority.address, "timestamp_file": str(stamps)}
@@ -302,7 +306,7 @@ async def test_heads_are_stamped_beside_the_anchors(tmp_path: Path) -> None:
         )
         authority.is_down = True
         async with guard:
-            await guard.check(0, processor, Ends())
+            await guard.check(0, processor, FixedEndsConsumer())
             for entries in range(1, 4):
                 processor.trail_head = TrailHead(entries=entries, digest=f"{entries:064x}", time=0)
                 guard.note_committed(0, processor)
@@ -319,11 +323,13 @@ async def test_heads_are_stamped_beside_the_anchors(tmp_path: Path) -> None:
 
 async def test_generation_of_an_accepted_rollback_is_continued() -> None:
     head = TrailHead(entries=0, digest="0" * 64, time=0)
-    witness = Kept(anchor(9), Anchor(installation="sotto", generation=3, written=1, head=head, reason="restored"))
-    processor = Granting()
+    witness = WitnessInMemory(
+        anchor(9), Anchor(installation="sotto", generation=3, written=1, head=head, reason="restored")
+    )
+    processor = BudgetProcessorStub()
     guard, _ = guard_of(witness, kind=AnchoringGuard)
     async with guard:
-        await guard.check(0, processor, Ends())
+        await guard.check(0, processor, FixedEndsConsumer())
         processor.trail_head, processor.granted = head.model_copy(update={"entries": 1}), 2.0
         guard.note_committed(0, processor)
         await until(lambda: len(witness.anchors) == 3)

@@ -13,9 +13,9 @@ from tests.unit.processors.feeds.reference import WHERES, StatisticNumber, found
 from tests.unit.processors.feeds.topic import (
     MINUTE,
     TOPICS,
-    Arrived,
+    ArrivedRecord,
+    FixedDefinitions,
     Kafka,
-    Known,
     changelog,
     columns,
     drain,
@@ -68,7 +68,7 @@ def draw_streams(
     return found
 
 
-def draw_records(about: EventsSource, chance: random.Random, length: int) -> list[Arrived]:
+def draw_records(about: EventsSource, chance: random.Random, length: int) -> list[ArrivedRecord]:
     """Draw events, some of them odd, and marks."""
     now, found = 0, []
     for offset in range(length):
@@ -82,21 +82,21 @@ def draw_records(about: EventsSource, chance: random.Random, length: int) -> lis
             value = chance.choice([b"{", b"[]", None, event("", at), event("a", "soon"), event("a", at, "XXX")])
         marked = about.clock == "marks" and chance.random() < 0.2
         headers = [("sotto-mark", str(now).encode())] if marked else []
-        found.append(Arrived(100 + offset, now, value, headers=headers))
+        found.append(ArrivedRecord(100 + offset, now, value, headers=headers))
     return found
 
 
 def run_feed(
     about: EventsSource,
     streams: list[StandingDefinition],
-    records: list[Arrived],
+    records: list[ArrivedRecord],
     ends: dict[int, int],
     effects: dict[str, int],
     chance: random.Random,
 ) -> Kafka:
     """Run a feed over the records, with batches cut at any place and restores that repeat uncommitted steps."""
     kafka = changelog(about)
-    definitions = Known()
+    definitions = FixedDefinitions()
     definitions.tell(*[stream for stream in streams if effects[stream.spec.stream] == 0])
     feed, place, told_end = start(about, definitions, kafka), 0, -1
     while True:

@@ -11,7 +11,7 @@ from typing import Any
 from schemas import EventsSource, SumOf
 from schemas.windows import moment_ms, span_ms
 from stream.feeds.feed_definitions import StandingDefinition
-from tests.unit.processors.feeds.topic import Arrived
+from tests.unit.processors.feeds.topic import ArrivedRecord
 
 ORIGINS = ["EWR", "JFK", "LGA"]
 WHERES: dict[str, Callable[[dict[str, Any]], bool]] = {
@@ -24,7 +24,7 @@ StatisticNumber = dict[int, dict[int, int]]
 """The cells of each window, by its beginning."""
 
 
-def event_of(record: Arrived) -> dict[str, Any] | None:
+def event_of(record: ArrivedRecord) -> dict[str, Any] | None:
     """Return an event as its source declares it, with clamped delays; None if it is no valid event."""
     try:
         event = json.loads(record.value or b"")
@@ -36,7 +36,7 @@ def event_of(record: Arrived) -> dict[str, Any] | None:
     return {**event, "delay": min(max(event["delay"], -5), 10)}
 
 
-def clocks(about: EventsSource, records: Sequence[Arrived], ends: dict[int, int]) -> list[int]:
+def clocks(about: EventsSource, records: Sequence[ArrivedRecord], ends: dict[int, int]) -> list[int]:
     """Return the topic's clock at each record and after the last one; ``ends`` has the feed's own time before some of the records."""
     now, found = -1, []
     for place in range(len(records) + 1):
@@ -54,7 +54,11 @@ def clocks(about: EventsSource, records: Sequence[Arrived], ends: dict[int, int]
 
 
 def found_by(
-    about: EventsSource, stream: StandingDefinition, records: Sequence[Arrived], ends: dict[int, int], effect: int
+    about: EventsSource,
+    stream: StandingDefinition,
+    records: Sequence[ArrivedRecord],
+    ends: dict[int, int],
+    effect: int,
 ) -> StatisticNumber:
     """Return all windows of a stream that are finally closed, if a feed reads the stream's opening before the record ``effect``."""
     standing = stream.standing
@@ -101,7 +105,7 @@ class _Bounds:
 
 
 def _countable(
-    about: EventsSource, stream: StandingDefinition, records: Sequence[Arrived], now: list[int], effect: int
+    about: EventsSource, stream: StandingDefinition, records: Sequence[ArrivedRecord], now: list[int], effect: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the events that satisfy the stream's condition and are not ahead, from its first counted record on."""
     since, stamps = -1, now
@@ -125,7 +129,7 @@ def _countable(
 
 
 def refused_by(
-    about: EventsSource, streams: Sequence[StandingDefinition], records: Sequence[Arrived]
+    about: EventsSource, streams: Sequence[StandingDefinition], records: Sequence[ArrivedRecord]
 ) -> list[tuple[int, str]]:
     """Return the offset and code of a topic's events with impossible dates, by the broker's clock.
 

@@ -25,9 +25,9 @@ from tests.unit.processors.feeds.topic import (
     HOUR,
     MINUTE,
     TOPICS,
-    Arrived,
+    ArrivedRecord,
+    FixedDefinitions,
     Kafka,
-    Known,
     as_of,
     changelog,
     columns,
@@ -66,26 +66,26 @@ def partials_of(outputs: Outputs) -> list[tuple[str, int]]:
 def test_feed_refuses_a_topic_without_broker_timestamps() -> None:
     """The error says which setting of the topic is needed."""
     about = source()
-    feed = start(about, Known(hours(about)))
+    feed = start(about, FixedDefinitions(hours(about)))
     with pytest.raises(
         WriterTimestampsError, match=r"message\.timestamp\.type=LogAppendTime on the topic and delete"
     ) as refused:
-        process_records(feed, [replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
+        process_records(feed, [replace(ArrivedRecord(0, 5, event("a", 5)), timestamp_type=0)])
     assert isinstance(refused.value, FeedRefusedError)
     with pytest.raises(WriterTimestampsError):
-        process_records(feed, columns([Arrived(0, 5, event("a", 5))], timestamp_type=0))
+        process_records(feed, columns([ArrivedRecord(0, 5, event("a", 5))], timestamp_type=0))
     assert "ops.departures" in str(refused.value)
     marked = source(clock="marks")
-    feed = start(marked, Known(hours(marked)))
-    process_records(feed, [replace(Arrived(0, 5, event("a", 5)), timestamp_type=0)])
-    process_records(feed, columns([Arrived(1, 5, event("b", 5))], timestamp_type=0))
+    feed = start(marked, FixedDefinitions(hours(marked)))
+    process_records(feed, [replace(ArrivedRecord(0, 5, event("a", 5)), timestamp_type=0)])
+    process_records(feed, columns([ArrivedRecord(1, 5, event("b", 5))], timestamp_type=0))
     assert feed.event_totals.counted == 2
 
 
 def test_feed_refuses_another_number_of_partitions() -> None:
     about, kafka = source(), changelog(source())
-    definitions = Known(hours(about))
-    kafka.commit(process_records(start(about, definitions, kafka), [Arrived(0, 5, event("a", 5))]))
+    definitions = FixedDefinitions(hours(about))
+    kafka.commit(process_records(start(about, definitions, kafka), [ArrivedRecord(0, 5, event("a", 5))]))
     with pytest.raises(PartitionCountChangedError, match="has 2 partitions now, and had 1"):
         start(about, definitions, kafka, partitions=2)
 
@@ -94,17 +94,17 @@ def test_bad_events_become_dead_letters_and_cost_nothing_else() -> None:
     about = source()
     stranger = next(name for name in ("ann", "bob", "eve", "kim", "lea") if home(name, 2) != 0)
     own = next(name for name in ("ann", "bob", "eve", "kim", "lea") if home(name, 2) == 0)
-    feed = start(about, Known(hours(about)), partitions=2)
+    feed = start(about, FixedDefinitions(hours(about)), partitions=2)
     records = [
-        Arrived(0, HOUR, event(own, HOUR)),
-        Arrived(1, HOUR, event(stranger, HOUR)),
-        Arrived(2, HOUR, event(own, HOUR + 5 * MINUTE + 1)),
-        Arrived(3, HOUR, event(own, HOUR + 5 * MINUTE)),
-        Arrived(4, HOUR, UnreadableValue(b"secret", MALFORMED_BATCH)),
-        Arrived(5, HOUR, b'{"who": "' + b"x" * 1_000_000),
-        Arrived(6, HOUR, event(own, HOUR, origin="SECRET")),
-        Arrived(7, HOUR, None),
-        Arrived(8, HOUR, event(own, HOUR), headers=[("sotto-mark", b"5")]),
+        ArrivedRecord(0, HOUR, event(own, HOUR)),
+        ArrivedRecord(1, HOUR, event(stranger, HOUR)),
+        ArrivedRecord(2, HOUR, event(own, HOUR + 5 * MINUTE + 1)),
+        ArrivedRecord(3, HOUR, event(own, HOUR + 5 * MINUTE)),
+        ArrivedRecord(4, HOUR, UnreadableValue(b"secret", MALFORMED_BATCH)),
+        ArrivedRecord(5, HOUR, b'{"who": "' + b"x" * 1_000_000),
+        ArrivedRecord(6, HOUR, event(own, HOUR, origin="SECRET")),
+        ArrivedRecord(7, HOUR, None),
+        ArrivedRecord(8, HOUR, event(own, HOUR), headers=[("sotto-mark", b"5")]),
     ]
     outputs = process_records(feed, records)
     found = letters(outputs)
@@ -144,8 +144,10 @@ MARCH = "2024-03-10T00:00:00Z"
 def test_time_in_another_unit_is_refused_with_the_likely_unit(at: Any, unit: bytes, clock: str) -> None:
     """An event dated in seconds, microseconds or nanoseconds, or before every window, has a dead letter that says so."""
     about = source(clock=clock)
-    feed = start(about, Known(hours(about, begins=MARCH), hours(about, "later", begins="2024-03-10T06:00:00Z")))
-    records = [Arrived(0, NOON, event("a", at)), Arrived(1, NOON, event("b", NOON))]
+    feed = start(
+        about, FixedDefinitions(hours(about, begins=MARCH), hours(about, "later", begins="2024-03-10T06:00:00Z"))
+    )
+    records = [ArrivedRecord(0, NOON, event("a", at)), ArrivedRecord(1, NOON, event("b", NOON))]
     [(code, headers)] = letters(process_records(feed, columns(records)))
     assert code == ("before" if unit.startswith(b"before") else "time")
     assert unit in dict(headers)["__connect.errors.exception.message"]
@@ -156,12 +158,14 @@ def test_time_in_another_unit_is_refused_with_the_likely_unit(at: Any, unit: byt
 def test_history_in_order_of_time_is_no_dead_letter(clock: str) -> None:
     """An event before every window is refused if the clock is after the first window's beginning, and accepted if it is before."""
     about = source(clock=clock)
-    feed, offsets = start(about, Known(hours(about, begins=MARCH))), counting()
+    feed, offsets = start(about, FixedDefinitions(hours(about, begins=MARCH))), counting()
 
     def refused(now: int, at: int) -> list[str]:
         mark = [("sotto-mark", str(now).encode())]
-        process_records(feed, [Arrived(next(offsets), now, None, headers=mark)] if clock == "marks" else [])
-        return [code for code, _ in letters(process_records(feed, [Arrived(next(offsets), now, event("a", at))]))]
+        process_records(feed, [ArrivedRecord(next(offsets), now, None, headers=mark)] if clock == "marks" else [])
+        return [
+            code for code, _ in letters(process_records(feed, [ArrivedRecord(next(offsets), now, event("a", at))]))
+        ]
 
     yesterday = NOON - 24 * HOUR
     assert refused(yesterday, yesterday) == refused(yesterday, yesterday - HOUR) == []
@@ -175,27 +179,29 @@ def test_windows_of_ended_streams_decide_which_events_are_too_early() -> None:
     about = source()
     kafka, streams = (
         changelog(about),
-        Known(hours(about, "first", begins=MARCH), hours(about, "next", begins="2024-03-10T12:00:00Z")),
+        FixedDefinitions(hours(about, "first", begins=MARCH), hours(about, "next", begins="2024-03-10T12:00:00Z")),
     )
     feed = start(about, streams, kafka)
-    kafka.commit(process_records(feed, [Arrived(0, NOON, event("a", NOON - HOUR))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(0, NOON, event("a", NOON - HOUR))]))
     assert "first_windows" not in json.loads(kafka.state[PROGRESS_KEY]), "as earlier versions wrote it"
     for kind in ("halted", "closed"):
         streams.tell(hours(about, "first", kind=kind, begins=MARCH))
-        kafka.commit(process_records(feed, [Arrived(1, NOON, event("a", NOON - HOUR))]))
+        kafka.commit(process_records(feed, [ArrivedRecord(1, NOON, event("a", NOON - HOUR))]))
         feed = start(about, streams, kafka)
-        kafka.commit(process_records(feed, [Arrived(2, NOON, event("a", NOON - HOUR))]))
+        kafka.commit(process_records(feed, [ArrivedRecord(2, NOON, event("a", NOON - HOUR))]))
     assert not kafka.refused
-    kafka.commit(process_records(feed, [Arrived(3, NOON, event("a", NOON - 13 * HOUR))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(3, NOON, event("a", NOON - 13 * HOUR))]))
     assert kafka.refused == [(3, "before")]
 
 
 def test_clock_of_marks_is_moved_by_marks_alone() -> None:
     about = source(clock="marks")
-    kafka, feed = changelog(about), start(about, Known(hours(about)))
+    kafka, feed = changelog(about), start(about, FixedDefinitions(hours(about)))
     mark = [("sotto-mark", b"1970-01-01T01:00:00Z")]
     kafka.commit(
-        process_records(feed, [Arrived(0, 9 * HOUR, event("a", 5)), Arrived(1, 0, event("b", 90 * MINUTE))])
+        process_records(
+            feed, [ArrivedRecord(0, 9 * HOUR, event("a", 5)), ArrivedRecord(1, 0, event("b", 90 * MINUTE))]
+        )
     )
     feed.note_end_of_input(100 * 3600)
     drain(feed, kafka)
@@ -203,35 +209,35 @@ def test_clock_of_marks_is_moved_by_marks_alone() -> None:
     outputs = process_records(
         feed,
         [
-            Arrived(2, 0, None, headers=mark),
-            Arrived(3, 0, event("c", 6)),
-            Arrived(4, 0, b"", headers=[("sotto-mark", b"soon")]),
+            ArrivedRecord(2, 0, None, headers=mark),
+            ArrivedRecord(3, 0, event("c", 6)),
+            ArrivedRecord(4, 0, b"", headers=[("sotto-mark", b"soon")]),
         ],
     )
     kafka.commit(outputs)
     assert [(one["start"], one["counts"]) for one in kafka.partials()] == [(0, [1])]
     assert feed.event_totals.late == 1
     assert [code for code, _ in letters(outputs)] == ["mark"]
-    process_records(feed, [Arrived(5, 0, event("a", HOUR + 6 * MINUTE))])
+    process_records(feed, [ArrivedRecord(5, 0, event("a", HOUR + 6 * MINUTE))])
     assert feed.rejected["ahead"] == 1
 
 
 def test_feed_reports_when_its_next_window_closes() -> None:
     """An event or silence may close it."""
     about = source()
-    feed = start(about, Known(hours(about), hours(about, "later", lateness="10m")))
-    process_records(feed, [Arrived(0, 5, event("a", 5))])
+    feed = start(about, FixedDefinitions(hours(about), hours(about, "later", lateness="10m")))
+    process_records(feed, [ArrivedRecord(0, 5, event("a", 5))])
     assert feed.closes_at == 3600
     assert feed.due_at is not None
     assert feed.due_at > 3600
-    process_records(feed, [Arrived(1, HOUR, event("a", HOUR))])
+    process_records(feed, [ArrivedRecord(1, HOUR, event("a", HOUR))])
     assert feed.closes_at == 3600 + 600, "the other stream waits for those who are late"
     feed.note_end_of_input(feed.due_at)
     process_records(feed, ())
     assert feed.closes_at == 7200
     marked = source(clock="marks")
-    feed = start(marked, Known(hours(marked)))
-    process_records(feed, [Arrived(0, 5, event("a", 5))])
+    feed = start(marked, FixedDefinitions(hours(marked)))
+    process_records(feed, [ArrivedRecord(0, 5, event("a", 5))])
     assert feed.closes_at is None
     assert feed.due_at is None
 
@@ -242,15 +248,18 @@ def test_restarted_feed_refuses_no_late_event_of_an_earlier_window() -> None:
     definition = standing_definition(about, moment=0)
     standing = definition.standing.model_copy(update={"begins": None})
     spec = definition.spec.model_copy(update={"standing": standing})
-    definitions, kafka = Known(), changelog(about)
+    definitions, kafka = FixedDefinitions(), changelog(about)
     feed = start(about, definitions, kafka)
-    kafka.commit(process_records(feed, [Arrived(0, HOUR, event("a", HOUR))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(0, HOUR, event("a", HOUR))]))
     definitions.tell(replace(definition, standing=standing, spec=spec, epochs=(Epoch(begins=HOUR),)))
     for offset, hour in enumerate((2, 5, 9), 1):
-        kafka.commit(process_records(feed, [Arrived(offset, hour * HOUR, event("b", hour * HOUR))]))
+        kafka.commit(process_records(feed, [ArrivedRecord(offset, hour * HOUR, event("b", hour * HOUR))]))
     drain(feed, kafka)
     feed = start(about, definitions, kafka)
-    late = [Arrived(4, 9 * HOUR + 1, event("c", 4 * HOUR)), Arrived(5, 9 * HOUR + 2, event("d", 6 * HOUR))]
+    late = [
+        ArrivedRecord(4, 9 * HOUR + 1, event("c", 4 * HOUR)),
+        ArrivedRecord(5, 9 * HOUR + 2, event("d", 6 * HOUR)),
+    ]
     kafka.commit(process_records(feed, late))
     assert kafka.refused == []
 
@@ -258,11 +267,11 @@ def test_restarted_feed_refuses_no_late_event_of_an_earlier_window() -> None:
 def test_feed_changelog_deletes_pieces_with_their_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changelog_pieces, "SLACK_ENTRIES", 200)
     about = source(contribution=1_000)
-    definitions = Known(standing_definition(about, window={"size": "10m"}, by=["origin"]))
+    definitions = FixedDefinitions(standing_definition(about, window={"size": "10m"}, by=["origin"]))
     kafka, feed, offset, most = changelog(about), start(about, definitions), 0, 0
     for step in range(300):
         now = step * MINUTE // 4
-        records = [Arrived(offset + one, now, event(f"p{(7 * step + one) % 40}", now)) for one in range(20)]
+        records = [ArrivedRecord(offset + one, now, event(f"p{(7 * step + one) % 40}", now)) for one in range(20)]
         offset += len(records)
         before = kafka.written
         kafka.commit(process_records(feed, records))
@@ -276,34 +285,34 @@ def test_feed_changelog_deletes_pieces_with_their_windows(monkeypatch: pytest.Mo
     assert sum(one["counts"][0] for one in kafka.partials() if one["counts"]) == offset
     assert feed.people == feed.open_windows == 0
     monkeypatch.setattr(changelog_pieces, "SLACK_ENTRIES", 0)
-    kafka.commit(process_records(feed, [Arrived(offset, 2_000_000_000, event("z", 2_000_000_000))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(offset, 2_000_000_000, event("z", 2_000_000_000))]))
     assert len([key for key in kafka.state if key.startswith(b"piece|")]) == 1
 
 
 def test_large_step_is_written_in_records_that_kafka_accepts() -> None:
     about = source()
-    kafka, feed = changelog(about), start(about, Known(hours(about)))
-    records = [Arrived(one, HOUR, event(f"person {one}", HOUR)) for one in range(70_000)]
+    kafka, feed = changelog(about), start(about, FixedDefinitions(hours(about)))
+    records = [ArrivedRecord(one, HOUR, event(f"person {one}", HOUR)) for one in range(70_000)]
     kafka.commit(process_records(feed, records))  # refuses a record above the size limit
     assert len([key for key in kafka.state if key.startswith(b"piece|")]) == 2
-    again = start(about, Known(hours(about)), kafka)
+    again = start(about, FixedDefinitions(hours(about)), kafka)
     assert again.people == feed.people == 70_000
     assert again.table_bytes / again.people <= 100
 
 
 def test_changelog_entry_has_less_than_a_hundred_bytes() -> None:
     about = source(contribution=1_000_000)
-    feed = start(about, Known(hours(about)))
+    feed = start(about, FixedDefinitions(hours(about)))
     for step in range(30):
-        people = [Arrived(step, HOUR, event(f"{step}/{one}", HOUR)) for one in range(1 + 100 * step)]
+        people = [ArrivedRecord(step, HOUR, event(f"{step}/{one}", HOUR)) for one in range(1 + 100 * step)]
         process_records(feed, [replace(record, offset=place) for place, record in enumerate(people)])
         assert feed.table_bytes / max(feed.people, 600) <= 100
 
 
 def test_feed_refuses_records_of_a_later_version() -> None:
     about, kafka = source(), changelog(source())
-    definitions = Known(hours(about))
-    kafka.commit(process_records(start(about, definitions, kafka), [Arrived(0, 5, event("a", 5))]))
+    definitions = FixedDefinitions(hours(about))
+    kafka.commit(process_records(start(about, definitions, kafka), [ArrivedRecord(0, 5, event("a", 5))]))
     for key in (b"@progress", b"stream|s", b"piece|0"):
         broken = Kafka(kafka.changelog, {**kafka.state, key: b'{"later":1}'})
         with pytest.raises(LaterVersionError):
@@ -312,25 +321,27 @@ def test_feed_refuses_records_of_a_later_version() -> None:
 
 def test_feed_waits_for_streams_that_control_has_not_sent_yet() -> None:
     about, kafka = source(), changelog(source())
-    kafka.commit(process_records(start(about, Known(hours(about)), kafka), [Arrived(0, 5, event("a", 5))]))
+    kafka.commit(
+        process_records(start(about, FixedDefinitions(hours(about)), kafka), [ArrivedRecord(0, 5, event("a", 5))])
+    )
     with pytest.raises(MissedRecordError, match="control has not defined yet"):
-        start(about, Known(), kafka)
+        start(about, FixedDefinitions(), kafka)
 
 
 def test_streams_with_equal_counts_share_them() -> None:
     """A stream that opens later joins them with the next window."""
     about = source(contribution=1, idle="0s")
-    definitions = Known(hours(about, "a"), hours(about, "b", where="TRUE", by=["origin"]))
+    definitions = FixedDefinitions(hours(about, "a"), hours(about, "b", where="TRUE", by=["origin"]))
     kafka, feed = changelog(about), start(about, definitions)
-    kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(0, 5, event("p", 5))]))
     assert len(feed._streams.tallies) == 1
     definitions.tell(hours(about, "c"))
-    kafka.commit(process_records(feed, [Arrived(1, 6, event("p", 6))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(1, 6, event("p", 6))]))
     assert len(feed._streams.tallies) == 2
     feed = start(about, definitions, kafka)
-    kafka.commit(process_records(feed, [Arrived(2, HOUR + 6, event("p", HOUR + 6))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(2, HOUR + 6, event("p", HOUR + 6))]))
     assert len(feed._streams.tallies) == 1
-    kafka.commit(process_records(feed, [Arrived(3, 2 * HOUR, event("q", 2 * HOUR))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(3, 2 * HOUR, event("q", 2 * HOUR))]))
     found = {(one["stream"], one["start"]): one["counts"] for one in kafka.partials()}
     assert found == {(name, at): [1] for name in "abc" for at in (0, HOUR)}
 
@@ -341,9 +352,11 @@ def test_stream_that_begins_in_the_past_counts_nothing_of_others(
     """Wherever a feed restarts, its past windows are empty."""
     monkeypatch.setattr(window_queries, "MAX_PARTIALS_PER_STEP", 1)
     about = source()
-    definitions = Known(hours(about, "a"))
+    definitions = FixedDefinitions(hours(about, "a"))
     kafka, feed = changelog(about), start(about, definitions)
-    kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5)), Arrived(1, HOUR, event("q", HOUR))]))
+    kafka.commit(
+        process_records(feed, [ArrivedRecord(0, 5, event("p", 5)), ArrivedRecord(1, HOUR, event("q", HOUR))])
+    )
     feed.note_end_of_input(3 * 3600 + 5)
     drain(feed, kafka)
     # The changelog still has the counts of published windows.
@@ -369,7 +382,7 @@ def test_feed_finds_each_person_once_for_twenty_conditions(
 ) -> None:
     """The results of all conditions are one row."""
     about = source()
-    records = [Arrived(one, HOUR, event(f"p{one % 400}", HOUR, delay=one % 16 - 5)) for one in range(2_000)]
+    records = [ArrivedRecord(one, HOUR, event(f"p{one % 400}", HOUR, delay=one % 16 - 5)) for one in range(2_000)]
     looked_up: list[int] = []
     numbers = KeyNumbering.number_keys
 
@@ -380,7 +393,7 @@ def test_feed_finds_each_person_once_for_twenty_conditions(
     monkeypatch.setattr(KeyNumbering, "number_keys", counted)
     written = {}
     for count in (1, 20):
-        kafka, feed = changelog(about), start(about, Known(*conditions(about, count)))
+        kafka, feed = changelog(about), start(about, FixedDefinitions(*conditions(about, count)))
         looked_up.clear()
         outputs = process_records(feed, records)
         kafka.commit(outputs)
@@ -389,7 +402,7 @@ def test_feed_finds_each_person_once_for_twenty_conditions(
         assert feed.people <= 400
         assert feed.table_bytes <= 100 * max(feed.people, 400)
         written[count] = sum(len(value) for key, value in kafka.state.items() if key.startswith(b"piece|"))
-        assert start(about, Known(*conditions(about, count)), kafka).people == feed.people
+        assert start(about, FixedDefinitions(*conditions(about, count)), kafka).people == feed.people
     assert written[20] / 400 < 40, "sixteen bytes of a person, and two bits a condition"
 
 
@@ -406,15 +419,15 @@ def test_cells_are_added_to_once_a_condition_for_a_batch(
         return add(cells, places, *others)
 
     monkeypatch.setattr(CellCounts, "add", counted)
-    kafka, feed = changelog(about), start(about, Known(*conditions(about, 3)))
+    kafka, feed = changelog(about), start(about, FixedDefinitions(*conditions(about, 3)))
     kafka.commit(
         process_records(
-            feed, [Arrived(one, 0, event(f"p{one % 7}", one % 90 * HOUR, delay=-5)) for one in range(900)]
+            feed, [ArrivedRecord(one, 0, event(f"p{one % 7}", one % 90 * HOUR, delay=-5)) for one in range(900)]
         )
     )
     assert added == [900] * 3
     assert feed.open_windows == 90
-    again = start(about, Known(*conditions(about, 3)), kafka)
+    again = start(about, FixedDefinitions(*conditions(about, 3)), kafka)
     assert (again.open_windows, again.people) == (90, feed.people)
     again.note_end_of_input(1e6)
     drain(again, kafka)
@@ -424,24 +437,26 @@ def test_cells_are_added_to_once_a_condition_for_a_batch(
 def test_conditions_beyond_the_columns_of_a_table_get_another_table() -> None:
     about = source()
     many = conditions(about, 100)
-    kafka, feed = changelog(about), start(about, Known(*many))
+    kafka, feed = changelog(about), start(about, FixedDefinitions(*many))
     kafka.commit(
-        process_records(feed, [Arrived(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)])
+        process_records(
+            feed, [ArrivedRecord(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)]
+        )
     )
     assert len(feed._streams.tally_groups) == 2
     # After a restart, tallies are combined again, in the changelog's order of streams.
     kafka.state = dict(reversed(kafka.state.items()))
-    feed = start(about, Known(*many), kafka)
-    more = [Arrived(64 + one, 6, event(f"p{one % 7}", 6, delay=one % 16 - 5)) for one in range(64)]
+    feed = start(about, FixedDefinitions(*many), kafka)
+    more = [ArrivedRecord(64 + one, 6, event(f"p{one % 7}", 6, delay=one % 16 - 5)) for one in range(64)]
     kafka.commit(process_records(feed, more))
     feed.note_end_of_input(1e6)
     drain(feed, kafka)
     found = {one["stream"]: one["counts"] for one in kafka.partials() if one["start"] == 0}
     alone = changelog(about)
     for stream in many:
-        single = start(about, Known(stream))
+        single = start(about, FixedDefinitions(stream))
         process_records(
-            single, [Arrived(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)]
+            single, [ArrivedRecord(one, 5, event(f"p{one % 7}", 5, delay=one % 16 - 5)) for one in range(64)]
         )
         process_records(single, more)
         single.note_end_of_input(1e6)
@@ -452,17 +467,19 @@ def test_conditions_beyond_the_columns_of_a_table_get_another_table() -> None:
 def test_column_that_is_free_again_begins_empty() -> None:
     about = source(contribution=1, idle="0s")
     first, second, third = conditions(about, 3)
-    definitions = Known(first, second)
+    definitions = FixedDefinitions(first, second)
     kafka, feed = changelog(about), start(about, definitions)
-    kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5, delay=-5))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(0, 5, event("p", 5, delay=-5))]))
     definitions.tell(replace(first, kind="closed"))
     kafka.commit(feed.collect_due_outputs(0.0))
     definitions.tell(third)
-    kafka.commit(process_records(feed, [Arrived(1, 6, event("q", 6, delay=-5))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(1, 6, event("q", 6, delay=-5))]))
     feed = start(about, definitions, kafka)
     assert {tally.column for tally in feed._streams.tallies.values()} == {0, 1}
     kafka.commit(
-        process_records(feed, [Arrived(2, 7, event("p", 7, delay=-5)), Arrived(3, 8, event("q", 8, delay=-5))])
+        process_records(
+            feed, [ArrivedRecord(2, 7, event("p", 7, delay=-5)), ArrivedRecord(3, 8, event("q", 8, delay=-5))]
+        )
     )
     feed.note_end_of_input(1e6)
     drain(feed, kafka)
@@ -473,19 +490,19 @@ def test_column_that_is_free_again_begins_empty() -> None:
 def test_counts_are_dropped_with_their_stream() -> None:
     """A stream that is extended continues with whole windows."""
     about = source()
-    definitions = Known(hours(about, "a"), hours(about, "b", where="delay > 0"))
+    definitions = FixedDefinitions(hours(about, "a"), hours(about, "b", where="delay > 0"))
     kafka, feed = changelog(about), start(about, definitions)
-    kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5, delay=1))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(0, 5, event("p", 5, delay=1))]))
     definitions.tell(ended(definitions.streams_of("flights")[1], 10))
     kafka.commit(feed.collect_due_outputs(0.0))
     assert feed.open_windows == 1
     assert feed.event_totals.counted == 2
-    kafka.commit(process_records(feed, [Arrived(1, 150 * MINUTE, event("p", 150 * MINUTE, delay=1))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(1, 150 * MINUTE, event("p", 150 * MINUTE, delay=1))]))
     feed = start(about, definitions, kafka)
     definitions.tell(extended(definitions.streams_of("flights")[1], 155 * MINUTE))
-    kafka.commit(process_records(feed, [Arrived(2, 160 * MINUTE, event("q", 160 * MINUTE, delay=1))]))
-    kafka.commit(process_records(feed, [Arrived(3, 190 * MINUTE, event("q", 190 * MINUTE, delay=1))]))
-    kafka.commit(process_records(feed, [Arrived(4, 250 * MINUTE, event("q", 250 * MINUTE, delay=1))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(2, 160 * MINUTE, event("q", 160 * MINUTE, delay=1))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(3, 190 * MINUTE, event("q", 190 * MINUTE, delay=1))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(4, 250 * MINUTE, event("q", 250 * MINUTE, delay=1))]))
     found = {(one["stream"], one["start"]): one["counts"] for one in kafka.partials()}
     assert {at for name, at in found if name == "b"} == {3 * HOUR}
     assert found["b", 3 * HOUR] == [1]
@@ -500,15 +517,15 @@ def test_extension_resumes_at_a_time_that_no_event_decides(
 ) -> None:
     """Only the time at which control announced the extension decides."""
     about = source()
-    definitions = Known(hours(about))
+    definitions = FixedDefinitions(hours(about))
     kafka, feed = changelog(about), start(about, definitions)
-    kafka.commit(process_records(feed, [Arrived(0, 5, event("p", 5))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(0, 5, event("p", 5))]))
     definitions.tell(ended(hours(about), 10))
     kafka.commit(feed.collect_due_outputs(0.0))
     if last is not None:
-        kafka.commit(process_records(feed, [Arrived(1, last, event("victim", last))]))
+        kafka.commit(process_records(feed, [ArrivedRecord(1, last, event("victim", last))]))
     definitions.tell(extended(definitions.streams_of("flights")[0], 2 * HOUR - 3_000))
-    kafka.commit(process_records(feed, [Arrived(2, 2 * HOUR + 2_600, event("q", 2 * HOUR + 2_600))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(2, 2 * HOUR + 2_600, event("q", 2 * HOUR + 2_600))]))
     feed.note_end_of_input(5 * 3600)
     drain(feed, kafka)
     # Five seconds later, when all partitions have read the control event, the hour has begun.
@@ -516,15 +533,15 @@ def test_extension_resumes_at_a_time_that_no_event_decides(
     assert start(about, definitions, kafka).due_at == feed.due_at
 
 
-def hourly_marks(hours: int) -> list[Arrived]:
+def hourly_marks(hours: int) -> list[ArrivedRecord]:
     """Return a mark per hour, with timestamps a minute apart, each followed by two events that are ahead of the clock."""
     return [
         one
         for hour in range(hours)
         for one in (
-            Arrived(3 * hour, hour * MINUTE, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))]),
-            Arrived(3 * hour + 1, 0, event("p", hour * HOUR + HOUR)),
-            Arrived(3 * hour + 2, 0, event("q", hour * HOUR + 89 * MINUTE)),
+            ArrivedRecord(3 * hour, hour * MINUTE, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))]),
+            ArrivedRecord(3 * hour + 1, 0, event("p", hour * HOUR + HOUR)),
+            ArrivedRecord(3 * hour + 2, 0, event("q", hour * HOUR + 89 * MINUTE)),
         )
     ]
 
@@ -538,7 +555,7 @@ def test_marks_decide_where_a_stream_ends_and_resumes() -> None:
     resumed = extended(halted, 2 * MINUTE + 1)
     for heard in range(1, 7):
         for again in range(heard, 10):
-            definitions, records = Known(opened), hourly_marks(8)
+            definitions, records = FixedDefinitions(opened), hourly_marks(8)
             kafka, feed = changelog(about), start(about, definitions)
             kafka.commit(feed.collect_due_outputs(0.0))
             for place, record in enumerate(records):
@@ -563,15 +580,15 @@ def test_restarted_feed_publishes_the_windows_of_all_epochs(clock: str) -> None:
         record
         for minute in range(0, 600, 10)
         for record in (
-            Arrived(minute, minute * MINUTE, None, headers=[("sotto-mark", b"%d" % (minute * MINUTE))])
+            ArrivedRecord(minute, minute * MINUTE, None, headers=[("sotto-mark", b"%d" % (minute * MINUTE))])
             if clock == "marks"
-            else Arrived(minute, minute * MINUTE, event("q", minute * MINUTE)),
-            Arrived(minute + 1, minute * MINUTE, event(f"p{minute}", minute * MINUTE)),
+            else ArrivedRecord(minute, minute * MINUTE, event("q", minute * MINUTE)),
+            ArrivedRecord(minute + 1, minute * MINUTE, event(f"p{minute}", minute * MINUTE)),
         )
     ]
 
     def asked(away: range) -> list[tuple[int, list[int]]]:
-        definitions, kafka = Known(states[0]), changelog(about)
+        definitions, kafka = FixedDefinitions(states[0]), changelog(about)
         feed = start(about, definitions, kafka)
         kafka.commit(feed.collect_due_outputs(0.0))
         for record in records:
@@ -624,12 +641,12 @@ def test_epochs_of_a_stream_are_known_from_compacted_control() -> None:
 
 def test_catching_up_is_bounded_in_each_step() -> None:
     about = source()
-    definitions = Known(
+    definitions = FixedDefinitions(
         standing_definition(about, "a", window={"size": "1m"}),
         standing_definition(about, "b", window={"size": "1m"}),
     )
     kafka, feed = changelog(about), start(about, definitions)
-    kafka.commit(process_records(feed, [Arrived(0, 6_000 * MINUTE, event("p", 6_000 * MINUTE))]))
+    kafka.commit(process_records(feed, [ArrivedRecord(0, 6_000 * MINUTE, event("p", 6_000 * MINUTE))]))
     assert 0 < len(kafka.partials()) <= MAX_PARTIALS_PER_STEP
     assert feed.has_more_outputs
     feed = start(about, definitions, kafka)
@@ -649,8 +666,8 @@ def test_windows_of_a_step_do_not_depend_on_people(
     about = source()
     steps: dict[int, list[Any]] = {}
     for crowd in (0, 16):
-        feed = start(about, Known(*(standing_definition(about, name, by=["delay"]) for name in "ab")))
-        process_records(feed, [Arrived(one, 5, event(f"p{one}", 5, delay=one - 5)) for one in range(crowd)])
+        feed = start(about, FixedDefinitions(*(standing_definition(about, name, by=["delay"]) for name in "ab")))
+        process_records(feed, [ArrivedRecord(one, 5, event(f"p{one}", 5, delay=one - 5)) for one in range(crowd)])
         feed.note_end_of_input(1e5)
         steps[crowd] = []
         while outputs := feed.collect_due_outputs(0.0):
@@ -662,18 +679,18 @@ def test_windows_of_a_step_do_not_depend_on_people(
 def test_windows_are_published_in_order_of_closing() -> None:
     """This holds for all streams together, wherever steps end."""
     about = source(clock="marks", ahead="1h")
-    definitions = Known(
+    definitions = FixedDefinitions(
         standing_definition(about, "b", window={"size": "2h"}),
         standing_definition(about, "d", window={"size": "1h"}),
         standing_definition(about, "e", window={"size": "2h", "every": "1h"}, lateness="30m"),
     )
     [to] = {partition_of(name.encode(), TOPICS.partitions) for name in "bde"}
-    records: list[Arrived] = []
+    records: list[ArrivedRecord] = []
     for hour in range(1, 9):
         mark = [("sotto-mark", str(hour * HOUR).encode())]
         records += [
-            Arrived(len(records), 0, event("p", hour * HOUR)),
-            Arrived(len(records) + 1, 0, None, headers=mark),
+            ArrivedRecord(len(records), 0, event("p", hour * HOUR)),
+            ArrivedRecord(len(records) + 1, 0, None, headers=mark),
         ]
     orders = []
     for size in (1, 3, 5, len(records)):
@@ -687,10 +704,10 @@ def test_windows_are_published_in_order_of_closing() -> None:
 
 def test_portion_is_smaller_if_events_lie_in_more_windows() -> None:
     about = source()
-    records = [Arrived(one, 5, event("p", 5)) for one in range(5_000)]
+    records = [ArrivedRecord(one, 5, event("p", 5)) for one in range(5_000)]
 
     def portion(*streams: Any) -> int:
-        feed = start(about, Known(*streams))
+        feed = start(about, FixedDefinitions(*streams))
         process_records(feed, ())
         return len(feed.prepare(records).records)
 
@@ -704,8 +721,8 @@ def test_portion_is_smaller_if_events_lie_in_more_windows() -> None:
 
 def test_feed_writes_nothing_if_nothing_is_due() -> None:
     about = source()
-    feed: FeedProcessor = start(about, Known(hours(about)))
-    assert process_records(feed, [Arrived(0, 5, event("p", 5))])
+    feed: FeedProcessor = start(about, FixedDefinitions(hours(about)))
+    assert process_records(feed, [ArrivedRecord(0, 5, event("p", 5))])
     assert not feed.collect_due_outputs(0.0)
     assert not feed.apply_lookup_records(())
-    assert not feed.prepare([Arrived(1, 5, event("p", 5))]).needs_tables
+    assert not feed.prepare([ArrivedRecord(1, 5, event("p", 5))]).needs_tables

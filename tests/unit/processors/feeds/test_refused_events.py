@@ -21,8 +21,8 @@ from tests.processing import process_records
 from tests.unit.processors.feeds.topic import (
     MINUTE,
     TOPICS,
-    Arrived,
-    Known,
+    ArrivedRecord,
+    FixedDefinitions,
     columns,
     event,
     home,
@@ -92,7 +92,9 @@ def test_topic_shows_only_recent_refusals() -> None:
 
 
 @pytest.mark.parametrize("as_fetched", [list, columns])
-def test_feed_distinguishes_crc32_from_other_wrong_partitions(as_fetched: Callable[[list[Arrived]], Any]) -> None:
+def test_feed_distinguishes_crc32_from_other_wrong_partitions(
+    as_fetched: Callable[[list[ArrivedRecord]], Any],
+) -> None:
     """If CRC32 of the person chose the partition, the reason names librdkafka's setting."""
     about = source()
     partitions = 4
@@ -101,12 +103,12 @@ def test_feed_distinguishes_crc32_from_other_wrong_partitions(as_fetched: Callab
     by_checksum = next(one for one in elsewhere if crc32(one.encode()) % partitions == 0)
     by_luck = next(one for one in elsewhere if crc32(one.encode()) % partitions != 0)
     records = [
-        Arrived(0, MINUTE, event(by_checksum, MINUTE), key=by_checksum.encode()),
-        Arrived(1, MINUTE, event(by_luck, MINUTE), key=by_luck.encode()),
-        Arrived(2, MINUTE, event(by_checksum, MINUTE), key=b"another"),
-        Arrived(3, MINUTE, event(by_checksum, MINUTE), key=None),
+        ArrivedRecord(0, MINUTE, event(by_checksum, MINUTE), key=by_checksum.encode()),
+        ArrivedRecord(1, MINUTE, event(by_luck, MINUTE), key=by_luck.encode()),
+        ArrivedRecord(2, MINUTE, event(by_checksum, MINUTE), key=b"another"),
+        ArrivedRecord(3, MINUTE, event(by_checksum, MINUTE), key=None),
     ]
-    feed = start(about, Known(standing_definition(about)), partitions=partitions)
+    feed = start(about, FixedDefinitions(standing_definition(about)), partitions=partitions)
     outputs = process_records(feed, as_fetched(records))
     letters = [
         RejectedHeaders.from_kafka(headers)
@@ -125,8 +127,8 @@ def test_feed_distinguishes_crc32_from_other_wrong_partitions(as_fetched: Callab
 def test_feed_counts_accepted_events_among_the_latest() -> None:
     """A restarted feed considers events from its position on, refused or not."""
     about = source()
-    feed = start(about, Known(standing_definition(about)))
-    process_records(feed, [Arrived(at, MINUTE, event("ann", MINUTE) if at else b"{") for at in range(4)])
+    feed = start(about, FixedDefinitions(standing_definition(about)))
+    process_records(feed, [ArrivedRecord(at, MINUTE, event("ann", MINUTE) if at else b"{") for at in range(4)])
     found = refused_share([feed.latest_refused])
     assert found is not None
     assert (found.events, found.share) == (4, "10 to 50 %")

@@ -117,7 +117,7 @@ def test_counting_deletes_the_records_of_a_retired_stream(restarts: bool) -> Non
     assert {name for name, _ in feed._streams.streams} == {"both", "origins", "whole"}
 
 
-class Pair:
+class InstallationPair:
     """An installation with periods that retires streams a day after their end, and one that never does."""
 
     def __init__(self, seed: int) -> None:
@@ -164,7 +164,7 @@ class Pair:
 def test_feeds_that_drop_streams_ask_as_those_that_keep_them(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Partials, questions and answers are equal, despite ends, periods and restarts."""
     monkeypatch.setattr(budget_processor, "LEAST_RETIRED_PER_PARTITION", 0)
-    pair = Pair(seed)
+    pair = InstallationPair(seed)
     for step in range(40):
         pair.chance.choice(
             (pair.fly, pair.fly, pair.fly, pair.wait, pair.crash, pair.end if step > 20 else pair.fly)

@@ -30,9 +30,9 @@ from tests.unit.processors.feeds.reference import ORIGINS
 from tests.unit.processors.feeds.topic import (
     HOUR,
     MINUTE,
-    Arrived,
+    ArrivedRecord,
+    FixedDefinitions,
     Kafka,
-    Known,
     changelog,
     source,
     standing_definition,
@@ -92,19 +92,22 @@ def test_text_counts_equal_those_of_declared_groups(seed: int) -> None:
         assert published_texts(kafka, unknown.spec.stream) == wanted
 
 
-def events_with_texts(*places: Any, at: int = MINUTE) -> list[Arrived]:
+def events_with_texts(*places: Any, at: int = MINUTE) -> list[ArrivedRecord]:
     """Return events of different people, each with a text."""
     events = [
         {"who": f"p{number}", "at": at, "origin": "EWR", "delay": 0, **({} if one is None else {"place": one})}
         for number, one in enumerate(places)
     ]
-    return [Arrived(number, at, json.dumps(one).encode()) for number, one in enumerate(events)]
+    return [ArrivedRecord(number, at, json.dumps(one).encode()) for number, one in enumerate(events)]
 
 
-def closed_after(records: list[Arrived], *, most_bytes: int = MOST_WINDOW_BYTES, restores: int = 0) -> Any:
+def closed_after(records: list[ArrivedRecord], *, most_bytes: int = MOST_WINDOW_BYTES, restores: int = 0) -> Any:
     """Return the counts of the first hour, with a restore after every so many events."""
     about = source(texts=TEXTS)
-    known, kafka = Known(texts_of(standing_definition(about, by=["place"]), most_bytes)), changelog(about)
+    known, kafka = (
+        FixedDefinitions(texts_of(standing_definition(about, by=["place"]), most_bytes)),
+        changelog(about),
+    )
     feed, step = start(about, known, kafka), restores or len(records)
     for place in range(0, len(records), step):
         kafka.commit(process_records(feed, records[place : place + step]))
@@ -229,7 +232,7 @@ def merge_windows(
     asked: list[Any] = []
     kept: list[Record] = []
     for batch in [[partial] for partial in partials] if restored else [partials]:
-        merging = MergeProcessor(streams.TOPICS, 0, Known())
+        merging = MergeProcessor(streams.TOPICS, 0, FixedDefinitions())
         merging.restore([told_record, *kept])
         merging.end_restore()
         for topic, _, found in process_records(merging, batch):

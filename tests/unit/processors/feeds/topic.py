@@ -37,7 +37,7 @@ def source(**other: Any) -> EventsSource:
 
 
 @dataclass(frozen=True)
-class Arrived:
+class ArrivedRecord:
     """A record of the topic, in the form that aiokafka returns."""
 
     offset: int
@@ -50,7 +50,7 @@ class Arrived:
     timestamp_type: int = 1
 
 
-def columns(records: Sequence[Arrived], timestamp_type: int = 1) -> RecordColumns:
+def columns(records: Sequence[ArrivedRecord], timestamp_type: int = 1) -> RecordColumns:
     """Return the same records in the form that a fetch returns with the compiled kernel."""
     return RecordColumns(
         "ops.departures",
@@ -73,7 +73,7 @@ def event(who: Any, at: Any, origin: str = "EWR", delay: Any = 0) -> bytes:
     return json.dumps({"who": who, "at": at, "origin": origin, "delay": delay}).encode()
 
 
-class Known(FeedDefinitions):
+class FixedDefinitions(FeedDefinitions):
     """Definitions that a test sets."""
 
     def __init__(self, *streams: StandingDefinition) -> None:
@@ -164,7 +164,8 @@ class Kafka:
 
     def records(self) -> Iterable[RecordLike]:
         return [
-            Arrived(at, 0, value, key, topic=self.changelog) for at, (key, value) in enumerate(self.state.items())
+            ArrivedRecord(at, 0, value, key, topic=self.changelog)
+            for at, (key, value) in enumerate(self.state.items())
         ]
 
     def partials(self, to: int | None = None) -> list[dict[str, Any]]:
