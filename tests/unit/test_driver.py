@@ -34,7 +34,7 @@ from stream.settings import Settings
 from stream.tables.rows import Rows
 from stream.testing import memory_installation as testing
 from stream.testing.memory_installation import as_frame
-from tests.builders import KEY, OTHER_KEY, installation, parse_stream, source, stream
+from tests.builders import KEY, OTHER_KEY, installation, source, stream
 
 FEED: dict[str, Any] = source(epsilon=3.0, delta=1e-5)
 ROUNDED: dict[str, Any] = {**FEED, "source": "rounded", "grid": 0.1, "accountant": "zcdp"}
@@ -332,16 +332,6 @@ def test_unknown_source_or_stream_is_an_error() -> None:
         new_driver().budget("nobody")
     with pytest.raises(Refused, match="source 'nobody' is not registered"):
         new_driver().close("nobody", "stream")
-
-
-def test_other_request_under_a_used_id_is_refused() -> None:
-    driver = Driver(KEY)
-    driver.register(FEED)
-    first = OpenStream(request="same", stream=parse_stream(opening("one")))
-    assert driver.request(first).outcome == "opened"
-    assert driver.request(first).outcome == "opened"
-    with pytest.raises(Refused, match="choose another id"):
-        driver.request(first.model_copy(update={"stream": parse_stream(opening("two"))}))
 
 
 @pytest.mark.parametrize(

@@ -121,25 +121,6 @@ def test_successor_continues_as_its_predecessor_would(log: list[bytes], cut: int
     assert answers_of([first, second]) == expected
 
 
-def test_equal_values_at_two_offsets_have_independent_noise() -> None:
-    worker = new_worker()
-    outcomes = [
-        answer.outcome
-        for answer in answers_of(run(worker, [records([query("same", "best", 0.0)] * 400)]))
-        if answer.outcome != "halted"
-    ]
-    assert set(outcomes) == {"above", "below"}
-
-
-def test_other_bytes_at_one_offset_have_other_noise() -> None:
-    def outcomes(value: float) -> set[str]:
-        log = [query("same", "best", value) + b" " * spelling for spelling in range(40)]
-        return {answers_of(run(new_worker({"best"}), [records([event])]))[0].outcome for event in log}
-
-    # The threshold's noise is fixed, so some value is so near to it that the query's noise decides.
-    assert any(outcomes(value) == {"above", "below"} for value in range(-80, 160, 8))
-
-
 @pytest.mark.parametrize("name", FEEDS)
 def test_threshold_of_a_query_replaces_that_of_the_stream(name: str) -> None:
     log = [
