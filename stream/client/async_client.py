@@ -50,7 +50,7 @@ from stream.questions.question_forms import (
     as_settings,
     require_headers,
     require_many,
-    require_seconds,
+    require_timeout,
     set_default_max_price,
 )
 from stream.questions.stream_watch import Watch
@@ -254,7 +254,7 @@ class AsyncClient(AsyncCalls):
         headers: Headers = (),
     ) -> PendingQuestion:
         query = set_default_max_price(as_query(question, {}, self._new_id))
-        require_seconds("timeout", timeout)
+        require_timeout(timeout)
         self._connection.require_open()
         with translate_errors():
             source = await self._ledger.find_source(query.stream) if is_about_table(query) else None

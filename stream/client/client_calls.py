@@ -52,14 +52,14 @@ from stream.questions.live_events import require_live_source
 from stream.questions.question_forms import (
     ANSWER_TIMEOUT,
     REQUEST_TIMEOUT,
-    as_names,
     as_opening,
     as_query,
     as_requests,
     as_source,
+    as_stream_names,
     limit_by_plan,
     require_headers,
-    require_seconds,
+    require_timeout,
     validate_as_invalid,
 )
 
@@ -269,7 +269,7 @@ class AsyncCalls(ABC):
             ['halted', 'refused']
         """
         asked = as_requests(requests)
-        require_seconds("timeout", timeout)
+        require_timeout(timeout)
         return await self._send_requests(asked, timeout)
 
     async def ask(
@@ -311,7 +311,7 @@ class AsyncCalls(ABC):
         if dry_run:
             query = query.model_copy(update={"max_price": 0.0})
         require_headers(headers)
-        require_seconds("timeout", timeout)
+        require_timeout(timeout)
         limited = (query,) if query.max_price is None else await self._limit_by_plan(query)
         result = (
             limited[0] if isinstance(limited, Results) else await self._ask_query(limited[0], timeout, headers)
@@ -475,7 +475,7 @@ class AsyncCalls(ABC):
             >>> for stream, (status, time) in client.digests(["counts"]).items():
             ...     print(stream, status.state, time)
         """
-        wanted = {stream.encode(): stream for stream in as_names("streams", streams)}
+        wanted = {stream.encode(): stream for stream in as_stream_names(streams)}
         found: dict[str, tuple[StreamStatus, float]] = {}
         for partition in sorted({partition_of(key, self.topics.partitions) for key in wanted}):
             left = {key for key in wanted if partition_of(key, self.topics.partitions) == partition}

@@ -173,8 +173,8 @@ def _sides(
     return side(present=False), side(present=True)
 
 
-def _events_of(who: str, *ats: str, **fields: Any) -> list[Mapping[str, Any]]:
-    return [_event(who, at, **fields) for at in ats]
+def _my_events(*ats: str, **fields: Any) -> list[Mapping[str, Any]]:
+    return [_event("me", at, **fields) for at in ats]
 
 
 _EIGHT_OTHERS: Final = [_event(f"other {number}", "00:41", group="b") for number in range(8)]
@@ -185,7 +185,7 @@ LAPLACE: Final = (
         "one person with 9 events more",
         {"kind": "laplace"},
         _TOPIC,
-        _sides([[_event("ann", "00:01")], [], []], [_events_of("me", "00:02", "00:03", "00:04")] * 3),
+        _sides([[_event("ann", "00:01")], [], []], [_my_events("00:02", "00:03", "00:04")] * 3),
         {**_PLAN, "standing": _HOURLY},
         resolution=1.0,
     ),
@@ -194,7 +194,7 @@ LAPLACE: Final = (
         "one person ahead of the others more",
         {"kind": "laplace"},
         _TOPIC,
-        _sides([[], [], _EIGHT_OTHERS], [_events_of("me", "00:02", "00:03"), [], _events_of("me", "01:02")]),
+        _sides([[], [], _EIGHT_OTHERS], [_my_events("00:02", "00:03"), [], _my_events("01:02")]),
         {**_PLAN, "standing": _HOURLY},
         resolution=1.0,
     ),
@@ -202,7 +202,7 @@ LAPLACE: Final = (
         "one person in an empty window more",
         {"kind": "laplace", "answers": 2},
         _TOPIC,
-        _sides([[], [], [], [_event("ann", "01:01")]], [_events_of("me", "00:02", "00:03"), [], [], []]),
+        _sides([[], [], [], [_event("ann", "01:01")]], [_my_events("00:02", "00:03"), [], [], []]),
         {**_PLAN, "standing": _HOURLY},
         resolution=2.0,
     ),
@@ -215,7 +215,7 @@ HISTOGRAM: Final = (
         _TOPIC,
         _sides(
             [_EIGHT_OTHERS, [], []],
-            [[_event("me", "00:02"), *_events_of("me", "00:03", "00:04", group="b")], [], []],
+            [[_event("me", "00:02"), *_my_events("00:03", "00:04", group="b")], [], []],
         ),
         {**_PLAN, "standing": {**_HOURLY, "by": ["group"]}},
         resolution=1.0,
@@ -233,7 +233,7 @@ UNKNOWN_GROUPS: Final = (
         "one person with 9 events of a common text more",
         {"kind": "unknown_groups"},
         _TOPIC_WITH_TEXTS,
-        _sides([_NINE_OTHERS, [], []], [_events_of("me", "00:02", "00:03", "00:04", note="x")] * 3),
+        _sides([_NINE_OTHERS, [], []], [_my_events("00:02", "00:03", "00:04", note="x")] * 3),
         _BY_NOTE,
     ),
     Case(
@@ -242,7 +242,7 @@ UNKNOWN_GROUPS: Final = (
         _TOPIC_WITH_TEXTS,
         _sides(
             [_NINE_OTHERS, [], []],
-            [_events_of("me", "00:02", "00:03", note="y"), _events_of("me", "00:04", "00:05", note="z"), []],
+            [_my_events("00:02", "00:03", note="y"), _my_events("00:04", "00:05", note="z"), []],
         ),
         _BY_NOTE,
     ),
@@ -263,9 +263,9 @@ RUNNING: Final = (
         _sides(
             [[], [], [], [_event("ann", "01:05")]],
             [
-                _events_of("me", "00:02", "00:16"),
-                _events_of("me", "00:17", "00:31", "00:32"),
-                _events_of("me", "00:46"),
+                _my_events("00:02", "00:16"),
+                _my_events("00:17", "00:31", "00:32"),
+                _my_events("00:46"),
                 [],
             ],
         ),
@@ -283,7 +283,7 @@ RUNNING_TEXTS: Final = (
         "one person with 9 events of a common text more, in all windows",
         _NOTES_SO_FAR,
         {**_TOPIC_WITH_TEXTS, "total": 2},
-        _sides([_NINE_OTHERS, [], []], [_events_of("me", "00:02", "00:21", "00:41", note="x")] * 3),
+        _sides([_NINE_OTHERS, [], []], [_my_events("00:02", "00:21", "00:41", note="x")] * 3),
         _BY_NOTE,
         resolution=4.0,
     ),
@@ -291,9 +291,7 @@ RUNNING_TEXTS: Final = (
         "one more person, with texts that no other person has, in all windows",
         _NOTES_SO_FAR,
         {**_TOPIC_WITH_TEXTS, "total": 2},
-        _sides(
-            [_NINE_OTHERS, [], []], [_events_of("me", "00:02", note="y"), [], _events_of("me", "00:41", note="z")]
-        ),
+        _sides([_NINE_OTHERS, [], []], [_my_events("00:02", note="y"), [], _my_events("00:41", note="z")]),
         _BY_NOTE,
         resolution=4.0,
     ),

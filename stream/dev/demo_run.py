@@ -136,16 +136,17 @@ async def _wait_for_answers(consumer: Any, answers: list[TopicPartition], before
     return 0.0
 
 
-async def run_demo(
-    running: DemoInstallation, progress: DemoProgress, *, queries: int, seed: int = 1
-) -> DemoReport:
+_SEED: Final = 1
+"""Seed of the questions, not of the noise."""
+
+
+async def run_demo(running: DemoInstallation, progress: DemoProgress, *, queries: int) -> DemoReport:
     """Run the demo, kill one worker half-way, and return the report.
 
     Args:
         running: The installation, for one run only.
         progress: Receives the progress.
         queries: Minimum number of queries.
-        seed: Seed of the questions, not of the noise.
     """
     async with AsyncClient(running.settings) as client:
         progress.print_step("registering two sources and opening 40 streams")
@@ -159,7 +160,7 @@ async def run_demo(
         calibrations = {
             grant.spec.stream: grant.calibration for name in names for grant in await client.list_streams(name)
         }
-        asked = {question.query.id: question for question in questions(specs, calibrations, per_stream, seed)}
+        asked = {question.query.id: question for question in questions(specs, calibrations, per_stream, _SEED)}
         order = list(asked.values())
         half = len(order) // 2
         async with DemoAnswers(client, progress, len(order)) as reader:
@@ -176,7 +177,7 @@ async def run_demo(
             await asyncio.sleep(1.0)  # lets duplicate answers arrive
         answers = reader.answers
         progress.print_step("asking a stream of every mechanism")
-        tour_checks = await tour(client, seed)
+        tour_checks = await tour(client, _SEED)
         progress.print_step(f"asking {QUERIES:,} questions at once")
         backlog_specs, backlog_rate = await measure_backlog(client, running.settings)
         progress.print_step("closing the streams")

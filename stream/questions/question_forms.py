@@ -141,18 +141,18 @@ def _is_header(one: object) -> bool:
     return isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], bytes)
 
 
-def require_seconds(field: str, seconds: object) -> None:
-    """Raise ``Invalid`` if ``seconds`` is neither a number nor None; ``field`` names the argument."""
+def require_timeout(seconds: object) -> None:
+    """Raise ``Invalid`` if a timeout is neither a number nor None."""
     if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)):
-        raise Invalid(f"{field}: is of type {type(seconds).__name__}; give a number of seconds")
+        raise Invalid(f"timeout: is of type {type(seconds).__name__}; give a number of seconds")
 
 
-def as_names(field: str, names: object) -> list[str]:
-    """Return the names as a list; ``Invalid`` if ``names`` is not an iterable of strings."""
+def as_stream_names(names: object) -> list[str]:
+    """Return the names of streams as a list; ``Invalid`` if ``names`` is not an iterable of strings."""
     several = list(names) if isinstance(names, Iterable) and not isinstance(names, str | bytes) else [names, None]
     found = [one for one in several if isinstance(one, str)]
     if len(found) < len(several):
-        raise Invalid(f"{field}: is not a list of names; give a list of texts")
+        raise Invalid("streams: is not a list of names; give a list of texts")
     return found
 
 

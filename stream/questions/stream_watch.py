@@ -16,7 +16,7 @@ from stream.errors import Unknown
 from stream.formatting import describe_bound, describe_counted_events, describe_source_bound, did_you_mean
 from stream.questions.alert_states import ABOVE_BYTES, NO_TERMS, AlertTerms, Notice, matches_patterns
 from stream.questions.clamped_values import describe_clamping
-from stream.questions.question_forms import as_names
+from stream.questions.question_forms import as_stream_names
 from stream.questions.results import Result
 
 
@@ -176,7 +176,7 @@ class Watch:
     """
 
     def __init__(self, patterns: tuple[str, ...], source: str | None, *, all_answers: bool) -> None:
-        self._patterns = tuple(as_names("streams", patterns))
+        self._patterns = tuple(as_stream_names(patterns))
         self._source = source
         self._all_answers = all_answers
         self._ended: BoundedCache[str, bool] = BoundedCache(_ENDED_BYTES, name="ended streams")

@@ -169,9 +169,9 @@ class PredicateParser:
     def _parse_condition(self, node: exp.Expr) -> Predicate:
         match node:
             case exp.Paren():
-                return self._parse_condition(_only_part(node, "this"))
+                return self._parse_condition(_operand(node))
             case exp.Not():
-                return negation(self._parse_condition(_only_part(node, "this")))
+                return negation(self._parse_condition(_operand(node)))
             case exp.And():
                 return conjunction([self._parse_condition(part) for part in _operands_of_chain(node, exp.And)])
             case exp.Or():
@@ -231,7 +231,7 @@ class PredicateParser:
             raise PredicateError(
                 f"{_describe_node(column)} instead of an attribute's name; name a declared attribute"
             )
-        identifier = _only_part(column, "this")
+        identifier = _operand(column)
         if not isinstance(identifier, exp.Identifier):
             raise PredicateError(
                 f"{_describe_node(identifier)} instead of an attribute's name; name a declared attribute"
@@ -312,13 +312,13 @@ def _checked_parts(node: exp.Expr, *names: str) -> list[exp.Expr]:
     return parts
 
 
-def _only_part(node: exp.Expr, name: str) -> exp.Expr:
-    return _checked_parts(node, name)[0]
+def _operand(node: exp.Expr) -> exp.Expr:
+    return _checked_parts(node, "this")[0]
 
 
 def _without_parentheses(node: exp.Expr) -> exp.Expr:
     while isinstance(node, exp.Paren):
-        node = _only_part(node, "this")
+        node = _operand(node)
     return node
 
 
@@ -336,7 +336,7 @@ def _literal(node: exp.Expr) -> Constant:
     if isinstance(bare, exp.Literal):
         return str(bare.this) if bare.is_string else parse_number(str(bare.this))
     if isinstance(bare, exp.Neg):
-        inner = _only_part(bare, "this")
+        inner = _operand(bare)
         if isinstance(inner, exp.Literal) and not inner.is_string:
             return parse_number(str(inner.this)).copy_negate()
     raise PredicateError(f"{_describe_node(bare)} instead of a number or a string; write the value itself")
