@@ -211,7 +211,7 @@ class AsyncClient(AsyncCalls):
                     fetched = await consumer.getmany(timeout_ms=500, max_records=batch)
                     for records in fetched.values():
                         for record in select_readable(records):
-                            yield await self._ledger.add_groups(Result.read(record.value))
+                            yield await self._ledger.add_stream(Result.read(record.value))
             finally:
                 await consumer.stop()
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import ConsumerStoppedError
 
-from schemas import LedgerRecord, Source, ledger_codec
+from schemas import LedgerRecord, Source, StreamSpec, ledger_codec
 from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.caches import ENTRY_BYTES, RecentCache
 from stream.client.kafka_connection import KafkaConnection, translate_errors
@@ -154,6 +154,9 @@ _RETRY_ABSENT_SECONDS: Final = 1.0
 _MAX_CACHED_STREAMS: Final = 10_000
 """Maximum number of streams whose sources are kept decoded."""
 
+_MAX_CACHED_SPECS: Final = 1_000
+"""Maximum number of standing streams whose definitions are kept decoded."""
+
 
 class FollowedLedger:
     """A client's view of the ledger. The first call reads all records, and each later call the new records."""
@@ -168,6 +171,7 @@ class FollowedLedger:
         self._complete_at = 0.0
         self._source_names: dict[str, str] = {}
         self._sources: dict[str, Source] = {}
+        self._specs: dict[str, StreamSpec] = {}
         self._absent: dict[str, float] = {}
         self._reading: asyncio.Task[None] | None = None
         self._read_started = 0.0
@@ -203,12 +207,16 @@ class FollowedLedger:
                 self._absent[stream] = time.monotonic()
         return self._sources[self._source_names[stream]] if self._knows(stream) else None
 
-    async def add_groups(self, result: Result) -> Result:
-        """Add the groups to the numbers of a live histogram, if the ledger may be read."""
-        if result.lacks_groups:
-            source = await self.find_source(result.stream)
+    async def add_stream(self, result: Result) -> Result:
+        """Add the stream's definition to the answer of a window, if the ledger may be read."""
+        if result.lacks_stream:
+            source, name = await self.find_source(result.stream), result.stream
             if source is not None and self._view is not None:
-                return result.with_stream(self._view.grant(source.source, result.stream).spec, source)
+                if name not in self._specs:
+                    if len(self._specs) >= _MAX_CACHED_SPECS:
+                        self._specs = {}
+                    self._specs[name] = self._view.grant(source.source, name).spec
+                return result.with_stream(self._specs[name], source)
         return result
 
     async def stop(self) -> None:

@@ -64,9 +64,11 @@ def _warn_about_comparisons(text: str, attributes: Mapping[str, Domain]) -> Iter
         domain = attributes[declared]
         if isinstance(domain, Numeric) and (rows := _rows_of_comparison(domain, sign, number)):
             values = "whole numbers" if isinstance(domain, Integers) else f"multiples of {domain.step:g}"
+            low, high = f"{domain.minimum:.15g}", f"{domain.maximum:.15g}"
+            beyond = f", and values outside count as {low} or {high}" if domain.outside == "clamp" else ""
             yield (
                 f"where: {declared} {sign} {constant} holds for {rows}; '{declared}' is declared as {values} "
-                f"from {domain.minimum:.15g} to {domain.maximum:.15g}"
+                f"from {low} to {high}{beyond}"
             )
 
 

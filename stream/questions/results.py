@@ -24,7 +24,13 @@ from schemas import (
 )
 from schemas.wire import Codec
 from stream.errors import Exhausted, Halted, NotAnswered, Rejected
-from stream.formatting import cells_of, contribution_bound_of, counts_people, describe_source_bound
+from stream.formatting import (
+    cells_of,
+    contribution_bound_of,
+    counts_people,
+    describe_counted_events,
+    describe_source_bound,
+)
 from stream.processing.dead_letters import PRICE, says_exhausted
 from stream.questions import result_text
 from stream.questions.answer_warnings import (
@@ -34,7 +40,7 @@ from stream.questions.answer_warnings import (
     warn_about_domains,
     warn_about_people,
 )
-from stream.questions.clamped_values import warn_about_clamping
+from stream.questions.clamped_values import describe_clamping, warn_about_clamping
 from stream.questions.result_text import ConvertibleRows
 
 Group = Mapping[str, str | int | float]
@@ -72,7 +78,7 @@ class Result(ConvertibleRows, Answer):
 
     _query: Query | None = PrivateAttr(None)
     _source: Source | None = PrivateAttr(None)
-    _histogram_attributes: tuple[str, ...] | None = PrivateAttr(None)
+    _spec: StreamSpec | None = PrivateAttr(None)
 
     @classmethod
     def read(cls, value: bytes | None, query: Query | None = None, source: Source | None = None) -> Result:
@@ -85,16 +91,18 @@ class Result(ConvertibleRows, Answer):
         return self
 
     @property
-    def lacks_groups(self) -> bool:
-        """True if a window's numbers have no groups yet; ``with_stream`` sets the groups of a live histogram."""
-        has_numbers = self.estimates is not None or self.choices is not None
-        return self.window is not None and has_numbers and self.groups is None
+    def lacks_stream(self) -> bool:
+        """True if this is the answer of a window without the stream's definition; see ``with_stream``."""
+        return self.window is not None and self._spec is None
 
     def with_stream(self, spec: StreamSpec, source: Source) -> Result:
-        """Set the source, and the groups if a live histogram answered; return the result itself."""
+        """Set the source and the definition of a standing stream, and return the result itself.
+
+        The definition has the groups of a live histogram and the facts that warnings name.
+        """
         self._source = source
-        if spec.standing is not None and isinstance(spec.mechanism, Histogram):
-            self._histogram_attributes = spec.mechanism.attributes
+        if spec.standing is not None:
+            self._spec = spec
         return self
 
     @property
@@ -115,7 +123,9 @@ class Result(ConvertibleRows, Answer):
         if self.top_groups is not None:
             return self.top_groups
         numbers = self.estimates if self.choices is None else self.choices
-        group_by = self._histogram_attributes if self._query is None else self._query.group_by
+        group_by = None if self._query is None else self._query.group_by
+        if self._query is None and self._spec is not None and isinstance(self._spec.mechanism, Histogram):
+            group_by = self._spec.mechanism.attributes
         if numbers is None or group_by is None or self._source is None:
             return None
         groups = groups_of(self._source, group_by)
@@ -163,6 +173,10 @@ class Result(ConvertibleRows, Answer):
     def question_warnings(self) -> tuple[str, ...]:
         """The warnings about the basis and the question, without the warning about numbers."""
         about_basis = tuple(text for basis, text in _BASIS_WARNINGS.items() if basis == self.basis)
+        if self._query is None and self._spec is not None and self._source is not None:
+            standing = self._spec.standing
+            counted = describe_counted_events(standing and standing.count, describe_source_bound(self._source))
+            return (*about_basis, *filter(None, (counted, *describe_clamping(self._spec, self._source))))
         if self._query is None or self._source is None:
             return about_basis
         bounded = (describe_source_bound(self._source),) if self.rows_per_person is not None else ()

@@ -14,9 +14,15 @@ _MAX_QUOTED_NAMES_LENGTH = 120
 
 
 def to_one_line(text: str, length: int = MAX_MESSAGE_LENGTH) -> str:
-    """Return the text as one printable line of at most ``length`` characters."""
-    line = "".join(character if character.isprintable() else " " for character in text)
+    """Return the text as one line of at most ``length`` characters, with invisible characters escaped."""
+    line = text if text.isprintable() else "".join(map(_to_printable, text))
     return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def _to_printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character in "\t\n\r\v\f" else character.encode("unicode_escape").decode()
 
 
 def quote_name(text: str) -> str:

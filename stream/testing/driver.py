@@ -492,7 +492,7 @@ class Driver(MemoryInstallation, SyncCalls):
 
     def _read_answer(self, value: bytes | None) -> Result:
         result, ledger = Result.read(value), self._budget.ledger
-        owner = ledger.source_of_stream.get(result.stream) if result.lacks_groups else None
+        owner = ledger.source_of_stream.get(result.stream) if result.lacks_stream else None
         if owner is None:
             return result
         account = ledger.accounts[owner]

@@ -61,6 +61,9 @@ class AnswerRow(ApiModel):
             description="Positions of the numbers that are known not to be informative; a single number has position 0."
         ),
     ]
+    warnings: Annotated[
+        list[str], Field(description="Warnings about the question, for example of clamped values, if it is known.")
+    ]
     cost: Annotated[
         Amount | None,
         Field(
@@ -143,6 +146,7 @@ async def list_answers(
             question=question,
             groups=list(answer.groups or ()) if len(answer.estimates or ()) <= _MAX_NAMED_GROUPS else [],
             uninformative=list(answer.uninformative),
+            warnings=[] if question is None else list(answer.question_warnings),
             cost=_charge(one, older[place + 1 :]),
         )
         for place, one in enumerate(page.answers)
@@ -196,12 +200,12 @@ def answers_as_csv(rows: Sequence[AnswerRow]) -> Iterator[str]:
 
 
 def answers_as_lines(rows: Sequence[AnswerRow]) -> Iterator[str]:
-    """Yield one line of JSON for each answer: its fields, and ``time``, ``question`` and ``cost``."""
+    """Yield one line of JSON for each answer: its fields, and ``time``, ``question``, ``warnings`` and ``cost``."""
     for row in rows:
         document = {
             "time": format_time(row.time),
             **row.answer.model_dump(mode="json", exclude_none=True),
-            **row.model_dump(mode="json", include={"question", "cost"}, exclude_none=True),
+            **row.model_dump(mode="json", include={"question", "warnings", "cost"}, exclude_none=True),
         }
         yield json.dumps(document, ensure_ascii=False) + "\n"
 

@@ -119,6 +119,16 @@ def test_warnings_cover_every_predicate_of_question() -> None:
     assert warnings_of(group_by=["sex"], where="age < 0") == ["age < 0 holds for no row"]
 
 
+def test_warning_says_what_counts_beyond_a_clamped_range() -> None:
+    """Only values of a clamped attribute count as an end; a row with a rejected value is left out."""
+    for where, ending in (
+        ("age > 99", "values outside count as 17 or 90"),
+        ('"hours-per-week" > 100', "from 1 to 99"),
+    ):
+        [line] = warn_about_domains(SOURCE, Query(id="a", stream="b", where=where))
+        assert line.endswith(ending)
+
+
 def driver() -> Driver:
     counts = stream("counts", "people", "laplace", mechanism={"answers": 20}, epsilon=50.0)
     return installation(counts, sources=[DOCUMENT], rows={"people": ROWS}, partitions=4)
@@ -128,7 +138,7 @@ def test_warnings_are_shown_by_results_and_tables() -> None:
     asked = driver()
     result = asked.ask("counts", where="age > 200")
     assert result.warnings == (
-        "where: age > 200 holds for no row; 'age' is declared as whole numbers from 17 to 90",
+        "where: age > 200 holds for no row; 'age' is declared as whole numbers from 17 to 90, and values outside count as 17 or 90",
         "not informative: the error may exceed the number itself",
     )
     assert "(warning: where: age > 200" in repr(result)

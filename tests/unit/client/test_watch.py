@@ -234,6 +234,34 @@ def test_watch_reports_windows_and_groups_of_standing_stream() -> None:
         assert (firing.latest.group, firing.since) == ({"origin": "EWR"}, 1362722400.0)
 
 
+@pytest.mark.parametrize(
+    ("count", "bound"),
+    [
+        ("people", "each person counts once in a window, in the group of the first event"),
+        ("events", "of each 'tailnum' at most 5 events count in a window"),
+    ],
+)
+def test_answers_of_windows_name_their_bound_and_clamped_values(count: str, bound: str) -> None:
+    """A count of people has no bound on events; notices and answers say so, and answers warn of clamped values."""
+    with Driver(KEY) as client:
+        delay = {"delay": {"kind": "integers", "minimum": 0, "maximum": 60}}
+        client.register(source("flights", "events", **MARKED, contribution=5, attributes=delay))
+        standing = {
+            "count": count,
+            "where": "delay = 60",
+            "window": {"size": "1h"},
+            "begins": "2013-03-08T05:00:00Z",
+        }
+        client.open(stream("late", "flights", mechanism={"threshold": 900, "cutoff": 10}, standing=standing))
+        late = {"scheduled": "2013-03-08T05:15:00Z", "delay": 99}
+        client.publish("flights", [{"tailnum": f"N{number}", **late} for number in range(2_000)])
+        client.advance("flights", "2013-03-08T06:00:00Z")
+        [notice] = client.watch(from_beginning=True)
+        assert notice.bound_text == bound
+        [answer] = client.answers(from_beginning=True)
+        assert answer.warnings == (bound, "'delay': 60 also counts all higher values")
+
+
 def alert_on_three_days(client: Driver) -> None:
     """Open a stream with periods of a day, and let it alert on each of three days, of which two are over."""
     periods = {"ahead": "30d", "unit": "person-period", "period": "1d", "attributes": {}}

@@ -170,6 +170,7 @@ def test_check_names_missing_column_and_checks_others(tmp_path: Path) -> None:
         ("age,rate\n1,25 kg\n", {"rate": BMI}, "unit"),
         ("age,rate\n1.5,25\n", {"age": AGE}, "declare decimals with a step such as 0.01 or bins"),
         ("age,sex\n1, f\n", {"sex": SEX}, "' f' is the declared 'F' except for spaces or case"),
+        ("age,sex\n1,F\xa0\n", {"sex": SEX}, r"'F\xa0' is the declared 'F' except for spaces or case"),
         (
             "ward\nPa\u0308diatrie\n",
             {"ward": WARD},

@@ -70,20 +70,22 @@ async def test_answer_route_pages_back_with_cost_of_each_answer() -> None:
 async def test_answer_route_shows_question_of_own_answer_only() -> None:
     """A question that this monitor sent is shown with its answer; a like id of another client is not."""
     installation = with_table()
-    question = {"id": "q1", "stream": "counts", "where": "age >= 30", "group_by": ["sex"]}
+    question = {"id": "q1", "stream": "counts", "where": "age >= -30 AND age >= 30", "group_by": ["sex"]}
     installation.driver.ask_many([{"id": "q1", "stream": "counts", "where": "age >= 20"}])
     async with installation.web() as client:
         async with client.post("/api/questions", json=question, headers=bearer(ANALYST)) as response:
             assert response.status == 200
+            answered = await response.json()
         page = await get(client, "/api/streams/counts/answers")
         newest, older = page["items"]
-        assert newest["question"]["where"] == "age >= 30"
+        assert newest["question"]["where"] == question["where"]
         assert older["question"] is None
+        assert (newest["warnings"], older["warnings"]) == (answered["warnings"][:1], [])
         async with client.get("/api/streams/counts/answers.csv", headers=bearer(VIEWER)) as response:
             assert response.content_type == "text/csv"
             rows = list(csv.DictReader(io.StringIO(await response.text())))
         assert [row["group"] for row in rows] == ["sex=F", "sex=M", ""]
-        assert json.loads(rows[0]["question"]) == {"where": "age >= 30", "group_by": ["sex"]}
+        assert json.loads(rows[0]["question"]) == {"where": question["where"], "group_by": ["sex"]}
         assert rows[1]["question"] == ""  # else a long question would be repeated 100,000 times
         assert [float(row["estimate"]) for row in rows[:2]] == newest["answer"]["estimates"]
         assert all(float(row["interval_low"]) <= float(row["interval_high"]) for row in rows)

@@ -350,7 +350,9 @@ async def test_gaussian_stream_reports_its_rho_with_the_first_answer() -> None:
 
 async def test_constant_outside_its_domain_is_reported() -> None:
     """This holds for questions and for statements."""
-    expected = ["where: age >= 200 holds for no row; 'age' is declared as whole numbers from 0 to 99"]
+    expected = [
+        "where: age >= 200 holds for no row; 'age' is declared as whole numbers from 0 to 99, and values outside count as 0 or 99"
+    ]
     async with surveyed().web() as client:
         assert (await ask(client, "counts", where="age >= 200"))["warnings"][:1] == expected
         assert (await ask(client, "model", where="age >= 20"))["warnings"] == []

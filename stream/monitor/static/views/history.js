@@ -163,12 +163,12 @@ function unitOfAlpha({ answer, question }, mechanism, standing) {
 }
 
 function line(row, mechanism, unit) {
-  const { time: when, answer, question, cost } = row;
+  const { time: when, answer, question, warnings, cost } = row;
   const names = unit === null ? HEADS.with(ALPHA, UNKNOWN_UNIT) : HEADS;
   const asked = question === null ? (answer.window ? "" : `id ${answer.id}`) : describeQuery(question, mechanism);
   const cells = [
     time(when),
-    [asked, windowText(answer.window), pairs(answer.group)].filter(Boolean).join(" · "),
+    [asked, windowText(answer.window), pairs(answer.group), ...warnings.map((one) => `warning: ${one}`)].filter(Boolean).join(" · "),
     answerText(row),
     intervalText(answer),
     typeof answer.alpha === "number" ? `${bound(answer.alpha)}${unit ?? ""}` : "–",
