@@ -144,6 +144,7 @@ def role_access(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole
             # Without witnesses it neither compares the trail nor anchors the ends of topics.
             AclEntry(Operation.READ, Resource.TOPIC, topics.trail, optional=not settings.witnesses),
             AclEntry(Operation.DESCRIBE, Resource.TOPIC, topics.state, optional=not settings.witnesses),
+            *AclEntry.check(topics.state),
         ),
         AclRole.FEED: (
             *AclEntry.read(*live),

@@ -10,6 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
+    InvalidReplicationFactorError,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
     for_code,
@@ -245,9 +246,15 @@ async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout],
             for wanted in missing
         ]
     )
-    for name, code, *_ in response.topic_errors:
+    for name, code, *message in response.topic_errors:
         if code and for_code(code) is not TopicAlreadyExistsError:
-            raise TopicsError(f"cannot create topic {name}: {for_code(code).__name__}")
+            remedy = ""
+            if for_code(code) is InvalidReplicationFactorError:
+                remedy = (
+                    f"; start more brokers, or give fewer replicas by --replication ({variable_of('replication')})"
+                )
+            reason = (message[0] if message else None) or for_code(code).__name__
+            raise TopicsError(f"cannot create topic {name}: {reason.rstrip('.')}{remedy}")
 
 
 async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[str, list[int]]:

@@ -157,6 +157,23 @@ def test_references_are_created_here_or_on_production_page(
     assert of_kind(manifests, "Secret") == []
 
 
+def test_users_are_those_whose_passwords_the_production_page_stores(manifests: list[Manifest]) -> None:
+    """The page makes each Secret of the file that has the password of the workload's user."""
+    text = (PROJECT / "docs" / "production.md").read_text()
+    users = dict(re.findall(r"(sotto-kafka-\S+) --from-file=password=(\S+)\.password", text))
+    for workload in workloads(manifests).values():
+        [secret] = [
+            name
+            for volume in pod(workload)["volumes"]
+            for source in volume.get("projected", {}).get("sources", [])
+            if (name := source.get("secret", {}).get("name", "")).startswith("sotto-kafka-")
+        ]
+        assert (
+            users.get(secret, secret.replace("-kafka", ""))
+            == environment(manifests, workload)["SOTTO_SASL_USERNAME"]
+        )
+
+
 def test_files_contain_no_secret() -> None:
     text = "\n".join(path.read_text() for path in KUBERNETES.rglob("*") if path.is_file())
     assert not re.search(r"\b[0-9a-fA-F]{32,}\b|BEGIN [A-Z ]*KEY", text)

@@ -60,6 +60,15 @@ def test_role_access_gives_each_topic_its_writers() -> None:
     }
 
 
+@pytest.mark.parametrize("role", [AclRole.WORKER, AclRole.BUDGET, AclRole.FEED])
+def test_services_may_check_all_topics_that_they_use(role: AclRole) -> None:
+    """A service that may not read the settings of a topic warns at each start."""
+    granted = role_access(Settings(prefix="sotto", witnesses="file:///mnt/anchors.jsonl"))[role]
+    topics = [one for one in granted if one.resource is Resource.TOPIC and not one.prefixed]
+    checked = {one.name for one in topics if one.operation is Operation.DESCRIBE_CONFIGS}
+    assert {one.name for one in topics} == checked
+
+
 def test_role_access_of_monitor_includes_questions_only_if_enabled() -> None:
     quiet, asking = (set(role_access(Settings(monitor_asks=asks))[AclRole.MONITOR]) for asks in (False, True))
     assert quiet < asking

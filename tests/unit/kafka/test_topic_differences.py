@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
 import pytest
+from aiokafka.errors import InvalidReplicationFactorError
 
 from stream.kafka.topic_layouts import (
     Difference,
+    TopicsError,
+    create_missing,
     feed_layout,
     format_differences,
     layout,
@@ -14,6 +21,9 @@ from stream.kafka.topic_layouts import (
     usual_partition_count,
 )
 from stream.processing.topic_names import Topics
+
+if TYPE_CHECKING:
+    from aiokafka.admin import AIOKafkaAdminClient
 
 TOPICS = Topics("q", 2)
 LAYOUT = {one.name.removeprefix("q."): one for one in layout(TOPICS)}
@@ -78,3 +88,17 @@ def test_format_differences_gives_remedy_without_recreation() -> None:
     assert "kafka-configs.sh --alter" in setting
     assert "prefix" not in setting
     assert "kafka-reassign-partitions.sh" in format_differences([Difference("q.ledger", "replication", "3", "1")])
+
+
+def test_topic_creation_names_kafkas_reason_and_remedy() -> None:
+    """Kafka's text has the number of brokers; too few brokers for the replicas have a remedy."""
+
+    class Admin:
+        async def create_topics(self, topics: list[Any]) -> Any:
+            reason = (
+                "The target replication factor of 3 cannot be reached because only 1 broker(s) are registered."
+            )
+            return SimpleNamespace(topic_errors=[(topics[0].name, InvalidReplicationFactorError.errno, reason)])
+
+    with pytest.raises(TopicsError, match=r"only 1 broker\(s\) are registered; start more brokers, or give fewer"):
+        asyncio.run(create_missing(cast("AIOKafkaAdminClient", Admin()), layout(Topics("sotto"))[:1], 3))
