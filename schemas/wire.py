@@ -8,9 +8,11 @@ property test compares both.
 from __future__ import annotations
 
 import json
+import re
 import types
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from difflib import get_close_matches
 from functools import cache, cached_property
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
 
@@ -186,7 +188,32 @@ def describe(error: ValidationError, name: Callable[[str], str] = str, given: An
         steps = written(detail) if written is not None else [str(step) for step in detail["loc"]]
         return [name(steps[0]), *steps[1:]] if steps and steps[0] else []
 
-    return describe_faults(error, place_of, whole="")
+    def explain(detail: ErrorDetails) -> str:
+        return _suggest_word(detail, given, error.title) or explain_fault(detail)
+
+    return describe_faults(error, place_of, whole="", explain=explain)
+
+
+def _suggest_word(detail: ErrorDetails, given: Any, title: str) -> str:
+    """Return the message about an unknown field or kind that is like one of the contract; else an empty text."""
+    at = given
+    for step in detail["loc"]:
+        if isinstance(at, Mapping):
+            at = at.get(step, at)
+        elif isinstance(at, list) and isinstance(step, int):
+            at = at[step]
+    if detail["type"] == KIND_ERROR:
+        word, known = at.get("kind") if isinstance(at, Mapping) else None, re.findall("'([^']*)'", detail["msg"])
+    elif detail["type"] == "extra_forbidden":
+        word, kinds = detail["loc"][-1], [str(step) for step in detail["loc"][-2:-1]]
+        known = [name for kind in (*kinds, title) for name in _fields_of_models().get(kind, ())]
+    else:
+        return ""
+    near = get_close_matches(word, known, n=1, cutoff=_MIN_SIMILARITY) if isinstance(word, str) else []
+    if not near or word in near:
+        return ""
+    hint = f"did you mean '{near[0]}'?"
+    return f"unknown field; {hint}" if detail["type"] == "extra_forbidden" else f"{hint} {explain_fault(detail)}"
 
 
 def read_json(text: str) -> Any:
@@ -207,9 +234,16 @@ def parse_or_none(document: bytes | str) -> Any:
 
 
 def describe_faults(
-    error: ValidationError, place_of: Callable[[ErrorDetails], list[str]], *, whole: str = "event"
+    error: ValidationError,
+    place_of: Callable[[ErrorDetails], list[str]],
+    *,
+    whole: str = "event",
+    explain: Callable[[ErrorDetails], str] | None = None,
 ) -> str:
-    """Describe faults with the fields that ``place_of`` names; ``whole`` is the place of faults without a field."""
+    """Describe faults with the fields that ``place_of`` names; ``whole`` is the place of faults without a field.
+
+    ``explain`` replaces ``explain_fault``. Refusals of events do not suggest words, because refusals are public.
+    """
     parts = []
     if error.error_count() > MAX_FAULTS:
         return f"{whole or 'document'}: {error.error_count()} fields are wrong; compare it with the contract"
@@ -222,11 +256,14 @@ def describe_faults(
         if detail["type"] == KIND_ERROR:
             steps.append("kind")
         place = ".".join(steps) or whole
-        reason = explain_fault(detail)
+        reason = (explain or explain_fault)(detail)
         parts.append(f"{place[:80]}: {reason}" if place else reason)
     more = f"; and {len(faults) - MAX_DESCRIBED_FAULTS} more" if len(faults) > MAX_DESCRIBED_FAULTS else ""
     return "; ".join(parts)[: MAX_DESCRIPTION - len(more)] + more
 
+
+_MIN_SIMILARITY: Final = 0.75
+"""Least similarity, from 0 to 1, of an unknown word to the word that a message suggests."""
 
 _NOT_AN_OBJECT: Final = "is not an object; give one with its fields, in braces"
 _NOT_AN_INTEGER: Final = "is not an integer; give one"
@@ -329,6 +366,16 @@ def _fields_of_mechanisms() -> dict[str, frozenset[str]]:
         for kind in get_args(model.model_fields["kind"].annotation)
         if kind != "histogram"  # over a table, it is charged once: it has neither 'cutoff' nor 'answers'
     }
+
+
+@cache
+def _fields_of_models() -> dict[str, tuple[str, ...]]:
+    """Return the fields of each model by its name and, if it has kinds, by each kind."""
+    found = {model.__name__: tuple(model.model_fields) for model in event_models()}
+    for model in event_models():
+        if "kind" in model.model_fields:
+            found |= dict.fromkeys(get_args(model.model_fields["kind"].annotation), tuple(model.model_fields))
+    return found
 
 
 @cache

@@ -74,7 +74,7 @@ def read_secret(path: Path) -> str:
                     )
             return file.read().decode("ascii", errors="replace").strip()
     except OSError as error:
-        raise SecretFileError(f"cannot read file {path} ({error.strerror})") from None
+        raise SecretFileError(f"cannot read file {path} ({error.strerror}); give a readable file") from None
 
 
 def read_own_file(path: Path) -> bytes | None:

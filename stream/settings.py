@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, StringConstraints, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from schemas.base import text_matching
 
 PREFIX: Final = "SOTTO_"
 """Prefix of every environment variable."""
@@ -88,10 +90,19 @@ class Settings(BaseSettings):
     tls_check_hostname: bool = True
     """Check that a broker's certificate matches its address."""
 
-    prefix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "sotto"
+    prefix: Annotated[
+        str,
+        text_matching(r"^[A-Za-z0-9._-]{1,64}$", "give 1 to 64 letters, digits, dots, hyphens and underscores"),
+    ] = "sotto"
     """Prefix of every topic, group and transactional id; one installation per prefix."""
 
-    instance: Annotated[str, StringConstraints(pattern=r"^(@host|[A-Za-z0-9._-]{0,200})$")] = ""
+    instance: Annotated[
+        str,
+        text_matching(
+            r"^(@host|[A-Za-z0-9._-]{0,200})$",
+            "give @host, or at most 200 letters, digits, dots, hyphens and underscores",
+        ),
+    ] = ""
     """Name of this process for static membership, unique in its role; ``@host`` is the host name. After a
     crash, a process with the same name gets its partitions back at once. Empty: no static membership."""
 

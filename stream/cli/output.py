@@ -257,11 +257,14 @@ def _read_text(argument: str) -> str:
     except OSError as error:
         raise CommandError(f"cannot read {argument}: {error.strerror}; give a file, '-' or inline JSON") from None
     try:
-        return data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise CommandError(
             f"{document_name(argument)}: is not UTF-8 text; save it as UTF-8 and give it again"
         ) from None
+    if not text.strip():
+        raise CommandError(f"{document_name(argument)}: is empty; give one JSON document")
+    return text
 
 
 def document_name(argument: str) -> str:

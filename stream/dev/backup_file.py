@@ -178,7 +178,7 @@ def _open_file(path: Path) -> IO[bytes]:
     try:
         return path.open("rb")
     except OSError as error:
-        raise BackupError(f"cannot read {path}: {error.strerror}") from None
+        raise BackupError(f"cannot read {path}: {error.strerror}; give a readable file") from None
 
 
 @dataclass(frozen=True)

@@ -216,7 +216,7 @@ async def read_topics(settings: Settings, *, attempts: int = 1, role: AclRole | 
     shared = usual_partition_count(settings.prefix, counts)
     if shared is None:
         raise TopicsError(
-            f"Kafka shows this principal no topic of '{settings.prefix}'; give it a role, see 'sotto topics acl'"
+            f"Kafka shows this principal no topic of '{settings.prefix}'; check {variable_of('prefix')}, or give the principal a role, see 'sotto topics acl'"
         )
     topics = Topics(settings.prefix, shared)
     return FoundTopics(

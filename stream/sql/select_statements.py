@@ -145,7 +145,7 @@ def _parse_text(text: str) -> SelectStatement:
         remedy = remedy_of(text, f"{SUPPORTED_AGGREGATES} FROM a source")
         raise StatementError(f"the statement cannot be read{_describe_place(error)}; {remedy}") from None
     if len(trees) != 1:
-        raise StatementError("give one statement")
+        raise StatementError(f"{len(trees)} statements are given; give one SELECT")
     select = trees[0]
     if isinstance(select, exp.Subquery):
         raise StatementError("the statement is in parentheses; leave them out")

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from schemas import Address, Domain
 from schemas.wire import describe
+from stream.tables.readers.csv_files import SEPARATORS
 from stream.tables.readers.table_files import Root, is_within
 from stream.tables.table_errors import UnreadableError
 
@@ -118,7 +119,12 @@ def read_description(path: str, roots: tuple[Root, ...] | None = None) -> TableD
 
 
 def remark_on_types(columns: Sequence[ColumnType], proposed: Sequence[ProposedAttribute]) -> str | None:
-    """Return a remark if no column of a table has a type, so that its owner must choose all kinds."""
+    """Return a remark if a separator is probably not a comma, or if no column has a type, so that its owner chooses all kinds."""
+    if (
+        len(columns) == 1
+        and (sign := next((one for one in SEPARATORS if one in columns[0].name), None)) is not None
+    ):
+        return f"There is one column, whose name has {SEPARATORS[sign]}: services read commas only; write the file with commas."
     is_untyped = all(column.kind == "String" for column in columns)
     return _UNTYPED_TEXT if is_untyped and any("values" in one.missing for one in proposed) else None
 

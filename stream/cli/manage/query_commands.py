@@ -19,10 +19,11 @@ from schemas.queries import STATISTICS
 from schemas.wire import describe, read_json
 from stream.cli.output import CommandError, print_warnings, read_document, say, show_json, show_table
 from stream.client.async_client import AsyncClient
-from stream.errors import SottoError, Timeout
+from stream.errors import SottoError, Timeout, Unknown
 from stream.formatting import (
     describe_counted_events,
     describe_source_bound,
+    did_you_mean,
     format_count,
     format_error_bound,
     format_estimate,
@@ -78,6 +79,9 @@ _QUESTION_FIELDS: Final = {
     *STATISTICS,
 }
 """Fields of which a question needs at least one."""
+
+_COMPARED_STREAMS: Final = 1_000
+"""Maximum number of streams whose names are compared with an unknown name."""
 
 UNINFORMATIVE_MARK: Final = "not informative"
 """The mark beside a number whose error may exceed the number."""
@@ -195,7 +199,8 @@ def ask(
     except Timeout as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(ExitStatus.NO_ANSWER) from None
-    print_warnings(answer.warnings)
+    if answer.outcome not in {"rejected", "halted"} or answer.is_priced:
+        print_warnings(answer.warnings)
     if dry_run and answer.is_priced:
         _show_price(answer, as_json=as_json)
         return
@@ -322,12 +327,29 @@ def answers(
 
 async def _ask(query: Query, timeout: float, *, dry_run: bool) -> Result:  # noqa: ASYNC109
     async with AsyncClient() as client:
-        return await client.ask(query, timeout=timeout, outcomes=True, dry_run=dry_run)
+        answer = await client.ask(query, timeout=timeout, outcomes=True, dry_run=dry_run)
+        if (answer.reason or "").startswith("unknown-stream:"):
+            print_warnings(await _warn_of_unknown_stream(client, query.stream))
+        return answer
+
+
+async def _warn_of_unknown_stream(client: AsyncClient, name: str) -> list[str]:
+    """Warn if the ledger has no stream of a name; no warning if the ledger may not be read."""
+    try:
+        streams = [one.spec.stream for one in await client.list_streams(limit=_COMPARED_STREAMS)]
+        await client.source_of(name)
+    except Unknown:
+        return [f"stream '{name}' does not exist{did_you_mean(name, streams) or '; see sotto stream list'}"]
+    except SottoError:
+        pass
+    return []
 
 
 async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:
     shown, described = 0, set[str]()
     async with AsyncClient() as client:
+        if stream is not None:
+            print_warnings(await _warn_of_unknown_stream(client, stream))
         async for answer in client.answers(from_beginning=from_beginning):
             if stream is not None and answer.stream != stream:
                 continue

@@ -95,7 +95,8 @@ def _print(report: CheckReport) -> None:
         say(
             f"{_format_part(report.as_declared, report.rows)} fit unchanged, {_format_part(report.changed, report.rows)} are "
             f"counted after a cell is changed, {_format_part(report.left_out, report.rows)} are left out"
-            + ("" if report.counted is None else f"; {_format_part(report.counted, report.rows)} count")
+            + ("" if report.counted is None else f"; {_format_part(report.counted, report.rows)} count"),
+            soft_wrap=True,
         )
     _print_view(report.view)
     _print_columns(report.columns)
@@ -227,6 +228,7 @@ def propose(
         settings.table_reading_bytes,
         settings.table_reading_seconds,
         reveals_causes=True,
+        logs_causes=False,
     )
     try:
         columns = GuardedReader(limits).columns(table)

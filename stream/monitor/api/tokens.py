@@ -221,7 +221,7 @@ def read_names(path: Path) -> TokenFile:
     except ValidationError as error:
         places = sorted({".".join(map(str, detail["loc"])) or "document" for detail in error.errors()})[:5]
         raise TokenError(
-            f"{path} is not a names file, see {', '.join(places)}; 'sotto token create' makes one"
+            f"{path} is not a names file (wrong: {', '.join(places)}); restore your copy, or give 'sotto token create' a new path"
         ) from None
     if is_repeated:
         raise TokenError(f"{path} gives a field twice; restore the file that 'sotto token' wrote")

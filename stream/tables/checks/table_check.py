@@ -84,9 +84,11 @@ def advise_on_cells(checks: Iterable[CellCheck]) -> Iterator[str]:
 
 
 def advise_on_rows(
-    source: TableSource, left_out: int, surplus_lines: int, people: PersonRows | None
+    source: TableSource, rows: int, left_out: int, surplus_lines: int, people: PersonRows | None
 ) -> Iterator[str]:
-    """Yield advice on left-out rows, lines with too many cells, and people."""
+    """Yield advice on missing and left-out rows, lines with too many cells, and people."""
+    if not rows:
+        yield "the table has no rows; check that it is the right one"
     if surplus_lines:
         yield "some lines have too many cells: put cells that contain commas in quotes, or cells are read into wrong columns"
     if left_out and source.neighbors == "replace":
@@ -246,7 +248,7 @@ def check_table(
             *advise_on_columns(columns),
             *advise_on_cells(checks),
             *advise_on_texts(source, without_text),
-            *advise_on_rows(source, left_out, surplus_lines, people),
+            *advise_on_rows(source, rows, left_out, surplus_lines, people),
             *advise_on_engine(source, rows, table_bytes),
             *advise_on_view(view),
         ),

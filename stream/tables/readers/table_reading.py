@@ -105,7 +105,10 @@ class ReadingLimits:
     """Longest time for reading a table."""
 
     reveals_causes: bool = False
-    """True if callers get the cause of a failed read; the log always has it."""
+    """True if callers get the cause of a failed read."""
+
+    logs_causes: bool = True
+    """True if the log has the cause of a failed read."""
 
     engine: EngineLimits = EngineLimits()  # noqa: RUF009  (its slots are shared by the process)
     """The limits of the databases of engines other than ``memory``."""
@@ -189,7 +192,8 @@ class GuardedReader:
         except UnreadableError as error:
             raise self._explain(source, error) from None
         except ColumnError as error:
-            log.warning("table not read", source=source.source, cause=str(error))
+            if self._limits.logs_causes:
+                log.warning("table not read", source=source.source, cause=str(error))
             raise (error if self._limits.reveals_causes else error.in_file("")) from None
 
     def _explain(self, source: TableSource, error: UnreadableError) -> UnreadableError:
@@ -197,7 +201,8 @@ class GuardedReader:
         details = {"file": error.file} if error.file else {}
         if ";" not in error.cause:
             details["remedy"] = error.remedy
-        log.warning("table not read", source=source.source, cause=error.cause, **details)
+        if self._limits.logs_causes:
+            log.warning("table not read", source=source.source, cause=error.cause, **details)
         return error.for_callers(hidden=not self._limits.reveals_causes)
 
     def _list_allowed_files(self, source: TableSource) -> AllowedFiles:

@@ -216,7 +216,7 @@ def test_invalid_names_file_is_refused_without_quoting_it(tmp_path: Path, change
     document = json.loads(path.read_text())
     document["tokens"] = [change(one) for one in document["tokens"]]
     path.write_text(json.dumps(document))
-    with pytest.raises(TokenError, match="is not a names file, see tokens") as caught:
+    with pytest.raises(TokenError, match=r"is not a names file \(wrong: tokens") as caught:
         read_names(path)
     assert document["tokens"][0]["digest"] not in str(caught.value)
 

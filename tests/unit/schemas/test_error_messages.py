@@ -341,6 +341,10 @@ def test_message_names_a_field_as_it_was_given() -> None:
     ("change", "words"),
     [
         ({"extra": 1}, "extra: unknown field; remove it"),
+        ({"attribute": {}}, "attribute: unknown field; did you mean 'attributes'?"),
+        ({"kind": "tabel"}, "kind: did you mean 'table'? give one of 'values', "),
+        ({"attributes": {"age": {"kind": "integer"}}}, "attributes.age.kind: did you mean 'integers'? give one of "),
+        ({"attributes": {"age": {"kind": "integers", "minmum": 9, "maximum": 9}}}, "attributes.age.minimum: is missing"),
         ({"attributes": {"integers": {"kind": "integers", "minimum": "x", "maximum": 3}}}, "attributes.integers.minimum: "),
         ({"attributes": {"age": {"kind": "integers", "minimum": 9, "maximum": 3}}}, "attributes.age: maximum must not"),
         ({"attributes": {"values": ["a", 3]}}, "attributes.values.1: "),

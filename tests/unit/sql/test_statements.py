@@ -148,8 +148,8 @@ def test_result_can_be_ordered_and_limited() -> None:
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
-        ("", "one statement"),
-        ("SELECT COUNT(*) FROM a; SELECT COUNT(*) FROM a", "one statement"),
+        ("", "statements are given; give one SELECT"),
+        ("SELECT COUNT(*) FROM a; SELECT COUNT(*) FROM a", "statements are given; give one SELECT"),
         ("selec", "begins with SELECT, not with 'selec'"),
         ("SELECT (", "cannot be read"),
         ("DELETE FROM a", "begins with SELECT, not with 'DELETE'"),

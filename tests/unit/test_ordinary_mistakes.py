@@ -1,0 +1,113 @@
+"""Ordinary mistakes at the command line: one line that names the wrong part and the remedy, and no traceback."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sotto import Driver
+from stream.cli.app import app
+from stream.cli.manage import query_commands
+from stream.cli.output import CommandError
+from stream.monitor.api.tokens import TokenError
+from stream.secret_files import SecretFileError
+from tests.builders import installation, source, stream
+from tests.commands import Connected, run_sotto
+
+AGE = {"age": {"kind": "integers", "minimum": 0, "maximum": 99}}
+TABLE = '{"source": "p", "kind": "table", "neighbors": "add-remove", "epsilon": 1, "path": "%s", "attributes": {"age": ["1"]}}'
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with files of ordinary faults."""
+    monkeypatch.chdir(tmp_path)
+    Path("empty.json").touch()
+    Path("folder").mkdir()
+    Path("utf16.json").write_bytes("{}".encode("utf-16"))
+    Path("semicolons.csv").write_text("age;sex\n3;F\n")
+    Path("header.csv").write_text("age\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["source", "check", "empty.json"], "empty.json: is empty; give one JSON document"),
+        (["source", "check", "folder"], "cannot read folder: Is a directory; give a file, '-' or inline JSON"),
+        (["source", "check", "nowhere.json"], "cannot read nowhere.json: No such file or directory; give a file"),
+        (["source", "check", "utf16.json"], "utf16.json: is not UTF-8 text; save it as UTF-8"),
+        (["source", "check", '{"kind": "tabel"}'], "document: kind: did you mean 'table'? give one of "),
+        (["source", "check", '{"a": 1, "a": 2}'], "document: a field is given twice; give each field once"),
+        (["source", "check", TABLE.replace('"1"', "1") % "t.csv"], "document: attributes.age"),
+        (["source", "check", TABLE % "nowhere.csv"], "table: nowhere.csv cannot be read: missing; give "),
+        (["source", "propose", "nowhere.csv"], "table: nowhere.csv cannot be read: missing; give "),
+        (["ask", "s", "--value", "nan"], "--value: is not a finite number; give one"),
+        (["ask", "s", "--where", ""], "--where: is too short; give 1 or more characters"),
+        (["ask", "s", "--where", "a = 1", "--alpha", "-1"], "--alpha: is too small; give a number above 0"),
+        (["ask", "s"], "no question: give --value"),
+        (["ledger", "verify", "nowhere.backup"], "cannot read nowhere.backup: No such file or directory; give a readable"),
+        (["key", "new", "empty.json"], "noise key: empty.json exists already, and a secret is never overwritten"),
+        (["serve", "worker", "--key-file", "folder"], "noise key: cannot read file folder (Is a directory); give a readable"),
+        (
+            ["token", "create", "olga", "--role", "operator", "--into", "x.token", "--file", "empty.json"],
+            "empty.json is not a names file (wrong: document); restore your copy",
+        ),
+    ],
+)  # fmt: skip
+def test_mistake_has_one_line_with_remedy(arguments: list[str], message: str) -> None:
+    """The command's error begins with the wrong part; ``app`` prints it and exits with status 1."""
+    Path("empty.json").chmod(0o600)
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, CommandError | SecretFileError | TokenError | SystemExit | Exception)
+    assert result.exit_code == 1
+    assert str(result.exception).startswith(message), result.exception
+    assert "table not read" not in result.output
+
+
+def test_invalid_prefix_names_allowed_characters() -> None:
+    """A setting's fault has the remedy in words, not the pattern."""
+    result = run_sotto("source", "list", SOTTO_PREFIX="so tto")
+    assert result.returncode == 1
+    assert result.stderr == "error: SOTTO_PREFIX: give 1 to 64 letters, digits, dots, hyphens and underscores\n"
+
+
+def test_propose_recognizes_another_separator() -> None:
+    result = CliRunner().invoke(app, ["source", "propose", "semicolons.csv"])
+    assert "whose name has semicolons: services read commas only" in result.stderr
+
+
+def test_check_of_a_table_without_rows_says_so() -> None:
+    result = CliRunner().invoke(app, ["source", "check", TABLE % "header.csv"])
+    assert "the table has no rows; check that it is the right one" in result.stdout
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """An installation with one stream, to which the commands are connected."""
+    people = source("people", "table", epsilon=9, path="p.csv", attributes=AGE)
+    driver = installation(
+        stream("report", "people", "laplace", epsilon=9, mechanism={"answers": 2}),
+        sources=[people],
+        rows={"people": {"age": [30] * 900}},
+    )
+    monkeypatch.setattr(query_commands, "AsyncClient", lambda: Connected(driver))
+    return driver
+
+
+def test_ask_suggests_a_stream_of_a_similar_name(made: Driver) -> None:
+    """A worker knows only its own partition's streams, so the command reads the ledger."""
+    result = CliRunner().invoke(app, ["ask", "reprot", "--where", "age > 1"])
+    assert result.exit_code == query_commands.ExitStatus.REJECTED
+    assert "warning: stream 'reprot' does not exist; did you mean 'report'?\n" in result.stderr
+    assert made.grant("people", "report").answered == 0
+
+
+def test_ask_warns_of_no_condition_that_was_refused(made: Driver) -> None:
+    """A number that a worker cannot read holds for no row, but the refusal alone says what to do."""
+    result = CliRunner().invoke(app, ["ask", "report", "--where", "age > 1e400"])
+    assert re.search(r"a number is beyond 1e±30", " ".join(result.stdout.split()))
+    assert result.stderr == ""
+    assert made.grant("people", "report").answered == 0
