@@ -116,6 +116,14 @@ def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
                 return typer.core.TyperCommand(cmd_name, help=lazy.help)
             return _load_command(cmd_name, lazy)
 
+        def invoke(self, ctx: Any) -> Any:
+            """Run a command; the error of an invalid value begins with the value, not with pydantic's kind of error."""
+            try:
+                return super().invoke(ctx)
+            except typer.BadParameter as error:
+                error.message = error.message.removeprefix("Value error, ")
+                raise
+
         def format_help(self, ctx: Any, formatter: Any) -> None:
             """Write the help without importing a command."""
             self.is_listing = True

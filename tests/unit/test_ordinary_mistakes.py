@@ -67,6 +67,13 @@ def test_mistake_has_one_line_with_remedy(arguments: list[str], message: str) ->
     assert "table not read" not in result.output
 
 
+def test_invalid_choice_begins_with_the_value_found() -> None:
+    """The list of choices follows it."""
+    result = CliRunner().invoke(app, ["plan", "--mechanism", "laplase", "--epsilon", "1"])
+    assert result.exit_code == 2
+    assert "Invalid value for '--mechanism': 'laplase' is not one of" in " ".join(result.stderr.split())
+
+
 def test_invalid_prefix_names_allowed_characters() -> None:
     """A setting's fault has the remedy in words, not the pattern."""
     result = run_sotto("source", "list", SOTTO_PREFIX="so tto")
