@@ -42,7 +42,7 @@ async def test_sql_command_prints_errors_and_cost(
 
     refused = sql(settings, "SELECT MAX(age) FROM people")
     assert refused.returncode == ExitStatus.REJECTED
-    assert "ask COUNT" in refused.stderr
+    assert "ask QUANTILE" in refused.stderr
 
     for wrong in (
         "SELECT AVG(height) FROM people",
