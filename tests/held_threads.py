@@ -8,7 +8,7 @@ from typing import Any
 
 
 class HeldFuture(Future[Any]):
-    """Work that is done when somebody waits for it, at the latest."""
+    """Work that is done when a caller waits for it, at the latest."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         super().__init__()

@@ -67,5 +67,5 @@ def view_frame(plan: ViewPlan, frames: Mapping[str, pl.DataFrame], rows: int = 1
 
 
 def view_rows(plan: ViewPlan, frames: Mapping[str, pl.DataFrame], rows: int = 1 << 16) -> Counter[Row]:
-    """Return the rows of a view in any order, each with a flag that tells whether the view keeps it."""
+    """Return the rows of a view in any order, each with a flag whether the view keeps it."""
     return Counter(view_frame(plan, frames, rows).select(*plan.outputs, KEPT_COLUMN).iter_rows())

@@ -41,7 +41,7 @@ class Round:
         self.workers[number] = self.installation.start("worker", settings=self.behind if number == 0 else None)
 
     def supervise(self) -> None:
-        """Restart services that have ended by themselves, as services do that have lost their group."""
+        """Restart services that have ended, as services do after the loss of their group."""
         for number, worker in enumerate(self.workers):
             if worker.exit_status is not None:
                 self.replace(number)

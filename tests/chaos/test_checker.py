@@ -168,7 +168,7 @@ def _reopen(logs: Log) -> None:
 
 
 def _granted_unasked(logs: Log) -> None:
-    """Add a grant of another stream, as if somebody had written to the ledger."""
+    """Add a grant of another stream, as if another program had written to the ledger."""
     records, place, content = _last(logs, ".ledger", lambda one: one["kind"] == "grant")
     grant = {**content, "spec": {**content["spec"], "stream": "unasked"}}
     key = f"grant|{content['spec']['source']}|unasked".encode()

@@ -67,7 +67,7 @@ def check_trail(
 
 
 def check_anchors(anchors: Iterable[Anchor], trail: Iterable[RecordLike]) -> list[str]:
-    """Check that there are anchors, and that each anchored head is the trail's head after as many entries."""
+    """Check that there are anchors, and that each anchored head is the trail's head after the anchored number of entries."""
     heads = {number: entry_digest(record.value or b"") for number, record in enumerate(trail, 1)}
     anchored = [one.head for one in anchors]
     return [

@@ -140,7 +140,7 @@ Transcript = tuple[Outcome, ...]
 class Machine:
     """A mechanism, correct or broken, that compares noisy values with a noisy threshold.
 
-    A query is ⊤ iff f − T + ν >= ρ + ``shift``. ``renewed`` tells when ρ is drawn again; the stream ends after ``cutoff``
+    A query is ⊤ iff f − T + ν >= ρ + ``shift``. ``renewed`` says when ρ is drawn again; the stream ends after ``cutoff``
     ⊤s (None: never). With ``released``, a ⊤ has a number, and ``numbers`` tells which: the compared f − T + ν if it is one
     of the listed values; the ``gap`` f − T + ν − ρ − ``shift``; or ``fresh``, f − T + η with η drawn from ``answer``. Gaps
     and fresh numbers beyond an end of the list are shown as that end.

@@ -58,7 +58,7 @@ Numbers = dict[tuple[str, int], tuple[int, ...]]
 class Form:
     """A standing query, and how far one person may move each of its numbers, and all of them together.
 
-    ``told`` is the time of its control event, in milliseconds; 0 for a stream that exists before feeds begin. ``gaps`` has pairs of
+    ``opened_at`` is the time of its control event, in milliseconds; 0 for a stream that exists before feeds begin. ``gaps`` has pairs of
     times: when control tells that it has ended, and when control tells of its extension, if there is one.
     """
 

@@ -28,7 +28,7 @@ def no_bound(surgery: Surgery) -> None:
 
 
 def chosen_by_order_across_people(surgery: Surgery) -> None:
-    """The first rows of the file count, as many as all people together may have, whoever has them."""
+    """The first rows of the file count, as many as all people together may have, from any person."""
 
     def first(codes: Mapping[str, Any], own: people.RowOwners, most: int, key: bytes) -> RowChoice:
         del codes, key

@@ -29,7 +29,7 @@ def windows_asked_of_the_period_before(surgery: Surgery) -> None:
 
 
 def bound_over_all_periods(surgery: Surgery) -> None:
-    """Events of a person that counted in one period reduce what may count in the next."""
+    """Events of a person that counted in one period reduce the number of events that count in the next."""
     surgery.patch.setattr(CountingRule, "period_of", lambda *_: 0)
 
 

@@ -113,7 +113,7 @@ def counted_from_when_control_told(surgery: Surgery) -> None:
 
 
 def the_latest_definition_alone(surgery: Surgery) -> None:
-    """A feed uses only the latest definition: it goes on counting an open stream, even if the stream had ended in between."""
+    """A feed uses only the latest definition: it continues to count an open stream, even if the stream had ended in between."""
     of = FixedDefinitions.streams_of
 
     def latest(known: FixedDefinitions, source: str) -> tuple[StandingDefinition, ...]:

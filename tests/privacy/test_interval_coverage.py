@@ -135,7 +135,7 @@ def flatten(streams: list[list[bool]]) -> list[bool]:
 
 
 def standard_error(streams: list[list[bool]]) -> float:
-    """Of the part of intervals that contain the truth, if the intervals of one stream depend on one another."""
+    """Of the part of intervals that contain the truth, if the intervals of one stream depend on each other."""
     seen = flatten(streams)
     excess = [sum(hits_of_one) - len(hits_of_one) * np.mean(seen) for hits_of_one in streams]
     return float(np.sqrt(np.sum(np.square(excess))) / len(seen))

@@ -102,7 +102,7 @@ def windows_stream_by_stream(
 
 @replacing(FeedDefinitions, "streams_of")
 def the_latest_definition_alone(of: Any, self: FeedDefinitions, source: str) -> tuple[StandingDefinition, ...]:
-    """A feed goes on counting a stream that it finds open, although the stream had ended and was then extended."""
+    """A feed continues to count a stream that it finds open, although the stream had ended and was then extended."""
     found = of(self, source)
     return tuple(
         replace(one, epochs=(Epoch(begins=one.epochs[0].begins),)) if one.is_open else one for one in found

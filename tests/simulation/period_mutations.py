@@ -73,7 +73,7 @@ def requests_outside_of_the_transaction() -> Iterator[None]:
 
 @replacing(merge_processor, "period_of")
 def running_counts_stop_at_an_edge(*_: Any) -> int:
-    """A running count's number of windows goes on growing when its period ends, although it must start again."""
+    """A running count's number of windows continues to grow when its period ends, although it must start again."""
     return 0
 
 

@@ -42,7 +42,7 @@ def _fences_that_do_not_end() -> Iterator[None]:
 
 @contextmanager
 def _fetches_that_bring_nothing() -> Iterator[None]:
-    """Let fetches return no records, as if the changelog's leader had gone after it told the changelog's end."""
+    """Let fetches return no records, as if the changelog's leader had gone after it answered with the changelog's end."""
     fetch = SimulatedConsumer._fetch
 
     def without(

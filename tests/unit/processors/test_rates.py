@@ -151,7 +151,7 @@ def test_numbers_of_each_person_are_within_their_alpha() -> None:
         assert abs(found - truth) <= alpha
         assert answer.informative
     people = driver.ask("s", people=True, group_by=["ward"])
-    # Two rows of each person count, so everybody is in one or two wards.
+    # Two rows of each person count, so each person is in one or two wards.
     counts = [one for _, one in by_group(people)]
     assert PEOPLE - 4 * bound(people) <= sum(counts) <= 2 * PEOPLE + 4 * bound(people)
     assert abs(counts[3]) <= bound(people)

@@ -50,7 +50,7 @@ def waiting_in(service: Service) -> list[bytes]:
 
 
 def test_registration_of_table_holds_up_no_other_source(service: Service, threads: HeldThreads) -> None:
-    """While a table is read, other sources are registered and opened; the registration follows by itself."""
+    """While a table is read, other sources are registered and opened; the registration follows without a new request."""
     outputs = service.send(registering("slow"), register("feed"), opening("open", "s"))
     assert outcomes(outputs) == {"feed": "registered", "open": "opened"}
     assert not service.processor.has_finished_readings

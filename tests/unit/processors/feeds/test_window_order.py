@@ -26,7 +26,7 @@ ORDER = sorted(
 
 
 def merged_questions(come_before: int, at_once: int) -> list[tuple[str, str]]:
-    """Return the period's questions in order, if so many windows came before control told of its streams, and then so many at a time."""
+    """Return the period's questions in order; some windows come before control has its streams, the rest in groups of ``at_once``."""
     definitions = FeedDefinitions()
     task = MergeProcessor(TOPICS, 0, definitions)
     models = [control_event(spec, source=HOURLY) for spec in MODELS]

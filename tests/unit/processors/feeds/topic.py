@@ -86,7 +86,7 @@ class FixedDefinitions(FeedDefinitions):
         self.version += 1
 
     def find_told(self, told: StandingDefinition) -> StandingDefinition | None:
-        """Return the definition of the same stream that a test has told."""
+        """Return the definition of the same stream that a test has set."""
         return self._all.get(told.spec.stream)
 
     def streams_of(self, source: str) -> tuple[StandingDefinition, ...]:
@@ -104,7 +104,7 @@ def standing_definition(
     mechanism: Mapping[str, Any] | None = None,
     **standing: Any,
 ) -> StandingDefinition:
-    """Return the definition of a stream, as control tells it."""
+    """Return the definition of a stream, as control publishes it."""
     spec = parse_stream(
         stream(
             name,
@@ -201,7 +201,7 @@ def drain(processor: FeedProcessor, kafka: Kafka) -> None:
 
 
 def as_of(known: StandingDefinition, moment: int) -> StandingDefinition | None:
-    """Return the definition of a stream as control had told it at a moment; None if it had told nothing."""
+    """Return the definition of a stream that control had published at a moment; None if there was none."""
     heard = [one for one in known.epochs if one.begins is not None and one.begins <= moment]
     if not heard:
         return None
