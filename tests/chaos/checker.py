@@ -200,7 +200,7 @@ def check_ledger(
         if cutoff and tops[name] * PARTS_PER_CHARGE + grant.surplus > cutoff * PARTS_PER_CHARGE:
             violations.append(f"{name} showed {tops[name]} charged answers, cutoff {cutoff}")
         if prices[name] > grant.spent.epsilon + ROUNDING:
-            violations.append(f"{name} told of prices of {prices[name]} in all, and spent {grant.spent.epsilon}")
+            violations.append(f"{name} showed prices of {prices[name]} in all, and spent {grant.spent.epsilon}")
         if tops[name] != grant.tops:
             violations.append(f"{name} showed {tops[name]} charged answers, the ledger has {grant.tops}")
         if grant.spent.epsilon > grant.cost.epsilon + ROUNDING:

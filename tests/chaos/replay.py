@@ -136,7 +136,9 @@ def check_replay(
         if gone and (b'"reason":"busy' in one) != (b'"reason":"busy' in other):
             unlike.add(answer.stream)
         elif answer.stream in gone and (answer.reason or "").startswith("unknown"):
-            violations.append(f"{answer.stream} is retired, and {answer.id} was told that there is no such stream")
+            violations.append(
+                f"{answer.stream} is retired, and {answer.id} was answered that there is no such stream"
+            )
         different += answer.stream not in stopped | unlike and not _are_alike(
             one, other, installation.same_version
         )

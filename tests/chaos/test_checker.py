@@ -291,11 +291,11 @@ SEEDED: dict[str, tuple[Callable[[Log], None], str]] = {
         lambda logs: _remove(logs, ".state", lambda one: "share" in one),
         "would answer differently",
     ),
-    "a price was told and not charged": (
+    "a price was shown and not charged": (
         lambda logs: _change(
             logs, ".answers", lambda one: one.get("price", 0) > 0 and one.get("basis") == "noisy", price=50.0
         ),
-        "told of prices of 5",
+        "showed prices of 5",
     ),
     "a charged answer cost more than the grant has": (
         lambda logs: _change(logs, ".ledger", lambda one: one.get("surplus", 0) != 0, surplus=10**9),

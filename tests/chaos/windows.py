@@ -445,7 +445,7 @@ def _effect(logs: Logs, topics: Topics, source: EventsSource, stream: str, numbe
         control = logs.get((topics.control, partition_of(model.encode(), topics.partitions)), ())
         times = {one.timestamp for one in control if one.key == model.encode()}
         assert since - span_ms(source.idle) in times, (
-            f"{stream} counts since {since}, when control told nothing of it"
+            f"{stream} counts since {since}, when control had nothing of it"
         )
     return int(first["offset"]), since
 

@@ -185,7 +185,7 @@ def _hear(known: FixedDefinitions, streams: Sequence[StandingDefinition], moment
     """Let the feed read control up to a moment; nothing is read twice."""
     if moment > before:
         news = [one for stream in streams if (one := as_of(stream, moment)) is not None]
-        if any(known.find_told(one) != one for one in news):
+        if any(known.find_latest(one) != one for one in news):
             known.tell(*news)
     return max(moment, before)
 

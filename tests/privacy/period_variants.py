@@ -21,9 +21,9 @@ def windows_asked_of_the_period_before(surgery: Surgery) -> None:
     """The first window of a period asks the previous period."""
     names = merge_state._period_names
 
-    def before(told: Any, start: int) -> tuple[str, str]:
-        late = start % told.source.period_ms == 0 and start > 0
-        return names(told, start - told.source.period_ms * late)
+    def before(definition: Any, start: int) -> tuple[str, str]:
+        late = start % definition.source.period_ms == 0 and start > 0
+        return names(definition, start - definition.source.period_ms * late)
 
     surgery.patch.setattr(merge_state, "_period_names", before)
 
@@ -44,24 +44,24 @@ def sums_carried_over(surgery: Surgery) -> None:
     totals: dict[str, tuple[str, list[int]]] = {}
 
     class Carried(RunningSums):
-        def add(self, told: Any, start: int, counts: Sequence[int]) -> range:
-            name, account = told.spec.stream.partition("@")[0], told.source.source
+        def add(self, definition: Any, start: int, counts: Sequence[int]) -> range:
+            name, account = definition.spec.stream.partition("@")[0], definition.source.source
             last, sums = totals.get(name, (account, [0] * len(counts)))
             if last != account:
                 counts = [one + more for one, more in zip(counts, sums, strict=True)]
                 sums = [0] * len(counts)
             totals[name] = (account, [one + more for one, more in zip(sums, counts, strict=True)])
-            return super().add(told, start, counts)
+            return super().add(definition, start, counts)
 
     def carrying(
-        self: MergeProcessor, outputs: Any, model: str, told: Any, merged: MergedStreamState, window: Any
+        self: MergeProcessor, outputs: Any, model: str, definition: Any, merged: MergedStreamState, window: Any
     ) -> dict[bytes, bytes]:
         if not isinstance(merged.running, Carried):
             running = merged.running
             merged.running = Carried(
                 running.windows, running.are_lost, running.groups, running.texts, running.kept
             )
-        return ask(self, outputs, model, told, merged, window)
+        return ask(self, outputs, model, definition, merged, window)
 
     surgery.patch.setattr(MergeProcessor, "_ask_window", carrying)
 

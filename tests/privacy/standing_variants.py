@@ -109,7 +109,9 @@ def counted_from_where_a_feed_hears_of_it(surgery: Surgery) -> None:
 def counted_from_when_control_told(surgery: Surgery) -> None:
     """A stream counts events with timestamps from its control event on, even if the feed reads that event later."""
     since = EventClock.first_timestamp_of
-    surgery.patch.setattr(EventClock, "first_timestamp_of", lambda clock, told: since(clock, told) - clock._idle)
+    surgery.patch.setattr(
+        EventClock, "first_timestamp_of", lambda clock, definition: since(clock, definition) - clock._idle
+    )
 
 
 def the_latest_definition_alone(surgery: Surgery) -> None:
@@ -126,7 +128,7 @@ def ended_in_the_step_that_reads_of_it(surgery: Surgery) -> None:
     """A stream ends and resumes in the step in which a feed reads the control event."""
     effect = EventClock.effective_timestamp
     surgery.patch.setattr(
-        EventClock, "effective_timestamp", lambda clock, told: max(clock.now, effect(clock, told))
+        EventClock, "effective_timestamp", lambda clock, definition: max(clock.now, effect(clock, definition))
     )
 
 

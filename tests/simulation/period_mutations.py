@@ -28,22 +28,22 @@ def asked_before_the_account_is_there() -> Iterator[None]:
     """A window asks the stream of its period while the period is only requested."""
     is_ready, asked_by = MergePeriods.is_ready, MergePeriods.stream_asked_by
 
-    def hasty(self: MergePeriods, outputs: Outputs, told: StandingDefinition, start: int) -> bool:
-        is_ready(self, outputs, told, start)
+    def hasty(self: MergePeriods, outputs: Outputs, definition: StandingDefinition, start: int) -> bool:
+        is_ready(self, outputs, definition, start)
         return True
 
-    def expected(self: MergePeriods, told: StandingDefinition, start: int) -> StandingDefinition | None:
-        found = asked_by(self, told, start)
-        if found is not None or not is_asked(told, start):
+    def expected(self: MergePeriods, definition: StandingDefinition, start: int) -> StandingDefinition | None:
+        found = asked_by(self, definition, start)
+        if found is not None or not is_asked(definition, start):
             return found
-        begins = period_of(told, start)
-        standing = told.standing.model_copy(update={"begins": format_moment(begins)})
+        begins = period_of(definition, start)
+        standing = definition.standing.model_copy(update={"begins": format_moment(begins)})
         names = {
-            "stream": period_name(told.spec.stream, begins),
-            "source": period_name(told.source.source, begins),
+            "stream": period_name(definition.spec.stream, begins),
+            "source": period_name(definition.source.source, begins),
         }
-        spec = told.spec.model_copy(update={**names, "standing": standing})
-        return replace(told, spec=spec, standing=standing)
+        spec = definition.spec.model_copy(update={**names, "standing": standing})
+        return replace(definition, spec=spec, standing=standing)
 
     with patch.object(MergePeriods, "is_ready", hasty), patch.object(MergePeriods, "stream_asked_by", expected):
         yield
@@ -82,11 +82,11 @@ def running_counts_go_on_over_an_edge() -> Iterator[None]:
     """A running count's windows are numbered from 1 in each period, but the last period's sums are kept."""
     add, before = RunningSums.add, dict[str, Any]()
 
-    def going_on(self: RunningSums, told: StandingDefinition, start: int, counts: Sequence[int]) -> range:
-        model = told.spec.stream.partition("@")[0]
+    def going_on(self: RunningSums, definition: StandingDefinition, start: int, counts: Sequence[int]) -> range:
+        model = definition.spec.stream.partition("@")[0]
         if not self.windows:
             self.groups = before.get(model, [])
-        changed = add(self, told, start, counts)
+        changed = add(self, definition, start, counts)
         before[model] = self.groups
         return changed
 
@@ -101,11 +101,11 @@ def periods_never_end(*_: Any) -> None:
 
 @replacing(MergePeriods, "close_past_streams")
 def periods_end_early(
-    passed: Any, self: MergePeriods, outputs: Outputs, told: StandingDefinition, before: int, reached: int
+    passed: Any, self: MergePeriods, outputs: Outputs, definition: StandingDefinition, before: int, reached: int
 ) -> None:
     """A period's streams are closed at its own end."""
-    length = told.source.period_ms if told.source.has_periods else 0
-    passed(self, outputs, told, before + length, reached + length)
+    length = definition.source.period_ms if definition.source.has_periods else 0
+    passed(self, outputs, definition, before + length, reached + length)
 
 
 @replacing(StreamControl, "_awaits_questions")

@@ -89,7 +89,7 @@ def test_process_may_be_named_after_its_host(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_key_command_gets_no_secret() -> None:
     names = " ".join(sorted(SECRET_VARIABLES))
-    script = f"import os; print('{KEY}' if not set('{names}'.split()) & set(os.environ) else 'told')"
+    script = f"import os; print('{KEY}' if not set('{names}'.split()) & set(os.environ) else 'a secret is set')"
     assert NoiseKey.from_command(f'{sys.executable} -c "{script}"').secret.hex() == KEY
 
 

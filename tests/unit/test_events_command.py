@@ -31,8 +31,8 @@ LINES = [
 ]
 
 
-def bytes_of(told: list[dict[str, Any]]) -> list[bytes]:
-    return [json.dumps(one).encode() for one in told]
+def bytes_of(events: list[dict[str, Any]]) -> list[bytes]:
+    return [json.dumps(one).encode() for one in events]
 
 
 def events_with_times(events: list[bytes], about: EventsSource) -> list[tuple[bytes, int]]:

@@ -85,9 +85,9 @@ class FixedDefinitions(FeedDefinitions):
         self._all |= {definition.spec.stream: definition for definition in streams}
         self.version += 1
 
-    def find_told(self, told: StandingDefinition) -> StandingDefinition | None:
+    def find_latest(self, definition: StandingDefinition) -> StandingDefinition | None:
         """Return the definition of the same stream that a test has set."""
-        return self._all.get(told.spec.stream)
+        return self._all.get(definition.spec.stream)
 
     def streams_of(self, source: str) -> tuple[StandingDefinition, ...]:
         return tuple(
