@@ -45,7 +45,7 @@ def test_refresh_continues_streams_that_draw_new_noise() -> None:
 
 
 def test_refresh_closes_and_refunds_streams_that_keep_results() -> None:
-    """The receipt and the answers name the refresh as the reason."""
+    """The reason of the stream and of its answers names the refresh."""
     driver = service(*KEEPING)
     ask(driver, "pmw")
     driver.refresh("people", NEW)

@@ -140,7 +140,7 @@ def test_thousand_streams_fit_one_partition() -> None:
 
 
 def test_status_names_a_stream_that_its_worker_cannot_answer() -> None:
-    """The status is open again once another worker that can answer has the partition."""
+    """The refusal is gone once a worker that can answer has the partition."""
     driver = installation(spec("people-0", "people", threshold=1000.0), sources=[source("people", "table")])
     changed = table_store()
     changed.put("people", {"age": [1], "sex": ["F"]})
