@@ -117,7 +117,7 @@ async def test_history_names_windows_and_groups_without_ids(hourly: Scene, open_
         await expect(table.locator("th").nth(4)).to_have_text("± (α)")
 
 
-async def test_ask_says_what_streams_of_windows_take(hourly: Scene, open_page: OpenPage) -> None:
+async def test_ask_explains_streams_of_windows(hourly: Scene, open_page: OpenPage) -> None:
     """They are asked by Sotto, so there is no request, and no SELECT is suggested."""
     async with hourly.served() as address:
         page = await open_page(address, "ask?stream=visits%2Fbusy", OPERATOR)

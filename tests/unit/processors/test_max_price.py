@@ -97,7 +97,7 @@ def test_pmw_at_a_limit_of_0_answers_measured_questions() -> None:
 
 
 @pytest.mark.parametrize(("delta", "warm_start"), [(0.0, 2), (1e-4, 1)])
-def test_pmw_limits_what_the_first_answer_costs_for_the_opening(delta: float, warm_start: int) -> None:
+def test_pmw_limits_the_cost_of_the_opening_in_a_first_answer(delta: float, warm_start: int) -> None:
     """A first answer pays for the opening measurements: a dry run charges nothing, 50% refuses, and 100% does not."""
     mechanism = {"kind": "pmw", "attributes": ["age", "sex"], "warm_start": warm_start}
     made = installation(mechanism, epsilon=2.0, delta=delta)
