@@ -25,6 +25,7 @@ from stream.privacy.planning.workload_choices import (
     StreamParameters,
     WorkloadChoice,
     compare_mechanisms,
+    count_pairs,
     is_informative,
     mean_count,
 )
@@ -250,8 +251,12 @@ def show_workload(
             }
         )
         return
+    countable, pairs = count_pairs(facts.sizes)
+    counted = (
+        "all pairs" if countable == pairs else f"{countable} of {pairs} pairs, without those of over 4,096 cells,"
+    )
     show_table(
-        f"counts of all pairs of {len(facts.sizes)} attributes: ε {parameters.epsilon:g}, δ {parameters.delta:g}",
+        f"counts of {counted} of {len(facts.sizes)} attributes: ε {parameters.epsilon:g}, δ {parameters.delta:g}",
         ["", "mechanism", "expected error of a cell", "why"],
         [
             ["→" if one is best and one.error is not None else "", one.kind, _format_error(one), one.why]

@@ -99,7 +99,10 @@ def test_auto_measures_pairs_for_most_of_epsilon() -> None:
     [
         ({"calibration": "textbook"}, "calibration: auto always takes the best"),
         ({"mechanism": {"kind": "auto", "attributes": ["sex"]}}, "mechanism.workload: no two attributes"),
-        ({"mechanism": {"kind": "auto", "attributes": ["sex", "wage"]}}, "mechanism.attributes.1"),
+        (
+            {"mechanism": {"kind": "auto", "attributes": ["sex", "wage"]}},
+            "mechanism.attributes: name 2 is no attribute",
+        ),
         ({"mechanism": {"kind": "auto", "workload": [["sex", "wage"]]}}, "mechanism.workload: 'wage'"),
     ],
 )

@@ -108,6 +108,11 @@ def mean_count(facts: SourceFacts, names: Sequence[str] = (), workload: Workload
     return facts.rows * len(sets) / sum(_count_cells(axes, facts.sizes) for axes in sets)
 
 
+def count_pairs(sizes: Sequence[int]) -> tuple[int, int]:
+    """Return the number of pairs of attributes whose cells one answer can list, and of all pairs."""
+    return len(_countable_sets("pairs", (), sizes)), math.comb(len(sizes), 2)
+
+
 def is_informative(error: float, mean: float) -> bool:
     """Return True if the expected error is small enough for counts with this mean."""
     return error <= _INFORMATIVE_SHARE * mean
@@ -205,7 +210,9 @@ def _expected_error(
             errors = [single if len(axes) == 1 else chosen for axes in sets]
             spread = sum(count * error for count, error in zip(cells, errors, strict=True))
             word = "pairs" if {len(axes) for axes in sets} == {2} else "sets"
-            why = f"measures {rounds} of {set_count} {word}; other {word} are computed from these"
+            # A table with fewer rows than the least that the plan assumes gets fewer rounds.
+            most = "up to " if facts.rows is None else ""
+            why = f"measures {most}{rounds} of {set_count} {word}; other {word} are computed from these"
             return spread / sum(cells), why
         case EstimateCalibration(warm_start=2) if max(map(len, sets)) <= 2:
             return factor_of_estimates * mean_noise(

@@ -147,7 +147,11 @@ def test_source_under_zcdp_is_charged_in_rho(kind: Kind) -> None:
         ("survey", {"kind": "laplace"}, "mechanism.kind: laplace does not run on a source of kind 'records'"),
         ("feed", {"kind": "histogram", "attributes": ["age"]}, "use 'table'"),
         ("people", {"kind": "randomized_response"}, "use 'records'"),
-        ("people", {"kind": "histogram", "attributes": ["height"]}, "mechanism.attributes.0: the source has no"),
+        (
+            "people",
+            {"kind": "histogram", "attributes": ["height"]},
+            "mechanism.attributes: name 1 is no attribute",
+        ),
         (
             "people",
             {"kind": "histogram", "attributes": ["age", "age"]},
