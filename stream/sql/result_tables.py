@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,7 +21,6 @@ from stream.questions.result_text import (
     NUMBER_SUFFIXES,
     ConvertibleRows,
     cost_of,
-    next_costs,
 )
 from stream.questions.results import list_warnings
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement
@@ -54,7 +54,7 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         columns: Sequence[str] = (),
         why: str | None = None,
         warnings: tuple[str, ...] = (),
-        first_price: float = 0.0,
+        most: float = math.inf,
     ) -> None:
         self.stream = stream
         self.why = why
@@ -64,7 +64,7 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         self.results = results
         self.epsilon = epsilon
         self._rows = tuple(rows)
-        self._first_price = first_price  # The part of each price that only the stream's first answer costs.
+        self._most = most
 
     def __getitem__(self, at: Any) -> Any:
         return self._rows[at]
@@ -83,9 +83,7 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         A dry run rejects all questions that may be charged.
         """
         prices = [one.price for one in self.results if one.is_priced]
-        if None in prices:
-            return None
-        return sum(one or 0.0 for one in prices) - self._first_price * max(len(prices) - 1, 0)
+        return None if None in prices else min(sum(one or 0.0 for one in prices), self._most)
 
     def __repr__(self) -> str:
         return " ".join(
@@ -206,9 +204,9 @@ class PreparedStatement:
         if marked is not None:
             warnings.append(marked)
         epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))
-        grant, opening = target.grant, 0.0
-        if isinstance(grant.calibration, EstimateCalibration) and grant.answered == 0:
-            opening = next_costs(grant, target.source, 0, 0, 0)[0].epsilon
+        grant = target.grant
+        # An estimate answers for free when its grant is used up, so a statement never costs more than the rest.
+        ends_free = isinstance(grant.calibration, EstimateCalibration)
         return Table(
             grant.spec.stream,
             ordered,
@@ -217,7 +215,7 @@ class PreparedStatement:
             columns=names,
             why=self.why,
             warnings=list_warnings(warnings),
-            first_price=opening,
+            most=grant.cost.epsilon - grant.spent.epsilon if ends_free else math.inf,
         )
 
 
