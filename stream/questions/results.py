@@ -322,9 +322,13 @@ class Results(ConvertibleRows, Sequence[Result]):
             try:
                 result.checked()
             except NotAnswered as error:
-                answered = sum(one.outcome not in {"rejected", "halted"} for one in self._results)
-                raise type(error)(error.answer, answered, len(self)) from None
+                raise type(error)(error.answer, self.answered, len(self)) from None
         return self
+
+    @property
+    def answered(self) -> int:
+        """The number of answered questions."""
+        return sum(one.outcome not in {"rejected", "halted"} for one in self._results)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -99,7 +99,10 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
 
 def format_cost(table: Table) -> str:
     """Format the number of questions, their cost, and why their stream was chosen."""
-    asked = f"{len(table.results)} question" + "s" * (len(table.results) != 1)
+    answered, questions = table.results.answered, len(table.results)
+    asked = f"{questions} question" + "s" * (questions != 1)
+    if answered < questions:
+        asked = f"{answered:,} of {asked} answered"
     return f"{asked} for ε = {table.epsilon:.4g}" + (f" ({table.why})" if table.why else "")
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from schemas import AnswersCalibration
 from sotto import Driver, Exhausted, Invalid, Rejected, StatementError, Table, Unknown
+from stream.sql import format_cost
 from stream.tables.rows import Frame
 from tests.builders import OTHER_KEY, installation, source, stream
 
@@ -163,7 +164,9 @@ def test_exhausted_grant_raises_unless_outcomes_are_requested() -> None:
     with pytest.raises(Exhausted, match=r"; 1 of 2 questions were answered, and their charges stay$"):
         few.sql(statement)
     few = driver(answers=1)
-    [row] = few.sql(statement, outcomes=True)
+    table = few.sql(statement, outcomes=True)
+    assert format_cost(table).startswith("1 of 2 questions answered for ε = ")
+    [row] = table
     assert row["a"] is not None
     assert (row["b"], row["b ±"]) == (None, None)
 
