@@ -210,6 +210,11 @@ def _topic_remarks(source: EventsSource) -> Iterator[str]:
     yield f"an event whose '{source.time}' is more than {source.ahead} ahead of the clock is refused"
 
 
+def _text_remarks(source: TableSource | EventsSource, grouping: str) -> Iterator[str]:
+    for name, text in source.texts.items():
+        yield f"'{name}' is text of at most {text.max_length} bytes: its values are private, and only {grouping} by it"
+
+
 def _remarks(source: Source) -> list[str]:
     remarks = []
     if isinstance(source, TableSource):
@@ -218,10 +223,7 @@ def _remarks(source: Source) -> list[str]:
             remarks.append(
                 f"all attributes together have more than {MAX_UNIVERSE:,} cells: choose some of them for a histogram; a pmw stream takes all"
             )
-        remarks += [
-            f"'{name}' is text of at most {text.max_length} bytes: its values are private, and only unknown_groups groups by it"
-            for name, text in source.texts.items()
-        ]
+        remarks += _text_remarks(source, "unknown_groups groups")
         lookups = [] if source.view is None else [name for name, table in source.view.tables.items() if table.key]
         if lookups:
             remarks.append(f"lookup tables are public, no person may decide their rows: {', '.join(lookups)}")
@@ -232,6 +234,7 @@ def _remarks(source: Source) -> list[str]:
         high = "none" if source.maximum is None else f"{source.maximum:g}"
         remarks.append(f"values are rounded to multiples of {source.grid:g}; minimum: {low}, maximum: {high}")
     if isinstance(source, EventsSource):
+        remarks += _text_remarks(source, "unknown_groups and running_count group")
         remarks += _topic_remarks(source)
     if source.population is not None:
         remarks.append(f"grants also count against the budget of population '{source.population}'")

@@ -16,6 +16,10 @@ async def test_live_topic_declaration_is_described_in_words() -> None:
         )
         assert declaration["cells"] == 3 * 1561 * 1501 * 2 * 4000
         assert any("LogAppendTime" in one for one in declaration["remarks"])
+        with_text = {**flights()["attributes"], "gate_name": {"kind": "text", "max_length": 9}}
+        declaration = await post(client, "/api/declarations", flights(attributes=with_text), VIEWER)
+        text = "'gate_name' is text of at most 9 bytes: its values are private, and only unknown_groups and running_count group by it"
+        assert text in declaration["remarks"]
         declaration = await post(client, "/api/declarations", flights(clock="marks"), VIEWER)
         assert any("marks in the topic alone" in one for one in declaration["remarks"])
         declaration = await post(client, "/api/declarations", flights(unit="person-period", period="1d"), VIEWER)
