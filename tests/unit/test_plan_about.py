@@ -74,7 +74,7 @@ def test_expected_error_is_near_the_measured_one() -> None:
 
 def test_plan_about_pairs_names_the_pairs_that_it_leaves_out() -> None:
     """Pairs of more cells than an answer can list do not count; without a number of rows the measured pairs are at most all."""
-    said = printed("plan", "--about", "pairs", "--sizes", "5000,10,20,30,4,6,7", "--epsilon", "1")
+    said = command_output("plan", "--about", "pairs", "--sizes", "5000,10,20,30,4,6,7", "--epsilon", "1")
     assert "counts of 15 of 21 pairs, without those of over 4,096 cells, of 7 attributes" in said
     assert "measures up to 15 of 15 pairs" in said
 
