@@ -140,7 +140,9 @@ def test_standard_input_goes_to_a_topic_with_the_broker_clock(driver: Driver, tm
         "1 refused, the first at line 6: event: is not JSON;",
     ]
     for line, said in zip(
-        done.output.splitlines(), [*reasons, "4 events accepted, 2 refused in ops.departures"], strict=True
+        done.output.splitlines(),
+        [*reasons, "4 events accepted, 2 refused in ops.departures; accepted events count"],
+        strict=True,
     ):
         assert line.startswith(said)
     assert sum(len(driver.log(("ops.departures", number))) for number in (0, 1)) == 6

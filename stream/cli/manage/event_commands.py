@@ -151,7 +151,7 @@ async def _publish(
     declared = require_live_source((await client.budget(source)).source)
     report = _Report(EventCheck(declared, await client.list_streams(source)))
     if marks is None:
-        added = ""
+        added = "; accepted events count only in windows that have not closed"
         while batch := list(islice(lines, EVENTS_PER_BATCH)):
             report.check_lines(batch, round(1000 * time()) if declared.clock == "broker" else None)
             await client.publish(source, [line for _, line in batch])

@@ -614,7 +614,7 @@ def max_price_refusal(
         whole = calibration.cutoff * PARTS_PER_CHARGE
         cost, limit = f"{100 * parts / whole:.6g}% of the grant", f"{100 * most / whole:.6g}%"
     else:
-        cost, limit = f"ε = {price:.6g}", f"{epsilon_of(calibration, most, math.floor):.6g}"
+        cost, limit = f"ε = {price:.6g}", f"{epsilon_of(calibration, most, math.floor):.5g}"
     verb = "may cost up to" if at_most else "costs"
     remedy = "with a larger alpha or a larger max_price"
     if opening:
