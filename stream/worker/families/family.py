@@ -537,6 +537,13 @@ def suggest_name(attribute: str, names: Collection[str]) -> str:
     return "" if found is None else f"; did you mean {described(found)}?"
 
 
+_TAKEN_BY: Final = {
+    **dict.fromkeys(("people", "people_groups", "person_sum"), "laplace"),
+    **dict.fromkeys(("sum", "mean"), "laplace or pmw"),
+}
+"""The mechanisms over tables that take a form which most mechanisms refuse."""
+
+
 def require_form(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
     """Return the query's form; Rejection if the mechanism does not take it."""
     if query.alpha is not None and not takes_alpha:
@@ -558,8 +565,11 @@ def require_form(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
     if form not in allowed:
         fields = {"count": "where", "groups": "group_by", "people_groups": "people with group_by"}
         wanted = ", ".join(fields.get(name, name) for name in allowed)
+        other = _TAKEN_BY.get(form) if not {"count", "cells"}.isdisjoint(allowed) else None
+        elsewhere = "" if other is None else f", or ask a stream of {other}"
         raise Rejection(
-            "malformed", f"{fields.get(form, form)}: this stream's mechanism does not take it; send {wanted}"
+            "malformed",
+            f"{fields.get(form, form)}: this stream's mechanism does not take it; send {wanted}{elsewhere}",
         )
     return form
 

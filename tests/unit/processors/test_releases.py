@@ -284,7 +284,11 @@ def test_universe_of_any_size_accepts_questions_about_cells(kind: str) -> None:
 
 REJECTED: list[tuple[str, Mapping[str, Any], str]] = [
     ("histogram", {"value": 3.0}, "value: this stream's mechanism does not take it; send where"),
-    ("histogram", {"sum": "age"}, "sum: this stream's mechanism does not take it"),
+    (
+        "histogram",
+        {"sum": "age"},
+        "sum: this stream's mechanism does not take it; send where, fraction, group_by, cells, rate, quantile, iqr, variance, stddev, or ask a stream of laplace or pmw",
+    ),
     ("histogram", {"mean": "age"}, "mean: this stream's mechanism does not take it"),
     ("histogram", {"where": "height < 3"}, "where: "),
     ("histogram", {"where": "age <"}, "where: "),
