@@ -63,6 +63,8 @@ def test_commands_show_declaration_questions_and_promises(driver: Driver) -> Non
         in shown.split("within")[0]
     )
     assert bound in run_connected("stream", "show", "flights", "all")
+    median = standing("median", {"kind": "laplace", "answers": 9}, quantile="delay", by=[])
+    assert " events with probability 0.95" in run_connected("stream", "open", json.dumps(median))
     people = standing("people", {"kind": "laplace", "answers": 9000}, count="people")
     said = run_connected("stream", "open", json.dumps(people))
     assert "; each person counts once in a window, in the group of the first event" in said

@@ -135,7 +135,7 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
                 if isinstance(calibration, AnswersCalibration)
                 else ""
             )
-            return (_build_promise(calibration, "each quantile's rank is within ±", " rows", over),)
+            return (_build_promise(calibration, "each quantile's rank is within ±", " events", over),)
         case Laplace(dimensions=dimensions):
             dimensions_text = f", of up to {dimensions:,} in an answer," if dimensions > 1 else ""
             table = "on a table: each count; numbers with a larger sensitivity carry their own alpha"
@@ -183,13 +183,13 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
                 over, remark = f"{over} and all texts", describe_running_release(calibration)
             return (_build_promise(calibration, "each number so far is within ±", "", over, remark),)
         case UnknownGroups(counts=False):
-            remark = describe_release(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
+            remark = _release_remark(spec, calibration)
             certain = _build_promise(
                 calibration, "a text is released for certain from ", " people on", over, remark
             )
             return (replace(certain, probability=1.0),)
         case UnknownGroups():
-            remark = describe_release(calibration) if isinstance(calibration, UnknownGroupsCalibration) else ""
+            remark = _release_remark(spec, calibration)
             return (_build_promise(calibration, "the count of each text is within ±", "", over, remark),)
         case Pmw() if isinstance(calibration, EstimateCalibration):
             after = "" if mechanism.beyond == "end" else "; later answers have no bound"
@@ -204,10 +204,13 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             assert_never(mechanism)
 
 
-def describe_release(calibration: UnknownGroupsCalibration) -> str:
-    """Describe how many rows, or without counts people, a text needs to be released."""
+def _release_remark(spec: StreamSpec, calibration: Calibration) -> str:
+    """Describe how many rows, events or people a text needs to be released."""
+    if not isinstance(calibration, UnknownGroupsCalibration):
+        return ""
     half, mostly = (rows_released_with(calibration, chance) for chance in (0.5, 0.95))
-    unit = "people" if calibration.method == "selection" else "rows"
+    counted = "rows" if spec.standing is None else spec.standing.count
+    unit = "people" if calibration.method == "selection" else counted
     return f"a text with {half:,} {unit} is released with probability 50 % or more, one with {mostly:,} with 95 %"
 
 
