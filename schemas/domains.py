@@ -117,7 +117,7 @@ class Decimals(Event):
         if self.maximum < self.minimum:
             raise ValueError("maximum must not be below minimum; swap them")
         for name in ("minimum", "maximum"):
-            steps = _exact(getattr(self, name)) / self.unit
+            steps = _exact_fraction(getattr(self, name)) / self.unit
             if steps.denominator != 1:
                 raise ValueError(
                     f"{name} must be a multiple of step; give one, as {_nearest_multiples(steps, self.unit)}"
@@ -147,7 +147,7 @@ class Decimals(Event):
     @property
     def unit(self) -> Fraction:
         """The step as an exact number."""
-        return _exact(self.step)
+        return _exact_fraction(self.step)
 
     def format_steps(self, steps: int) -> str:
         """Write a number of steps as a decimal, with as many digits after the point as the step."""
@@ -162,13 +162,13 @@ class Decimals(Event):
 
 
 @lru_cache(maxsize=4096)
-def _exact(value: float) -> Fraction:
+def _exact_fraction(value: float) -> Fraction:
     return Fraction(Decimal(repr(float(value))))
 
 
 @lru_cache(maxsize=1024)
 def _in_steps(minimum: float, maximum: float, step: float, outside: Literal["clamp", "reject"]) -> Integers:
-    first, last = (int(_exact(end) / _exact(step)) for end in (minimum, maximum))
+    first, last = (int(_exact_fraction(end) / _exact_fraction(step)) for end in (minimum, maximum))
     return Integers.model_construct(kind="integers", minimum=first, maximum=last, outside=outside)
 
 

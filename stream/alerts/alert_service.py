@@ -70,7 +70,7 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     all_metrics = [metrics.for_target(one.name) for one in file.targets]  # also of targets without any delivery
     probes = Probes(metrics.registry, metrics.ready)
     probes.serve(settings.metrics_host, settings.metrics_port)
-    heartbeat_task = asyncio.create_task(probes.beat())
+    heartbeat_task = asyncio.create_task(probes.record_heartbeats())
     try:
         connection = KafkaConnection(settings)
         find_own_topics = partial(require_topics, settings, attempts=50, role=AclRole.ALERTS)

@@ -201,7 +201,7 @@ Parsed = TypeVar("Parsed")
 STANDARD_INPUT: Final = "-"
 
 
-def read_as(kind: TypeAdapter[Parsed], argument: str) -> Parsed:
+def parse_document(kind: TypeAdapter[Parsed], argument: str) -> Parsed:
     """Parse a JSON document that is given inline, as a file, or as ``-`` for standard input."""
     document = read_document(argument)
     try:

@@ -40,10 +40,10 @@ from stream.privacy.planning.inverse_plans import (
     largest_cutoff,
     needed_epsilon,
     needed_rows,
-    variations,
+    varied_specs,
 )
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import choose_calibration, name_of, rank
+from stream.privacy.planning.plans import choose_calibration, name_of, ranking_error
 from stream.privacy.planning.promises import describe_uninformative, least_vacuous_alpha, promises
 
 FormName = StrEnum("FormName", {form.upper(): form for form in FORMS})  # type: ignore[misc]
@@ -197,19 +197,19 @@ def print_plan(
                 "→" if one == calibration else "",
                 name_of(one),
                 f"{format_error_bound(one.alpha, grouped=True)}{' (vacuous)' if one.vacuous else ''}",
-                format_error_bound(rank(one), grouped=True),
+                format_error_bound(ranking_error(one), grouped=True),
                 describe_noise(one),
             ]
             for one in listed
         ],
     )
-    if any(one.alpha != rank(one) for one in listed):
+    if any(one.alpha != ranking_error(one) for one in listed):
         console.print(
             "α is the calibration's own bound; exact α, which compares them, is computed from their noise"
         )
     if spec.calibration == "textbook":
         console.print("→ requested")
-    elif rank(calibration) == min(rank(one) for one in listed):
+    elif ranking_error(calibration) == min(ranking_error(one) for one in listed):
         console.print("→ the smallest exact error")
     else:
         console.print("→ the simplest within a thousandth of the smallest exact error")
@@ -273,7 +273,7 @@ def _calibration_curves(
 ) -> dict[str, list[tuple[float, float]]]:
     lines: dict[str, list[tuple[float, float]]] = {}
     try:
-        count = len(variations(spec, against))
+        count = len(varied_specs(spec, against))
         points = track(
             error_curve(spec, facts, against),
             "planning the curve",
@@ -283,7 +283,7 @@ def _calibration_curves(
         )
         for point in points:
             for one in point.calibrations:
-                lines.setdefault(name_of(one), []).append((point.value, rank(one)))
+                lines.setdefault(name_of(one), []).append((point.value, ranking_error(one)))
     except PlanError as error:
         raise CommandError(f"--against {against}: {error}") from None
     if not lines:
@@ -297,13 +297,13 @@ def _mark_chosen(axes: Any, spec: StreamSpec, calibration: Calibration, against:
     axes.axvline(at, color="black", linewidth=1, linestyle="--", zorder=1)
     axes.plot(
         [at],
-        [rank(calibration)],
+        [ranking_error(calibration)],
         "o",
         markersize=12,
         markerfacecolor="none",
         markeredgecolor="black",
         linestyle="none",
-        label=f"chosen: {name_of(calibration)} at {what}, α {format_error_bound(rank(calibration), grouped=True)}",
+        label=f"chosen: {name_of(calibration)} at {what}, α {format_error_bound(ranking_error(calibration), grouped=True)}",
     )
 
 

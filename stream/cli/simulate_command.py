@@ -25,7 +25,7 @@ from stream.cli.output import (
     AsJson,
     CommandError,
     format_amount,
-    read_as,
+    parse_document,
     requested_amount,
     say,
     show_json,
@@ -95,7 +95,7 @@ def simulate(
 
     Private tables are refused, because the errors reveal exact counts.
     """
-    wanted = read_as(opening_adapter(), spec)
+    wanted = parse_document(opening_adapter(), spec)
     queries = read_questions(_read_lines(questions), wanted.stream)
     if plot is not None:
         new_figure(plot, width=1, height=1)  # fails early
@@ -352,7 +352,7 @@ def read_source(argument: str) -> Source:
     """Return the source that a document defines, or the registered source with this name."""
     if _NAME_PATTERN.fullmatch(argument) and not Path(argument).exists():
         return RegisteredSources().find_source(argument)
-    return read_as(_source_adapter, argument)
+    return parse_document(_source_adapter, argument)
 
 
 def parse_source(argument: str | None) -> Source | None:

@@ -24,7 +24,7 @@ from schemas import (
 )
 from stream.budget.openings import facts_for_plan
 from stream.budget.standing_streams import complete_spec, groups_per_window, promised_windows
-from stream.cli.output import CommandError, format_amount, read_as, say, show_json, show_table
+from stream.cli.output import CommandError, format_amount, parse_document, say, show_json, show_table
 from stream.cli.plan_output import describe_noise
 from stream.cli.simulate_command import read_source
 from stream.formatting import format_error_bound
@@ -72,7 +72,7 @@ def show_standing(stream: str, source: str | None, *, as_json: bool) -> None:
     if source is None:
         raise CommandError("--standing: needs a live topic; give it with --source")
     declared = read_source(source)
-    spec = read_as(TypeAdapter(StreamSpec), stream)
+    spec = parse_document(TypeAdapter(StreamSpec), stream)
     if not isinstance(declared, EventsSource):
         raise CommandError(
             f"--source: is of kind '{declared.kind}'; standing streams need a live topic, of kind 'events'"

@@ -12,7 +12,7 @@ from aiokafka import ConsumerRecord, TopicPartition
 
 from stream.diagnostics import batch_span, get_logger
 from stream.engine.health import InputPlace, PartitionHealth, TaskStep
-from stream.engine.restore import report_unread, select_readable
+from stream.engine.restore import report_unreadable, select_readable
 from stream.engine.session import Equipment, PartitionSession
 from stream.kafka.client.adapter import Fetched
 from stream.processing.protocol import Batch, InputRefusedError, MissedRecordError, Outputs, RecordLike
@@ -180,7 +180,7 @@ class BatchLoop:
             self._failed.pop(topic_partition, None)
         batch = await self._prepare(session, records)
         records = batch.records
-        report_unread(records, self._metrics.unreadable)
+        report_unreadable(records, self._metrics.unreadable)
         place = {
             "messaging.destination.name": topic_partition.topic,
             "messaging.destination.partition.id": self._partition,

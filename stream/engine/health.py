@@ -224,7 +224,7 @@ class Probes:
         self._not_ready_reason = reason
         self._ready.set(not reason)
 
-    async def beat(self) -> NoReturn:
+    async def record_heartbeats(self) -> NoReturn:
         """Record the time once a second, until cancelled; a blocked event loop cannot do it."""
         while True:
             self._beat = time.monotonic()

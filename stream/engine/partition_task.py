@@ -237,8 +237,8 @@ class PartitionTask:
             for topic_partition in inputs:
                 await self._answering.answer(session, topic_partition, fetched.get(topic_partition, ()))
             if timed is not None:
-                await self._keep_time(session, timed, inputs, idle=not fetched)
-                await self._let_gather(timed, fetched)
+                await self._do_timed_work(session, timed, inputs, idle=not fetched)
+                await self._wait_for_more_events(timed, fetched)
             else:
                 ready = reading is not None and reading.has_finished_readings
                 await self._answering.run_idle(session, in_thread=ready, idle=not fetched)
@@ -254,7 +254,7 @@ class PartitionTask:
             wait = min(wait, max(0, math.ceil(1000 * (due - self._clock()))))
         return wait
 
-    async def _keep_time(
+    async def _do_timed_work(
         self, session: PartitionSession, processor: TimedProcessor, inputs: Sequence[TopicPartition], *, idle: bool
     ) -> None:
         """Do timed work; if all input is read, let the processor advance its clock to now.
@@ -281,7 +281,7 @@ class PartitionTask:
             if not processor.has_more_outputs or self._stopping.is_set():
                 return
 
-    async def _let_gather(self, processor: TimedProcessor, fetched: Fetched) -> None:
+    async def _wait_for_more_events(self, processor: TimedProcessor, fetched: Fetched) -> None:
         """Pause after a few events: a step costs as much for one event as for hundreds."""
         if not 0 < sum(map(len, fetched.values())) < FEW_EVENTS:
             return

@@ -40,7 +40,7 @@ class UnreadableChangelogError(RuntimeError):
         )
 
 
-def report_unread(records: Sequence[ConsumerRecord], counter: Counter | None = None) -> int:
+def report_unreadable(records: Sequence[ConsumerRecord], counter: Counter | None = None) -> int:
     """Return the number of unreadable records; log the position of the first one."""
     if getattr(records, "all_are_read", False):
         return 0
@@ -64,7 +64,7 @@ def report_unread(records: Sequence[ConsumerRecord], counter: Counter | None = N
 
 def select_readable(records: Sequence[ConsumerRecord], counter: Counter | None = None) -> Sequence[ConsumerRecord]:
     """Return the readable records, and log that others were skipped."""
-    if not report_unread(records, counter):
+    if not report_unreadable(records, counter):
         return records
     return [record for record in records if not isinstance(record.value, UnreadableValue)]
 

@@ -104,7 +104,7 @@ class Membership:
             self.contact = self._away = None
             # A single lost answer is no reason to act; after a session timeout Kafka has removed the member.
             if time.monotonic() - self._answered > self._session:
-                self._become(
+                self._set_membership(
                     joined=False, absence=f"gets no answer about its group from Kafka ({type(error).__name__})"
                 )
             return
@@ -113,9 +113,9 @@ class Membership:
             self.contact = now
         if self._consumer.member_id in members:
             self._away = None
-            self._become(joined=True, absence="")
+            self._set_membership(joined=True, absence="")
             return
-        self._become(joined=False, absence="is not in its group, according to Kafka")
+        self._set_membership(joined=False, absence="is not in its group, according to Kafka")
         if self._away is None or self._held_up():
             self._away = now
         elif now - self._away > REJOIN_SECONDS:
@@ -124,7 +124,7 @@ class Membership:
                 "process ends, and its supervisor must restart it"
             )
 
-    def _become(self, *, joined: bool, absence: str) -> None:
+    def _set_membership(self, *, joined: bool, absence: str) -> None:
         changed = joined is not self.joined
         self.joined, self.absence = joined, absence
         if changed and joined:
@@ -174,7 +174,7 @@ class Supervision:
             if name == "resting":
                 continue
             longest = max(longest, now - since)
-            self._tell_if_long(task, now)
+            self._log_long_step(task, now)
             health = task.health
             if health.stop_reason:
                 refusals.add(health.stop_reason)
@@ -207,7 +207,7 @@ class Supervision:
         else:
             self._health.set_not_ready_reason("")
 
-    def _tell_if_long(self, task: PartitionTask, now: float) -> None:
+    def _log_long_step(self, task: PartitionTask, now: float) -> None:
         step = task.step
         if now - step.since > LONG_SECONDS and self._long.get(task.partition) != step.since:
             self._long[task.partition] = step.since

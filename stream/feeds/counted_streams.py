@@ -197,7 +197,7 @@ class StandingStreams:
         self, definition: StandingDefinition, record: FeedStream, epoch: int, *, awaits_first: bool
     ) -> None:
         """Resume an epoch of a stream from the changelog."""
-        since = _since(record.since)
+        since = _since_or_not_begun(record.since)
         rule, key = self._counting_rule(definition, since)
         tally = self.tallies.get(record.tally) or self._create_tally(rule, since, number=record.tally)
         # The changelog may have counts of earlier windows, which new streams must not share.
@@ -206,7 +206,7 @@ class StandingStreams:
         own = None
         if record.own is not None and record.until is not None:
             own = self.tallies.get(record.own) or self._create_tally(
-                rule, _since(record.own_since), record.until, record.own
+                rule, _since_or_not_begun(record.own_since), record.until, record.own
             )
         last = self._last_window(
             definition, definition.standing.window.first_start_from(begins_at(definition, record.next))
@@ -351,7 +351,7 @@ def _since_or_none(tally: Tally) -> int | None:
     return None if tally.since == NOT_BEGUN else tally.since
 
 
-def _since(changelog_value: int | None) -> int:
+def _since_or_not_begun(changelog_value: int | None) -> int:
     return NOT_BEGUN if changelog_value is None else changelog_value
 
 

@@ -58,12 +58,12 @@ class ControlFollower:
                 async with create_reader(
                     self._settings, self._clients, fetch_max_wait_ms=CONTROL_WAIT_MS
                 ) as consumer:
-                    await self._follow(consumer)
+                    await self._follow_control(consumer)
             except (KafkaError, OSError) as error:
                 log.warning("cannot follow control", error=type(error).__name__)
             await asyncio.sleep(CONTROL_RETRY_SECONDS)
 
-    async def _follow(self, consumer: Consumer) -> None:
+    async def _follow_control(self, consumer: Consumer) -> None:
         consumer.assign(self._places)
         await consumer.seek_to_beginning(*self._places)
         ends = await consumer.end_offsets(self._places)
@@ -285,22 +285,24 @@ class FeedService:
             await self._wait_for_first(self._follower.caught_up.wait(), following)
             self._health.drop("control")
             if not self._stopping.is_set():
-                self._engine_tasks[MERGING_ENGINE] = asyncio.create_task(self._merge())
-                await self._follow(following)
+                self._engine_tasks[MERGING_ENGINE] = asyncio.create_task(self._run_merging_engine())
+                await self._manage_engines(following)
             await asyncio.gather(*self._engine_tasks.values())
         finally:
             for task in (*background, *self._engine_tasks.values()):
                 task.cancel()
             await asyncio.gather(*background, *self._engine_tasks.values(), return_exceptions=True)
 
-    async def _follow(self, following: asyncio.Task[None]) -> None:
+    async def _manage_engines(self, following: asyncio.Task[None]) -> None:
         """Start and retire engines until stopped; raise errors of engines and of the follower."""
         while not self._stopping.is_set():
             self._definitions_changed.clear()
             sources = self.definitions.sources()
             for name, source in sources.items():
                 if name not in self._engine_tasks:
-                    self._engine_tasks[name] = asyncio.create_task(self._serve(source), name=f"feed-{name}")
+                    self._engine_tasks[name] = asyncio.create_task(
+                        self._run_counting_engine(source), name=f"feed-{name}"
+                    )
             for name in self._engine_tasks.keys() - sources.keys() - {MERGING_ENGINE}:
                 if all(one.kind == "closed" for one in self.definitions.streams_of(name)):
                     self._retire(name)
@@ -332,7 +334,7 @@ class FeedService:
         self._health.drop(f"source {name}")
         log.info("source left: its standing streams are closed", source=name)
 
-    async def _merge(self) -> None:
+    async def _run_merging_engine(self) -> None:
         topics = self._topics
         await self._run(
             MERGING_ENGINE,
@@ -346,7 +348,7 @@ class FeedService:
             ),
         )
 
-    async def _serve(self, source: EventsSource) -> None:
+    async def _run_counting_engine(self, source: EventsSource) -> None:
         """Count one live topic as soon as it exists."""
         health = self._health.engine_health(f"source {source.source}")
         while not self._stopping.is_set() and source.source not in self._retiring:

@@ -86,7 +86,7 @@ class Service:
         """Suspend the service (SIGSTOP)."""
         self._process.send_signal(signal.SIGSTOP)
 
-    def wake(self) -> None:
+    def resume(self) -> None:
         """Resume the service (SIGCONT)."""
         self._process.send_signal(signal.SIGCONT)
 

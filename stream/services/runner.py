@@ -272,7 +272,7 @@ async def serve(
     install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin)
     health = ServiceHealth(role)
     health.serve(settings.metrics_host, settings.metrics_port)
-    health_task = asyncio.create_task(health.beat())
+    health_task = asyncio.create_task(health.record_heartbeats())
     try:
         find = partial(require_topics, settings, attempts=50, role=acls.AclRole(role))
         topics = await retry_until_available(find, stopping, health.set_not_ready_reason)

@@ -164,9 +164,9 @@ class CodeTable:
     def measure(self, measures: Sequence[Measure]) -> list[int]:
         """Compute several measures in one statement."""
         found = {
-            f"m{place}": _count_if(self._holds(predicate))
+            f"m{place}": _count_if(self._match_condition(predicate))
             if name is None
-            else (self._matches(predicate) * self._column(name).cast("int64")).sum()
+            else (self._match_flags(predicate) * self._column(name).cast("int64")).sum()
             for place, (name, predicate) in enumerate(measures)
         }
         return [int(column[0]) for column in self._database.run(self.expression.aggregate(**found))]
@@ -178,24 +178,24 @@ class CodeTable:
         keys = [self._columns[name] for name in names]
         if people:
             person = self._columns[PERSON]
-            matching = self.expression.group_by(*keys, person).aggregate(n=self._matches(predicate).max())
+            matching = self.expression.group_by(*keys, person).aggregate(n=self._match_flags(predicate).max())
             found = matching.group_by(*keys).aggregate(n=matching.n.sum())
         else:
-            found = self.expression.group_by(*keys).aggregate(n=_count_if(self._holds(predicate)))
+            found = self.expression.group_by(*keys).aggregate(n=_count_if(self._match_condition(predicate)))
         *codes, counts = self._database.run(found)
         return codes, counts
 
     def count_people(self, predicate: Predicate, min_rows: int) -> int:
         """Return the number of people with at least ``min_rows`` matching rows."""
         person = self._columns[PERSON]
-        people = self.expression.group_by(person).aggregate(n=_count_if(self._holds(predicate)))
+        people = self.expression.group_by(person).aggregate(n=_count_if(self._match_condition(predicate)))
         [[count]] = self._database.run(people.aggregate(n=_count_if(people.n >= min_rows)))
         return int(count)
 
     def count_rows_of_people(self) -> tuple[Numbers, Numbers]:
         """Return the people with at least one row, as their numbers, and each person's number of rows."""
         people = self.expression.group_by(self._columns[PERSON])
-        numbers, counts = self._database.run(people.aggregate(n=_count_if(self._holds(TRUE))))
+        numbers, counts = self._database.run(people.aggregate(n=_count_if(self._match_condition(TRUE))))
         return numbers, counts
 
     def sum_clamped(self, name: str, minimum: int, predicate: Predicate, low: int, high: int) -> int:
@@ -203,7 +203,7 @@ class CodeTable:
 
         Without a person column each row is one person.
         """
-        values = self._matches(predicate) * (self._column(name).cast("int64") + minimum)
+        values = self._match_flags(predicate) * (self._column(name).cast("int64") + minimum)
         if PERSON in self._columns:
             people = self.expression.group_by(self._columns[PERSON]).aggregate(n=values.sum())
             clamped = people.aggregate(n=people.n.cast("int64").clip(low, high).sum())
@@ -226,11 +226,11 @@ class CodeTable:
     def _column(self, name: str) -> Any:
         return self.expression[self._columns[name]]
 
-    def _matches(self, predicate: Predicate) -> Any:
+    def _match_flags(self, predicate: Predicate) -> Any:
         """Return 1 for each matching row and 0 for others."""
-        return self._holds(predicate).cast("int64")
+        return self._match_condition(predicate).cast("int64")
 
-    def _holds(self, predicate: Predicate) -> Any:
+    def _match_condition(self, predicate: Predicate) -> Any:
         """Return the condition that a row matches.
 
         Statements compute it for all rows instead of filtering by it, so their time depends little on how many match.

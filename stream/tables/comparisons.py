@@ -81,7 +81,7 @@ class Attribute:
         """Return the predicate of the rows from ``low`` to ``high``, both included."""
         return conjunction((self.compare(">=", low), self.compare("<=", high)))
 
-    def among(self, literals: Iterable[Constant]) -> Predicate:
+    def is_one_of(self, literals: Iterable[Constant]) -> Predicate:
         """Return the predicate of the rows whose value is one of the literals."""
         return disjunction([self.compare("=", literal) for literal in literals])
 

@@ -194,7 +194,7 @@ class PredicateParser:
                 if not 0 < len(literals) <= MAX_LIST_LENGTH:
                     raise PredicateError(f"an IN list has 1 to {MAX_LIST_LENGTH} literals; split it with OR")
                 attribute = self._parse_attribute(column)
-                return attribute.among([self._literal(literal, attribute) for literal in literals])
+                return attribute.is_one_of([self._literal(literal, attribute) for literal in literals])
             case exp.Column():
                 name = self._parse_attribute(node).name
                 raise PredicateError(

@@ -290,11 +290,11 @@ class StoredTable(CountedTable):
             (name, predicate)
             for name, predicate in dict.fromkeys(sums)
             if name in self.attributes
-            and self._fits(predicate)
+            and self._is_for_this_table(predicate)
             and self._code_totals.get((name, predicate)) is None
         ]
         wanted = dict.fromkeys([*predicates, *(predicate for _, predicate in totals)])
-        counts = [one for one in wanted if self._fits(one) and self._counts.get(one) is None]
+        counts = [one for one in wanted if self._is_for_this_table(one) and self._counts.get(one) is None]
         for names, members in self._plan_cubes(counts):
             cube = self.group_counts(names, TRUE)
             sizes = {name: self.attributes[name].size for name in names}
@@ -369,7 +369,7 @@ class StoredTable(CountedTable):
 
         evaluate(predicate, lambda _: None, require, lambda _one, _other: None, lambda _one, _other: None)
 
-    def _fits(self, predicate: Predicate) -> bool:
+    def _is_for_this_table(self, predicate: Predicate) -> bool:
         try:
             self._require_fitting(predicate)
         except DataError:

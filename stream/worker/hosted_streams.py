@@ -146,7 +146,7 @@ class HostedStreams:
     - ``unreadable_streams``: names of streams without a slot, whose control events cannot be read.
     - ``retired``: the retired streams, which have no slot.
 
-    The slot of a retired stream is released. It may get another stream after ``sweep``.
+    The slot of a retired stream is released. It may get another stream after ``free_released_slots``.
     """
 
     def __init__(self, key: NoiseKey) -> None:
@@ -288,7 +288,7 @@ class HostedStreams:
         """True if ``texts`` may still have the names of released slots."""
         return bool(self._released)
 
-    def release(self, slot: int) -> None:
+    def remove_retired(self, slot: int) -> None:
         """Remove a retired stream; its slot then has no stream, and the start number 0."""
         columns, life = self.columns, self.life
         del self.slots[self.names[slot]]
@@ -300,7 +300,7 @@ class HostedStreams:
         columns.state[slot], columns.last_offset[slot], columns.is_plain[slot] = CLOSED, -1, True
         self._released.append(slot)
 
-    def sweep(self) -> frozenset[int]:
+    def free_released_slots(self) -> frozenset[int]:
         """If many slots are released, free them and the terms that only they used; return these terms.
 
         The result has the indices of the terms in ``terms``.

@@ -118,8 +118,8 @@ class StreamControl:
                 self.stale_keys[name.encode()] = None
             self._pending_ends.pop(slot, None)
             self._forget_slot(slot)
-            streams.release(slot)
-        if released_terms := streams.sweep():
+            streams.remove_retired(slot)
+        if released_terms := streams.free_released_slots():
             self._reader.forget(released_terms)
         return left
 

@@ -117,7 +117,7 @@ class PartitionTables:
 
     @property
     def has_finished(self) -> bool:
-        """True if ``take_loaded`` has a load to take in, or control events that need not be held any more."""
+        """True if ``take_ended_loads`` has a load to take in, or control events that need not be held any more."""
         ended = any(awaited.load.future.done() for awaited in self._loading.values())
         return ended or any(key not in self._loading for key, _ in self._held.values())
 
@@ -184,7 +184,7 @@ class PartitionTables:
         self._held[name] = key, [*(held[1] if held else ()), record]
         return True
 
-    def take_loaded(self) -> list[RecordLike]:
+    def take_ended_loads(self) -> list[RecordLike]:
         """Take in the loads that have ended, and return the control events that were held for them."""
         self._new_tables.clear()
         for key in [key for key, one in self._loading.items() if one.load.future.done()]:

@@ -144,7 +144,7 @@ class QueryProcessor:
     def collect_due_outputs(self, now: float) -> Outputs:
         """Take in loaded tables, end streams, and write status records of changed streams once per interval."""
         outputs = (
-            self._apply_events(self._tables.take_loaded(), may_hold=False)
+            self._apply_events(self._tables.take_ended_loads(), may_hold=False)
             if self._tables.has_finished
             else self._end_streams()
         )

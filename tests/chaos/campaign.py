@@ -68,7 +68,7 @@ async def worker_suspended_past_its_session(now: Round) -> None:
     worker = now.chance.choice(now.workers)
     worker.suspend()
     await asyncio.sleep(now.chance.uniform(1.0, 9.0))
-    worker.wake()
+    worker.resume()
 
 
 async def worker_told_to_stop(now: Round) -> None:
@@ -158,7 +158,7 @@ async def feed_suspended_past_its_session(now: Round) -> None:
     feed = now.chance.choice(now.feeds)
     feed.suspend()
     await asyncio.sleep(now.chance.uniform(1.0, 9.0))
-    feed.wake()
+    feed.resume()
 
 
 async def feed_joins_and_another_leaves(now: Round) -> None:

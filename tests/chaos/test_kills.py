@@ -40,7 +40,7 @@ async def test_killed_workers_and_a_zombie_lose_and_double_nothing(
     zombie.suspend()
     installation.injected["SIGSTOP past the session, SIGCONT"] += 1
     await installation.answered()
-    zombie.wake()
+    zombie.resume()
     await installation.ask(1000)
     await installation.answered()
     findings = await installation.verified()
@@ -95,7 +95,7 @@ async def test_budget_service_killed_before_a_grant_grants_each_once(
             installation.injected[killed] += 1
             budget = installation.start("budget")
         else:
-            budget.wake()
+            budget.resume()
         [receipt] = await installation.client.requests([OpenStream(request=spec.stream, stream=spec)], 60)
         assert receipt.outcome == "opened"
         if installation.injected[killed] == 2 or (installation.injected[killed] and attempt >= 30):
@@ -147,7 +147,7 @@ async def test_kills_in_windows_leave_each_asked_and_answered_once(
     joining = installation.start("feed")
     installation.injected["feed joins"] += 1
     await installation.logged(joining, "partition ready", 60)
-    feeds[0].wake()
+    feeds[0].resume()
     await asyncio.to_thread(feeds[1].stop)
     installation.injected["feed leaves"] += 1
     await installation.ask(300)
@@ -188,7 +188,7 @@ async def test_kills_at_period_edges_leave_each_period_handled_once(
         if fault == 1:
             worker = installation.start("worker")
         if fault == 2:
-            feeds[0].wake()
+            feeds[0].resume()
     await live.reached(_edge(live.now) + 1)
     findings = await installation.verified()
     periods = [name for name in findings.sources if name.startswith("visits@")]

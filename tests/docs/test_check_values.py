@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from schemas import SparseVectorCalibration
 from stream.cli.app import app
 from stream.formatting import format_error_bound
-from stream.privacy.planning.plans import rank
+from stream.privacy.planning.plans import ranking_error
 from tests.docs.pages import DOCS
 
 PLANNED = "sotto plan --mechanism above_threshold --epsilon 1 --cutoff 20 --queries 1000 --beta 0.05"
@@ -36,7 +36,7 @@ def test_check_values_equal_the_command_beside_them() -> None:
     for cutoff in (1, 20):
         found = calibrations("--cutoff", str(cutoff))
         alphas = [one.alpha for one in found.values()]
-        alphas.insert(1, rank(found["textbook"]))
+        alphas.insert(1, ranking_error(found["textbook"]))
         alphas.append(calibrations("--cutoff", str(cutoff), "--monotone")["one_sided"].alpha)
         assert row(path, f"$c = {cutoff}$, $k = 1000$ ") == [
             format_error_bound(alpha, grouped=True) for alpha in alphas

@@ -17,7 +17,7 @@ from stream.feeds.merge_processor import MergeProcessor
 from stream.privacy.mechanisms.private_values import decode_text_counts
 from stream.processing.protocol import Outputs, Record
 from tests import builders
-from tests.privacy.live_topics import MINUTE, PARTITIONS, TEXTS, Counted, Form, Person, records_of_people
+from tests.privacy.live_topics import MINUTE, PARTITIONS, TEXTS, BoundedQuery, Counted, Person, records_of_people
 from tests.processing import process_records
 
 HOUR = 60 * MINUTE
@@ -31,7 +31,7 @@ class World:
     """A source with periods of an hour, its open models, and the periods that have begun."""
 
     source: EventsSource
-    forms: Mapping[str, Form]
+    queries: Mapping[str, BoundedQuery]
     periods: int
 
     @cached_property
@@ -39,11 +39,11 @@ class World:
         """The control records of the models, and of the streams that the ledger opened in each period."""
         driver = Driver(bytes(32), partitions=1)
         driver.register(self.source)
-        for name, form in self.forms.items():
-            answers = {"answers": 100} if form.mechanism["kind"] == "laplace" else {}
-            standing = {**form.standing, "begins": format_moment(0)}
-            mechanism = {**form.mechanism, **answers}
-            delta = 1e-4 if form.standing.get("by") == ["name"] else 0.0
+        for name, query in self.queries.items():
+            answers = {"answers": 100} if query.mechanism["kind"] == "laplace" else {}
+            standing = {**query.standing, "begins": format_moment(0)}
+            mechanism = {**query.mechanism, **answers}
+            delta = 1e-4 if query.standing.get("by") == ["name"] else 0.0
             driver.open(
                 builders.stream(name, self.source.source, mechanism=mechanism, standing=standing, delta=delta)
             )
@@ -83,7 +83,7 @@ class World:
 
     def _numbers(self, questions: Sequence[Record]) -> Asked:
         """Return the questions as numbers of windows; for a running count, they are its increases."""
-        running = {name for name, form in self.forms.items() if form.mechanism["kind"] == "running_count"}
+        running = {name for name, query in self.queries.items() if query.mechanism["kind"] == "running_count"}
         groups: dict[tuple[str, int], list[int]] = defaultdict(list)
         so_far: dict[tuple[str, int], int] = defaultdict(int)
         for record in questions:

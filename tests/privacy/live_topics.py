@@ -55,11 +55,11 @@ Numbers = dict[tuple[str, int], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Form:
+class BoundedQuery:
     """A standing query, and how far one person may move each of its numbers, and all of them together.
 
     ``opened_at`` is the time of its control event, in milliseconds; 0 for a stream that exists before feeds begin. ``gaps`` has pairs of
-    times: when control tells that it has ended, and when control tells of its extension, if there is one.
+    times: when control has its end, and when control has its extension, if there is one.
     """
 
     standing: Mapping[str, Any]
@@ -159,7 +159,7 @@ def _publish_partials(
     marks = range(0, MARKED * MINUTE, 2 * MINUTE)
     idle = span_ms(source.idle)
     known = FixedDefinitions()
-    heard = _hear(known, streams, 0)
+    read_to = _read_control(known, streams, 0)
     feed = FeedProcessor(TOPICS, source, partition, PARTITIONS, known)
     feed.end_restore()
     feed.collect_due_outputs(0.0)
@@ -172,16 +172,18 @@ def _publish_partials(
     own = [record._replace(offset=offset) for offset, record in enumerate(own)]
     for number, start in enumerate(range(0, len(own), step)):
         chunk = own[start : start + step]
-        heard = _hear(known, streams, schedule(number, chunk[-1].timestamp - idle), heard)
+        read_to = _read_control(known, streams, schedule(number, chunk[-1].timestamp - idle), read_to)
         partials += _partials(process_records(feed, chunk))
-    _hear(known, streams, YEAR_10000_MS, heard)
+    _read_control(known, streams, YEAR_10000_MS, read_to)
     feed.note_end_of_input(end * 60)
     while outputs := feed.collect_due_outputs(0.0):
         partials += _partials(outputs)
     return partials
 
 
-def _hear(known: FixedDefinitions, streams: Sequence[StandingDefinition], moment: int, before: int = -1) -> int:
+def _read_control(
+    known: FixedDefinitions, streams: Sequence[StandingDefinition], moment: int, before: int = -1
+) -> int:
     """Let the feed read control up to a moment; nothing is read twice."""
     if moment > before:
         news = [one for stream in streams if (one := as_of(stream, moment)) is not None]
@@ -217,16 +219,16 @@ def _merge_partials(streams: Sequence[StandingDefinition], partials: Sequence[An
     return found
 
 
-def opened(source: EventsSource, forms: Mapping[str, Form]) -> list[StandingDefinition]:
-    return [_opened(source, name, form) for name, form in forms.items()]
+def opened(source: EventsSource, queries: Mapping[str, BoundedQuery]) -> list[StandingDefinition]:
+    return [_control_records(source, name, query) for name, query in queries.items()]
 
 
-def _opened(source: EventsSource, name: str, form: Form) -> StandingDefinition:
+def _control_records(source: EventsSource, name: str, query: BoundedQuery) -> StandingDefinition:
     """Return all control records of a stream."""
-    known = standing_definition(source, name, mechanism=form.mechanism, moment=form.opened_at, **form.standing)
-    if form.standing.get("by") == ["name"]:
+    known = standing_definition(source, name, mechanism=query.mechanism, moment=query.opened_at, **query.standing)
+    if query.standing.get("by") == ["name"]:
         known = replace(known, calibration=texts_calibration(MOST_BYTES))
-    for end, again in form.gaps:
+    for end, again in query.gaps:
         known = ended(known, end)
         known = known if again is None else extended(known, again)
     return known

@@ -17,7 +17,7 @@ from schemas import RunningCountCalibration
 from stream.privacy.accuracy.source_facts import horizon_movement, window_movement
 from tests.privacy.audit_variants import Variant, broken
 from tests.privacy.live_periods import HOUR, Asked, MovedInPeriod, World, in_period, neighbours
-from tests.privacy.live_topics import MINUTE, Counted, Form, Moment, Person, about, lives
+from tests.privacy.live_topics import MINUTE, BoundedQuery, Counted, Moment, Person, about, lives
 from tests.privacy.period_variants import VARIANTS
 
 M = 2
@@ -26,14 +26,20 @@ HIGH = 3
 PERIODS = 3
 END = 190
 
-FORMS: Mapping[str, Form] = {
-    "groups": Form({"window": {"size": "20m"}, "by": ["group"]}, M, M),
-    "people": Form({"window": {"size": "20m"}, "count": "people", "by": ["group"]}, 1, 1),
-    "sum": Form({"window": {"size": "30m"}, "count": {"sum": "amount"}, "by": ["group"]}, HIGH * M, HIGH * M),
-    "hopping": Form({"window": {"size": "20m", "every": "10m"}, "lateness": "5m", "by": ["group"]}, M, M),
-    "texts-so-far": Form({"window": {"size": "20m"}, "by": ["name"]}, M, M, {"kind": "running_count", "steps": 3}),
-    "so-far": Form({"window": {"size": "20m"}, "by": ["group"]}, M, M, {"kind": "running_count", "steps": 3}),
-    "seen": Form(
+QUERIES: Mapping[str, BoundedQuery] = {
+    "groups": BoundedQuery({"window": {"size": "20m"}, "by": ["group"]}, M, M),
+    "people": BoundedQuery({"window": {"size": "20m"}, "count": "people", "by": ["group"]}, 1, 1),
+    "sum": BoundedQuery(
+        {"window": {"size": "30m"}, "count": {"sum": "amount"}, "by": ["group"]}, HIGH * M, HIGH * M
+    ),
+    "hopping": BoundedQuery({"window": {"size": "20m", "every": "10m"}, "lateness": "5m", "by": ["group"]}, M, M),
+    "texts-so-far": BoundedQuery(
+        {"window": {"size": "20m"}, "by": ["name"]}, M, M, {"kind": "running_count", "steps": 3}
+    ),
+    "so-far": BoundedQuery(
+        {"window": {"size": "20m"}, "by": ["group"]}, M, M, {"kind": "running_count", "steps": 3}
+    ),
+    "seen": BoundedQuery(
         {"window": {"size": "10m"}, "count": "people", "by": ["group"]},
         1,
         1,
@@ -72,7 +78,7 @@ def world(neighbors: str = "add-remove", contribution: int = M) -> World:
         epsilon=10.0,
         delta=1e-3,
     )
-    return World(source, FORMS, PERIODS + 1)
+    return World(source, QUERIES, PERIODS + 1)
 
 
 def pairs(where: World, chosen: Iterable[Person]) -> Iterator[tuple[Asked, Asked, int]]:
@@ -114,10 +120,10 @@ def test_events_of_one_period_move_its_account_within_the_bounds() -> None:
     found = largest_moves(world(), [*lives(MOMENTS, 3), *shuffled(5)[:10]])
     assert found.same_questions
     assert found.elsewhere == set()
-    for name, form in FORMS.items():
-        assert found.window[name] <= form.all, name
+    for name, query in QUERIES.items():
+        assert found.window[name] <= query.all, name
     # The bounds are reached, so the promise is not larger than necessary.
-    assert {name for name, form in FORMS.items() if found.window[name] == form.all} == set(FORMS)
+    assert {name for name, query in QUERIES.items() if found.window[name] == query.all} == set(QUERIES)
     assert {name: found.period[name] for name in RUNNING} == dict.fromkeys(RUNNING, TOTAL)
 
 
@@ -125,8 +131,8 @@ def test_replaced_period_of_a_person_moves_twice_as_much() -> None:
     found = largest_moves(world("replace"), lives(MOMENTS[::2], 2))
     assert found.same_questions
     assert found.elsewhere == set()
-    for name, form in FORMS.items():
-        assert found.window[name] <= 2 * form.all, name
+    for name, query in QUERIES.items():
+        assert found.window[name] <= 2 * query.all, name
     assert all(found.period[name] <= 2 * TOTAL for name in RUNNING)
 
 
@@ -135,7 +141,7 @@ def test_plan_of_each_period_fits_the_moves_in_it(neighbors: str) -> None:
     """The ledger's plans for the streams of periods have the noise that the figures above need."""
     where = world(neighbors)
     definitions = where.definitions
-    for name in FORMS:
+    for name in QUERIES:
         streams = [one for stream, one in definitions.items() if stream.startswith(f"{name}@")]
         assert len(streams) == PERIODS + 1
         standing = definitions[name].standing
@@ -156,9 +162,9 @@ def test_plan_of_each_period_fits_the_moves_in_it(neighbors: str) -> None:
 def test_account_of_a_window_depends_on_its_time_alone() -> None:
     nobody = world().asked({}, END)
     assert world().asked(OTHERS, END).keys() == nobody.keys()
-    for name, form in FORMS.items():
+    for name, query in QUERIES.items():
         window = world().definitions[name].standing.window
-        reach = form.mechanism.get("steps", HOUR // window.every_ms) * window.every_ms
+        reach = query.mechanism.get("steps", HOUR // window.every_ms) * window.every_ms
         for period in range(PERIODS):
             stream = f"{name}@1970-01-01T{period:02}:00:00Z"
             own = sorted(start * MINUTE for asked, start in nobody if asked == stream)
@@ -181,6 +187,6 @@ def test_broken_separations_of_periods_are_found(variant: Variant) -> None:
 
 def is_beyond(found: MovedInPeriod) -> bool:
     """Return whether a number was moved that must not be moved, or further than promised."""
-    further = any(found.window[name] > form.all for name, form in FORMS.items())
+    further = any(found.window[name] > query.all for name, query in QUERIES.items())
     further |= any(found.period[name] > TOTAL for name in RUNNING)
     return further or bool(found.elsewhere) or not found.same_questions

@@ -19,8 +19,8 @@ from tests.privacy import standing_variants
 from tests.privacy.audit_variants import Variant, broken
 from tests.privacy.live_topics import (
     MINUTE,
+    BoundedQuery,
     Counted,
-    Form,
     LargestMoves,
     Moment,
     Person,
@@ -43,23 +43,25 @@ VALUES = 6
 END = 60
 
 UNKNOWN = {"kind": "unknown_groups"}
-FORMS: Mapping[str, Form] = {
-    "events": Form({"window": {"size": "10m"}}, M, M),
-    "groups": Form({"window": {"size": "10m"}, "by": ["group"]}, M, M),
-    "people": Form({"window": {"size": "10m"}, "count": "people"}, 1, 1),
-    "people-in-groups": Form({"window": {"size": "10m"}, "count": "people", "by": ["group"]}, 1, 1),
-    "sum": Form({"window": {"size": "10m"}, "count": {"sum": "amount"}, "by": ["group"]}, HIGH * M, HIGH * M),
-    "where": Form({"window": {"size": "10m"}, "where": "amount > 0", "by": ["group"]}, M, M),
-    "hopping": Form({"window": {"size": "10m", "every": "5m"}, "by": ["group"]}, M, M),
-    "lateness": Form({"window": {"size": "10m", "every": "5m"}, "lateness": "7m", "by": ["group"]}, M, M),
-    "median": Form({"window": {"size": "10m"}, "quantile": "amount", "by": ["group"]}, M, M),
-    "texts": Form({"window": {"size": "10m", "every": "5m"}, "by": ["name"]}, M, M, UNKNOWN),
+QUERIES: Mapping[str, BoundedQuery] = {
+    "events": BoundedQuery({"window": {"size": "10m"}}, M, M),
+    "groups": BoundedQuery({"window": {"size": "10m"}, "by": ["group"]}, M, M),
+    "people": BoundedQuery({"window": {"size": "10m"}, "count": "people"}, 1, 1),
+    "people-in-groups": BoundedQuery({"window": {"size": "10m"}, "count": "people", "by": ["group"]}, 1, 1),
+    "sum": BoundedQuery(
+        {"window": {"size": "10m"}, "count": {"sum": "amount"}, "by": ["group"]}, HIGH * M, HIGH * M
+    ),
+    "where": BoundedQuery({"window": {"size": "10m"}, "where": "amount > 0", "by": ["group"]}, M, M),
+    "hopping": BoundedQuery({"window": {"size": "10m", "every": "5m"}, "by": ["group"]}, M, M),
+    "lateness": BoundedQuery({"window": {"size": "10m", "every": "5m"}, "lateness": "7m", "by": ["group"]}, M, M),
+    "median": BoundedQuery({"window": {"size": "10m"}, "quantile": "amount", "by": ["group"]}, M, M),
+    "texts": BoundedQuery({"window": {"size": "10m", "every": "5m"}, "by": ["name"]}, M, M, UNKNOWN),
 }
 
-LATER: Mapping[str, Form] = {
-    "first": FORMS["groups"],
+LATER: Mapping[str, BoundedQuery] = {
+    "first": QUERIES["groups"],
     **{
-        name: replace(FORMS[name], opened_at=moment * MINUTE)
+        name: replace(QUERIES[name], opened_at=moment * MINUTE)
         for name, moment in {
             "events": 10,
             "groups": 11,
@@ -81,8 +83,8 @@ GAPS: Mapping[str, tuple[tuple[int, int | None], ...]] = {
     "lateness": ((20, 20),),
 }
 """Pairs of minutes: when control tells that a stream has ended, and when it tells of the extension."""
-EXTENDED: Mapping[str, Form] = {
-    name: replace(FORMS[name], gaps=tuple((end * MINUTE, again and again * MINUTE) for end, again in gaps))
+EXTENDED: Mapping[str, BoundedQuery] = {
+    name: replace(QUERIES[name], gaps=tuple((end * MINUTE, again and again * MINUTE) for end, again in gaps))
     for name, gaps in GAPS.items()
 }
 
@@ -109,13 +111,13 @@ OTHERS: Mapping[str, Person] = {
 
 def largest_moves(
     source: EventsSource,
-    forms: Mapping[str, Form],
+    queries: Mapping[str, BoundedQuery],
     most: int = 4,
     step: int = 3,
     schedule: Schedule = punctual,
 ) -> LargestMoves:
     found = LargestMoves()
-    streams = opened(source, forms)
+    streams = opened(source, queries)
     known: dict[Any, Any] = {}
     counted: Counted = {}
 
@@ -132,15 +134,17 @@ def largest_moves(
 
 @pytest.mark.parametrize("clock", ["broker", "marks"])
 def test_added_person_moves_numbers_within_the_promised_bounds(clock: str) -> None:
-    found = largest_moves(about(clock=clock), FORMS, most=5)
+    found = largest_moves(about(clock=clock), QUERIES, most=5)
     assert found.same_questions
-    for name, form in FORMS.items():
-        assert (found.each[name], found.all[name]) <= (form.each, form.all), name
-        assert found.each[name] <= form.each
-        assert found.all[name] <= form.all
+    for name, query in QUERIES.items():
+        assert (found.each[name], found.all[name]) <= (query.each, query.all), name
+        assert found.each[name] <= query.each
+        assert found.all[name] <= query.all
     # The bounds are reached, so the promise is not larger than necessary.
-    tight = {name for name, form in FORMS.items() if (found.each[name], found.all[name]) == (form.each, form.all)}
-    assert tight == set(FORMS)
+    tight = {
+        name for name, query in QUERIES.items() if (found.each[name], found.all[name]) == (query.each, query.all)
+    }
+    assert tight == set(QUERIES)
 
 
 @pytest.mark.parametrize("schedule", [punctual, behind])
@@ -152,9 +156,9 @@ def test_late_feeds_at_an_opening_let_no_person_move_others_counts(
     """The beginning of a step depends on the number of events, so a person with more events moves the content of steps."""
     found = largest_moves(about(clock=clock, idle="2m"), LATER, step=step, schedule=schedule)
     assert found.same_questions
-    for name, form in LATER.items():
-        assert found.each[name] <= form.each, name
-        assert found.all[name] <= form.all, name
+    for name, query in LATER.items():
+        assert found.each[name] <= query.each, name
+        assert found.all[name] <= query.all, name
     assert all(found.all.values())
 
 
@@ -165,9 +169,9 @@ def test_person_moves_no_end_and_no_extension(clock: str, step: int, schedule: S
     """Streams that end and are extended get the same windows, and one person moves their numbers no further."""
     found = largest_moves(about(clock=clock, idle="2m"), EXTENDED, most=2, step=step, schedule=schedule)
     assert found.same_questions
-    for name, form in EXTENDED.items():
-        assert found.each[name] <= form.each, name
-        assert found.all[name] <= form.all, name
+    for name, query in EXTENDED.items():
+        assert found.each[name] <= query.each, name
+        assert found.all[name] <= query.all, name
     assert all(found.all.values())
 
 
@@ -207,12 +211,12 @@ def test_windows_are_those_between_openings_and_ends() -> None:
 
 
 def test_replaced_person_moves_numbers_at_most_twice_as_far() -> None:
-    found = largest_moves(about(neighbors="replace"), FORMS, most=2)
+    found = largest_moves(about(neighbors="replace"), QUERIES, most=2)
     assert found.same_questions
     widths = {"sum": (HIGH + 2) * M}
-    for name, form in FORMS.items():
-        assert found.each[name] <= widths.get(name, form.each), name
-        assert found.all[name] <= 2 * form.all, name
+    for name, query in QUERIES.items():
+        assert found.each[name] <= widths.get(name, query.each), name
+        assert found.all[name] <= 2 * query.all, name
 
 
 @pytest.mark.parametrize(
@@ -229,19 +233,19 @@ def test_counts_of_a_person_in_all_windows_are_bounded(count: Any, by: str) -> N
     """The bound is the running count's total."""
     total = 3
     standing = {"window": {"size": "5m"}, "count": count, "by": [by]}
-    form = Form(standing, M, M, {"kind": "running_count", "steps": 8})
-    found = largest_moves(about(total=total), {"running": form}, most=7)
+    query = BoundedQuery(standing, M, M, {"kind": "running_count", "steps": 8})
+    found = largest_moves(about(total=total), {"running": query}, most=7)
     each = HIGH if isinstance(count, dict) else 1
     assert found.same_questions
     assert found.all_windows["running"] == total * each
 
 
 def test_movement_figures_of_plans_are_the_largest_moves() -> None:
-    """The ledger's figures of one person's largest moves are those of each of these forms."""
+    """The ledger's figures of one person's largest moves are those of each of these queries."""
     for neighbors in ("add-remove", "replace"):
         source = about(neighbors=neighbors)
-        found = largest_moves(source, FORMS, most=5 if neighbors == "add-remove" else 2)
-        for name, stream in zip(FORMS, opened(source, FORMS), strict=True):
+        found = largest_moves(source, QUERIES, most=5 if neighbors == "add-remove" else 2)
+        for name, stream in zip(QUERIES, opened(source, QUERIES), strict=True):
             groups = 2 if stream.standing.by else 1
             planned = window_movement(source, stream.standing, groups)
             assert found.each[name] <= planned.each, (neighbors, name)
@@ -249,11 +253,11 @@ def test_movement_figures_of_plans_are_the_largest_moves() -> None:
 
 
 def test_ten_thousand_events_of_a_person_stay_within_the_bound() -> None:
-    source, forms = (
+    source, queries = (
         about(),
-        {name: FORMS[name] for name in ("events", "groups", "people", "hopping", "sum", "median")},
+        {name: QUERIES[name] for name in ("events", "groups", "people", "hopping", "sum", "median")},
     )
-    streams = opened(source, forms)
+    streams = opened(source, queries)
     busy = tuple(Moment(3 + place % 6, group="ab"[place % 2], amount=3) for place in range(10_000))
     found = LargestMoves()
     found.compare(
@@ -261,37 +265,39 @@ def test_ten_thousand_events_of_a_person_stay_within_the_bound() -> None:
         asked_questions(source, streams, records_of_people({**OTHERS, "me": busy}), END, 3000),
     )
     assert found.same_questions
-    for name, form in forms.items():
-        assert found.each[name] <= form.each
-        assert found.all[name] == form.all
+    for name, query in queries.items():
+        assert found.each[name] <= query.each
+        assert found.all[name] == query.all
 
 
 def test_asked_windows_and_groups_depend_on_the_clock_alone() -> None:
     """With no person, one or many, the same windows are asked, with all their groups, even groups without events."""
     source = about()
-    streams = opened(source, FORMS)
+    streams = opened(source, QUERIES)
     nobody = asked_questions(source, streams, [], END)
     for people in ({}, {"kim": OTHERS["kim"]}, OTHERS, {"zed": (Moment(50, ago=49),)}):
         assert asked_questions(source, streams, records_of_people(people), END).keys() == nobody.keys()
-    for name, form in FORMS.items():
-        every = streams[list(FORMS).index(name)].standing.window.every_ms
+    for name, query in QUERIES.items():
+        every = streams[list(QUERIES).index(name)].standing.window.every_ms
         starts = sorted(start for stream, start in nobody if stream == name)
         assert starts == list(range(0, starts[-1] + 1, every))
-        groups = 2 if "by" in form.standing else 1
-        groups *= VALUES if "quantile" in form.standing else 1
+        groups = 2 if "by" in query.standing else 1
+        groups *= VALUES if "quantile" in query.standing else 1
         assert all(numbers == (0,) * groups for (stream, _), numbers in nobody.items() if stream == name)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.__name__)
 def test_broken_counts_are_found(variant: Variant) -> None:
-    forms = FORMS
+    queries = QUERIES
     if variant in standing_variants.LATER:
-        forms = LATER
+        queries = LATER
     elif variant in standing_variants.EXTENDED:
-        forms = EXTENDED
+        queries = EXTENDED
     with broken(variant):
-        found = largest_moves(about(idle="0s" if forms is FORMS else "2m"), forms, most=4, step=4)
-    beyond = {name for name, form in forms.items() if found.each[name] > form.each or found.all[name] > form.all}
+        found = largest_moves(about(idle="0s" if queries is QUERIES else "2m"), queries, most=4, step=4)
+    beyond = {
+        name for name, query in queries.items() if found.each[name] > query.each or found.all[name] > query.all
+    }
     assert beyond or not found.same_questions
 
 

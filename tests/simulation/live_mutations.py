@@ -78,7 +78,7 @@ def the_first_partition_is_enough(_: Any, self: MergedStreamState) -> Iterator[t
         yield start, dict.fromkeys(range(self.partitions), next(iter(partials.values())))
 
 
-@replacing(PartitionTask, "_keep_time")
+@replacing(PartitionTask, "_do_timed_work")
 async def the_end_is_taken_for_granted(
     keep_time: Any, self: PartitionTask, life: Any, processor: Any, inputs: Any, *, idle: bool
 ) -> None:

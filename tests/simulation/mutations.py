@@ -256,7 +256,7 @@ def requests_overtaken(*_: Any) -> bool:
     return False
 
 
-@replacing(PartitionTables, "take_loaded")
+@replacing(PartitionTables, "take_ended_loads")
 def refreshes_forgotten(settle: Any, self: PartitionTables) -> list[RecordLike]:
     """A worker forgets the control events that it has held until a table was loaded."""
     settle(self)

@@ -40,7 +40,7 @@ def test_worker_with_a_cancelled_partition_task_is_restarted() -> None:
 async def _deaf(world: LiveWorld, at: float) -> bool:
     """Return whether a feed ends after an unexpected error has ended its reading of control."""
     failing = asyncio.Event()
-    follow = ControlFollower._follow
+    follow = ControlFollower._follow_control
 
     async def follow_until_it_fails(self: ControlFollower, consumer: Any) -> None:
         following = asyncio.ensure_future(follow(self, consumer))
@@ -49,7 +49,7 @@ async def _deaf(world: LiveWorld, at: float) -> bool:
         raise ZeroDivisionError
 
     world.loop.call_later(at, failing.set)
-    with patch.object(ControlFollower, "_follow", follow_until_it_fails):
+    with patch.object(ControlFollower, "_follow_control", follow_until_it_fails):
         world.feeds.start()
         (feed,) = world.feeds.running
         await asyncio.wait({feed.task}, timeout=at + MOMENT)

@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from schemas import StreamSpec
-from stream.cli.output import CommandError, numbered_lines, read_as, read_document
+from stream.cli.output import CommandError, numbered_lines, parse_document, read_document
 from tests.commands import run_sotto
 
 SPEC = '{"source": "s", "stream": "t", "mechanism": {"kind": "laplace"}, "epsilon": 1.0, "expected_queries": 1}'
@@ -56,7 +56,7 @@ def test_blank_document_or_list_is_refused(blank: str) -> None:
     with pytest.raises(CommandError, match=r"^document: is empty; give inline JSON, a file, or - for"):
         read_document(blank)
     with pytest.raises(CommandError, match=r"^document: is not an object; give one"):
-        read_as(TypeAdapter(StreamSpec), "[]")
+        parse_document(TypeAdapter(StreamSpec), "[]")
 
 
 def test_byte_order_mark_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_fault_is_reported_with_its_document(tmp_path: Path) -> None:
     file.write_text(SPEC.replace("1.0", "-1"))
     for argument, name in ((str(file), str(file)), (file.read_text(), "document")):
         with pytest.raises(CommandError, match=rf"^{name}: epsilon: is too"):
-            read_as(TypeAdapter(StreamSpec), argument)
+            parse_document(TypeAdapter(StreamSpec), argument)
 
 
 @pytest.mark.parametrize(

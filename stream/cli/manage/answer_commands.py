@@ -30,7 +30,7 @@ from stream.cli.output import (
     console,
     escape_text,
     numbered_lines,
-    read_as,
+    parse_document,
     show_json,
     show_table,
 )
@@ -85,7 +85,7 @@ def estimate(
     if grant is None:
         record = call_client(lambda client: client.grant(source, stream))
     else:
-        record = read_as(TypeAdapter(GrantRecord), grant)
+        record = parse_document(TypeAdapter(GrantRecord), grant)
         if (record.spec.source, record.spec.stream) != (source, stream):
             raise CommandError(f"grant: belongs to stream '{record.spec.stream}'; give the grant of '{stream}'")
     try:

@@ -31,8 +31,8 @@ from stream.cli.output import (
     AsJson,
     CommandError,
     format_amount,
+    parse_document,
     print_warnings,
-    read_as,
     requested_amount,
     say,
     show_json,
@@ -74,7 +74,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Register a source with its budget."""
-    wanted = read_as(_sources, source)
+    wanted = parse_document(_sources, source)
     if engine is not None:
         wanted = _with_engine(wanted, engine)
     receipt, warning = call_client(lambda client: _register(client, wanted))
@@ -274,7 +274,7 @@ def register(
     as_json: AsJson = False,
 ) -> None:
     """Register a population with its budget; sources name it, or join it later."""
-    wanted = read_as(TypeAdapter(Population), population)
+    wanted = parse_document(TypeAdapter(Population), population)
     receipt = call_client(lambda client: client.register_population(wanted))
     registered = f"population {wanted.population} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}"
     show_result(receipt, registered, receipt.meaning, as_json=as_json)

@@ -14,7 +14,7 @@ from stream.cli.output import (
     AsJson,
     CommandError,
     format_amount,
-    read_as,
+    parse_document,
     requested_amount,
     say,
     show_json,
@@ -62,7 +62,7 @@ def open_stream(
     With the mechanism "auto", the best mechanism for the workload is chosen. A stream whose promise is not informative is refused
     without --force.
     """
-    spec = read_as(opening_adapter(), stream)
+    spec = parse_document(opening_adapter(), stream)
     receipt, grant, source = call_client(lambda client: _open(client, spec, analyst, force=force))
     lines = [f"stream {spec.stream} is open at {_format_price(grant)} ({grant.calibration.method})"]
     if receipt.compared:

@@ -10,7 +10,7 @@ import typer
 from pydantic import TypeAdapter
 
 from schemas import EventsSource, Source, TableSource
-from stream.cli.output import AsJson, CommandError, escape_text, read_as, say, show_json, show_table
+from stream.cli.output import AsJson, CommandError, escape_text, parse_document, say, show_json, show_table
 from stream.formatting import ROW_IS_PERSON, format_count
 from stream.settings import Settings
 from stream.tables.checks import (
@@ -62,7 +62,7 @@ def check(
     Only the table's owner should see the output: it has exact numbers without noise. Kafka is not contacted, and nothing is logged or stored.
     The exit status is 1 if a row does not fit (decimals may be rounded to their step), if a person has more rows than the declared contribution (1 by default), or if a cell that a view converts is not of the declared kind.
     """
-    wanted = read_as(_source_adapter, source)
+    wanted = parse_document(_source_adapter, source)
     if not isinstance(wanted, TableSource):
         has = (
             "is a live topic"

@@ -48,7 +48,7 @@ from stream.monitor.api.models import (
 )
 from stream.monitor.entries import SourceEntry
 from stream.privacy.composition.costs import stream_cost, to_amount, total_budget
-from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field, error_curve, variations
+from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field, error_curve, varied_specs
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import name_of
 from stream.privacy.planning.promises import promises
@@ -358,7 +358,7 @@ def _curve(asked: CurveRequest, source: Source) -> Curve:
     against = VariedParameter(asked.against)
     spec = choose_mechanism(asked.stream, source).spec
     facts = facts_for_plan(spec, source)
-    values = [value for value, _ in variations(spec, against, CURVE_POINTS)]
+    values = [value for value, _ in varied_specs(spec, against, CURVE_POINTS)]
     chosen = _requested_value(spec, against)
     ends = time.monotonic() + CURVE_SECONDS
     lines: dict[str, list[CurvePoint]] = {}

@@ -245,7 +245,7 @@ def error_curve(
     Raises:
         PlanError: the cutoff should vary, but the mechanism is charged once and has no cutoff.
     """
-    for value, varied in variations(spec, against, points)[start:]:
+    for value, varied in varied_specs(spec, against, points)[start:]:
         try:
             boundary = plan_calibrations(varied, facts)
         except PlanError:
@@ -253,7 +253,7 @@ def error_curve(
         yield PlanPoint(value, boundary)
 
 
-def variations(
+def varied_specs(
     spec: StreamSpec, against: VariedParameter, points: int = CURVE_POINTS
 ) -> list[tuple[float, StreamSpec]]:
     """Return the varied specifications of a curve, each with its value, in order."""

@@ -146,7 +146,7 @@ def choose_calibration(spec: StreamSpec, facts: SourceFacts) -> Calibration:
     return _choose_calibration(_without_names(spec), facts)
 
 
-def rank(calibration: Calibration) -> float:
+def ranking_error(calibration: Calibration) -> float:
     """Return the exact error by which calibrations are ranked."""
     if isinstance(calibration, SparseVectorCalibration) and calibration.method == "textbook":
         return exact_alpha(calibration) + 2.0 * calibration.rounding
@@ -177,8 +177,8 @@ def _choose_calibration(spec: StreamSpec, facts: SourceFacts) -> Calibration:
     if isinstance(spec.mechanism, Pmw) and not spec.mechanism.worst_case:
         # The textbook's algorithm has no useful bound for few rows, so it is used only on request.
         found = tuple(one for one in found if one.method != "textbook")
-    acceptable = TIE_FACTOR * min(rank(one) for one in found)
-    near = [one for one in found if rank(one) <= acceptable]
+    acceptable = TIE_FACTOR * min(ranking_error(one) for one in found)
+    near = [one for one in found if ranking_error(one) <= acceptable]
     # The simplest calibration is first, but another one with the same error is preferred to the textbook's.
     return next((one for one in near if one.method != "textbook"), near[0])
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from schemas import Bins, Categories, Dates, Decimals, Domain, Integers, Numeric
-from stream.tables.checks.check_report import Fate, FoundValue, Misfit, What
+from stream.tables.checks.check_report import Fate, FoundValue, Misfit, MisfitKind
 from stream.tables.date_codes import date_codes, iso_text
 from stream.tables.encoding import CodeArray, Mask, as_numbers, as_text, encode
 
@@ -76,7 +76,7 @@ class CellCheck:
     def __init__(self, name: str, domain: Domain) -> None:
         self.name = name
         self.domain = domain
-        self._misfits: dict[What, _MisfitCells] = {}
+        self._misfits: dict[MisfitKind, _MisfitCells] = {}
 
     def add(self, column: pl.Series) -> tuple[Mask, Mask]:
         """Return two masks: cells with a code, and among these the cells whose code stands for another value.
@@ -98,9 +98,9 @@ class CellCheck:
         return known, known & misfits
 
     def misfits(self) -> tuple[Misfit, ...]:
-        """Return the misfits, in the order of ``What``."""
+        """Return the misfits, in the order of ``MisfitKind``."""
         return tuple(
-            self._make_misfit(what, self._misfits[what]) for what in get_args(What) if what in self._misfits
+            self._make_misfit(what, self._misfits[what]) for what in get_args(MisfitKind) if what in self._misfits
         )
 
     def undeclared_values(self) -> ValueCounts:
@@ -159,7 +159,7 @@ class CellCheck:
         misfits: Mask = missing | unread | rounded | below | above
         return misfits
 
-    def _count(self, what: What, rows: Mask, cells: pl.Series | None = None) -> _MisfitCells | None:
+    def _count(self, what: MisfitKind, rows: Mask, cells: pl.Series | None = None) -> _MisfitCells | None:
         number = int(np.count_nonzero(rows))
         if not number:
             return None
@@ -177,7 +177,7 @@ class CellCheck:
         found.farthest = max([float(outside.min()), float(outside.max()), *known], key=lambda one: abs(one - end))
         found.sum_moved += float(np.sum(end - outside[np.isfinite(outside)]))
 
-    def _make_misfit(self, what: What, found: _MisfitCells) -> Misfit:
+    def _make_misfit(self, what: MisfitKind, found: _MisfitCells) -> Misfit:
         fate, becomes = self._find_fate(what)
         is_counted = what in {"undeclared", "not a number", "not a date", "not whole"}
         return Misfit(
@@ -192,7 +192,7 @@ class CellCheck:
             sum_moved=found.sum_moved if fate == "clamped" and isinstance(self.domain, Numeric) else None,
         )
 
-    def _find_fate(self, what: What) -> tuple[Fate, str | None]:
+    def _find_fate(self, what: MisfitKind) -> tuple[Fate, str | None]:
         if isinstance(self.domain, Categories):
             return ("left out", None) if self.domain.other is None else ("other", self.domain.other)
         if what == "between steps":

@@ -11,7 +11,7 @@ NOTICE: Final = (
 )
 """The notice at the top of every report, both of printed reports and of JSON."""
 
-What = Literal[
+MisfitKind = Literal[
     "missing", "undeclared", "not a number", "not a date", "not whole", "between steps", "below", "above"
 ]
 Fate = Literal["left out", "clamped", "rounded", "other"]
@@ -27,10 +27,10 @@ class FoundValue:
 
 @dataclass(frozen=True)
 class Misfit:
-    """The cells of one attribute that do not fit its domain in the way ``what``."""
+    """The cells of one attribute that do not fit its domain, for the reason ``what``."""
 
     attribute: str
-    what: What
+    what: MisfitKind
     rows: int
     fate: Fate
     """Effect on the row: it is left out, or its cell is clamped, rounded or becomes ``other``."""

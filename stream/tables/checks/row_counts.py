@@ -143,7 +143,7 @@ def _count_names(batches_of_names: Iterable[pl.Series], part: int, parts: int) -
     """
     batches = []
     for names in batches_of_names:
-        digests = pl.DataFrame({"name": names.hash(), "folded": _fold(names).hash()})
+        digests = pl.DataFrame({"name": names.hash(), "folded": _normalize_names(names).hash()})
         batches.append(digests.filter(pl.col("folded") % parts == part).group_by("name", "folded").len("rows"))
     return pl.concat(batches).group_by("name", "folded").agg(pl.col("rows").cast(pl.Int64).sum())
 
@@ -163,7 +163,7 @@ def _names_of_fitting_rows(
         yield texts.filter(pl.Series(fits))
 
 
-def _fold(names: pl.Series) -> pl.Series:
+def _normalize_names(names: pl.Series) -> pl.Series:
     """Return the names in lower case and in one Unicode form, without spaces and leading zeros."""
     folded = names.str.normalize("NFKC").str.to_lowercase().str.replace_all(r"\s+", "")
     return folded.str.replace(r"^0+([0-9])", "${1}")
@@ -173,7 +173,9 @@ def _find_spellings(batches_of_names: Iterable[pl.Series], forms: list[int]) -> 
     """Return the first spellings of each folded form whose digest is in ``forms``."""
     found: dict[int, dict[str, None]] = {form: {} for form in forms}
     for names in batches_of_names:
-        spelled = pl.DataFrame({"form": _fold(names).hash(), "name": names}).filter(pl.col("form").is_in(forms))
+        spelled = pl.DataFrame({"form": _normalize_names(names).hash(), "name": names}).filter(
+            pl.col("form").is_in(forms)
+        )
         for form, name in spelled.unique(maintain_order=True).iter_rows():
             found[form][name] = None
     return tuple(tuple(islice(names, _MAX_SPELLINGS)) for names in found.values())

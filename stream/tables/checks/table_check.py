@@ -50,13 +50,13 @@ def advise_on_columns(columns: ColumnMatch) -> Iterator[str]:
             "file with commas"
         )
         return
-    alike = {_fold(name): name for name in columns.undeclared}
+    alike = {_normalize_name(name): name for name in columns.undeclared}
     for name in columns.missing:
         if (files := columns.lacking.get(name)) is not None:
             more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
             yield f"some files have column {quote_name(name)}, and {quote_name(files[0])}{more} do not; write it to each, empty if unknown"
             continue
-        found = alike.get(_fold(name))
+        found = alike.get(_normalize_name(name))
         near = [found] if found is not None else get_close_matches(name, columns.undeclared, n=1)
         if near:
             normalised = " (they differ in Unicode normalisation)" if to_nfc(near[0]) == to_nfc(name) else ""
@@ -139,8 +139,8 @@ def _advise_on_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
     name, domain = quote_name(check.name), check.domain
     values = [one.value for one in misfit.found]
     if isinstance(domain, Categories):
-        alike = {_fold(value): value for value in domain.values}
-        pairs = ((value, alike.get(_fold(value))) for value in sorted(check.undeclared_values()))
+        alike = {_normalize_name(value): value for value in domain.values}
+        pairs = ((value, alike.get(_normalize_name(value))) for value in sorted(check.undeclared_values()))
         for value, declared in islice(((one, two) for one, two in pairs if two is not None), _MAX_SPELLING_HINTS):
             if misfit.what == "undeclared":
                 yield f"{name}: {quote_name(value)} is the declared {quote_name(declared)} except for {_describe_difference(value, declared)}; write it in the same way"
@@ -159,7 +159,7 @@ def _advise_on_misfit(check: CellCheck, misfit: Misfit) -> Iterator[str]:
         yield f"{name}: some cells are not UTF-8; write the file as UTF-8"
 
 
-def _fold(text: str) -> str:
+def _normalize_name(text: str) -> str:
     return to_nfc("".join(to_nfc(text).casefold().split()))
 
 

@@ -439,7 +439,7 @@ class Context:
         """Convert a count, or the total of an attribute in its steps, to steps of the stream's grid."""
         steps = self.streams.terms_at(slot).steps_in_one
         if attribute is not None:
-            steps *= self.numeric(slot, attribute, "sum").unit
+            steps *= self.numeric_domain(slot, attribute, "sum").unit
         return float(number if steps == 1 else number * steps)
 
     def require_row_counts(self, slot: int, field: str) -> None:
@@ -459,7 +459,7 @@ class Context:
                 f"{field}: the stream was not opened for sums of this attribute; open one that names it in mechanism.sums",
             )
 
-    def numeric(self, slot: int, attribute: str, field: str) -> Numeric:
+    def numeric_domain(self, slot: int, attribute: str, field: str) -> Numeric:
         """Return the declared range of an attribute of integers or decimals."""
         source = self.source_table(slot)
         if attribute in source.texts:

@@ -157,12 +157,12 @@ class LaplaceQuestions:
 
     def _summed_domain(self, slot: int, attribute: str, where: str | None, field: str) -> Integers:
         """Return the attribute's domain in steps, restricted to values that satisfy the predicate."""
-        domain = self._context.numeric(slot, attribute, field).in_steps
+        domain = self._context.numeric_domain(slot, attribute, field).in_steps
         return restrict_domain(domain, attribute, self._context.predicate(slot, where))
 
     def _steps_in_one(self, slot: int, attribute: str, field: str) -> int | Fraction:
         """Return the number of an attribute's steps in 1."""
-        unit = self._context.numeric(slot, attribute, field).unit
+        unit = self._context.numeric_domain(slot, attribute, field).unit
         return 1 if unit == 1 else 1 / unit
 
     def _sum_width(self, slot: int, domain: Integers, centre: int = 0) -> int:
@@ -209,7 +209,7 @@ class LaplaceQuestions:
 
     def _resolve_person_sum(self, slot: int, query: Any) -> LaplaceQuestion:
         context, attribute = self._context, query.person_sum
-        numeric = context.numeric(slot, attribute, "person_sum")
+        numeric = context.numeric_domain(slot, attribute, "person_sum")
         domain, divisor, bound = numeric.in_steps, 1 / numeric.unit, math.floor(query.bound / numeric.unit)
         if not bound:
             raise Rejection("malformed", "bound: less than a step of the attribute; give at least one step")

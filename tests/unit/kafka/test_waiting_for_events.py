@@ -34,56 +34,60 @@ async def run_loop_turns() -> None:
 
 
 @pytest.mark.parametrize("count", [0, FEW_EVENTS, 5 * FEW_EVENTS])
-async def test_let_gather_returns_at_once_for_zero_or_many_events(
+async def test_wait_for_more_events_returns_at_once_for_zero_or_many_events(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
     task = task_of_a_worker()
-    letting = asyncio.create_task(task._let_gather(processor(), fetched_records(count)))
+    waiting = asyncio.create_task(task._wait_for_more_events(processor(), fetched_records(count)))
     await run_loop_turns()
-    assert letting.done()
+    assert waiting.done()
 
 
 @pytest.mark.parametrize("count", [1, FEW_EVENTS - 1])
-async def test_let_gather_waits_after_few_events_until_stop(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+async def test_wait_for_more_events_waits_after_few_events_until_stop(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
     task = task_of_a_worker()
-    letting = asyncio.create_task(task._let_gather(processor(), fetched_records(count)))
+    waiting = asyncio.create_task(task._wait_for_more_events(processor(), fetched_records(count)))
     await run_loop_turns()
-    assert not letting.done()
+    assert not waiting.done()
     task.stop()
-    await letting
+    await waiting
 
 
-async def test_let_gather_wait_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_for_more_events_wait_ends_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 0.05)
-    letting = asyncio.create_task(task_of_a_worker()._let_gather(processor(), fetched_records(1)))
+    waiting = asyncio.create_task(task_of_a_worker()._wait_for_more_events(processor(), fetched_records(1)))
     await run_loop_turns()
-    assert not letting.done()
+    assert not waiting.done()
     async with asyncio.timeout(PATIENCE):
-        await letting
+        await waiting
 
 
 @pytest.mark.parametrize(
     ("closes", "waits"),
     [(3000.0, True), (-2 * CLOSING_SECONDS, True), (-3000.0, True), (0.0, False), (-CLOSING_SECONDS / 2, False)],
 )
-async def test_let_gather_does_not_wait_when_window_may_close(
+async def test_wait_for_more_events_does_not_wait_when_window_may_close(
     monkeypatch: pytest.MonkeyPatch, closes: float, waits: bool
 ) -> None:
     monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
     task = task_of_a_worker(lambda: NOW)
-    letting = asyncio.create_task(task._let_gather(processor(closes), fetched_records(1)))
+    waiting = asyncio.create_task(task._wait_for_more_events(processor(closes), fetched_records(1)))
     await run_loop_turns()
-    assert letting.done() is not waits
+    assert waiting.done() is not waits
     task.stop()
-    await letting
+    await waiting
 
 
-async def test_let_gather_waits_at_most_until_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_for_more_events_waits_at_most_until_window_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_task, "GATHERING_SECONDS", 3600.0)
-    letting = asyncio.create_task(task_of_a_worker(lambda: NOW)._let_gather(processor(0.05), fetched_records(1)))
+    waiting = asyncio.create_task(
+        task_of_a_worker(lambda: NOW)._wait_for_more_events(processor(0.05), fetched_records(1))
+    )
     await run_loop_turns()
-    assert not letting.done()
+    assert not waiting.done()
     async with asyncio.timeout(PATIENCE):
-        await letting
+        await waiting
