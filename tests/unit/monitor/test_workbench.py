@@ -415,7 +415,7 @@ async def test_statement_results_are_tables_with_error_bars_and_costs() -> None:
         for statement, status, words in (
             ("DROP TABLE people", 400, "SELECT"),
             ("SELECT COUNT(*) FROM nowhere", 404, "nowhere"),
-            ("SELECT MAX(age) FROM model", 400, "COUNT"),
+            ("SELECT MAX(age) FROM model", 400, "QUANTILE"),
             ("SELECT COUNT(*) FROM model WHERE height > 3", 400, "no declared attribute"),
         ):
             refused = await post(client, "/api/statements", {"id": "s-2", "statement": statement}, status=status)
