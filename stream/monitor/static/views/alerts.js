@@ -44,7 +44,7 @@ function cells(heads) {
 function firingRow() {
   const stream = streamCell();
   const [group, since, window, estimate, alerts] = cells(FIRING.slice(1));
-  const when = make("span", { class: "when" });
+  const when = make("span", { class: "whole" });
   const passed = make("span", { class: "quiet" });
   since.append(when, passed);
   const badge = stateBadge();

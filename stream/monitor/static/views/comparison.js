@@ -106,8 +106,9 @@ export function comparisonCard(session, onTake) {
   function line({ mechanism: kind, over, alpha, epsilon, vacuous, why, value_error: inValue }, isBest, target) {
     const notes = [vacuous && "vacuous", typeof inValue === "number" && `about ±${bound(inValue)} in value`, target !== undefined && (typeof epsilon === "number" ? `for ${target}: ε ${bound(epsilon)}` : `no ε keeps ${target}`)];
     const take = kind in OPENINGS && make("button", { type: "button", "aria-label": `Take ${called(kind)}`, onclick: () => onTake(kind) }, "Take");
-    const texts = [`${called(kind)}${over ? ` over ${over.join(", ")} alone` : ""}`, [alpha === null ? "none" : bound(alpha), ...notes].filter(Boolean).join("; "), plainWords(why)];
-    const cells = texts.map((text, index) => make("td", { "data-label": HEADS[index], class: index === 1 ? "cell-figure" : null }, index === 0 && isBest ? make("strong", {}, `→\u00a0${text}`) : text));
+    const name = make("span", { class: "whole" }, `${isBest ? "→ " : ""}${called(kind)}`);
+    const texts = [over ? ` over ${over.join(", ")} alone` : "", [alpha === null ? "none" : bound(alpha), ...notes].filter(Boolean).join("; "), plainWords(why)];
+    const cells = texts.map((text, index) => make("td", { "data-label": HEADS[index], class: index === 1 ? "cell-figure" : null }, index === 0 ? make(isBest ? "strong" : "span", {}, name, text) : text));
     return make("tr", {}, cells, make("td", {}, take));
   }
 
