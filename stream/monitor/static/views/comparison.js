@@ -45,6 +45,7 @@ function namesOf(attributes, total) {
 /** `compare(fields, total)` takes the source, the budget and the table's number of attributes; `onTake(mechanism)` chooses a row. */
 export function comparisonCard(session, onTake) {
   let shown = null; // the fields of the latest comparison
+  let offered = null; // the source whose forms are offered; a second input may come before the answer to the first
   let declared = 0; // the number of attributes of its table
   const form = select([]);
   const wanted = numberInput({ placeholder: "none" });
@@ -61,7 +62,7 @@ export function comparisonCard(session, onTake) {
 
   const compare = latest(async (isLatest, fields, total) => {
     const alpha = typed(wanted);
-    const sent = given({ ...fields, alpha, form: shown?.source === fields.source ? form.value || undefined : undefined });
+    const sent = given({ ...fields, alpha, form: offered === fields.source ? form.value || undefined : undefined });
     shown = fields;
     declared = total;
     setText(progress, "Comparing the mechanisms…");
@@ -70,6 +71,7 @@ export function comparisonCard(session, onTake) {
       if (isLatest()) {
         problem.hidden = true;
         setText(progress, "");
+        offered = fields.source;
         show(found, alpha);
       }
     } catch (error) {
