@@ -82,10 +82,11 @@ class AnswersCalibration(_Calibration):
 class ReleaseCalibration(_Calibration):
     """Calibration of histogram, lazy_histogram, sparse_project and randomized_response.
 
-    They are charged once. One person affects all ``parts`` of the release (the rows of a projection, or a
-    person's events); each part is ``epsilon_part``-DP. ``gaussian`` noise has no ``epsilon_part``: the noise
-    of each number has the deviation ``deviation``. One person moves ``moved`` numbers by 1 each or, if all
-    ``contribution`` rows are in one cell, one number by ``contribution``. With ``noise_only``, ``alpha`` bounds
+    They are charged once. One person affects all ``parts`` of the release: the rows of a projection, or the
+    reports about the person's events. Each part is ``epsilon_part``-DP. ``gaussian`` noise has no
+    ``epsilon_part``: the noise of each number has the deviation ``deviation``. One person moves ``moved``
+    numbers by 1 each or, if all its rows are in the same cells, ``moved`` / ``contribution`` numbers by
+    ``contribution`` each. With ``noise_only``, ``alpha`` bounds
     only the noise, and each answer states the bound of its whole error.
     """
 
@@ -125,8 +126,8 @@ class EstimateCalibration(_Calibration):
     """Calibration of answers from the maximum-entropy estimate: pmw.
 
     ``sparse_vector`` calibrates the ⊤/⊥ decisions. Its ``epsilon_answer`` pays for the measurements on all
-    ⊤s. Of the part of one ⊤, ``epsilon_number`` pays for a published single number, if there is one, and the
-    rest for the marginal. The first answer measures ``starts`` marginals of ``warm_start`` attributes each;
+    ⊤s, an equal part for each ⊤. If the ⊤ publishes a single number, ``epsilon_number`` of its part pays for it,
+    and the rest for the marginal. The first answer measures ``starts`` marginals of ``warm_start`` attributes each;
     each marginal costs ``epsilon_start``. An error above ``threshold`` steps requests a ⊤. One person moves
     the cells of a marginal by ``marginal_sensitivity`` together.
 
@@ -135,13 +136,13 @@ class EstimateCalibration(_Calibration):
     most ``rounds``. All choices together cost ``epsilon_choices``. All measurements together cost
     ``epsilon_chosen`` or, with Gaussian noise, as much as one marginal with the deviation ``deviation_chosen``.
 
-    ``epsilon_typical`` pays for the typical errors of estimates after the warm start; it is 0 if they are not
-    published. With ``marks_guesses``, answers whose attributes were not measured together are marked. After
+    ``epsilon_typical`` pays for typical errors, the mean errors of estimates after the warm start; it is 0 if
+    they are not published. With ``marks_guesses``, answers whose attributes were not measured together are marked. After
     the warm start ``workload`` they always are.
 
     ``gaussian`` noise has no ε per measurement. The noise of a cell has the deviation ``deviation_start`` at
-    the start, and ``deviation_answer`` on a ⊤ without a number. The noise of a number that one person moves
-    by W has the deviation W·``deviation_number``, and the marginal of the same answer has less precision.
+    the start, and ``deviation_answer`` on a ⊤ without a number. On a ⊤ with a number that one person moves by
+    W, the number's noise has the deviation W·``deviation_number``, and the cells get wider noise in return.
     ``estimate`` is the version of the fit, which is fixed for an open stream. With a ``contribution``, each ε
     and deviation is for one row, and one person has ``contribution`` rows.
     """
@@ -192,13 +193,13 @@ class RunningCountCalibration(_Calibration):
     Sums of windows are the nodes of a ``tree`` over ``steps`` windows: each window is in at most ``levels``
     nodes, and an answer adds up at most ``nodes`` nodes. The noise is Laplace with the scale
     ``levels`` · ``sensitivity_steps`` / ε or, with ``gaussian``, Gaussian with the deviation ``deviation``.
-    Over all windows and ``groups``, one person moves at most ``moved`` nodes of a level, by
-    ``sensitivity_steps`` together, and by ``sensitivity_steps`` / √``spread`` in the ℓ₂ norm. ``alpha``
+    Over all windows and ``groups``, one person moves at most ``moved`` nodes of a level. These changes are at
+    most ``sensitivity_steps`` in the ℓ₁ norm, and ``sensitivity_steps`` / √``spread`` in the ℓ₂ norm. ``alpha``
     holds for the answers with the most nodes. ``cutoff`` and ``expected_queries`` are both the number of
     answers, one for each window and group.
 
-    With private texts as groups, ``epsilon_size`` of ε pays for the test of the texts' size. The test is that
-    of ``UnknownGroupsCalibration``, but over the texts of all windows up to the present one. A text is
+    With private texts as groups, ``epsilon_size`` of ε pays for the noisy size of the texts of all windows so
+    far, of which ``size_threshold`` is the limit, as in ``UnknownGroupsCalibration``. A text is
     released from the first window on in which its noisy count is at least ``threshold``.
     """
 

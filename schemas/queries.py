@@ -31,10 +31,10 @@ MAX_CANDIDATES = 256
 """Maximum number of candidates, cells or terms in one query, and of sums in one query of a running count."""
 
 MAX_VALUES = 1664
-"""Maximum number of values in one query; the counts of this number of values of a quantile fit into an event."""
+"""Maximum number of ``values`` in one query, so that a quantile's counts, one for each value, fit into an event."""
 
 MAX_VALUE_COUNT = 99_999_999
-"""Largest count of one value of a quantile in a window; a larger count is lowered to it."""
+"""Largest count of one value of an attribute in a window's quantile; larger counts are lowered to it."""
 
 MAX_BOUND = 2**31 - 1
 """Largest ``bound`` of a person's sum, and largest ``min_rows``."""
@@ -105,12 +105,12 @@ class Query(Event):
     * ``where``: the number of rows that satisfy the predicate. With ``fraction``, their share of all rows.
     * ``sum`` or ``mean``: the sum or mean of this attribute over the rows of ``where``, or without it over all rows.
     * ``quantile``: the value of this ordered attribute below which a share ``q`` of the rows of ``where`` lies. The
-      default of ``q`` is 0.5, the median; a list ``q`` asks for several values. ``alpha`` is in rows of rank.
+      default of ``q`` is 0.5, the median; a list ``q`` asks for several values. ``alpha`` counts rows.
     * ``iqr``, ``variance`` or ``stddev``: the distance of this attribute's quartiles, its population variance, or
       its standard deviation, over the rows of ``where``.
     * ``people``: the number of people with a row that satisfies ``where`` or, without it, with any row. With
       ``min_rows``, the number of people with at least ``min_rows`` such rows. With ``group_by``, the number of
-      people in each cell, by their counted rows. Without a person column, each row is one person.
+      people with a counted row in each cell. Without a person column, each row is one person.
     * ``person_sum``: the total of all people's sums of this attribute, each clamped to the range from ``-bound`` to
       ``bound``.
     * ``group_by``: the counts of the cells of these attributes, over the rows of ``where``. With ``top``, only the
@@ -128,7 +128,8 @@ class Query(Event):
     ``alpha`` is the requested error in the question's unit, and is public; the query is charged the least ε that keeps
     to it. Streams of laplace over tables, and of pmw with an estimate, accept it for ``where``, ``terms``, ``sum`` and
     ``group_by``, and for ``fraction`` if the number of rows is public. They also accept ``max_price``: a question
-    that may cost more is rejected without a charge, and the answer has its price. ``max_price`` 0 is a dry run.
+    that may cost more is rejected without a charge, and the rejection has the question's price. ``max_price`` 0 is a
+    dry run.
 
     Examples:
         >>> query = Query(id="q-1", stream="counts", where="age >= 65")
@@ -272,7 +273,7 @@ def form_of(query: QueryLike) -> Form:
     if _asks_by_where_alone(query):
         if query.people and query.fraction:
             raise ValueError(
-                "people, fraction: give exactly one of them; for a share of people, ask for both numbers"
+                "people, fraction: give exactly one of them; for a share of people, divide two counts of people"
             )
         if query.min_rows is not None or query.bound is not None or query.top is not None:
             _require_companions(query, "where")

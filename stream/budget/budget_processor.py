@@ -163,7 +163,7 @@ class BudgetProcessor:
     ) -> None:
         """``new_incarnation`` returns 16 unpredictable bytes for a request.
 
-        Tables are read in ``threads``, or in the step without them. A stream is retired
+        Tables are read in ``threads``; if it is None, while a request is decided. A stream is retired
         ``retire_after_ms`` after its end by the ledger's clock, or never if it is 0.
         """
         self.inputs = (topics.requests, topics.charges)
@@ -409,7 +409,7 @@ class BudgetProcessor:
 def _note_ends(
     grants: Iterable[tuple[GrantRecord, int]], ends: list[tuple[str, str, int]]
 ) -> Iterator[GrantRecord]:
-    """Yield grants, and note the source, name and time of each settled grant."""
+    """Yield grants, and note the source, name and time of each ended stream with final totals."""
     for grant, timestamp in grants:
         if grant.settled:
             ends.append((grant.spec.source, grant.spec.stream, timestamp))

@@ -136,7 +136,7 @@ class TrailWriter:
         self._write_entry(outputs, entry)
 
     def write_period(self, receipt: Receipt, account: Account, outputs: Outputs) -> None:
-        """Write the registration of a period's account and the openings of its streams."""
+        """Write the registration and the openings of a standing stream's new period."""
         asked: dict[str, Any] = {"request": receipt.request, "digest": receipt.digest, "source": account.name}
         terms: dict[str, Any] = {"epsilon": account.source.epsilon, "delta": account.source.delta}
         totals = self._record_totals(account)
@@ -172,7 +172,7 @@ class TrailWriter:
         self._largest_grant = max(granted.epsilon, self._largest_grant or 0.0)
 
     def write_end(self, account: Account, grant: Grant, outputs: Outputs) -> None:
-        """Write the end of a stream that a charge has exhausted, halted or closed, with its totals."""
+        """Write that a stream is exhausted, halted or closed, as its worker's charge reports."""
         event = TrailEvent(
             **self._next_entry_fields(),
             event=grant.state,
@@ -186,7 +186,10 @@ class TrailWriter:
         self._write_entry(outputs, event)
 
     def write_renewals(self, outputs: Outputs) -> None:
-        """Write an event for each budget that has begun a new period; totals do not change."""
+        """Write an event for each renewed budget.
+
+        It has no totals, because a renewal changes no amounts that were granted, spent or refunded.
+        """
         for owner in self._ledger.drain_renewed_owners():
             event = TrailEvent(
                 **self._next_entry_fields(),

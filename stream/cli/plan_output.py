@@ -107,23 +107,22 @@ def _describe_estimate(calibration: EstimateCalibration) -> str:
         parts.append(f"first {calibration.starts} marginals, {each} for each")
     if calibration.rounds:
         chosen = (
-            f"σ {calibration.deviation_chosen:.4g}·√k for each if k sets are chosen"
+            f"each of k measured with σ {calibration.deviation_chosen:.4g}·√k"
             if gaussian
-            else f"ε {calibration.epsilon_chosen:.4g} for all their measurements"
+            else f"measured with ε {calibration.epsilon_chosen:.4g} in all"
         )
         parts.append(
-            f"then up to {calibration.rounds} sets of attributes of the workload, ε {calibration.epsilon_choices:.4g} for the "
-            f"choices, {chosen}"
+            f"then up to {calibration.rounds} sets of attributes (chosen with ε {calibration.epsilon_choices:.4g} in all, {chosen})"
         )
     if gaussian:
         parts.append(
-            f"Gaussian noise on measurements, σ {calibration.deviation_answer:.4g} in cells and {calibration.deviation_number:.4g} "
-            "in numbers"
+            f"Gaussian noise, σ {calibration.deviation_answer:.4g} on the cells of a measured marginal and "
+            f"{calibration.deviation_number:.4g} on a single published number"
         )
     if calibration.epsilon_rows:
         parts.append(f"ε {calibration.epsilon_rows:.4g} for the number of rows")
     if calibration.epsilon_typical:
-        parts.append(f"ε {calibration.epsilon_typical:.4g} for typical errors")
+        parts.append(f"ε {calibration.epsilon_typical:.4g} for the published mean error of the estimates")
     return f"{', '.join(parts)}; {_describe_sparse_vector(calibration.sparse_vector)}"
 
 
@@ -205,7 +204,7 @@ def print_plan(
     )
     if any(one.alpha != ranking_error(one) for one in listed):
         console.print(
-            "α is the calibration's own bound; exact α, which compares them, is computed from their noise"
+            "α is the bound of each calibration's proof; the exact α, computed from the noise, decides which is chosen"
         )
     if spec.calibration == "textbook":
         console.print("→ requested")

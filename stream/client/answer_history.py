@@ -95,7 +95,7 @@ class AnswerLog:
     ) -> AnswerPage:
         """Return the newest answers before an offset and before the time ``until``.
 
-        The stream has no answers before the time ``since``, by any broker's clock.
+        The caller asserts that the stream has no answers before the time ``since``; the search starts there.
         """
         key = stream.encode()
         partition = self._partition(key)

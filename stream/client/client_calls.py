@@ -319,7 +319,10 @@ class AsyncCalls(ABC):
         return result if outcomes or (dry_run and result.is_priced) else result.checked()
 
     async def _limit_by_plan(self, query: Query) -> tuple[Query, ...] | Results:
-        """Apply ``max_price`` by a stream's plan; if the ledger lacks or hides the stream, a worker decides."""
+        """Check a query's ``max_price`` here, if the stream's plan fixes the price of each answer.
+
+        A worker checks it if the plan does not, or if this principal cannot read the stream in the ledger.
+        """
         try:
             ledger = await self._read_ledger()
             source = ledger.source(ledger.source_name_of(query.stream) or "").source
@@ -479,7 +482,7 @@ class AsyncCalls(ABC):
         found: dict[str, tuple[StreamStatus, float]] = {}
         for partition in sorted({partition_of(key, self.topics.partitions) for key in wanted}):
             left = {key for key in wanted if partition_of(key, self.topics.partitions) == partition}
-            is_restored = False  # another worker has restored the partition after the records that follow
+            is_restored = False  # True while reading records from before the partition's last restore
             async with aclosing(self._read_latest_first(self.topics.status, partition)) as batches:
                 async for records in batches:
                     for record in records:

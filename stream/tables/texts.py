@@ -1,9 +1,9 @@
 """Text attributes, whose values are private; only ``unknown_groups`` releases them.
 
-Texts are compared byte by byte, and the code of each row depends on its own cell alone. A missing, empty or too long
-cell has no text (code 0). The codes of texts have no order, and nothing public depends on them: rows are hashed by the
-digests of their texts, not by codes. A group is a text with, if attributes are declared, one of their cells. Only
-groups with a counted row are listed, because there are far too many others.
+Texts are compared byte by byte. Equal texts have the same code. A row whose field is missing, empty or too long has no
+text (code 0). The codes of texts have no order, and nothing public depends on them: rows are hashed by the digests of
+their texts, not by codes. A group is a text or, with declared attributes, a text and one of their cells. Only groups
+with a counted row are listed, because there are far too many others.
 """
 
 from __future__ import annotations

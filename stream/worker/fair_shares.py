@@ -46,7 +46,7 @@ PRIVATE_ROWS: Final = 1 << 20
 """Assumed number of rows of a table whose number is private, so that no refusal reveals it."""
 
 STORED_ROWS: Final = 1 << 26
-"""Assumed number of rows that a question scans in a table of an engine, unless a smaller number is public.
+"""Assumed number of rows that a question scans of a table in a database, unless a smaller number is public.
 
 Such tables are larger than tables in memory. With this number, a hundred counts over two attributes (computed
 by one scan) fit into a stream's share.
@@ -110,7 +110,7 @@ class Work(NamedTuple):
     """The work that counts against the share of the question's stream."""
 
     batch: int
-    """The work that counts against the batch, whose questions share the scans of an engine's table."""
+    """The work that counts against the batch, whose questions share the scans of a table in a database."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class _TableFacts:
 
     rows: int
     scanned_rows: int
-    """Number of rows that a question alone in its batch scans; with others, each scans ``rows``."""
+    """Assumed number of rows that a batch of one question scans; in larger batches each question counts ``rows``."""
 
     attribute_sizes: Sequence[tuple[str, int]]
     universe: int
@@ -412,5 +412,5 @@ class Shares:
             BUSY,
             f"stream: this question would add {1000 * work / SECOND:.1f} ms to {stream_work / SECOND:.1f} s of outstanding work; "
             f"its partition has {self._outstanding / SECOND:.1f} s of at most {self._limits.outstanding / SECOND:g} s, and a stream may "
-            f"have as much as its partition has left; ask it again in {wait} s",
+            f"have no more work than its partition has room left; ask again in {wait} s",
         )

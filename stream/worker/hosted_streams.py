@@ -115,7 +115,7 @@ CONTROL_UNREAD: Final = "this worker cannot read the stream's control event; upg
 """Reason for refusing a stream whose latest control event comes from a later version of Sotto."""
 
 MIN_RELEASED: Final = 64
-"""Least number of released slots that are freed together."""
+"""Least number of slots of removed streams that are made free for new streams together."""
 
 PLAIN_SORT: Final = 1
 STANDING_SORT: Final = 2
@@ -289,7 +289,7 @@ class HostedStreams:
         return bool(self._released)
 
     def remove_retired(self, slot: int) -> None:
-        """Remove a retired stream; its slot then has no stream, and the start number 0."""
+        """Remove a retired stream; ``columns.start_number`` of its slot is then 0."""
         columns, life = self.columns, self.life
         del self.slots[self.names[slot]]
         self.names[slot] = self.incarnations[slot] = self.kinds[slot] = ""

@@ -45,7 +45,9 @@ def publish(
     ] = None,
     until: Annotated[
         str | None,
-        typer.Option(help="The last watermark, as 2026-01-31T00:00:00Z; the next after all events if omitted."),
+        typer.Option(
+            help="Time of the last watermark (2026-01-31T00:00:00Z). If omitted, the first INTERVAL's end after all events."
+        ),
     ] = None,
 ) -> None:
     """Write events to the topic of a source, each to the partition of its person.

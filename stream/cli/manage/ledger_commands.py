@@ -39,7 +39,7 @@ class WitnessChecks:
     def __init__(
         self, anchors: dict[str, Sequence[Anchor]], unread: Sequence[str] = (), *, is_copy: bool = False
     ) -> None:
-        """``anchors`` are the binding anchors by witness; ``unread`` describes the witnesses that were not read.
+        """``anchors`` has the newest generation of each witness; ``unread`` describes the witnesses not read.
 
         With ``is_copy``, the trail is a copy and may be older than an anchor.
         """
@@ -93,7 +93,11 @@ class WitnessChecks:
             *(
                 f"{name}: the trail lacks the head {anchor.head.entries}:{anchor.head.digest} that was anchored at "
                 f"{anchor.time}; it has {self._entries} entries"
-                + ("" if anchor.head.entries > self._entries else ", with another one there")
+                + (
+                    ""
+                    if anchor.head.entries > self._entries
+                    else f", and after entry {anchor.head.entries} another digest"
+                )
                 for name in self._anchors
                 for anchor in self._comparable(name)
                 if not self._matches(anchor)
@@ -129,7 +133,7 @@ class WitnessChecks:
     def _describe_times(self, name: str) -> str:
         """Describe from which time on a time-stamp authority proves the trail."""
         proven = sorted((entries, time) for entries, time in self._times.get(name, {}).items() if time is not None)
-        return f"; stamped from {proven[0][0]} entries at {proven[0][1]} on" if proven else ""
+        return f"; the first time stamp proves {proven[0][0]} entries at {proven[0][1]}" if proven else ""
 
     def _comparable(self, name: str) -> list[Anchor]:
         """Return a witness's anchors; for a copy, only the anchors that are not later than the copy."""
@@ -245,8 +249,8 @@ def import_ledger(
     since: Annotated[
         Literal["nothing", "halt", "accept-loss"],
         typer.Option(
-            help="Grants after the backup: 'nothing' if the services were stopped before it. If unknown, 'halt' the sources, or "
-            "'accept-loss': they continue, and budget may be granted twice."
+            help="What was granted after the backup: 'nothing' if the services were stopped before it. If unknown, 'halt' the "
+            "sources, or 'accept-loss': they continue, and budget may be granted twice."
         ),
     ],
     head: NotedHeads = None,
@@ -286,8 +290,8 @@ def accept(
     since: Annotated[
         Literal["nothing", "halt", "accept-loss"],
         typer.Option(
-            help="Grants after the state that Kafka has now: 'nothing' if only the workers' topics were rolled back. If unknown, "
-            "'halt' the sources, or 'accept-loss': they continue, and budget may be granted twice."
+            help="What was granted after the state that Kafka has now: 'nothing' if only the workers' topics were rolled back. If "
+            "unknown, 'halt' the sources, or 'accept-loss': they continue, and budget may be granted twice."
         ),
     ],
     reason: Annotated[str, typer.Option(help="The reason; the trail and the witnesses keep it.")],

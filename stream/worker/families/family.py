@@ -75,9 +75,9 @@ class AdmittedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to a question as it is published; if ``charged``, it costs ``parts`` of an ordinary charge.
+    """The answer to a question as it is published.
 
-    ``interval`` and ``intervals`` are the confidence intervals of ``estimate`` and ``estimates``, and
+    If ``charged``, it costs ``parts`` / ``PARTS_PER_CHARGE`` of an ordinary charge. ``interval`` and ``intervals`` are the confidence intervals of ``estimate`` and ``estimates``, and
     ``choice_intervals`` the intervals of ``choice`` or ``choices``. ``price`` is the displayed ε of a question with
     an alpha. ``update`` is the changelog record of a change of the stream's state. If there is a
     ``refusal``, the question is refused and no state changes.
@@ -128,10 +128,11 @@ def share_alpha(
 
 
 def part_of_rows(most: float, rows: int, reach: float) -> float:
-    """Bound the error p·(n̂ − n) of a share p of noisy rows, in rows, if at most ``most`` rows are in it.
+    """Bound the error, in rows, that the noisy number of rows adds to a share.
 
-    Let a be the noisy count, f and n the true count and number of rows, and p = f/n. Then
-    a/n̂ − f/n = ((a − f) − p·(n̂ − n)) / n̂, so the smaller the share p, the less the noise of n̂ matters.
+    At most ``most`` rows satisfy the condition, and n̂ = ``rows`` is wrong by at most ``reach``. Let a be the noisy
+    count, f and n the true count and number of rows, and p = f/n. Then a/n̂ − f/n = ((a − f) − p·(n̂ − n)) / n̂.
+    The function bounds p·(n̂ − n): the smaller the share p, the less the noise of n̂ matters.
     """
     share = min(1.0, max(0.0, most) / (rows - reach)) if rows > reach else 1.0
     return share * reach
@@ -186,8 +187,8 @@ class TableReleasedError(Exception):
 class Family(ABC):
     """Answers the questions to all streams of a partition with one kind of mechanism.
 
-    With ``counts_rows`` each question needs one or a few counts and sums of a table, which an engine
-    computes together for a batch.
+    With ``counts_rows`` each question needs one or a few counts and sums of a table, which a
+    database computes together for a batch.
     """
 
     counts_rows: ClassVar[bool] = False
@@ -302,7 +303,7 @@ class RestorableFamily(Family, Generic[State]):
 
 
 TERMS_KEPT: Final = 1 << 10
-"""Each cache of values by terms keeps this number of recent terms, and up to the same number of older ones."""
+"""Size of caches of values derived from streams' terms: this number of recent ones, and as many older ones."""
 
 Kind = TypeVar("Kind")
 Result = TypeVar("Result")
@@ -401,7 +402,7 @@ class Context:
         return _reject_value_errors(field, lambda: self.table(slot).count(self.predicate(slot, where, field)))
 
     def count_together(self, questions: Iterable[tuple[int, Any]]) -> None:
-        """Make each table of an engine compute the counts and sums of several questions at once.
+        """Make each table in a database compute the counts and sums of several questions at once.
 
         ``questions`` has the slot and the query of each question. A question that is refused adds nothing.
         """
@@ -617,7 +618,7 @@ def max_price_refusal(
 ) -> Reply:
     """Build the refusal of a question that may cost more than its ``max_price``; both are public.
 
-    ``opening`` is the part of the price that every first answer of the stream costs.
+    ``opening`` is the part of the price that pays for the stream's first measurements; 0 after its first answer.
     """
     price = shown_price(calibration, parts)
     if price is None:

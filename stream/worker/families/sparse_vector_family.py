@@ -171,7 +171,7 @@ class ColumnFamily(Protocol):
     """A family that decides a whole batch at once."""
 
     counts_rows: ClassVar[bool]
-    """As in ``Family``."""
+    """True if each question needs counts or sums of a table, which a database computes together for a batch."""
 
     def admit(self, slot: int, query: Any) -> float:
         """Return the question's private number without changing state, or raise Rejection.

@@ -1,6 +1,6 @@
 """Resolves questions about statistics (quantiles, variances, largest groups) and computes their answers.
 
-`laplace_statistics` draws values. `release_family` and `estimate_family` compute statistics from noisy or
+`laplace_statistics` charges each answer and reads the table again. `release_family` and `estimate_family` compute statistics from noisy or
 estimated counts: quantiles from cumulative counts, variances from three sums. Statistics and largest groups
 that are computed from published numbers are post-processing (docs/proofs/quantiles.md).
 """

@@ -152,7 +152,7 @@ def test_busy_stream_pays_nothing_and_its_neighbor_is_answered() -> None:
     assert found[100] == "answer"
     refused = answers[99]
     assert (refused.index, refused.spent) == (None, None)
-    assert "ask it again in 1 s" in (refused.reason or "")
+    assert "ask again in 1 s" in (refused.reason or "")
     assert outputs.busy == found.count("busy")
     last = [answer for answer in answers if answer.stream == "greedy" and answer.outcome == "answer"][-1]
     assert last.index == found[:100].count("answer") - 1

@@ -98,7 +98,7 @@ def test_verification_compares_all_stamps_with_the_trail(authority: TimeStampAut
     [line] = true.matches()
     first = TimeStampVerifier(authority.roots).find_time(found[0])
     assert line.startswith(f"time stamps in {file}: the trail contains 2 anchors")
-    assert line.endswith(f"; stamped from 2 entries at {first} on")
+    assert line.endswith(f"; the first time stamp proves 2 entries at {first}")
 
     other = TrailHead(entries=5, digest="f" * 64, time=5)
     [finding] = verified(anchor(2).head, other).findings()
