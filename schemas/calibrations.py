@@ -18,14 +18,14 @@ from pydantic import Field
 
 from schemas.base import ByKind, Count, SparingEvent
 
-Steps = Annotated[int, Field(ge=1)]
+PositiveInt = Annotated[int, Field(ge=1)]
 
 
 class _Calibration(SparingEvent):
     epsilon: float
     delta: float
     grid: float
-    sensitivity_steps: Steps
+    sensitivity_steps: PositiveInt
     cutoff: Count
     expected_queries: Count
     beta: float
@@ -76,7 +76,7 @@ class AnswersCalibration(_Calibration):
     epsilon_answer: float
     monotone: bool = False
     deviation: float = 0.0
-    moved: Steps = 1
+    moved: PositiveInt = 1
 
 
 class ReleaseCalibration(_Calibration):
@@ -98,8 +98,8 @@ class ReleaseCalibration(_Calibration):
     epsilon_part: float
     noise_only: bool = False
     deviation: float = 0.0
-    moved: Steps = 1
-    contribution: Steps = 1
+    moved: PositiveInt = 1
+    contribution: PositiveInt = 1
 
 
 class HypothesisCalibration(_Calibration):
@@ -179,12 +179,12 @@ class EstimateCalibration(_Calibration):
     epsilon_typical: float = 0.0
     marks_guesses: bool = False
     epsilon_number: float
-    marginal_sensitivity: Steps = 1
+    marginal_sensitivity: PositiveInt = 1
     noise: Literal["laplace", "gaussian"] = "laplace"
     deviation_start: float = 0.0
     deviation_answer: float = 0.0
     deviation_number: float = 0.0
-    contribution: Steps = 1
+    contribution: PositiveInt = 1
 
 
 class RunningCountCalibration(_Calibration):
@@ -210,17 +210,17 @@ class RunningCountCalibration(_Calibration):
     kind: Literal["running_count"] = "running_count"
     method: Literal["basic", "textbook", "gaussian"]
     tree: Literal["dyadic", "balanced"]
-    steps: Steps
-    groups: Steps
-    levels: Steps
-    nodes: Steps
-    moved: Steps = 1
-    spread: Steps = 1
+    steps: PositiveInt
+    groups: PositiveInt
+    levels: PositiveInt
+    nodes: PositiveInt
+    moved: PositiveInt = 1
+    spread: PositiveInt = 1
     deviation: float = 0.0
-    threshold: Steps | None = None
+    threshold: PositiveInt | None = None
     epsilon_size: float = 0.0
-    text_bytes: Steps | None = None
-    most_bytes: Steps | None = None
+    text_bytes: PositiveInt | None = None
+    most_bytes: PositiveInt | None = None
     size_threshold: int | None = None
 
 
@@ -245,10 +245,10 @@ class UnknownGroupsCalibration(_Calibration):
     method: Literal["laplace", "textbook", "selection"]
     epsilon_answer: float
     delta_answer: float
-    threshold: Steps
-    contribution: Steps = 1
-    text_bytes: Steps | None = None
-    most_bytes: Steps | None = None
+    threshold: PositiveInt
+    contribution: PositiveInt = 1
+    text_bytes: PositiveInt | None = None
+    most_bytes: PositiveInt | None = None
     size_threshold: int | None = None
 
 

@@ -58,9 +58,10 @@ MaxPrice = Annotated[Annotated[float, Field(ge=0.0, le=1000.0)] | Percentage, On
 WantedAlpha = Annotated[float, Field(gt=0.0, le=MAX_MAGNITUDE)]
 
 
-Part = Annotated[float, Field(ge=0.0, le=1.0)]
+QuantileLevel = Annotated[float, Field(ge=0.0, le=1.0)]
 Quantiles = Annotated[
-    Part | Annotated[tuple[Part, ...], Field(min_length=1, max_length=MAX_QUANTILES, strict=False)],
+    QuantileLevel
+    | Annotated[tuple[QuantileLevel, ...], Field(min_length=1, max_length=MAX_QUANTILES, strict=False)],
     OneOf(f"give a number from 0 to 1, as 0.5, or a list of at most {MAX_QUANTILES} of them"),
 ]
 """One quantile, or several."""

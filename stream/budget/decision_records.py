@@ -94,7 +94,7 @@ class TrailWriter:
                 **self._next_entry_fields(),
                 source=account.source.source,
                 streams=len(account.grants),
-                digest=identities_digest((name, grant.digest) for name, grant in account.grants.items()),
+                digest=digest_streams((name, grant.digest) for name, grant in account.grants.items()),
                 totals=totals_of(account),
             )
             self._write_entry(outputs, standing)
@@ -269,7 +269,7 @@ def totals_of(account: Account) -> Totals:
     return Totals(**account.budget.amounts())
 
 
-def identities_digest(identities: Iterable[tuple[str, str]]) -> str:
+def digest_streams(identities: Iterable[tuple[str, str]]) -> str:
     """Return one digest of many streams, each given by its name and the digest of its definition."""
     listed = "".join(f"{name} {digest}\n" for name, digest in sorted(identities))
     return blake3(listed.encode()).hexdigest()

@@ -31,7 +31,7 @@ from schemas import (
     trail_codec,
 )
 from schemas.wire import MalformedEventError
-from stream.budget.decision_records import identities_digest
+from stream.budget.decision_records import digest_streams
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError, check_next_entry, entry_digest
 from stream.privacy.composition.costs import RefusedError, charged_answers, extension_cost, grant_cost, to_amount
 from stream.privacy.ledger.accounts import Account
@@ -212,8 +212,8 @@ class TrailCheck:
         """Compare the streams from before the trail's beginning, and the number of retired streams."""
         before = {stream: one for stream, one in account.grants.items() if stream not in self._openings}
         standing = self._first_streams.get(name)
-        digest = identities_digest((stream, one.identity.digest) for stream, one in before.items())
-        first = (standing.streams, standing.digest) if standing else (0, identities_digest(()))
+        digest = digest_streams((stream, one.identity.digest) for stream, one in before.items())
+        first = (standing.streams, standing.digest) if standing else (0, digest_streams(()))
         # The digest covers all streams from before the beginning, so it cannot be compared if one is retired.
         is_comparable = not account.retired or len(before) == first[0]
         if account.streams != first[0] + openings[name] or (is_comparable and (len(before), digest) != first):

@@ -18,11 +18,11 @@ from stream.cli.output import AsJson, CommandError, console, say, show_json
 from stream.cli.plan_comparison import show_choices, show_workload
 from stream.cli.plan_output import (
     FormName,
+    error_in_rows,
     find_sufficient_parameters,
     plot_error,
     print_plan,
     print_simplest_alternative,
-    to_rows,
 )
 from stream.cli.standing_plans import question_charge, show_standing
 from stream.privacy.accuracy.source_facts import SourceFacts, require_monotone_counts
@@ -280,7 +280,7 @@ def plan(
     require_monotone_counts(facts.disjoint and getattr(spec.mechanism, "monotone", False), facts.neighbors)
     calibrations, chosen = plan_calibrations(spec, facts), choose_calibration(spec, facts)
     needs = find_sufficient_parameters(spec, facts, alpha) if alpha is not None else {}
-    charge = None if alpha is None else question_charge(spec, chosen, to_rows(spec, facts, alpha))
+    charge = None if alpha is None else question_charge(spec, chosen, error_in_rows(spec, facts, alpha))
     if plot is not None:
         plot_error(spec, facts, chosen, against, plot)
     if as_json:

@@ -153,7 +153,7 @@ def print_simplest_alternative(spec: StreamSpec, facts: SourceFacts) -> None:
         )
 
 
-def to_rows(spec: StreamSpec, facts: SourceFacts, alpha: float) -> float:
+def error_in_rows(spec: StreamSpec, facts: SourceFacts, alpha: float) -> float:
     """Return a requested error in rows; if the mechanism has ``rows``, an α below 1 is a share of the rows."""
     share = "rows" in type(spec.mechanism).model_fields and alpha < 1.0
     return alpha * facts.rows if share and facts.rows is not None else alpha
@@ -163,7 +163,7 @@ def find_sufficient_parameters(spec: StreamSpec, facts: SourceFacts, alpha: floa
     """Return, for each parameter, the value that reaches the error if the other parameters are unchanged."""
     known = type(spec.mechanism).model_fields
     share = "rows" in known and alpha < 1.0
-    wanted = to_rows(spec, facts, alpha)
+    wanted = error_in_rows(spec, facts, alpha)
     questions: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, facts, wanted))]
     if (
         cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None)

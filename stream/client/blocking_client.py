@@ -107,7 +107,7 @@ class SyncCalls(ABC):
     budget = make_synchronous(AsyncCalls.budget)
     grant = make_synchronous(AsyncCalls.grant)
     source_of = make_synchronous(AsyncCalls.source_of)
-    digests = make_synchronous(AsyncCalls.digests)
+    statuses = make_synchronous(AsyncCalls.statuses)
     trail = make_generator_method(AsyncCalls.trail)
     dead_letters = make_generator_method(AsyncCalls.dead_letters)
 

@@ -467,7 +467,7 @@ class AsyncCalls(ABC):
             raise Unknown(f"stream '{stream}': is not known, or has ended and is retired; see 'sotto stream list'")
         return source
 
-    async def digests(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
+    async def statuses(self, streams: Iterable[str]) -> dict[str, tuple[StreamStatus, float]]:
         """Return the last status of each stream, with the status's Unix time in seconds.
 
         A stream without a status is missing from the mapping. A status's ``refused`` is the reason why
@@ -475,7 +475,7 @@ class AsyncCalls(ABC):
         was written, because that worker may have the table or key that was missing.
 
         Examples:
-            >>> for stream, (status, time) in client.digests(["counts"]).items():
+            >>> for stream, (status, time) in client.statuses(["counts"]).items():
             ...     print(stream, status.state, time)
         """
         wanted = {stream.encode(): stream for stream in as_stream_names(streams)}

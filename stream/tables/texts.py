@@ -88,13 +88,13 @@ class TextEncoder:
         self._declared = declared
         self._texts = pl.Categories.random()
         # Polars keeps the mapping as long as a series of its type exists.
-        self._anchor = pl.Series([], dtype=pl.Categorical(self._texts))
+        self._kept_series = pl.Series([], dtype=pl.Categorical(self._texts))
 
     def __call__(self, column: pl.Series) -> TextCodes:
         """Return each row's code; ColumnError if the column's type cannot be read as text."""
         cells = as_text(self._name, column)
         kept = cells.zip_with(is_text(cells, self._declared), pl.Series([None], dtype=pl.String))
-        numbers = kept.cast(self._anchor.dtype).to_physical().cast(pl.UInt32) + 1
+        numbers = kept.cast(self._kept_series.dtype).to_physical().cast(pl.UInt32) + 1
         codes: TextCodes = numbers.fill_null(0).to_numpy().astype(TEXT_CODE)
         if len(codes) and int(codes.max()) > MAX_TEXTS:
             raise UnreadableError(_TOO_MANY)

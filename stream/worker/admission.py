@@ -26,7 +26,7 @@ from stream.processing.record_columns import RecordColumns, select_records
 from stream.processing.topic_names import Topics, partition_of
 from stream.worker.fair_shares import Shares, WorkEstimator
 from stream.worker.families import Families
-from stream.worker.families.family import AdmittedQuestion, Context, TableReleasedError
+from stream.worker.families.family import AdmittedQuestion, Context, TableFreedError
 from stream.worker.families.sparse_vector_family import QuestionRows, Row
 from stream.worker.hosted_streams import CONTROL_UNREAD, PLAIN_SORT, STANDING_SORT
 from stream.worker.stream_records import HaltedAnswer
@@ -339,7 +339,7 @@ class Admission:
             raise Rejection("malformed", "threshold: this stream's mechanism has no threshold; remove the field")
         try:
             return self._families.family(streams.kinds[slot]).admit(slot, query)
-        except TableReleasedError:
+        except TableFreedError:
             return 0.0
 
     def _rejection_of_unknown(self, stream: str) -> Rejection:

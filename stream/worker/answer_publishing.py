@@ -72,7 +72,7 @@ class ReplyPublisher:
         index = int(columns.answered[slot])
         columns.answered[slot], columns.last_offset[slot] = index + 1, one.offset
         if one.window_and_group is not None:
-            streams.life.turns[slot] = one.window_and_group.turn
+            streams.life.last_turns[slot] = one.window_and_group.turn
         if reply.charged:
             streams.charge(slot, reply.parts)
         if reply.charged or index == 0:
@@ -251,7 +251,7 @@ class ColumnPublisher:
         if rows.windows_and_groups:
             for slot, place in zip(rows.slots[given].tolist(), rows.places[given].tolist(), strict=True):
                 if (window_and_group := rows.windows_and_groups.get(place)) is not None:
-                    self._streams.life.turns[slot] = window_and_group.turn
+                    self._streams.life.last_turns[slot] = window_and_group.turn
         ended = verdicts.answering & (decisions.tops_left == 0)
         entries: dict[str, npt.NDArray[Any]] = {"answered": before.answered + answered, "last_offset": last}
         if shown.any():

@@ -37,15 +37,15 @@ from stream.caches import RecentCache
 from stream.privacy.mechanisms.estimator import MAX_CELLS_OF_ONE_ESTIMATE
 from stream.privacy.planning.unknown_groups_plans import most_texts_within
 from stream.processing.dead_letters import BUSY, Rejection
-from stream.worker.families.family import TERMS_KEPT, Context, TableReleasedError
+from stream.worker.families.family import TERMS_CACHE_SIZE, Context, TableFreedError
 
 SECOND: Final = 1_000_000_000
 """One second of work. The unit is a nanosecond of one core of the machine in docs/performance.md."""
 
-PRIVATE_ROWS: Final = 1 << 20
+ASSUMED_ROWS: Final = 1 << 20
 """Assumed number of rows of a table whose number is private, so that no refusal reveals it."""
 
-STORED_ROWS: Final = 1 << 26
+ASSUMED_SCANNED_ROWS: Final = 1 << 26
 """Assumed number of rows that a question scans of a table in a database, unless a smaller number is public.
 
 Such tables are larger than tables in memory. With this number, a hundred counts over two attributes (computed
@@ -135,7 +135,7 @@ class WorkEstimator:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._facts: RecentCache[int, _TableFacts] = RecentCache(TERMS_KEPT)
+        self._facts: RecentCache[int, _TableFacts] = RecentCache(TERMS_CACHE_SIZE)
         self._estimates: RecentCache[tuple[Any, ...], float] = RecentCache(_MIN_CACHED_ESTIMATES)
 
     def estimate(self, slot: int, query: Any) -> Work:
@@ -195,7 +195,7 @@ class WorkEstimator:
         universe = math.prod(source.attributes[name].size for name in getattr(mechanism, "attributes", ()))
         try:
             rows = self._context.public_rows(slot)
-        except (Rejection, TableReleasedError):
+        except (Rejection, TableFreedError):
             # This worker does not have the table, or the stream has ended, so the question will not be answered.
             return _TableFacts(*_assumed_rows(source, None), named, universe)
         found = _TableFacts(*_assumed_rows(source, rows), named, universe)
@@ -206,10 +206,10 @@ class WorkEstimator:
 def _assumed_rows(source: TableSource, public_rows: int | None) -> tuple[int, int]:
     """Return the assumed number of rows, and the number that a question scans if it is alone in its batch."""
     if source.engine == "memory":
-        rows = PRIVATE_ROWS if public_rows is None else public_rows
+        rows = ASSUMED_ROWS if public_rows is None else public_rows
         return rows, rows
-    known = STORED_ROWS if public_rows is None else min(public_rows, STORED_ROWS)
-    return min(known, PRIVATE_ROWS), known
+    known = ASSUMED_SCANNED_ROWS if public_rows is None else min(public_rows, ASSUMED_SCANNED_ROWS)
+    return min(known, ASSUMED_ROWS), known
 
 
 def _count_listed(query: Any) -> int:

@@ -41,13 +41,13 @@ def answering_mask(gathered: StreamColumns) -> npt.NDArray[np.bool_]:
 class LifeCycle:
     """The states of a partition's streams, by slot.
 
-    ``reasons`` has the reasons why streams have ended or are refused. ``turns`` has, for each standing
+    ``reasons`` has the reasons why streams have ended or are refused. ``last_turns`` has, for each standing
     stream, the place of its last answered question in the order of windows and groups.
     """
 
     def __init__(self, columns: StreamColumns) -> None:
         self.reasons: dict[int, str] = {}
-        self.turns: dict[int, int] = {}
+        self.last_turns: dict[int, int] = {}
         self._columns = columns
 
     def open_streams(self, slots: npt.NDArray[np.intp]) -> None:
@@ -55,7 +55,7 @@ class LifeCycle:
         columns = self._columns
         for slot in slots.tolist():
             self.reasons.pop(slot, None)
-            self.turns.pop(slot, None)
+            self.last_turns.pop(slot, None)
         columns.state[slots] = OPEN
         columns.refused[slots] = False
         columns.answered[slots] = 0
@@ -82,7 +82,7 @@ class LifeCycle:
             if checkpoint.reason is not None:
                 self.reasons[slot] = checkpoint.reason
             if checkpoint.turn:
-                self.turns[slot] = checkpoint.turn
+                self.last_turns[slot] = checkpoint.turn
 
     def reopen_exhausted(self, slots: npt.NDArray[np.intp]) -> None:
         """Open exhausted streams again if an extension pays for another answer."""
@@ -293,7 +293,7 @@ class HostedStreams:
         columns, life = self.columns, self.life
         del self.slots[self.names[slot]]
         self.names[slot] = self.incarnations[slot] = self.kinds[slot] = ""
-        for entries in (life.reasons, life.turns, self.extensions):
+        for entries in (life.reasons, life.last_turns, self.extensions):
             entries.pop(slot, None)
         self.noise.remove_stream(slot)
         columns.clear_slot(slot)

@@ -78,7 +78,7 @@ class OutputEncoder:
 
     def _encode_turns(self, slots: npt.NDArray[np.intp]) -> Part:
         """Encode the fields ``turn`` of standing streams; see ``WindowAndGroup``."""
-        if not (turns := self._streams.life.turns):
+        if not (turns := self._streams.life.last_turns):
             return b""
         said = [b',"turn":%d' % turns[slot] if slot in turns else b"" for slot in slots.tolist()]
         return spans_of(said), np.arange(len(slots))

@@ -280,7 +280,7 @@ class QueryProcessor:
             (one.slot, one.window_and_group) for one in questions if one.window_and_group is not None
         ]
         for slot, window_and_group in windows_and_groups:
-            if window_and_group.turn <= latest.get(slot, life.turns.get(slot, 0)):
+            if window_and_group.turn <= latest.get(slot, life.last_turns.get(slot, 0)):
                 again.add(slot)
             latest[slot] = window_and_group.turn
         return self._halt_streams(

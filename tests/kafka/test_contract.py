@@ -276,7 +276,7 @@ async def test_worker_with_other_key_refuses_streams(
 async def _until_refused_for(client: AsyncClient, reason: str | None) -> None:
     """Wait until the stream's view shows this reason for missing answers; None means that its worker answers."""
     async with asyncio.timeout(120):
-        while (shown := await client.digests(["ward"])).get("ward") is None or shown["ward"][0].refused != reason:
+        while (shown := await client.statuses(["ward"])).get("ward") is None or shown["ward"][0].refused != reason:
             await asyncio.sleep(0.1)
 
 

@@ -350,7 +350,7 @@ def test_unknown_source_or_stream_is_an_error() -> None:
         (lambda driver: driver.halt(None), "source: is not a text"),
         (lambda driver: driver.refresh(3), "source: is not a text"),
         (lambda driver: driver.request(3), "requests: an item is of type int"),
-        (lambda driver: driver.digests(3), "streams: is not a list of names"),
+        (lambda driver: driver.statuses(3), "streams: is not a list of names"),
         (lambda driver: list(driver.watch(3)), "streams: is not a list of names"),
         (lambda driver: driver.send(0, "text"), "send: give bytes, and a partition from 0 to 3"),
         (lambda driver: driver.send(4, b"{}"), "send: give bytes, and a partition from 0 to 3"),

@@ -67,7 +67,7 @@ def publish(
 
 
 @app.command("topic")
-def topic(
+def create_topic(
     source: Annotated[str, typer.Argument(help="The source of kind events; its topic is created.")],
     partitions: Annotated[
         int, typer.Option(help="Its partitions; fixed once the source has a stream.", min=1, max=10_000)

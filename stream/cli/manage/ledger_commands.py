@@ -147,8 +147,8 @@ app = typer.Typer(
     help="The ledger's audit trail, whether the ledger follows from it, and backups.", no_args_is_help=True
 )
 
-_WITH_THE_LEDGER: Final = "the ledger follows from it"
-_TRAIL_ALONE: Final = "only the trail was checked"
+_LEDGER_COMPARED: Final = "the ledger follows from it"
+_LEDGER_NOT_COMPARED: Final = "only the trail was checked"
 
 Verification = tuple[TrailHead, list[str], str]
 """A trail's head, the findings, and a sentence that says whether the ledger was compared too."""
@@ -286,7 +286,7 @@ def _describe_restored(sources: int, lost: int, since: Since) -> str:
 
 
 @app.command("accept-rollback")
-def accept(
+def continue_after_rollback(
     since: Annotated[
         Literal["nothing", "halt", "accept-loss"],
         typer.Option(
@@ -370,9 +370,9 @@ def _verify_topics(noted: Iterable[TrailHead], witnesses: WitnessChecks) -> Veri
                 check.add_entry(value)
                 witnesses.note_head(check.head)
     except BrokenTrailError as broken:
-        return check.head, [str(broken)], _WITH_THE_LEDGER
+        return check.head, [str(broken)], _LEDGER_COMPARED
     compared = check.compare_ledger(ledger) if compared is None else compared
-    return check.head, [*check.findings(), *compared, *check.missing_heads()], _WITH_THE_LEDGER
+    return check.head, [*check.findings(), *compared, *check.missing_heads()], _LEDGER_COMPARED
 
 
 def _verify_file(file: Path, noted: Iterable[TrailHead], witnesses: WitnessChecks) -> Verification:
@@ -382,7 +382,7 @@ def _verify_file(file: Path, noted: Iterable[TrailHead], witnesses: WitnessCheck
 
     if is_backup(file):
         checked = check_backup(BackupFile(file), noted, witnesses.note_head)
-        return checked.ending.head, [*checked.findings, *checked.missing_heads], _WITH_THE_LEDGER
+        return checked.ending.head, [*checked.findings, *checked.missing_heads], _LEDGER_COMPARED
     _require_trail(file)
     check = TrailCheck(noted)
     try:
@@ -390,8 +390,8 @@ def _verify_file(file: Path, noted: Iterable[TrailHead], witnesses: WitnessCheck
             check.add_entry(value)
             witnesses.note_head(check.head)
     except BrokenTrailError as broken:
-        return check.head, [str(broken)], _TRAIL_ALONE
-    return check.head, [*check.findings(), *check.missing_heads()], _TRAIL_ALONE
+        return check.head, [str(broken)], _LEDGER_NOT_COMPARED
+    return check.head, [*check.findings(), *check.missing_heads()], _LEDGER_NOT_COMPARED
 
 
 def _require_trail(file: Path) -> None:

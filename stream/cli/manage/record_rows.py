@@ -126,10 +126,10 @@ async def join_grants(client: AsyncClient, grants: Iterable[GrantRecord]) -> lis
     """Join grants with their workers' last status, or without a status if the topic ``status`` may not be read."""
     listed = list(grants)
     try:
-        digests = await client.digests(grant.spec.stream for grant in listed if not grant.settled)
+        statuses = await client.statuses(grant.spec.stream for grant in listed if not grant.settled)
     except Forbidden:
-        digests = {}
-    return [ShownGrant(grant, *digests.get(grant.spec.stream, (None, None))) for grant in listed]
+        statuses = {}
+    return [ShownGrant(grant, *statuses.get(grant.spec.stream, (None, None))) for grant in listed]
 
 
 def show_budget(

@@ -132,7 +132,7 @@ _HELP: Final = """SELECT …;            answer a statement; its price is shown 
 \\quit                leave (or Ctrl-D)"""
 
 _FROM: Final = re.compile(r'\bfrom\s+"?([\w./-]+)', re.IGNORECASE)
-_OPEN_TEXT: Final = re.compile(
+_UNFINISHED_VALUE: Final = re.compile(
     r"""["]?([\w-]+)["]?\s*(?:=|<>|!=|in\s*\((?:\s*'[^']*'\s*,)*)\s*'([^']*)$""", re.IGNORECASE
 )
 _AFTER_FROM: Final = re.compile(r'(?:\bfrom|\\streams|\\describe)\s+"?([\w./-]*)$', re.IGNORECASE)
@@ -233,7 +233,7 @@ class Catalog:
         attributes: dict[str, Any] = {}
         for one in [named[1]] if named else self.sources:
             attributes |= self.attributes(one)
-        if opened := _OPEN_TEXT.search(text):
+        if opened := _UNFINISHED_VALUE.search(text):
             domain = attributes.get(opened[1])
             values = [str(value) for value in domain.values] if isinstance(domain, Categories) else []
             return _find_completions([value.replace("'", "''") + "'" for value in values], opened[2])

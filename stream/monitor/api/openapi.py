@@ -68,11 +68,11 @@ def document() -> _Json:
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     for path, summary, media, queries in _ROUTES_WITHOUT_MODEL:
-        codes = {"401", "429", "503", *(("400",) if queries else ()), *_answer_route_statuses(path)}
+        statuses = {"401", "429", "503", *(("400",) if queries else ()), *_answer_route_statuses(path)}
         parameters = [*_path_parameters(path), *_parameters(queries)]
         operation = {
             **_common_fields("GET", path, summary, "viewer"),
-            "responses": _responses({media: {"schema": {}}}, codes, schemas),
+            "responses": _responses({media: {"schema": {}}}, statuses, schemas),
         }
         paths[path] = {"get": operation | ({"parameters": parameters} if parameters else {})}
     return {
@@ -104,7 +104,7 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
     content = _json_content(schemas[route.method, route.path, "answer"])
     operation: _Json = {
         **_common_fields(route.method, route.path, route.summary, route.access),
-        "responses": _responses(content, _codes(route), schemas),
+        "responses": _responses(content, _error_statuses(route), schemas),
     }
     if route.path == "/readyz":
         operation["responses"]["503"] = {
@@ -132,22 +132,22 @@ def _answer_route_statuses(path: str) -> set[str]:
     return {"403", "404"} if path.startswith(ANSWERS_PATH) else set()
 
 
-def _codes(route: Route) -> set[str]:
+def _error_statuses(route: Route) -> set[str]:
     """Return a route's statuses other than 200."""
-    codes = _answer_route_statuses(route.path)
+    statuses = _answer_route_statuses(route.path)
     if route.access is not None:
-        codes |= {"400", "401", "429", "503"}
+        statuses |= {"400", "401", "429", "503"}
     if (
         names_in(route.path)
         or route.access == "analyst"
         or route.path in {"/api/plan", "/api/curves", "/api/comparisons"}
     ):
-        codes |= {"404"}
+        statuses |= {"404"}
     if route.body is not None:
-        codes |= {"408", "409", "413", "415"}
+        statuses |= {"408", "409", "413", "415"}
     if route.access not in {None, "viewer"}:
-        codes |= {"403", "504"}
-    return codes
+        statuses |= {"403", "504"}
+    return statuses
 
 
 def _common_fields(method: str, path: str, summary: str, access: AccessRole | None) -> _Json:
@@ -181,9 +181,9 @@ def _parameters(queries: tuple[type[ApiModel], ...]) -> list[_Json]:
     return list(parameter_by_name.values())
 
 
-def _responses(content: _Json, codes: set[str], schemas: dict[Any, _Json]) -> _Json:
+def _responses(content: _Json, statuses: set[str], schemas: dict[Any, _Json]) -> _Json:
     problem = _json_content(schemas["problem"])
-    problems = {code: {"description": _PROBLEMS[code], "content": problem} for code in sorted(codes)}
+    problems = {status: {"description": _PROBLEMS[status], "content": problem} for status in sorted(statuses)}
     return {"200": {"description": "Done", "content": content}, **problems}
 
 

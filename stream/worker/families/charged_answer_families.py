@@ -44,7 +44,7 @@ from stream.privacy.planning.plans import shown_price
 from stream.privacy.planning.response_plans import ResponseLaw, response_law
 from stream.processing.dead_letters import Rejection
 from stream.worker.families.family import (
-    TERMS_KEPT,
+    TERMS_CACHE_SIZE,
     AdmittedQuestion,
     Context,
     Family,
@@ -299,7 +299,7 @@ class NoisyMaxFamily(_SelectionFamily):
         self, one: AdmittedQuestion, scores: npt.NDArray[np.int64], calibration: AnswersCalibration
     ) -> int:
         law = score_noise(calibration)
-        words, low = self._context.answer_words([one], len(scores) * law.words)
+        words, low = self._context.derive_words([one], len(scores) * law.words)
         shape = (len(scores), law.words)
         return noisy_max(scores, law.draw(words.reshape(shape), lambda row: low(0).reshape(shape)[row]))
 
@@ -312,7 +312,7 @@ class ExponentialFamily(_SelectionFamily):
     def _choose(
         self, one: AdmittedQuestion, scores: npt.NDArray[np.int64], calibration: AnswersCalibration
     ) -> int:
-        words, _ = self._context.answer_words([one], UNIFORM_WORDS)
+        words, _ = self._context.derive_words([one], UNIFORM_WORDS)
         uniform = int.from_bytes(words.tobytes(), "little")
         return draw_exponential(scores.tolist(), weights_for(selection_rate(calibration)), uniform)
 
@@ -322,7 +322,7 @@ class RandomizedResponseFamily(Family):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._category_indices: RecentCache[int, dict[str, int]] = RecentCache(TERMS_KEPT)
+        self._category_indices: RecentCache[int, dict[str, int]] = RecentCache(TERMS_CACHE_SIZE)
 
     def admit(self, slot: int, query: Any) -> int | None:
         """Return the index of the event's category; None for an unknown category, which is answered too."""
@@ -331,7 +331,7 @@ class RandomizedResponseFamily(Family):
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer each event with a random category; the number of answers is unlimited."""
-        words, _ = self._context.answer_words(questions, RESPONSE_WORDS)
+        words, _ = self._context.derive_words(questions, RESPONSE_WORDS)
         replies: list[Reply | None] = []
         for one, row in zip(questions, words, strict=True):
             names, law = self._law(one.slot)

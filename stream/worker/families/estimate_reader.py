@@ -316,7 +316,7 @@ class QuestionReader:
 
     def resolve_statistic(self, statistic: Statistic) -> ReadQuestion:
         """Resolve a quantile to cumulative counts, or a variance to sums, in each group."""
-        numbers = statistic.groups * (NUMBERS_PER_VARIANCE if statistic.is_squared else statistic.values.size)
+        numbers = statistic.groups * (NUMBERS_PER_VARIANCE if statistic.uses_moments else statistic.values.size)
         if numbers > MAX_CATEGORIES:
             raise Rejection(
                 "malformed",
@@ -332,7 +332,7 @@ class QuestionReader:
         ordered = names.index(statistic.attribute)
         named = [statistic.attribute, list(statistic.group_by), canonical_text(statistic.predicate)]
         question: Ranks | Spreads
-        if statistic.is_squared:
+        if statistic.uses_moments:
             key = json.dumps(["spreads", *named]).encode()
             moves = person_sensitivities(statistic.size, replaced=self._source.neighbors == "replace")
             question = Spreads(axes, key, mask, grouped, ordered, statistic.first, statistic.end, moves)

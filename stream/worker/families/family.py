@@ -115,7 +115,7 @@ def share_interval(
     if calibration.epsilon_rows > 0.0:
         low, high = widen_interval(low, high)
         extra = half_width(sampler("two_sided", rows_rate(calibration)), miss=SECOND_MISS_PROBABILITY)
-        more = part_of_rows(high, rows, extra)
+        more = bound_rows_error(high, rows, extra)
         low, high = low - more, high + more
     return clip_interval((low / rows, high / rows), 0.0, 1.0)
 
@@ -124,10 +124,10 @@ def share_alpha(
     calibration: HypothesisCalibration | EstimateCalibration, rows: int, number: float, alpha: float
 ) -> float:
     """Return the error bound of a share from the error bound of its ``number`` of rows."""
-    return (alpha + part_of_rows(number + alpha, rows, rows_reach(calibration))) / rows
+    return (alpha + bound_rows_error(number + alpha, rows, rows_reach(calibration))) / rows
 
 
-def part_of_rows(most: float, rows: int, reach: float) -> float:
+def bound_rows_error(most: float, rows: int, reach: float) -> float:
     """Bound the error, in rows, that the noisy number of rows adds to a share.
 
     At most ``most`` rows satisfy the condition, and n̂ = ``rows`` is wrong by at most ``reach``. Let a be the noisy
@@ -157,7 +157,7 @@ class NoisyRate(NamedTuple):
 
     hits: float
     misses: float
-    reach: float
+    error_bound: float
     interval: Interval | None = None
 
 
@@ -166,7 +166,7 @@ def build_rates_reply(rates: Sequence[NoisyRate], *, grouped: bool, **fields: An
 
     Each interval is widened so that it contains its rate.
     """
-    found = [rate_interval(one.hits, one.misses, one.reach) for one in rates]
+    found = [rate_interval(one.hits, one.misses, one.error_bound) for one in rates]
     alpha = max(error for _, error in found)
     intervals = tuple(
         (min(rate, one.interval[0]), max(rate, one.interval[1]))
@@ -180,8 +180,8 @@ def build_rates_reply(rates: Sequence[NoisyRate], *, grouped: bool, **fields: An
     return Reply(estimate=found[0][0], alpha=alpha, interval=intervals[0] if intervals else None, **fields)
 
 
-class TableReleasedError(Exception):
-    """The table of an ended stream has been released from memory."""
+class TableFreedError(Exception):
+    """The table of an ended stream has been freed from memory."""
 
 
 class Family(ABC):
@@ -302,7 +302,7 @@ class RestorableFamily(Family, Generic[State]):
         return known[1]
 
 
-TERMS_KEPT: Final = 1 << 10
+TERMS_CACHE_SIZE: Final = 1 << 10
 """Size of caches of values derived from streams' terms: this number of recent ones, and as many older ones."""
 
 Kind = TypeVar("Kind")
@@ -339,7 +339,7 @@ class Context:
             raise TypeError(f"the stream in slot {slot} is not a standing stream")
         return standing
 
-    def answer_words(self, questions: Sequence[AdmittedQuestion], count: int) -> tuple[Words, LowWords]:
+    def derive_words(self, questions: Sequence[AdmittedQuestion], count: int) -> tuple[Words, LowWords]:
         """Derive uniform words for the answers to questions, from the questions' events."""
         return event_words(
             [self.streams.noise.subkey(one.slot, DrawRole.ANSWER) for one in questions],
@@ -352,7 +352,7 @@ class Context:
 
     def answer_noise(self, questions: Sequence[AdmittedQuestion], laws: Sequence[Sampler]) -> list[list[int]]:
         """Draw noise of these laws for each question."""
-        words, low = self.answer_words(questions, sum(law.words for law in laws))
+        words, low = self.derive_words(questions, sum(law.words for law in laws))
         columns = []
         start = 0
         for law in laws:
@@ -381,12 +381,12 @@ class Context:
         return source
 
     def table(self, slot: int) -> CountedTable:
-        """Return a stream's private table; TableReleasedError if the stream has ended and the table is released."""
+        """Return a stream's private table; TableFreedError if the stream has ended and the table is freed."""
         terms, source = self.streams.terms_at(slot), self.source_table(slot)
         if (known := self.tables.table_in_memory(source, terms.fingerprint)) is not None:
             return known
         if not self.streams.life.can_answer(slot):
-            raise TableReleasedError
+            raise TableFreedError
         try:
             return self.tables.get(source, terms.fingerprint, terms.version)
         except ValueError as error:
@@ -411,7 +411,7 @@ class Context:
             source = self.streams.terms_at(slot).source
             if not isinstance(source, TableSource) or source.engine == "memory":
                 continue
-            with suppress(Rejection, TableReleasedError):
+            with suppress(Rejection, TableFreedError):
                 counts, sums = wanted.setdefault(self.table(slot), (set(), set()))
                 for where, summed in _list_measures(query):
                     predicate = conjunction([self.predicate(slot, one) for one in where])
@@ -494,13 +494,13 @@ class Context:
         return self.table(slot).public_size
 
 
-_OTHER_FORMS: Final = ("people", "group_by", "person_sum", *STATISTICS)
+_UNBATCHED_FORMS: Final = ("people", "group_by", "person_sum", *STATISTICS)
 
 
 def _list_measures(query: Any) -> Iterator[tuple[tuple[str | None, ...], str | None]]:
     """Yield the conditions of each count or sum of a question, with the summed attribute or None."""
     for part in (query, *(getattr(query, "candidates", None) or ())):
-        if any(getattr(part, form, None) for form in _OTHER_FORMS):
+        if any(getattr(part, form, None) for form in _UNBATCHED_FORMS):
             continue
         where = getattr(part, "where", None)
         yield (where,), getattr(part, "sum", None) or getattr(part, "mean", None)

@@ -122,8 +122,8 @@ class LaplaceStatistics:
     def reply(self, one: AdmittedQuestion) -> Reply:
         """Answer a question for which the grant pays."""
         question: LaplaceStatistic = one.content
-        words = AnswerWords(*self._context.answer_words([one], question.words))
-        if question.statistic.is_squared:
+        words = AnswerWords(*self._context.derive_words([one], question.words))
+        if question.statistic.uses_moments:
             return self._variances(one.slot, question, words)
         return draw_quantiles(question, words)
 
@@ -141,7 +141,7 @@ class LaplaceStatistics:
     def _plan_noise(self, slot: int, statistic: Statistic) -> LaplaceStatistic:
         """Plan the noise of an answer from public facts."""
         calibration, source = self._calibration(slot), self._context.source_table(slot)
-        if not statistic.is_squared:
+        if not statistic.uses_moments:
             return plan_quantiles(statistic, calibration, source)
         # A person's rows may be in several groups, each of which has its own numbers.
         touched = min(groups_sensitivity(source), statistic.groups)
@@ -230,7 +230,9 @@ def _locate_quantiles(
     found = []
     for place, quantile in enumerate(statistic.quantiles):
         misfits = below - float(quantile) * float(below[-1])
-        one = locate_quantile(edges, misfits, edge_reaches(law, left, float(quantile), statistic.failure))
+        one = locate_quantile(
+            edges, misfits, edge_reaches(law, left, float(quantile), statistic.side_miss_probability)
+        )
         if codes:
             one = LocatedQuantile(codes[place], min(one.low, codes[place]), max(one.high, codes[place]))
         found.append(one)

@@ -53,7 +53,7 @@ from stream.processing.dead_letters import Rejection
 from stream.tables.counted_table import CountedTable, cell_mask
 from stream.tables.table_errors import PredicateError, undeclared_name_message
 from stream.worker.families.family import (
-    TERMS_KEPT,
+    TERMS_CACHE_SIZE,
     AdmittedQuestion,
     Context,
     Family,
@@ -91,7 +91,7 @@ class _ReleaseFamily(Family):
         self._release_cache: BoundedCache[str, Integers] = BoundedCache(
             RELEASE_CACHE_BYTES, weigh_array, "releases"
         )
-        self._cells_by_terms: RecentCache[int, AttributeCells] = RecentCache(TERMS_KEPT)
+        self._cells_by_terms: RecentCache[int, AttributeCells] = RecentCache(TERMS_CACHE_SIZE)
 
     def _calibration(self, slot: int) -> ReleaseCalibration:
         return self._context.calibration(slot, ReleaseCalibration)
@@ -144,13 +144,13 @@ class _ReleaseFamily(Family):
 class _CellSums:
     """A question about sums of the cells in ``mask``: one sum for each group of the ``axes``.
 
-    The sums are divided by ``rows``. With ``hits``, the question is about the share of each sum that is in
+    The sums are divided by ``divisor``. With ``hits``, the question is about the share of each sum that is in
     the cells of ``hits``. With ``top``, it is only about the largest sums.
     """
 
     mask: npt.NDArray[np.bool_]
     axes: tuple[int, ...]
-    rows: int = 1
+    divisor: int = 1
     hits: npt.NDArray[np.bool_] | None = None
     top: TopGroups | None = None
 
@@ -243,11 +243,11 @@ class HistogramFamily(_ReleaseFamily):
         alpha = histogram_alpha(calibration, release.size, int(summed.max()), numbers.size)
         law, most = release_law(calibration), self._context.count_limit(one.slot)
         intervals = tuple(
-            published_interval(number, half_width(law, terms), 1.0, question.rows, low=0.0, high=high)
+            published_interval(number, half_width(law, terms), 1.0, question.divisor, low=0.0, high=high)
             for number, terms, high in zip(
                 numbers.ravel().tolist(),
                 summed.ravel().tolist(),
-                repeat(None if most is None else most / question.rows),
+                repeat(None if most is None else most / question.divisor),
                 strict=False,
             )
         )
@@ -255,9 +255,9 @@ class HistogramFamily(_ReleaseFamily):
             estimates = tuple(map(float, numbers.ravel().tolist()))
             reply = Reply(charged=False, estimates=estimates, basis=BASIS, alpha=alpha, intervals=intervals)
             return reply if question.top is None else keep_largest_groups(reply, question.top)
-        estimate = int(numbers) / question.rows
+        estimate = int(numbers) / question.divisor
         return Reply(
-            charged=False, estimate=estimate, basis=BASIS, alpha=alpha / question.rows, interval=intervals[0]
+            charged=False, estimate=estimate, basis=BASIS, alpha=alpha / question.divisor, interval=intervals[0]
         )
 
     def _compute_release(self, slot: int, table: CountedTable) -> Integers:
@@ -300,7 +300,7 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
     alpha = 0.0
     for counts, summed in zip(noisy, draws, strict=True):
         total = int(summed.sum())
-        if asked.is_squared:
+        if asked.uses_moments:
             values = [float(number) for number in compute_moments(counts)]
             single_reaches, joint_reaches = (
                 [sums_reach(law, total, each / len(values)) * width for width in row_sensitivities(size)]
@@ -315,7 +315,7 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
         left = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(summed)])
         located = []
         for quantile in map(float, asked.quantiles):
-            reaches = edge_reaches(law, left, quantile, asked.failure)
+            reaches = edge_reaches(law, left, quantile, asked.side_miss_probability)
             located.append(locate_quantile(edges, below - quantile * float(below[-1]), reaches))
             alpha = max(alpha, misfits_reach(law, max(1, total), 2 * size, quantile, failure))
         found += asked.numbers_of_quantiles(located)

@@ -32,7 +32,7 @@ from stream.worker.families.family import Context, Reply, describe_attribute, li
 StatisticForm = Literal["quantile", "iqr", "variance", "stddev"]
 
 _QUARTILES: Final = (Fraction(1, 4), Fraction(3, 4))
-_SQUARED_FORMS: Final = ("variance", "stddev")
+_MOMENT_FORMS: Final = ("variance", "stddev")
 
 
 class StatisticNumber(NamedTuple):
@@ -75,12 +75,12 @@ class Statistic:
         return math.prod(self.shape)
 
     @property
-    def is_squared(self) -> bool:
+    def uses_moments(self) -> bool:
         """True for variances and deviations, False for quantiles."""
-        return self.form in _SQUARED_FORMS
+        return self.form in _MOMENT_FORMS
 
     @property
-    def failure(self) -> float:
+    def side_miss_probability(self) -> float:
         """Probability with which one side of a quantile's interval may be wrong."""
         return MISS_PROBABILITY / (2.0 * len(_QUARTILES) if self.form == "iqr" else 2.0)
 
@@ -194,7 +194,7 @@ def read_statistic(
     values = ordered.get(attribute)
     if values is None or not values.has(form):
         fitting = [name for name, one in ordered.items() if one is not None and one.has(form)]
-        kind = "numbers" if form in _SQUARED_FORMS else "ordered values"
+        kind = "numbers" if form in _MOMENT_FORMS else "ordered values"
         raise Rejection(
             "malformed",
             f"{form}: {describe_attribute(attribute, attributes)} is not an attribute of {kind} of this stream; {list_declared(fitting)}"

@@ -61,7 +61,7 @@ from stream.privacy.planning.running_text_plans import running_size_law, text_in
 from stream.processing.dead_letters import Rejection
 from stream.tables.texts import TextGroups
 from stream.worker.families.family import (
-    TERMS_KEPT,
+    TERMS_CACHE_SIZE,
     AdmittedQuestion,
     Context,
     PaidFamily,
@@ -121,7 +121,7 @@ class _Horizons:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._known: RecentCache[int, _Horizon] = RecentCache(TERMS_KEPT)
+        self._known: RecentCache[int, _Horizon] = RecentCache(TERMS_CACHE_SIZE)
 
     def horizon_of(self, slot: int) -> _Horizon:
         """Return the windows of a stream's running count."""
@@ -343,7 +343,7 @@ class WindowQuantilesFamily(PaidFamily):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._questions: RecentCache[int, LaplaceStatistic] = RecentCache(TERMS_KEPT)
+        self._questions: RecentCache[int, LaplaceStatistic] = RecentCache(TERMS_CACHE_SIZE)
 
     def admit(self, slot: int, query: Any) -> tuple[float, ...]:
         """Return the counts of a window's values."""
@@ -363,7 +363,7 @@ class WindowQuantilesFamily(PaidFamily):
         exact = self._streams.terms_at(one.slot).grid.round_private(one.content, values_of(one.payload))
         shape = question.statistic.groups, question.statistic.size
         counts: npt.NDArray[np.int64] = np.clip(exact, 0, MAX_VALUE_COUNT).reshape(shape)
-        words = AnswerWords(*self._context.answer_words([one], question.words))
+        words = AnswerWords(*self._context.derive_words([one], question.words))
         return draw_quantiles(replace(question, counts=counts), words)
 
     def _question(self, slot: int) -> LaplaceStatistic:

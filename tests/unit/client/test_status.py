@@ -52,7 +52,7 @@ def test_digests_stop_at_the_streams_last_status(monkeypatch: pytest.MonkeyPatch
             yield [record]
 
     monkeypatch.setattr(MemoryCalls, "_read_latest_first", read_latest_first)
-    found = driver.digests(["one", "gone", "again", "lacking"])
+    found = driver.statuses(["one", "gone", "again", "lacking"])
     assert {name: (one.answered, one.refused) for name, (one, _) in found.items()} == {
         "one": (4, None),
         "again": (3, "no table"),

@@ -36,7 +36,7 @@ def test_replies_match_models_with_and_without_kernel(seed: int, *, compiled: bo
         columns.due[slot] = chance.choice([0, 7])
         columns.surplus[slot] = chance.choice([0, 0, 5, -3]) if seed else 0
         if seed % 2 and chance.random() < 0.4:
-            streams.life.turns[slot] = chance.choice([1, 2**61])
+            streams.life.last_turns[slot] = chance.choice([1, 2**61])
         if chance.random() < 0.4:
             streams.life.reasons[slot] = chance.choice(['table: "gone"', "é\n", "halted"])
     charges: Codec[Charge] = Codec(Charge, limit=MAX_EVENT_BYTES)
@@ -48,7 +48,7 @@ def test_replies_match_models_with_and_without_kernel(seed: int, *, compiled: bo
         counts, surplus = (int(columns.answered[slot]), int(columns.tops[slot])), int(columns.surplus[slot])
         offset, source = int(columns.last_offset[slot]), terms.source.source
         figures = (incarnation, state, *counts, offset, reason, int(columns.due[slot]), surplus)
-        turn = streams.life.turns.get(slot, 0)
+        turn = streams.life.last_turns.get(slot, 0)
         kept = Checkpoint(**dict(zip(Checkpoint.model_fields, (*figures, turn), strict=True)))
         figured = {
             "stream": name,

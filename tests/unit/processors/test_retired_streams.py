@@ -201,11 +201,11 @@ def test_status_of_a_retired_stream_is_deleted() -> None:
     driver.ask_many([{"stream": "one", "value": 1e9}])
     for worker in driver._workers:
         driver.write(worker.collect_due_outputs(10.0))
-    assert list(driver.digests(["one"])) == ["one"]
+    assert list(driver.statuses(["one"])) == ["one"]
     driver.close("feed", "one")
     driver.wait(2 * DAY)
     driver.register(SOURCES["feed"])
-    assert driver.digests(["one"]) == {}
+    assert driver.statuses(["one"]) == {}
 
 
 def test_worker_killed_before_the_deletion_deletes_after_its_restart() -> None:

@@ -20,7 +20,7 @@ from sotto import Driver
 from stream.processing.dead_letters import Rejection
 from stream.processing.protocol import Outputs, Record
 from stream.settings import Settings
-from stream.worker.fair_shares import NO_LIMITS, PRIVATE_ROWS, SECOND, Limits, Shares, WorkEstimator
+from stream.worker.fair_shares import ASSUMED_ROWS, NO_LIMITS, SECOND, Limits, Shares, WorkEstimator
 from stream.worker.families.family import Context
 from stream.worker.worker_processor import MAX_BATCH_WORK, QueryProcessor
 from tests.builders import KEY, PEOPLE, installation, source, stream
@@ -252,7 +252,7 @@ def over(
 def test_work_does_not_depend_on_a_private_number_of_rows() -> None:
     mechanism = {"kind": "laplace"}
     few, many = (over(mechanism, rows, "add-remove") for rows in (10, 5000))
-    assert estimated_work(few, where="a1 = 2") == estimated_work(many, where="a1 = 2") > PRIVATE_ROWS // 4
+    assert estimated_work(few, where="a1 = 2") == estimated_work(many, where="a1 = 2") > ASSUMED_ROWS // 4
     few, many = (over(mechanism, rows) for rows in (10, 500_000))
     assert estimated_work(many, where="a1 = 2") > 2 * estimated_work(few, where="a1 = 2")
 
