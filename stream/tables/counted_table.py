@@ -248,8 +248,8 @@ class CountedTable(ABC):
         shape = tuple(domain.size for domain in self._require_declared(attributes).values())
         if math.prod(shape) > max_cells or len(shape) > _MAX_AXES:
             raise DataError(
-                f"grouping has {math.prod(shape):,} cells of {len(shape)} attributes, and at most {max_cells:,} of {_MAX_AXES} "
-                "are allowed; group by fewer or smaller ones"
+                f"grouping has {math.prod(shape):,} cells of {len(shape)} attributes, and at most {max_cells:,} "
+                f"cells of {_MAX_AXES} attributes are allowed; group by fewer or smaller ones"
             )
         return shape
 

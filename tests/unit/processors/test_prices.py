@@ -223,7 +223,8 @@ def test_tight_error_under_zcdp_is_charged_by_rho() -> None:
 def test_error_that_the_estimate_keeps_is_free() -> None:
     made = driver(pmw(mechanism={"warm_start": 1}))
     promise = plan(made).alpha
-    answer = only(made, {"where": "age >= 3", "alpha": 2 * promise})
+    # The first question also pays for the opening.
+    _, answer = ask(made, {"where": "age >= 4", "alpha": 2 * promise}, {"where": "age >= 3", "alpha": 2 * promise})
     assert (answer.basis, answer.price, answer.tops_left) in {
         ("hypothesis", 0.0, plan(made).cutoff),
         ("measured", 0.0, plan(made).cutoff),
@@ -468,7 +469,10 @@ def test_planned_price_equals_the_charge(options: list[str], opened: dict[str, A
     )
     planned = json.loads(result.stdout)["question"]
     assert planned["alpha"] == alpha
-    answer = only(made, {"where": "age >= 3 AND sex = 'F'", "alpha": alpha})
+    # The first question also pays for the opening of pmw.
+    _, answer = ask(
+        made, {"where": "age >= 1", "alpha": 1000.0}, {"where": "age >= 3 AND sex = 'F'", "alpha": alpha}
+    )
     assert answer.price == planned["epsilon"]
     assert (answer.outcome == "answer") == planned["affordable"]
 
