@@ -28,7 +28,7 @@ from stream.worker.fair_shares import Shares, WorkEstimator
 from stream.worker.families import Families
 from stream.worker.families.family import AdmittedQuestion, Context, TableFreedError
 from stream.worker.families.sparse_vector_family import QuestionRows, Row
-from stream.worker.hosted_streams import CONTROL_UNREAD, PLAIN_SORT, STANDING_SORT
+from stream.worker.hosted_streams import CONTROL_UNREAD, PLAIN_FLAG, STANDING_FLAG
 from stream.worker.stream_records import HaltedAnswer
 from stream.worker.stream_terms import count_quotes, window_and_group_of
 
@@ -38,7 +38,7 @@ class _UndefinedStreamRejection(Rejection):
 
 
 class QueryForm(NamedTuple):
-    """The struct for the queries of one sort of stream, and its decoder."""
+    """The struct for the queries of streams with the same flags, and its decoder."""
 
     kind: Any
     decode: Callable[[bytes], Any]
@@ -54,7 +54,7 @@ PLAIN_FORM: Final = _make_form(struct(Query, only=_PLAIN_FIELDS))
 """The form of a query with a value and no other fields."""
 _WINDOW_FORM: Final = _make_form(struct(Query, only=_PLAIN_FIELDS | {"window", "group"}))
 QUERY_FORMS: Final = (_FULL_FORM, PLAIN_FORM, _FULL_FORM, _WINDOW_FORM)
-"""Query forms, indexed by the stream's sort: a combination of ``PLAIN_SORT`` and ``STANDING_SORT``."""
+"""Query forms, indexed by the stream's flags: a combination of ``PLAIN_FLAG`` and ``STANDING_FLAG``."""
 
 
 _REPEATED_FIELD = Rejection("malformed", REPEATED_FIELD)
@@ -189,7 +189,7 @@ class Admission:
         shares = self.shares.copy()
         rejected: list[tuple[int, Rejection]] = []
         streams = self._context.streams
-        slot_of, sorts = streams.slots.get, streams.sorts
+        slot_of, flags = streams.slots.get, streams.flags
         unknown, form = False, PLAIN_FORM
         scanned, places = self._scan_plain(records)
         for place, record in zip(places.tolist(), select_records(records, places), strict=True):
@@ -212,15 +212,17 @@ class Admission:
                 if slot is None:
                     retired.append((place, *self._read_retired(query, value)))
                     continue
-                # The next query probably goes to a stream of the same sort.
-                sort = sorts[slot]
-                form = QUERY_FORMS[sort]
+                # The next query probably goes to a stream with the same flags.
+                stream_flags = flags[slot]
+                form = QUERY_FORMS[stream_flags]
                 if query.__class__ is not form.kind:
                     query = decode_in_form(form, value, query)
                 window_and_group = (
-                    window_and_group_of(query, streams.terms_at(slot).groups) if sort & STANDING_SORT else None
+                    window_and_group_of(query, streams.terms_at(slot).groups)
+                    if stream_flags & STANDING_FLAG
+                    else None
                 )
-                if sort & PLAIN_SORT and query.__class__ is form.kind and query.value is not None:
+                if stream_flags & PLAIN_FLAG and query.__class__ is form.kind and query.value is not None:
                     row = (
                         place,
                         query.id,
@@ -264,7 +266,7 @@ class Admission:
         """Return a question's work in its batch, and add its work to its stream's share; Rejection above the limit."""
         work = self._work_estimator.estimate(slot, query)
         # A feed asks about a window only once, so its question must not be refused as busy.
-        if not self._context.streams.sorts[slot] & STANDING_SORT:
+        if not self._context.streams.flags[slot] & STANDING_FLAG:
             shares.admit(slot, work.share, timestamp)
         return work.batch
 
@@ -272,7 +274,7 @@ class Admission:
         """Read plain queries in one pass, and return the places of the other records."""
         streams = self._context.streams
         events = _record_values(records)
-        if (scanned := streams.texts.scan(events, MAX_EVENT_BYTES)) is None:
+        if (scanned := streams.encoded_names.scan(events, MAX_EVENT_BYTES)) is None:
             return QuestionRows.from_rows(()), np.arange(len(records))
         taken = scanned.read
         if not streams.all_are_plain:
@@ -301,7 +303,7 @@ class Admission:
         questions: list[AdmittedQuestion] = []
         resolved: list[Row] = []
         streams, one_by_one = self._context.streams, self._families.one_by_one
-        kinds, sorts = streams.kinds, streams.sorts
+        kinds, flags = streams.kinds, streams.flags
         for place, slot, query in batch.unresolved:
             record = batch.records[place]
             payload = record.value or b""
@@ -311,7 +313,7 @@ class Admission:
                 rejected.append((place, rejection))
                 continue
             window_and_group = (
-                window_and_group_of(query, streams.terms_at(slot).groups) if sorts[slot] & STANDING_SORT else None
+                window_and_group_of(query, streams.terms_at(slot).groups) if flags[slot] & STANDING_FLAG else None
             )
             if kinds[slot] in one_by_one:
                 questions.append(
@@ -331,7 +333,7 @@ class Admission:
         No table is read for a refused or ended stream, because the table may be wrong or released.
         """
         streams = self._context.streams
-        if not streams.sorts[slot] & STANDING_SORT and (query.window is not None or query.group is not None):
+        if not streams.flags[slot] & STANDING_FLAG and (query.window is not None or query.group is not None):
             raise Rejection("malformed", "window, group: only queries to standing streams have them; remove both")
         if streams.columns.refused[slot]:
             return 0.0

@@ -117,8 +117,8 @@ CONTROL_UNREAD: Final = "this worker cannot read the stream's control event; upg
 MIN_RELEASED: Final = 64
 """Least number of slots of removed streams that are made free for new streams together."""
 
-PLAIN_SORT: Final = 1
-STANDING_SORT: Final = 2
+PLAIN_FLAG: Final = 1
+STANDING_FLAG: Final = 2
 
 
 class StreamSnapshot(NamedTuple):
@@ -139,9 +139,9 @@ class StreamSnapshot(NamedTuple):
 class HostedStreams:
     """A partition's streams, by slot: ``columns`` has their totals, ``noise`` their keys, ``life`` their states.
 
-    - ``names`` and ``texts``: the names of streams by slot, as text and as bytes.
+    - ``names`` and ``encoded_names``: the names of streams by slot, as ``str`` and as bytes.
     - ``kinds``: the names of the streams' families.
-    - ``sorts``: ``PLAIN_SORT`` (a sparse vector over values in queries), ``STANDING_SORT``, both, or 0.
+    - ``flags``: ``PLAIN_FLAG`` (a sparse vector over values in queries), ``STANDING_FLAG``, both, or 0.
     - ``extensions``: the extensions of each extended stream.
     - ``unreadable_streams``: names of streams without a slot, whose control events cannot be read.
     - ``retired``: the retired streams, which have no slot.
@@ -155,9 +155,9 @@ class HostedStreams:
         self.names: list[str] = []
         self.incarnations: list[str] = []
         self.kinds: list[str] = []
-        self.sorts: list[int] = []
+        self.flags: list[int] = []
         self.columns = StreamColumns()
-        self.texts = SlotNames()
+        self.encoded_names = SlotNames()
         self.noise = StreamKeys(key, self.columns)
         self.life = LifeCycle(self.columns)
         self.terms_table = TermsTable()
@@ -248,13 +248,13 @@ class HostedStreams:
         facts = {index: _facts_of_terms(self.terms[index]) for index in set(terms_of)}
         self.noise.add_streams(new, len(self))
         for slot, index in zip(new, terms_of, strict=True):
-            self.kinds[slot], self.sorts[slot], _ = facts[index]
+            self.kinds[slot], self.flags[slot], _ = facts[index]
         self._start_count += 1
         slots = np.fromiter(new, dtype=np.intp, count=len(new))
         columns.start_number[slots] = self._start_count
         columns.terms_of[slots] = terms_of
         columns.threshold[slots] = [definition.threshold for definition in new.values()]
-        columns.is_plain[slots] = [facts[index][1] == PLAIN_SORT for index in terms_of]
+        columns.is_plain[slots] = [facts[index][1] == PLAIN_FLAG for index in terms_of]
         columns.cutoff[slots] = [facts[index][2] for index in terms_of]
         self.life.open_streams(slots)
 
@@ -267,25 +267,25 @@ class HostedStreams:
             self.names.append(name)
             self.incarnations.append("")
             self.kinds.append("")
-            self.sorts.append(0)
+            self.flags.append(0)
         self.slots[name] = slot
         self.unreadable_streams.discard(name)
         return slot
 
     def _store_names(self, slots: Sequence[int]) -> None:
         """Store the names of new streams as bytes."""
-        columns, known = self.columns, len(self.texts.texts)
+        columns, known = self.columns, len(self.encoded_names.texts)
         columns.grow(len(self))
         for slot in slots:
             if slot < known:
-                self.texts.replace(slot, self.names[slot].encode())
-        self.texts.extend([name.encode() for name in self.names[known:]])
-        names = self.texts.texts.spans
+                self.encoded_names.replace(slot, self.names[slot].encode())
+        self.encoded_names.extend([name.encode() for name in self.names[known:]])
+        names = self.encoded_names.texts.spans
         columns.name_at[slots], columns.name_size[slots] = names.at[slots], names.size[slots]
 
     @property
     def has_released_slots(self) -> bool:
-        """True if ``texts`` may still have the names of released slots."""
+        """True if ``encoded_names`` may still have the names of released slots."""
         return bool(self._released)
 
     def remove_retired(self, slot: int) -> None:
@@ -311,9 +311,9 @@ class HostedStreams:
             self.names[slot] = f'"{slot}'  # no query can name it, because names have no quotation marks
         self._free_slots += self._released
         self._released = []
-        self.texts = SlotNames()
-        self.texts.extend([name.encode() for name in self.names])
-        names, hosted = self.texts.texts.spans, slice(len(self))
+        self.encoded_names = SlotNames()
+        self.encoded_names.extend([name.encode() for name in self.names])
+        names, hosted = self.encoded_names.texts.spans, slice(len(self))
         columns = self.columns
         columns.name_at[hosted], columns.name_size[hosted] = names.at[hosted], names.size[hosted]
         in_use = columns.terms_of[hosted][columns.start_number[hosted] != 0]
@@ -325,7 +325,7 @@ class HostedStreams:
 
     def names_of(self, gathered: StreamColumns) -> Spans:
         """Return the names of the streams whose columns were gathered."""
-        return Spans(self.texts.texts.spans.data, gathered.name_at, gathered.name_size)
+        return Spans(self.encoded_names.texts.spans.data, gathered.name_at, gathered.name_size)
 
     def barrier_of_round(self, slot: int, tops: int) -> int:
         """Return the barrier of the round that follows ``tops`` charged answers.
@@ -416,6 +416,6 @@ class HostedStreams:
 
 
 def _facts_of_terms(terms: StreamTerms) -> tuple[str, int, int]:
-    """Return the family's name, the sort and the cutoff of a stream on these terms."""
-    sort = PLAIN_SORT * terms.is_plain + STANDING_SORT * (terms.standing is not None)
-    return terms.family, sort, terms.calibration.cutoff or NO_CUTOFF
+    """Return the family's name, the flags and the cutoff of a stream on these terms."""
+    flags = PLAIN_FLAG * terms.is_plain + STANDING_FLAG * (terms.standing is not None)
+    return terms.family, flags, terms.calibration.cutoff or NO_CUTOFF

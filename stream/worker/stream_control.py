@@ -29,7 +29,7 @@ from stream.worker.hosted_streams import (
     CONTROL_UNREAD,
     HALTED,
     OPEN,
-    PLAIN_SORT,
+    PLAIN_FLAG,
     HostedStreams,
     answering_mask,
 )
@@ -155,7 +155,7 @@ class StreamControl:
             )
         slots = self._streams.host_streams(definitions)
         self.runs_in_thread = self.runs_in_thread or not all(
-            self._streams.sorts[slot] & PLAIN_SORT for slot in slots
+            self._streams.flags[slot] & PLAIN_FLAG for slot in slots
         )
         for slot, definition in zip(slots, definitions, strict=True):
             if definition.kind == "opened":
