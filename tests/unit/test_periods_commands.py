@@ -42,7 +42,7 @@ class InMemory:
     async def list_streams(self, source: str | None = None, **page: Any) -> list[Any]:
         return self.driver.list_streams(source, **page)
 
-    async def digests(self, names: Any) -> dict[str, Any]:
+    async def statuses(self, names: Any) -> dict[str, Any]:
         list(names)
         return {}
 
@@ -116,7 +116,7 @@ def test_stream_list_pages_list_each_period_separately(run: Any) -> None:
 
 def test_stream_list_reads_no_status(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka cannot find a status by its stream, so each page would need to read the whole topic."""
-    monkeypatch.delattr(InMemory, "digests")
+    monkeypatch.delattr(InMemory, "statuses")
     assert "1 stream" in run("stream", "list", "--limit", "1")
 
 
