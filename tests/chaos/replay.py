@@ -15,6 +15,7 @@ from schemas import (
     MAX_RECORD_BYTES,
     Answer,
     Control,
+    EstimateCalibration,
     EventsSource,
     GrantRecord,
     LedgerRecord,
@@ -265,7 +266,11 @@ class _Extensible:
         self._latest = definition.version
         self._version = 1
         self._moved = False
-        self._each = losses(definition.calibration).loss_per_answer
+        parts = losses(definition.calibration)
+        self._each = parts.loss_per_answer
+        # The price of the first answer of pmw includes its opening.
+        is_estimate = isinstance(definition.calibration, EstimateCalibration)
+        self._unpaid = parts.first_loss + parts.loss_while_open if is_estimate else Fraction(0)
         self.extensions = definition.extensions
         self.news: Record | None = None
         self._record = record
@@ -289,8 +294,10 @@ class _Extensible:
             self._left -= (
                 PARTS_PER_CHARGE
                 if answer.price is None
-                else round(Fraction(answer.price) / self._each * PARTS_PER_CHARGE)
+                else round((Fraction(answer.price) - self._unpaid) / self._each * PARTS_PER_CHARGE)
             )
+        if answer.outcome == "answer":
+            self._unpaid = Fraction(0)
         added = (answer.tops_left or 0) - self._left // PARTS_PER_CHARGE
         self._left += added * PARTS_PER_CHARGE
         known = self._known
