@@ -291,11 +291,7 @@ class _Extensible:
     def shows(self, answer: Answer) -> bool:
         """Note the charged answers left after the next answer; return whether they are possible. A newly shown definition becomes ``news``."""
         if is_charged(answer):
-            self._left -= (
-                PARTS_PER_CHARGE
-                if answer.price is None
-                else round((Fraction(answer.price) - self._unpaid) / self._each * PARTS_PER_CHARGE)
-            )
+            self._left -= self._parts_of(answer)
         if answer.outcome == "answer":
             self._unpaid = Fraction(0)
         added = (answer.tops_left or 0) - self._left // PARTS_PER_CHARGE
@@ -308,6 +304,17 @@ class _Extensible:
         self.news = self._as_of(known, self._version) if news else None
         self._known = known
         return added == 0
+
+    def _parts_of(self, answer: Answer) -> int:
+        """Return the parts of a charge that an answer's price pays for; a worker of the last release leaves the opening out of it."""
+        if answer.price is None:
+            return PARTS_PER_CHARGE
+        with_opening, alone = (
+            round((Fraction(answer.price) - opening) / self._each * PARTS_PER_CHARGE)
+            for opening in (self._unpaid, Fraction(0))
+        )
+        fits = (self._left - with_opening) // PARTS_PER_CHARGE == answer.tops_left
+        return alone if not fits and (self._left - alone) // PARTS_PER_CHARGE == answer.tops_left else with_opening
 
     def as_granted(self) -> Record:
         """Return its definition with all its extensions and the latest version of its data."""
