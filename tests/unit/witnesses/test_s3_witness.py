@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from stream.witnesses.anchor import Witness, WitnessError
 from stream.witnesses.witness_kinds import open_witnesses
@@ -47,25 +48,27 @@ def locked_bucket_witness(client: Any, bucket: str, *, retains: bool = True) -> 
     return witness
 
 
-def test_bucket_keeps_the_newest_anchors_first(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bucket_keeps_the_newest_anchors_first(client: Any) -> None:
     """The order also holds across generations, whatever the clocks; installations are separate."""
     witness = locked_bucket_witness(client, BUCKET)
     assert witness.read_newest("sotto") == []
-    for entries in range(12):
-        witness.write(anchor(entries, written=1_000 * entries + 1))
+    with capture_logs() as logged:
+        for entries in range(12):
+            witness.write(anchor(entries, written=1_000 * entries + 1))
+    assert logged == []
     witness.write(anchor(5, generation=1, written=3, reason="restored"))
     witness.write(anchor(99, installation="sotto2"))
     assert [one.head.entries for one in witness.read_newest("sotto")] == [5, *range(11, 2, -1)]
     assert [one.head.entries for one in witness.read_newest("sotto2")] == [99]
     assert len(client.list_objects_v2(Bucket=BUCKET)["Contents"]) == 14
-    assert "without object lock" not in capsys.readouterr().out
 
 
-def test_bucket_without_retention_is_reported_once(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bucket_without_retention_is_reported_once(client: Any) -> None:
     witness = locked_bucket_witness(client, "open-bucket", retains=False)
-    witness.write(anchor(1))
-    witness.write(anchor(2))
-    assert capsys.readouterr().out.count("witness without object lock") == 1
+    with capture_logs() as logged:
+        witness.write(anchor(1))
+        witness.write(anchor(2))
+    assert [one["event"] for one in logged].count("witness without object lock") == 1
 
 
 def test_invalid_anchor_object_is_an_error(client: Any) -> None:
@@ -75,15 +78,16 @@ def test_invalid_anchor_object_is_an_error(client: Any) -> None:
         witness.read_newest("sotto")
 
 
-def test_invalid_anchor_object_hides_no_others(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_anchor_object_hides_no_others(client: Any) -> None:
     """An object that is too large and an object of another kind are reported and skipped."""
     witness = locked_bucket_witness(client, "partly-mixed")
     for entries in range(12):
         witness.write(anchor(entries))
     for number, text in enumerate(("{}", anchor(99).encode().decode() + " " * (1 << 20))):
         client.put_object(Bucket="partly-mixed", Key=f"sotto/anchors/sotto/0{number}.json", Body=text)
-    assert [one.head.entries for one in witness.read_newest("sotto")] == list(range(11, 1, -1))
-    assert "objects of a witness are no anchors" in capsys.readouterr().out
+    with capture_logs() as logged:
+        assert [one.head.entries for one in witness.read_newest("sotto")] == list(range(11, 1, -1))
+    assert [one["event"] for one in logged] == ["objects of a witness are no anchors"]
 
 
 def test_missing_bucket_or_store_is_an_error_without_secrets(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
