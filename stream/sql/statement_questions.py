@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from itertools import pairwise, product
 from math import prod
-from operator import and_, or_, xor
 from typing import Any, Final
 
 from schemas import (
@@ -35,10 +34,11 @@ from stream.sql.aggregates import AnswerColumn, StatementError, distinct_message
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement, no_aggregates_error
 from stream.sql.statement_clauses import compared_columns
 from stream.sql.statement_text import calendar_attribute, is_calendar_name, replace_calendar_names
-from stream.tables.expressions import Codes, attributes_of, evaluate
+from stream.tables.expressions import attributes_of
 from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import (
     codes_within,
+    excluded_groups,
     ordered_values,
     person_sensitivity,
     restrict_domain,
@@ -278,7 +278,9 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
     for question in asked:
         check.check_question("" if question.column is None else columns[question.column].name, question.query)
     excluded = (
-        frozenset[int]() if where is None or not groups or not rows else _excluded_rows(where, source, groups)
+        frozenset[int]()
+        if where is None or not groups or not rows
+        else excluded_groups(PredicateParser(source.attributes).parse(where), source, groups)
     )
     excluded |= _rows_beyond_limit(
         statement, columns, source, groups, [at for at in range(len(rows)) if at not in excluded]
@@ -291,35 +293,6 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
             "take fewer groups, or COUNT(*), which is one question for all groups"
         )
     return StatementPlan(columns, groups, rows, tuple(questions), excluded)
-
-
-def _excluded_rows(where: str, source: TableSource, groups: tuple[str, ...]) -> frozenset[int]:
-    """Return the positions of the groups that a condition excludes by the declared domains alone."""
-    predicate = PredicateParser(source.attributes).parse(where)
-    sizes = [source.attributes[name].size for name in groups]
-    count = prod(sizes)
-    every = (1 << count) - 1
-    # A set of groups is an integer with one bit for each group, because conditions may have hundreds of parts and
-    # statements thousands of groups.
-    below = {name: [0] for name in groups}  # for each attribute and code, the set of the groups with a lower code
-    for axis, (name, size) in enumerate(zip(groups, sizes, strict=True)):
-        run = prod(sizes[axis + 1 :])
-        first = ((1 << run) - 1) * (every // ((1 << run * size) - 1))
-        for code in range(size):
-            below[name].append(below[name][-1] | first << run * code)
-
-    def find_matching_groups(leaf: Codes) -> int:
-        """Return the groups in which a leaf can hold; these are all groups if it is about another column."""
-        if leaf.attribute in below:
-            return reduce(xor, (below[leaf.attribute][cut] for cut in leaf.cuts))
-        held = every
-        for name, lower in below.items():
-            if (spans := _cells_with_dates(source, leaf, name)) is not None:
-                held &= reduce(or_, (lower[end] ^ lower[begin] for begin, end in spans), 0)
-        return held
-
-    may_hold = evaluate(predicate, lambda holds: every if holds else 0, find_matching_groups, and_, or_)
-    return frozenset(index for index in range(count) if not may_hold >> index & 1)
 
 
 def _rows_beyond_limit(
@@ -343,26 +316,6 @@ def code_in_group(source: TableSource, groups: Sequence[str], name: str, row: in
     """Return the code of an attribute of GROUP BY in the group of a row."""
     size, *others = (source.attributes[one].size for one in groups[groups.index(name) :])
     return row // prod(others) % size
-
-
-def _cells_with_dates(source: TableSource, leaf: Codes, name: str) -> list[tuple[int, int]] | None:
-    """Return the ranges of the cells of ``name`` that contain dates which ``leaf`` accepts.
-
-    Both attributes read the same column, with different granularities. None if they read different columns, or
-    declare different ranges or time zones: a value outside one range is clamped to another date than in the other.
-    """
-    domains = source.attributes[leaf.attribute], source.attributes[name]
-    if source.column_of(leaf.attribute) != source.column_of(name):
-        return None
-    calendars = [one.calendar for one in domains if isinstance(one, Dates) and one.part is None]
-    if len({(one.first, one.last, one.zone) for one in calendars}) != 1 or len(calendars) != len(domains):
-        return None
-    asked, grouped = calendars
-    ends = [asked.start(cut) if cut < asked.size else asked.end() for cut in leaf.cuts]
-    return [
-        (grouped.cell_at(begin), grouped.cell_at(end - 1) + 1)
-        for begin, end in zip(ends[::2], ends[1::2], strict=True)
-    ]
 
 
 def _group_names_question(where: str | None, source: TableSource, groups: tuple[str, ...]) -> StatementQuestion:

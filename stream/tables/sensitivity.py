@@ -1,14 +1,17 @@
-"""Sensitivities of counts and sums, and the ordered values behind quantiles and variances."""
+"""Sensitivities of counts and sums, ordered values, and the codes and groups that a predicate allows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
+from math import prod
+from operator import and_, or_, xor
 from typing import Literal
 
 from schemas import Bins, Categories, Dates, Decimals, Domain, Integers, TableSource
-from stream.tables.expressions import Predicate, evaluate
+from stream.tables.expressions import Codes, Predicate, evaluate
 from stream.tables.table_errors import DataError
 
 
@@ -102,6 +105,54 @@ def restrict_domain(domain: Integers, attribute: str, predicate: Predicate) -> I
     """Restrict a domain to the range of values that a predicate allows, as `codes_within` does."""
     first, end = codes_within(domain.size, attribute, predicate)
     return domain.model_copy(update={"minimum": domain.minimum + first, "maximum": domain.minimum + end - 1})
+
+
+def excluded_groups(predicate: Predicate, source: TableSource, groups: Sequence[str]) -> frozenset[int]:
+    """Return the positions of the groups that a predicate excludes by the declared domains alone, so it is public."""
+    sizes = [source.attributes[name].size for name in groups]
+    count = prod(sizes)
+    every = (1 << count) - 1
+    # A set of groups is an integer with one bit for each group, because conditions may have hundreds of parts and
+    # questions thousands of groups.
+    below = {name: [0] for name in groups}  # for each attribute and code, the set of the groups with a lower code
+    for axis, (name, size) in enumerate(zip(groups, sizes, strict=True)):
+        run = prod(sizes[axis + 1 :])
+        first = ((1 << run) - 1) * (every // ((1 << run * size) - 1))
+        for code in range(size):
+            below[name].append(below[name][-1] | first << run * code)
+
+    def find_matching_groups(leaf: Codes) -> int:
+        """Return the groups in which a leaf can hold; these are all groups if it is about another column."""
+        if leaf.attribute in below:
+            return reduce(xor, (below[leaf.attribute][cut] for cut in leaf.cuts))
+        held = every
+        for name, lower in below.items():
+            if (spans := _cells_with_dates(source, leaf, name)) is not None:
+                held &= reduce(or_, (lower[end] ^ lower[begin] for begin, end in spans), 0)
+        return held
+
+    may_hold = evaluate(predicate, lambda holds: every if holds else 0, find_matching_groups, and_, or_)
+    return frozenset(index for index in range(count) if not may_hold >> index & 1)
+
+
+def _cells_with_dates(source: TableSource, leaf: Codes, name: str) -> list[tuple[int, int]] | None:
+    """Return the ranges of the cells of ``name`` that contain dates which ``leaf`` accepts.
+
+    Both attributes read the same column, with different granularities. None if they read different columns, or
+    declare different ranges or time zones: a value outside one range is clamped to another date than in the other.
+    """
+    domains = source.attributes[leaf.attribute], source.attributes[name]
+    if source.column_of(leaf.attribute) != source.column_of(name):
+        return None
+    calendars = [one.calendar for one in domains if isinstance(one, Dates) and one.part is None]
+    if len({(one.first, one.last, one.zone) for one in calendars}) != 1 or len(calendars) != len(domains):
+        return None
+    asked, grouped = calendars
+    ends = [asked.start(cut) if cut < asked.size else asked.end() for cut in leaf.cuts]
+    return [
+        (grouped.cell_at(begin), grouped.cell_at(end - 1) + 1)
+        for begin, end in zip(ends[::2], ends[1::2], strict=True)
+    ]
 
 
 def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"], centre: int = 0) -> int:

@@ -206,6 +206,11 @@ class Rates(CellGroups):
         """True if the cells of every count are a range of each axis."""
         return all(extent_of(part)[1] for part in self._parts)
 
+    @property
+    def excluded_groups(self) -> list[int]:
+        """Positions of the groups without a cell in the mask."""
+        return [place for place, cells in enumerate(self._sums(self.mask.astype(np.int64)).tolist()) if not cells]
+
     def compute_numbers(self, cells: TensorCells) -> Numbers:
         """Return the hits and then the misses of all groups in steps, in row-major order."""
         sums = [self._sums(np.where(part, cells.tensor, 0)) * WEIGHT_STEPS for part in self._parts]

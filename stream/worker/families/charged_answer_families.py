@@ -200,12 +200,15 @@ def _rates_of_groups(
 ) -> Reply:
     """Return each group's share of hits; ``noisy`` has the hits of all groups, then their misses."""
     groups = len(noisy) // 2
-    reach = rates_reach(calibration, question.widths[0], groups, question.moved)
+    possible = max(1, groups - len(question.excluded))
+    reach = rates_reach(calibration, question.widths[0], possible, question.moved)
     rates = [
         NoisyRate(hits, misses, reach, rate_bounds(NoisyNumber(hits, law), NoisyNumber(misses, law)))
         for hits, misses in zip(noisy[:groups], noisy[groups:], strict=True)
     ]
-    return build_rates_reply(rates, grouped=not question.is_ungrouped, charged=True, basis="noisy")
+    return build_rates_reply(
+        rates, grouped=not question.is_ungrouped, excluded=question.excluded, charged=True, basis="noisy"
+    )
 
 
 @dataclass(frozen=True, slots=True)

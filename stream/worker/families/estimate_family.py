@@ -368,7 +368,8 @@ def _reply(
     typical = _typical_error(current, read, answer)
     fields: dict[str, Any] = {"charged": charged, "basis": basis, "update": update, "typical_error": typical}
     if isinstance(question, Rates):
-        return _rates_of_groups(numbers, alpha, answer.rates, read.grouped, **fields)
+        fields |= {"grouped": read.grouped, "excluded": question.excluded_groups}
+        return _rates_of_groups(numbers, alpha, answer.rates, **fields)
     intervals = _intervals(calibration, current, read, answer)
     if isinstance(question, CellGroups):
         reply = Reply(estimates=numbers, alpha=alpha, intervals=intervals, **fields)
@@ -434,7 +435,6 @@ def _rates_of_groups(
     numbers: Sequence[float],
     reach: float | None,
     intervals: Sequence[Interval] | None,
-    grouped: bool,
     **fields: Any,
 ) -> Reply:
     """Return the rates of all groups; if the counts have no error bound, the answer has no ``alpha``."""
@@ -442,7 +442,7 @@ def _rates_of_groups(
     ends: Sequence[Interval | None] = intervals or [None] * groups
     pairs = zip(numbers[:groups], numbers[groups:], ends, strict=True)
     rates = [NoisyRate(hits, misses, reach or 0.0, interval) for hits, misses, interval in pairs]
-    reply = build_rates_reply(rates, grouped=grouped, **fields)
+    reply = build_rates_reply(rates, **fields)
     return reply if reach is not None else replace(reply, alpha=None)
 
 

@@ -161,13 +161,18 @@ class NoisyRate(NamedTuple):
     interval: Interval | None = None
 
 
-def build_rates_reply(rates: Sequence[NoisyRate], *, grouped: bool, **fields: Any) -> Reply:
+def build_rates_reply(
+    rates: Sequence[NoisyRate], *, grouped: bool, excluded: Collection[int] = (), **fields: Any
+) -> Reply:
     """Build the answer to a question about rates; its ``alpha`` is the largest error bound of a rate.
 
-    Each interval is widened so that it contains its rate.
+    Rates of groups that the condition excludes (positions ``excluded``) do not count for ``alpha``, unless it
+    excludes all groups. Each interval is widened so that it contains its rate.
     """
     found = [rate_interval(one.hits, one.misses, one.error_bound) for one in rates]
-    alpha = max(error for _, error in found)
+    alpha = max(
+        error for place, (_, error) in enumerate(found) if place not in excluded or len(excluded) == len(found)
+    )
     intervals = tuple(
         (min(rate, one.interval[0]), max(rate, one.interval[1]))
         for one, (rate, _) in zip(rates, found, strict=True)

@@ -26,6 +26,7 @@ from stream.processing.dead_letters import Rejection
 from stream.tables.expressions import Predicate, conjunction
 from stream.tables.sensitivity import (
     count_sensitivity,
+    excluded_groups,
     groups_sensitivity,
     people_groups_sensitivity,
     person_sensitivity,
@@ -49,7 +50,8 @@ class LaplaceQuestion:
       ``divisor``: the number of steps in 1 for a sum, the public number of rows for a share, otherwise 1.
       With ``quotient``, it is the quotient of two numbers plus ``centre``, divided by ``divisor``, the number
       of steps in 1. With ``rates``, it is each group's share of hits: ``numbers`` has the hits of all groups,
-      then the misses; ``is_ungrouped`` is True for a question without groups.
+      then the misses; ``is_ungrouped`` is True for a question without groups, and ``excluded`` has the positions
+      of the groups that ``where`` excludes by the declared domains alone.
     - ``low`` and ``high``: public limits of the true answer; None if there is no limit.
     - ``top``: how many of the largest numbers are published; None for all.
     - ``alpha``: the requested error; ``price``: its price. ``max_parts``: the question's ``max_price`` in
@@ -69,6 +71,7 @@ class LaplaceQuestion:
     max_parts: int | None = None
     moved: int = 1
     is_ungrouped: bool = False
+    excluded: frozenset[int] = frozenset()
     top: TopGroups | None = None
 
 
@@ -197,7 +200,9 @@ class LaplaceQuestions:
         rows = self._cell_counts(slot, query.group_by, where, people=False)
         hit_cells = self._cell_counts(slot, query.group_by, hits, people=False)
         misses = (total - one for total, one in zip(rows, hit_cells, strict=True))
-        return self._resolve_shares(slot, (*hit_cells, *misses), is_ungrouped=False)
+        excluded = excluded_groups(where, self._context.source_table(slot), query.group_by)
+        shares = self._resolve_shares(slot, (*hit_cells, *misses), is_ungrouped=False)
+        return replace(shares, excluded=excluded)
 
     def _resolve_shares(self, slot: int, numbers: tuple[int, ...], *, is_ungrouped: bool) -> LaplaceQuestion:
         """Return the question about hits and misses: counts of disjoint cells, each with the whole ε."""

@@ -276,14 +276,15 @@ def _rates_of_groups(
     terms = [sum_to_marginal(part.astype(np.int64), question.axes).ravel() for part in parts]
     hit, missed = (sum_to_marginal(np.where(part, release, 0), question.axes).ravel().tolist() for part in parts)
     most = max(1, *(int(one.max()) for one in terms))
-    reach = histogram_alpha(calibration, release.size, most, 2 * len(hit))
+    draws = list(zip(*(one.tolist() for one in terms), strict=True))
+    excluded = [place for place, pair in enumerate(draws) if not any(pair)]
+    reach = histogram_alpha(calibration, release.size, most, max(1, 2 * (len(hit) - len(excluded))))
     law = release_law(calibration)
-    draws = zip(*(one.tolist() for one in terms), strict=True)
     rates = [
         NoisyRate(h, m, reach, rate_bounds_of_sums(h, m, law, pair))
         for h, m, pair in zip(hit, missed, draws, strict=True)
     ]
-    return build_rates_reply(rates, grouped=bool(question.axes), charged=False, basis=BASIS)
+    return build_rates_reply(rates, grouped=bool(question.axes), excluded=excluded, charged=False, basis=BASIS)
 
 
 def _statistic_reply(question: _CellStatistic, release: Integers, calibration: ReleaseCalibration) -> Reply:

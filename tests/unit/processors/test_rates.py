@@ -88,6 +88,17 @@ def test_rates_are_within_their_alpha(kind: str, neighbors: str) -> None:
             assert abs(one - share(rows)) <= bound(grouped) + 1e-12
 
 
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_grouped_rates_alpha_leaves_out_excluded_groups(kind: str) -> None:
+    """A group that WHERE excludes has no rate, so its noise does not raise the answer's error bound."""
+    driver = opened(kind)
+    condition = {"rate": "ill = 'yes'", "where": "ward = 'A'"}
+    alone, grouped = driver.ask("s", **condition), driver.ask("s", **condition, group_by=["ward"])
+    assert bound(grouped) <= 1.5 * bound(alone) < 0.2
+    nowhere = driver.ask("s", rate="ill = 'yes'", where="FALSE", group_by=["ward"])
+    assert bound(nowhere) >= 0.5
+
+
 def share(rows: pl.DataFrame) -> float:
     return len(rows.filter(pl.col("ill") == "yes")) / len(rows)
 

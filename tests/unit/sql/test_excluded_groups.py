@@ -13,9 +13,10 @@ from pydantic import TypeAdapter
 
 from schemas import TableSource
 from stream.formatting import values_of
-from stream.sql import statement_questions
+from stream.tables import sensitivity
 from stream.tables.expressions import Codes, evaluate
 from stream.tables.predicates import PredicateParser
+from stream.tables.sensitivity import excluded_groups
 from tests.builders import source
 
 CHANCE = Random(3)
@@ -66,7 +67,10 @@ def excluded_labels(where: str, by: str, **domains: Any) -> list[str]:
     fields = source("visits", "table", epsilon=1, path="visits.parquet", attributes=domains, columns=columns)
     declared: TableSource = TypeAdapter(TableSource).validate_python(fields)
     labels = values_of(declared.attributes[by])
-    return [str(labels[index]) for index in sorted(statement_questions._excluded_rows(where, declared, (by,)))]
+    return [
+        str(labels[index])
+        for index in sorted(excluded_groups(PredicateParser(declared.attributes).parse(where), declared, (by,)))
+    ]
 
 
 def test_condition_on_days_excludes_months_without_them() -> None:
@@ -103,14 +107,14 @@ def test_excluded_groups_hold_no_row_of_the_domains(monkeypatch: pytest.MonkeyPa
         passes.append(predicate)
         return evaluate(predicate, *functions)
 
-    monkeypatch.setattr(statement_questions, "evaluate", counted)
+    monkeypatch.setattr(sensitivity, "evaluate", counted)
     excluded_count = 0
     for number in range(300):
         where, groups = (
             some_condition(CHANCE.randint(0, 4)),
             tuple(CHANCE.sample([*ATTRIBUTES], CHANCE.randint(1, 3))),
         )
-        excluded = statement_questions._excluded_rows(where, SOURCE, groups)
+        excluded = excluded_groups(PredicateParser(SOURCE.attributes).parse(where), SOURCE, groups)
         assert len(passes) == number + 1
         cells = list(product(*(range(SOURCE.attributes[name].size) for name in groups)))
         possible = groups_with_rows(where, groups)
