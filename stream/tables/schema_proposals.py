@@ -129,10 +129,24 @@ def remark_on_types(columns: Sequence[ColumnType], proposed: Sequence[ProposedAt
     return _UNTYPED_TEXT if is_untyped and any("values" in one.missing for one in proposed) else None
 
 
+KINDS: Final = {
+    "integers": "integer",
+    "decimal": "decimal",
+    "bins": "number",
+    "date": "date",
+    "timestamp": "datetime",
+    "categories": "string",
+    "text": "text",
+}
+"""The kinds that an owner can choose for a column, and the type of a column that has this kind."""
+
+
 def propose_attributes(
-    columns: Sequence[ColumnType], description: TableDescription | None = None
+    columns: Sequence[ColumnType],
+    description: TableDescription | None = None,
+    chosen_kinds: Mapping[str, str] | None = None,
 ) -> list[ProposedAttribute]:
-    """Propose an attribute for each column, in order.
+    """Propose an attribute for each column, in order; ``chosen_kinds`` has kinds that the owner chose.
 
     Raises:
         UnreadableError: the names look like the values of a row, which may be private; a row of words is not
@@ -141,7 +155,11 @@ def propose_attributes(
     if not columns or all(column.kind == "String" for column in columns):
         _require_names([column.name for column in columns])
     described = {one.name: one for one in (description.fields if description else ())}
-    return [_propose_attribute(column, described.get(column.name)) for column in columns[:MAX_COLUMNS]]
+    types = {name: KINDS[kind] for name, kind in (chosen_kinds or {}).items()}
+    return [
+        _propose_attribute(column, described.get(column.name), types.get(column.name))
+        for column in columns[:MAX_COLUMNS]
+    ]
 
 
 _VALUE_PATTERN: Final = re.compile(r"[-+]?[\d.,]*\d[\d.,eE+%-]*|\d{4}-\d\d.*|\d\d?[./]\d\d?[./]\d.*|.*@.*")
@@ -166,6 +184,7 @@ _DOMAIN_OF_KIND: Final[dict[str, tuple[dict[str, Any], tuple[str, ...]]]] = {
     "date": ({"kind": "date", "granularity": "day"}, ("minimum", "maximum")),
     "datetime": ({"kind": "timestamp", "granularity": "day"}, ("minimum", "maximum")),
     "string": ({"kind": "categories"}, ("values",)),
+    "text": ({"kind": "text"}, ()),
 }
 """For each type: the proposed domain, and the names of the fields that only the table's owner knows."""
 
@@ -182,15 +201,19 @@ _TYPE_OF_COLUMN: Final = {
 }
 
 
-def _propose_attribute(column: ColumnType, described: _DescribedField | None) -> ProposedAttribute:
+def _propose_attribute(
+    column: ColumnType, described: _DescribedField | None, chosen: str | None
+) -> ProposedAttribute:
     field_description = described or _DescribedField(name=column.name)
-    kind = _TYPE_OF_COLUMN.get(column.kind)
+    kind = chosen or _TYPE_OF_COLUMN.get(column.kind)
     if kind is None:
         return ProposedAttribute(column.name, None, reason=f"type {column.kind} can be no attribute")
-    if kind == "string" and field_description.type != "any":
+    if chosen is None and kind == "string" and field_description.type != "any":
         kind = field_description.type  # all cells of a CSV file are text, so the description decides
     domain, missing = _DOMAIN_OF_KIND[kind]
     domain = dict(domain)
+    if kind == "text":
+        return ProposedAttribute(column.name, domain, (), field_description.unit, field_description.description)
     if kind == "decimal" and column.scale is not None:
         domain["step"] = 10.0**-column.scale
     try:

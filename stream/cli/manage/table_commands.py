@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from schemas import EventsSource, Source, TableSource
 from stream.cli.output import AsJson, CommandError, escape_text, parse_document, say, show_json, show_table
-from stream.formatting import ROW_IS_PERSON, format_count
+from stream.formatting import ROW_IS_PERSON, did_you_mean, format_count
 from stream.settings import Settings
 from stream.tables.checks import (
     NOTICE,
@@ -27,6 +27,7 @@ from stream.tables.checks.table_check import BATCH_COUNTS
 from stream.tables.engine_limits import EngineLimits
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
 from stream.tables.schema_proposals import (
+    KINDS,
     READ_PARTS,
     ProposedAttribute,
     propose_attributes,
@@ -213,6 +214,13 @@ def _share(part: int, rows: int) -> str:
 
 def propose(
     table: Annotated[str, typer.Argument(help="The table: a file, a folder with / at its end, or a pattern.")],
+    person: Annotated[str | None, typer.Option(help="The column that names the person.", metavar="COLUMN")] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"The kind of a column's attribute, one of {', '.join(KINDS)}; repeatable.", metavar="COLUMN=KIND"
+        ),
+    ] = None,
 ) -> None:
     """Propose a source for a table, with null where you must declare a range or values.
 
@@ -232,7 +240,9 @@ def propose(
     )
     try:
         columns = GuardedReader(limits).columns(table)
-        found = propose_attributes(columns, read_description(table))
+        kinds = _chosen_kinds(kind or (), person, [one.name for one in columns])
+        attributes = [one for one in columns if one.name != person]
+        found = propose_attributes(attributes, read_description(table), kinds)
     except UnreadableError as error:
         raise CommandError(f"table: {table} cannot be read: {error.problem}") from None
     show_json(
@@ -242,15 +252,36 @@ def propose(
             "path": str(path.resolve()) + "/" * table.endswith("/"),
             "neighbors": "add-remove",
             "epsilon": None,
+            **({} if person is None else {"person": person, "contribution": None}),
             "attributes": {one.name: _domain(one) for one in found if one.domain is not None},
         }
     )
     typer.echo(READ_PARTS, err=True)
-    if remark := remark_on_types(columns, found):
-        typer.echo(remark, err=True)
+    if person is None:
+        typer.echo(f"person: {ROW_IS_PERSON} (--person COLUMN)", err=True)
+    else:
+        typer.echo("contribution: fill in the most rows of one person that count", err=True)
+    if not kinds and (remark := remark_on_types(attributes, found)):
+        typer.echo(f"{remark} Use --kind COLUMN=KIND.", err=True)
     for one in found:
         if (line := _describe(one)) is not None:
             typer.echo(f"  {escape_text(one.name)}: {escape_text(line)}", err=True)
+
+
+def _chosen_kinds(choices: Sequence[str], person: str | None, columns: Sequence[str]) -> dict[str, str]:
+    """Return the chosen kind of each column in ``COLUMN=KIND`` choices."""
+    if person is not None and person not in columns:
+        raise CommandError(f"--person: the table has no column '{person}'{did_you_mean(person, columns)}")
+    found = {}
+    for choice in choices:
+        column, separator, chosen = choice.rpartition("=")
+        if not separator or chosen not in KINDS:
+            raise CommandError(f"--kind: '{choice}' is not COLUMN=KIND; give a KIND of {', '.join(KINDS)}")
+        if column not in columns or column == person:
+            hint = did_you_mean(column, columns) or "; give a column that is no person"
+            raise CommandError(f"--kind: the table has no attribute column '{column}'{hint}")
+        found[column] = chosen
+    return found
 
 
 def _domain(proposed: ProposedAttribute) -> dict[str, Any]:

@@ -201,3 +201,30 @@ def test_propose_command_prints_a_definition_to_fill_in(tmp_path: Path) -> None:
         in result.stderr
     )
     assert CELL not in result.output
+
+
+def test_propose_takes_kinds_and_the_person_from_options(tmp_path: Path) -> None:
+    """A CSV file has no types, so its owner names the person and the kinds; without them the command says so."""
+    file = tmp_path / "visits.csv"
+    file.write_text(f"patient,age,day,note\n7,71,2024-01-01,{CELL}\n")
+    command = ["source", "propose", str(file)]
+    kinds = [f"--kind={one}" for one in ("age=integers", "day=date", "note=text")]
+    result = CliRunner().invoke(app, [*command, "--person", "patient", *kinds], catch_exceptions=False)
+    proposed = json.loads(result.stdout)
+    assert (proposed["person"], proposed["contribution"]) == ("patient", None)
+    assert proposed["attributes"] == {
+        "age": {"kind": "integers", "minimum": None, "maximum": None},
+        "day": {"kind": "date", "granularity": "day", "minimum": None, "maximum": None},
+        "note": {"kind": "text"},
+    }
+    assert "contribution: fill in the most rows of one person that count" in result.stderr
+    plain = CliRunner().invoke(app, command)
+    assert "each row is taken as one person" in plain.stderr
+    assert "--kind COLUMN=KIND" in plain.stderr
+    assert CELL not in result.output + plain.output
+    for wrong, words in (
+        ("--person=patent", "did you mean 'patient'?"),
+        ("--kind=age=number", "'age=number' is not COLUMN=KIND"),
+        ("--kind=agee=integers", "did you mean 'age'?"),
+    ):
+        assert words in str(CliRunner().invoke(app, [*command, wrong]).exception)
