@@ -10,6 +10,7 @@ from typing import Final
 from schemas import (
     AnswersCalibration,
     Domain,
+    EstimateCalibration,
     EventsSource,
     GrantRecord,
     Source,
@@ -19,8 +20,8 @@ from schemas import (
     UnknownGroupsCalibration,
 )
 from stream.errors import Unknown
-from stream.formatting import did_you_mean
-from stream.privacy.composition.costs import EPSILON_UNITS, charged_answers, realised_cost
+from stream.formatting import did_you_mean, format_error_bound
+from stream.privacy.composition.costs import EPSILON_UNITS, charged_answers, ordinary_charges_left, realised_cost
 from stream.sql.aggregates import StatementError
 from stream.sql.select_statements import SelectStatement
 from stream.sql.statement_questions import StatementPlan, plan_statement
@@ -30,6 +31,9 @@ COUNT_MECHANISMS: Final = ("pmw", "laplace", "histogram")
 
 TEXT_MECHANISMS: Final = ("unknown_groups",)
 """Mechanisms that group by a text attribute."""
+
+_MUCH_SMALLER: Final = 1 / 3
+"""A stream with at most this part of the chosen stream's α is named beside the choice."""
 
 _KIND_ORDER: Final = ("histogram", "pmw", "laplace", "unknown_groups")
 """The order of mechanisms at the same ε; mechanisms whose further answers cost nothing are first."""
@@ -64,13 +68,13 @@ def choose_stream(
 ) -> StreamChoice:
     """Plan a statement on the stream that it names, or on the cheapest open stream of the source.
 
-    Streams whose answers are expected to be free are preferred: first a histogram whose release is charged already, then
-    a pmw stream that has begun, which charges only if it must measure. Otherwise the least ε for the statement's
-    questions decides.
+    Streams that can pay for the whole statement are preferred, then those whose answers may be informative, then those
+    whose answers are expected to be free: first a histogram whose release is charged already, then a pmw stream that
+    has begun, which charges only if it must measure. Otherwise the least ε for the statement's questions decides.
 
     Raises:
         Unknown: there is no such source or stream, or the source has no open stream.
-        StatementError: no stream supports the statement.
+        StatementError: no stream supports the statement, or the grant pays for a part of its questions only.
     """
     found = find_targets(statement.table, sources, grants, statement.groups)
     plans: list[StreamChoice] = []
@@ -88,9 +92,16 @@ def choose_stream(
             f"FROM {statement.table}: none of its streams answers this statement; " + "; ".join(reasons)
         )
     best = min(plans, key=_preference)
+    left, needed = _answers_left(best.target.grant), len(best.plan.questions)
+    # A grant that pays for no answer is reported by the worker, in the outcome.
+    if left is not None and 0 < left < needed:
+        raise StatementError(
+            f"FROM {statement.table}: the statement asks {needed:,} questions, and the grant of stream "
+            f"'{best.target.grant.spec.stream}' pays for {left:,} more; ask for fewer columns or groups, or extend the stream"
+        )
     if len(found) == 1:
         return best
-    return StreamChoice(best.target, best.plan, _choice_reason(best))
+    return StreamChoice(best.target, best.plan, _choice_reason(best, plans))
 
 
 def list_tables(
@@ -177,14 +188,42 @@ def _open_grants(
     return found
 
 
-def _preference(choice: StreamChoice) -> tuple[bool, Fraction, int, float, str]:
-    """Return the sort key of a choice: whether too few charged answers are left, expected ε, kind, α and name."""
+def _preference(choice: StreamChoice) -> tuple[bool, bool, Fraction, int, float, str]:
+    """Return the sort key of a choice.
+
+    The key has whether too few charged answers are left, whether answers are not informative, the expected ε, the
+    kind, α and the name.
+    """
     grant = choice.target.grant
-    questions = len(choice.plan.questions)
-    charged = isinstance(grant.calibration, AnswersCalibration | UnknownGroupsCalibration)
-    left = charged_answers(grant.calibration, grant.extensions) - grant.tops
+    left = _answers_left(grant)
+    lacks = left is not None and left < len(choice.plan.questions)
     kind = _KIND_ORDER.index(grant.spec.mechanism.kind)
-    return charged and left < questions, _expected_cost(choice), kind, grant.calibration.alpha, grant.spec.stream
+    return (
+        lacks,
+        _is_uninformative(grant),
+        _expected_cost(choice),
+        kind,
+        grant.calibration.alpha,
+        grant.spec.stream,
+    )
+
+
+def _answers_left(grant: GrantRecord) -> int | None:
+    """Return for how many further questions a grant pays, each charged; None if answers may be free."""
+    if not isinstance(grant.calibration, AnswersCalibration | UnknownGroupsCalibration):
+        return None
+    return _charges_left(grant)
+
+
+def _charges_left(grant: GrantRecord) -> int:
+    charges = charged_answers(grant.calibration, grant.extensions)
+    return ordinary_charges_left(charges, grant.tops, max(grant.surplus, 0))
+
+
+def _is_uninformative(grant: GrantRecord) -> bool:
+    """Return whether answers are certainly not informative, by public facts: α is vacuous, or estimates have no bound."""
+    is_spent = isinstance(grant.calibration, EstimateCalibration) and not _charges_left(grant)
+    return is_spent or grant.calibration.vacuous
 
 
 def _expected_cost(choice: StreamChoice) -> Fraction:
@@ -205,9 +244,19 @@ def _expected_cost(choice: StreamChoice) -> Fraction:
     return Fraction((after - before).loss, EPSILON_UNITS)
 
 
-def _choice_reason(choice: StreamChoice) -> str:
-    """Describe why a stream was chosen among the open streams of its source."""
+def _choice_reason(choice: StreamChoice, plans: Sequence[StreamChoice]) -> str:
+    """Describe why a stream was chosen among the open streams of its source, and a far more accurate one."""
     grant, cost = choice.target.grant, float(_expected_cost(choice))
     kind = grant.spec.mechanism.kind
     reason = f"least ε, {cost:.4g}" if cost else _FREE_REASONS[kind]
-    return f"cheapest open stream: {kind}, {reason}"
+    reason = f"cheapest open stream: {kind}, {reason}"
+    able = [one for one in plans if _preference(one)[:2] == _preference(choice)[:2]]
+    best = min(able, key=lambda one: one.target.grant.calibration.alpha)
+    alpha, least = grant.calibration.alpha, best.target.grant.calibration.alpha
+    if least >= alpha * _MUCH_SMALLER:
+        return reason
+    errors = [format_error_bound(one, grouped=True) for one in (alpha, least)]
+    return (
+        f"{reason}; a count may err by {errors[0]}, and in stream '{best.target.grant.spec.stream}' by {errors[1]} "
+        f"for ε {float(_expected_cost(best)):.4g}"
+    )

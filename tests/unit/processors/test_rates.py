@@ -92,7 +92,7 @@ def test_rates_are_within_their_alpha(kind: str, neighbors: str) -> None:
 def test_grouped_rates_alpha_leaves_out_excluded_groups(kind: str) -> None:
     """A group that WHERE excludes has no rate, so its noise does not raise the answer's error bound."""
     driver = opened(kind)
-    condition = {"rate": "ill = 'yes'", "where": "ward = 'A'"}
+    condition: dict[str, Any] = {"rate": "ill = 'yes'", "where": "ward = 'A'"}
     alone, grouped = driver.ask("s", **condition), driver.ask("s", **condition, group_by=["ward"])
     assert bound(grouped) <= 1.5 * bound(alone) < 0.2
     nowhere = driver.ask("s", rate="ill = 'yes'", where="FALSE", group_by=["ward"])

@@ -11,7 +11,6 @@ import pytest
 
 from schemas import AnswersCalibration
 from sotto import Driver, Exhausted, Invalid, Rejected, StatementError, Table, Unknown
-from stream.sql import format_cost
 from stream.tables.rows import Frame
 from tests.builders import OTHER_KEY, installation, source, stream
 
@@ -158,17 +157,39 @@ def test_free_answer_of_pmw_costs_nothing() -> None:
     assert again.epsilon == 0
 
 
-def test_exhausted_grant_raises_unless_outcomes_are_requested() -> None:
-    few = driver(answers=1)
-    statement = "SELECT COUNT(*) AS a, COUNT(*) FILTER (WHERE age > 25) AS b FROM patients"
-    with pytest.raises(Exhausted, match=r"; 1 of 2 questions were answered, and their charges stay$"):
-        few.sql(statement)
-    few = driver(answers=1)
-    table = few.sql(statement, outcomes=True)
-    assert format_cost(table).startswith("1 of 2 questions answered for ε = ")
-    [row] = table
-    assert row["a"] is not None
-    assert (row["b"], row["b ±"]) == (None, None)
+def test_statement_beyond_the_grant_is_refused_uncharged() -> None:
+    """A grant that pays for only a part of a statement's questions is not charged for this part."""
+    few = driver(answers=2)
+    few.sql("SELECT COUNT(*) FROM few")
+    two = "SELECT COUNT(*) AS a, COUNT(*) FILTER (WHERE age > 25) AS b FROM {}"
+    for table in ("few", "patients"):
+        with pytest.raises(
+            StatementError, match=r"asks 2 questions, and the grant of stream 'few' pays for 1 more; "
+        ):
+            few.sql(two.format(table))
+    assert few.grant("patients", "few").tops == 1
+    few.sql("SELECT COUNT(*) FROM few")
+    with pytest.raises(Exhausted):
+        few.sql(two.format("few"))
+
+
+def test_informative_stream_is_preferred_to_a_free_one() -> None:
+    """An estimate without measurements left has no bound, so laplace answers; a far more accurate stream is named."""
+    made = opened({**PMW, "updates": 1, "warm_start": 0}, 50, name="guess")
+    made.ask("guess", where="age < 25")
+    grant = made.grant("patients", "guess")
+    assert grant.tops == grant.calibration.cutoff == 1
+    counts = "SELECT COUNT(*) FROM patients WHERE bmi < 30"
+    assert made.sql(counts).why is None
+    made.open(stream("exact", "patients", mechanism=LAPLACE, epsilon=900.0))
+    assert made.sql(counts).why == "cheapest open stream: laplace, least ε, 90"
+    made.close("patients", "exact")
+    made.open(stream("other", "patients", mechanism={**LAPLACE, "answers": 1}, epsilon=0.01))
+    made.open(stream("better", "patients", mechanism={**LAPLACE, "answers": 1}, epsilon=10))
+    why = made.sql(counts).why or ""
+    assert why.startswith("cheapest open stream: laplace, least ε, 0.01; a count may err by ")
+    assert ", and in stream 'better' by " in why
+    assert why.endswith(" for ε 10")
 
 
 def test_from_names_a_stream_or_the_source_of_one_stream() -> None:
