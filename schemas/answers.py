@@ -6,7 +6,7 @@ The value of a dead letter is the refused event, which is cut if it is long; its
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from schemas.base import (
     MAX_ANSWER_BYTES,
@@ -19,7 +19,6 @@ from schemas.base import (
     Incarnation,
     Position,
     Reason,
-    SparingEvent,
     Surplus,
     Version,
 )
@@ -44,7 +43,7 @@ TOO_MANY_TEXTS: Final = "too-many-texts"
 """The basis of an answer about a window that has, by a noisy test, more different texts than the limit."""
 
 
-class Answer(Event):
+class Answer(Event, wire_omits_defaults=True):
     """The one answer to one query. Fields that are null are left out of the JSON.
 
     * ``index`` numbers the stream's answered queries from 0; it is null for ``halted`` and ``rejected``.
@@ -83,8 +82,6 @@ class Answer(Event):
         ('answer', 0)
     """
 
-    wire_omits_defaults: ClassVar[bool] = True
-
     id: str
     stream: str
     outcome: Outcome
@@ -110,14 +107,12 @@ class Answer(Event):
     typical_error: float | None = None
 
 
-class StreamStatus(SparingEvent):
+class StreamStatus(Event, wire_omits={"surplus"}):
     """A stream's totals at ``position``, its last answered query; the latest record is valid.
 
     ``refused`` says why the worker cannot answer although the stream has not ended: its table differs
     from the registered data, or its noise key is missing.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus"})
 
     stream: Identifier
     source: Identifier
@@ -194,7 +189,7 @@ class RejectedHeaders(Event):
     header_count: int | None = None
 
     def to_kafka(self) -> list[tuple[str, bytes]]:
-        """Return the facts that are set as Kafka headers, with Kafka Connect's names."""
+        """Return a Kafka header, with Kafka Connect's name, for each fact that is set."""
         facts = ((header, getattr(self, fact)) for header, fact in _FACT_BY_HEADER.items())
         return [(header, str(fact).encode()) for header, fact in facts if fact is not None]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from operator import eq
@@ -85,7 +86,7 @@ class Event(BaseModel):
     """True if the JSON leaves out every field at its default."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset()
-    """Fields that a ``SparingEvent`` leaves out of the JSON at their defaults."""
+    """Fields that the JSON leaves out at their defaults, as earlier versions did; subclasses only add fields."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -97,9 +98,10 @@ class Event(BaseModel):
         defer_build=True,  # models are built on first use, because a short command needs few of them
     )
 
-
-class SparingEvent(Event):
-    """An event whose JSON leaves out the fields ``wire_omits`` at their defaults, as earlier versions did."""
+    def __init_subclass__(cls, *, wire_omits: Iterable[str] = (), wire_omits_defaults: bool = False) -> None:
+        super().__init_subclass__()
+        cls.wire_omits = cls.wire_omits | set(wire_omits)
+        cls.wire_omits_defaults = cls.wire_omits_defaults or wire_omits_defaults
 
     @classmethod
     def __pydantic_init_subclass__(cls, **arguments: Any) -> None:
@@ -181,7 +183,7 @@ KeyId = Annotated[str, text_matching(r"^[0-9a-f]{16}$", "give 16 hexadecimal dig
 """Public name of a noise key."""
 
 
-class Amount(SparingEvent):
+class Amount(Event, wire_omits={"rho"}, wire_omits_defaults=True):
     """A quantity of privacy budget.
 
     ``rho`` is set under zero-concentrated differential privacy. Then ``delta`` is 0, and ``rho`` and
@@ -189,9 +191,6 @@ class Amount(SparingEvent):
     have no ``epsilon``. With such a stream only the sum of ``rho`` is bounded, and ``epsilon`` and ``delta``
     follow from it.
     """
-
-    wire_omits_defaults: ClassVar[bool] = True
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"rho"})
 
     epsilon: float
     delta: float

@@ -12,16 +12,16 @@ Fields that several calibrations have:
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import ByKind, Count, SparingEvent
+from schemas.base import ByKind, Count, Event
 
 PositiveInt = Annotated[int, Field(ge=1)]
 
 
-class _Calibration(SparingEvent):
+class _Calibration(Event):
     epsilon: float
     delta: float
     grid: float
@@ -79,7 +79,7 @@ class AnswersCalibration(_Calibration):
     moved: PositiveInt = 1
 
 
-class ReleaseCalibration(_Calibration):
+class ReleaseCalibration(_Calibration, wire_omits={"contribution"}):
     """Calibration of histogram, lazy_histogram, sparse_project and randomized_response.
 
     They are charged once. One person affects all ``parts`` of the release: the rows of a projection, or the
@@ -89,8 +89,6 @@ class ReleaseCalibration(_Calibration):
     ``contribution`` each. With ``noise_only``, ``alpha`` bounds
     only the noise, and each answer states the bound of its whole error.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"contribution"})
 
     kind: Literal["release"] = "release"
     method: Literal["basic", "optimal", "textbook", "gaussian"]
@@ -122,7 +120,13 @@ class HypothesisCalibration(_Calibration):
     places: Annotated[int, Field(ge=1)] | None = None
 
 
-class EstimateCalibration(_Calibration):
+class EstimateCalibration(
+    _Calibration,
+    wire_omits={
+        *("contribution", "rounds", "least_rounds", "rounds_rows", "epsilon_choices", "epsilon_chosen"),
+        *("deviation_chosen", "epsilon_typical", "marks_guesses"),
+    },
+):
     """Calibration of answers from the maximum-entropy estimate: pmw.
 
     ``sparse_vector`` calibrates the ⊤/⊥ decisions. Its ``epsilon_answer`` pays for the measurements on all
@@ -146,20 +150,6 @@ class EstimateCalibration(_Calibration):
     ``estimate`` is the version of the fit, which is fixed for an open stream. With a ``contribution``, each ε
     and deviation is for one row, and one person has ``contribution`` rows.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset(
-        {
-            "contribution",
-            "rounds",
-            "least_rounds",
-            "rounds_rows",
-            "epsilon_choices",
-            "epsilon_chosen",
-            "deviation_chosen",
-            "epsilon_typical",
-            "marks_guesses",
-        }
-    )
 
     kind: Literal["estimate"] = "estimate"
     method: Literal["maximum_entropy"] = "maximum_entropy"
@@ -187,7 +177,9 @@ class EstimateCalibration(_Calibration):
     contribution: PositiveInt = 1
 
 
-class RunningCountCalibration(_Calibration):
+class RunningCountCalibration(
+    _Calibration, wire_omits={"threshold", "epsilon_size", "text_bytes", "most_bytes", "size_threshold"}
+):
     """Calibration of the node sums that make up running counts: running_count.
 
     Sums of windows are the nodes of a ``tree`` over ``steps`` windows: each window is in at most ``levels``
@@ -202,10 +194,6 @@ class RunningCountCalibration(_Calibration):
     far, of which ``size_threshold`` is the limit, as in ``UnknownGroupsCalibration``. A text is
     released from the first window on in which its noisy count is at least ``threshold``.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset(
-        {"threshold", "epsilon_size", "text_bytes", "most_bytes", "size_threshold"}
-    )
 
     kind: Literal["running_count"] = "running_count"
     method: Literal["basic", "textbook", "gaussian"]
@@ -224,7 +212,7 @@ class RunningCountCalibration(_Calibration):
     size_threshold: int | None = None
 
 
-class UnknownGroupsCalibration(_Calibration):
+class UnknownGroupsCalibration(_Calibration, wire_omits={"text_bytes", "most_bytes", "size_threshold"}):
     """Calibration of unknown_groups.
 
     Each of ``cutoff`` answers is (``epsilon_answer``, ``delta_answer``)-DP. Counts have Laplace
@@ -238,8 +226,6 @@ class UnknownGroupsCalibration(_Calibration):
     On live topics the texts of a window have at most ``most_bytes`` bytes together, and each text at most
     ``text_bytes``. A window whose noisy size exceeds ``size_threshold`` releases no text.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"text_bytes", "most_bytes", "size_threshold"})
 
     kind: Literal["unknown_groups"] = "unknown_groups"
     method: Literal["laplace", "textbook", "selection"]

@@ -6,7 +6,7 @@ changelogs of feeds and merging are private.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -19,7 +19,6 @@ from schemas.base import (
     Incarnation,
     Milliseconds,
     Reason,
-    SparingEvent,
     Surplus,
 )
 from schemas.domains import AttributeName
@@ -29,10 +28,8 @@ from schemas.wire import Codec
 StreamState = Literal["open", "exhausted", "halted", "closed"]
 
 
-class Charge(SparingEvent):
+class Charge(Event, wire_omits={"surplus"}):
     """A stream's running totals; no answer follows a ``state`` other than ``open``."""
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus"})
 
     stream: Identifier
     source: Identifier
@@ -45,7 +42,7 @@ class Charge(SparingEvent):
     surplus: Surplus = 0
 
 
-class Checkpoint(SparingEvent):
+class Checkpoint(Event, wire_omits={"surplus", "turn"}):
     """The state of a stream that a restore needs beside the stream's definition.
 
     Noise is never stored, but computed again. ``offset`` is the offset of the last query that the stream answered,
@@ -53,8 +50,6 @@ class Checkpoint(SparingEvent):
     reaches ``due``. ``turn`` identifies the last answered question of a standing stream: it is the start
     of the window times the number of groups, plus the group's index, plus 1.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"surplus", "turn"})
 
     incarnation: Incarnation
     state: StreamState
@@ -67,14 +62,12 @@ class Checkpoint(SparingEvent):
     turn: Count = 0
 
 
-class HypothesisUpdate(Event):
+class HypothesisUpdate(Event, wire_omits_defaults=True):
     """One update of a stream's public hypothesis, which is rebuilt from its updates in order.
 
     ``number`` counts the updates from 0. The question (``terms`` or ``cells``) moves the hypothesis by
     ``times`` steps, ``up`` or down.
     """
-
-    wire_omits_defaults: ClassVar[bool] = True
 
     incarnation: Incarnation
     number: Count
@@ -84,7 +77,7 @@ class HypothesisUpdate(Event):
     cells: tuple[Cell, ...] = ()
 
 
-class Measurement(Event):
+class Measurement(Event, wire_omits_defaults=True):
     """The measurement of one charged answer: a marginal, and the question if it has numbers.
 
     A ⊤ uses its part of ε. A question with an ``alpha`` uses ``share`` · 2⁻²⁰ of the ε of a ⊤; without
@@ -93,8 +86,6 @@ class Measurement(Event):
     The noisy counts are a function of this record, the table and the noise key, and are computed again. The
     estimate is a function of all measurements, in the order of their ``number`` from 0.
     """
-
-    wire_omits_defaults: ClassVar[bool] = True
 
     incarnation: Incarnation
     number: Count
@@ -106,14 +97,12 @@ class Measurement(Event):
     within: bool = False
 
 
-class ReleasedTexts(Event):
+class ReleasedTexts(Event, wire_omits_defaults=True):
     """The texts that one answer of a running count released as the first answer.
 
     Records are read in order of their ``number`` from 0. After the answer with ``last``, the stream releases
     nothing more, because by a noisy test all texts together are too large.
     """
-
-    wire_omits_defaults: ClassVar[bool] = True
 
     incarnation: Incarnation
     number: Count
@@ -121,38 +110,32 @@ class ReleasedTexts(Event):
     last: bool = False
 
 
-class Progress(Event):
+class Progress(Event, wire_omits_defaults=True):
     """The position up to which a partition's input has been answered: the next offset to read.
 
     ``clock`` is the latest timestamp, in milliseconds, of the questions that cost work. ``served`` is the work, in
     nanoseconds, that a stream has received up to this time if some question of it waited at all times.
     """
 
-    wire_omits_defaults: ClassVar[bool] = True
-
     offset: Count
     clock: Count = 0
     served: Count = 0
 
 
-class FirstWindow(Event):
-    """The start of the earliest window among the streams with one ``since``, or among the streams without one."""
-
-    wire_omits_defaults: ClassVar[bool] = True
+class FirstWindow(Event, wire_omits_defaults=True):
+    """The earliest start of a window of the streams with the time ``since`` or, if it is null, of those without."""
 
     start: Count
     since: Count | None = None
 
 
-class FeedProgress(Event):
+class FeedProgress(Event, wire_omits_defaults=True):
     """The position up to which a partition of a live topic has been counted: the next offset to read.
 
     ``clock`` is the partition's clock in milliseconds since 1970, and −1 before its first event. ``stamped``
     is the latest stamp of a mark. ``piece`` is the next free number of a changelog record with counts, and
     ``tally`` the next free number of a tally. ``first_windows`` includes streams that have ended.
     """
-
-    wire_omits_defaults: ClassVar[bool] = True
 
     offset: Count
     clock: Annotated[int, Field(ge=-1)]
@@ -163,7 +146,7 @@ class FeedProgress(Event):
     first_windows: tuple[FirstWindow, ...] = ()
 
 
-class FeedStream(Event):
+class FeedStream(Event, wire_omits_defaults=True):
     """The progress of a partition in an epoch of a standing stream.
 
     An epoch lasts from an opening, or from an extension after an end, to the next end. ``epoch`` is the number
@@ -178,8 +161,6 @@ class FeedStream(Event):
       stamped at or after this time, or that follow a mark with such a stamp; without a time, all events.
     """
 
-    wire_omits_defaults: ClassVar[bool] = True
-
     incarnation: Incarnation
     offset: Count
     next: Count
@@ -193,14 +174,12 @@ class FeedStream(Event):
     last: Annotated[int, Field(ge=-1)] | None = None
 
 
-class Partial(Event):
+class Partial(Event, wire_omits_defaults=True):
     """The counts of one partition of a live topic in one closed window of a standing stream.
 
     ``cells`` are the row-major indexes of the groups with a nonzero count; without groups, the index is 0.
     The counts of unknown groups are in ``texts``, in the form that ``Query`` has.
     """
-
-    wire_omits_defaults: ClassVar[bool] = True
 
     source: Identifier
     stream: Identifier
@@ -213,14 +192,12 @@ class Partial(Event):
     texts: str | None = None
 
 
-class MergedStream(Event):
+class MergedStream(Event, wire_omits_defaults=True):
     """The progress of merging in a standing stream.
 
     ``reached`` is the start of the last window that was asked or skipped, and −1 before the first. In a running
     count, ``windows`` is the number of windows in the sums. If windows are ``lost``, no further window is asked.
     """
-
-    wire_omits_defaults: ClassVar[bool] = True
 
     incarnation: Incarnation
     partitions: Annotated[int, Field(ge=1, le=1_000_000)]

@@ -6,11 +6,11 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, FailFast, Field, StringConstraints, field_validator, model_validator
 
-from schemas.base import ByKind, Event, Number, SparingEvent
+from schemas.base import ByKind, Event, Number
 from schemas.calendars import (
     DATE_PARTS,
     FIRST_YEAR,
@@ -28,14 +28,12 @@ Category = Annotated[str, StringConstraints(max_length=256)]
 MAX_DOMAIN_SIZE = 1 << 20
 
 
-class Categories(SparingEvent):
+class Categories(Event, wire_omits={"ordered"}):
     """A closed list of category names; if ``ordered``, from the least to the greatest.
 
     A row with any other value gets the category ``other``; if that is not declared, the row is left out of
     the table. Both rules depend on the row alone, so tables that were neighbors stay neighbors.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"ordered"})
 
     kind: Literal["categories"] = "categories"
     values: Annotated[
@@ -219,7 +217,7 @@ class Bins(Event):
         return len(self.edges) - 1
 
 
-class Dates(SparingEvent):
+class Dates(Event, wire_omits={"minimum", "maximum", "zone"}):
     """Dates or times, of which only the day, week, month, quarter, year or hour is kept.
 
     * ``minimum`` and ``maximum`` are the first and the last day, both included. A value out of range is put into
@@ -229,8 +227,6 @@ class Dates(SparingEvent):
     * ``zone`` is the time zone of a ``timestamp``, by its IANA name; UTC if it is left out. Days are local days of
       the zone, and times without an offset are its local times.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"minimum", "maximum", "zone"})
 
     kind: Literal["date", "timestamp"]
     granularity: Granularity = "day"

@@ -7,7 +7,7 @@ entry's bytes. It is never compacted, and has only facts that were in the ledger
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -26,7 +26,6 @@ from schemas.base import (
     Fingerprint,
     Identifier,
     Reason,
-    SparingEvent,
     Surplus,
     Version,
     text_matching,
@@ -62,7 +61,7 @@ class Totals(Event):
     left: Amount
 
 
-class TrailEntry(SparingEvent):
+class TrailEntry(Event):
     """The fields of every entry: ``number`` from 0, previous digest and ledger time in ms.
 
     The ledger's clock is the latest Kafka timestamp that the budget service has processed; it never goes
@@ -95,7 +94,13 @@ class TrailStanding(TrailEntry):
     totals: Totals
 
 
-class TrailRequest(TrailEntry):
+class TrailRequest(
+    TrailEntry,
+    wire_omits={
+        *("source", "stream", "population", "analyst", "allotment", "analysts", "by", "mechanism", "epsilon"),
+        *("delta", "reason", "asked", "left", "granted", "answers", "stream_digest", "totals"),
+    },
+):
     """A request and its decision. A repeated request without effect has no entry.
 
     ``request`` and ``digest`` are the same as in the receipt; ``by`` is the requester. ``epsilon`` and ``delta``
@@ -103,13 +108,6 @@ class TrailRequest(TrailEntry):
     gives to ``analysts``. ``granted`` is the amount that was taken from the budget, and ``totals`` are the source's
     totals afterwards. ``stream_digest`` is the digest of an opened stream's definition.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset(
-        {
-            *("source", "stream", "population", "analyst", "allotment", "analysts", "by", "mechanism", "epsilon"),
-            *("delta", "reason", "asked", "left", "granted", "answers", "stream_digest", "totals"),
-        }
-    )
 
     kind: Literal["request"] = "request"
     request: EventId
@@ -135,16 +133,12 @@ class TrailRequest(TrailEntry):
     totals: Totals | None = None
 
 
-class TrailEvent(TrailEntry):
+class TrailEvent(TrailEntry, wire_omits={"stream", "population", "reason", "spent", "refunded", "totals"}):
     """An automatic event: a stream is ``exhausted``, ``halted`` by its worker, or ``closed``.
 
     When a budget begins a new period, the event is ``renewed``. ``spent`` and ``refunded`` are amounts of the stream;
     ``totals`` are the source's totals afterwards.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset(
-        {"stream", "population", "reason", "spent", "refunded", "totals"}
-    )
 
     kind: Literal["event"] = "event"
     event: Word
@@ -157,10 +151,8 @@ class TrailEvent(TrailEntry):
     totals: Totals | None = None
 
 
-class TrailPoint(TrailEntry):
+class TrailPoint(TrailEntry, wire_omits={"source", "population"}):
     """The totals of a source or a population: at most one entry each minute, and only after charges."""
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"source", "population"})
 
     kind: Literal["point"] = "point"
     source: Identifier | None = None
@@ -171,7 +163,7 @@ class TrailPoint(TrailEntry):
 Since = Literal["nothing", "halt", "accept_loss"]
 
 
-class TrailRestored(TrailEntry):
+class TrailRestored(TrailEntry, wire_omits={"reason"}):
     """The ledger was restored from a backup: everything after the previous entry is lost.
 
     - ``since`` is the operator's statement about the lost time: ``nothing`` was granted, all sources must ``halt``, or
@@ -181,8 +173,6 @@ class TrailRestored(TrailEntry):
     - If the topics themselves were rolled back, ``reason`` is the operator's reason for accepting this, and ``backup``
       is the digest of the previous entry.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"reason"})
 
     kind: Literal["restored"] = "restored"
     since: Since
@@ -199,7 +189,7 @@ TrailRecord = Annotated[
 """Any entry of the trail."""
 
 
-class SourceRecord(SparingEvent):
+class SourceRecord(Event, wire_omits={"noted", "unnoted", "population", "period", "version"}):
     """A source with its totals: ``granted`` less ``refunded`` counts against the budget.
 
     If the budget renews, the totals cover all periods, and ``period`` and ``left`` are about the current period.
@@ -211,8 +201,6 @@ class SourceRecord(SparingEvent):
         >>> record.granted.epsilon, record.left.epsilon
         (2.0, 2.0)
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"noted", "unnoted", "population", "period", "version"})
 
     kind: Literal["source"] = "source"
     source: Source
@@ -231,7 +219,7 @@ class SourceRecord(SparingEvent):
     version: Version = FIRST_VERSION
 
 
-class PopulationRecord(SparingEvent):
+class PopulationRecord(Event, wire_omits={"period", "state", "reason"}):
     """A population with the totals of all its sources; if ``halted``, it gets no further grants.
 
     Examples:
@@ -239,8 +227,6 @@ class PopulationRecord(SparingEvent):
         >>> client.population("residents").left.epsilon
         8.0
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"period", "state", "reason"})
 
     kind: Literal["population"] = "population"
     population: Population
@@ -255,7 +241,7 @@ class PopulationRecord(SparingEvent):
     period: Period | None = None
 
 
-class AllotmentRecord(SparingEvent):
+class AllotmentRecord(Event, wire_omits={"source", "population", "period"}):
     """A part of a budget, its analysts and the totals of the streams that they opened.
 
     A grant must fit into ``left`` of the allotment and of the budget itself.
@@ -265,8 +251,6 @@ class AllotmentRecord(SparingEvent):
         >>> [record.left.epsilon for record in client.list_allotments(source="people")]
         [1.0]
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"source", "population", "period"})
 
     kind: Literal["allotment"] = "allotment"
     allotment: Identifier
@@ -283,7 +267,7 @@ class AllotmentRecord(SparingEvent):
     period: Period | None = None
 
 
-class GrantRecord(SparingEvent):
+class GrantRecord(Event, wire_omits={"extensions", "analyst", "standing", "population_standing", "lost"}):
     """A stream's grant: its cost with all extensions, its known spending and its refund.
 
     ``ending`` is the requested end; an ``exhausted`` stream ended without a request. ``analyst`` is the analyst who
@@ -296,10 +280,6 @@ class GrantRecord(SparingEvent):
         >>> grant.state, grant.calibration is None
         ('open', False)
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset(
-        {"extensions", "analyst", "standing", "population_standing", "lost"}
-    )
 
     kind: Literal["grant"] = "grant"
     spec: StreamSpec
@@ -322,7 +302,7 @@ class GrantRecord(SparingEvent):
     lost: bool = False
 
 
-class ComparedMechanism(SparingEvent):
+class ComparedMechanism(Event):
     """A mechanism that ``auto`` compared; ``why`` says how it spends ε, or why it cannot be used.
 
     ``error`` is the expected error of a count of the workload, in rows; it is null if the mechanism cannot be used.
@@ -333,7 +313,9 @@ class ComparedMechanism(SparingEvent):
     why: Reason
 
 
-class Receipt(SparingEvent):
+class Receipt(
+    Event, wire_omits={"answers", "granted", "population", "meaning", "version", "begins", "windows", "compared"}
+):
     """The decision on one request, which its id and digest identify.
 
     * ``asked`` and ``left`` are set if a budget refused the request.
@@ -357,10 +339,6 @@ class Receipt(SparingEvent):
         ('receipt', 'closing')
     """
 
-    wire_omits: ClassVar[frozenset[str]] = frozenset(
-        {"answers", "granted", "population", "meaning", "version", "begins", "windows", "compared"}
-    )
-
     kind: Literal["receipt"] = "receipt"
     request: EventId
     digest: Digest
@@ -382,13 +360,11 @@ class Receipt(SparingEvent):
     compared: Annotated[tuple[ComparedMechanism, ...], Field(strict=False)] = ()
 
 
-class LedgerProgress(SparingEvent):
+class LedgerProgress(Event, wire_omits={"trail"}):
     """The progress of the ledger: next offsets of requests and charges, and the trail's head.
 
     Records of earlier versions have no ``trail``.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"trail"})
 
     kind: Literal["progress"] = "progress"
     requests: Count
@@ -400,13 +376,11 @@ Units = Annotated[str, text_matching(r"^[0-9]{1,80}$", "give a whole number of u
 """An exact amount as a decimal number, which may exceed 64 bits."""
 
 
-class ExactCost(SparingEvent):
+class ExactCost(Event, wire_omits={"loss", "delta", "rho", "unbounded"}):
     """An exact amount: ``loss`` (ε) and ``rho`` in units of 10⁻¹², ``delta`` in units of 10⁻³⁰.
 
     ``unbounded`` is the number of streams whose pure ε is unbounded, because their noise is Gaussian.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"loss", "delta", "rho", "unbounded"})
 
     loss: Units = "0"
     delta: Units = "0"
@@ -414,10 +388,8 @@ class ExactCost(SparingEvent):
     unbounded: Count = 0
 
 
-class RetiredClaim(SparingEvent):
+class RetiredClaim(Event, wire_omits={"period"}):
     """Sums of retired grants of one budget; ``counted`` is the part that counts against it in ``period``."""
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"period"})
 
     accountant: Literal["pure", "zcdp"]
     cost: ExactCost
@@ -427,14 +399,12 @@ class RetiredClaim(SparingEvent):
     period: Count = 0
 
 
-class RetiredTotals(SparingEvent):
+class RetiredTotals(Event, wire_omits={"analyst", "shared", "joining"}):
     """The sums of a source's retired streams that one ``analyst`` opened, or no analyst.
 
     ``own`` counts against the source, and ``shared`` against its population. A source without a population has
     ``joining``, the sums by each accountant, which will count against a population that it joins.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"analyst", "shared", "joining"})
 
     kind: Literal["retired"] = "retired"
     source: Identifier

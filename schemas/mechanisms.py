@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from schemas.base import ByKind, Event, Number, SparingEvent
+from schemas.base import ByKind, Event, Number
 from schemas.domains import AttributeName, Category
 
 MAX_ANSWERS = 1_000_000
@@ -43,13 +43,11 @@ Workload = (
 Sums = Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)]
 
 
-class _CountingMechanism(SparingEvent):
+class _CountingMechanism(Event, wire_omits={"people"}):
     """A mechanism that answers counts and sums or, with ``people``, only counts of people.
 
     Counts and sums share the noise of the largest sensitivity. Counts of people have the sensitivity 1.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"people"})
 
     @model_validator(mode="after")
     def _require_people_or_sums(self) -> Self:
@@ -123,13 +121,11 @@ class RandomizedResponse(Event):
         return self
 
 
-class Histogram(SparingEvent):
+class Histogram(Event, wire_omits={"answers"}):
     """Noisy counts of all cells of ``attributes``, released once; questions to it are free.
 
     A standing stream releases the counts of each of ``answers`` windows.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"answers"})
 
     kind: Literal["histogram"]
     attributes: Attributes
@@ -156,7 +152,7 @@ class Exponential(_CountingMechanism):
     people: bool = False
 
 
-class Pmw(SparingEvent):
+class Pmw(Event, wire_omits={"workload", "typical_error"}):
     """Answers from an estimate of the table that fits all measurements so far.
 
     If the estimate is too inaccurate, a ⊤ measures a marginal: the noisy counts of all cells of the question's
@@ -178,8 +174,6 @@ class Pmw(SparingEvent):
     The stream then uses multiplicative weights over all cells of the attributes, at most 2²⁰ cells, and either
     ``gap`` or ``updates`` may be given.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"workload", "typical_error"})
 
     kind: Literal["pmw"]
     attributes: Attributes
@@ -260,15 +254,13 @@ class LazyHistogram(Event):
     sparsity: Annotated[int, Field(ge=1, le=MAX_SPARSITY)] = 16
 
 
-class UnknownGroups(SparingEvent):
+class UnknownGroups(Event, wire_omits={"counts"}):
     """Noisy counts of those texts of a column that are in enough rows, for each of ``answers`` questions.
 
     The set of released texts depends on private data, which costs δ: a text is released if its noisy count reaches
     the threshold of the plan. Without ``counts``, answers only name texts, and the whole grant is used to decide, by
     the number of people who have a text, whether it is released.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"counts"})
 
     kind: Literal["unknown_groups"]
     answers: Cutoff = 1
@@ -305,7 +297,7 @@ Mechanism = Annotated[
 """The mechanism of a stream, discriminated by ``kind``."""
 
 
-class Auto(SparingEvent):
+class Auto(Event, wire_omits={"attributes", "workload", "rows"}):
     """The budget service chooses the mechanism for a table when it opens the stream.
 
     It chooses among ``laplace``, ``histogram`` and ``pmw``, by public facts alone: the mechanism with the least
@@ -313,8 +305,6 @@ class Auto(SparingEvent):
     ``attributes``, questions may have all attributes of the table. ``rows`` is a public estimate of the number of
     rows; only the choice depends on it.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"attributes", "workload", "rows"})
 
     kind: Literal["auto"]
     attributes: Attributes | None = None

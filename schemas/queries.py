@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -80,25 +80,21 @@ class Candidate(Event):
     people: bool = False
 
 
-class Term(Event):
+class Term(Event, wire_omits_defaults=True):
     """One part of a weighted linear query: ``weight`` for every row that satisfies ``where``."""
-
-    wire_omits_defaults: ClassVar[bool] = True
 
     where: Where
     weight: Weight = 1.0
 
 
-class Cell(Event):
+class Cell(Event, wire_omits_defaults=True):
     """One cell, as the values of its attributes, with its weight in the query."""
-
-    wire_omits_defaults: ClassVar[bool] = True
 
     at: Annotated[dict[AttributeName, str | int | float], Field(min_length=1, max_length=64)]
     weight: Annotated[float, Field(ge=0.0, le=1.0)] = 1.0
 
 
-class Query(Event):
+class Query(Event, wire_omits_defaults=True):
     """One question to one stream, in exactly one form that the stream's mechanism accepts.
 
     * ``value`` or ``values``: trusted numbers of any size.
@@ -137,8 +133,6 @@ class Query(Event):
         >>> client.ask(query).id
         'q-1'
     """
-
-    wire_omits_defaults: ClassVar[bool] = True
 
     id: EventId
     stream: Annotated[str, StringConstraints(min_length=1, max_length=128)]
@@ -206,23 +200,6 @@ Form = Literal[
 """The forms of a question."""
 
 
-class QueryLike(Protocol):
-    """The fields that a query and its msgspec struct share."""
-
-    @property
-    def where(self) -> str | None: ...  # noqa: D102
-    @property
-    def fraction(self) -> bool: ...  # noqa: D102
-    @property
-    def people(self) -> bool: ...  # noqa: D102
-    @property
-    def min_rows(self) -> int | None: ...  # noqa: D102
-    @property
-    def bound(self) -> int | None: ...  # noqa: D102
-    @property
-    def top(self) -> int | None: ...  # noqa: D102
-
-
 QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
     ("value", "value", False),
     ("values", "values", False),
@@ -265,8 +242,8 @@ _REMEDIES: Final = dict.fromkeys(
 )
 
 
-def form_of(query: QueryLike) -> Form:
-    """Return the form of a question.
+def form_of(query: Any) -> Form:
+    """Return the form of a question, which is a ``Query`` or its struct.
 
     Raises:
         ValueError: the query contains no question, or several.

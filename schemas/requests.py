@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,10 +12,10 @@ from schemas.base import (
     ByKind,
     Delta,
     Epsilon,
+    Event,
     EventId,
     Identifier,
     Reason,
-    SparingEvent,
 )
 from schemas.sources import Population, Source
 from schemas.streams import OpeningSpec
@@ -23,10 +23,8 @@ from schemas.windows import Moment
 from schemas.wire import Codec
 
 
-class _Request(SparingEvent):
+class _Request(Event, wire_omits={"by"}):
     """The fields of every request; ``by`` names the requester in the trail, and the monitor sets it for its users."""
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"by"})
 
     by: Identifier | None = None
 
@@ -56,14 +54,12 @@ class JoinPopulation(_Request):
     population: Identifier
 
 
-class Allot(_Request):
+class Allot(_Request, wire_omits={"source", "population", "analysts", "delta"}):
     """Give analysts a part of a source's or a population's budget, or change that part.
 
     ``analysts`` share the allotment as a team; without them it belongs to the analyst with its name. Allotments may add up
     to more than the budget, which bounds all grants together. The default of ``delta`` is the δ of the budget.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"source", "population", "analysts", "delta"}
 
     kind: Literal["allot"] = "allot"
     request: EventId
@@ -81,14 +77,12 @@ class Allot(_Request):
         return self
 
 
-class OpenStream(_Request):
+class OpenStream(_Request, wire_omits={"analyst", "informative"}):
     """Reserve a stream's cost in the budget of its source, and open the stream; ``analyst`` pays for it.
 
     With ``informative``, the stream is refused if its promise is not informative: public facts show that its error may
     exceed a third of the rows or of the range, or the threshold.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"analyst", "informative"}
 
     kind: Literal["open"] = "open"
     request: EventId
@@ -97,15 +91,13 @@ class OpenStream(_Request):
     informative: bool = False
 
 
-class ExtendStream(_Request):
+class ExtendStream(_Request, wire_omits={"analyst"}):
     """Grant a stream further charged answers for ``epsilon``, at its original price.
 
     Only the cost of whole answers is taken from the budget. With ``delta``, the answers of a stream with independent charges
     are composed optimally, which gives more answers for a large ``epsilon``. The analyst who opened the stream pays;
     ``analyst``, if set, must be the same.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"analyst"}
 
     kind: Literal["extend"] = "extend"
     request: EventId
@@ -136,14 +128,12 @@ class HaltStream(_Request):
     reason: Reason = "halted on request"
 
 
-class RefreshSource(_Request):
+class RefreshSource(_Request, wire_omits={"close"}):
     """Read a table source's current data as its next version, even if no row has changed.
 
     Streams with independent noise for each question continue on the new version. Streams that keep a release, a
     hypothesis or an estimate are closed. With ``close``, all streams are closed.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = _Request.wire_omits | {"close"}
 
     kind: Literal["refresh"] = "refresh"
     request: EventId

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -19,7 +19,6 @@ from schemas.base import (
     Number,
     Reason,
     Renewal,
-    SparingEvent,
     Surplus,
     require_delta,
     text_matching,
@@ -54,28 +53,8 @@ def _is_text(given: Any) -> bool:
     return isinstance(given, Text) or (isinstance(given, dict) and given.get("kind") == "text")
 
 
-def _separate_texts(given: Any) -> Any:
-    """Move the texts of a definition's ``attributes`` to its ``texts``."""
-    attributes = given.get("attributes") if isinstance(given, dict) else None
-    found = {name for name, one in attributes.items() if _is_text(one)} if isinstance(attributes, dict) else ()
-    if not found or not isinstance(attributes, dict):
-        return given
-    texts = given.get("texts") or {}
-    if not isinstance(texts, dict):
-        return given
-    if found & texts.keys():
-        raise ValueError("texts: an attribute is declared in texts and in attributes; declare it once")
-    return {
-        **given,
-        "attributes": {name: one for name, one in attributes.items() if name not in found},
-        "texts": {**texts, **{name: one for name, one in attributes.items() if name in found}},
-    }
-
-
-class _Source(SparingEvent):
+class _Source(Event, wire_omits={"population", "renews"}):
     """The fields of every source; ``population`` names the people in it, ``renews`` is the budget's period."""
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"population", "renews"})
 
     source: Identifier
     neighbors: Literal["add-remove", "replace"]
@@ -88,7 +67,25 @@ class _Source(SparingEvent):
     _accountant_has_delta = model_validator(mode="after")(require_delta)
 
 
-class ValuesSource(_Source):
+class _DeclaringSource(_Source):
+    """A source that declares attributes and ``texts``; a definition may list texts among its ``attributes``."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _move_texts(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        attributes, texts = (given.get(name) or {} for name in ("attributes", "texts"))
+        if not isinstance(attributes, dict) or not isinstance(texts, dict):
+            return given
+        if attributes.keys() & texts.keys():
+            raise ValueError("texts: an attribute is declared in texts and in attributes; declare it once")
+        found = {name: one for name, one in attributes.items() if _is_text(one)}
+        declared = {name: one for name, one in attributes.items() if name not in found}
+        return {**given, "attributes": declared, "texts": {**texts, **found}} if found else given
+
+
+class ValuesSource(_Source, wire_omits={"minimum", "maximum"}):
     """A source of trusted values: each query event carries its private value.
 
     ``sensitivity`` is the most by which one person moves any value. Before noise is added, values are clamped to the
@@ -96,8 +93,6 @@ class ValuesSource(_Source):
     is nearer to 0, ∓2⁵⁰ steps of the grid. A range of more than 2⁵⁰ steps is refused. Without a range, a grid whose
     2⁵⁰ steps do not reach 10⁹ is refused too.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {"minimum", "maximum"}
 
     kind: Literal["values"]
     sensitivity: Annotated[float, Field(ge=1e-12, le=1e12)]
@@ -124,7 +119,9 @@ class RecordsSource(_Source):
     contributions: Annotated[int, Field(ge=1, le=MAX_CONTRIBUTION)] = 1
 
 
-class TableSource(_Source):
+class TableSource(
+    _DeclaringSource, wire_omits={"path", "view", "person", "contribution", "columns", "texts", "engine"}
+):
     """A table with declared attribute domains; queries count the rows or people of a predicate.
 
     Each row is one person, unless ``person`` names the column with the person's id. Then at most ``contribution``
@@ -142,10 +139,6 @@ class TableSource(_Source):
     worker's disk. Both give the same numbers.
     """
 
-    wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {
-        *("path", "view", "person", "contribution", "columns", "texts", "engine")
-    }
-
     kind: Literal["table"]
     path: TablePath | None = None
     view: View | None = None
@@ -158,19 +151,13 @@ class TableSource(_Source):
 
     @model_validator(mode="before")
     @classmethod
-    def _move_texts(cls, given: Any) -> Any:
+    def _require_values(cls, given: Any) -> Any:
         attributes = given.get("attributes") if isinstance(given, dict) else None
         if isinstance(attributes, dict) and attributes and all(map(_is_text, attributes.values())):
             raise ValueError(
                 "attributes: all of them are texts; declare another one, with its values or its range"
             )
-        return _separate_texts(given)
-
-    @model_validator(mode="after")
-    def _require_unique_names(self) -> TableSource:
-        if self.texts.keys() & self.attributes.keys():
-            raise ValueError("texts: an attribute is declared in texts and in attributes; declare it once")
-        return self
+        return given
 
     @field_validator("path")
     @classmethod
@@ -239,7 +226,10 @@ FieldPath = Annotated[
 """Path of a field in a JSON event: its name, or nested names as in ``user.id``."""
 
 
-class EventsSource(_Source):
+class EventsSource(
+    _DeclaringSource,
+    wire_omits={"fields", "total", "unit", "period", "period_of", "starts", "clock", "ahead", "idle", "texts"},
+):
     """A live topic: a Kafka topic of people's JSON events, counted in windows.
 
     * ``person`` is the path of the person's id, which is also the key of the record. ``time`` is the path of the
@@ -255,10 +245,6 @@ class EventsSource(_Source):
       event's time never moves the clock. Events more than ``ahead`` of the clock are refused. A silent partition
       follows the feed's clock with a delay of ``idle``.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = _Source.wire_omits | {
-        *("fields", "total", "unit", "period", "period_of", "starts", "clock", "ahead", "idle", "texts")
-    }
 
     kind: Literal["events"]
     topic: TopicName
@@ -277,15 +263,8 @@ class EventsSource(_Source):
     idle: Span = "5s"
     texts: Annotated[dict[AttributeName, Text], Field(max_length=16)] = Field(default_factory=dict)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _move_texts(cls, given: Any) -> Any:
-        return _separate_texts(given)
-
     @model_validator(mode="after")
     def _check_fields(self) -> EventsSource:
-        if self.texts.keys() & self.attributes.keys():
-            raise ValueError("texts: an attribute is declared in texts and in attributes; declare it once")
         if (self.unit == "person-period") is not (self.period is not None):
             raise ValueError(
                 "unit, period: unit 'person-period' needs a period, and no other unit has one; give both, or neither"
@@ -373,13 +352,11 @@ Source = Annotated[
 """A source: values in queries, people's records, a table, or a live topic."""
 
 
-class Population(SparingEvent):
+class Population(Event, wire_omits={"renews"}):
     """The same people in several sources, whose grants count against this budget as well.
 
     ``renews`` is the length of the budget's period. Without it, the budget never renews.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"renews"})
 
     population: Identifier
     epsilon: Epsilon

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -23,7 +23,6 @@ from schemas.base import (
     OneOf,
     Probability,
     Reason,
-    SparingEvent,
     Version,
     text_matching,
 )
@@ -45,7 +44,7 @@ class SumOf(Event):
     sum: AttributeName
 
 
-class StandingQuery(SparingEvent):
+class StandingQuery(Event, wire_omits={"count", "quantile", "q", "top", "where", "by", "lateness", "begins"}):
     """The question that a standing stream asks of each window of its source.
 
     - ``count`` asks for the number of events that satisfy ``where``, for the number of their people, or for the sum of
@@ -57,10 +56,6 @@ class StandingQuery(SparingEvent):
     - A window is asked when the source's clock is ``lateness`` past the end of the window; later events do not count.
     - The first window starts at or after ``begins``, by default the opening of the stream.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset(
-        {"count", "quantile", "q", "top", "where", "by", "lateness", "begins"}
-    )
 
     window: Windows
     count: Annotated[
@@ -93,13 +88,11 @@ class StandingQuery(SparingEvent):
         return self.window.size_ms + span_ms(self.lateness)
 
 
-class OpeningSpec(SparingEvent):
+class OpeningSpec(Event, wire_omits={"standing"}):
     """An operator's specification of a stream to open, whose mechanism may be ``auto``.
 
     A stream on a live topic is ``standing``: Sotto asks its questions, one for each window and group.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"standing"})
 
     stream: Identifier
     source: Identifier
@@ -130,15 +123,13 @@ class StreamIdentity(Event):
     key_id: KeyId
 
 
-class Extension(SparingEvent):
+class Extension(Event, wire_omits={"resumes"}):
     """Further charged answers of an open stream, each at the stream's original price.
 
     If the costs of the ``answers`` are added up, their sum is at most ``epsilon``; otherwise the answers together are
     (``epsilon``, ``delta``)-DP by optimal composition. ``request`` is the digest of the request, which never extends a
     stream twice. ``resumes`` says that a standing stream was exhausted and is asked again.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"resumes"})
 
     request: Digest
     answers: Annotated[int, Field(ge=1, le=MAX_ANSWERS)]
@@ -151,9 +142,7 @@ Extensions = tuple[Extension, ...]
 """All extensions of a stream in the order of their grants; later extensions are only appended."""
 
 
-class _Definition(SparingEvent):
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"extensions", "version"})
-
+class _Definition(Event, wire_omits={"extensions", "version"}):
     spec: StreamSpec
     source: Source
     identity: StreamIdentity
@@ -191,10 +180,8 @@ Digests = Annotated[str, text_matching(r"^([0-9a-f]{32})*$", "give 32 hexadecima
 """Digests of names, 16 bytes each."""
 
 
-class RetiredAnswer(SparingEvent):
+class RetiredAnswer(Event, wire_omits={"tops_left"}):
     """The fields that all ``halted`` answers of a retired stream have."""
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"tops_left"})
 
     reason: Reason
     spent: Amount

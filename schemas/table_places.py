@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from os.path import normpath
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple, cast
+from typing import Annotated, Final, Literal, NamedTuple, cast
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from schemas.base import SparingEvent, text_matching
+from schemas.base import Event, text_matching
 from schemas.domains import AttributeName
 
 Scheme = Literal["s3", "postgresql", "spark", "trino", "clickhouse", "bigquery", "snowflake", "databricks"]
@@ -193,14 +193,12 @@ def _place_of(path: str) -> str:
     return path if "://" in path else normpath(path)
 
 
-class ViewTable(SparingEvent):
+class ViewTable(Event, wire_omits={"columns", "person", "key"}):
     """One table of a view: rows of people or, with a ``key``, a public lookup table.
 
     ``columns`` has the kinds of the columns that expressions use. A cell that is not of its column's kind is NULL, and so
     is an empty text. A column that the view only selects needs no kind.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"columns", "person", "key"})
 
     path: TablePath
     columns: Annotated[dict[AttributeName, ColumnKind], Field(max_length=256)] = Field(default_factory=dict)
@@ -222,7 +220,7 @@ class ViewTable(SparingEvent):
         return self
 
 
-class View(SparingEvent):
+class View(Event):
     """A SELECT over a table of people, which may join lookup tables, and other tables' rows of the same person."""
 
     select: Annotated[str, StringConstraints(min_length=1, max_length=MAX_VIEW_LENGTH)]

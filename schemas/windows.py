@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from schemas.base import Event, SparingEvent
+from schemas.base import Event
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHORT_SPAN: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)")
@@ -92,14 +92,12 @@ Moment = Annotated[str, StringConstraints(max_length=40), AfterValidator(_normal
 """A time in ISO 8601 with a zone, which is stored in UTC."""
 
 
-class Windows(SparingEvent):
+class Windows(Event, wire_omits={"every"}):
     """Windows of the length ``size``, whose starts have the distance ``every``.
 
     They overlap if ``every`` is shorter than ``size``; the default of ``every`` is ``size``. The k-th window is
     [k·every, k·every + size) since 1970 in UTC.
     """
-
-    wire_omits: ClassVar[frozenset[str]] = frozenset({"every"})
 
     size: Span
     every: Span | None = None

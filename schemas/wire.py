@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 import annotated_types
@@ -166,9 +166,8 @@ class Codec(Generic[ModelType]):
         try:
             return self._adapter.validate_json(data)
         except ValidationError as error:
-            raise MalformedEventError(
-                describe_faults(error, FaultLocator(parse_or_none(data), public=True))
-            ) from None
+            place_of = partial(locate_fault, parse_or_none(data), public=True)
+            raise MalformedEventError(describe_faults(error, place_of)) from None
 
     def encode(self, event: ModelType) -> bytes:
         """Encode the event as compact JSON."""
@@ -182,10 +181,9 @@ def describe(error: ValidationError, name: Callable[[str], str] = str, given: An
     input. If it is given, fields are named as in it; otherwise also by the kinds that pydantic inserts for members of
     unions.
     """
-    written = FaultLocator(given) if given is not None else None
 
     def place_of(detail: ErrorDetails) -> list[str]:
-        steps = written(detail) if written is not None else [str(step) for step in detail["loc"]]
+        steps = [str(step) for step in detail["loc"]] if given is None else locate_fault(given, detail)
         return [name(steps[0]), *steps[1:]] if steps and steps[0] else []
 
     def explain(detail: ErrorDetails) -> str:
@@ -324,29 +322,23 @@ def _format_limit(limit: object) -> str:
     return f"{Decimal(repr(limit)):f}".removesuffix(".0") if isinstance(limit, float) else str(limit)
 
 
-class FaultLocator:
-    """Names the position of a fault by the fields of the input; with ``public``, unknown names are hidden.
+def locate_fault(given: Any, detail: ErrorDetails, *, public: bool = False) -> list[str]:
+    """Return the names of the input's fields from the outermost to the wrong field.
 
-    Pydantic's location also has the kinds of union members. A step that is not in the input is such a kind, and is
-    left out, unless it is the last step of a missing field.
+    With ``public``, a name that is not of the contract is replaced by its number. Pydantic's location also has the
+    kinds of union members. A step that is not in the input is such a kind, and is left out, unless it is the last
+    step of a missing field.
     """
-
-    def __init__(self, given: Any, *, public: bool = False) -> None:
-        self._given = given
-        self._public = public
-
-    def __call__(self, detail: ErrorDetails) -> list[str]:
-        """Return the names of the fields from the outermost to the wrong field; a hidden name becomes a number."""
-        at, words = self._given, []
-        for left, step in enumerate(detail["loc"], 1 - len(detail["loc"])):
-            inside = isinstance(at, Mapping) and step in at
-            if inside and self._public and step not in contract_words():
-                words.append(f"field {list(at).index(step) + 1}")
-            elif inside or isinstance(step, int) or (left == 0 and detail["type"] == "missing"):
-                words.append(str(step))
-            if inside or (isinstance(at, list | tuple) and isinstance(step, int) and step < len(at)):
-                at = at[step]
-        return words
+    at, words = given, []
+    for left, step in enumerate(detail["loc"], 1 - len(detail["loc"])):
+        inside = isinstance(at, Mapping) and step in at
+        if inside and public and step not in contract_words():
+            words.append(f"field {list(at).index(step) + 1}")
+        elif inside or isinstance(step, int) or (left == 0 and detail["type"] == "missing"):
+            words.append(str(step))
+        if inside or (isinstance(at, list | tuple) and isinstance(step, int) and step < len(at)):
+            at = at[step]
+    return words
 
 
 def event_models() -> list[type[Event]]:

@@ -27,7 +27,7 @@ from pydantic_core import ErrorDetails
 
 from schemas.base import ByKind, repeats_a_field
 from schemas.windows import Span, span_ms
-from schemas.wire import FaultLocator, describe_faults, parse_or_none
+from schemas.wire import describe_faults, locate_fault, parse_or_none
 from stream.questions.alert_states import matches_patterns
 from stream.secret_files import SecretFileError, read_secret
 
@@ -295,7 +295,7 @@ class AlertsFile(_StrictModel):
 
 def _fault_path(given: Any, detail: ErrorDetails) -> list[str]:
     """Return the path of a faulty field; a target's name replaces its index."""
-    steps = FaultLocator(given)(detail)
+    steps = locate_fault(given, detail)
     if len(steps) < 2 or steps[0] != "targets":
         return steps
     _, number, *fields = steps

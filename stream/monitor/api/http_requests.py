@@ -16,6 +16,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from aiohttp import StreamReader, web
@@ -24,7 +25,7 @@ from pydantic_core import ErrorDetails
 
 from schemas import MAX_DEFINITION_BYTES, Amount
 from schemas.base import KIND_ERROR, MAX_FAULTS
-from schemas.wire import FaultLocator, explain_fault, parse_or_none
+from schemas.wire import explain_fault, locate_fault, parse_or_none
 from stream import SERVER_NAME
 from stream.diagnostics import RateLimiter, get_logger
 from stream.monitor.api.models import FieldProblem, Problem, ProblemCode
@@ -77,7 +78,7 @@ def malformed_error(
     found = error.error_count()
     if found > MAX_FAULTS:
         return ProblemError(400, "malformed", f"{what}: {found} fields are wrong; compare it with /openapi.json")
-    place_of = _steps if body is None else FaultLocator(parse_or_none(body))
+    place_of = _steps if body is None else partial(locate_fault, parse_or_none(body))
     details = error.errors(include_input=False, include_url=False)[:MAX_FIELDS]
     fields = [_field(detail, place_of(detail)) for detail in details]
     wrong = "1 field is wrong" if found == 1 else f"{found} fields are wrong"
