@@ -54,7 +54,7 @@ from stream.settings import Settings
 COMMIT_SECONDS: Final = 1.0
 """Seconds between commits for a webhook; after a kill, deliveries since the last commit are repeated."""
 REBUILD_RECORDS: Final = 1_000_000
-"""Maximum number of answers of one partition that are read again at the start, to restore firing alarms."""
+"""Maximum number of answers per partition that are read at the start to restore firing alarms."""
 STOP_SECONDS: Final = 75.0
 """Time limit for stopping: a little longer than the longest request to a target."""
 
@@ -67,7 +67,9 @@ async def serve_alerts(settings: Settings, file: AlertsFile, *, stop_with_stdin:
     stopping = asyncio.Event()
     install_stop_handlers(stopping.set, stop_with_stdin=stop_with_stdin, seconds=STOP_SECONDS)
     metrics = AlertMetrics()
-    all_metrics = [metrics.for_target(one.name) for one in file.targets]  # also of targets without any delivery
+    all_metrics = [
+        TargetMetrics(metrics, one.name) for one in file.targets
+    ]  # before any delivery, so that all start at 0
     probes = Probes(metrics.registry, metrics.ready)
     probes.serve(settings.metrics_host, settings.metrics_port)
     heartbeat_task = asyncio.create_task(probes.record_heartbeats())
@@ -96,9 +98,9 @@ async def _run_deliveries(deliveries: list[TargetDelivery], probes: Probes, stop
             done, _ = await asyncio.wait(tasks, timeout=0.5, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()
-            not_joined = [one.name for one in deliveries if not one.is_joined]
+            waiting = ", ".join(one.name for one in deliveries if not one.is_joined)
             probes.set_not_ready_reason(
-                f"these targets' groups are not joined: {', '.join(not_joined)}" if not_joined else ""
+                f"targets whose consumer group is not joined: {waiting}" if waiting else ""
             )
         await asyncio.gather(*tasks)
     except Exception:
@@ -185,7 +187,12 @@ class TargetDelivery:
             await self._follower.commit(next_offset, batch_round)
 
     async def _deliver_to_alertmanager(self, alertmanager: Alertmanager) -> None:
-        self._follower.on_revoked = lambda revoked: alertmanager.drop_alarms(self._partition_filter(revoked))
+
+        def drop_alarms(revoked: Iterable[TopicPartition]) -> None:
+            lost, count = {one.partition for one in revoked}, self._connection.topics.partitions
+            alertmanager.drop_alarms(lambda stream: partition_of(stream.encode(), count) in lost)
+
+        self._follower.on_revoked = drop_alarms
         next_offsets: dict[TopicPartition, int] = {}
         async for partition, records in self._follower.batches(self._stopping):
             batch_round = self._follower.round
@@ -219,7 +226,7 @@ class TargetDelivery:
                     next_offsets = {}
 
     async def _is_rebuilt(self) -> bool:
-        """Return True if all answers that existed at the start are read; until then, alarms may be wrong."""
+        """Return True if all answers from before the start are read; until then, alarms may be incomplete."""
         for partition, end in list(self._ends.items()):
             if partition not in self._follower.partitions or await self._follower.position(partition) >= end:
                 del self._ends[partition]
@@ -248,22 +255,15 @@ class TargetDelivery:
     async def _start_offset(
         self, consumer: AIOKafkaConsumer, partition: TopicPartition, committed: int | None, end: int
     ) -> int:
-        """Return the committed offset, or else the end of the partition.
-
-        For Alertmanager, it returns an offset that is earlier by ``look_back``.
-        """
-        at = end if committed is None else committed
+        """Return the committed offset, or else the partition's end; for Alertmanager, go back by ``look_back``."""
+        position = end if committed is None else committed
         if not isinstance(self._target, AlertmanagerTarget):
-            return at
-        since = round((time.time() - span_ms(self._target.look_back) / 1000) * 1000)
+            return position
+        since = round(1000 * time.time()) - span_ms(self._target.look_back)
         found = (await consumer.offsets_for_times({partition: since}))[partition]
         look_back_offset = end if found is None else found.offset
-        self._committed[partition], self._ends[partition] = at, end
-        return max(min(look_back_offset, at), end - REBUILD_RECORDS, 0)
-
-    def _partition_filter(self, revoked: Iterable[TopicPartition]) -> Callable[[str], bool]:
-        numbers = {partition.partition for partition in revoked}
-        return lambda stream: partition_of(stream.encode(), self._connection.topics.partitions) in numbers
+        self._committed[partition], self._ends[partition] = position, end
+        return max(min(look_back_offset, position), end - REBUILD_RECORDS, 0)
 
 
 POLL_MS: Final = 250
@@ -271,7 +271,7 @@ BATCH_RECORDS: Final = 2_000
 PARTITION_BYTES: Final = 512 * 1024
 """Maximum number of prefetched bytes per partition and target; small, because a service may have many targets."""
 _REBALANCE_ERRORS: Final = (CommitFailedError, IllegalStateError, RebalanceInProgressError, UnknownMemberIdError)
-"""Errors of a commit after its partitions have moved to another process."""
+"""Errors of a commit whose partitions now belong to another process."""
 
 StartOffset = Callable[[AIOKafkaConsumer, TopicPartition, int | None, int], Awaitable[int]]
 """Returns a partition's start offset, given its committed offset and its end."""
@@ -309,7 +309,7 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
             group_id=alerts_group(settings, self._target),
             enable_auto_commit=False,
             isolation_level="read_committed",
-            auto_offset_reset="earliest",  # if committed offsets are deleted; `_seek_to_start` sets those of a new target
+            auto_offset_reset="earliest",  # if Kafka deleted the committed offset's records; see also `_seek_to_start`
             session_timeout_ms=settings.session_timeout_ms,
             heartbeat_interval_ms=settings.heartbeat_ms,
             max_poll_interval_ms=math.inf,  # a target may not answer for hours
@@ -361,7 +361,7 @@ class AnswerFollower(ConsumerRebalanceListener):  # type: ignore[misc]
         self._mark_joined(current_round)
 
     async def commit(self, offsets: dict[TopicPartition, int], batch_round: int) -> None:
-        """Commit offsets of records fetched in a round; do nothing if that round is over."""
+        """Commit offsets of records that were fetched in ``batch_round``, if it is the current round."""
         if not offsets or batch_round != self.round:
             return
         try:

@@ -215,13 +215,12 @@ class WebhookTarget(_Target):
 
 
 class AlertmanagerTarget(_Target):
-    """One Alertmanager or a cluster, which is sent each firing alarm again every ``resend``.
+    """One Alertmanager or a cluster, to which each firing alarm is sent again every ``resend``.
 
-    An alarm is a series of alerts of one stream and group without other answers between them. An answer
-    ``below`` resolves it, or else the time ``resolve_after`` plus one window's length without an answer.
-    After a restart, firing alarms are restored from the answers of the last ``look_back``. ``urls`` are the addresses of
-    all members of one cluster; ``alertname`` and ``labels`` are labels of each alarm. Other fields are as
-    for a webhook.
+    An alarm is a series of alerts of one stream and group. It is resolved by an answer ``below``, or if no
+    answer comes within one window's length plus ``resolve_after``. After a restart, firing alarms are restored
+    from the answers of the last ``look_back``. ``urls`` are the addresses of the cluster's members;
+    ``alertname`` and ``labels`` are labels of each alarm. The other fields are as for a webhook.
     """
 
     RESERVED_LABELS: ClassVar[frozenset[str]] = frozenset({"alertname", "source", "stream"})
@@ -294,7 +293,7 @@ class AlertsFile(_StrictModel):
 
 
 def _fault_path(given: Any, detail: ErrorDetails) -> list[str]:
-    """Return the path of a faulty field; a target's name replaces its index."""
+    """Return the path of a faulty field, with the target's name in place of its index."""
     steps = locate_fault(given, detail)
     if len(steps) < 2 or steps[0] != "targets":
         return steps

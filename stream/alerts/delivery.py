@@ -34,7 +34,7 @@ _REFUSED_STATUSES: Final = frozenset({400, 413, 422})
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOutcome:
-    """The result of a request: delivered if ``failure`` is None; ``pause`` has Retry-After's seconds."""
+    """The result of a request, which succeeded if ``failure`` is None; ``pause`` is Retry-After in seconds."""
 
     failure: Failure | None = None
     status: int | None = None
@@ -43,7 +43,7 @@ class DeliveryOutcome:
 
 @dataclass(slots=True)
 class Backoff:
-    """Exponential pauses with jitter (50 to 100 %), so that senders do not retry at the same time."""
+    """Exponential pauses between retries, each shortened at random to 50 to 100 %."""
 
     first: float = 1.0
     longest: float = 60.0
@@ -155,13 +155,9 @@ class AlertMetrics:
             registry=self.registry,
         )
 
-    def for_target(self, target: str) -> TargetMetrics:
-        """Return one target's metrics."""
-        return TargetMetrics(self, target)
-
 
 class TargetMetrics:
-    """The metrics of one target, all of which exist from the start."""
+    """The metrics of one target."""
 
     def __init__(self, metrics: AlertMetrics, target: str) -> None:
         self.delivered = metrics.delivered.labels(target)
@@ -169,17 +165,9 @@ class TargetMetrics:
         self.firing = metrics.firing.labels(target)
         self.unreadable = metrics.unreadable.labels(target)
         self.delay_seconds = metrics.delay_seconds.labels(target)
-        # Counters start at 0 here, because Prometheus detects no increase in a counter that begins at 1.
-        self._dropped = {reason: metrics.dropped.labels(target, reason) for reason in get_args(DropReason)}
-        self._failures = {failure: metrics.failures.labels(target, failure) for failure in get_args(Failure)}
-
-    def count_dropped(self, reason: DropReason, count: int = 1) -> None:
-        """Count dropped alerts."""
-        self._dropped[reason].inc(count)
-
-    def count_failed(self, failure: Failure) -> None:
-        """Count a failed request."""
-        self._failures[failure].inc()
+        # All labels exist from the start, because Prometheus sees no increase in a counter that begins at 1.
+        self.dropped = {reason: metrics.dropped.labels(target, reason) for reason in get_args(DropReason)}
+        self.failures = {failure: metrics.failures.labels(target, failure) for failure in get_args(Failure)}
 
 
 @dataclass(frozen=True, slots=True)

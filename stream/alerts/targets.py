@@ -22,7 +22,6 @@ from stream.alerts.delivery import (
     MAX_RETRY_AFTER_SECONDS,
     Alert,
     Backoff,
-    DeliveryOutcome,
     DropReason,
     TargetMetrics,
     TargetSender,
@@ -58,8 +57,8 @@ log = get_logger("alerts")
 class _SendState:
     """The delivery of one alarm.
 
-    ``accepted_at`` is the time at which the target last accepted the alarm; ``is_due`` is true if the alarm has
-    changed since. ``bound_text`` describes the source's contribution bound in words.
+    ``accepted_at`` is when the target last accepted the alarm; ``is_due`` is true if the alarm has changed
+    since then. ``bound_text`` is the source's contribution bound in words.
     """
 
     is_due: bool
@@ -92,7 +91,7 @@ class Alertmanager:
         bound_text: str = "",
         terms: AlertTerms = NO_TERMS,
     ) -> None:
-        """Add an answer. If it is ``known`` from before a restart, it is not delivered."""
+        """Add an answer; an answer that is ``known`` was delivered before a restart and changes no alarm's delivery."""
         alarm = self.alarm_table.add_answer(answer, source, stamp)
         if alarm is None:
             return
@@ -102,7 +101,7 @@ class Alertmanager:
             self._sent[alarm.key].is_due = True
 
     def drop_alarms(self, is_moved: Callable[[str], bool]) -> None:
-        """Drop the alarms of streams that another process delivers now: ``is_moved`` is true for these."""
+        """Drop the alarms of streams that another process delivers now, for which ``is_moved`` returns True."""
         for key in [key for key in self.alarm_table.alarms if is_moved(key.stream)]:
             self.alarm_table.drop(key)
 
@@ -116,7 +115,7 @@ class Alertmanager:
         now = self.clock()
         self._resolve_and_drop(now)
         due = [alarm for alarm in self.alarm_table.alarms.values() if self._must_send(alarm, now)]
-        if not due:  # perhaps because the due alarms have moved to another process
+        if not due:  # another process may deliver them now
             self.metrics.waiting.set(0)
         if now < self._not_before:
             return
@@ -144,7 +143,7 @@ class Alertmanager:
             outcomes.append(await self.sender.post(address, body, {}, self.target.bearer()))
         for outcome in outcomes:
             if outcome.failure is not None:
-                self.metrics.count_failed(outcome.failure)
+                self.metrics.failures[outcome.failure].inc()
                 log.warning(
                     "alarms not accepted", target=self.target.name, failure=outcome.failure, status=outcome.status
                 )
@@ -207,7 +206,7 @@ class Alertmanager:
         for key in [key for key in self._sent if key not in self.alarm_table.alarms]:
             del self._sent[key]
         if self.alarm_table.dropped_alarms:
-            self.metrics.count_dropped("room", self.alarm_table.dropped_alarms)
+            self.metrics.dropped["room"].inc(self.alarm_table.dropped_alarms)
             log.error(
                 "alarms dropped for lack of room", target=self.target.name, count=self.alarm_table.dropped_alarms
             )
@@ -216,7 +215,7 @@ class Alertmanager:
 
 
 def group_labels(key: AlertKey) -> dict[str, str]:
-    """Return a group as distinct labels ``group_ATTRIBUTE``, with ``_`` in place of forbidden characters."""
+    """Return a group as labels ``group_ATTRIBUTE``, each with a distinct name in Prometheus' characters."""
     labels: dict[str, str] = {}
     for name, value in key.group:
         label = wanted = "group_" + re.sub(r"[^A-Za-z0-9_]", "_", name)
@@ -228,7 +227,7 @@ def group_labels(key: AlertKey) -> dict[str, str]:
 
 
 MAX_REFUSALS: Final = 3
-"""Number of refusals after which an alert is dropped, because it would delay the next alerts."""
+"""Number of refusals after which an alert is dropped, so that it does not delay the next alerts."""
 
 
 @dataclass(eq=False)
@@ -250,30 +249,29 @@ class Webhook:
         older than ``give_up``. If the target asks for a pause when the alert is dropped, the next alert
         waits for the end of the pause.
         """
-        refusals = 0
-        body = alert.body
+        refusals, body, give_up_seconds = 0, alert.body, span_ms(self.target.give_up) / 1000
         try:
             if (left := self._not_before - self.clock()) > 0:
                 self.metrics.waiting.set(max(self.clock() - alert.time, 0.0))
-                await wait_for_stop(
-                    self.stopping, min(left, MAX_RETRY_AFTER_SECONDS)
-                )  # the clock may have been set back
+                # At most the longest pause, because the clock may have been set back.
+                await wait_for_stop(self.stopping, min(left, MAX_RETRY_AFTER_SECONDS))
             while still_ours() and not self.stopping.is_set():
-                outcome = await self._send(alert.key, body)
+                headers = signed_headers(self.target.secrets(), alert.key, int(self.clock()), body)
+                outcome = await self.sender.post(self.target.url, body, headers, self.target.bearer())
                 if outcome.failure is None:
                     self.backoff.reset()
                     self.metrics.delivered.inc()
                     self.metrics.delay_seconds.observe(max(self.clock() - alert.time, 0.0))
                     return True
-                self.metrics.count_failed(outcome.failure)
+                self.metrics.failures[outcome.failure].inc()
                 refusals += outcome.failure == "refused"
                 age = max(self.clock() - alert.time, 0.0)
                 self.metrics.waiting.set(age)
                 reason: DropReason | None = (
-                    "refused" if refusals >= MAX_REFUSALS else "old" if age > self._give_up_seconds else None
+                    "refused" if refusals >= MAX_REFUSALS else "old" if age > give_up_seconds else None
                 )
                 if reason is not None:
-                    self.metrics.count_dropped(reason)
+                    self.metrics.dropped[reason].inc()
                     log.error(
                         "alert dropped",
                         target=self.target.name,
@@ -299,12 +297,3 @@ class Webhook:
             return False
         finally:
             self.metrics.waiting.set(0)
-
-    @property
-    def _give_up_seconds(self) -> float:
-        return span_ms(self.target.give_up) / 1000
-
-    async def _send(self, key: str, body: bytes) -> DeliveryOutcome:
-        target = self.target
-        headers = signed_headers(target.secrets(), key, int(self.clock()), body)
-        return await self.sender.post(target.url, body, headers, target.bearer())

@@ -247,13 +247,6 @@ def _is_answering(address: str) -> bool:
         return False
 
 
-def check_targets(file: Path) -> None:
-    """Fail if the alerts service would reject the file of targets."""
-    from stream.alerts.alerts_file import AlertsFile  # noqa: PLC0415  (only needed with alerts)
-
-    AlertsFile.read(str(file))
-
-
 def serve_alerts(*, stop_with_stdin: bool) -> None:
     """Deliver alerts to their targets until SIGTERM or Ctrl-C."""
     from stream.alerts.alert_service import serve_alerts  # noqa: PLC0415

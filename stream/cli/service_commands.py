@@ -194,7 +194,8 @@ def up(
     Tables must be in the working folder or below, or in the folders that SOTTO_TABLE_ROOTS lists.
     """
     with explain_missing_packages("all"):
-        from stream.cli.monitor_commands import check_targets, lock_folder, run_monitor  # noqa: PLC0415
+        from stream.alerts.alerts_file import AlertsFile  # noqa: PLC0415
+        from stream.cli.monitor_commands import lock_folder, run_monitor  # noqa: PLC0415
         from stream.kafka.local_broker import LocalBroker  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -206,7 +207,7 @@ def up(
         key_file = key_file or folder / "noise.key"
         _create_key_if_missing(key_file)
         if alerts is not None:
-            check_targets(alerts)
+            AlertsFile.read(str(alerts))  # fails early
         broker = LocalBroker(folder / "broker")
         stack.push(broker)
         say_progress("starting Kafka")

@@ -158,7 +158,7 @@ def as_stream_names(names: object) -> list[str]:
 
 def as_source(source: Source | Mapping[str, Any]) -> Source:
     """Return the valid source; ``Invalid`` if it does not fit the contract."""
-    return validate_as_invalid(lambda: _source_adapter().validate_python(source), given=source)
+    return validate_as_invalid(lambda: source_adapter().validate_python(source), given=source)
 
 
 def as_spec(stream: StreamSpec | Mapping[str, Any]) -> StreamSpec:
@@ -184,7 +184,8 @@ def _expand_auto(stream: Any) -> Any:
 
 
 @cache
-def _source_adapter() -> TypeAdapter[Source]:
+def source_adapter() -> TypeAdapter[Source]:
+    """Return the parser of sources to register."""
     return TypeAdapter(Source)
 
 

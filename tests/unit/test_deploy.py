@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from stream.alerts.delivery import AlertMetrics
+from stream.alerts.delivery import AlertMetrics, TargetMetrics
 from stream.engine.health import Metrics
 from stream.kafka.topic_creation import Inspection
 from stream.monitor.api.monitor_state import metrics_text
@@ -61,7 +61,7 @@ def exported() -> dict[str, set[str]]:
         gauge.labels("visits")
     families += feeding.collect()
     alerting = AlertMetrics()
-    alerting.for_target("oncall")
+    TargetMetrics(alerting, "oncall")
     families += alerting.registry.collect()
     found: dict[str, set[str]] = {"up": set()}
     for family in families:
@@ -81,7 +81,7 @@ def exported() -> dict[str, set[str]]:
 def begun() -> set[str]:
     """Return the counters that a service offers from its start."""
     alerting, feeding = AlertMetrics(), CollectorRegistry()
-    alerting.for_target("oncall")
+    TargetMetrics(alerting, "oncall")
     FeedMetrics(feeding)
     registries = [alerting.registry, feeding, *(Metrics(role).registry for role in ("worker", "budget", "feed"))]
     samples = [one for registry in registries for family in registry.collect() for one in family.samples]

@@ -12,7 +12,7 @@ from aiohttp import web
 from schemas import Answer
 from schemas.windows import format_moment
 from stream.alerts.alerts_file import AlertmanagerTarget
-from stream.alerts.delivery import AlertMetrics, Backoff, TargetSender
+from stream.alerts.delivery import AlertMetrics, Backoff, TargetMetrics, TargetSender
 from stream.alerts.targets import MAX_BATCH_ALARMS, RESOLVED_SECONDS, Alertmanager, group_labels
 from stream.questions.alert_states import AlarmTable, AlertKey, AlertTerms, format_time
 from tests.unit.alerts.receiver import Receiver
@@ -41,7 +41,7 @@ class AlertmanagerSetup:
         self.alertmanager = Alertmanager(
             self.target,
             self.sender,
-            self.metrics.for_target("am"),
+            TargetMetrics(self.metrics, "am"),
             clock=lambda: self.now,
             backoff=Backoff(random_share=lambda: 1.0),
             alarm_table=self.firing,

@@ -201,8 +201,6 @@ def test_alerts_commands_refuse_wrong_file_before_start(folder: Path, monkeypatc
     monkeypatch.setenv("SOTTO_ALERTS_FILE", write_file(folder / "alerts.json", "{}"))
     with pytest.raises(AlertsError, match="targets"):
         monitor_commands.serve_alerts(stop_with_stdin=False)
-    with pytest.raises(AlertsError, match="targets"):
-        monitor_commands.check_targets(folder / "alerts.json")
     with pytest.raises(CommandError, match="--processes: only"):
         serve("alerts", processes=2)
 

@@ -23,7 +23,7 @@ from prometheus_client import generate_latest
 
 from stream.alerts import targets
 from stream.alerts.alerts_file import WebhookTarget
-from stream.alerts.delivery import Alert, AlertMetrics, Backoff, TargetSender, parse_outcome
+from stream.alerts.delivery import Alert, AlertMetrics, Backoff, TargetMetrics, TargetSender, parse_outcome
 from stream.alerts.targets import Webhook
 from stream.kafka.client.broker_connections import wait_for_stop
 from tests.unit.alerts.events import NOW, alert
@@ -71,7 +71,7 @@ class WebhookSetup:
             webhook = Webhook(
                 target,
                 sender,
-                self.metrics.for_target("oncall"),
+                TargetMetrics(self.metrics, "oncall"),
                 self.stopping,
                 clock=lambda: self.now,
                 backoff=backoff,
@@ -337,7 +337,7 @@ def test_parse_outcome_reads_retry_after(text: str, pause: float) -> None:
 
 def test_alert_metrics_name_no_stream() -> None:
     metrics = AlertMetrics()
-    metrics.for_target("oncall")
+    TargetMetrics(metrics, "oncall")
     text = generate_latest(metrics.registry).decode()
     assert 'sotto_alerts_delivered_total{target="oncall"} 0.0' in text
     for reason in ("old", "refused", "room"):
