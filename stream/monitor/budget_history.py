@@ -33,7 +33,7 @@ HEADLINE_WINDOW: Final = 7 * DAY_SECONDS
 MIN_HISTORY_SECONDS: Final = 3600.0
 """Seconds of history that a forecast needs, because a single opened stream does not show a trend."""
 MAX_ROUNDING_SHARE: Final = 1e-12
-"""Share of a budget up to which a remaining amount is a rounding error and counts as 0."""
+"""A remaining amount up to this share of the budget is a rounding error and counts as 0."""
 HISTORY_POINTS: Final = 256
 _SLOTS_PER_WINDOW: Final = 56
 
@@ -53,14 +53,14 @@ class History:
     )
 
     def begin(self, time: float, net: Sequence[float]) -> None:
-        """Set the granted minus the refunded amount at the time from which the trail was read."""
+        """Set the net amount (granted minus refunded) at the time from which the trail was read."""
         for series in self.recent:
             series.add((time, *net))
 
     def add(self, time: float, totals: TotalsOfSourceShape) -> None:
         """Add the totals at a time."""
-        figures = map(amount_numbers, (totals.granted, totals.spent, totals.refunded, totals.left))
-        self.all_time.add((time, *chain.from_iterable(figures)))
+        amounts = (totals.granted, totals.spent, totals.refunded, totals.left)
+        self.all_time.add((time, *chain.from_iterable(map(_to_numbers, amounts))))
         for series in self.recent:
             series.add((time, *_net_granted(totals.granted, totals.refunded)))
 
@@ -86,7 +86,7 @@ class History:
         before = series.row_at(end.now - window)
         since = end.now if before is None else max(before[0], end.now - window)
         used = [0.0] * 3 if before is None else [now - then for now, then in zip(net, before[1:], strict=True)]
-        measured = amount_of(used if total.rho is not None else [*used[:2], math.nan])
+        measured = numbers_to_amount(used if total.rho is not None else [*used[:2], math.nan])
 
         def forecast(
             outcome: ForecastOutcome, at: float | None = None, part: BudgetPart | None = None
@@ -118,8 +118,8 @@ def add_histories(histories: Sequence[History]) -> History:
 def _add_series(into: Series, parts: Sequence[Series], width: int) -> None:
     latest = [[0.0] * width for _ in parts]
     rows = [(row[0], number, row[1:]) for number, part in enumerate(parts) for row in part]
-    for time, number, figures in sorted(rows, key=itemgetter(0)):  # rows of one time keep their order
-        latest[number] = list(figures)
+    for time, number, numbers in sorted(rows, key=itemgetter(0)):  # rows of one time keep their order
+        latest[number] = list(numbers)
         into.add((time, *(math.fsum(column) for column in zip(*latest, strict=True))))
 
 
@@ -130,14 +130,14 @@ class PeriodEnd(NamedTuple):
     renews: float | None = None
 
 
-def amount_numbers(amount: Amount | AmountShape) -> tuple[float, float, float]:
-    """Return an amount's ε, δ and ρ as numbers of a Series row; a missing ρ is NaN."""
+def _to_numbers(amount: AmountShape) -> tuple[float, float, float]:
+    """Return an amount's ε, δ and ρ; a missing ρ is NaN."""
     return amount.epsilon, amount.delta, math.nan if amount.rho is None else amount.rho
 
 
-def amount_of(row: Sequence[float]) -> Amount:
-    """Return the amount of a row's numbers."""
-    epsilon, delta, rho = row
+def numbers_to_amount(numbers: Sequence[float]) -> Amount:
+    """Return the amount of an ε, δ and ρ, which is NaN if the amount has none."""
+    epsilon, delta, rho = numbers
     return Amount(epsilon=epsilon, delta=delta, rho=None if math.isnan(rho) else rho)
 
 
@@ -213,12 +213,12 @@ _NOTHING: Final = AmountShape(0.0, 0.0, 0.0)
 class TrailState:
     """The trail's latest entries, the budgets' histories, and whether its chain is intact.
 
-    If the trail was read from a later entry on, ``unread`` entries come before that entry. Their chain is
-    unknown until ``join`` adds them. Their amounts are known, because each entry has the totals after it.
+    If reading began at a later entry, ``unread`` entries come before it. Their chain is unknown until
+    ``join`` adds them; their amounts are known, because each entry has the totals after it.
     """
 
     def __init__(self, *, is_whole: bool = True, room: int | None = None) -> None:
-        """Create an empty state with room for some entries; if not ``is_whole``, any entry may be the first."""
+        """Create a state that keeps up to ``room`` entries; unless ``is_whole``, it may begin at any entry."""
         self.entries = 0
         self.unread = 0
         """The number of earlier entries that are not read yet."""
@@ -238,7 +238,7 @@ class TrailState:
 
     @property
     def room(self) -> int:
-        """The number of entries that can be kept in addition."""
+        """The number of further entries that can be kept."""
         return MAX_HELD_ENTRIES - len(self._latest)
 
     def history(self, record: SourceRecordShape) -> History:
@@ -250,7 +250,7 @@ class TrailState:
         return known
 
     def forget_source(self, source: str) -> None:
-        """Forget the history of an account that was retired."""
+        """Drop the history of a retired account."""
         self._histories.pop(source, None)
 
     def add_entry(self, value: bytes) -> None:
@@ -266,22 +266,19 @@ class TrailState:
             self._latest.append(to_held_entry(entry, value))
 
     def note_earlier(self, earlier: TrailState) -> None:
-        """Take over, from the reader of earlier entries, the number of unread entries and a break of the chain."""
+        """Update ``unread`` and ``broken`` from the state of the earlier entries that were read so far."""
         if self._beginning is not None:
             self.unread = max(self._beginning.number - earlier.entries, 1)  # 0 only once they are joined
         self.broken = earlier.broken or self.broken
 
     def join(self, earlier: TrailState, sources: Container[str]) -> None:
-        """Add all entries before this state's first entry; keep the histories of ``sources`` only."""
+        """Add all entries before this state's first entry; drop histories except those of ``sources``."""
         self.note_earlier(earlier)
         begins = self._beginning
         if begins is None:
             self.entries, self._digest, self._beginning = earlier.entries, earlier._digest, earlier._beginning
         elif earlier.broken is None:
-            if begins.number != earlier.entries:
-                self.broken = f"entry {begins.number} is at the position of entry {earlier.entries}"
-            elif begins.previous != earlier._digest:
-                self.broken = f"entry {begins.number} does not contain the digest of the entry before it"
+            self.broken = earlier.find_break(begins.number, begins.previous) or self.broken
         self.unread = 0
         self._latest.extendleft(islice(earlier, self.room))
         later, self._histories = self._histories, earlier._histories
@@ -290,17 +287,26 @@ class TrailState:
         for source in [one for one in self._histories if one not in sources]:
             del self._histories[source]
 
+    def find_break(self, number: int, previous: str) -> str | None:
+        """Describe why an entry cannot follow this state's last entry; None if it can."""
+        if number != self.entries:
+            return f"entry {number} is at the position of entry {self.entries}"
+        return (
+            None
+            if previous == self._digest
+            else f"entry {number} does not contain the digest of the entry before it"
+        )
+
     def _check_chain(self, entry: TrailEntryShape | None, value: bytes) -> None:
         if self._beginning is None and entry is not None:
             self._beginning = _Beginning(entry.number, entry.previous, entry.time / 1000)
             self.entries, self.unread, self._digest = entry.number, entry.number, entry.previous
         if self.broken is None:
-            if entry is None:
-                self.broken = f"entry {self.entries} cannot be read"
-            elif entry.number != self.entries:
-                self.broken = f"entry {entry.number} is at the position of entry {self.entries}"
-            elif entry.previous != self._digest:
-                self.broken = f"entry {entry.number} does not contain the digest of the entry before it"
+            self.broken = (
+                f"entry {self.entries} cannot be read"
+                if entry is None
+                else self.find_break(entry.number, entry.previous)
+            )
         self.entries = self.entries + 1 if entry is None else entry.number + 1
         self._digest = entry_digest(value)
 

@@ -14,19 +14,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from operator import sub
 from typing import Final, Literal, NamedTuple
-from zlib import (
-    DEF_MEM_LEVEL,
-    DEFLATED,
-    MAX_WBITS,
-    Z_DEFAULT_STRATEGY,
-    compress,
-    compressobj,
-    decompress,
-    decompressobj,
-)
+from zlib import MAX_WBITS, compress, compressobj, decompress, decompressobj
 
-from schemas import AllotmentRecord, Amount, MemberStatus, Period, PopulationRecord, StreamState, split_period_name
-from stream.monitor.record_shapes import PositionShape, SharedGrant, SourceRecordShape, decode_record
+from schemas import Amount, MemberStatus, Period, StreamState, split_period_name
+from stream.monitor.record_shapes import PositionShape, SharedGrant, SourceRecordShape
 from stream.privacy.composition.costs import ordinary_charges_left, to_amount, total_budget
 from stream.privacy.ledger.accounts import AllottedTerms
 from stream.privacy.ledger.grants import describe_promise
@@ -34,7 +25,7 @@ from stream.processing.protocol import MODEL_NOT_ASKED_REASON
 
 
 class Series:
-    """At most ``limit`` rows of a time and numbers, oldest first: the last row of each ``spacing`` seconds."""
+    """Rows of a time and some numbers, oldest first: at most ``limit``, and one for each ``spacing`` seconds."""
 
     __slots__ = ("_keeps_oldest", "_limit", "_rows", "_width", "spacing")
 
@@ -53,7 +44,7 @@ class Series:
         return (self._row(index) for index in range(len(self)))
 
     def add(self, row: Sequence[float]) -> None:
-        """Add a row, which replaces the last row if both are in one slot; times never decrease."""
+        """Add a row; if its time is in the last row's slot of ``spacing`` seconds, it replaces that row."""
         rows, width = self._rows, self._width
         if rows:
             last = rows[-width]
@@ -104,14 +95,14 @@ RATE_WINDOWS = (60, 600, 3600)
 SLOTS_PER_WINDOW = 12
 MAX_TIMELINE_POINTS = 64
 NEARLY_DRY_SHARE = 0.1
-"""An open stream is nearly dry if at most this share of its charged answers is left."""
+"""Largest share of charged answers left with which an open stream counts as nearly dry."""
 STATES: tuple[StreamState, ...] = ("open", "exhausted", "halted", "closed")
 """All states, in the order in which a stream passes them."""
 
 
 @dataclass(slots=True)
 class SourceEntry:
-    """A source with its ``total`` budget; ``raw`` is its last ledger record, empty for a period account."""
+    """A source with its ``total`` budget; ``raw`` is its last ledger record, empty for the account of a period."""
 
     record: SourceRecordShape
     raw: bytes
@@ -122,19 +113,17 @@ class SourceEntry:
 
 @dataclass(slots=True)
 class Activity:
-    """A stream's totals over time; streams without answers have none."""
+    """A stream's totals over time: a series for each window of rates, and a timeline since the opening."""
 
-    windows: tuple[Series, ...]
-    timeline: Series
-
-    @classmethod
-    def without_rows(cls) -> Activity:
-        """Return an Activity without rows."""
-        windows = tuple(
+    windows: tuple[Series, ...] = field(
+        default_factory=lambda: tuple(
             Series(width=3, spacing=seconds / SLOTS_PER_WINDOW, limit=SLOTS_PER_WINDOW + 2)
             for seconds in RATE_WINDOWS
         )
-        return cls(windows, Series(width=3, spacing=1.0, limit=MAX_TIMELINE_POINTS, keeps_oldest=True))
+    )
+    timeline: Series = field(
+        default_factory=lambda: Series(width=3, spacing=1.0, limit=MAX_TIMELINE_POINTS, keeps_oldest=True)
+    )
 
     def add(self, row: tuple[float, int, int]) -> None:
         """Add the totals at a time."""
@@ -142,15 +131,15 @@ class Activity:
             series.add(row)
 
     def pack(self) -> bytes:
-        """Return the timeline and its last row in few bytes; times are whole milliseconds."""
+        """Return the timeline in few bytes, with times in whole milliseconds."""
         rows = [(round(1000 * row[0]), int(row[1]), int(row[2])) for row in self.timeline]
         columns = [[column[0], *map(sub, column[1:], column)] for column in zip(*rows, strict=True)]
         return compress(array("q", [round(self.timeline.spacing), *chain.from_iterable(columns)]).tobytes())
 
     @classmethod
     def unpack(cls, packed: bytes) -> Activity:
-        """Return the unpacked activity; its windows have only the last row."""
-        activity, numbers = cls.without_rows(), array("q", decompress(packed))
+        """Return an unpacked activity, whose windows have only the timeline's last row."""
+        activity, numbers = cls(), array("q", decompress(packed))
         count = len(numbers) // 3
         times, answered, tops = (
             list(accumulate(numbers[1 + place * count : 1 + (place + 1) * count])) for place in range(3)
@@ -170,7 +159,7 @@ class RecordPacking:
 
     def pack(self, record: bytes) -> bytes:
         """Return a record in few bytes."""
-        packer = compressobj(1, DEFLATED, -MAX_WBITS, DEF_MEM_LEVEL, Z_DEFAULT_STRATEGY, self._sample)
+        packer = compressobj(1, wbits=-MAX_WBITS, zdict=self._sample)
         return packer.compress(record) + packer.flush()
 
     def unpack(self, packed: bytes) -> bytes:
@@ -180,10 +169,10 @@ class RecordPacking:
 
 @dataclass(slots=True)
 class StreamEntry:
-    """A stream; it is shown if it has a ``grant``, whose ledger record is ``packed``.
+    """A stream; it is shown once it has a ``grant``, whose ledger record is ``packed``.
 
-    Installations have many streams that are rarely asked. To save memory, equal streams share the objects
-    of their common parts, and the activity of a stream without recent answers is packed.
+    Most streams of a large installation are rarely asked. To save memory, streams with equal fields share
+    objects, and the activity of a stream without recent answers is packed.
     """
 
     name: str
@@ -229,15 +218,13 @@ class StreamEntry:
     @property
     def is_of_period(self) -> bool:
         """True if the stream belongs to a period: its name and its source's name end in the same period start."""
-        named, source_period = (
-            split_period_name(self.name),
-            None if self.grant is None else split_period_name(self.grant.source),
-        )
-        return named is not None and source_period is not None and named[1] == source_period[1]
+        named = split_period_name(self.name)
+        account = None if self.grant is None else split_period_name(self.grant.source)
+        return named is not None and account is not None and named[1] == account[1]
 
     @property
     def cutoff(self) -> int | None:
-        """Number of charged answers that the grant pays for; None if unlimited."""
+        """Number of charged answers that the grant pays for, with extensions; None if unlimited."""
         return (self.grant.calibration.cutoff + self.added or None) if self.grant else None
 
     @property
@@ -246,18 +233,13 @@ class StreamEntry:
         return sum(extension.answers for extension in self.grant.extensions) if self.grant else 0
 
     @property
-    def may_be_exhausted(self) -> bool:
-        """True if no charged answers are left (including those of extensions), or their number is unlimited."""
-        return not self.tops_left
-
-    @property
     def tops_left(self) -> int | None:
         """Number of ordinary charged answers left; None if unlimited."""
         return None if self.cutoff is None else max(ordinary_charges_left(self.cutoff, self.tops, self.surplus), 0)
 
     @property
     def missing_input(self) -> str | None:
-        """The input that the worker of an open stream lacks; None if it lacks no input, and for a model."""
+        """Why the worker of an open stream cannot answer, for example without its noise key; None if it can."""
         return self.refused if self.state == "open" and self.refused != MODEL_NOT_ASKED_REASON else None
 
     @property
@@ -289,7 +271,7 @@ class StreamTotals:
 
 
 _NO_PERIODS: Final[list[str]] = []
-"""The start times of a name without periods; the list is always empty."""
+"""The empty list that all names without periods share."""
 
 
 class PeriodsByName:
@@ -356,37 +338,12 @@ class Owner(NamedTuple):
     population: str | None
 
 
-class SharedBudgets:
-    """Records of populations by name, and of allotments by owner and name."""
-
-    def __init__(self) -> None:
-        self.populations: dict[str, tuple[PopulationRecord, float]] = {}
-        self.allotments: dict[tuple[Owner, str], AllotmentRecord] = {}
-
-    def add_population(self, value: bytes, time: float) -> None:
-        """Add a population's record."""
-        record = decode_record(PopulationRecord, value)
-        self.populations[record.population.population] = (record, time)
-
-    def add_allotment(self, value: bytes) -> None:
-        """Add an allotment's record."""
-        record = decode_record(AllotmentRecord, value)
-        self.allotments[Owner(record.source, record.population), record.allotment] = record
-
-    def has_allotments(self, source: str, population: str | None) -> bool:
-        """Return True if the source or its population has allotments, so that analysts need an allotment."""
-        return any(
-            owner.source == source or (population is not None and owner.population == population)
-            for owner, _ in self.allotments
-        )
-
-
 def total_amount(epsilon: float, delta: float, accountant: str) -> Amount:
     """Return the total of a declared budget as an amount."""
     terms = AllottedTerms(epsilon, delta, accountant, None)
     return to_amount(total_budget(terms), terms)
 
 
-def meaning_of(period: Period | None) -> str:
-    """Return a budget's guarantee as a sentence."""
+def describe_guarantee(period: Period | None) -> str:
+    """Describe the guarantee of a budget; ``period`` is its current period if it renews."""
     return period.meaning if period is not None else describe_promise(AllottedTerms(1.0, 0.0, "pure", None), 0)

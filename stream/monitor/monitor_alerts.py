@@ -30,11 +30,11 @@ from stream.questions.stream_watch import alert_terms_of
 from stream.settings import Settings
 
 MAX_KEPT_ALERTS: Final = 2_000
-"""Number of latest alerts that are kept."""
+"""Maximum number of alerts that are kept."""
 
 
 class KeptAlert(NamedTuple):
-    """An alert and its commit time; alerts of the same time are ordered by stream and index."""
+    """An alert with its commit time; the fields are in the order by which alerts are sorted."""
 
     time: float
     stream: str
@@ -49,10 +49,10 @@ class Alerts:
     def __init__(self, tables: MonitorTables) -> None:
         self.complete = False
         self.unreadable = 0
-        self._tables = tables
+        self.tables = tables
         self._firing = AlarmTable(over_periods=True)
         self._kept: list[KeptAlert] = []
-        """A heap by time, because partitions are read in turn and the earliest alert must be dropped first."""
+        """A heap by time: partitions are read in turn, and a full heap drops its earliest alert."""
         self._number = 0
 
     def add_answer(self, record: RecordLike) -> None:
@@ -73,23 +73,19 @@ class Alerts:
             keep = heapq.heappush if len(self._kept) < MAX_KEPT_ALERTS else heapq.heappushpop
             keep(self._kept, KeptAlert(time, stream, answer.index or 0, self._number, answer))
         if alarm is not None:
-            self._tables.changes["alerts"] += 1
+            self.tables.changes["alerts"] += 1
             if alarm.resolved is not None:
                 self._firing.drop(alarm.key)
 
     def _may_end(self, stream: str) -> bool:
-        """Return True if a ``below`` answer of a stream may end a firing alert."""
+        """Return True if an answer ``below`` may end a firing alert, of this stream or of an earlier period."""
         registered = registered_name(stream)
         return registered != stream or self._firing.has_alarm(stream)
-
-    def mark_changed(self) -> None:
-        """Mark every view of alerts as changed."""
-        self._tables.changes["alerts"] += 1
 
     def view(self, query: AlertQuery, *, known: bool = False) -> AlertsView:
         """Return the firing alerts that match, longest first, and the latest alerts that match.
 
-        If streams are ``known``, a missing stream is retired.
+        With ``known``, all streams have been read, so a missing stream is retired.
         """
         is_wanted = _alert_filter(query)
         alarms = sorted(
@@ -130,7 +126,7 @@ class Alerts:
         )
 
     def _entry(self, stream: str) -> StreamEntry | None:
-        entry = self._tables.streams.get(stream)
+        entry = self.tables.streams.get(stream)
         return None if entry is None or entry.grant is None else entry
 
     def _source(self, stream: str) -> str | None:
@@ -138,7 +134,7 @@ class Alerts:
         return None if entry is None or entry.grant is None else registered_name(entry.grant.source)
 
     def _may_fire(self, stream: str, *, known: bool) -> bool:
-        """Return True unless a stream has ended for good."""
+        """Return True unless a stream was halted, closed or retired."""
         entry = self._entry(stream)
         if entry is None:
             return not known
@@ -160,14 +156,14 @@ class Alerts:
             condition=terms.condition,
             counted=""
             if entry is None
-            else describe_counted_events(terms.counted, contribution_text(self._tables, entry)),
+            else describe_counted_events(terms.counted, contribution_text(self.tables, entry)),
         )
 
 
 def alerts_view(alerts: Alerts | None, query: AlertQuery, *, known: bool) -> AlertsView:
-    """Return the alerts to show; if the monitor does not read answers, ``shown`` is False and the view is empty.
+    """Return the alerts that match a query, or an empty view if the monitor does not read answers.
 
-    The view is incomplete until streams and sources are ``known``, because until then alerts lack a source.
+    The view is incomplete until all streams and sources are ``known``, because an alert shows its source.
     """
     if alerts is not None:
         view = alerts.view(query, known=known)
@@ -234,8 +230,7 @@ class AlertReader:
                 if not self._alerts.complete:
                     read = [await consumer.position(one) >= end for one, end in ends.items()]
                     self._alerts.complete = all(read)
-                    if self._alerts.complete:
-                        self._alerts.mark_changed()
+                    self._alerts.tables.changes["alerts"] += self._alerts.complete
 
     async def _seek_to_first(self, consumer: Any) -> dict[TopicPartition, int]:
         """Seek to the first unread answers and return the end offsets.

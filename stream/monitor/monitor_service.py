@@ -50,7 +50,7 @@ GROUPS_SECONDS = 2.0
 """Seconds between two queries of the groups."""
 THROUGHPUT_SECONDS = 60
 METADATA_MS = 60_000
-"""Longest age of topic metadata in milliseconds, because partitions may be added."""
+"""Longest age of topic metadata, in milliseconds; new partitions are found at this interval."""
 TOPICS_SECONDS: Final = 60.0
 """Seconds between two checks of the topics."""
 
@@ -266,27 +266,24 @@ class GroupWatch:
         return rows
 
     def _lag_without_markers(self, topic_partition: TopicPartition, position: int, offsets: int) -> int:
-        """Return the lag without the writers' transaction markers at the end of a partition.
+        """Return the lag, without transaction markers at the end of a partition.
 
-        Each worker writes ``charges`` in transactions, and the feed of each partition of a live topic writes
-        ``partials``. In ``queries``, only feeds write in transactions. So the last offset can be a marker
-        only if the record before it is a feed's question.
+        Each worker writes ``charges`` in transactions, and each partition's feed writes ``partials``. In
+        ``queries`` only feeds write in transactions, so its last offset is a marker only after a feed's question.
         """
         follows_feed = position > 0 and not self._tables.is_client_question(
             topic_partition.partition, position - 1
         )
+        sources = self._tables.sources
+        has_live_topics = any(
+            sources[name].record.source.kind == "events" for name in self._tables.source_periods if name in sources
+        )
         markers = {
             self._topics.charges: self._topics.partitions,
             self._topics.partials: self._topics.partitions,
-            self._topics.queries: int(follows_feed and self._has_live_topics()),
+            self._topics.queries: int(follows_feed and has_live_topics),
         }
         return 0 if offsets <= markers.get(topic_partition.topic, 0) else offsets
-
-    def _has_live_topics(self) -> bool:
-        sources = self._tables.sources
-        return any(
-            sources[name].record.source.kind == "events" for name in self._tables.source_periods if name in sources
-        )
 
     def _events_per_second(self, role: ServiceName, partition: int, position: int) -> float:
         now = time.time()

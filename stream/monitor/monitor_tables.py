@@ -14,7 +14,15 @@ from typing import Literal
 
 import msgspec
 
-from schemas import MemberStatus, PartitionStatus, StreamState, registered_name, split_period_name
+from schemas import (
+    AllotmentRecord,
+    MemberStatus,
+    PartitionStatus,
+    PopulationRecord,
+    StreamState,
+    registered_name,
+    split_period_name,
+)
 from stream.monitor.api.service_models import Restore
 from stream.monitor.budget_history import TrailState
 from stream.monitor.entries import (
@@ -22,9 +30,9 @@ from stream.monitor.entries import (
     STATES,
     Activity,
     MemberEntry,
+    Owner,
     PeriodsByName,
     RecordPacking,
-    SharedBudgets,
     SourceEntry,
     StreamEntry,
     StreamTotals,
@@ -75,7 +83,9 @@ class MonitorTables:
         self.restores: dict[tuple[str, int], Restore] = {}
         self.members: dict[str, MemberEntry] = {}
         self.trail = TrailState()
-        self.shared = SharedBudgets()
+        self.populations: dict[str, tuple[PopulationRecord, float]] = {}
+        """The record of each population, and the record's time."""
+        self.allotments: dict[tuple[Owner, str], AllotmentRecord] = {}
         self.totals = StreamTotals()
         self.rejected: Counter[str] = Counter()
         self.last_rejected: dict[str, float] = {}
@@ -87,18 +97,18 @@ class MonitorTables:
         self.hidden_dead_letters = 0
         """Number of dead letters of live topics, which are not shown."""
         self.refusals: dict[str, TopicRefusals] = {}
-        """The refused events of each live topic, for operators only."""
+        """The refused events of each live topic; only operators may see them."""
         self.changes: Counter[ChangeTopic] = Counter()
         self._read_offsets: dict[tuple[str, int], int] = {}
-        self._refused: defaultdict[int, set[str]] = defaultdict(set)
+        self._streams_lacking_input: defaultdict[int, set[str]] = defaultdict(set)
         self._last_questions: dict[int, tuple[int, str]] = {}
-        """For each partition of the queries, the largest offset of a processed question; its stream if it was answered."""
-        self._shared = SharedParts()
+        """For each partition of the queries, the last processed question's offset, and its stream unless it was rejected."""
+        self._shared_parts = SharedParts()
         self._packings: dict[str, RecordPacking] = {}
         self._active: dict[str, StreamEntry] = {}
-        """The streams whose activity is not packed, the most recently changed ones last."""
-        self._latest = 0.0
-        """The latest time of a record."""
+        """The streams whose activity is not packed; the last one changed most recently."""
+        self._latest_time = 0.0
+        """The latest time of all records that were read."""
         self._states: defaultdict[str, Counter[StreamState]] = defaultdict(Counter)
         self._adders = {
             topics.ledger: self._add_ledger,
@@ -124,9 +134,9 @@ class MonitorTables:
         return self.totals.states.total()
 
     def streams_of(self, source: str | None = None) -> Iterator[StreamEntry]:
-        """Yield the streams of one source, of one period's account, or of all sources.
+        """Yield the streams of a source, of the account of one of its periods, or of all sources.
 
-        Of a source with periods, the streams of the latest period are yielded.
+        For a source with periods, only the streams of the latest period are yielded.
         """
         named = None if source is None else split_period_name(source)
         periods = self.stream_periods
@@ -167,14 +177,16 @@ class MonitorTables:
         elif key.startswith(b"grant|"):
             self._add_grant(decode_record(GrantRecordShape, value), value, record.timestamp / 1000)
         elif key.startswith(b"population|"):
-            self.shared.add_population(value, record.timestamp / 1000)
+            population = decode_record(PopulationRecord, value)
+            self.populations[population.population.population] = population, record.timestamp / 1000
             self.changes["sources"] += 1
         elif key.startswith(b"allotment|"):
-            self.shared.add_allotment(value)
+            allotment = decode_record(AllotmentRecord, value)
+            self.allotments[Owner(allotment.source, allotment.population), allotment.allotment] = allotment
             self.changes["sources"] += 1
 
     def _remove_retired(self, key: str) -> None:
-        """Remove a retired stream or the account of a retired period, whose record was deleted."""
+        """Remove a retired stream or period account, after its record in the ledger was deleted."""
         kind, _, name = key.partition("|")
         if kind == "source" and (source := self.sources.pop(name, None)) is not None:
             self.source_periods.remove(name, period=source.record.source.period_of is not None)
@@ -196,7 +208,7 @@ class MonitorTables:
             entry = SourceEntry(record, raw, total, time, self._states[source.source])
             self.sources[source.source] = entry
             self.source_periods.add(source.source, period=source.period_of is not None)
-        # A period's record repeats its source's definition, and thousands of copies would need much memory.
+        # The record of a period repeats its source's definition; thousands of copies would need much memory.
         entry.record, entry.raw, entry.updated = record, raw if source.period_of is None else b"", time
         self.changes["sources"] += 1
 
@@ -208,11 +220,11 @@ class MonitorTables:
             opened = entry.opened if entry.grant is None else None
             entry = self.streams[entry.name] = StreamEntry(entry.name, opened=opened)
             entry.incarnation = record.identity.incarnation
-        entry.grant, entry.ending = self._shared.grant(record), record.ending
+        entry.grant, entry.ending = self._shared_parts.grant(record), record.ending
         entry.packing = self._build_packing(record.spec.mechanism.kind, raw)
         entry.packed = entry.packing.pack(raw)
         self.stream_periods.add(entry.name, period=entry.is_of_period)
-        if entry.state == "exhausted" and not entry.may_be_exhausted:
+        if entry.state == "exhausted" and entry.tops_left:
             # The stream was extended: earlier reports of exhaustion are obsolete.
             entry.state, entry.reason = "open", None
         self._merge_totals(entry, record, time)
@@ -240,14 +252,14 @@ class MonitorTables:
             updated = record.timestamp / 1000
             self.restores[restore.role, restore.partition] = Restore.from_record(restore, updated=updated)
             if restore.role == "worker":
-                self._forget_refusals(record.partition)
+                self._clear_missing_inputs(record.partition)
             self.changes["workers"] += 1
         else:
             self._add_totals(record)
 
-    def _forget_refusals(self, partition: int) -> None:
-        """Clear the missing inputs of a partition's streams, because the new worker reports its missing inputs."""
-        for name in self._refused.pop(partition, ()):
+    def _clear_missing_inputs(self, partition: int) -> None:
+        """Clear the missing inputs that a partition's earlier worker reported; the new worker reports its own."""
+        for name in self._streams_lacking_input.pop(partition, ()):
             if (entry := self.streams.get(name)) is None:
                 continue  # it is retired
             self._count_stream(entry, -1)
@@ -277,7 +289,7 @@ class MonitorTables:
         if record.topic == self._topics.status:
             entry.refused = totals.refused
             if totals.refused is not None:
-                self._refused[record.partition].add(entry.name)
+                self._streams_lacking_input[record.partition].add(entry.name)
         if totals.position is not None and (
             entry.position is None or totals.position.offset > entry.position.offset
         ):
@@ -292,9 +304,9 @@ class MonitorTables:
         self._last_questions[partition] = max(last, self._last_questions.get(partition, last))
 
     def is_client_question(self, partition: int, offset: int) -> bool:
-        """Return True if a question is known as the last processed one of a partition, and no feed asked it.
+        """Return True if the last processed question of a partition has this offset and no feed asked it.
 
-        Workers reject no question of a feed.
+        Workers reject no question of a feed, so a rejected question is a client's.
         """
         last, name = self._last_questions.get(partition, (-1, ""))
         entry = self.streams.get(name)
@@ -306,7 +318,7 @@ class MonitorTables:
         name = (record.key or b"").decode(errors="replace")
         if record.value is None:
             if (known := self.streams.get(name)) is not None and known.grant is None:
-                del self.streams[name]  # retired, and the ledger's record was never read
+                del self.streams[name]  # retired before its record in the ledger was read
             return
         if name.startswith("@"):
             return
@@ -373,7 +385,7 @@ class MonitorTables:
         return entry
 
     def _merge_totals(self, entry: StreamEntry, update: GrantRecordShape | TotalsShape, time: float) -> None:
-        """Merge a record into an entry; the order is irrelevant, because totals only grow and states only advance."""
+        """Merge a record into an entry, in any order, because totals only grow and states only advance."""
         state = update.state
         if (
             state == "exhausted"
@@ -386,13 +398,13 @@ class MonitorTables:
             entry.last_answered = time
         elif update.answered == entry.answered and entry.last_answered is not None:
             entry.last_answered = min(entry.last_answered, time)  # topics are read in any order
-        # An open stream's ``spent`` includes the current round: of equal totals, take the later state's.
+        # An open stream's ``spent`` includes the current round, so of equal totals the later state's are right.
         if entry.spent is None or (update.answered, update.tops, rank) >= (entry.answered, entry.tops, known_rank):
             entry.answered, entry.tops, entry.surplus, entry.spent = (
                 update.answered,
                 update.tops,
                 update.surplus,
-                self._shared.amount(update.spent),
+                self._shared_parts.amount(update.spent),
             )
         if rank > known_rank:
             entry.state, entry.reason = state, update.reason or entry.reason
@@ -405,20 +417,20 @@ class MonitorTables:
     def _add_activity(self, entry: StreamEntry, time: float) -> None:
         activity = entry.activity
         if activity is None:
-            activity = Activity.without_rows()
+            activity = Activity()
             if entry.opened is not None:
                 activity.add((entry.opened, 0, 0))
         activity.add((time, entry.answered, entry.tops))
         entry.kept_activity = activity
         self._active.pop(entry.name, None)
-        if (entry.updated or 0.0) > self._latest - IDLE_SECONDS:
+        if (entry.updated or 0.0) > self._latest_time - IDLE_SECONDS:
             self._active[entry.name] = entry
         else:
             entry.pack_activity()
-        self._latest = max(self._latest, time)
+        self._latest_time = max(self._latest_time, time)
         while self._active:
             oldest = next(iter(self._active.values()))
-            if (oldest.updated or 0.0) > self._latest - IDLE_SECONDS:
+            if (oldest.updated or 0.0) > self._latest_time - IDLE_SECONDS:
                 break
             del self._active[oldest.name]
             oldest.pack_activity()

@@ -1,8 +1,7 @@
 """Decodes the fields of the topics' records that the monitor shows.
 
-A record may contain a table's whole domain (half a megabyte), so unused fields are not decoded.
-Unknown fields and mechanisms are ignored too, so that an older monitor can show newer services.
-Small parts that all kinds of records share are models of ``schemas``.
+A record may contain a table's whole domain (half a megabyte), so unused fields are not decoded. Unknown
+fields and mechanisms are ignored, so that a monitor can show the records of newer services.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from stream.processing.protocol import Headers
 from stream.questions.stream_watch import SpecTerms
 
 _SHARED_PARTS: Final = 1 << 14
-"""Maximum number of entries of each cache of parts that later streams may share."""
+"""Maximum number of entries of each cache in SharedParts."""
 
 _Shape = TypeVar("_Shape", bound=msgspec.Struct | BaseModel)
 
@@ -128,7 +127,7 @@ class GrantRecordShape(msgspec.Struct, frozen=True, gc=False, tag_field="kind", 
 
 
 class GrantTermsShape(msgspec.Struct, frozen=True, gc=False):
-    """The part of schemas.GrantRecord that an alert names."""
+    """The part of schemas.GrantRecord that an alert shows."""
 
     spec: SpecTerms
 
@@ -153,7 +152,7 @@ class SharedGrant(msgspec.Struct, frozen=True, gc=False):
 
 
 class SharedParts:
-    """Returns one object for equal parts of many streams."""
+    """Returns the same object for equal parts of many streams, to save memory."""
 
     def __init__(self) -> None:
         self._amounts: RecentCache[AmountShape, Amount] = RecentCache(_SHARED_PARTS)
@@ -219,7 +218,7 @@ class TotalsOfSourceShape(msgspec.Struct, frozen=True, gc=False):
 
 
 class TrailEntryShape(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a trail entry by which it is checked, counted and found; fast to decode."""
+    """The fields that all trail entries are checked, counted and searched by; see schemas.ledger."""
 
     kind: str
     number: int
@@ -240,7 +239,7 @@ class TrailEntryShape(msgspec.Struct, frozen=True, gc=False):
 
 
 class TrailShape(TrailEntryShape, frozen=True, gc=False):
-    """The fields of all kinds of trail entries that are shown; see schemas.ledger."""
+    """The further fields of the trail entries that a page shows."""
 
     allotment: str | None = None
     analysts: tuple[str, ...] = ()

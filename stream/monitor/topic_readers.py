@@ -52,8 +52,8 @@ log = get_logger("monitor")
 class _GrouplessThread(driver.AIOKafkaConsumerThread):
     """Reads the committed records of all partitions, without a consumer group.
 
-    Faust cannot be configured to do this. It waits for the calls by which a group assigns partitions, so
-    this class makes these calls.
+    Faust has no option for this. It waits until a group assigns partitions, so this class makes the calls
+    with which aiokafka reports an assignment.
     """
 
     _assigning: asyncio.Task[None] | None = None
@@ -72,7 +72,7 @@ class _GrouplessThread(driver.AIOKafkaConsumerThread):
         await self.call_thread(self._begin_assigning, wanted)
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
-        """Return no committed offset, so that the consumer begins at the first record of each partition."""
+        """Return no offsets, so that the consumer begins at the first record of each partition."""
         return {}
 
     async def _begin_assigning(self, topics: set[str]) -> None:
@@ -199,12 +199,12 @@ class TopicReader:
         ends = await self._read_ends()
         records = -1
         while True:
-            # ``left`` may stay above 0: the last offset may be a transaction marker, which is not read.
+            # ``left`` may stay above 0, because the last offset may be a transaction marker, which is not read.
             left = sum(
                 max(end - self._tables.position(topic_partition.topic, topic_partition.partition), 0)
                 for topic_partition, end in ends.items()
             )
-            # The consumer's positions include buffered records, so wait until the agents read no more.
+            # The consumer's positions include buffered records, so also wait until the agents read no more.
             if self._tables.records == records and await self._has_fetched(ends):
                 self.unread_offsets = 0
                 log.info("all topics are read", records=records)
@@ -268,14 +268,14 @@ LOOK_BACK_RECORDS: Final = 500_000
 """Maximum number of records of the trail that are read at the start."""
 _RETRY_SECONDS: Final = 5.0
 _EARLIER_BATCH: Final = 500
-"""Maximum number of earlier entries of the trail that are added at once, which takes some milliseconds."""
+"""Maximum number of earlier entries of the trail that are added before other tasks run."""
 
 
 def choose_start(first: int, recent: int, end: int) -> int:
-    """Return the trail's offset at which to begin; ``recent`` is the offset of the first entry for a forecast.
+    """Return the trail's offset at which to begin; ``recent`` is that of the first entry for a forecast.
 
-    From there on, the list of entries is complete too, unless most entries are notes of spending. About
-    every second offset is the marker of a transaction.
+    It is early enough for a full list of entries too, unless most entries are notes of spending: about
+    every second offset is a transaction marker, so ``MAX_HELD_ENTRIES`` entries take twice as many offsets.
     """
     return max(min(recent, end - 2 * MAX_HELD_ENTRIES), end - LOOK_BACK_RECORDS, first)
 
@@ -302,7 +302,7 @@ class TrailReader:
     async def run(self) -> NoReturn:
         """Read until cancelled; after an error continue at the same offset.
 
-        A consumer that stops may swallow a cancellation, so this task has no consumer.
+        The tasks of the group own the consumers, because a consumer that stops may swallow a cancellation.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(self._retry(self._read_new))
@@ -341,7 +341,7 @@ class TrailReader:
                 await asyncio.sleep(0)
 
     async def _find_start(self, consumer: Any, end: int) -> int:
-        """Return the offset at which to begin; if it is not the first offset, let the tables' trail begin there."""
+        """Return the offset at which to begin; unless it is the first, prepare the tables' trail for earlier entries."""
         first: int = (await consumer.beginning_offsets([self._trail]))[self._trail]
         since = round((time.time() - max(PACE_WINDOWS)) * 1000)
         recent = (await consumer.offsets_for_times({self._trail: since}))[self._trail]
@@ -353,7 +353,7 @@ class TrailReader:
 
     async def _read_earlier(self) -> None:
         """Read and check the entries before the start, in at most half of the event loop's time."""
-        while self._start is None or not self._is_ready():  # noqa: ASYNC110  (a start ends once)
+        while self._start is None or not self._is_ready():  # noqa: ASYNC110  (once, at the start)
             await asyncio.sleep(POLL_SECONDS)
         if self._earlier_position == self._start:
             return

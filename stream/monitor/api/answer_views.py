@@ -16,7 +16,7 @@ from schemas import Amount, Answer, Query
 from stream.client.answer_history import AnswerPage, LoggedAnswer
 from stream.kafka.client.broker_connections import is_refusal
 from stream.monitor.api import views
-from stream.monitor.api.http_requests import ProblemError, unknown_name_error
+from stream.monitor.api.http_requests import ProblemError
 from stream.monitor.api.models import MAX_PAGE, ApiModel, Parameters, Time
 from stream.monitor.monitor_tables import MonitorTables
 from stream.questions import Result
@@ -109,9 +109,7 @@ async def list_answers(
     Raises:
         ProblemError: the stream is unknown, or the monitor may not or cannot read answers now.
     """
-    entry = tables.streams.get(stream)
-    if entry is None or entry.grant is None:
-        raise unknown_name_error("stream", stream)
+    entry, grant = views.find_stream(tables, stream)
     if reader is None:
         raise ProblemError(
             403,
@@ -131,13 +129,12 @@ async def list_answers(
                 "the monitor's principal may not read answers; see 'sotto topics acl --role monitor'",
             ) from None
         raise ProblemError(503, "unavailable", f"Kafka: {type(error).__name__}; ask again in a moment") from None
-    source, spec = views.definition(tables, tables.sources[entry.grant.source]), views.grant_record(entry).spec
+    source, spec = views.decode_definition(tables, tables.sources[grant.source]), views.decode_grant(entry).spec
     older = [*page.answers, *([page.preceding] if page.preceding else [])]
     rows = [
         AnswerRow(
             time=one.time,
-            # The numbers of an answer get their groups from the question or, for a live histogram, from the
-            # stream's definition, together with the source's attributes.
+            # The groups of the numbers follow from the question or, for a live histogram, from the definition.
             answer=(
                 answer := one.result.with_question(question := find_question(one.result), source).with_stream(
                     spec, source
@@ -155,7 +152,7 @@ async def list_answers(
 
 
 def _charge(answer: LoggedAnswer, older: Sequence[LoggedAnswer]) -> Amount | None:
-    """Return the loss that an answer added to its stream; None if the answer before it was not read."""
+    """Return what an answer added to its stream's ``spent``; None if the answer before it was not read."""
     index, spent = answer.result.index, answer.result.spent
     if index is None or spent is None:
         return None
@@ -173,7 +170,7 @@ def _charge(answer: LoggedAnswer, older: Sequence[LoggedAnswer]) -> Amount | Non
 
 
 def _subtract(after: float | None, before: float | None) -> float:
-    """Subtract running totals, and round off floating-point errors."""
+    """Subtract running totals and round to 12 digits, because the difference has floating-point errors."""
     return float(f"{max((after or 0.0) - (before or 0.0), 0.0):.12g}")
 
 

@@ -38,9 +38,9 @@ from stream.monitor.api.budget_models import (
 )
 from stream.monitor.api.http_requests import streaming_answer, too_many_error, unknown_name_error, write_text
 from stream.monitor.api.tokens import Bearer
-from stream.monitor.api.views import left_share, points_of, source_row
+from stream.monitor.api.views import left_share, source_row, to_points
 from stream.monitor.budget_history import HeldEntry, PeriodEnd, TrailState, add_histories
-from stream.monitor.entries import SourceEntry, meaning_of, total_amount
+from stream.monitor.entries import SourceEntry, describe_guarantee, total_amount
 from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.record_shapes import TrailShape, decode_record, to_amount
 from stream.questions.result_text import quote_formula
@@ -57,15 +57,15 @@ def period_view(period: Period | None) -> PeriodView | None:
 
 def list_populations(tables: MonitorTables) -> PopulationPage:
     """Return all populations, by name."""
-    found = sorted(tables.shared.populations.items())
+    found = sorted(tables.populations.items())
     return PopulationPage(items=[_population_row(record, updated) for _, (record, updated) in found])
 
 
 def population_detail(tables: MonitorTables, name: str, now: float) -> PopulationDetail:
     """Return a population with sources, allotments, history and forecasts; raise a 404 if it is unknown."""
-    if name not in tables.shared.populations:
+    if name not in tables.populations:
         raise unknown_name_error("population", name)
-    record, updated = tables.shared.populations[name]
+    record, updated = tables.populations[name]
     row = _population_row(record, updated)
     members = members_of(tables, name)
     # Amounts of different accountants do not add up.
@@ -79,7 +79,7 @@ def population_detail(tables: MonitorTables, name: str, now: float) -> Populatio
         allotments=[
             _allotment_row(tables, one) for one in _matching_allotments(tables, AllotmentQuery(population=name))
         ],
-        points=[] if tables.trail.unread else points_of(history),
+        points=[] if tables.trail.unread else to_points(history),
         forecasts=history.forecasts(row.granted, row.refunded, row.left, row.total, end)
         if have_one_accountant
         else [],
@@ -99,7 +99,7 @@ def members_of(tables: MonitorTables, population: str) -> list[SourceEntry]:
 
 def _matching_allotments(tables: MonitorTables, query: AllotmentQuery) -> Iterable[AllotmentRecord]:
     for (owner, _), record in sorted(
-        tables.shared.allotments.items(),
+        tables.allotments.items(),
         key=lambda one: (one[0][0].source or "", one[0][0].population or "", one[0][1]),
     ):
         if (
@@ -121,7 +121,7 @@ def _population_row(record: PopulationRecord, updated: float) -> PopulationRow:
         left_share=left_share(record.left, total),
         renews=declared.renews,
         period=period_view(record.period),
-        meaning=meaning_of(record.period),
+        meaning=describe_guarantee(record.period),
         updated=updated,
     )
 
@@ -133,7 +133,7 @@ def _allotment_row(tables: MonitorTables, record: AllotmentRecord) -> AllotmentR
         total=total,
         left_share=left_share(record.left, total),
         period=period_view(record.period),
-        meaning=meaning_of(record.period),
+        meaning=describe_guarantee(record.period),
     )
 
 
@@ -141,7 +141,7 @@ def _accountant_of(tables: MonitorTables, record: AllotmentRecord) -> str:
     if record.source is not None:
         entry = tables.sources.get(record.source)
         return "pure" if entry is None else entry.record.source.accountant
-    known = tables.shared.populations.get(record.population or "")
+    known = tables.populations.get(record.population or "")
     return "pure" if known is None else known[0].population.accountant
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
-from typing import Annotated, Final, Literal, TypeVar
+from collections.abc import Collection, Iterator
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from schemas import (
     Amount,
     Bins,
-    Calibration,
     Categories,
     Dates,
     Decimals,
@@ -29,13 +27,12 @@ from schemas import (
     ValuesSource,
 )
 from schemas.mechanisms import MAX_UNIVERSE
-from stream.budget.mechanism_choice import ChosenStream, choose_mechanism, compare_for_source, opening_warning
+from stream.budget.mechanism_choice import choose_mechanism, compare_for_source, opening_warning
 from stream.budget.openings import facts_for_plan, plan_stream, require_grid_covers_range
 from stream.budget.plan_facts import SourceOptions, accepted_forms
 from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
 from stream.errors import Refused
 from stream.formatting import describe_rows, describe_table_bound
-from stream.monitor.api.http_requests import ProblemError
 from stream.monitor.api.models import (
     ApiModel,
     ComparisonRequest,
@@ -247,8 +244,6 @@ def _remarks(source: Source) -> list[str]:
     return remarks
 
 
-_Result = TypeVar("_Result")
-
 PROPOSAL_SECONDS: Final = 15.0
 """Longest time for reading the names and types of a table's columns."""
 
@@ -257,8 +252,8 @@ CURVE_SECONDS: Final = 0.2
 """Seconds after which no further point of a curve's part is computed."""
 
 
-async def plan_opening(
-    asked: OpeningSpec,
+def plan_opening(
+    opening: OpeningSpec,
     source: Source,
     entry: SourceEntry,
     population: PopulationRecord | None,
@@ -268,8 +263,8 @@ async def plan_opening(
 
     The source's ``population``, if it has one, pays too.
     """
-    chosen, calibration, uninformative = await _plan_in_thread(lambda: _plan_opening(asked, source, guesses))
-    spec = chosen.spec
+    chosen = choose_mechanism(opening, source)
+    spec, calibration = chosen.spec, plan_stream(chosen.spec, source)
     cost = to_amount(stream_cost(calibration, source.accountant), source)
     left = entry.record.left
     if population is not None and _is_affordable(left, population.left):
@@ -285,29 +280,18 @@ async def plan_opening(
         windows=promised_windows(complete_spec(spec, source, clock=0), source),
         period=period_of(source),
         compared=list(chosen.compared),
-        uninformative=uninformative,
+        uninformative=opening_warning(
+            chosen, calibration, source, about_rows=guesses.rows, expected=guesses.answer
+        ),
     )
 
 
-def _plan_opening(
-    asked: OpeningSpec, source: Source, guesses: PlanQuery
-) -> tuple[ChosenStream, Calibration, str | None]:
-    chosen = choose_mechanism(asked, source)
-    calibration = plan_stream(chosen.spec, source)
-    warning = opening_warning(chosen, calibration, source, about_rows=guesses.rows, expected=guesses.answer)
-    return chosen, calibration, warning
-
-
-async def compare(asked: ComparisonRequest, source: Source) -> PlanComparison:
+def compare_mechanisms(request: ComparisonRequest, source: Source) -> PlanComparison:
     """Compare all mechanisms for questions about a source."""
-    return await _plan_in_thread(lambda: _compare(asked, source))
-
-
-def _compare(asked: ComparisonRequest, source: Source) -> PlanComparison:
-    options = SourceOptions(rows=asked.rows, group_by=asked.group_by, attribute=asked.attribute)
-    goal = asked.model_dump(include={"queries", "epsilon", "alpha", "delta", "beta", "cutoff", "q"})
-    source = _restrict_to_attributes(source, asked.attributes)
-    found = compare_for_source(asked.form, source, options, goal, {})
+    options = SourceOptions(rows=request.rows, group_by=request.group_by, attribute=request.attribute)
+    goal = request.model_dump(include={"queries", "epsilon", "alpha", "delta", "beta", "cutoff", "q"})
+    source = _restrict_to_attributes(source, request.attributes)
+    found = compare_for_source(request.form, source, options, goal, {})
     document = found.document()
     return PlanComparison(
         form=found.goal.form,
@@ -330,12 +314,8 @@ def _restrict_to_attributes(source: Source, names: Collection[str]) -> Source:
     return source.model_copy(update={"attributes": kept})
 
 
-async def propose_source(path: str, settings: Settings) -> Proposal:
+def propose_source(path: str, settings: Settings) -> Proposal:
     """Propose attributes for a table in the table roots, from its columns and its public description."""
-    return await _plan_in_thread(lambda: _propose(path, settings))
-
-
-def _propose(path: str, settings: Settings) -> Proposal:
     limits = ReadingLimits.parse(
         settings.table_roots,
         table_bytes=settings.table_bytes,
@@ -349,21 +329,17 @@ def _propose(path: str, settings: Settings) -> Proposal:
     return Proposal(read=READ_PARTS, remark=remark_on_types(columns, found), attributes=views)
 
 
-async def plan_curve(asked: CurveRequest, source: Source) -> Curve:
+def plan_curve(request: CurveRequest, source: Source) -> Curve:
     """Compute a part of a stream's error curve: as many points as ``CURVE_SECONDS`` allow, at least one."""
-    return await _plan_in_thread(lambda: _curve(asked, source))
-
-
-def _curve(asked: CurveRequest, source: Source) -> Curve:
-    against = VariedParameter(asked.against)
-    spec = choose_mechanism(asked.stream, source).spec
+    against = VariedParameter(request.against)
+    spec = choose_mechanism(request.stream, source).spec
     facts = facts_for_plan(spec, source)
     values = [value for value, _ in varied_specs(spec, against, CURVE_POINTS)]
     chosen = _requested_value(spec, against)
     ends = time.monotonic() + CURVE_SECONDS
     lines: dict[str, list[CurvePoint]] = {}
-    method, following = None, asked.start
-    for curve_point in error_curve(spec, facts, against, CURVE_POINTS, asked.start):
+    method, following = None, request.start
+    for curve_point in error_curve(spec, facts, against, CURVE_POINTS, request.start):
         for calibration in curve_point.calibrations:
             point = CurvePoint(value=curve_point.value, alpha=calibration.alpha, vacuous=calibration.vacuous)
             lines.setdefault(name_of(calibration), []).append(point)
@@ -395,16 +371,6 @@ def _chosen_method(spec: StreamSpec, source: Source) -> str | None:
         return name_of(plan_stream(spec, source))
     except (Refused, PlanError, ValueError, ArithmeticError):
         return None
-
-
-async def _plan_in_thread(planning: Callable[[], _Result]) -> _Result:
-    try:
-        # The search over calibrations is slow and must not block the event loop.
-        return await asyncio.to_thread(planning)
-    except Refused as error:
-        raise ProblemError(409, "refused", str(error)[:1024], asked=error.asked, left=error.left) from None
-    except (PlanError, ValueError, ArithmeticError) as error:
-        raise ProblemError(409, "refused", str(error)[:1024]) from None
 
 
 def _is_affordable(left: Amount, cost: Amount) -> bool:

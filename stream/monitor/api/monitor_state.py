@@ -1,14 +1,13 @@
-"""The state that the web server's handlers use (tables, tokens, readiness), and its metrics.
+"""The state that the web server's handlers use (tables, tokens, readiness), and the monitor's metrics.
 
-Metrics for Prometheus have base units. Streams are not labels, because there would be too many
-series.
+Streams are no labels of metrics, because there would be too many series.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, get_args
 
@@ -17,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from schemas import Amount, Receipt, Request
+from schemas import Receipt, Request
 from stream.engine.health import CacheCollector, ServiceName
 from stream.kafka.topic_creation import Inspection
 from stream.kafka.topic_layouts import PARTITIONS
@@ -30,9 +29,9 @@ from stream.monitor.api.question_routes import Asker
 from stream.monitor.api.service_models import WorkersView
 from stream.monitor.api.source_views import stalled_sources
 from stream.monitor.api.tokens import Bearer, TokenError, TokenFile
-from stream.monitor.api.views import dry_in, forecasts, source_row
+from stream.monitor.api.views import forecasts, seconds_until_exhausted, source_row
 from stream.monitor.budget_history import HEADLINE_WINDOW, PACE_WINDOWS
-from stream.monitor.entries import STATES, Series, SourceEntry
+from stream.monitor.entries import STATES, Series
 from stream.monitor.monitor_alerts import Alerts
 from stream.monitor.monitor_tables import ChangeTopic, MonitorTables
 from stream.settings import Settings
@@ -93,15 +92,15 @@ class Monitor:
     planning_turns: RequestTurns = field(
         default_factory=lambda: RequestTurns(max_waiting=16, max_waiting_per_user=4)
     )
-    """Lets one plan or curve be computed at a time, to leave processors to the host's services."""
+    """Lets one plan or curve be computed at a time, so that other services on this host keep their CPU time."""
     answer_turns: RequestTurns = field(
         default_factory=lambda: RequestTurns(max_waiting=16, max_waiting_per_user=4)
     )
-    """Lets one page of answers be read at a time, so that readers leave brokers to the services."""
+    """Lets one page of answers be read at a time, to limit the load of the brokers."""
     view_turns: RequestTurns = field(
         default_factory=lambda: RequestTurns(max_waiting=1000, max_waiting_per_user=100, pause_factor=1.0)
     )
-    """Limits views to half of the event loop's time, because the tables' reader needs the loop too."""
+    """Limits views to half of the event loop's time, because the topic reader needs the loop too."""
     history: Series = field(default_factory=lambda: Series(width=3, spacing=HISTORY_SPACING, limit=361))
     """The installation's totals over the last hour."""
     workers: WorkersView = field(default_factory=lambda: WorkersView(time=0.0, members=[], partitions=[]))
@@ -128,7 +127,7 @@ class Monitor:
             return False
 
     def is_complete(self) -> bool:
-        """Return True from the time on at which the tables contain all records committed before the start."""
+        """Return True once the tables contain all records that were committed before the start."""
         self._complete = self._complete or self.readiness().ready
         return self._complete
 
@@ -157,7 +156,7 @@ class Monitor:
 
 
 def count_by_kind(inspection: Inspection) -> dict[str, int]:
-    """Count topics by the kind of their worst difference: deleted records, partitions or other settings."""
+    """Count topics by their worst difference from the layout: retention, partitions or other settings."""
     losing = {one.topic for one in inspection.retention_differences}
     partitions = {one.topic for one in inspection.differences if one.setting == PARTITIONS} - losing
     others = {one.topic for one in inspection.differences} - losing - partitions
@@ -166,7 +165,7 @@ def count_by_kind(inspection: Inspection) -> dict[str, int]:
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 DRY_SOON_SECONDS = 3600.0
-"""A stream is counted as an early warning if its charged answers will be used up within this time."""
+"""Time within which streams use up their charged answers that are counted as an early warning."""
 
 _Family = GaugeMetricFamily | CounterMetricFamily
 
@@ -181,6 +180,7 @@ def metrics_text(monitor: Monitor) -> bytes:
 class _MetricsCollector(Collector):
     def __init__(self, monitor: Monitor) -> None:
         self._monitor = monitor
+        self._tables = monitor.tables
 
     def collect(self) -> Iterable[_Family]:
         yield from self._installation()
@@ -191,8 +191,8 @@ class _MetricsCollector(Collector):
         yield from CacheCollector("monitor").collect()
 
     def _installation(self) -> Iterable[_Family]:
-        tables, readiness = self._monitor.tables, self._monitor.readiness()
-        yield _gauge("ready", "1 if the tables are up to date.", readiness.ready)
+        tables, trail = self._tables, self._tables.trail
+        yield _gauge("ready", "1 if the tables are up to date.", self._monitor.readiness().ready)
         yield CounterMetricFamily(
             "sotto_monitor_records",
             "Records read from the installation's topics, without dead letters of live topics.",
@@ -207,7 +207,6 @@ class _MetricsCollector(Collector):
         for code, count in tables.rejected.items():
             rejected.add_metric([code], count)
         yield rejected
-        trail = tables.trail
         yield _gauge("trail_entries", "Entries of the audit trail.", trail.entries)
         yield _gauge(
             "trail_unread_entries", "Earlier entries of the trail that are still being read.", trail.unread
@@ -219,121 +218,88 @@ class _MetricsCollector(Collector):
         )
 
     def _sources(self) -> Iterable[_Family]:
+        monitor, tables, now = self._monitor, self._tables, self._monitor.clock()
+        # Accounts of periods are left out, because they could be thousands of labels.
+        entries = {name: tables.sources[name] for name in tables.source_periods if name in tables.sources}
+        rows = {name: source_row(tables, entry) for name, entry in entries.items()}
         epsilon = GaugeMetricFamily(
             "sotto_monitor_source_epsilon", "A source's budget ε, by part.", labels=["source", "part"]
         )
-        left = GaugeMetricFamily(
-            "sotto_monitor_source_left_ratio", "Share of a source's budget that is not granted.", labels=["source"]
-        )
-        halted = GaugeMetricFamily("sotto_monitor_source_halted", "1 if a source is halted.", labels=["source"])
-        for name, entry in self._labelled_sources():
-            row = source_row(self._monitor.tables, entry)
-            parts: dict[str, Amount] = {
-                "total": row.total,
-                "granted": row.granted,
-                "spent": row.spent,
-                "refunded": row.refunded,
-                "left": row.left,
-            }
-            for part, amount in parts.items():
-                epsilon.add_metric([name, part], amount.epsilon)
-            left.add_metric([name], row.left_share)
-            halted.add_metric([name], row.state == "halted")
-        yield from (epsilon, left, halted, self._budget_ends(), self._stalled_topics())
-
-    def _labelled_sources(self) -> Iterable[tuple[str, SourceEntry]]:
-        """Return all sources except accounts of periods, which could be thousands of labels."""
-        tables = self._monitor.tables
-        return ((name, tables.sources[name]) for name in tables.source_periods if name in tables.sources)
-
-    def _budget_ends(self) -> _Family:
-        tables, now = self._monitor.tables, self._monitor.clock()
-        lasts = GaugeMetricFamily(
-            "sotto_monitor_source_runs_out_seconds",
+        for name, row in rows.items():
+            for part in ("total", "granted", "spent", "refunded", "left"):
+                epsilon.add_metric([name, part], getattr(row, part).epsilon)
+        yield epsilon
+        shares = {name: row.left_share for name, row in rows.items()}
+        yield _gauges("source_left_ratio", "Share of a source's budget that is not granted.", "source", shares)
+        halted = {name: row.state == "halted" for name, row in rows.items()}
+        yield _gauges("source_halted", "1 if a source is halted.", "source", halted)
+        headline = PACE_WINDOWS.index(HEADLINE_WINDOW)
+        yield _gauges(
+            "source_runs_out_seconds",
             "Time until a source's budget is used up at the last week's pace; +Inf: never.",
-            labels=["source"],
+            "source",
+            {
+                name: seconds_until_gone(forecasts(tables, one, now)[headline], now)
+                for name, one in entries.items()
+            },
         )
-        for name, entry in self._labelled_sources():
-            headline = forecasts(tables, entry, now)[PACE_WINDOWS.index(HEADLINE_WINDOW)]
-            lasts.add_metric([name], seconds_until_gone(headline, now))
-        return lasts
-
-    def _stalled_topics(self) -> _Family:
-        monitor = self._monitor
-        stalled = GaugeMetricFamily(
-            "sotto_monitor_topic_stalled",
+        ready = monitor.readiness().ready
+        stalled = {one.source for one in stalled_sources(tables, monitor.workers, now)} if ready else set()
+        live = [name for name, entry in entries.items() if ready and entry.record.source.kind == "events"]
+        yield _gauges(
+            "topic_stalled",
             "1 if a live topic's next window should have been answered by now.",
-            labels=["source"],
+            "source",
+            {name: name in stalled for name in live},
         )
-        if monitor.readiness().ready:
-            late = {one.source for one in stalled_sources(monitor.tables, monitor.workers, monitor.clock())}
-            for name, entry in self._labelled_sources():
-                if entry.record.source.kind == "events":
-                    stalled.add_metric([name], name in late)
-        return stalled
 
     def _streams(self) -> Iterable[_Family]:
-        tables, now = self._monitor.tables, self._monitor.clock()
-        streams = GaugeMetricFamily("sotto_monitor_streams", "Streams by state.", labels=["state"])
-        for state in STATES:
-            streams.add_metric([state], tables.totals.states[state])
-        yield streams
+        tables, totals, now = self._tables, self._tables.totals, self._monitor.clock()
+        yield _gauges("streams", "Streams by state.", "state", {state: totals.states[state] for state in STATES})
         yield _gauge(
             "streams_nearly_dry",
             "Open streams with at most 10 % of their charged answers left.",
-            tables.totals.nearly_dry,
+            totals.nearly_dry,
         )
         yield _gauge(
             "streams_not_answering",
             "Open streams that their worker does not answer: it lacks the noise key, the table or an upgrade.",
-            tables.totals.not_answering,
+            totals.not_answering,
         )
-        soon = sum(
-            (left := dry_in(tables, entry, now)) is not None and left <= DRY_SOON_SECONDS
-            for entry in tables.streams_of()
-        )
+        seconds_left = (seconds_until_exhausted(tables, entry, now) for entry in tables.streams_of())
         yield _gauge(
             "streams_dry_within_hour",
             "Open streams that use up their charged answers within an hour at the current rate.",
-            soon,
+            sum(left is not None and left <= DRY_SOON_SECONDS for left in seconds_left),
         )
         yield CounterMetricFamily(
-            "sotto_monitor_answers", "Answered questions of all streams.", value=tables.totals.answered
+            "sotto_monitor_answers", "Answered questions of all streams.", value=totals.answered
         )
         yield CounterMetricFamily(
-            "sotto_monitor_charged_answers", "Charged answers of all streams.", value=tables.totals.tops
+            "sotto_monitor_charged_answers", "Charged answers of all streams.", value=totals.tops
         )
 
     def _partitions(self) -> Iterable[_Family]:
-        workers = self._monitor.workers
-        lag = GaugeMetricFamily("sotto_monitor_lag_events", "Unprocessed events, by service.", labels=["role"])
-        idle = GaugeMetricFamily(
-            "sotto_monitor_unassigned_partitions", "Partitions without a process.", labels=["role"]
-        )
-        members = GaugeMetricFamily("sotto_monitor_members", "Processes, by service.", labels=["role"])
-        for role in get_args(ServiceName):
-            rows = [row for row in workers.partitions if row.role == role]
-            if rows:
-                lag.add_metric([role], sum(row.lag for row in rows))
-                idle.add_metric([role], sum(row.member is None for row in rows))
-            members.add_metric([role], sum(member.role == role for member in workers.members))
-        yield from (lag, idle, members)
+        workers, roles = self._monitor.workers, get_args(ServiceName)
+        rows = {role: [row for row in workers.partitions if row.role == role] for role in roles}
+        lag = {role: sum(row.lag for row in found) for role, found in rows.items() if found}
+        yield _gauges("lag_events", "Unprocessed events, by service.", "role", lag)
+        unassigned = {role: sum(row.member is None for row in found) for role, found in rows.items() if found}
+        yield _gauges("unassigned_partitions", "Partitions without a process.", "role", unassigned)
+        members = {role: sum(member.role == role for member in workers.members) for role in roles}
+        yield _gauges("members", "Processes, by service.", "role", members)
 
     def _topics(self) -> Iterable[_Family]:
         """Return the topics' metrics; before the first check without samples, because 0 means no difference."""
-        differing = GaugeMetricFamily(
-            "sotto_monitor_differing_topics",
+        topics = self._monitor.topics
+        yield _gauges(
+            "differing_topics",
             "Topics that lose records, or whose partitions or settings differ from their layout.",
-            labels=["kind"],
+            "kind",
+            {} if topics is None else count_by_kind(topics),
         )
-        unchecked = GaugeMetricFamily(
-            "sotto_monitor_unchecked_topics", "Topics whose configuration the monitor may not read."
-        )
-        if (topics := self._monitor.topics) is not None:
-            for kind, count in count_by_kind(topics).items():
-                differing.add_metric([kind], count)
-            unchecked.add_metric([], len(topics.hidden))
-        yield from (differing, unchecked)
+        hidden = None if topics is None else len(topics.hidden)
+        yield _gauge("unchecked_topics", "Topics whose configuration the monitor may not read.", hidden)
 
 
 def seconds_until_gone(forecast: Forecast, now: float) -> float:
@@ -347,5 +313,13 @@ def seconds_until_gone(forecast: Forecast, now: float) -> float:
             return math.inf
 
 
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:
     return GaugeMetricFamily(f"sotto_monitor_{name}", text, value=value)
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
+    """Return a metric with a value for each value of a label."""
+    family = GaugeMetricFamily(f"sotto_monitor_{name}", text, labels=[label])
+    for label_value, value in values.items():
+        family.add_metric([label_value], value)
+    return family

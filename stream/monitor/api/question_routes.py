@@ -1,7 +1,6 @@
 """Asks the questions of the page's users; limits their number, and publishes each question once.
 
-The monitor refuses questions with private data (a value in the query, a person's category), which
-producers send to Kafka themselves.
+Questions with private data, such as a person's value, are refused: their producers send them to Kafka.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden, Invalid, SottoError, Timeout, Unknown
 from stream.formatting import find_closest_name
 from stream.monitor.api import views
-from stream.monitor.api.http_requests import ProblemError, too_many_error, unknown_name_error
+from stream.monitor.api.http_requests import ProblemError, too_many_error
 from stream.monitor.api.models import ApiModel
 from stream.monitor.monitor_tables import MonitorTables
 from stream.questions import Result, Results
@@ -153,12 +152,12 @@ class Asker:
             raise Timeout(f"{len(missing)} questions have no answer yet", missing)
         return [answer.result() for answer in answers]
 
-    def stream_asked(self, question: str) -> str | None:
-        """Return the stream that was asked a question of this id; None if it is not remembered."""
+    def find_asked_stream(self, question: str) -> str | None:
+        """Return the stream that was asked a question with this id; None if none is remembered."""
         return next((stream for stream, one in self._asked if one == question), None)
 
-    def question_of(self, answer: Result) -> Query | None:
-        """Return the remembered question to which this answer belongs; None if there is none."""
+    def find_question(self, answer: Result) -> Query | None:
+        """Return the question of this answer; None if this monitor did not ask it or has forgotten it."""
         asked = self._asked.get((answer.stream, answer.id))
         if asked is None or not asked.answer.done() or asked.answer.cancelled() or asked.answer.exception():
             return None
@@ -186,9 +185,8 @@ class Asker:
 
     def _start_asking(self, query: Query) -> _AskedQuestion:
         answer = asyncio.ensure_future(self._sender.ask(query, timeout=_MAX_ANSWER_SECONDS, outcomes=True))
-        answer.add_done_callback(
-            lambda task: task.cancelled() or task.exception()
-        )  # the client may have disconnected
+        # The client may have disconnected, so read the exception here; otherwise asyncio logs it.
+        answer.add_done_callback(lambda task: task.cancelled() or task.exception())
         asked = self._asked[query.stream, query.id] = _AskedQuestion(query, answer)
         for key, one in list(self._asked.items())[: max(len(self._asked) - _MAX_REMEMBERED, 0)]:
             if one.answer.done():
@@ -260,12 +258,10 @@ _ASKING_IS_OFF = "this monitor does not ask; start it with SOTTO_MONITOR_ASKS=tr
 
 
 def describe_asking(tables: MonitorTables, stream: str) -> AskingView:
-    """Return the next answer's cost and an example of a SELECT; raise a 404 for an unknown stream."""
-    entry = tables.streams.get(stream)
-    if entry is None or entry.grant is None:
-        raise unknown_name_error("stream", stream)
-    grant = views.grant_record(entry)
-    source = views.source_record(tables, tables.sources[grant.spec.source])
+    """Return the next answer's cost and an example of a SELECT; raise a 404 if the stream is unknown."""
+    entry, _ = views.find_stream(tables, stream)
+    grant = views.decode_grant(entry)
+    source = views.decode_source(tables, tables.sources[grant.spec.source])
     free, charged = next_costs(grant, source.source, entry.answered, entry.tops, entry.surplus)
     return AskingView(free=free, charged=charged, statement=_example_statement(source, grant))
 
@@ -292,11 +288,8 @@ def _example_statement(source: SourceRecord, grant: GrantRecord) -> str | None:
 
 async def ask_question(tables: MonitorTables, asker: Asker | None, query: Query) -> QuestionAnswered:
     """Ask one question and return its answer and cost."""
-    entry = tables.streams.get(query.stream)
-    if entry is None or entry.grant is None:
-        raise unknown_name_error("stream", query.stream)
-    grant = views.grant_record(entry)
-    source = views.definition(tables, tables.sources[grant.spec.source])
+    grant = views.decode_grant(views.find_stream(tables, query.stream)[0])
+    source = views.decode_definition(tables, tables.sources[grant.spec.source])
     [result] = await _ask_or_problem(asker, [query])
     result = result.with_question(query, source)
     return QuestionAnswered(
@@ -344,7 +337,7 @@ async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: S
     """Ask all questions of a SELECT and return its rows and cost."""
     try:
         parsed = sql.parse_statement(statement.statement)
-        if asker is not None and (asked := asker.stream_asked(f"{statement.id}-0")) is not None:
+        if asker is not None and (asked := asker.find_asked_stream(f"{statement.id}-0")) is not None:
             # A repeated statement goes to the same stream, although another stream may be cheaper now.
             parsed = replace(parsed, table=asked)
         prepared = sql.PreparedStatement.prepare(
@@ -373,7 +366,7 @@ _FIELDS_SHOWN_ELSEWHERE = frozenset({"stream", "id", "outcome", "reason", "rows_
 
 
 def to_answer(result: Result) -> Answer:
-    """Return a client's Result as the Answer that it extends."""
+    """Return the fields of ``Answer`` of a result."""
     return Answer.model_validate(result.model_dump())
 
 
@@ -395,11 +388,11 @@ async def _ask_or_problem(asker: Asker | None, queries: Sequence[Query]) -> list
 
 
 def _sources_and_streams(tables: MonitorTables, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
-    """Return the sources and streams that a name after FROM may refer to, or the closest name."""
+    """Return the sources and streams that the name after FROM, or else the closest known name, may mean."""
     if name not in tables.sources and name not in tables.streams:
         name = find_closest_name(name, [*tables.sources, *tables.streams]) or name
     streams = [one for one in tables.streams.values() if one.grant and name in {one.name, one.grant.source}]
     named = {name, *(one.grant.source for one in streams if one.grant)}
-    sources = [views.source_record(tables, tables.sources[one]) for one in named if one in tables.sources]
+    sources = [views.decode_source(tables, tables.sources[one]) for one in named if one in tables.sources]
     # The worker may report a stream as exhausted before the ledger's record does.
-    return sources, [views.grant_record(one).model_copy(update={"state": one.state}) for one in streams]
+    return sources, [views.decode_grant(one).model_copy(update={"state": one.state}) for one in streams]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ from stream.monitor.api.forms import (
     SourceDetail,
     build_declaration,
 )
-from stream.monitor.api.http_requests import ProblemError, unknown_name_error
+from stream.monitor.api.http_requests import ProblemError
 from stream.monitor.api.models import (
     AccessRole,
     ComparisonRequest,
@@ -94,16 +95,16 @@ from stream.monitor.api.source_views import (
     RejectedQuery,
     SourceQuery,
     StreamQuery,
-    feed_of,
+    build_feed_view,
     list_refusals,
     list_rejected,
     list_sources,
     list_streams,
 )
 from stream.monitor.api.tokens import Bearer, role_with_article
-from stream.monitor.entries import SourceEntry
 from stream.monitor.monitor_alerts import alerts_view
 from stream.monitor.monitor_tables import MonitorTables
+from stream.privacy.planning.noise_layouts import PlanError
 from stream.tables.readers.table_parts import require_valid_view
 from stream.tables.table_errors import DataError
 
@@ -228,9 +229,9 @@ def _sources(monitor: Monitor, call: ApiCall) -> SourcePage:
 
 @_add_route("GET", "/api/budgets/{source}", "A source's budget over time, with forecasts", live_event="budget")
 def _budget(monitor: Monitor, call: ApiCall) -> BurnDown:
-    entry = _find_source(monitor, call.path_values["source"])
+    entry = views.find_source(monitor.tables, call.path_values["source"])
     shown = views.budget_over_time(monitor.tables, entry, monitor.clock())
-    return shown.model_copy(update={"feed": feed_of(monitor.tables, entry, monitor.workers.members)})
+    return shown.model_copy(update={"feed": build_feed_view(monitor.tables, entry, monitor.workers.members)})
 
 
 @_add_route("GET", "/api/spending", "Spending by analyst", query=SpendingQuery, live_event="spending")
@@ -267,26 +268,22 @@ def _streams(monitor: Monitor, call: ApiCall) -> StreamPage:
 
 @_add_route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", live_event="stream")
 def _stream(monitor: Monitor, call: ApiCall) -> StreamDetail:
-    entry = monitor.tables.streams.get(call.path_values["stream"])
-    if entry is None or entry.grant is None:
-        raise unknown_name_error("stream", call.path_values["stream"])
-    return _show_readable_definition(lambda: views.stream_detail(monitor.tables, entry, monitor.clock()))
+    entry, _ = views.find_stream(monitor.tables, call.path_values["stream"])
+    return views.stream_detail(monitor.tables, entry, monitor.clock())
 
 
 async def read_answers(monitor: Monitor, call: ApiCall) -> AnswersView:
     """Read a page of a stream's answers, in turn with other users."""
     async with monitor.answer_turns.turn(call.user.name, call.is_disconnected):
         asker = monitor.asker
-        find = (lambda _: None) if asker is None else asker.question_of
-        name = call.path_values["stream"]
-        return await list_answers(monitor.answers, monitor.tables, find, name, call.url_parameters)
+        find_question = (lambda _: None) if asker is None else asker.find_question
+        stream = call.path_values["stream"]
+        return await list_answers(monitor.answers, monitor.tables, find_question, stream, call.url_parameters)
 
 
 @_add_route("GET", "/api/streams/{stream}/asking", "The next answer's cost, and a SELECT that the stream takes")
 def _asking(monitor: Monitor, call: ApiCall) -> AskingView:
-    return _show_readable_definition(
-        lambda: question_routes.describe_asking(monitor.tables, call.path_values["stream"])
-    )
+    return question_routes.describe_asking(monitor.tables, call.path_values["stream"])
 
 
 _add_route("GET", ANSWERS_PATH, "A stream's answers, newest first", query=AnswerQuery)(read_answers)
@@ -320,13 +317,12 @@ def _workers(monitor: Monitor, _: ApiCall) -> WorkersView:
 
 @_add_route("GET", "/api/sources/{source}", "A source with its budget and full definition")
 def _source(monitor: Monitor, call: ApiCall) -> SourceDetail:
-    entry = _find_source(monitor, call.path_values["source"])
-    registered = monitor.tables.sources.get(entry.record.source.period_of or "", entry)
-    return _show_readable_definition(
-        lambda: SourceDetail(
-            row=views.source_row_with_periods(monitor.tables, entry),
-            declaration=build_declaration(views.definition(monitor.tables, registered)),
-        )
+    tables = monitor.tables
+    entry = views.find_source(tables, call.path_values["source"])
+    registered = tables.sources.get(entry.record.source.period_of or "", entry)
+    return SourceDetail(
+        row=views.source_row_with_periods(tables, entry),
+        declaration=build_declaration(views.decode_definition(tables, registered)),
     )
 
 
@@ -341,38 +337,31 @@ def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
     registered = views.sources_on_same_data(monitor.tables, call.body)
     remarks = [*found.remarks, *filter(None, [warn_about_shared_data(call.body, registered)])]
     population = call.body.population
-    if population not in {None, *monitor.tables.shared.populations}:
+    if population not in {None, *monitor.tables.populations}:
         remarks.append(f"population '{population}' is not registered; register it first")
     return found.model_copy(update={"remarks": remarks})
 
 
 @_add_route("POST", "/api/proposals", "Attributes for a table", access="operator", body=ProposalRequest)
 async def _proposal(monitor: Monitor, call: ApiCall) -> Proposal:
-    asked: ProposalRequest = call.body
-    async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
-        return await forms.propose_source(asked.path, monitor.settings)
+    request: ProposalRequest = call.body
+    return await _plan_in_turn(monitor, call, lambda: forms.propose_source(request.path, monitor.settings))
 
 
 @_add_route("POST", "/api/curves", "A part of the error curve of a planned stream", body=CurveRequest)
 async def _curve(monitor: Monitor, call: ApiCall) -> Curve:
-    asked: CurveRequest = call.body
-    source = _show_readable_definition(
-        lambda: views.definition(monitor.tables, _find_source(monitor, asked.stream.source))
-    )
-    async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
-        return await forms.plan_curve(asked, source)
+    request: CurveRequest = call.body
+    source = views.decode_definition(monitor.tables, views.find_source(monitor.tables, request.stream.source))
+    return await _plan_in_turn(monitor, call, lambda: forms.plan_curve(request, source))
 
 
 @_add_route(
     "POST", "/api/comparisons", "All mechanisms for questions of one form, best first", body=ComparisonRequest
 )
 async def _comparison(monitor: Monitor, call: ApiCall) -> PlanComparison:
-    asked: ComparisonRequest = call.body
-    source = _show_readable_definition(
-        lambda: views.definition(monitor.tables, _find_source(monitor, asked.source))
-    )
-    async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
-        return await forms.compare(asked, source)
+    request: ComparisonRequest = call.body
+    source = views.decode_definition(monitor.tables, views.find_source(monitor.tables, request.source))
+    return await _plan_in_turn(monitor, call, lambda: forms.compare_mechanisms(request, source))
 
 
 @_add_route("POST", "/api/questions", "Ask one question", access="analyst", body=Query)
@@ -383,7 +372,7 @@ async def _question(monitor: Monitor, call: ApiCall) -> QuestionAnswered:
 
 @_add_route("POST", "/api/statements/price", "The questions of a SELECT and their cost", body=StatementText)
 def _statement_price(monitor: Monitor, call: ApiCall) -> StatementPrice:
-    return _show_readable_definition(lambda: question_routes.price_statement(monitor.tables, call.body))
+    return question_routes.price_statement(monitor.tables, call.body)
 
 
 @_add_route("POST", "/api/statements", "Ask a SELECT", access="analyst", body=Statement)
@@ -395,11 +384,23 @@ async def _statement(monitor: Monitor, call: ApiCall) -> StatementAnswered:
 @_add_route("POST", "/api/plan", "The error bound and cost of a planned stream", query=PlanQuery, body=OpeningSpec)
 async def _plan(monitor: Monitor, call: ApiCall) -> Plan:
     spec: OpeningSpec = call.body
-    entry = _find_source(monitor, spec.source)
-    source = _show_readable_definition(lambda: views.definition(monitor.tables, entry))
-    population, _ = monitor.tables.shared.populations.get(entry.record.population or "", (None, 0.0))
+    entry = views.find_source(monitor.tables, spec.source)
+    source = views.decode_definition(monitor.tables, entry)
+    population, _ = monitor.tables.populations.get(entry.record.population or "", (None, 0.0))
+    return await _plan_in_turn(
+        monitor, call, lambda: forms.plan_opening(spec, source, entry, population, call.url_parameters)
+    )
+
+
+async def _plan_in_turn(monitor: Monitor, call: ApiCall, planning: Callable[[], _Answer]) -> _Answer:
+    """Run a slow search in a thread, in turn with other users; answer a refusal with a 409."""
     async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
-        return await forms.plan_opening(spec, source, entry, population, call.url_parameters)
+        try:
+            return await asyncio.to_thread(planning)
+        except Refused as error:
+            raise ProblemError(409, "refused", str(error)[:1024], asked=error.asked, left=error.left) from None
+        except (PlanError, ValueError, ArithmeticError) as error:
+            raise ProblemError(409, "refused", str(error)[:1024]) from None
 
 
 @_add_route("POST", "/api/populations", "Register a population", access="operator", body=RegisterPopulation)
@@ -413,12 +414,12 @@ async def _plan(monitor: Monitor, call: ApiCall) -> Plan:
 @_add_route("POST", "/api/closes", "Close a stream", access="analyst", body=CloseStream)
 async def _request(monitor: Monitor, call: ApiCall) -> Receipt:
     """Send a request to the budget service in the name of the user."""
-    asked = _set_user(call.user, call.body, monitor.tables)
+    request = _set_user(call.user, call.body, monitor.tables)
     try:
-        with span("monitor requests", {"sotto.request.kind": asked.kind}):
-            receipt = await monitor.requester.request(asked)
+        with span("monitor requests", {"sotto.request.kind": request.kind}):
+            receipt = await monitor.requester.request(request)
     except Refused as error:
-        log.info("request refused", kind=asked.kind, by=call.user.name)
+        log.info("request refused", kind=request.kind, by=call.user.name)
         raise ProblemError(409, "refused", error.reason, asked=error.asked, left=error.left) from None
     except MalformedEventError as error:
         raise ProblemError(400, "malformed", str(error)) from None
@@ -432,16 +433,15 @@ async def _request(monitor: Monitor, call: ApiCall) -> Receipt:
         raise ProblemError(
             503, "unavailable", f"Kafka: {type(error).__name__}; send the same request again with the same id"
         ) from None
-    log.info("request committed", kind=asked.kind, outcome=receipt.outcome, by=call.user.name)
+    log.info("request committed", kind=request.kind, outcome=receipt.outcome, by=call.user.name)
     return receipt
 
 
 def _set_user(user: Bearer, request: Request, tables: MonitorTables) -> Request:
     """Return the request with the user's name, which the trail records.
 
-    Analysts open and extend streams in their own name, for which they need an allotment;
-    they close only their own streams. Operators may send every request, and may name the analyst of a
-    stream.
+    Analysts open and extend streams in their own name, for which they need an allotment, and close only
+    their own streams. Operators may send every request, and may name the analyst of a stream.
     """
     request = request.model_copy(update={"by": user.name})
     if user.role != "analyst":
@@ -454,10 +454,8 @@ def _set_user(user: Bearer, request: Request, tables: MonitorTables) -> Request:
             _require_allotments(tables, request.source, user)
             return request.model_copy(update={"analyst": user.name})
         case CloseStream():
-            entry = tables.streams.get(request.stream)
-            if entry is None or entry.grant is None:
-                raise unknown_name_error("stream", request.stream)
-            if entry.grant.analyst != user.name:
+            _, grant = views.find_stream(tables, request.stream)
+            if grant.analyst != user.name:
                 raise ProblemError(
                     403,
                     "forbidden",
@@ -469,36 +467,18 @@ def _set_user(user: Bearer, request: Request, tables: MonitorTables) -> Request:
 
 
 def _require_allotments(tables: MonitorTables, source: str, user: Bearer) -> None:
-    """Refuse a request of an analyst if the budget has no allotments, because the analyst could then use all of it.
+    """Refuse an analyst's request if the budget has no allotments, because the analyst could use all of it.
 
     The monitor's copy of the ledger may be seconds old, but allotments are never removed.
     """
-    entry = tables.sources.get(source)
-    if entry is None:
-        raise unknown_name_error("source", source)
-    if not tables.shared.has_allotments(source, entry.record.population):
+    population = views.find_source(tables, source).record.population
+    if not any(owner.source == source or owner.population == (population or "") for owner, _ in tables.allotments):
         raise ProblemError(
             409,
             "refused",
             f"{user.name} has no allotment on this source or its population; an operator creates one with "
             "'sotto allot', or on the page",
         )
-
-
-def _find_source(monitor: Monitor, name: str) -> SourceEntry:
-    """Return a source's entry; raise a 404 if it is unknown."""
-    entry = monitor.tables.sources.get(name)
-    if entry is None:
-        raise unknown_name_error("source", name)
-    return entry
-
-
-def _show_readable_definition(show: Callable[[], _Answer]) -> _Answer:
-    """Return ``show()``; raise a 503 if a later version of Sotto wrote the definition."""
-    try:
-        return show()
-    except MalformedEventError:
-        raise ProblemError(503, "unavailable", "this monitor is older than the definition; upgrade it") from None
 
 
 VIEWS: dict[ViewName, Route] = {route.live_event: route for route in ROUTES if route.live_event is not None}

@@ -1,7 +1,4 @@
-"""Lists of sources, streams and refused events, with search and pages; progress of live topics' feeds.
-
-The lists are made for installations of 10,000 streams.
-"""
+"""Lists of sources, streams and refused events, with search and pages; progress of live topics' feeds."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from pydantic import BeforeValidator, Field
 
 from schemas import EventsSource, GrantRecord, StandingQuery, StreamState, moment_ms, split_period_name
 from schemas.windows import span_ms
-from schemas.wire import MalformedEventError
 from stream.monitor.api.models import MAX_PAGE, Name, Parameters, SourcePage, StalledSource, StreamPage
 from stream.monitor.api.service_models import (
     FeedProcess,
@@ -29,12 +25,13 @@ from stream.monitor.api.service_models import (
     WorkersView,
 )
 from stream.monitor.api.views import (
-    definition,
-    dry_in,
-    grant_record,
+    NewerRecordError,
+    decode_definition,
+    decode_grant,
     left_share,
     population_left_share,
     rates,
+    seconds_until_exhausted,
     source_row_with_periods,
     stream_row_with_periods,
 )
@@ -140,14 +137,15 @@ def list_sources(tables: MonitorTables, query: SourceQuery) -> SourcePage:
     names = _matching_names(periods, query)
     if query.sort == "source" and query.state is None:
         names_on_page = _slice_names(names, query) if query.of is not None else _sort_and_slice(names, str, query)
-        matching, page = (
-            len(names),
-            [entry for name in names_on_page if (entry := _find_entry(tables.sources, periods, name))],
-        )
+        matching = len(names)
+        page = [entry for name in names_on_page if (entry := _find_entry(tables.sources, periods, name))]
     else:
         key = partial(_sort_key_of, tables, query.sort)
-        found = [entry for name in names if (entry := _find_entry(tables.sources, periods, name)) is not None]
-        found = [entry for entry in found if query.state in {None, entry.record.state}]
+        found = [
+            entry
+            for name in names
+            if (entry := _find_entry(tables.sources, periods, name)) and query.state in {None, entry.record.state}
+        ]
         matching = len(found)
         page = _sort_and_slice(
             found,
@@ -165,7 +163,7 @@ def list_sources(tables: MonitorTables, query: SourceQuery) -> SourcePage:
 def list_streams(tables: MonitorTables, query: StreamQuery, now: float) -> StreamPage:
     """Return a page of the matching streams; streams without a value to sort by come last."""
     periods = tables.stream_periods
-    value_of = partial(dry_in, tables) if query.sort == "dry_in" else _STREAM_KEYS[query.sort]
+    value_of = partial(seconds_until_exhausted, tables) if query.sort == "dry_in" else _STREAM_KEYS[query.sort]
 
     def sort_key(entry: StreamEntry) -> _Key:
         value = value_of(_entry_to_sort_by(tables.streams, periods, entry), now)
@@ -246,9 +244,9 @@ def _rate(entry: StreamEntry, now: float, name: Literal["above", "below"]) -> fl
 
 
 def _sort_key_of(tables: MonitorTables, sort: SourceSort, entry: SourceEntry) -> _Key:
-    """Return the value to sort a source by; the rest of its population's budget limits the rest of its own budget."""
+    """Return the value to sort a source by; what is left of its budget is limited by its population's budget."""
     record = entry.record
-    population, _ = tables.shared.populations.get(record.population or "", (None, 0.0))
+    population, _ = tables.populations.get(record.population or "", (None, 0.0))
     match sort:
         case "source":
             return record.source.source
@@ -287,22 +285,21 @@ STALL_SECONDS: Final = 15.0
 """Seconds for which a closed window may be without an answer, because workers report totals only every few seconds."""
 
 
-def feed_of(tables: MonitorTables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
+def build_feed_view(tables: MonitorTables, entry: SourceEntry, members: Iterable[MemberRow]) -> FeedView | None:
     """Return the feed of a live topic; None for other sources and for accounts of periods.
 
-    Windows are asked in order, and each is asked for all groups, so the number of answers determines the last
-    window. The numbers of unread events and of events in open windows are private and not shown.
+    Windows are asked in order, each for all groups, so the number of answers tells the last window. The
+    numbers of unread events and of events in open windows are private, so they are not shown.
     """
     record = entry.record.source
     if record.kind != "events" or record.period_of is not None:
         return None
-    try:
-        source = definition(tables, entry)
-    except MalformedEventError:
+    source = _decode_live_source(tables, entry)
+    if source is None:
         return None
-    if not isinstance(source, EventsSource):
-        return None
-    latest = _latest_answered(tables, source.source)
+    # The streams of the last two periods are used, because the last period may have no answers yet.
+    answered = (one for one in _streams_of(tables, source.source) if one.answered)
+    latest = nlargest(FEED_STREAMS, answered, key=lambda one: one.updated or 0.0)
     ends = [end for one in latest if (end := _last_window_end(one, source)) is not None]
     return FeedView.from_record(
         source,
@@ -313,10 +310,13 @@ def feed_of(tables: MonitorTables, entry: SourceEntry, members: Iterable[MemberR
     )
 
 
-def _latest_answered(tables: MonitorTables, source: str) -> list[StreamEntry]:
-    """Return the streams with the latest answers, from two periods, because the last may have no answers yet."""
-    answered = (one for one in _streams_of(tables, source) if one.answered)
-    return nlargest(FEED_STREAMS, answered, key=lambda one: one.updated or 0.0)
+def _decode_live_source(tables: MonitorTables, entry: SourceEntry) -> EventsSource | None:
+    """Return a live topic's definition; None for other sources, or if this version cannot read it."""
+    try:
+        source = decode_definition(tables, entry)
+    except NewerRecordError:
+        return None
+    return source if isinstance(source, EventsSource) else None
 
 
 def _streams_of(tables: MonitorTables, source: str) -> Iterator[StreamEntry]:
@@ -329,9 +329,8 @@ def _streams_of(tables: MonitorTables, source: str) -> Iterator[StreamEntry]:
 def stalled_sources(tables: MonitorTables, workers: WorkersView, now: float) -> list[StalledSource]:
     """Return the live topics with open streams whose next window should have been answered by now.
 
-    The monitor knows whether a feed runs, and when the last window was answered. If watermarks close the
-    windows, or if the source has periods, no window is due at a known time; then the source counts as
-    stalled only if no feed runs.
+    If watermarks close the windows, or the source has periods, the time of the next window is unknown;
+    such a source counts as stalled only if no feed runs.
     """
     if not workers.time:
         return []  # the consumer groups are not known yet
@@ -341,11 +340,7 @@ def stalled_sources(tables: MonitorTables, workers: WorkersView, now: float) -> 
         entry = tables.sources.get(name)
         if entry is None or entry.record.state != "open" or entry.record.source.kind != "events":
             continue
-        try:
-            source = definition(tables, entry)
-        except MalformedEventError:
-            continue
-        if not isinstance(source, EventsSource):
+        if (source := _decode_live_source(tables, entry)) is None:
             continue
         is_timed = source.clock == "broker"
         if runs and (not is_timed or source.period is not None):
@@ -363,8 +358,8 @@ def stalled_sources(tables: MonitorTables, workers: WorkersView, now: float) -> 
 def _is_overdue(entry: StreamEntry, source: EventsSource, now: float) -> bool:
     """Return True if the window after the last answered window closed more than ``STALL_SECONDS`` ago."""
     try:
-        standing = grant_record(entry).spec.standing
-    except MalformedEventError:
+        standing = decode_grant(entry).spec.standing
+    except NewerRecordError:
         return False
     if standing is None:
         return False
@@ -381,7 +376,7 @@ def _is_overdue(entry: StreamEntry, source: EventsSource, now: float) -> bool:
 
 
 def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSource, answered: int) -> int | None:
-    """Return the end of the last completely answered window in milliseconds; None if unknown.
+    """Return the end of the last window that is answered for all groups, in milliseconds; None if unknown.
 
     It is unknown for an extended stream, which may have skipped windows while it was exhausted.
     """
@@ -396,9 +391,9 @@ def window_end(record: GrantRecord, standing: StandingQuery, source: EventsSourc
 
 def _last_window_end(entry: StreamEntry, source: EventsSource) -> float | None:
     try:
-        record = grant_record(entry)
-    except MalformedEventError:
-        return None  # written by a later version
+        record = decode_grant(entry)
+    except NewerRecordError:
+        return None
     standing = record.spec.standing
     end = None if standing is None else window_end(record, standing, source, entry.answered)
     return None if end is None else end / 1000

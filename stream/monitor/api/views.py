@@ -1,13 +1,10 @@
-"""Computes the API's answers about installation, sources and streams.
-
-They are computed from the monitor's state (`MonitorTables`).
-"""
+"""Computes the API's answers about installation, sources and streams from the monitor's tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -27,6 +24,7 @@ from schemas.wire import MalformedEventError
 from stream.budget.standing_streams import promised_windows
 from stream.formatting import describe_bound, describe_counted_events
 from stream.monitor.api.budget_models import BurnDown, BurnPoint, Forecast
+from stream.monitor.api.http_requests import ProblemError, unknown_name_error
 from stream.monitor.api.models import (
     Overview,
     Periods,
@@ -40,18 +38,18 @@ from stream.monitor.api.models import (
     TrafficPoint,
 )
 from stream.monitor.api.service_models import WorkersView
-from stream.monitor.budget_history import History, PeriodEnd, amount_of
+from stream.monitor.budget_history import History, PeriodEnd, numbers_to_amount
 from stream.monitor.entries import (
     RATE_WINDOWS,
     PeriodsByName,
     Series,
     SourceEntry,
     StreamEntry,
-    meaning_of,
+    describe_guarantee,
     total_amount,
 )
 from stream.monitor.monitor_tables import MonitorTables
-from stream.monitor.record_shapes import SourceRecordShape
+from stream.monitor.record_shapes import SharedGrant, SourceRecordShape
 from stream.privacy.accuracy.source_facts import questions_per_window
 from stream.privacy.ledger.grants import describe_promise_per_period
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
@@ -59,6 +57,29 @@ from stream.privacy.planning.promises import Promise, promises
 from stream.questions.stream_watch import describe_first_answer, describe_standing_query, period_of
 
 _TEN_MINUTES_INDEX = RATE_WINDOWS.index(600)
+_Record = TypeVar("_Record", SourceRecord, GrantRecord)
+
+
+class NewerRecordError(ProblemError):
+    """A record in the ledger was written by a later version of Sotto; as an answer, it is a 503."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "unavailable", "this monitor is older than the definition; upgrade it")
+
+
+def find_source(tables: MonitorTables, name: str) -> SourceEntry:
+    """Return a source's entry; raise a 404 if it is unknown."""
+    if (entry := tables.sources.get(name)) is None:
+        raise unknown_name_error("source", name)
+    return entry
+
+
+def find_stream(tables: MonitorTables, name: str) -> tuple[StreamEntry, SharedGrant]:
+    """Return a stream's entry and grant; raise a 404 if it is unknown."""
+    entry = tables.streams.get(name)
+    if entry is None or entry.grant is None:
+        raise unknown_name_error("stream", name)
+    return entry, entry.grant
 
 
 def overview(
@@ -81,7 +102,7 @@ def overview(
             (entry := tables.sources.get(name)) is not None and entry.record.state == "halted"
             for name in tables.source_periods
         ),
-        streams=StreamCounts(**{state: count for state, count in totals.states.items() if count}),
+        streams=StreamCounts.model_validate(totals.states),
         nearly_dry=totals.nearly_dry,
         answered=totals.answered,
         tops=totals.tops,
@@ -110,8 +131,8 @@ def source_row(tables: MonitorTables, entry: SourceEntry) -> SourceRow:
         population_left_share=population_left_share(tables, record.population),
         renews=source.renews,
         renews_at=None if record.period is None else record.period.ends / 1000,
-        meaning=_describe_guarantee(record),
-        streams=StreamCounts(**{state: count for state, count in entry.streams.items() if count}),
+        meaning=_describe_source_guarantee(record),
+        streams=StreamCounts.model_validate(entry.streams),
         updated=entry.updated,
         period=source.period,
         period_of=source.period_of,
@@ -119,10 +140,10 @@ def source_row(tables: MonitorTables, entry: SourceEntry) -> SourceRow:
     )
 
 
-def _describe_guarantee(record: SourceRecordShape) -> str:
+def _describe_source_guarantee(record: SourceRecordShape) -> str:
     source = record.source
     if source.period is None:
-        return meaning_of(record.period)
+        return describe_guarantee(record.period)
     return f"privacy is by period: {describe_promise_per_period(source.epsilon, source.delta, source.period)}"
 
 
@@ -152,11 +173,13 @@ def periods_of(periods_by_name: PeriodsByName, name: str) -> Periods | None:
 
 
 def left_share(left: Amount, total: Amount) -> float:
-    """Return the remaining share: the smaller share of ε and δ, or under zCDP the larger share of ε and ρ."""
+    """Return the remaining share of a budget, between 0 and 1.
+
+    It is the smaller share of ε and δ or, under zCDP, the larger share of ε and ρ.
+    """
     shares = [left.epsilon / total.epsilon if total.epsilon else 0.0]
     if total.rho is not None and left.rho is not None:
-        # With δ (Gaussian noise, or a record of an earlier version) ε is derived from ρ and does
-        # not add up over streams: use only ρ.
+        # An amount with δ has an ε that is derived from ρ and does not add up over streams, so only ρ counts.
         shares = [max(0.0 if left.delta else shares[0], left.rho / total.rho if total.rho else 0.0)]
     elif total.delta:
         shares.append(left.delta / total.delta)
@@ -165,7 +188,7 @@ def left_share(left: Amount, total: Amount) -> float:
 
 def population_left_share(tables: MonitorTables, population: str | None) -> float | None:
     """Return the remaining share of a population's budget; None without a known population."""
-    record, _ = tables.shared.populations.get(population or "", (None, 0.0))
+    record, _ = tables.populations.get(population or "", (None, 0.0))
     if record is None:
         return None
     declared = record.population
@@ -175,7 +198,7 @@ def population_left_share(tables: MonitorTables, population: str | None) -> floa
 def budget_over_time(tables: MonitorTables, entry: SourceEntry, now: float) -> BurnDown:
     """Return a source's budget over time: the trail's totals, then the ledger's current record."""
     record = entry.record
-    points = points_of(tables.trail.history(record))
+    points = to_points(tables.trail.history(record))
     latest = BurnPoint.from_record(record, time=max(entry.updated, points[-1].time if points else 0.0))
     # The trail notes spending once a minute; the ledger's record is at least as recent.
     if not points or latest.model_copy(update={"time": points[-1].time}) != points[-1]:
@@ -189,54 +212,52 @@ def budget_over_time(tables: MonitorTables, entry: SourceEntry, now: float) -> B
 
 
 def forecasts(tables: MonitorTables, entry: SourceEntry, now: float) -> list[Forecast]:
-    """Return a source's forecasts, one for its spending pace over each of ``PACE_WINDOWS``."""
+    """Return a source's forecasts, one for the pace of spending in each of ``PACE_WINDOWS``."""
     record = entry.record
     history = tables.trail.history(record)
     end = PeriodEnd(now, None if record.period is None else record.period.ends / 1000)
     return history.forecasts(record.granted, record.refunded, record.left, entry.total, end)
 
 
-def points_of(history: History) -> list[BurnPoint]:
+def to_points(history: History) -> list[BurnPoint]:
     """Return a history as points, oldest first."""
     return [
         BurnPoint(
             time=row[0],
-            granted=amount_of(row[1:4]),
-            spent=amount_of(row[4:7]),
-            refunded=amount_of(row[7:10]),
-            left=amount_of(row[10:13]),
+            granted=numbers_to_amount(row[1:4]),
+            spent=numbers_to_amount(row[4:7]),
+            refunded=numbers_to_amount(row[7:10]),
+            left=numbers_to_amount(row[10:13]),
         )
         for row in history.all_time
     ]
 
 
-def definition(tables: MonitorTables, entry: SourceEntry) -> Source:
-    """Return the definition of a source."""
-    return source_record(tables, entry).source
+def decode_definition(tables: MonitorTables, entry: SourceEntry) -> Source:
+    """Return the definition of a source; raise NewerRecordError if this version cannot read it."""
+    return decode_source(tables, entry).source
 
 
-def source_record(tables: MonitorTables, entry: SourceEntry) -> SourceRecord:
-    """Return a source's ledger record; the record of a period's account is derived from its source's."""
+def decode_source(tables: MonitorTables, entry: SourceEntry) -> SourceRecord:
+    """Return a source's ledger record; for the account of a period, derive it from the source's record."""
     shape = entry.record
     registered = entry if shape.source.period_of is None else tables.sources.get(shape.source.period_of, entry)
-    record = ledger_codec.decode(registered.raw)
-    if not isinstance(record, SourceRecord):
-        raise TypeError("a source's entry holds another record")
+    record = _decode_record(SourceRecord, registered.raw)
     source = record.source
     if registered is entry or not isinstance(source, EventsSource) or shape.source.starts is None:
         return record
-    figures = {part: getattr(shape, part) for part in ("granted", "spent", "refunded", "left")}
+    amounts = {part: getattr(shape, part) for part in ("granted", "spent", "refunded", "left")}
     account = source.account_of_period(moment_ms(shape.source.starts))
-    return record.model_copy(update={**figures, "source": account, "state": shape.state, "reason": shape.reason})
+    return record.model_copy(update={**amounts, "source": account, "state": shape.state, "reason": shape.reason})
 
 
 def sources_on_same_data(tables: MonitorTables, source: Source) -> Iterator[SourceRecord]:
-    """Yield the records of registered sources that may read the path or topic of ``source``."""
+    """Yield the records of registered sources that may read a path or the topic of ``source``."""
     places = source.private_paths if isinstance(source, TableSource) else ()
     names = [PurePath(place).name.encode() for place in (*places, *filter(None, [getattr(source, "topic", None)]))]
     for entry in tables.sources.values():
         if any(name in entry.raw for name in names) and entry.record.source.period_of is None:
-            yield source_record(tables, entry)
+            yield decode_source(tables, entry)
 
 
 def rates(entry: StreamEntry, now: float) -> list[Rate]:
@@ -249,12 +270,12 @@ def rates(entry: StreamEntry, now: float) -> list[Rate]:
     ]
 
 
-def dry_in(tables: MonitorTables, entry: StreamEntry, now: float) -> float | None:
-    """Return the seconds until an open stream is exhausted, at the rate of the last ten minutes.
+def seconds_until_exhausted(tables: MonitorTables, entry: StreamEntry, now: float) -> float | None:
+    """Return the seconds until an open stream is exhausted, at its rate of charges in the last ten minutes.
 
-    A younger stream's rate is that since its opening, but over at least a minute: a burst is no rate. The
-    broker's clock moves as time passes, so a stream of its windows is charged as often as its windows
-    have been so far, also while a feed catches up.
+    A younger stream's rate is measured since its opening, but over at least a minute, because a burst is no
+    rate. With the broker's clock, the share of charged answers so far is applied to the windows to come:
+    the rate would be too high while a feed catches up.
     """
     left = entry.tops_left
     if entry.state != "open" or left is None or not entry.answered:
@@ -269,14 +290,14 @@ def dry_in(tables: MonitorTables, entry: StreamEntry, now: float) -> float | Non
 
 
 def _standing_questions_per_second(tables: MonitorTables, entry: StreamEntry) -> float | None:
-    """Return the questions that a standing stream of the broker's clock is asked; None for other streams."""
+    """Return how many questions a second Sotto asks a stream with windows of the broker's clock; else None."""
     source_entry = None if entry.grant is None else tables.sources.get(entry.grant.source)
     if source_entry is None or source_entry.record.source.kind != "events":
         return None
     try:
-        spec, source = grant_record(entry).spec, definition(tables, source_entry)
-    except MalformedEventError:
-        return None  # written by a later version
+        spec, source = decode_grant(entry).spec, decode_definition(tables, source_entry)
+    except NewerRecordError:
+        return None
     if spec.standing is None or not isinstance(source, EventsSource) or source.clock != "broker":
         return None
     questions = questions_per_window(source, spec.mechanism, spec.standing)
@@ -304,7 +325,7 @@ def stream_row(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamR
         cost=grant.cost,
         refunded=grant.refunded,
         rates=rates(entry, now),
-        dry_in=dry_in(tables, entry, now),
+        dry_in=seconds_until_exhausted(tables, entry, now),
         period_of=named[0] if named else None,
         starts=named[1] if named else None,
     )
@@ -328,32 +349,38 @@ def contribution_text(tables: MonitorTables, entry: StreamEntry) -> str:
 
 def _promises(entry: StreamEntry, bound_text: str) -> tuple[Promise, ...]:
     try:
-        record = grant_record(entry)
-    except MalformedEventError:
-        # A later version wrote the record, so this version does not know the error bound.
+        record = decode_grant(entry)
+    except NewerRecordError:
         return ()
     standing = record.spec.standing
     bound_text = describe_counted_events(standing and standing.count, bound_text)
     return promises(record.spec, record.calibration, record.extensions, bound_text)
 
 
-def grant_record(entry: StreamEntry) -> GrantRecord:
-    """Return the ledger's record of a stream."""
-    record = ledger_codec.decode(entry.raw)
-    if not isinstance(record, GrantRecord):
-        raise TypeError("a stream's entry holds another record")
+def decode_grant(entry: StreamEntry) -> GrantRecord:
+    """Return the ledger's record of a stream; raise NewerRecordError if this version cannot read it."""
+    return _decode_record(GrantRecord, entry.raw)
+
+
+def _decode_record(kind: type[_Record], raw: bytes) -> _Record:
+    try:
+        record = ledger_codec.decode(raw)
+    except MalformedEventError:
+        raise NewerRecordError from None
+    if not isinstance(record, kind):
+        raise TypeError(f"the entry of a {kind.__name__} has another record")
     return record
 
 
 def stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamDetail:
     """Return a stream with its definition and timeline."""
-    record = grant_record(entry)
+    record = decode_grant(entry)
     source_entry = tables.sources.get(record.spec.source)
     standing = record.spec.standing
     position = entry.position if entry.position is not None and entry.position.offset >= 0 else None
     activity = entry.activity
     timeline = activity.timeline if activity is not None else ()
-    declared = None if standing is None or source_entry is None else definition(tables, source_entry)
+    declared = None if standing is None or source_entry is None else decode_definition(tables, source_entry)
     return StreamDetail(
         row=stream_row_with_periods(tables, entry, now),
         source_kind=None if source_entry is None else source_entry.record.source.kind,

@@ -29,7 +29,7 @@ def test_packed_activity_has_the_same_timeline_and_rates(
 ) -> None:
     columns = [accumulate(column) for column in zip(*before, (IDLE_SECONDS * 1000, 0, 0), *after, strict=True)]
     rows = [(time / 1000, answered, tops) for time, answered, tops in zip(*columns, strict=True)]
-    kept = Activity.without_rows()
+    kept = Activity()
     for row in rows[: len(before)]:
         kept.add(row)
     packed = Activity.unpack(kept.pack())
@@ -107,5 +107,5 @@ def test_idle_stream_takes_at_most_a_kilobyte() -> None:
     finally:
         tracemalloc.stop()
     assert tables.shown_streams == 3000
-    assert views.grant_record(tables.streams["stream-002999"]).spec.stream == "stream-002999"
+    assert views.decode_grant(tables.streams["stream-002999"]).spec.stream == "stream-002999"
     assert taken / 2500 < MOST_BYTES

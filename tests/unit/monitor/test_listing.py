@@ -57,8 +57,8 @@ def test_deleted_definition_removes_a_stream_without_a_grant() -> None:
         [(b"ward", opened.value), (b"@retired|00", b'{"kind":"retired"}'), (b"ward", None), (b"ward", None)]
     ):
         tables.add_record(Record(topic, 0, offset, 0, key, value))
-    tables._refused[0].add("ward")
-    tables._forget_refusals(0)  # a worker restarts
+    tables._streams_lacking_input[0].add("ward")
+    tables._clear_missing_inputs(0)  # a worker restarts
     assert (tables.streams, tables.unreadable) == ({}, 0)
 
 

@@ -83,7 +83,7 @@ async def test_period_has_own_detail_page() -> None:
     assert stream["row"]["state"] == "closed"
     tables = found.tables
     for name in ("flights", f"flights@{DAYS[1]}"):
-        source = views.definition(tables, tables.sources[name])
+        source = views.decode_definition(tables, tables.sources[name])
         kept = {one.key: one.value for one in found.driver.records(found.driver.topics.ledger)}
         assert isinstance(source, EventsSource)
         assert source.model_dump_json().encode() in (kept[f"source|{name}".encode()] or b"")

@@ -609,3 +609,15 @@ async def test_proposal_route_needs_an_operator_and_reads_table_roots(tmp_path: 
         assert "pydantic" not in str(bad)
     async with Installation().web() as client:
         await post(client, "/api/proposals", {"path": str(inside / "t.csv")}, OPERATOR, status=409)
+
+
+async def test_question_about_a_newer_definition_answers_503() -> None:
+    """A question to a stream whose record a later version wrote says that the monitor must be upgraded."""
+    installation = surveyed()
+    entry = installation.tables.streams["cells"]
+    assert entry.packing is not None
+    entry.packed = entry.packing.pack(b'{"kind":"later"}')
+    question = {"id": "newer", "stream": "cells", "where": "sex = 'M'"}
+    async with installation.web() as client:
+        answered = await post(client, "/api/questions", question, status=503)
+    assert answered["message"] == "this monitor is older than the definition; upgrade it"
