@@ -20,7 +20,7 @@ from schemas import Address
 from stream.tables.readers.postgresql import open_postgresql_table
 from stream.tables.readers.server_tables import select_columns
 from stream.tables.readers.table_parts import BATCH_ROWS
-from tests.unit.data.servers import READER, database_server, let_into_the_database
+from tests.unit.tables.readers.servers import READER, database_server, let_into_the_database
 
 COLUMNS = ("age", "ward", "cost", "visited", "patient")
 

@@ -16,8 +16,8 @@ from stream.processing.protocol import Outputs
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, VIEWER, Scene, above, values
 from tests.browser.screens import SCREENS
+from tests.unit.budget.budget_service import ledger_codec
 from tests.unit.monitor.installation import ANALYST
-from tests.unit.processors.budget_service import ledger_codec
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 

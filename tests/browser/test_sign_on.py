@@ -12,7 +12,7 @@ from playwright.async_api import expect
 from stream.monitor.single_sign_on import SingleSignOn
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import Scene
-from tests.unit.monitor.openid_provider import GROUPS, OpenIdProvider, settings_of
+from tests.unit.monitor.api.openid_provider import GROUPS, OpenIdProvider, settings_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 

@@ -25,7 +25,7 @@ from stream.tables.store import TableStore, table_key
 from stream.tables.stored_table import StoredTable
 from tests.chaos.checker import committed
 from tests.chaos.replay import Installation, check_replay
-from tests.unit.processors.mechanisms import AGES, KINDS, SEXES, SOURCES, TOWNS
+from tests.unit.mechanisms import AGES, KINDS, SEXES, SOURCES, TOWNS
 
 pytestmark = pytest.mark.kafka
 

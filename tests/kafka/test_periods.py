@@ -19,7 +19,7 @@ from stream.kafka.client.broker_connections import admin_client
 from tests.chaos.checker import committed
 from tests.chaos.loaded_installation import LoadedInstallation
 from tests.chaos.windows import YESTERDAY, live_source
-from tests.unit.processors.budget_service import ledger_codec
+from tests.unit.budget.budget_service import ledger_codec
 
 pytestmark = pytest.mark.kafka
 

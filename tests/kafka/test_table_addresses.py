@@ -15,7 +15,7 @@ from stream.tables.readers.lake_files import _client
 from tests.builders import source, stream
 from tests.chaos.checker import committed
 from tests.conftest import StartService
-from tests.unit.data.servers import (
+from tests.unit.tables.readers.servers import (
     READER,
     STORE_SECRET,
     database_server,

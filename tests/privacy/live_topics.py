@@ -23,8 +23,8 @@ from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics, partition_of
 from tests.builders import parse_source, source
 from tests.processing import process_records
-from tests.unit.processors.feeds.streams import texts_calibration
-from tests.unit.processors.feeds.topic import FixedDefinitions, as_of, ended, extended, standing_definition
+from tests.unit.feeds.streams import texts_calibration
+from tests.unit.feeds.topic import FixedDefinitions, as_of, ended, extended, standing_definition
 
 MINUTE = 60_000
 PARTITIONS = 2

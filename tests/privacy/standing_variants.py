@@ -16,7 +16,7 @@ from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.tally_groups import TallyGroup
 from stream.tables.predicates import parse
 from tests.privacy.audit_variants import Surgery, Variant
-from tests.unit.processors.feeds.topic import FixedDefinitions
+from tests.unit.feeds.topic import FixedDefinitions
 
 
 def bound_for_each_batch(surgery: Surgery) -> None:

@@ -25,7 +25,7 @@ from stream.worker.families import window_families
 from tests.privacy.chance import at_most, follows
 from tests.privacy.exact import exponential_below, law_of
 from tests.privacy.losses import cut_tail, worst_delta
-from tests.unit.processors.running_counts import Person, Stream, answer_batch, counts_of, worker_of
+from tests.unit.worker.families.running_counts import Person, Stream, answer_batch, counts_of, worker_of
 
 Moves = Mapping[bytes, int]
 """The exact number to which noise is added, by the name of that noise."""

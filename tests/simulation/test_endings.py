@@ -8,7 +8,7 @@ from stream.processing.protocol import Record
 from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, installation, source
 from tests.processing import process_records
-from tests.unit.processors.installation import spec, table_store
+from tests.unit.installation import spec, table_store
 
 
 @pytest.fixture

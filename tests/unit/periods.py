@@ -11,7 +11,7 @@ from schemas import GrantRecord, SourceRecord
 from sotto import Driver
 from stream.budget.trail_verification import TrailCheck
 from tests.builders import installation, source, stream
-from tests.unit.processors.budget_service import ledger_codec
+from tests.unit.budget.budget_service import ledger_codec
 
 AIRPORTS = ["EWR", "JFK", "LGA"]
 DAYS = [f"2013-01-0{day}T00:00:00Z" for day in range(1, 8)]

@@ -12,8 +12,8 @@ from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.choices import MODELS
 from stream.privacy.planning.plans import MECHANISMS_OF
 from tests.chaos.load import MIXED
-from tests.unit.processors.mechanisms import KINDS
-from tests.unit.processors.refreshes import GOING_ON, KEEPING
+from tests.unit.mechanisms import KINDS
+from tests.unit.refreshes import GOING_ON, KEEPING
 
 PROJECT = Path(__file__).parents[2]
 ON_LIVE_TOPICS_ALONE = {"running_count"}
@@ -38,12 +38,11 @@ def kinds_in_table(first_heading: str) -> set[str]:
 LISTS = {
     "SHIPPED in stream/dev/shipped_cases.py": set(SHIPPED),
     "MECHANISMS_OF in stream/privacy/planning/plans.py": set().union(*MECHANISMS_OF.values()),
-    "KINDS in tests/unit/processors/mechanisms.py": {one.mechanism["kind"] for one in KINDS}
-    | ON_LIVE_TOPICS_ALONE,
+    "KINDS in tests/unit/mechanisms.py": {one.mechanism["kind"] for one in KINDS} | ON_LIVE_TOPICS_ALONE,
     "MIXED in tests/chaos/load.py": {mechanism["kind"] for _, mechanism in MIXED.values()}
     | {"above_threshold"}
     | ON_LIVE_TOPICS_ALONE,
-    "GOING_ON or KEEPING in tests/unit/processors/refreshes.py": set(GOING_ON | KEEPING)
+    "GOING_ON or KEEPING in tests/unit/refreshes.py": set(GOING_ON | KEEPING)
     | ON_LIVE_TOPICS_ALONE
     | NOT_REFRESHED,
     "SPECS in stream/monitor/static/mechanisms.js": keys_in_script("mechanisms.js", "SPECS"),

@@ -31,7 +31,7 @@ def test_tables_name_existing_tests(path: str) -> None:
 
 
 def test_suite_of_uses_longest_path() -> None:
-    assert suite_of("tests/unit/test_cli.py::test_a") == COMMIT
+    assert suite_of("tests/unit/cli/test_cli.py::test_a") == COMMIT
     assert suite_of("tests/chaos/test_kills.py::test_a") == "chaos"
     assert suite_of("tests/chaos/test_checker.py::test_a[b]") == COMMIT
 
@@ -54,7 +54,7 @@ def test_rank_of_orders_slow_files_before_their_folders() -> None:
         "tests/kafka/test_monitor.py::test_a",
         "tests/privacy/test_audit_variants.py::test_a[x]",
         "tests/privacy/test_loss.py::test_a",
-        "tests/unit/test_cli.py::test_a",
+        "tests/unit/cli/test_cli.py::test_a",
     ]
     assert all(rank_of(one) < rank_of(other) for one, other in pairwise(expected))
     assert rank_of("tests/kafka/test_up.py::test_a") < rank_of("tests/kafka/test_monitor.py::test_a")
@@ -63,7 +63,7 @@ def test_rank_of_orders_slow_files_before_their_folders() -> None:
 @pytest.mark.parametrize(
     ("nodeid", "scope"),
     [
-        ("tests/unit/test_cli.py::test_a[b::c]", "tests/unit/test_cli.py"),
+        ("tests/unit/cli/test_cli.py::test_a[b::c]", "tests/unit/cli/test_cli.py"),
         ("tests/simulation/test_mutations.py::test_a[b]", "tests/simulation/test_mutations.py::test_a[b]"),
         ("tests/browser/test_top.py::test_a", "a browser"),
     ],

@@ -27,7 +27,7 @@ from sotto import (
 )
 from stream.questions.question_forms import as_settings
 from tests.builders import installation, source, stream
-from tests.unit.processors.installation import HIGH, LOW, spec
+from tests.unit.installation import HIGH, LOW, spec
 
 ROWS: dict[str, list[Any]] = {"sex": ["F", "M"] * 30, "size": [0.5, 1.5, 3.0] * 20, "alpha": list(range(3)) * 20}
 SOURCE = source(

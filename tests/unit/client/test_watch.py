@@ -20,8 +20,8 @@ from stream.processing.protocol import Record
 from stream.questions.alert_states import AlertTerms, alert_key_of, window_end, window_text
 from stream.questions.stream_watch import StreamOpening, Watch, add_if_changed, describe_first_answer
 from tests.builders import KEY, installation, parse_source, parse_stream, source, stream
-from tests.unit.processors.installation import HIGH, LOW
-from tests.unit.processors.live import flights, standing
+from tests.unit.feeds.live import flights, standing
+from tests.unit.installation import HIGH, LOW
 
 WINDOW = {"start": "2013-01-01T05:00:00Z", "end": "2013-01-01T06:00:00Z"}
 MARKED = {"person": "tailnum", "time": "scheduled", "clock": "marks"}

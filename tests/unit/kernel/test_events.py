@@ -14,7 +14,7 @@ from stream.feeds.event_decoding import digests_and_homes, digests_of, partition
 from stream.feeds.event_reader import EventReader
 from stream.kernel import use_kernel
 from tests.kernels import kernel
-from tests.unit.data.events.readers import GOOD, event_bytes, reader
+from tests.unit.feeds.event_readers import GOOD, event_bytes, reader
 
 
 def read_columns(values: list[bytes | None]) -> Any:

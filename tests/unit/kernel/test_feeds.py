@@ -9,8 +9,8 @@ import pytest
 from stream.kernel import use_kernel
 from tests.kernels import kernel
 from tests.processing import process_records
-from tests.unit.processors.feeds.crashes import check_counts
-from tests.unit.processors.feeds.topic import (
+from tests.unit.feeds.crashes import check_counts
+from tests.unit.feeds.topic import (
     ArrivedRecord,
     FixedDefinitions,
     Kafka,

@@ -16,7 +16,7 @@ from stream.processing.protocol import Outputs
 from stream.worker.hosted_streams import STATES
 from stream.worker.output_encoding import OutputEncoder
 from tests.kernels import kernel
-from tests.unit.processors.batches import DRIVER, new_worker
+from tests.unit.worker.batches import DRIVER, new_worker
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -15,8 +15,8 @@ from stream.processing.protocol import Outputs, Record, RecordLike
 from stream.processing.record_columns import MessageColumns, RecordColumns
 from tests.kernels import kernel
 from tests.processing import process_records
-from tests.unit.processors.batches import FEEDS, TABLES, new_worker
-from tests.unit.processors.installation import HIGH, LOW, query, records
+from tests.unit.installation import HIGH, LOW, query, records
+from tests.unit.worker.batches import FEEDS, TABLES, new_worker
 
 near = st.one_of(
     st.integers(-40, 40).map(lambda number: number / 4), st.sampled_from([HIGH, LOW, 1e15, 0.015, 1e300])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.builders import stream
+from tests.unit.feeds.live import flights, standing
 from tests.unit.monitor.installation import VIEWER, Installation, get, post
-from tests.unit.processors.live import flights, standing
 
 
 async def test_live_topic_declaration_is_described_in_words() -> None:

@@ -18,8 +18,8 @@ from stream.worker.stream_records import DefinitionReader
 from stream.worker.stream_terms import TermsTable
 from tests.builders import installation
 from tests.processing import process_records
-from tests.unit.processors.histories import asked_installation
-from tests.unit.processors.installation import LOW, messages_to, query, records, spec, worker_of
+from tests.unit.histories import asked_installation
+from tests.unit.installation import LOW, messages_to, query, records, spec, worker_of
 from tests.unit.schemas.json_events import repeats_a_name
 
 decode: Any = msgspec.json.Decoder(struct(Query)).decode

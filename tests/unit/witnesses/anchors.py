@@ -7,7 +7,7 @@ from functools import cache
 from schemas import TrailHead
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, check_next_entry
 from stream.witnesses.anchor import Anchor
-from tests.unit.backup.backups import installation
+from tests.unit.dev.backups import installation
 
 
 @cache

@@ -11,7 +11,7 @@ import pytest
 from stream.witnesses.anchor import MAX_ANCHORS_READ, Witness, WitnessError
 from stream.witnesses.witness_kinds import open_witnesses
 from tests.docs.pages import DOCS
-from tests.unit.data.servers import ADMIN, READER, Database, database_server, let_into_the_database
+from tests.unit.tables.readers.servers import ADMIN, READER, Database, database_server, let_into_the_database
 from tests.unit.witnesses.anchors import anchor
 
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from stream.witnesses.anchor import Witness, WitnessError
 from stream.witnesses.witness_kinds import open_witnesses
-from tests.unit.data.servers import STORE_SECRET, let_into_the_store, object_store
+from tests.unit.tables.readers.servers import STORE_SECRET, let_into_the_store, object_store
 from tests.unit.witnesses.anchors import anchor
 
 BUCKET = "evidence"

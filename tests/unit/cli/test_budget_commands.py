@@ -1,0 +1,146 @@
+"""The commands about populations, allotments and renewal, on an installation in memory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from sotto import Driver
+from stream.cli import output
+from stream.cli.manage import record_rows
+from stream.cli.service_commands import describe_addresses, warn_about_witnesses
+from stream.settings import Settings
+from tests.builders import KEY, source
+from tests.commands import Connected, run_connected
+from tests.unit.installation import HIGH, spec
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver(KEY, partitions=1)
+    monkeypatch.setattr(record_rows, "AsyncClient", lambda: Connected(made))
+    monkeypatch.setenv("COLUMNS", "200")
+    return made
+
+
+def test_population_is_registered_joined_and_shown(driver: Driver) -> None:
+    said = run_connected("population", "register", '{"population": "patients", "epsilon": 3, "renews": "30d"}')
+    assert "population patients is registered with ε 3" in said
+    assert "privacy is per period, not for ever: every 30 days a person may lose ε = 3 again" in said
+    run_connected("source", "add", json.dumps(source("wards", population="patients")))
+    run_connected("source", "add", json.dumps(source("visits")))
+    driver.open(spec("a", "visits", epsilon=0.5))
+    assert "source visits belongs to population patients" in run_connected("source", "join", "visits", "patients")
+    shown = run_connected("population", "show", "patients")
+    for words in ("wards", "visits", "ε 2.5", "period 1 ends at", "not for ever"):
+        assert words in shown
+    assert "30d" in run_connected("population", "list")
+    lines = run_connected("source", "list").splitlines()
+    assert all("ε 2.5" in line for line in lines if "wards" in line or "visits" in line)
+    assert "left of its population" in "".join(lines)
+    assert "it also counts against population patients" in run_connected("source", "show", "visits")
+    document = json.loads(run_connected("population", "show", "patients", "--json"))
+    assert document["population"]["left"]["epsilon"] == 2.5
+    assert [one["source"]["source"] for one in document["sources"]] == ["visits", "wards"]
+
+
+def test_allotment_is_made_spent_and_shown(driver: Driver) -> None:
+    driver.register(source())
+    said = run_connected(
+        "allot", "study", "--epsilon", "1", "--source", "feed", "--analyst", "ada", "--analyst", "bob"
+    )
+    assert "ada, bob may have ε 1 of source feed" in said
+    run_connected("stream", "open", json.dumps(spec("a", epsilon=0.5, cutoff=4)), "--analyst", "ada")
+    run_connected("stream", "extend", "feed", "a", "--epsilon", "0.25", "--analyst", "ada")
+    driver.ask("a", value=HIGH)
+    shown = run_connected("source", "show", "feed")
+    for words in ("1 allotment,", "ada, bob", "analyst"):
+        assert words in shown
+    document = json.loads(run_connected("source", "show", "feed", "--json"))
+    assert document["grants"][0]["analyst"] == "ada"
+    assert document["allotments"][0]["left"]["epsilon"] < 0.5
+    run_connected("allot", "eve", "--epsilon", "0.5", "--source", "feed")
+    assert (
+        json.loads(run_connected("allot", "eve", "--epsilon", "0.5", "--source", "feed", "--json"))["outcome"]
+        == "registered"
+    )
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize("budget", [[], ["--source", "feed", "--population", "patients"]])
+def test_allotment_is_of_one_budget(budget: list[str]) -> None:
+    with pytest.raises(output.CommandError, match="give the budget with either --source or --population"):
+        run_connected("allot", "ada", "--epsilon", "1", *budget)
+
+
+def test_past_period_is_shown_as_over(driver: Driver) -> None:
+    driver.register(source(renews="1h"))
+    assert "it is over, and the next period begins with the next event" in run_connected("source", "show", "feed")
+
+
+def test_up_names_another_program_on_the_usual_port() -> None:
+    """Producers with the usual address would write to the other program's broker."""
+    moved = "127.0.0.1:22776"
+    assert "Another program has 127.0.0.1:9092" in describe_addresses(
+        moved, Path("logs"), None, started_broker=True
+    )
+    for address, port, started in (("127.0.0.1:9092", None, True), (moved, 22776, True), (moved, None, False)):
+        assert "Another" not in describe_addresses(address, Path("logs"), port, started_broker=started)
+
+
+def test_source_commands_set_and_show_the_engine(driver: Driver) -> None:
+    """``--engine`` replaces the declared engine; list and show name it, with the number of rows that fit into memory."""
+    table = source("people", "table", path="in memory", attributes={"age": 100, "zip": 1000})
+    driver.register({**table, "source": "first"}, {"age": [1], "zip": [2]})
+    driver._tables.put("people", pl.DataFrame({"age": [1], "zip": [2]}))
+    room = "memory has room for 715,827,882 of its rows, 3 bytes each"
+    said = run_connected("source", "add", json.dumps(table), "--engine", "duckdb")
+    assert f"counted in DuckDB, and take 4 bytes of disk each; {room}" in said
+    assert "each row is taken as one person; if a person has several rows, declare 'person' and" in said
+    assert "rows with a missing or unreadable cell of any attribute are left out" in said
+    assert "table, duckdb" in run_connected("source", "list")
+    driver._tables.put("visits", pl.DataFrame({"who": [1], "age": [1], "zip": [2]}))
+    visits = {**table, "source": "visits", "person": "who", "contribution": 5}
+    counted = "of each 'who' at most 5 rows count; no ± covers the others"
+    assert counted in run_connected("source", "add", json.dumps(visits))
+    assert "counted in DuckDB" in run_connected("source", "show", "people")
+    assert f"counted in memory; {room}" in run_connected("source", "show", "first")
+    with pytest.raises(output.CommandError, match="--engine: feed has no table; leave the option out"):
+        run_connected("source", "add", json.dumps(source()), "--engine", "duckdb")
+
+
+def test_source_command_warns_of_the_data_of_another_budget(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two budgets of one table add up for its people, unless its sources share the budget of one population."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for name in ("p.csv", "q.csv"):
+        (tmp_path / "data" / name).write_text("age,sex\n30,F\n")
+
+    def added(name: str, path: str, **changed: object) -> str:
+        declared = source(name, "table", path=path, **changed)
+        return run_connected("source", "add", json.dumps(declared))
+
+    driver.register_population({"population": "patients", "epsilon": 3})
+    assert "warning" not in added("first", "data/p.csv")
+    again = added("second", "./data/p.csv", population="patients")
+    assert "warning: path: second has the same data as 'first', but a separate budget" in again
+    assert "sotto source join" in again
+    assert "warning" not in added("other", "data/q.csv")
+    run_connected("source", "join", "first", "patients")
+    assert "warning" not in added("third", "data/p.csv", population="patients")
+    driver.halt("first")
+    assert "'second', 'third', but" in added("fourth", "data/p.csv")
+
+
+def test_up_names_a_witness_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A missing folder is reported at the start, and stops nothing; a witness without an anchor is no error."""
+    warn_about_witnesses(Settings(witnesses=f"file://{tmp_path}/anchors, file://{tmp_path}/away/anchors"))
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: witness: file://{tmp_path}/away/anchors: No such file")
+    with pytest.raises(output.CommandError, match="SOTTO_WITNESSES: address 1"):
+        warn_about_witnesses(Settings(witnesses="nowhere"))

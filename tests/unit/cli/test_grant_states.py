@@ -1,0 +1,97 @@
+"""Commands show a stream's latest state: from the ledger or from its worker's status, whichever is newer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schemas import Amount, GrantRecord, Position, StreamStatus
+from stream.cli.manage.record_rows import ShownGrant
+from stream.cli.output import format_amount, requested_amount
+from stream.privacy.composition.costs import PARTS_PER_CHARGE
+from tests.unit.privacy.ledger.ledger_parts import identity, ledger_with, reserve, source, spec
+
+
+def grant(**changes: Any) -> GrantRecord:
+    ledger = ledger_with(source())
+    reserved = reserve(ledger, spec("alarms", cutoff=5), 1)
+    return ledger.account("feed").grant_record(reserved).model_copy(update=changes)
+
+
+def digest(number: int = 1, **changes: Any) -> StreamStatus:
+    fields: dict[str, Any] = {
+        "stream": "alarms",
+        "source": "feed",
+        "incarnation": identity(number).incarnation,
+        "state": "open",
+        "answered": 90,
+        "tops": 1,
+        "tops_left": 4,
+        "spent": Amount(epsilon=0.05, delta=0.0),
+        "alpha": 1.0,
+        "position": Position(topic="queries", partition=0, offset=7),
+    }
+    return StreamStatus.model_validate({**fields, **changes})
+
+
+def test_free_answers_are_those_of_the_status_at_its_time() -> None:
+    shown = ShownGrant(grant(answered=1), digest(), 1e9)
+    assert (shown.totals.answered, shown.charged, shown.state, shown.totals.spent.epsilon) == (
+        90,
+        "1 / 5",
+        "open",
+        0.05,
+    )
+    assert shown.as_of.startswith("2001-09-0")
+
+
+@pytest.mark.parametrize("older", [None, digest(number=2), digest(answered=1, tops=0)])
+def test_status_with_less_or_of_another_opening_is_not_shown(older: StreamStatus | None) -> None:
+    shown = ShownGrant(grant(answered=3, tops=2), older, 1e9)
+    assert (shown.totals.answered, shown.charged, shown.as_of) == (3, "2 / 5", "the last charge")
+
+
+def test_figures_are_final_once_the_ledger_has_the_last_totals() -> None:
+    shown = ShownGrant(grant(answered=9, tops=2, state="closed", settled=True), digest(), 1e9)
+    assert (shown.totals.answered, shown.state, shown.as_of) == (9, "closed", "its end")
+
+
+def test_stream_that_its_worker_refuses_is_not_shown_as_open() -> None:
+    shown = ShownGrant(grant(), digest(refused="table: source data differs"), 1e9)
+    assert (shown.state, shown.reason) == ("not answering", "table: source data differs")
+
+
+def test_stream_without_an_ordinary_answer_left_is_exhausted() -> None:
+    """If the status has only part of a charge left, an open stream is shown as exhausted; after a newer extension, as open."""
+    dry = digest(answered=95, tops=4, surplus=PARTS_PER_CHARGE // 2, tops_left=0)
+    assert ShownGrant(grant(), dry, 1e9).state == "exhausted"
+    assert ShownGrant(grant(ending="closed"), dry, 1e9).state == "closing"
+    assert ShownGrant(grant(), digest(answered=95, tops=4), 1e9).state == "open"
+
+
+def test_reason_does_not_repeat_the_state() -> None:
+    ended = grant(
+        state="exhausted",
+        ending="halted",
+        settled=True,
+        reason="exhausted: all 5 'above' answers of the cutoff are out",
+    )
+    shown = ShownGrant(ended)
+    assert (shown.state, shown.reason) == ("exhausted", "all 5 'above' answers of the cutoff are out")
+
+
+@pytest.mark.parametrize(("ending", "state"), [("closed", "closing"), ("halted", "halting")])
+def test_requested_ending_is_shown(ending: str, state: str) -> None:
+    assert ShownGrant(grant(ending=ending)).state == state
+
+
+def test_zcdp_grant_shows_the_request_beside_rho() -> None:
+    """No ε is converted from ρ."""
+    ledger = ledger_with(source(epsilon=2.0, delta=1e-6, accountant="zcdp"))
+    for number in range(2):
+        reserve(ledger, spec(f"stream-{number}", epsilon=0.5), number)
+    account = ledger.account("feed")
+    record = account.grant_record(account.grants["stream-0"])
+    assert (requested_amount(record.spec), format_amount(record.cost)) == ("ε 0.5", "ρ 0.125 (ε 0.5 added up)")
+    assert format_amount(account.to_record().granted) == "ρ 0.25 (ε 1 added up)"

@@ -1,0 +1,157 @@
+"""Live topics and standing streams in commands, results and frames; commands that do not apply to them say so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sotto import Driver, Invalid, Refused, Result
+from stream.cli.app import app
+from stream.cli.manage import query_commands, record_rows
+from stream.cli.manage.query_commands import _format_answer
+from stream.formatting import format_error_bound
+from tests.builders import KEY
+from tests.commands import Connected, run_connected
+from tests.unit.feeds.live import GROUP, WINDOW, flights, question, standing, window
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver(KEY, partitions=1)
+    monkeypatch.setattr(record_rows, "AsyncClient", lambda: Connected(made))
+    monkeypatch.setenv("COLUMNS", "300")
+    return made
+
+
+def test_commands_show_declaration_questions_and_promises(driver: Driver) -> None:
+    said = run_connected("source", "add", json.dumps(flights(total=5)))
+    lines = (
+        "topic ops.departures: of each 'tailnum' at most 2 events count in a window of a stream, and 5 in all windows of a running count; "
+        "windows close by the broker's timestamps, 5s later if a partition is silent; events more than 5m ahead are refused"
+    )
+    assert lines in said
+    assert lines in run_connected("source", "show", "flights")
+    said = run_connected("stream", "open", json.dumps(standing()), "--force")
+    asks = (
+        "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-01T00:00:00Z on; each is asked "
+        "10m after its end"
+    )
+    assert asks in said
+    assert "this promise lasts for 10,000 windows, all groups of each" in said
+    first = (
+        "first answer: as soon as the feeds have read the topic; the first window, from 1970-01-01T00:00:00Z, ends "
+        "1970-01-01T01:00:00Z plus the lateness 10m"
+    )
+    assert first in said
+    assert asks in run_connected("stream", "show", "flights", "late")
+    histogram = standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 7}, by=[])
+    bound = "of each 'tailnum' at most 2 events count in a window"
+    opened = run_connected("stream", "open", json.dumps(histogram))
+    assert "each number of a window is within ±" in opened
+    assert bound in opened
+    summed = standing("sum", {"kind": "laplace", "answers": 9000}, count={"sum": "delay"}, by=[])
+    said = run_connected("stream", "open", json.dumps(summed))
+    assert "values of 'delay' outside -60 to 1500 count as its ends; no ± covers this" in said
+    shown = run_connected("stream", "show", "flights", "sum")
+    assert (
+        format_error_bound(driver.grant("flights", "sum").calibration.alpha, grouped=True)
+        in shown.split("within")[0]
+    )
+    assert bound in run_connected("stream", "show", "flights", "all")
+    median = standing("median", {"kind": "laplace", "answers": 9}, quantile="delay", by=[])
+    assert " events with probability 0.95" in run_connected("stream", "open", json.dumps(median))
+    people = standing("people", {"kind": "laplace", "answers": 9000}, count="people")
+    said = run_connected("stream", "open", json.dumps(people))
+    assert "; each person counts once in a window, in the group of the first event" in said
+    assert bound not in said
+    assert driver.grant("flights", "all").spec.standing is not None
+
+
+def test_results_name_their_window_and_group(driver: Driver) -> None:
+    driver.register(flights())
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
+    driver.open(standing("all", {"kind": "histogram", "attributes": ["origin"], "answers": 9}, by=[]))
+    result = driver.ask(question("numbers", 0, value=3) | {"id": "1"})
+    assert result.interval is not None
+    about = "numbers [2013-01-01T05:00:00Z … 2013-01-01T06:00:00Z, origin EWR]"
+    assert str(result).startswith(f"{about}: ")
+    assert _format_answer(result).startswith(f"{about} 1 answer ")
+    assert result.rows()[0] == {
+        "stream": "numbers",
+        "id": "1",
+        "outcome": "answer",
+        "window_start": WINDOW["start"],
+        "window_end": WINDOW["end"],
+        "origin": "EWR",
+        "estimate": result.estimate,
+        "choice": None,
+        "interval_low": result.interval[0],
+        "interval_high": result.interval[1],
+        "alpha": result.alpha,
+        "reason": None,
+        "informative": False,
+    }
+    results = driver.ask_many(
+        [question("numbers", 2, value=3), {"id": "3", "stream": "all", "values": [1, 2, 3], "window": WINDOW}]
+    )
+    frame = results.to_polars()
+    assert frame["window_start"].to_list() == [window(2)["start"], *[WINDOW["start"]] * 3]
+    assert frame["origin"].to_list() == ["EWR", None, None, None]
+    assert frame["position"].to_list() == [None, 0, 1, 2]
+    heard = list(driver.answers(from_beginning=True))
+    assert heard == [result, *results]
+    assert (heard[0].window, heard[0].group) == (result.window, GROUP)
+
+
+def test_answers_name_the_contribution_bound_once_a_stream(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Error bounds do not cover events beyond the contribution bound, so readers of a live stream need it."""
+    driver.register(flights())
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
+    results = driver.ask_many([question("numbers", number, value=3) | {"id": str(number)} for number in range(2)])
+
+    class Following(Connected):
+        async def answers(self, **_: Any) -> AsyncIterator[Result]:
+            for result in results:
+                yield result
+
+    monkeypatch.setattr(query_commands, "AsyncClient", lambda: Following(driver))
+    said = run_connected("answers", "--limit", "2")
+    assert said.count("numbers: of each 'tailnum' at most 2 events count in a window\n") == 1
+    assert said.count("numbers [") == 2
+    assert said.count("noisy, not informative)") == 2
+    assert "at most" not in run_connected("answers", "--limit", "2", "--json")
+
+
+def test_attribute_named_like_a_column_is_shown_beside_it() -> None:
+    answer: dict[str, Any] = {"id": "1", "stream": "s", "outcome": "above", "window": WINDOW}
+    group = {"stream": "a", "estimate": 1, "window_end": "b"}
+    result = Result.read(json.dumps({**answer, "group": group}).encode())
+    [row] = result.rows()
+    assert (row["stream"], row["stream*"], row["estimate"], row["estimate*"]) == ("s", "a", None, 1)
+    assert (row["window_end"], row["window_end*"]) == (WINDOW["end"], "b")
+
+
+def test_commands_unfit_for_live_topics_say_so(driver: Driver, tmp_path: Path) -> None:
+    driver.register(flights())
+    driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
+    with pytest.raises(Refused, match="source: 'flights' is a live topic, which feeds read continuously"):
+        driver.refresh("flights")
+    for statement in ("SELECT COUNT(*) FROM numbers", "SELECT COUNT(*) FROM flights"):
+        with pytest.raises(Invalid, match="is about a live topic, whose windows ask its streams"):
+            driver.sql(statement)
+    checked = CliRunner().invoke(app, ["source", "check", json.dumps(flights())])
+    assert checked.exit_code == 1
+    assert "flights is a live topic; give a table source" in str(checked.exception)
+    (questions := tmp_path / "questions").write_text('{"value": 3}\n')
+    said = CliRunner().invoke(
+        app, ["simulate", json.dumps(standing()), str(questions), "--source", json.dumps(flights())]
+    )
+    assert said.exit_code == 1
+    assert "source 'flights': standing streams have no file of questions" in str(said.exception)

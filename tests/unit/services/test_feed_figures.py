@@ -1,0 +1,92 @@
+"""A feed's counters exist from its start, so that the first event shows as an increase from 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from stream.feeds import event_fields, event_intake
+from stream.feeds.count_processor import FeedProcessor
+from stream.processing import dead_letters
+from stream.processing.dead_letters import Rejection
+from stream.services.feed_service import DEAD_LETTER_CODES, FeedMetrics, seconds_behind
+from tests.processing import process_records
+from tests.unit.feeds.topic import (
+    HOUR,
+    ArrivedRecord,
+    FixedDefinitions,
+    event,
+    source,
+    standing_definition,
+    start,
+)
+
+
+def test_feed_figures_count_every_rejection_code_from_start() -> None:
+    modules = (event_fields, dead_letters, event_intake)
+    rejections = [
+        one
+        for module in modules
+        for one in vars(module).values()
+        if isinstance(one, Rejection | event_fields.Flaw)
+    ]
+    codes = {one.code for one in (*rejections, event_fields.category_flaw("a"), event_fields.number_flaw("a"))}
+    codes.add(event_fields.date_flaw("a").code)
+    assert set(DEAD_LETTER_CODES) == codes
+    registry = CollectorRegistry()
+    FeedMetrics(registry)
+    for code in codes:
+        assert registry.get_sample_value("sotto_feed_dead_letters_total", {"code": code}) == 0
+
+
+def test_seconds_behind_counts_windows_held_up_by_partition() -> None:
+    about = source(clock="marks")
+    feeds = [start(about, FixedDefinitions(standing_definition(about))) for _ in range(2)]
+    for feed in feeds:
+        feed.collect_due_outputs(0.0)
+    assert seconds_behind(about, feeds, 0.0) == 0.0
+    for hour, behind in ((1, 0), (3, 7200)):
+        process_records(feeds[0], [ArrivedRecord(hour, 0, None, headers=[("sotto-mark", b"%d" % (hour * HOUR))])])
+        assert seconds_behind(about, feeds, 0.0) == behind
+    process_records(feeds[1], [ArrivedRecord(0, 0, None, headers=[("sotto-mark", b"%d" % (2 * HOUR))])])
+    assert seconds_behind(about, feeds, 0.0) == 3600
+
+
+class Serving:
+    """An engine with one processor."""
+
+    def __init__(self, *processors: FeedProcessor) -> None:
+        self._processors = processors
+
+    def processors(self) -> tuple[FeedProcessor, ...]:
+        return self._processors
+
+    def count_unread(self) -> int:
+        return 0
+
+
+def test_feed_reports_refused_events_once_a_minute() -> None:
+    """The gauge shows the share at once; the log has a warning per minute while events are refused."""
+    about, registry = source(), CollectorRegistry()
+    metrics = FeedMetrics(registry)
+    feed = start(about, FixedDefinitions(standing_definition(about)))
+    engines: Any = {"flights": Serving(feed)}
+    offset = 0
+    with capture_logs() as lines:
+        for now, refused in ((0.0, 0), (1.0, 3), (30.0, 3), (61.0, 3), (200.0, 0)):
+            process_records(
+                feed, [ArrivedRecord(offset + at, 0, b"{" if at < refused else event("ann", 0)) for at in range(4)]
+            )
+            offset += 4
+            metrics.update_metrics(engines, {"flights": about}, now)
+            found = registry.get_sample_value("sotto_feed_refused_ratio", {"source": "flights"})
+            assert found == {0.0: 0.0, 1.0: 0.1, 30.0: 0.5, 61.0: 0.5, 200.0: 0.1}[now]
+    assert [(line["event"], line["source"], line["share"], line["latest_events"]) for line in lines] == [
+        ("events refused", "flights", "10 to 50 %", 8),
+        ("events refused", "flights", "50 to 90 %", 16),
+    ]
+    assert lines[0]["reason"].startswith("malformed: ")
+    metrics.drop("flights")
+    assert registry.get_sample_value("sotto_feed_refused_ratio", {"source": "flights"}) is None

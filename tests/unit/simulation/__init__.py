@@ -1,1 +1,0 @@
-"""Streams simulated on public tables."""
