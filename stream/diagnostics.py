@@ -3,7 +3,7 @@
 Logs name an event by its offset. So that input cannot fill a disk, a repeated warning or error is
 logged ``MAX_REPEATS`` times and then once every ``REPEAT_SECONDS``, with the number of skipped lines
 as ``held_back``. The log has only the first line of a library's report. It has only the type and the
-place of an exception, because an exception's message may quote input.
+place of an exception, unless this is a ``LoggableError``, because an exception's message may quote input.
 
 Traces use W3C Trace Context in Kafka's headers. A client sends the context of its current span with
 each record. The service that processes a batch makes one span for the batch, with links to the
@@ -25,6 +25,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, MutableMappi
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
+
+
+class LoggableError(Exception):
+    """An error whose message may be logged and shown at /readyz, because it quotes no private data."""
+
 
 MAX_CLIENTS = 10_000
 """Maximum number of clients in memory; if there are more, the client whose last request is oldest is forgotten."""

@@ -6,28 +6,104 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 from aiokafka import ConsumerRecord, TopicPartition
 
-from stream.diagnostics import batch_span, get_logger
-from stream.engine.health import InputPlace, PartitionHealth, TaskStep
+from stream.diagnostics import LoggableError, batch_span, get_logger
 from stream.engine.restore import report_unreadable, select_readable
-from stream.engine.session import Equipment, PartitionSession
+from stream.engine.session import Equipment, PartitionSession, TaskStep
 from stream.kafka.client.adapter import Fetched
-from stream.processing.protocol import Batch, InputRefusedError, MissedRecordError, Outputs, RecordLike
+from stream.processing.protocol import InputRefusedError, MissedRecordError, Outputs, RecordLike
 from stream.tables.engine_limits import CancelledStepError, current_cancellation
 
 CONTROL_WAIT_SECONDS = 5.0
 """Longest wait, in seconds, for the control event of an unknown stream."""
-CONTROL_WAIT_MS = 50
+CONTROL_FETCH_MS = 50
 """Longest wait of one fetch of control events, in milliseconds."""
 
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
-class InputWentBackError(RuntimeError):
+FAILURES_UNTIL_NOT_READY: Final = 5
+"""Number of failures in a row at one record that make the service not ready."""
+
+
+@dataclass(frozen=True)
+class InputPlace:
+    """The position of an input record."""
+
+    topic_partition: TopicPartition
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_partition.topic} partition {self.topic_partition.partition} offset {self.offset}"
+
+
+class PartitionHealth:
+    """Failures of a partition, kept across its sessions."""
+
+    def __init__(self) -> None:
+        self.failing_since: float | None = None
+        """Time of the first failure of the present series, on the monotonic clock; None without one."""
+        self.failures = 0
+        """Length of the series, which ends with a commit of the failed record, or after a time without failures."""
+        self.stop_reason = ""
+        """The reason why the partition processes nothing, as shown at /readyz."""
+        self._failed_at: InputPlace | None = None
+        self._tries = 0
+        self._last_failure_was_kafka = False
+
+    def record_failure(
+        self,
+        now: float,
+        reason: str,
+        *,
+        at: InputPlace | None = None,
+        is_input_refused: bool = False,
+        is_kafka: bool = False,
+    ) -> None:
+        """Count a failure; ``at`` is the record that was being processed, if there was one.
+
+        /readyz shows the reason at once if the processor refused an input topic
+        (`InputRefusedError`), and otherwise after ``FAILURES_UNTIL_NOT_READY`` failures at one record.
+        """
+        self.failing_since = self.failing_since or now
+        self.failures += 1
+        self._last_failure_was_kafka = is_kafka
+        if at is not None:
+            self._tries = self._tries + 1 if at == self._failed_at else 1
+            self._failed_at = at
+        if is_input_refused:
+            self.stop_reason = reason
+        elif at is not None and self._tries >= FAILURES_UNTIL_NOT_READY:
+            self.stop_reason = (
+                f"{at}: processing fails with {reason}; no later record is processed, and nothing is lost; "
+                "see the log, and install a version that can process it"
+            )
+
+    def record_commit(self, topic_partition: TopicPartition, following: int) -> None:
+        """End the failures if the commit goes beyond the failed record.
+
+        After a restore, a partition repeats commits of other inputs and of earlier records, so they
+        do not end the series. If no record failed, any commit ends a series of Kafka's failures.
+        """
+        failed = self._failed_at
+        if failed is None:
+            if self._last_failure_was_kafka:
+                self.recover()
+        elif failed.topic_partition == topic_partition and following > failed.offset:
+            self.recover()
+
+    def recover(self) -> None:
+        """Forget the failures."""
+        self.failing_since, self.failures, self.stop_reason = None, 0, ""
+        self._failed_at, self._tries, self._last_failure_was_kafka = None, 0, False
+
+
+class InputWentBackError(LoggableError):
     """An input topic was recreated or truncated while it was read."""
 
 
@@ -75,16 +151,14 @@ class BatchLoop:
         return await session.prefetch.take(topic_partitions, wait_ms)
 
     async def apply_lookup_records(
-        self, session: PartitionSession, table: TopicPartition, records: Sequence[ConsumerRecord]
+        self, session: PartitionSession, topic_partition: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> None:
         """Apply new records of a lookup topic, such as ``control``."""
-        if new_records := self._select_unprocessed(session, table, records):
-            processor, readable_records = session.processor, select_readable(new_records, self._metrics.unreadable)
-            await self.commit(
-                session,
-                await self.run_step(session, processor.apply_lookup_records, readable_records, in_thread=True),
-            )
-            session.positions[table] = new_records[-1].offset + 1
+        if new_records := self._select_unprocessed(session, topic_partition, records):
+            processor, readable = session.processor, select_readable(new_records, self._metrics.unreadable)
+            outputs = await self.run_step(session, processor.apply_lookup_records, readable, in_thread=True)
+            await self.commit(session, outputs)
+            session.positions[topic_partition] = new_records[-1].offset + 1
             # In a thread, because checking a million streams takes as long as a batch.
             await self.run_step(session, session.refusals.report, processor, in_thread=True)
 
@@ -101,8 +175,8 @@ class BatchLoop:
         while records:
             count = await self._answer_batch(session, topic_partition, records)
             if records := records[count:]:
-                for table, control_records in (await self.fetch(session, lookup_topics, 0)).items():
-                    await self.apply_lookup_records(session, table, control_records)
+                for lookup_topic, control_records in (await self.fetch(session, lookup_topics, 0)).items():
+                    await self.apply_lookup_records(session, lookup_topic, control_records)
                 if self._stopping.is_set():
                     return
 
@@ -118,7 +192,7 @@ class BatchLoop:
         """Run a step of the processor, by default in a thread if ``processor.runs_in_thread``.
 
         If a step on ``records`` fails, the error names the first record, and a retry processes the records
-        one by one. Steps that apply lookup topics or end a restore have no ``records``.
+        one by one.
 
         Raises:
             ProcessingError: the step on ``records`` failed.
@@ -156,7 +230,7 @@ class BatchLoop:
     def _select_unprocessed(
         self, session: PartitionSession, topic_partition: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> Sequence[ConsumerRecord]:
-        """Return the records at or after the position; aiokafka may have fetched earlier ones too."""
+        """Return the records at or after the position; the first fetch after a seek may have earlier ones."""
         if not records:
             return records
         position = session.positions[topic_partition]
@@ -173,58 +247,47 @@ class BatchLoop:
         self, session: PartitionSession, topic_partition: TopicPartition, records: Sequence[ConsumerRecord]
     ) -> int:
         """Answer the first records, as many as one step processes, and return their number."""
-        began = time.monotonic()
+        began, processor = time.monotonic(), session.processor
         if records[0].offset <= self._failed.get(topic_partition, -1):
             records = records[:1]  # these records belong to a batch that failed
         else:
             self._failed.pop(topic_partition, None)
-        batch = await self._prepare(session, records)
+        batch = await self.run_step(session, processor.prepare, records, records=records)
         records = batch.records
+        if batch.needs_lookup_topics:
+            await self._follow_to_end(session)
+            batch = await self.run_step(session, processor.prepare, records, records=records)
+            records = batch.records
         report_unreadable(records, self._metrics.unreadable)
         place = {
             "messaging.destination.name": topic_partition.topic,
             "messaging.destination.partition.id": self._partition,
         }
         with batch_span(f"{self._role.name} answers", records, place):
-            outputs = await self.run_step(session, session.processor.process, batch, records=records)
-            await self._finish(session, topic_partition, outputs, records[-1].offset + 1)
+            outputs = await self.run_step(session, processor.process, batch, records=records)
+            position = records[-1].offset + 1
+            session.offsets.note_answered(topic_partition, position)
+            await self.commit(session, outputs)
+            self._metrics.busy_refusals.inc(outputs.busy)
+            session.positions[topic_partition] = position
+            self._health.record_commit(topic_partition, position)
         self._metrics.events.inc(len(records))
         self._metrics.batch_seconds.observe(time.monotonic() - began)
         return len(records)
 
-    async def _prepare(self, session: PartitionSession, records: Sequence[ConsumerRecord]) -> Batch:
-        prepare = session.processor.prepare
-        batch = await self.run_step(session, prepare, records, records=records)
-        if batch.needs_tables:
-            await self._follow_to_end(session)
-            batch = await self.run_step(session, prepare, batch.records, records=batch.records)
-        return batch
-
-    async def _finish(
-        self, session: PartitionSession, topic_partition: TopicPartition, outputs: Outputs, following: int
-    ) -> None:
-        session.offsets.note_answered(topic_partition, following)
-        await self.commit(session, outputs)
-        self._metrics.busy_refusals.inc(outputs.busy)
-        session.positions[topic_partition] = following
-        self._health.record_commit(topic_partition, following)
-
     async def _follow_to_end(self, session: PartitionSession) -> None:
         """Read the lookup topics up to their high watermarks, before a query's stream counts as unknown.
 
-        A client may ask as soon as its stream is granted. At that time the control topic may still
-        lack the commit marker of the stream's definition.
+        A client may ask as soon as its stream is granted. At that time the transaction with the stream's
+        definition may not be visible yet.
         """
         lookup_topics = [TopicPartition(topic, self._partition) for topic in session.processor.lookup_topics]
         self._step.enter("waiting")
         ends = await self._offsets.end_offsets(lookup_topics)
         deadline = time.monotonic() + CONTROL_WAIT_SECONDS
         while time.monotonic() < deadline:
-            behind = [
-                table for table in lookup_topics if not await session.prefetch.has_reached(table, ends[table])
-            ]
+            behind = [one for one in lookup_topics if not await session.prefetch.has_reached(one, ends[one])]
             if not behind:
                 return
-            fetched = await self.fetch(session, behind, CONTROL_WAIT_MS)
-            for table, records in fetched.items():
-                await self.apply_lookup_records(session, table, records)
+            for topic_partition, records in (await self.fetch(session, behind, CONTROL_FETCH_MS)).items():
+                await self.apply_lookup_records(session, topic_partition, records)

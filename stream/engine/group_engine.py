@@ -15,12 +15,12 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.errors import KafkaError
 
-from stream.diagnostics import get_logger
+from stream.diagnostics import LoggableError, get_logger
 from stream.engine.health import EngineHealth, ServiceHealth
 from stream.engine.partition_task import PartitionTask
 from stream.engine.restore import FETCH_BYTES, Standby, create_reader
 from stream.engine.session import EngineRole, Equipment
-from stream.engine.supervision import Membership, MembershipLostError, StalledError, Supervision
+from stream.engine.supervision import Membership, StalledError, Supervision
 from stream.engine.writer import RecordClock
 from stream.kafka.client.adapter import KAFKA, Clients
 from stream.kafka.client.broker_connections import Stopped, connection_options, retry_until_available
@@ -32,9 +32,9 @@ from stream.settings import Settings
 class KnownRanges(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka is not typed
     """Assigns the first ``partition_count`` partitions in ranges, and later partitions in other ranges.
 
-    If partitions were added to an input topic only, ranges over all partitions would give partition n
-    of the input and partition n of a lookup topic to different members. The assignor keeps the name of
-    Kafka's range assignor, because members of earlier versions support no other assignor.
+    If only an input topic got more partitions, ranges over all partitions would give partition n of the input
+    and partition n of a lookup topic to different members. The assignor keeps the name of Kafka's range
+    assignor, because members of earlier versions support no other assignor.
     """
 
     def __init__(self, partition_count: int) -> None:
@@ -67,10 +67,9 @@ class _ClusterSubset:
 
 
 POLL_INTERVAL_MS: Final = math.inf
-"""No limit on the time between two fetches of a group member.
+"""No limit on the time between two fetches of a group member; ``Supervision`` finds members that hang.
 
-A member without partitions fetches nothing, and a batch may take any time. Instead of this limit,
-``Supervision`` checks the tasks and the membership.
+A member without partitions fetches nothing, and a batch may take any time.
 """
 
 METADATA_MS: Final = 5_000
@@ -80,8 +79,6 @@ While a topic is missing, its partitions are assigned to no member. The limit bo
 a group notices that the topic is back or has more partitions.
 """
 
-_ERRORS_WITH_SAFE_MESSAGES = (KafkaError, MembershipLostError, StalledError)
-
 log = get_logger("engine")
 
 
@@ -89,9 +86,7 @@ class Engine:
     """Runs a role's processor on the partitions that the group assigns to this process.
 
     The input topics and lookup topics of a role have equal partition counts, and the assignor gives
-    partitions of equal number to one member. A partition that is added to only one of these topics
-    while the engine runs is refused. A process that is not a member of its group reports this in its
-    log, its metrics and at /readyz.
+    partitions of equal number to one member. Partitions that are added while the engine runs are refused.
     """
 
     def __init__(
@@ -108,7 +103,7 @@ class Engine:
         record_clock: RecordClock | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``copies`` allows standbys; ``remedy`` is the advice for refused partitions."""
+        """``copies`` allows standby copies; ``remedy`` is the advice for refused partitions."""
         self.role = role
         self._settings = settings
         self._topics = list(topics)
@@ -214,7 +209,7 @@ class Engine:
         watching = asyncio.create_task(membership.watch())
         try:
             while not stopping.done():
-                # `park` keeps stopped tasks in `_tasks` until all have stopped. To wait for a stopped task would return at once.
+                # `park` keeps stopped tasks in `_tasks` until all have stopped, and waiting for one would return at once.
                 tasks = [task for task in self._tasks.values() if not task.done()]
                 await asyncio.wait({stopping, watching, *tasks}, timeout=1.0, return_when="FIRST_COMPLETED")
                 if watching.done():
@@ -238,8 +233,7 @@ class Engine:
             self.health.set_not_ready_reason(f"this {self.role.name} is leaving its group")
 
     def _fail(self, error: Exception) -> None:
-        # An unforeseen error's message might quote private data.
-        reason = str(error) if isinstance(error, _ERRORS_WITH_SAFE_MESSAGES) else type(error).__name__
+        reason = str(error) if isinstance(error, KafkaError | LoggableError) else type(error).__name__
         log.error("engine ends", role=self.role.name, reason=reason)
         self.on_failure()
 
@@ -318,7 +312,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is
 
     @contextmanager
     def _record_error(self) -> Iterator[None]:
-        """Keep the error for the engine, because aiokafka ignores errors of its listener and stays in the group."""
+        """Keep an error for the engine, because aiokafka ignores errors of its listener and stays in the group."""
         try:
             yield
         except Exception as error:

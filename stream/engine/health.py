@@ -1,8 +1,4 @@
-"""Health of a service for its supervisor: /livez, /readyz and /metrics on one port.
-
-An engine's health comes from the steps (``TaskStep``) and failures (``PartitionHealth``) of its
-partition tasks.
-"""
+"""Health of a service for its supervisor: /livez, /readyz and /metrics on one port."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ from socketserver import ThreadingMixIn
 from typing import Any, Final, Literal, NoReturn, TypeVar
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from aiokafka import TopicPartition
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -48,10 +43,21 @@ class ListenError(RuntimeError):
 @contextmanager
 def explain_listen_errors(purpose: ServerPurpose, host: str, port: int) -> Iterator[None]:
     """Convert an OSError of a server's start to ListenError, which names the setting and a remedy."""
+    of_host, of_port = _COMMAND_OPTIONS[purpose]
+    port_name = f"{variable_of(f'{purpose}_port')}{of_port}"
     try:
         yield
     except OSError as error:
-        raise ListenError(_listen_error(error, purpose, host, port)) from None
+        if error.errno == errno.EADDRINUSE:
+            message = f"{port_name}: port {port} of {host} is in use; give another one, or stop the process that listens there"
+        elif error.errno == errno.EACCES:
+            message = f"{port_name}: this user may not open port {port}; use one from 1024 on"
+        else:
+            message = (
+                f"{variable_of(f'{purpose}_host')}{of_host}: cannot listen on '{host}' ({error.strerror}); give an "
+                "address of this machine"
+            )
+        raise ListenError(message) from None
 
 
 def require_free(purpose: ServerPurpose, host: str, port: int) -> None:
@@ -62,23 +68,6 @@ def require_free(purpose: ServerPurpose, host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen()
-
-
-def _listen_error(error: OSError, purpose: ServerPurpose, host: str, port: int) -> str:
-    of_host, of_port = _COMMAND_OPTIONS[purpose]
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"{variable_of(f'{purpose}_port')}{of_port}: port {port} of {host} is in use; give another one, or "
-            "stop the process that listens there"
-        )
-    if error.errno == errno.EACCES:
-        return (
-            f"{variable_of(f'{purpose}_port')}{of_port}: this user may not open port {port}; use one from 1024 on"
-        )
-    return (
-        f"{variable_of(f'{purpose}_host')}{of_host}: cannot listen on '{host}' ({error.strerror}); give an address of "
-        "this machine"
-    )
 
 
 HUNG_SECONDS: Final = 60.0
@@ -211,30 +200,26 @@ class Probes:
     def __init__(self, registry: CollectorRegistry, ready: Gauge) -> None:
         self._registry = registry
         self._ready = ready
-        self._not_ready_reason = "has not reached Kafka yet"
-        self._beat = time.monotonic()
-
-    @property
-    def not_ready_reason(self) -> str:
+        self.not_ready_reason = "has not reached Kafka yet"
         """Reason why the service is not ready; empty if it is."""
-        return self._not_ready_reason
+        self._last_heartbeat = time.monotonic()
 
     def set_not_ready_reason(self, reason: str) -> None:
         """Set the reason why the service is not ready; empty if it is."""
-        self._not_ready_reason = reason
+        self.not_ready_reason = reason
         self._ready.set(not reason)
 
     async def record_heartbeats(self) -> NoReturn:
         """Record the time once a second, until cancelled; a blocked event loop cannot do it."""
         while True:
-            self._beat = time.monotonic()
+            self._last_heartbeat = time.monotonic()
             await asyncio.sleep(1.0)
 
     def answer(self, path: str) -> tuple[str, str]:
         """Return status and text of a probe."""
-        silent = time.monotonic() - self._beat
-        hung = f"the event loop has been blocked for {silent:.0f} s" if silent > HUNG_SECONDS else ""
-        reason = hung if path == "/livez" else hung or self._not_ready_reason
+        blocked = time.monotonic() - self._last_heartbeat
+        hung = f"the event loop has been blocked for {blocked:.0f} s" if blocked > HUNG_SECONDS else ""
+        reason = hung if path == "/livez" else hung or self.not_ready_reason
         return ("503 Service Unavailable", reason) if reason else ("200 OK", "ok")
 
     def serve(self, host: str, port: int) -> None:
@@ -245,7 +230,7 @@ class Probes:
         """
         if not port:
             return
-        figures = make_wsgi_app(self._registry)
+        metrics_app = make_wsgi_app(self._registry)
 
         def respond(environ: dict[str, Any], begin: StartResponse) -> Iterable[bytes]:
             def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
@@ -253,8 +238,8 @@ class Probes:
 
             path = environ.get("PATH_INFO", "")
             if path not in {"/livez", "/readyz"}:
-                shown: Iterable[bytes] = figures(environ, start)
-                return shown
+                metrics: Iterable[bytes] = metrics_app(environ, start)
+                return metrics
             status, text = self.answer(path)
             start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
             return [f"{text}\n".encode()]
@@ -352,98 +337,3 @@ class _SilentHandler(WSGIRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Log nothing: probes are frequent, and a request may contain anything."""
-
-
-StepName = Literal["resting", "restoring", "waiting", "working", "writing", "pausing"]
-"""A task is ``resting`` before its start and after its end, ``waiting`` for Kafka's records or offsets,
-and ``pausing`` between a failure and the next attempt."""
-
-STEPS_WAITING_FOR_KAFKA: Final[frozenset[StepName]] = frozenset({"waiting", "writing"})
-"""Steps that end soon if Kafka answers. The other steps may take any time."""
-
-FAILURES_UNTIL_NOT_READY: Final = 5
-"""Number of failures in a row at one record that make the service not ready."""
-
-
-class TaskStep:
-    """The current step and its start on the monotonic clock."""
-
-    def __init__(self) -> None:
-        self.enter("resting")
-
-    def enter(self, name: StepName) -> None:
-        """Begin a step; its time starts again even if the step is the same."""
-        self.name: StepName = name
-        self.since = time.monotonic()
-
-
-@dataclass(frozen=True)
-class InputPlace:
-    """The position of an input record."""
-
-    topic_partition: TopicPartition
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.topic_partition.topic} partition {self.topic_partition.partition} offset {self.offset}"
-
-
-class PartitionHealth:
-    """Failures of a partition, kept across its sessions."""
-
-    def __init__(self) -> None:
-        self.failing_since: float | None = None
-        """Time of the first failure of the present series, on the monotonic clock; None without one."""
-        self.failures = 0
-        """Length of the series, which ends with a commit of the failed record, or after a time without failures."""
-        self.stop_reason = ""
-        """The reason why the partition processes nothing, as shown at /readyz."""
-        self._failed_at: InputPlace | None = None
-        self._tries = 0
-        self._last_failure_was_kafka = False
-
-    def record_failure(
-        self,
-        now: float,
-        reason: str,
-        *,
-        at: InputPlace | None = None,
-        is_input_refused: bool = False,
-        is_kafka: bool = False,
-    ) -> None:
-        """Count a failure; ``at`` is the record that was being processed, if there was one.
-
-        /readyz shows the reason at once if the processor refused an input topic
-        (`InputRefusedError`), and otherwise after ``FAILURES_UNTIL_NOT_READY`` failures at one record.
-        """
-        self.failing_since = self.failing_since or now
-        self.failures += 1
-        self._last_failure_was_kafka = is_kafka
-        if at is not None:
-            self._tries = self._tries + 1 if at == self._failed_at else 1
-            self._failed_at = at
-        if is_input_refused:
-            self.stop_reason = reason
-        elif at is not None and self._tries >= FAILURES_UNTIL_NOT_READY:
-            self.stop_reason = (
-                f"{at}: processing fails with {reason}; no later record is processed, and nothing is lost; "
-                "see the log, and install a version that can process it"
-            )
-
-    def record_commit(self, topic_partition: TopicPartition, following: int) -> None:
-        """End the failures if the commit goes beyond the failed record.
-
-        After a restore, a partition repeats commits of other inputs and of earlier records, so they
-        do not end the series. If no record failed, any commit ends a series of Kafka's failures.
-        """
-        failed = self._failed_at
-        if failed is None:
-            if self._last_failure_was_kafka:
-                self.recover()
-        elif failed.topic_partition == topic_partition and following > failed.offset:
-            self.recover()
-
-    def recover(self) -> None:
-        """Forget the failures."""
-        self.failing_since, self.failures, self.stop_reason = None, 0, ""
-        self._failed_at, self._tries, self._last_failure_was_kafka = None, 0, False

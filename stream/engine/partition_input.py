@@ -9,12 +9,12 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
-from stream.diagnostics import get_logger
+from stream.diagnostics import LoggableError, get_logger
 from stream.kafka.client.adapter import Consumer, Fetched
 from stream.kafka.client.broker_connections import Stopped, is_temporary
 from stream.processing.protocol import Processor
@@ -26,17 +26,14 @@ if TYPE_CHECKING:
 
 
 OFFSET_COMMIT_SECONDS = 0.2
-"""Seconds between two commits of a partition's offsets, which a restore does not need."""
+"""Seconds between two commits of a partition's offsets."""
 AWAITED_OFFSET_COMMIT_SECONDS = 1.0
-"""Seconds between two commits of offsets in transactions with outputs that clients or services wait for.
-
-The interval is longer, because offsets delay a transaction by one or two requests.
-"""
+"""Seconds between two such commits if clients or services wait for outputs of the same transaction."""
 
 log = get_logger("engine")
 
 
-class StateLostError(RuntimeError):
+class StateLostError(LoggableError):
     """The changelog lacks answers that have been published and cannot be computed again."""
 
     def __init__(
@@ -48,8 +45,7 @@ class StateLostError(RuntimeError):
         )
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(NamedTuple):
     """Start and end offset of an input partition, and the group's committed offset (0 if unknown)."""
 
     topic_partition: TopicPartition
@@ -60,8 +56,8 @@ class Extent:
     def max_deleted_unread(self, changelog_offset: int) -> int:
         """Return an upper bound for the records deleted before they were read.
 
-        The number may be smaller, because transaction markers take up offsets too. If the state is
-        at offset 0, it has read nothing yet, so nothing counts as deleted.
+        It is only a bound, because transaction markers take up offsets too. If the state is at offset 0,
+        it has read nothing yet, so nothing counts as deleted.
         """
         return self.beginning - changelog_offset if 0 < changelog_offset < self.beginning <= self.end else 0
 
@@ -71,18 +67,13 @@ def next_offset(extent: Extent, changelog_offset: int, changelog: str, *, repeat
 
     ``changelog_offset`` is the next offset according to the changelog. It takes precedence over the
     committed offset, which expires and can be reset. If the committed offset is higher, the changelog
-    was lost or set back, and the state lacks events that were answered. If these events are
-    ``repeatable``, they are answered again, with the same bytes.
+    was lost or set back, and the state lacks events that were answered. If their answers are
+    ``repeatable``, the events are answered again, with the same bytes.
 
     Raises:
-        StateLostError: these events are not repeatable, or the topic lacks some of them too.
+        StateLostError: these answers are not repeatable, or the topic lacks some of the events too.
     """
-    topic_partition, beginning, end, committed = (
-        extent.topic_partition,
-        extent.beginning,
-        extent.end,
-        extent.committed,
-    )
+    topic_partition, beginning, end, committed = extent
     if changelog_offset < committed:
         if not repeatable or changelog_offset < beginning or committed > end:
             raise StateLostError(changelog, topic_partition, changelog_offset, committed)
@@ -112,10 +103,8 @@ def next_offset(extent: Extent, changelog_offset: int, changelog: str, *, repeat
 class GroupOffsets:
     """The input positions that are not yet committed as the group's offsets.
 
-    Each transaction writes the position with its outputs to the changelog. The group's offsets only
-    show the lag, and let a restore detect a changelog that was set back. They are committed rarely,
-    because a transaction without offsets needs one request less (two in Kafka's first transaction
-    protocol).
+    The group's offsets only show the lag, and let a restore detect a changelog that was set back. They
+    are committed rarely, because a transaction without offsets needs one or two requests less.
     """
 
     def __init__(self) -> None:
@@ -129,7 +118,7 @@ class GroupOffsets:
     def take_due(self, now: float, *, waited_for: bool = False) -> dict[TopicPartition, int]:
         """Return the offsets to commit in a transaction at ``now``, each of them once.
 
-        ``waited_for`` is true if clients or services wait for the outputs of this transaction.
+        ``waited_for`` is True if clients or services wait for outputs of this transaction.
         """
         if not self._uncommitted or now < self._last + (
             AWAITED_OFFSET_COMMIT_SECONDS if waited_for else OFFSET_COMMIT_SECONDS
@@ -146,7 +135,7 @@ TOPIC_ID_RETRY_SECONDS: Final = 0.1
 """Seconds before a retry after an error."""
 
 
-class InputRecreatedError(RuntimeError):
+class InputRecreatedError(LoggableError):
     """An input topic was recreated while it was read; the next restore handles it."""
 
     def __init__(self, topic: str, before: str, now: str) -> None:
@@ -157,17 +146,17 @@ class TopicIds:
     """Compares the ids of a partition's input topics with those from which its state was computed.
 
     The ids are requested after each fetch, while the records are processed, and nothing is written
-    before Kafka answers. So all outputs are computed from topics whose ids were compared.
-    ``seconds`` limits the wait for an answer, and ``recreated`` counts recreated topics. The end of
+    before Kafka answers. So all outputs are computed from topics whose ids were compared. The end of
     the context cancels an outstanding request.
     """
 
     def __init__(self, consumer: Consumer, seconds: float, recreated: Counter) -> None:
+        """Wait at most ``seconds`` for Kafka's answer; ``recreated`` counts recreated topics."""
         self._consumer = consumer
         self._seconds = seconds
         self._recreated = recreated
         self._known_ids: dict[TopicPartition, str] = {}
-        self._asking: asyncio.Task[None] | None = None
+        self._request: asyncio.Task[None] | None = None
         self._last_asked_at = 0.0
 
     async def __aenter__(self) -> Self:
@@ -176,14 +165,12 @@ class TopicIds:
     async def __aexit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self._drop()
-        elif self._asking is not None:  # the current error says more
-            self._asking.cancel()
-            self._asking = None
+        elif self._request is not None:  # the current error says more
+            self._request.cancel()
+            self._request = None
 
     async def compare(self, processor: Processor, topic_partition: TopicPartition, changelog_offset: int) -> bool:
         """Return True if the input topic was recreated after the restored state had read it.
-
-        This is the first request for the topic's id; ``confirm`` notices any later change.
 
         Raises:
             InputRefusedError: the processor cannot read the new topic from its beginning.
@@ -193,24 +180,24 @@ class TopicIds:
             return False
         self._known_ids[topic_partition] = now
         before = processor.topic_ids.get(topic_partition.topic, now)
-        is_another = changelog_offset > 0 and before != now
-        if is_another:
+        is_recreated = changelog_offset > 0 and before != now
+        if is_recreated:
             self._recreated.inc()
             place = {"topic": topic_partition.topic, "partition": topic_partition.partition}
             log.error("input recreated", **place, reached=changelog_offset, before=before, now=now)
             processor.restart_input(topic_partition.topic)
         processor.topic_ids[topic_partition.topic] = now
-        return is_another
+        return is_recreated
 
     def request_ids(self, *, needed: bool) -> None:
-        """Request the topic ids, now if they are ``needed``, otherwise once per ``TOPIC_ID_SECONDS``.
+        """Request the topic ids now if they are ``needed``, otherwise once per ``TOPIC_ID_SECONDS``.
 
         Raises:
             InputRecreatedError: the last answer showed that a topic was deleted and created again.
         """
         now = time.monotonic()
         if not needed and now - self._last_asked_at < TOPIC_ID_SECONDS:
-            if self._asking is not None and self._asking.done():
+            if self._request is not None and self._request.done():
                 self._drop()  # ``confirm`` requests the ids again before an idle partition writes
             return
         self._last_asked_at = now
@@ -224,21 +211,22 @@ class TopicIds:
             InputRecreatedError: a topic was deleted and created again.
             KafkaError: Kafka does not answer.
         """
-        await (self._asking or self._start())
+        await (self._request or self._start())
 
     def _start(self) -> asyncio.Task[None]:
-        asking = self._asking = asyncio.create_task(self._require_same(), name="topic ids")
-        asking.add_done_callback(consume_exception)
-        return asking
+        request = self._request = asyncio.create_task(self._require_same_ids(), name="topic ids")
+        request.add_done_callback(consume_exception)
+        return request
 
     def _drop(self) -> None:
-        asking, self._asking = self._asking, None
-        if asking is None or asking.cancel() or asking.cancelled():
+        """Cancel the request, or raise the InputRecreatedError that it has found."""
+        request, self._request = self._request, None
+        if request is None or request.cancel() or request.cancelled():
             return
-        if isinstance(error := asking.exception(), InputRecreatedError):
+        if isinstance(error := request.exception(), InputRecreatedError):
             raise error
 
-    async def _require_same(self) -> None:
+    async def _require_same_ids(self) -> None:
         for topic_partition, known in self._known_ids.items():
             if (now := await self._request_id(topic_partition)) and now != known:
                 raise InputRecreatedError(topic_partition.topic, known, now)
@@ -261,7 +249,7 @@ def consume_exception(task: asyncio.Future[Any]) -> None:
 
 
 FETCH_WAIT_MS: Final = 200
-"""Longest wait of one call to the client, in milliseconds."""
+"""Longest wait of one fetch, in milliseconds."""
 
 OVERDUE_SECONDS: Final = 5.0
 """A fetch that is late by this time is blocked in aiokafka, for example by a rebalance."""
@@ -269,6 +257,8 @@ OVERDUE_SECONDS: Final = 5.0
 
 @dataclass(slots=True)
 class _RecordBuffer:
+    """Fetched records that are not taken yet, with the bytes of each fetch."""
+
     fetches: deque[tuple[Sequence[ConsumerRecord], int]] = field(default_factory=deque)
     records: int = 0
     size: int = 0
@@ -300,7 +290,7 @@ class Prefetch:
 
     aiokafka sends a broker the next fetch only after all records of the last fetch are taken, or after
     0.1 s. A task takes no records while it writes. Without the buffer, it would delay the fetches of
-    the other tasks of its process.
+    its process's other tasks.
     """
 
     def __init__(
@@ -312,11 +302,10 @@ class Prefetch:
         *,
         ahead: bool,
     ) -> None:
-        """``stopping`` ends all waits. With ``ahead``, fetches do not wait for calls of ``take``.
+        """``stopping`` ends all waits; with ``ahead``, fetches do not wait for calls of ``take``.
 
-        ``ahead`` is False for a ``TimedProcessor`` (a feed), because few large fetches cost less than
-        many small ones. Fetching pauses while the buffer of any partition has a batch of records, or
-        the bytes of one fetch.
+        ``ahead`` is False for a feed, because few large fetches cost less than many small ones. Fetching
+        pauses while the buffer of any partition has a batch of records, or the bytes of one fetch.
         """
         self._consumer = consumer
         self._topic_partitions = topic_partitions
@@ -330,12 +319,12 @@ class Prefetch:
         self._records_wanted = asyncio.Event()
         self._filling: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[Any] | None = None
-        self._call_began_at = math.inf
-        """When the current call to the client began."""
+        self._fetch_began_at = math.inf
+        """When the current fetch began; infinite without one."""
 
     async def __aenter__(self) -> Self:
         self._buffers.clear()
-        self._call_began_at = math.inf
+        self._fetch_began_at = math.inf
         self._filling = asyncio.create_task(self._fill_buffers())
         self._watching = asyncio.create_task(self._stopping.wait())
         for task in (self._filling, self._watching):
@@ -353,8 +342,8 @@ class Prefetch:
         """Return records of some partitions; wait for ``wait_ms`` if there are none.
 
         During a rebalance aiokafka blocks fetches, and the rebalance waits until the task stops. So
-        an order to stop ends the wait. While a fetch is blocked, the wait continues beyond
-        ``wait_ms``, until the fetch returns or the order comes.
+        while a fetch is blocked, the wait continues beyond ``wait_ms``, until the fetch returns or the task
+        is ordered to stop.
 
         Raises:
             Stopped: the task was ordered to stop.
@@ -374,17 +363,19 @@ class Prefetch:
             if self._filling is not None and self._filling.done():
                 self._filling.result()
             now = loop.time()
-            overdue = now - self._call_began_at > FETCH_WAIT_MS / 1000 + OVERDUE_SECONDS
+            overdue = now - self._fetch_began_at > FETCH_WAIT_MS / 1000 + OVERDUE_SECONDS
             if now >= until and not overdue:
                 return {}
             self._records_wanted.set()
-            await self._wait_for_arrival(FETCH_WAIT_MS / 1000 if overdue else until - now)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FETCH_WAIT_MS / 1000 if overdue else until - now):
+                    await self._records_arrived.wait()
         raise Stopped
 
     async def has_reached(self, topic_partition: TopicPartition, end: int) -> bool:
-        """Return whether all records before an offset are taken."""
-        at = await self._consumer.position(topic_partition)
-        return at >= end and not self._buffers[topic_partition].fetches
+        """Return True if all records before an offset are taken."""
+        position = await self._consumer.position(topic_partition)
+        return position >= end and not self._buffers[topic_partition].fetches
 
     async def _fill_buffers(self) -> None:
         while True:
@@ -394,11 +385,11 @@ class Prefetch:
                 continue
             if not self._ahead:
                 await self._records_wanted.wait()
-            self._call_began_at = asyncio.get_running_loop().time()
+            self._fetch_began_at = asyncio.get_running_loop().time()
             fetched = await self._consumer.getmany(
                 *self._topic_partitions, timeout_ms=FETCH_WAIT_MS, max_records=self._batch_events
             )
-            self._call_began_at = math.inf
+            self._fetch_began_at = math.inf
             for topic_partition, records in fetched.items():
                 self._buffers[topic_partition].add(records)
             if fetched:
@@ -407,8 +398,3 @@ class Prefetch:
 
     def _is_full(self, buffer: _RecordBuffer) -> bool:
         return buffer.records >= self._batch_events or buffer.size >= self._fetch_bytes
-
-    async def _wait_for_arrival(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._records_arrived.wait()

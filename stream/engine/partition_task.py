@@ -14,35 +14,25 @@ from typing import Any
 from aiokafka import TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaError, ProducerFenced
 
-from stream.diagnostics import get_logger
-from stream.engine.batch_loop import BatchLoop, InputWentBackError, ProcessingError
-from stream.engine.health import PartitionHealth, TaskStep
-from stream.engine.partition_input import InputRecreatedError, StateLostError, consume_exception
-from stream.engine.restore import TopicWentBackError, UnreadableChangelogError
-from stream.engine.session import Equipment, PartitionSession, SessionOpener
+from stream.diagnostics import LoggableError, get_logger
+from stream.engine.batch_loop import BatchLoop, PartitionHealth, ProcessingError
+from stream.engine.partition_input import consume_exception
+from stream.engine.session import Equipment, PartitionSession, SessionOpener, TaskStep
 from stream.kafka.client.adapter import Fetched
 from stream.kafka.client.broker_connections import Stopped, wait_for_stop
 from stream.kafka.client.client_patches import RefusedTimeError
-from stream.processing.digest_table import DigestFileError
-from stream.processing.protocol import (
-    InputRefusedError,
-    LaterVersionError,
-    MissedRecordError,
-    Outputs,
-    ReadingProcessor,
-    TimedProcessor,
-)
-from stream.tables.engine_limits import CancelledStepError, EngineStatementError
+from stream.processing.protocol import InputRefusedError, Outputs, ReadingProcessor, TimedProcessor
+from stream.tables.engine_limits import CancelledStepError
 
 IDLE_MS = 200
 """Longest wait for input before timed work, in milliseconds."""
-END_SECONDS = 0.5
-"""Fewest seconds between two requests for the end offsets of a partition's input."""
+END_REQUEST_SECONDS = 0.5
+"""Least seconds between two requests for the end offsets of a partition's input."""
 GATHERING_SECONDS = 0.05
-"""Pause of a timed processor (a feed) after fewer than ``FEW_EVENTS``, so that its next batch is larger."""
+"""Pause of a feed after a batch of fewer than ``FEW_EVENTS``, so that its next batch is larger."""
 FEW_EVENTS = 1000
 CLOSING_SECONDS = 0.1
-"""Seconds after a window's end without such a pause, because the event that closes the window may come."""
+"""Seconds after a window's end in which feeds do not pause, because the event that closes the window may come."""
 RETRY_PAUSES = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds before a retry, by the number of failures in a row."""
 KAFKA_RETRY_SECONDS = 5.0
@@ -53,22 +43,6 @@ CALM_SECONDS = 30.0
 log = get_logger("engine")
 
 
-_ERRORS_WITH_SAFE_MESSAGES = (
-    KafkaError,
-    InputRecreatedError,
-    InputWentBackError,
-    StateLostError,
-    TopicWentBackError,
-    MissedRecordError,
-    UnreadableChangelogError,
-    LaterVersionError,
-    InputRefusedError,
-    EngineStatementError,
-    DigestFileError,
-)
-"""Errors whose messages may be logged, because they quote no private data."""
-
-
 class PartitionTask:
     """Runs one partition until stopped; after each failure it drops the state and restores it."""
 
@@ -76,7 +50,8 @@ class PartitionTask:
         self.partition = partition
         self.step = TaskStep()
         self.health = PartitionHealth()
-        self._disturbed = 0.0
+        self.session: PartitionSession | None = None
+        self._last_disturbance = 0.0
         """Time of the last failure or restart, on the monotonic clock."""
         self._role = equipment.role
         self._settings = equipment.settings
@@ -85,26 +60,20 @@ class PartitionTask:
         self._metrics = equipment.metrics
         self._clock = equipment.clock
         self._turns = equipment.turns
-        self._session: PartitionSession | None = None
         self._stopping = asyncio.Event()
         self._opener = SessionOpener(partition, equipment, self._stopping, self.step)
-        self._answering = BatchLoop(partition, equipment, self._stopping, self.step, self.health)
+        self._batch_loop = BatchLoop(partition, equipment, self._stopping, self.step, self.health)
         self._log = log.bind(role=self._role.name, partition=partition, **self._role.labels)
-
-    @property
-    def session(self) -> PartitionSession | None:
-        """The session, if one is open."""
-        return self._session
 
     @property
     def unread_count(self) -> int:
         """Number of unprocessed input records as of the last fetch; 0 if unknown."""
-        if (session := self._session) is None:
+        if (session := self.session) is None:
             return 0
         inputs = [TopicPartition(topic, self.partition) for topic in session.processor.inputs]
         try:
             return sum(max(0, (self._consumer.highwater(one) or 0) - session.positions[one]) for one in inputs)
-        except (AssertionError, IllegalStateError):  # the group is taking the partition away
+        except (AssertionError, IllegalStateError):  # the partition is being revoked
             return 0
 
     def resume(self) -> asyncio.Task[None]:
@@ -113,20 +82,20 @@ class PartitionTask:
         If another process has owned the partition meanwhile, the session's writer is fenced and fails.
         """
         self._stopping.clear()
-        self._answering.cancelled.clear()
+        self._batch_loop.cancelled.clear()
         self.health.recover()
         task = asyncio.create_task(self._run(), name=f"{self._role.name}-{self.partition}")
         task.add_done_callback(consume_exception)  # the engine raises the first error of its tasks
         return task
 
     def stop(self) -> None:
-        """Stop at the next batch boundary; a step that waits for a table engine is cancelled."""
+        """Stop at the next batch boundary; a step that waits for a database is cancelled."""
         self._stopping.set()
-        self._answering.cancelled.set()
+        self._batch_loop.cancelled.set()
 
     async def close(self) -> None:
         """Close the session and drop its state."""
-        session, self._session = self._session, None
+        session, self.session = self.session, None
         if session is not None:
             if isinstance(session.processor, ReadingProcessor):
                 session.processor.cancel_readings()
@@ -141,22 +110,25 @@ class PartitionTask:
     async def _run_sessions(self) -> None:
         while not self._stopping.is_set():
             try:
-                if self._session is None:
-                    self._session = await self._opener.open_session()
-                    self._disturbed = time.monotonic()
-                self._seek(self._session)
-                async with self._session.prefetch, self._session.topic_ids:
+                if self.session is None:
+                    self.session = await self._opener.open_session()
+                    self._last_disturbance = time.monotonic()
+                for topic_partition, offset in self.session.positions.items():
+                    self._consumer.seek(topic_partition, offset)
+                self.session.without_records_yet = set(self.session.positions)
+                self._consumer.resume(*self.session.positions)
+                async with self.session.prefetch, self.session.topic_ids:
                     with suppress(Stopped):
-                        await self._loop(self._session)
-                if self._session.output_buffer.seconds_left(time.monotonic()) is not None:
-                    await self._answering.commit(self._session, Outputs(), idle=True)
+                        await self._loop(self.session)
+                if self.session.output_buffer.seconds_left(time.monotonic()) is not None:
+                    await self._batch_loop.commit(self.session, Outputs(), idle=True)
             except asyncio.CancelledError:
                 await self.close()
                 raise
             except Stopped:
                 return
             except CancelledStepError:
-                # The step may have changed the state, but has written nothing.
+                # The step may have changed the state, but nothing was written.
                 await self._close_quietly()
                 return
             except RefusedTimeError:
@@ -166,22 +138,22 @@ class PartitionTask:
 
     async def _recover(self, error: Exception) -> None:
         self._metrics.failures.inc()
-        self._disturbed = time.monotonic()
+        self._last_disturbance = time.monotonic()
         self.step.enter("pausing")
         cause, at = error, None
         if isinstance(error, ProcessingError) and isinstance(error.__cause__, Exception):
             cause, at = error.__cause__, error.place
         name = type(cause).__name__
-        if isinstance(cause, _ERRORS_WITH_SAFE_MESSAGES):
+        if isinstance(cause, KafkaError | LoggableError):
             reason = str(cause)[:300]
             detail: Any = reason
         else:
-            # An unforeseen error's message might quote private data: only its location is logged.
+            # Another error's message might quote private data: only its location is logged.
             frames = traceback.extract_tb(cause.__traceback__)[-3:]
             detail = [f"{frame.filename}:{frame.lineno}" for frame in frames]
             reason = f"{name} in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else name
         self.health.record_failure(
-            self._disturbed,
+            self._last_disturbance,
             reason,
             at=at,
             is_input_refused=isinstance(cause, InputRefusedError),
@@ -191,9 +163,9 @@ class PartitionTask:
             "partition starts over", error=name, detail=detail, **({"record": str(at)} if at else {})
         )
         await self._close_quietly()
-        # The partition may have another owner: a heartbeat must show that before the next fence.
         pause = RETRY_PAUSES[min(self.health.failures, len(RETRY_PAUSES)) - 1]
         if isinstance(error, ProducerFenced):
+            # Another process may own the partition, so heartbeats must confirm the assignment before the next fence.
             pause = 2 * self._settings.heartbeat_ms / 1000
         elif isinstance(error, KafkaError):
             pause = min(pause, KAFKA_RETRY_SECONDS)
@@ -205,12 +177,6 @@ class PartitionTask:
         except KafkaError as closing:
             self._log.warning("writer did not close cleanly", error=type(closing).__name__)
 
-    def _seek(self, session: PartitionSession) -> None:
-        for topic_partition, offset in session.positions.items():
-            self._consumer.seek(topic_partition, offset)
-        session.without_records_yet = set(session.positions)
-        self._consumer.resume(*session.positions)
-
     async def _loop(self, session: PartitionSession) -> None:
         processor = session.processor
         inputs = [TopicPartition(topic, self.partition) for topic in processor.inputs]
@@ -220,37 +186,37 @@ class PartitionTask:
         reading = processor if isinstance(processor, ReadingProcessor) else None
         if timed is not None:
             # Control events are applied before any input is read.
-            await self._answering.run_idle(session, in_thread=True, idle=True)
+            await self._batch_loop.run_idle(session, in_thread=True, idle=True)
         while not self._stopping.is_set():
             if timed is None and (pause := self._turns.seconds_to_wait(self.partition, time.monotonic())):
                 await asyncio.sleep(pause)
             ready = reading is not None and reading.has_finished_readings
             wait_ms = 0 if ready else self._wait_ms(session, timed)
-            fetched = await self._answering.fetch(session, [*lookup_topics, *inputs], wait_ms)
+            fetched = await self._batch_loop.fetch(session, [*lookup_topics, *inputs], wait_ms)
             session.topic_ids.request_ids(needed=bool(fetched))
             if fetched:
                 self._turns.start_step(self.partition, time.monotonic())
             for topic_partition in lookup_topics:
-                await self._answering.apply_lookup_records(
+                await self._batch_loop.apply_lookup_records(
                     session, topic_partition, fetched.get(topic_partition, ())
                 )
             for topic_partition in inputs:
-                await self._answering.answer(session, topic_partition, fetched.get(topic_partition, ()))
+                await self._batch_loop.answer(session, topic_partition, fetched.get(topic_partition, ()))
             if timed is not None:
                 await self._do_timed_work(session, timed, inputs, idle=not fetched)
                 await self._wait_for_more_events(timed, fetched)
             else:
                 ready = reading is not None and reading.has_finished_readings
-                await self._answering.run_idle(session, in_thread=ready, idle=not fetched)
+                await self._batch_loop.run_idle(session, in_thread=ready, idle=not fetched)
                 if ready:
-                    await self._answering.run_step(session, session.refusals.report, processor, in_thread=True)
-            if time.monotonic() - self._disturbed > CALM_SECONDS:
+                    await self._batch_loop.run_step(session, session.refusals.report, processor, in_thread=True)
+            if time.monotonic() - self._last_disturbance > CALM_SECONDS:
                 self.health.recover()
 
     def _wait_ms(self, session: PartitionSession, timed: TimedProcessor | None) -> int:
         left = session.output_buffer.seconds_left(time.monotonic())
         wait = IDLE_MS if left is None else min(IDLE_MS, math.ceil(1000 * left))
-        if timed is not None and (due := timed.due_at) is not None and due > session.end_requested:
+        if timed is not None and (due := timed.due_at) is not None and due > session.end_requested_at:
             wait = min(wait, max(0, math.ceil(1000 * (due - self._clock()))))
         return wait
 
@@ -259,25 +225,20 @@ class PartitionTask:
     ) -> None:
         """Do timed work; if all input is read, let the processor advance its clock to now.
 
-        The time is read before the end offsets are requested, so that later events have later
-        timestamps. The end offsets include open transactions, because their events may have earlier ones.
+        The time is read before the end offsets are requested, so that an event after these offsets has a
+        later timestamp. The end offsets include open transactions, whose events may have earlier timestamps.
         """
         moment = self._clock()
         if idle and (
-            moment - session.end_requested >= END_SECONDS
-            or ((due := processor.due_at) is not None and session.end_requested < due <= moment)
+            moment - session.end_requested_at >= END_REQUEST_SECONDS
+            or ((due := processor.due_at) is not None and session.end_requested_at < due <= moment)
         ):
-            session.end_requested = moment
+            session.end_requested_at = moment
             ends = await self._offsets.end_offsets(inputs)
-            if all(
-                [
-                    await session.prefetch.has_reached(topic_partition, ends[topic_partition])
-                    for topic_partition in inputs
-                ]
-            ):
+            if all([await session.prefetch.has_reached(one, ends[one]) for one in inputs]):
                 processor.note_end_of_input(moment)
         while idle or processor.has_more_outputs:
-            await self._answering.run_idle(session, in_thread=True, idle=idle)
+            await self._batch_loop.run_idle(session, in_thread=True, idle=idle)
             if not processor.has_more_outputs or self._stopping.is_set():
                 return
 

@@ -1,8 +1,8 @@
 """Reads topics up to the last stable offset, and keeps standby copies for a short restore.
 
-A standby copy is a partly restored processor of another process's partition. It has applied all
-committed records, in order, up to a position in each topic. After the fence, the restore continues
-from these positions. If the copy lags, the restore takes longer. A copy that fails is dropped.
+A standby copy is a partly restored processor of another process's partition. After the fence, the restore
+continues from the copy's position in each topic. If the copy lags, the restore takes longer. A copy that
+fails is dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import TopicAuthorizationFailedError
 
-from stream.diagnostics import get_logger
+from stream.diagnostics import LoggableError, get_logger
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.client.broker_connections import connection_options
 from stream.processing.dead_letters import UnreadableValue
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = get_logger("unread")
 
 
-class UnreadableChangelogError(RuntimeError):
+class UnreadableChangelogError(LoggableError):
     """A changelog has unreadable records, so the state of its partition is unknown."""
 
     def __init__(self, topic_partition: TopicPartition, offset: int) -> None:
@@ -70,7 +70,7 @@ def select_readable(records: Sequence[ConsumerRecord], counter: Counter | None =
 
 
 READ_TIMEOUT_MS = 50
-"""Longest wait for records, in milliseconds: no record comes if a topic ends with transaction markers."""
+"""Longest wait for records, in milliseconds; if a topic ends with transaction markers, no record comes."""
 
 FETCH_BYTES = 16 * 1024 * 1024
 """Maximum number of bytes of one fetch over all partitions, unless ``fetch_bytes`` is larger."""
@@ -96,7 +96,7 @@ async def require_visible(consumer: AIOKafkaConsumer, topic: str) -> None:
         raise TopicAuthorizationFailedError({topic})
 
 
-class TopicWentBackError(RuntimeError):
+class TopicWentBackError(LoggableError):
     """A topic ends before the next offset: it was recreated or truncated."""
 
 
@@ -111,9 +111,8 @@ async def read_to_end(
     """Yield committed records up to the last stable offset at the time of the call.
 
     Reading starts at the beginning, or at the offset ``start``, and ends when the consumer's position
-    reaches the last stable offset. Records are not counted, because aborted records and markers take
-    up offsets too. Unreadable records are logged and skipped. A changelog must be read ``whole``; then
-    an unreadable record is an error.
+    reaches the last stable offset. Unreadable records are logged and skipped. A changelog must be read
+    ``whole``; then an unreadable record is an error.
 
     Raises:
         TopicWentBackError: the partition ends before ``start``.
@@ -141,20 +140,20 @@ async def read_to_end(
 async def read_span(
     consumer: Consumer, partition: TopicPartition, start: int, end: int, max_records: int
 ) -> AsyncGenerator[Sequence[ConsumerRecord], None]:
-    """Yield the readable committed records from ``start`` to before ``end``; the partition is assigned."""
+    """Yield the readable committed records with offsets from ``start`` to ``end - 1`` of an assigned partition."""
     consumer.seek(partition, start)
     while (left := end - await consumer.position(partition)) > 0:
-        most = min(left, max_records)
-        fetched = await consumer.getmany(partition, timeout_ms=READ_TIMEOUT_MS, max_records=most)
+        limit = min(left, max_records)
+        fetched = await consumer.getmany(partition, timeout_ms=READ_TIMEOUT_MS, max_records=limit)
         yield [one for one in select_readable(fetched.get(partition, ())) if one.offset < end]
 
 
 COPY_START_SECONDS: Final = 3.0
-"""Seconds before copies start, because rebalances come in series, and owned partitions are restored first."""
+"""Seconds before copies start: rebalances come in series, and owned partitions must be restored first."""
 COPY_PAUSE_SECONDS: Final = 0.5
-"""Seconds between two fetches."""
+"""Seconds after which a complete copy reads new records again."""
 COPIED_RECORDS_PER_SECOND: Final = 50_000
-"""Maximum number of records per second of all copies together; they take about a quarter of a core."""
+"""Maximum number of records per second of all copies together, which take about a quarter of a core."""
 COPY_RETRY_SECONDS: Final = 15.0
 """Seconds before a failed copy is restarted."""
 
@@ -170,11 +169,7 @@ class StandbyCopy:
 
 
 class Standby:
-    """Keeps copies of up to ``settings.standby_partitions`` of a role's ``partitions``.
-
-    Each copy holds the partition's streams (for sizes see docs/scaling.md) and the records that a
-    processor collects before it applies them.
-    """
+    """Keeps copies of up to ``settings.standby_partitions`` of a role's ``partitions``."""
 
     def __init__(
         self,
@@ -236,7 +231,7 @@ class Standby:
             pause = COPY_RETRY_SECONDS
 
     async def _copy_partition(self, partition: int, consumer: Consumer) -> None:
-        """Apply a partition's tables and changelog from the beginning, then all new records."""
+        """Apply a partition's lookup topics and changelog from the beginning, then all new records."""
         processor, record_count = self._make_processor(partition), 0
         copy = self._copies[partition] = StandbyCopy(processor)
         topic_partitions = [
@@ -247,7 +242,7 @@ class Standby:
                 limit, position = self._settings.batch_events, copy.positions.get(topic_partition)
                 whole = topic_partition.topic == processor.changelog
                 async for records in read_to_end(consumer, topic_partition, limit, position, whole=whole):
-                    # No await between these two lines: the copy cannot be taken here.
+                    # No await between the next two lines, because the copy may be taken at any await.
                     processor.restore(records)
                     copy.positions[topic_partition] = records[-1].offset + 1
                     record_count += len(records)

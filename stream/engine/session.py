@@ -17,7 +17,7 @@ from aiokafka import TopicPartition
 
 from schemas import PartitionStatus
 from stream.diagnostics import get_logger
-from stream.engine.health import Metrics, ServiceName, TaskStep
+from stream.engine.health import Metrics, ServiceName
 from stream.engine.partition_input import Extent, GroupOffsets, Prefetch, TopicIds, next_offset
 from stream.engine.restore import StandbyCopy, create_reader, read_to_end
 from stream.engine.writer import OutputBuffer, RecordClock, Writer
@@ -30,9 +30,28 @@ log = get_logger("engine")
 
 Result = TypeVar("Result")
 
+StepName = Literal["resting", "restoring", "waiting", "working", "writing", "pausing"]
+"""A task is ``resting`` before its start and after its end, ``waiting`` for Kafka's records or offsets,
+and ``pausing`` between a failure and the next attempt."""
+
+STEPS_WAITING_FOR_KAFKA: Final[frozenset[StepName]] = frozenset({"waiting", "writing"})
+"""Steps that end soon if Kafka answers. The other steps may take any time."""
+
+
+class TaskStep:
+    """The current step and its start on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self.enter("resting")
+
+    def enter(self, name: StepName) -> None:
+        """Begin a step; its time starts again even if the step is the same."""
+        self.name: StepName = name
+        self.since = time.monotonic()
+
 
 class SessionGuard:
-    """Compares restored partitions with evidence outside Kafka; this base class has no evidence."""
+    """Compares restored partitions with witnesses; this base class accepts all partitions."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -41,7 +60,7 @@ class SessionGuard:
         """End the guard's tasks after the engine has stopped."""
 
     async def check(self, partition: int, processor: Processor, consumer: Consumer) -> None:
-        """Check a restored partition before it reads input; ``consumer`` also reads uncommitted records.
+        """Check a restored partition before it reads input; ``consumer`` sees uncommitted records too.
 
         Raises:
             InputRefusedError: the partition must not process anything.
@@ -120,13 +139,11 @@ class RestoreReport:
     owner has fenced cannot report.
     """
 
-    def __init__(self, topic: str, role: ServiceName, partition: int, member: str) -> None:
+    def __init__(self, role: EngineRole, partition: int) -> None:
         self.records = 0
         self.total = 0
-        self._topic = topic
         self._role = role
         self._partition = partition
-        self._member = member
         self._began = self._reported = time.monotonic()
 
     @property
@@ -138,25 +155,25 @@ class RestoreReport:
         """Send a report of the progress if one is due."""
         if time.monotonic() - self._reported >= RESTORE_REPORT_SECONDS:
             self._reported = time.monotonic()
-            await self._write_report(writer, "restoring")
+            await self.send(writer, "restoring")
 
-    async def send_ready(self, writer: Writer) -> None:
-        """Send the report that the restore has ended."""
-        await self._write_report(writer, "ready")
-
-    async def _write_report(self, writer: Writer, phase: Literal["restoring", "ready"]) -> None:
+    async def send(self, writer: Writer, phase: Literal["restoring", "ready"]) -> None:
+        """Send a report if the role reports restores."""
+        role = self._role
+        if not role.reports_restores:
+            return
         status = PartitionStatus(
-            role=self._role,
+            role=role.name,
             partition=self._partition,
-            member=self._member,
+            member=role.member,
             phase=phase,
             records=self.records,
             total=self.total,
             seconds=round(self.seconds, 3),
         )
         outputs = Outputs()
-        key = f"@{self._role}|{self._partition}".encode()
-        outputs.add(self._topic, self._partition, (key, status.model_dump_json().encode(), ()))
+        key = f"@{role.name}|{self._partition}".encode()
+        outputs.add(role.status_topic, self._partition, (key, status.model_dump_json().encode(), ()))
         await writer.commit(outputs, {})
 
 
@@ -169,10 +186,8 @@ ACTIVE_SECONDS: Final = 0.05
 class PartitionTurns:
     """Spaces out the steps of a process's partitions, so that each step has more records.
 
-    A step costs about as much for one record as for a hundred. If each partition processed each
-    record alone, small steps would keep the process and the broker busy. So a partition waits, before
-    its next step, until the other active partitions can have made a step. A single or slow partition
-    never waits.
+    A step costs about as much for one record as for a hundred. So a partition waits, before its next step,
+    until each other active partition can have made a step. A single or slow partition never waits.
     """
 
     def __init__(self) -> None:
@@ -208,7 +223,7 @@ class PartitionSession:
     topic_ids: TopicIds
     without_records_yet: set[TopicPartition] = field(default_factory=set)
     """Partitions from which no record has arrived since the seek."""
-    end_requested: float = 0.0
+    end_requested_at: float = 0.0
     """Time at which the end of the input was last requested."""
 
 
@@ -216,9 +231,9 @@ class PartitionSession:
 class Equipment:
     """Objects that all partitions of one engine share.
 
-    ``consumer`` is the member of the consumer group. ``offsets_consumer`` is a consumer that also reads
-    uncommitted records, for high watermarks. ``take_standby_copy`` returns a partition's standby copy, if
-    there is one; it must be called after the fence.
+    ``consumer`` is the member of the consumer group. ``offsets_consumer`` sees uncommitted records too, and
+    requests high watermarks. ``take_standby_copy`` returns a partition's standby copy, if there is one; it
+    must be called after the fence.
     """
 
     role: EngineRole
@@ -233,7 +248,7 @@ class Equipment:
     """Seconds since 1970 on this machine's clock."""
     turns: PartitionTurns = field(default_factory=PartitionTurns)
     threads: Executor | None = None
-    """Threads for slow steps, one for each partition, so that no partition waits for another's table engine."""
+    """Threads for slow steps, one for each partition, so that no partition waits for another's database."""
 
     async def run_in_thread(self, step: Callable[..., Result], *arguments: object) -> Result:
         """Run a step in a thread, with the current context."""
@@ -241,18 +256,14 @@ class Equipment:
         return await asyncio.get_running_loop().run_in_executor(self.threads, run)
 
 
+@dataclass(frozen=True, eq=False)
 class SessionOpener:
-    """Opens the sessions of one partition in this process."""
+    """Opens the sessions of one partition in this process; an order to stop ends the opening."""
 
-    def __init__(self, partition: int, equipment: Equipment, stopping: asyncio.Event, step: TaskStep) -> None:
-        """``stopping`` ends the opening; ``step`` is told the name of each step."""
-        self._step = step
-        self._partition = partition
-        self._equipment = equipment
-        self._role = equipment.role
-        self._settings = equipment.settings
-        self._consumer = equipment.consumer
-        self._stopping = stopping
+    partition: int
+    equipment: Equipment
+    stopping: asyncio.Event
+    step: TaskStep
 
     async def open_session(self) -> PartitionSession:
         """Fence the predecessor, then restore the state up to the last stable offset.
@@ -263,30 +274,25 @@ class SessionOpener:
         Raises:
             Stopped: the order to stop came before the end.
         """
-        return await unless_stopped(self._stopping, self._open())
+        return await unless_stopped(self.stopping, self._open())
 
     async def _open(self) -> PartitionSession:
-        role, metrics = self._role, self._equipment.metrics
-        self._step.enter("restoring")
-        report = RestoreReport(role.status_topic, role.name, self._partition, role.member)
+        partition, equipment = self.partition, self.equipment
+        role, settings, metrics = equipment.role, equipment.settings, equipment.metrics
+        self.step.enter("restoring")
+        report = RestoreReport(role, partition)
+        transactional_id = role.transactional_id(partition)
         writer = await Writer.fence(
-            self._settings,
-            role.transactional_id(self._partition),
-            role.group,
-            self._equipment.clients,
-            self._equipment.record_clock,
+            settings, transactional_id, role.group, equipment.clients, equipment.record_clock
         )
         try:
-            copy = self._equipment.take_standby_copy(self._partition)
-            processor, read = (
-                (copy.processor, copy.positions) if copy else (role.make_processor(self._partition), {})
-            )
-            seconds = self._settings.transaction_timeout_ms / 1000
-            topic_ids = TopicIds(self._equipment.offsets_consumer, seconds, metrics.recreated)
-            positions, offsets = await self._restore(processor, read, report, writer, topic_ids)
-            await role.guard.check(self._partition, processor, self._equipment.offsets_consumer)
-            if role.reports_restores:
-                await report.send_ready(writer)
+            copy = equipment.take_standby_copy(partition) or StandbyCopy(role.make_processor(partition))
+            processor, is_warm = copy.processor, bool(copy.positions)
+            seconds = settings.transaction_timeout_ms / 1000
+            topic_ids = TopicIds(equipment.offsets_consumer, seconds, metrics.recreated)
+            positions, offsets = await self._restore(processor, copy.positions, report, writer, topic_ids)
+            await role.guard.check(partition, processor, equipment.offsets_consumer)
+            await report.send(writer, "ready")
             writer.confirm = topic_ids.confirm
         except BaseException:
             await writer.close()
@@ -296,22 +302,22 @@ class SessionOpener:
         log.info(
             "partition ready",
             role=role.name,
-            partition=self._partition,
+            partition=partition,
             records=report.records,
             seconds=round(report.seconds, 3),
-            warm=copy is not None,
+            warm=is_warm,
         )
-        refusals = Refusals(role.name, self._partition)
-        await self._equipment.run_in_thread(refusals.report, processor)
-        changelog = TopicPartition(processor.changelog, self._partition)
-        topic_partitions, ahead = list(positions), not isinstance(processor, TimedProcessor)
+        refusals = Refusals(role.name, partition)
+        await equipment.run_in_thread(refusals.report, processor)
+        changelog = TopicPartition(processor.changelog, partition)
+        ahead = not isinstance(processor, TimedProcessor)
         return PartitionSession(
             processor,
             writer,
             positions,
             offsets,
             OutputBuffer(changelog, offsets, role.max_write_delay),
-            Prefetch(self._consumer, topic_partitions, self._settings, self._stopping, ahead=ahead),
+            Prefetch(equipment.consumer, list(positions), settings, self.stopping, ahead=ahead),
             refusals,
             topic_ids,
         )
@@ -319,58 +325,54 @@ class SessionOpener:
     async def _restore(
         self,
         processor: Processor,
-        offsets_read: dict[TopicPartition, int],
+        copied_to: dict[TopicPartition, int],
         report: RestoreReport,
         writer: Writer,
         topic_ids: TopicIds,
     ) -> tuple[dict[TopicPartition, int], GroupOffsets]:
-        """Read the committed records at or after the ``offsets_read`` offsets; the fence prevents new ones."""
+        """Read the committed records from the offsets ``copied_to`` on; the fence prevents new ones."""
+        equipment, settings = self.equipment, self.equipment.settings
         positions: dict[TopicPartition, int] = {}
         # A long wait at one topic's end would delay the fetch of the next topic.
-        consumer = create_reader(self._settings, self._equipment.clients, fetch_max_wait_ms=RESTORE_WAIT_MS)
+        consumer = create_reader(settings, equipment.clients, fetch_max_wait_ms=RESTORE_WAIT_MS)
         await consumer.start()
         try:
             topic_partitions = [
-                TopicPartition(topic, self._partition) for topic in (*processor.lookup_topics, processor.changelog)
+                TopicPartition(topic, self.partition) for topic in (*processor.lookup_topics, processor.changelog)
             ]
-            starts = {**await consumer.beginning_offsets(topic_partitions), **offsets_read}
+            starts = {**await consumer.beginning_offsets(topic_partitions), **copied_to}
             report.total = sum((await consumer.end_offsets(topic_partitions)).values()) - sum(starts.values())
             for topic_partition in topic_partitions:
-                limit, whole = self._settings.batch_events, topic_partition.topic == processor.changelog
-                async for records in read_to_end(
-                    consumer, topic_partition, limit, offsets_read.get(topic_partition), whole=whole
-                ):
+                whole, start = topic_partition.topic == processor.changelog, copied_to.get(topic_partition)
+                limit = settings.batch_events
+                async for records in read_to_end(consumer, topic_partition, limit, start, whole=whole):
                     processor.restore(records)
-                    self._step.enter("restoring")
+                    self.step.enter("restoring")
                     report.records += len(records)
-                    if self._role.reports_restores:
-                        await report.send_progress(writer)
+                    await report.send_progress(writer)
                 positions[topic_partition] = await consumer.position(topic_partition)
         finally:
             await consumer.stop()
-        del positions[TopicPartition(processor.changelog, self._partition)]
-        # Loading tables may take seconds, and heartbeats must continue. After an order to stop, the
+        del positions[TopicPartition(processor.changelog, self.partition)]
+        # The end of a restore may take seconds, and heartbeats must continue. After an order to stop, the
         # thread continues on a discarded processor.
-        reached = await self._equipment.run_in_thread(processor.end_restore)
+        changelog_offsets = await equipment.run_in_thread(processor.end_restore)
         offsets = GroupOffsets()
         for topic in processor.inputs:
-            topic_partition, known = TopicPartition(topic, self._partition), reached.get(topic, 0)
-            is_another = await topic_ids.compare(processor, topic_partition, known)
-            extent = await self._extent(topic_partition)
-            following = extent.beginning if is_another else self._resume_at(processor, extent, known)
-            positions[topic_partition] = following
-            if is_another or following > extent.committed:
-                offsets.note_answered(topic_partition, following)
+            topic_partition, known = TopicPartition(topic, self.partition), changelog_offsets.get(topic, 0)
+            is_recreated = await topic_ids.compare(processor, topic_partition, known)
+            committed = await equipment.consumer.committed(topic_partition)
+            beginning = (await equipment.consumer.beginning_offsets([topic_partition]))[topic_partition]
+            end = (await equipment.offsets_consumer.end_offsets([topic_partition]))[topic_partition]
+            extent = Extent(topic_partition, beginning, end, committed or 0)
+            position = beginning if is_recreated else self._resume_at(processor, extent, known)
+            positions[topic_partition] = position
+            if is_recreated or position > extent.committed:
+                offsets.note_answered(topic_partition, position)
         return positions, offsets
 
-    async def _extent(self, topic_partition: TopicPartition) -> Extent:
-        committed = await self._consumer.committed(topic_partition)
-        beginning = (await self._consumer.beginning_offsets([topic_partition]))[topic_partition]
-        end = (await self._equipment.offsets_consumer.end_offsets([topic_partition]))[topic_partition]
-        return Extent(topic_partition, beginning, end, committed or 0)
-
     def _resume_at(self, processor: Processor, extent: Extent, changelog_offset: int) -> int:
-        self._equipment.metrics.deleted_unread.inc(extent.max_deleted_unread(changelog_offset))
+        self.equipment.metrics.deleted_unread.inc(extent.max_deleted_unread(changelog_offset))
         return next_offset(
             extent, changelog_offset, processor.changelog, repeatable=processor.answers_are_repeatable
         )

@@ -9,10 +9,10 @@ from typing import Final, NoReturn
 
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaError
 
-from stream.diagnostics import get_logger
-from stream.engine.health import STEPS_WAITING_FOR_KAFKA, EngineHealth, ServiceHealth, ServiceName
+from stream.diagnostics import LoggableError, get_logger
+from stream.engine.health import EngineHealth, ServiceHealth, ServiceName
 from stream.engine.partition_task import PartitionTask
-from stream.engine.session import EngineRole
+from stream.engine.session import STEPS_WAITING_FOR_KAFKA, EngineRole
 from stream.kafka.client.adapter import Clients, Consumer
 from stream.kafka.client.broker_connections import connection_options
 from stream.kafka.client.client_patches import session_timeout_error
@@ -26,15 +26,15 @@ REJOIN_SECONDS: Final = 60.0
 membership_log = get_logger("membership")
 
 
-class MembershipLostError(RuntimeError):
+class MembershipLostError(LoggableError):
     """Membership is lost for good: another process has the name, or rejoining failed."""
 
 
 class Membership:
-    """Polls Kafka for whether ``consumer`` is in the group of its role.
+    """Asks Kafka regularly if ``consumer`` is in the group of its role.
 
-    ``held_up`` returns whether a running batch delays rejoining. In this case the process reports that
-    it is not a member, but the membership does not count as lost.
+    While a running batch delays rejoining (``is_delayed``), the process reports that it is not a member,
+    but the membership does not count as lost.
     """
 
     def __init__(
@@ -43,27 +43,26 @@ class Membership:
         settings: Settings,
         consumer: Consumer,
         clients: Clients,
-        held_up: Callable[[], bool],
+        is_delayed: Callable[[], bool],
     ) -> None:
         self.joined = False
         """True if Kafka's last answer listed this process; it is at most a session timeout old."""
         self.absence = "has not joined its group yet"
         """The reason why this process is not a member; empty if it is one."""
-        self.contact: float | None = None
+        self.kafka_answers_since: float | None = None
         """Monotonic time since which Kafka has answered each request; None if it does not answer."""
         self._name = settings.instance
         self._role = role
         self._consumer = consumer
-        self._held_up = held_up
+        self._is_delayed = is_delayed
         self._session_ms = settings.session_timeout_ms
-        self._session = self._session_ms / 1000
         self._observer = clients.observer(
             **connection_options(settings),
             client_id=f"{role.member}-watch",
             request_timeout_ms=settings.session_timeout_ms,
         )
-        self._answered = time.monotonic()
-        self._away: float | None = None
+        self._last_answer_at = time.monotonic()
+        self._absent_since: float | None = None
 
     def require_not_excluded(self) -> None:
         """Raise if the group has excluded this process for good.
@@ -81,7 +80,7 @@ class Membership:
             )
 
     async def watch(self) -> NoReturn:
-        """Poll until cancelled.
+        """Ask for the group's members until cancelled.
 
         Raises:
             MembershipLostError: Kafka has not listed this process for ``REJOIN_SECONDS``.
@@ -95,30 +94,31 @@ class Membership:
             await self._observer.close()
 
     async def _poll_membership(self) -> None:
+        session_seconds = self._session_ms / 1000
         try:
-            async with asyncio.timeout(self._session):
+            async with asyncio.timeout(session_seconds):
                 members = await self._observer.members(self._role.group)
         except GroupAuthorizationFailedError:
             raise
         except (KafkaError, OSError, TimeoutError) as error:
-            self.contact = self._away = None
+            self.kafka_answers_since = self._absent_since = None
             # A single lost answer is no reason to act; after a session timeout Kafka has removed the member.
-            if time.monotonic() - self._answered > self._session:
+            if time.monotonic() - self._last_answer_at > session_seconds:
                 self._set_membership(
                     joined=False, absence=f"gets no answer about its group from Kafka ({type(error).__name__})"
                 )
             return
-        now = self._answered = time.monotonic()
-        if self.contact is None:
-            self.contact = now
+        now = self._last_answer_at = time.monotonic()
+        if self.kafka_answers_since is None:
+            self.kafka_answers_since = now
         if self._consumer.member_id in members:
-            self._away = None
+            self._absent_since = None
             self._set_membership(joined=True, absence="")
             return
         self._set_membership(joined=False, absence="is not in its group, according to Kafka")
-        if self._away is None or self._held_up():
-            self._away = now
-        elif now - self._away > REJOIN_SECONDS:
+        if self._absent_since is None or self._is_delayed():
+            self._absent_since = now
+        elif now - self._absent_since > REJOIN_SECONDS:
             raise MembershipLostError(
                 f"not a member of group {self._role.group} for {REJOIN_SECONDS:.0f} s, though Kafka answers; this "
                 "process ends, and its supervisor must restart it"
@@ -136,14 +136,14 @@ class Membership:
 FAILING_SECONDS: Final = 60.0
 """Seconds of failures, or of a restore without progress, after which a partition counts as failing."""
 LONG_SECONDS: Final = 60.0
-"""A step is logged if it takes longer."""
+"""Seconds after which a step is logged as long."""
 STALLED_SECONDS: Final = 300.0
-"""A step that only waits for Kafka has stalled if it takes longer while Kafka answers."""
+"""Seconds after which a step that only waits for Kafka has stalled, if Kafka answers."""
 
 log = get_logger("supervision")
 
 
-class StalledError(RuntimeError):
+class StalledError(LoggableError):
     """A partition's task hangs, or ended without an order to stop."""
 
 
@@ -154,7 +154,8 @@ class Supervision:
         self._role = role
         self._membership = membership
         self._health = health
-        self._long: dict[int, float] = {}
+        self._logged_steps: dict[int, float] = {}
+        """The start of each partition's last long step."""
 
     def check_tasks(
         self, partitions: Iterable[PartitionTask], refused: Iterable[int] = (), refusal: str = ""
@@ -174,7 +175,10 @@ class Supervision:
             if name == "resting":
                 continue
             longest = max(longest, now - since)
-            self._log_long_step(task, now)
+            if now - since > LONG_SECONDS and self._logged_steps.get(task.partition) != since:
+                self._logged_steps[task.partition] = since
+                seconds = int(now - since)
+                log.warning("long step", role=self._role, partition=task.partition, step=name, seconds=seconds)
             health = task.health
             if health.stop_reason:
                 refusals.add(health.stop_reason)
@@ -182,12 +186,8 @@ class Supervision:
             starts = (one for one in (health.failing_since, restoring_since) if one is not None)
             if any(now - one > FAILING_SECONDS for one in starts):
                 failing.append(task.partition)
-            contact = self._membership.contact
-            if (
-                name in STEPS_WAITING_FOR_KAFKA
-                and contact is not None
-                and now - max(since, contact) > STALLED_SECONDS
-            ):
+            waits, answers_since = name in STEPS_WAITING_FOR_KAFKA, self._membership.kafka_answers_since
+            if waits and answers_since is not None and now - max(since, answers_since) > STALLED_SECONDS:
                 raise StalledError(
                     f"partition {task.partition} has been {name} for {now - since:.0f} s, though Kafka answers; this "
                     "process ends, and its supervisor must restart it"
@@ -206,15 +206,3 @@ class Supervision:
             )
         else:
             self._health.set_not_ready_reason("")
-
-    def _log_long_step(self, task: PartitionTask, now: float) -> None:
-        step = task.step
-        if now - step.since > LONG_SECONDS and self._long.get(task.partition) != step.since:
-            self._long[task.partition] = step.since
-            log.warning(
-                "long step",
-                role=self._role,
-                partition=task.partition,
-                step=step.name,
-                seconds=int(now - step.since),
-            )

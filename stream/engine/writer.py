@@ -78,13 +78,13 @@ class FramedBatch:
         self._is_built = False
 
     def append(self, **_: Any) -> None:
-        """Accept no record: the batch is complete."""
+        """Accept no record, because the batch is complete."""
 
     def close(self) -> None:
-        """Do nothing: the batch is closed."""
+        """Do nothing, because the batch is complete."""
 
     def closed(self) -> bool:
-        """Return True: the batch is complete."""
+        """Return True, because the batch is complete."""
         return True
 
     def size(self) -> int:
@@ -101,9 +101,9 @@ class FramedBatch:
     def _build(self) -> memoryview:
         if not self._is_built:
             length = self.size() - _LENGTH_END
-            times = (self._timestamp, self._timestamp)
-            figures = (_TRANSACTIONAL, self._count - 1, *times, *self._producer, self._count)
-            _HEADER.pack_into(self._batch, 0, 0, length, -1, 2, 0, *figures)
+            first = last = self._timestamp
+            counts = (_TRANSACTIONAL, self._count - 1, first, last, *self._producer, self._count)
+            _HEADER.pack_into(self._batch, 0, 0, length, -1, 2, 0, *counts)
             _CHECKSUM.pack_into(self._batch, CHECKSUM.start, checksum_of(self._batch[CHECKED_FROM:]))
             self._is_built = True
         return self._batch
@@ -111,16 +111,16 @@ class FramedBatch:
 
 def encode_batches(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
     """Yield encoded batches of the messages, one at a time."""
-    for group in _portions(messages):
+    for group in _group_parts(messages):
         yield from _encode_group(group, timestamp, batch_bytes)
 
 
-def _portions(messages: Messages) -> Iterator[list[Collection[Message]]]:
+def _group_parts(messages: Messages) -> Iterator[list[Collection[Message]]]:
     """Yield groups of parts with at most ``_COPIED_AT_ONCE`` copied messages; columns are not copied."""
     group: list[Collection[Message]] = []
     copied = 0
     for part in messages.parts:
-        for piece in _pieces(part):
+        for piece in _split_part(part):
             more = len(piece) if isinstance(piece, list) else 0
             if copied + more > _COPIED_AT_ONCE:
                 yield group
@@ -130,7 +130,7 @@ def _portions(messages: Messages) -> Iterator[list[Collection[Message]]]:
     yield group
 
 
-def _pieces(part: Collection[Message]) -> Iterator[Collection[Message]]:
+def _split_part(part: Collection[Message]) -> Iterator[Collection[Message]]:
     """Split a list into messages with and without headers; columns stay whole."""
     if not isinstance(part, list):
         yield part
@@ -174,7 +174,7 @@ def _sizes(part: _Part) -> tuple[int, int]:
         return sum(sizes), max(sizes)
     keys, values = part
     total = int(keys.size.sum() + values.size.sum()) + (_OVERHEAD + 2) * len(keys)
-    return total, _OVERHEAD + _longest(keys) + _longest(values)
+    return total, _OVERHEAD + int(keys.size.max(initial=0)) + int(values.size.max(initial=0))
 
 
 def _write_part(writer: RecordWriter, part: _Part, first: int) -> int:
@@ -217,12 +217,8 @@ def _nullable_spans(texts: list[bytes | None]) -> Spans:
     return spans
 
 
-def _longest(texts: Spans) -> int:
-    return int(texts.size.max(initial=0))
-
-
 UNSTAMPED: Final = -1
-"""Kafka's value for no timestamp; retention then follows the broker's clock."""
+"""Kafka's value for a record without a timestamp; its retention follows the broker's clock."""
 SET_BACK_SECONDS: Final = 60.0
 """Seconds by which a refused clock must be set back before it is used again."""
 
@@ -232,15 +228,14 @@ log = get_logger("stamps")
 class RecordClock:
     """Record timestamps of one process, in milliseconds since 1970.
 
-    In topics that ``sotto topics create`` makes, brokers replace these timestamps. Another topic may
-    keep the writer's time; its broker then refuses a time that is more than an hour ahead. So that
-    writing continues after such a refusal, records have no timestamp until this machine's clock is set
-    back.
+    In topics that ``sotto topics create`` makes, brokers replace these timestamps. In other topics a broker
+    may refuse a time that is more than an hour ahead. After such a refusal, records have no timestamp until
+    this machine's clock is set back.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         """``clock`` returns seconds since 1970."""
-        self._clock = clock or (time.time)
+        self._clock = clock or time.time
         self._refused: float | None = None
 
     def now(self) -> int:
@@ -266,16 +261,16 @@ class RecordClock:
 
 
 BUFFERED_BYTES: Final = 1_000_000
-"""Buffered outputs are committed at this size."""
+"""Number of buffered bytes at which the buffer is committed."""
 
 
 class OutputBuffer:
     """Outputs of one session that are not committed yet.
 
-    A transaction costs requests and a marker in each topic. Therefore outputs to the changelog alone
-    wait up to ``max_write_delay`` seconds for outputs to other topics, which have readers. Each commit
-    includes all earlier outputs. The changelog is compacted, so only the latest value of each key is
-    written. A crash loses the buffer together with its positions, so the input is read again.
+    A transaction costs requests and a marker in each topic. So outputs to the changelog alone wait up to
+    ``max_write_delay`` seconds for outputs to other topics, which have readers. Only the latest value of each
+    key of the changelog is written. A crash loses the buffer together with its positions, so the input is
+    read again.
     """
 
     def __init__(self, changelog: TopicPartition, offsets: GroupOffsets, max_write_delay: float) -> None:
@@ -293,10 +288,10 @@ class OutputBuffer:
     def add_and_take_due(
         self, outputs: Outputs, now: float, *, idle: bool
     ) -> tuple[Outputs, dict[TopicPartition, int]] | None:
-        """Add outputs; return those to commit now with the due offsets, or None if there are none.
+        """Add outputs; return the outputs and offsets to commit now, or None without any.
 
-        Offsets without outputs are committed only in an ``idle`` partition. In a busy partition, such
-        a transaction would wait for the previous one's markers, and delay the next one.
+        Offsets without outputs are committed only in an ``idle`` partition. In a busy partition, such a
+        transaction would wait for the markers of the last transaction, and delay the next one.
         """
         waited_for = bool(outputs)
         if self._max_write_delay > 0:
@@ -360,20 +355,20 @@ class Writer:
             RefusedTimeError: the transaction timeout is above the broker's limit.
             KafkaError: Kafka is unreachable or refuses.
         """
+        timeout_ms = settings.transaction_timeout_ms
         producer = clients.producer(
             **connection_options(settings),
             transactional_id=transactional_id,
-            transaction_timeout_ms=settings.transaction_timeout_ms,
+            transaction_timeout_ms=timeout_ms,
             max_batch_size=settings.batch_bytes,
         )
         writer = cls(producer, group, record_clock or RecordClock(), settings.batch_bytes)
         try:
             await producer.start()
-        except InvalidTransactionTimeout:
+        except BaseException as error:
             await writer.close()
-            raise transaction_timeout_error(settings.transaction_timeout_ms) from None
-        except BaseException:
-            await writer.close()
+            if isinstance(error, InvalidTransactionTimeout):
+                raise transaction_timeout_error(timeout_ms) from None
             raise
         return writer
 
@@ -405,7 +400,7 @@ class Writer:
 
     async def _write_batches(self, outputs: Outputs) -> None:
         timestamp, size = self._record_clock.now(), self._batch_bytes
-        # Batches are encoded while earlier ones are sent, so only the batches in flight are in memory twice.
+        # Batches are encoded while earlier batches are sent, so only the batches in flight are in memory twice.
         batches = {
             TopicPartition(topic, partition): batches_of(self._producer, messages, timestamp, size)
             for topic, partition, messages in outputs

@@ -193,14 +193,14 @@ class MergeProcessor:
     def prepare(self, records: Sequence[RecordLike]) -> PartialBatch:
         """Decode partials until they complete windows with ``MAX_QUESTIONS_PER_STEP`` groups.
 
-        ``needs_tables`` is true if a partial belongs to a stream that control has not defined yet.
+        ``needs_lookup_topics`` is true if a partial belongs to a stream that control has not defined yet.
         """
-        asked, waiting, needs_tables = 0, set[tuple[str, int, int]](), False
+        asked, waiting, needs_lookup_topics = 0, set[tuple[str, int, int]](), False
         partials: list[Any] = []
         for record in records:
             partials.append(partial := parse_partial(record))
             definition = None if partial is None else self._definition_of(partial)
-            needs_tables = needs_tables or (
+            needs_lookup_topics = needs_lookup_topics or (
                 partial is not None and definition is None and not self._retired.has(partial.stream)
             )
             if definition is None or partial is None or not definition.is_merged:
@@ -215,7 +215,7 @@ class MergeProcessor:
                 asked += step_share(definition, MAX_QUESTIONS_PER_STEP)
                 if asked >= MAX_QUESTIONS_PER_STEP:
                     break
-        return PartialBatch(records[: len(partials)], needs_tables, partials)
+        return PartialBatch(records[: len(partials)], needs_lookup_topics, partials)
 
     def collect_due_outputs(self, now: float) -> Outputs:
         """Drop ended streams, ask the windows of begun periods and close past periods."""

@@ -1,8 +1,7 @@
 """Refused events: rejections with their reasons, unreadable records, and dead letters.
 
-Dead letters are as private as the refused events. So is the share of a live topic's latest events that
-feeds refused, with the most frequent reason: one person may send any number of events, so neither a
-coarse share nor its absence hides a person. Only operators may see it.
+Dead letters are as private as the refused events. The share of a live topic's latest events that feeds
+refused is private too, because one person may send any number of events. Only operators may see it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 from blake3 import blake3
@@ -125,9 +124,9 @@ MALFORMED_BATCH = Rejection("unreadable", "batch: the rest of its records is mal
 
 @dataclass(frozen=True)
 class UnreadableBatch:
-    """Facts about a batch that could not be read in whole or in part.
+    """A batch that could not be read in whole or in part.
 
-    ``first`` and ``last`` are offsets; ``length`` and ``digest`` (BLAKE3) are of the batch's bytes in Kafka.
+    ``first`` and ``last`` are its offsets; ``length`` and ``digest`` (BLAKE3) describe its bytes in Kafka.
     """
 
     first: int
@@ -140,15 +139,14 @@ class UnreadableBatch:
 class UnreadableValue(bytes):
     """Value of a record that could not be read, with the reason.
 
-    A single record keeps the bytes of its value. An unreadable ``batch`` is represented by one record, whose
-    value has the batch's first bytes and whose offset is the batch's last offset.
+    One record represents an unreadable ``batch``: its value has the batch's first bytes, and its offset is
+    the batch's last offset.
     """
 
     rejection: Rejection
     batch: UnreadableBatch | None
 
-    def __new__(cls, value: bytes, rejection: Rejection, batch: UnreadableBatch | None = None) -> Self:
-        """Attach the reason to the bytes for a dead letter."""
+    def __new__(cls, value: bytes, rejection: Rejection, batch: UnreadableBatch | None = None) -> Self:  # noqa: D102
         unreadable = super().__new__(cls, value)
         unreadable.rejection, unreadable.batch = rejection, batch
         return unreadable
@@ -170,42 +168,25 @@ def dead_letter(record: RecordLike, rejection: Rejection) -> Message:
     limit. Headers have the length and the digest of the whole value.
     """
     key, value, headers = record.key, record.value, record.headers
-    facts = RejectedHeaders(
-        topic=record.topic,
-        partition=record.partition,
-        offset=record.offset,
-        code=rejection.code,
-        message=rejection.message,
+    size = (
+        len(key or b"") + len(value or b"") + sum(len(name.encode()) + len(text or b"") for name, text in headers)
     )
+    facts: dict[str, Any] = {"offset": record.offset}
     if isinstance(value, UnreadableValue) and (batch := value.batch) is not None:
-        facts = facts.model_copy(
-            update={
-                "offset": batch.first,
-                "last_offset": batch.last,
-                "codec": batch.codec,
-                "length": batch.length,
-                "digest": batch.digest,
-            }
-        )
-    elif _event_bytes(key, value, headers) > MAX_WHOLE_BYTES:
-        cut = None if value is None else {"length": len(value), "digest": blake3(value).hexdigest()}
-        facts = facts.model_copy(
-            update={**(cut or {}), "key_length": len(key or b""), "header_count": len(headers)}
-        )
-        key = None if key is None else key[:MAX_KEY_BYTES]
-        value, headers = None if value is None else value[:MAX_VALUE_BYTES], _fitting_headers(headers)
+        facts = {"offset": batch.first, "last_offset": batch.last, "codec": batch.codec}
+        facts |= {"length": batch.length, "digest": batch.digest}
+    elif size > MAX_WHOLE_BYTES:
+        facts |= {"key_length": len(key or b""), "header_count": len(headers)}
+        if value is not None:
+            facts |= {"length": len(value), "digest": blake3(value).hexdigest()}
+            value = value[:MAX_VALUE_BYTES]
+        key, headers = key and key[:MAX_KEY_BYTES], _fitting_headers(headers)
     elif len(headers) > MAX_KEPT_HEADERS:
-        facts = facts.model_copy(update={"header_count": len(headers)})
+        facts["header_count"] = len(headers)
         headers = headers[:MAX_KEPT_HEADERS]
-    return (key, None if value is None else bytes(value), [*headers, *facts.to_kafka()])
-
-
-def _event_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    return (
-        len(key or b"")
-        + len(value or b"")
-        + sum(len(name.encode()) + len(content or b"") for name, content in headers)
-    )
+    facts |= {"topic": record.topic, "partition": record.partition}
+    added = RejectedHeaders(code=rejection.code, message=rejection.message, **facts).to_kafka()
+    return (key, None if value is None else bytes(value), [*headers, *added])
 
 
 def _fitting_headers(headers: Headers) -> Headers:
@@ -287,7 +268,7 @@ def read_dead_letter(record: RecordLike) -> DeadLetter:
 
 
 LATEST_EVENTS: Final = 1_000
-"""Number of latest events of each partition that are considered."""
+"""Number of events of each partition whose refused share is shown."""
 MAX_REASONS: Final = 64
 """Maximum number of reasons of a partition; feeds have about twenty, and about twenty more for each attribute."""
 OTHER_REASON: Final = "other"
@@ -301,7 +282,7 @@ SHARES: Final = (
     (0.01, "1 to 10 %"),
     (0.001, "below 1 %"),
 )
-"""Shares of refused events: the lower end (of the last one a value above 0), and its text."""
+"""Ranges of refused shares: lower end and text. The lowest range includes all smaller shares above 0."""
 
 
 @dataclass(frozen=True)
@@ -316,10 +297,9 @@ class RefusedShare:
 
 
 class PartitionRefusals:
-    """Marks which of the latest events of one partition were refused, by reason.
+    """Marks which of one partition's events from the offset ``begin`` on were refused, by reason.
 
-    A mark is a bit, so an event that is added twice counts once. Events before the offset ``begin`` are
-    unknown.
+    A mark is a bit, so an event that is added twice counts once.
     """
 
     def __init__(self, begin: int = 0) -> None:
@@ -330,11 +310,11 @@ class PartitionRefusals:
 
     @property
     def events(self) -> int:
-        """The number of events that are considered."""
+        """The number of latest events of which the marks are kept."""
         return min(LATEST_EVENTS, self._end - self._begin)
 
     def marks(self) -> dict[str, int]:
-        """Return a copy of the marks, which another thread may change."""
+        """Return a copy of the marks; another thread may change the original."""
         return self._marks.copy()
 
     def add(self, offset: int, reason: str) -> None:
@@ -351,11 +331,8 @@ class PartitionRefusals:
         if (step := end - self._end) <= 0:
             return
         self._end = end
-        kept = (1 << LATEST_EVENTS) - 1
-        shifted = (
-            {} if step >= LATEST_EVENTS else {name: bits << step & kept for name, bits in self._marks.items()}
-        )
-        self._marks = {name: bits for name, bits in shifted.items() if bits}
+        kept, known = (1 << LATEST_EVENTS) - 1, self._marks if step < LATEST_EVENTS else {}
+        self._marks = {name: left for name, bits in known.items() if (left := bits << step & kept)}
 
 
 def describe_refused_share(share: str, events: int, reason: str) -> str:
@@ -383,7 +360,7 @@ def refused_share(partitions: list[PartitionRefusals]) -> RefusedShare | None:
 class TopicRefusals:
     """The refused events of one live topic, known from its dead letters.
 
-    Dead letters do not tell of accepted events, so a partition's latest events end with its latest refused one.
+    Accepted events have no dead letters, so a partition's latest known event is its latest refused one.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,11 @@
 """A table of digests whose rows are in sorted files, so that the memory does not grow with the rows.
 
-New rows are in memory. If there are many, they are merged into one file, together with the last files as long
-as these are no larger. So each file has about twice the rows of the next one, and each row is written a
+New rows are in memory. If there are many, they are merged into one file, together with the newest files that
+are not larger. So each file has about twice the rows of the next one, and each row is written a
 logarithmic number of times.
 
-A file has no name and belongs to its process. It consists of pages, which are read and checked one at a
-time. An unreadable page is an error; its rows are never treated as missing.
+A file has no name and belongs to its process. It consists of pages with checksums. An unreadable page is an
+error; its rows are never treated as missing.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from stream.diagnostics import LoggableError
 from stream.privacy.ledger.retirement import DIGEST_BYTES, name_digest
 from stream.settings import Settings, variable_of
 
@@ -35,13 +36,13 @@ _KEY_BYTES: Final = 8
 """Rows are sorted by the first bytes of their digests."""
 _PAGES_PER_READ: Final = 8
 _MIN_JOINT_SEARCH: Final = 1000
-"""Number of digests from which reading whole files is faster than a search for each digest."""
+"""From this number of digests on, reading whole files is faster than a search for each digest."""
 
 _Rows = NDArray[np.uint8]
 """An array with a line for each row."""
 
 
-class DigestFileError(RuntimeError):
+class DigestFileError(LoggableError):
     """A file of digests cannot be written or read; the current step of the processor must fail."""
 
 
@@ -63,9 +64,8 @@ class DigestTable:
         return len(self._recent) + sum(file.count for file in self._files)
 
     def add(self, digest: bytes, row: bytes = b"") -> None:
-        """Add a row; a row that was added before is kept once. DigestFileError if the disk is full."""
-        self._recent[digest] = row
-        self._limit_recent()
+        """Add a row, or do nothing if it was added before; DigestFileError if the disk is full."""
+        self.add_all(((digest, row),))
 
     def add_all(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Add rows as ``add`` does; each is a digest and its other bytes."""
@@ -130,8 +130,7 @@ class _SortedFile:
             file = tempfile.TemporaryFile(dir=folder or None)  # noqa: SIM115  (closed with this object)
             self._close = weakref.finalize(self, _close, file)
             self._file = file.fileno()
-            for pages in self._pages_of(rows):
-                file.write(pages)
+            file.writelines(self._pages_of(rows))
             file.flush()
         except OSError as error:
             raise DigestFileError(
@@ -181,17 +180,14 @@ class _SortedFile:
         # Rows with the same key may be on several pages.
         first, end = bisect_left(self._first_keys, key) - 1, bisect_right(self._first_keys, key)
         for number in range(max(first, 0), end):
-            page, end_of_rows = self._read_pages(number, 1), self._end_of_rows(number)
+            row_count = min(self.count - number * self._rows_per_page, self._rows_per_page)
+            page, end_of_rows = self._read_pages(number, 1), _CHECKSUM_BYTES + row_count * self._row_size
             at = page.find(digest, _CHECKSUM_BYTES, end_of_rows)
             while at >= 0:
                 if (at - _CHECKSUM_BYTES) % self._row_size == 0:
                     return page[at + DIGEST_BYTES : at + self._row_size]
                 at = page.find(digest, at + 1, end_of_rows)
         return None
-
-    def _end_of_rows(self, number: int) -> int:
-        rows = min(self.count - number * self._rows_per_page, self._rows_per_page)
-        return _CHECKSUM_BYTES + rows * self._row_size
 
     def read_all(self) -> Iterator[_Rows]:
         """Yield all rows in order, many at a time."""

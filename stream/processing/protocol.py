@@ -5,8 +5,7 @@ batches of records, changes its state and returns outputs. It does not depend on
 outputs of a batch and the new input position in one transaction. After any failure it discards the
 processor and restores another one.
 
-Control events of a stream are ordered by age: an ``opened`` event never replaces a later ``halted`` or
-``closed`` one, and an event from before an extension never replaces one from after it.
+An older control event of a stream never replaces a later one (``is_stale``).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import msgspec
 
 from schemas import TrailHead
 from schemas.wire import DECODE_ERRORS, MalformedEventError
+from stream.diagnostics import LoggableError
 
 Headers = Sequence[tuple[str, bytes]]
 Decoded = TypeVar("Decoded")
@@ -61,7 +61,7 @@ Message = tuple[bytes | None, bytes | None, Headers]
 
 
 class Messages(Collection[Message]):
-    """Messages to one partition, in order: a list of lists and columns, which are not copied."""
+    """Messages to one partition, in order; ``parts`` are lists, and columns that are not copied."""
 
     __slots__ = ("parts",)
 
@@ -148,11 +148,11 @@ def topic_ids_of(record: RecordLike) -> dict[str, str]:
     }
 
 
-class MissedRecordError(RuntimeError):
+class MissedRecordError(LoggableError):
     """The changelog refers to a record of a lookup topic that was not read; the next restore will read it."""
 
 
-class LaterVersionError(RuntimeError):
+class LaterVersionError(LoggableError):
     """A changelog contains a record of a later version, so its state is unknown."""
 
     def __init__(self, record: RecordLike) -> None:
@@ -239,7 +239,7 @@ MODEL_NOT_ASKED_REASON: Final = "each period has a stream of its own, and this o
 """The reason why a worker does not answer a model (docs/live.md, "A period at a time"); it is not an error."""
 
 
-class InputRefusedError(RuntimeError):
+class InputRefusedError(LoggableError):
     """An input topic is invalid and is not read until it is repaired; the message has no private data."""
 
 
@@ -247,12 +247,12 @@ class InputRefusedError(RuntimeError):
 class Batch:
     """Records of one step, read by ``Processor.prepare``.
 
-    ``needs_tables`` is True if a record has a key (such as a stream) that is not in the lookup topics as read
-    so far. The engine must then read the lookup topics to their ends, and prepare the records again.
+    ``needs_lookup_topics`` is True if a record has a key, such as a stream, that the processor has not read in
+    a lookup topic. The engine must then read the lookup topics to their ends, and prepare the records again.
     """
 
     records: Sequence[RecordLike]
-    needs_tables: bool = False
+    needs_lookup_topics: bool = False
 
 
 class Processor(Protocol):
@@ -264,10 +264,7 @@ class Processor(Protocol):
 
     @property
     def lookup_topics(self) -> Sequence[str]:
-        """Compacted topics that are read from their beginning at each restore, and then followed.
-
-        A step reads them without a committed position.
-        """
+        """Compacted topics that are read from their beginning at each restore, and then followed."""
 
     @property
     def runs_in_thread(self) -> bool:

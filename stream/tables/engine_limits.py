@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from schemas import TableSource
 from schemas.sources import MAX_ROWS
 from stream.caches import BoundedCache
+from stream.diagnostics import LoggableError
 
 if TYPE_CHECKING:
     from stream.settings import Settings
@@ -113,7 +114,7 @@ def is_step_cancelled() -> bool:
     return (event := current_cancellation.get()) is not None and event.is_set()
 
 
-class EngineStatementError(Exception):
+class EngineStatementError(LoggableError):
     """A table engine could not run a statement.
 
     The message names only the kind of failure, because the text of an engine's error may quote cells. The failure may

@@ -137,7 +137,7 @@ class QueryProcessor:
     def prepare(self, records: Sequence[RecordLike]) -> QueryBatch:
         """Decode the records of one step: all records or, in a thread, up to ``MAX_BATCH_WORK``.
 
-        ``needs_tables`` is True if a query names a stream that no control event has defined yet.
+        ``needs_lookup_topics`` is True if a query names a stream that no control event has defined yet.
         """
         return self._admission.read(records, MAX_BATCH_WORK if self.runs_in_thread else math.inf)
 

@@ -113,8 +113,8 @@ async def test_long_batch_does_not_cost_a_worker_its_group(
 
         try:
             assert (await ask("first")).outcome == "below"
-            life = engine._partitions[0]._session
-            assert life is not None
+            session = engine._partitions[0].session
+            assert session is not None
             monkeypatch.setattr(QueryProcessor, "runs_in_thread", True)
             monkeypatch.setattr(QueryProcessor, "process", slow)
             assert (await ask("slow")).outcome == "below"
@@ -122,7 +122,7 @@ async def test_long_batch_does_not_cost_a_worker_its_group(
             assert (await ask("last")).outcome == "below"
             # The worker has kept its partition during the whole batch.
             assert engine.metrics.failures._value.get() == 0
-            assert engine._partitions[0]._session is life
+            assert engine._partitions[0].session is session
             async with asyncio.timeout(120):
                 while engine.health.not_ready_reason:
                     await asyncio.sleep(0.1)

@@ -148,8 +148,8 @@ def state_kept_after_a_failed_commit() -> Iterator[None]:
     kept: dict[SessionOpener, Any] = {}
 
     async def keep(self: PartitionTask) -> None:
-        if self._session is not None and self._role.name == "worker":
-            kept[self._opener] = self._session.processor
+        if self.session is not None and self._role.name == "worker":
+            kept[self._opener] = self.session.processor
         await close(self)
 
     async def again(self: SessionOpener) -> Any:
@@ -178,10 +178,10 @@ def warm_copies_read_uncommitted(
 
 @replacing(session, "read_to_end")
 async def warm_copies_taken_as_they_are(
-    whole: Any, consumer: Consumer, source: TopicPartition, limit: int, start: int | None = None
+    read: Any, consumer: Consumer, source: TopicPartition, limit: int, start: int | None, *, whole: bool
 ) -> AsyncIterator[Sequence[ConsumerRecord]]:
     """A worker that takes over a warm copy does not read the records committed after the copy's last update."""
-    async for records in whole(consumer, source, limit, start):
+    async for records in read(consumer, source, limit, start, whole=whole):
         if start is None:
             yield records
 
@@ -192,18 +192,18 @@ async def tables_followed_from_the_high_watermark(
 ) -> Any:
     """The restore ends at the last stable offset, and the tables are followed from the high watermark."""
     positions, offsets = await restored(self, processor, *rest)
-    tables = [TopicPartition(topic, self._partition) for topic in processor.lookup_topics]
-    positions.update(await self._equipment.offsets_consumer.end_offsets(tables))
+    tables = [TopicPartition(topic, self.partition) for topic in processor.lookup_topics]
+    positions.update(await self.equipment.offsets_consumer.end_offsets(tables))
     return positions, offsets
 
 
 @replacing(session, "read_to_end")
 async def restore_stops_at_the_first_gap(
-    whole: Any, consumer: Consumer, source: TopicPartition, limit: int, start: int | None = None
+    read: Any, consumer: Consumer, source: TopicPartition, limit: int, start: int | None, *, whole: bool
 ) -> AsyncIterator[Sequence[ConsumerRecord]]:
     """The restore ends when records stop being consecutive: compaction and markers leave gaps."""
     following = start
-    async for records in whole(consumer, source, limit, start):
+    async for records in read(consumer, source, limit, start, whole=whole):
         for record in records:
             if following is not None and record.offset != following:
                 return
@@ -233,7 +233,7 @@ def old_fetches_not_filtered(*arguments: Any) -> Any:
 @replacing(QueryProcessor, "prepare")
 def unknown_streams_refused_at_once(prepare: Any, self: QueryProcessor, records: Sequence[RecordLike]) -> Any:
     """A query to an unknown stream does not wait for a control event that is under way."""
-    return replace(prepare(self, records), needs_tables=False)
+    return replace(prepare(self, records), needs_lookup_topics=False)
 
 
 @replacing(BudgetProcessor, "end_restore")

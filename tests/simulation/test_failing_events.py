@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from stream.engine.health import FAILURES_UNTIL_NOT_READY
+from stream.engine.batch_loop import FAILURES_UNTIL_NOT_READY
 from tests.chaos.load import Questions
 from tests.simulation.world import World, perform
 

@@ -360,7 +360,7 @@ class World:
                 if task is None or number not in service.engine._tasks:
                     continue
                 if place in member.assigned and service.process.name == member.name:
-                    return task._session
+                    return task.session
         return None
 
     def dry(self) -> set[str]:

@@ -129,7 +129,7 @@ def asked_of(recording: Recording, control: list[Record], *followed: Record) -> 
         )
         for place, name in enumerate(names)
     ]
-    assert not worker.prepare(questions).needs_tables  # waiting does not make the record readable
+    assert not worker.prepare(questions).needs_lookup_topics  # waiting does not make the record readable
     outputs = process_records(worker, questions)
     answers = [
         Answer.model_validate_json(value or b"") for _, value, _ in outputs.messages[recording.topics.answers, 0]

@@ -12,17 +12,16 @@ from urllib.request import urlopen
 
 import pytest
 
-from stream.engine import health, supervision
+from stream.engine import health, session, supervision
+from stream.engine.batch_loop import PartitionHealth
 from stream.engine.health import (
     HUNG_SECONDS,
     ListenError,
-    PartitionHealth,
     ServiceHealth,
-    StepName,
-    TaskStep,
     require_free,
 )
 from stream.engine.partition_task import PartitionTask
+from stream.engine.session import StepName, TaskStep
 from stream.engine.supervision import (
     FAILING_SECONDS,
     STALLED_SECONDS,
@@ -64,7 +63,7 @@ class Member:
 
     joined = True
     absence = ""
-    contact: float | None = 0.0
+    kafka_answers_since: float | None = 0.0
     is_displaced = False
 
     def require_not_excluded(self) -> None:
@@ -75,8 +74,8 @@ class Member:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(health, "time", made)
-    monkeypatch.setattr(supervision, "time", made)
+    for module in (health, session, supervision):
+        monkeypatch.setattr(module, "time", made)
     return made
 
 
@@ -154,7 +153,7 @@ def test_health_raises_if_kafka_call_stalls_unless_kafka_is_away(clock: Clock, n
     with pytest.raises(StalledError, match=f"partition 4 has been {name} for 301 s"):
         check_health(member, task)
     for contact in (None, clock.now - STALLED_SECONDS + 1):
-        member.contact = contact
+        member.kafka_answers_since = contact
         assert check_health(member, task).not_ready_reason == ""
 
 

@@ -12,10 +12,9 @@ from typing import Any, cast
 
 from aiokafka import TopicPartition
 
-from stream.engine.batch_loop import BatchLoop
-from stream.engine.health import PartitionHealth, TaskStep
+from stream.engine.batch_loop import BatchLoop, PartitionHealth
 from stream.engine.partition_input import GroupOffsets
-from stream.engine.session import PartitionSession, Refusals
+from stream.engine.session import PartitionSession, Refusals, TaskStep
 from stream.engine.writer import OutputBuffer
 from stream.processing.protocol import Batch, Outputs, Processor
 from stream.tables.engine_limits import current_cancellation
@@ -60,7 +59,8 @@ async def heartbeats_during_a_batch(*, heavy: bool) -> int:
             heartbeats += 1
 
     beating = asyncio.create_task(beat())
-    batch = await answering._prepare(life, [cast(Any, object())])
+    records = [cast(Any, object())]
+    batch = await answering.run_step(life, processor.prepare, records, records=records)
     outputs = await answering.run_step(life, processor.process, batch)
     beating.cancel()
     assert [len(messages) for _, _, messages in outputs] == [1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiokafka import TopicPartition
 
-from stream.engine.health import FAILURES_UNTIL_NOT_READY, InputPlace, PartitionHealth
+from stream.engine.batch_loop import FAILURES_UNTIL_NOT_READY, InputPlace, PartitionHealth
 
 SOURCE = TopicPartition("queries", 3)
 

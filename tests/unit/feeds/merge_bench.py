@@ -45,7 +45,7 @@ class Bench:
     def step(self, limit: int = 500, *, lost: bool = False) -> None:
         """Process a batch; with ``lost``, its transaction is aborted."""
         batch = self.task.prepare(list(self.partials[self.at : self.at + limit]))
-        assert not batch.needs_tables
+        assert not batch.needs_lookup_topics
         outputs = self.task.process(batch)
         if lost:
             self.start()

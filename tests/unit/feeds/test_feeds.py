@@ -725,4 +725,4 @@ def test_feed_writes_nothing_if_nothing_is_due() -> None:
     assert process_records(feed, [ArrivedRecord(0, 5, event("p", 5))])
     assert not feed.collect_due_outputs(0.0)
     assert not feed.apply_lookup_records(())
-    assert not feed.prepare([ArrivedRecord(1, 5, event("p", 5))]).needs_tables
+    assert not feed.prepare([ArrivedRecord(1, 5, event("p", 5))]).needs_lookup_topics

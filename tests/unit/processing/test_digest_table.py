@@ -15,8 +15,7 @@ import pytest
 from aiokafka import TopicPartition
 
 from stream.engine import partition_task
-from stream.engine.batch_loop import ProcessingError
-from stream.engine.health import FAILURES_UNTIL_NOT_READY, InputPlace
+from stream.engine.batch_loop import FAILURES_UNTIL_NOT_READY, InputPlace, ProcessingError
 from stream.privacy.ledger.retirement import DIGEST_BYTES
 from stream.processing import digest_table
 from stream.processing.digest_table import DigestFileError, DigestTable

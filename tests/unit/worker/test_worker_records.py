@@ -104,15 +104,15 @@ def test_ended_stream_has_a_last_status() -> None:
 
 def test_only_a_query_to_an_unknown_stream_needs_control_first() -> None:
     _, worker = busy_worker()
-    assert worker.prepare(records([query("a", "one", LOW), query("b", "nobody", LOW)])).needs_tables
-    assert not worker.prepare(records([query("a", "one", LOW), b"broken", query("b", "two")])).needs_tables
+    assert worker.prepare(records([query("a", "one", LOW), query("b", "nobody", LOW)])).needs_lookup_topics
+    assert not worker.prepare(records([query("a", "one", LOW), b"broken", query("b", "two")])).needs_lookup_topics
 
 
 def test_stream_opened_after_its_first_query_was_seen_answers_it() -> None:
     driver = installation(spec("early"))
     worker = worker_of(driver)
     batch = records([query("a", "early", LOW), query("b", "late", LOW)])
-    assert worker.prepare(batch).needs_tables
+    assert worker.prepare(batch).needs_lookup_topics
     driver.open(spec("late"))
     worker.apply_lookup_records(driver.records(driver.topics.control)[-1:])
     assert not messages_to(process_records(worker, batch), driver.topics.rejected)
