@@ -150,8 +150,8 @@ class Lifetime(Driver):
             for number in numbers:
                 name, (entries, answer) = f"stream-{number}", samples[number % len(samples)]
                 for entry in entries:
-                    fields = {**trail._next_entry_fields(), "stream": name}  # noqa: SLF001
-                    trail._write_entry(outputs, entry.model_copy(update=fields))  # noqa: SLF001
+                    fields = entry.model_dump(exclude={"number", "previous", "time"}) | {"stream": name}
+                    trail._write_entry(outputs, type(entry), **fields)  # noqa: SLF001
                 budget.ledger.retired_names.add("stream", name)
                 answers[name] = answer
             control.publish_retired(answers, outputs)

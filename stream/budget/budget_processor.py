@@ -18,7 +18,6 @@ from schemas import (
     Charge,
     GrantRecord,
     LedgerProgress,
-    LedgerRecord,
     Request,
     RetiredAnswer,
     TableSource,
@@ -96,18 +95,16 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def count_requests_of_step(records: Sequence[RecordLike], ledger: Ledger) -> int:
-    """Return the number of requests, from the first on, that need at most ``MAX_PLANS_PER_STEP`` plans.
+    """Return the number of requests, at least one, that one step processes.
 
-    The number is at least one. Streams share a plan if they differ only in names and thresholds, and
-    their sources differ only in names and budgets.
+    They need at most ``MAX_PLANS_PER_STEP`` plans. Streams share a plan if they differ only in names and
+    thresholds, and their sources differ only in names and budgets.
     """
-    plans: set[bytes] = set()
+    plans: set[bytes | None] = {None}
     for count, record in enumerate(records[:MAX_REQUESTS_PER_STEP]):
-        plan = _plan_key(record, count, ledger)
-        if plan is not None:
-            plans.add(plan)
-            if len(plans) > MAX_PLANS_PER_STEP:
-                return count
+        plans.add(_plan_key(record, count, ledger))
+        if len(plans) > MAX_PLANS_PER_STEP + 1:
+            return count
     return min(len(records), MAX_REQUESTS_PER_STEP)
 
 
@@ -121,19 +118,15 @@ def _plan_key(record: RecordLike, position: int, ledger: Ledger) -> bytes | None
         return None  # it will be refused without a plan
     if request.kind == "open" and isinstance(request.stream, dict):
         mechanism = request.stream.get("mechanism")
-        plain = {name: value for name, value in request.stream.items() if name != "stream"}
+        plan = {name: value for name, value in request.stream.items() if name != "stream"}
         if isinstance(mechanism, dict):
-            plain["mechanism"] = {name: value for name, value in mechanism.items() if name != "threshold"}
-        return _encode(plain | {"source": _plan_fields(request.stream.get("source"), ledger)})
+            plan["mechanism"] = {name: value for name, value in mechanism.items() if name != "threshold"}
+        source = request.stream.get("source")
+        account = ledger.accounts.get(source) if isinstance(source, str) else None
+        if account is not None and not isinstance(account.source, TableSource):
+            plan["source"] = account.source.model_dump(exclude=_FIELDS_WITHOUT_EFFECT_ON_PLANS)
+        return _encode(plan)
     return None if request.kind in _KINDS_WITHOUT_PLAN else position.to_bytes(4, "big")
-
-
-def _plan_fields(source: Any, ledger: Ledger) -> Any:
-    """Return the fields of a source that affect a plan, or the source's name if the source is unknown."""
-    account = ledger.accounts.get(source) if isinstance(source, str) else None
-    if account is None or isinstance(account.source, TableSource):
-        return source
-    return account.source.model_dump(exclude=_FIELDS_WITHOUT_EFFECT_ON_PLANS)
 
 
 MAX_CHARGES_PER_STEP = 1_000
@@ -148,7 +141,7 @@ MAX_RENEWALS_PER_CALL = 100
 
 
 class BudgetProcessor:
-    """Decides requests and counts charges; has the ledger of all sources and the receipts."""
+    """Decides requests and adds charges to the ledger of all sources."""
 
     def __init__(
         self,
@@ -192,7 +185,7 @@ class BudgetProcessor:
         )
         self._next_offsets = dict.fromkeys(self.inputs, 0)
         self.topic_ids: dict[str, str] = {}
-        self._collected = self._new_collection()
+        self._collected = CollectedRecords(topics.ledger, partition, self.ledger.retired_names)
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Collect the ledger's records; ``end_restore`` decodes the latest one of each key."""
@@ -200,7 +193,7 @@ class BudgetProcessor:
 
     def end_restore(self) -> Mapping[str, int]:
         """Rebuild the accounts from the collected records; return the inputs' next offsets."""
-        collected, self._collected = self._collected, self._new_collection()
+        collected = self._collected
         ends: list[tuple[str, str, int]] = []
         with _gc_disabled():
             self.request_handler.receipts.restore(collected.take_receipts())
@@ -214,9 +207,6 @@ class BudgetProcessor:
                 self._next_offsets = dict(zip(self.inputs, (progress.requests, progress.charges), strict=True))
                 self._trail.restore(progress.trail)
         return dict(self._next_offsets)
-
-    def _new_collection(self) -> CollectedRecords:
-        return CollectedRecords(self._topics.ledger, self._partition, self.ledger.retired_names)
 
     @property
     def trail_head(self) -> TrailHead | None:
@@ -237,14 +227,14 @@ class BudgetProcessor:
         return Outputs()
 
     def collect_due_outputs(self, now: float) -> Outputs:
-        """Decide requests whose tables have been read, begin due periods of budgets, and write totals to the trail."""
+        """Decide requests whose tables have been read, renew budgets, and write totals to the trail."""
         outputs = Outputs()
         self._decide_waiting(outputs)
         clock = self._clock.now(self.ledger.clock, now)
-        due = [owner for owner in self.ledger.renewing_owners if owner.budget.period_is_over(clock)]
-        if due:
+        over = [owner for owner in self.ledger.renewing_owners if owner.budget.period_is_over(clock)]
+        if over:
             self.ledger.advance_clock(clock)
-            for owner in due[:MAX_RENEWALS_PER_CALL]:
+            for owner in over[:MAX_RENEWALS_PER_CALL]:
                 self.ledger.begin_due_period(owner)
             self._trail.write_renewals(outputs)
         self._trail.write_points_when_quiet(now, outputs)
@@ -279,16 +269,16 @@ class BudgetProcessor:
     def _retire_streams(self, outputs: Outputs) -> None:
         """Retire streams whose retention is over, many at a time.
 
-        Each retirement writes the newest block of retired names again, and a record per partition to
-        ``control``. So a few streams wait for others until ``MAX_RETIREMENT_DELAY_MS`` have passed.
+        Each call that retires streams writes the newest block of retired names again, and a record per partition
+        to ``control``. So a few streams wait for others until ``MAX_RETIREMENT_DELAY_MS`` have passed.
         """
         if not self._retire_after_ms:
             return
         ended_by = self.ledger.clock - self._retire_after_ms
         ended = self.ledger.ended_streams
         due = ended.list_ended_by(ended_by)
-        patience = min(MAX_RETIREMENT_DELAY_MS, self._retire_after_ms // 8)
-        if len(due) >= self._least_retired_together or ended.list_ended_by(ended_by - patience):
+        delay = min(MAX_RETIREMENT_DELAY_MS, self._retire_after_ms // 8)
+        if len(due) >= self._least_retired_together or ended.list_ended_by(ended_by - delay):
             answers: dict[str, RetiredAnswer] = {}
             for source, stream in due:
                 answers[stream] = build_retired_answer(*self.ledger.find_stream(source, stream))
@@ -365,7 +355,7 @@ class BudgetProcessor:
 
     def _process_charge(self, charge: Charge, outputs: Outputs) -> None:
         if self.ledger.retired_names.has("stream", charge.stream):
-            return  # a repeated charge: the worker reported the stream's last totals before
+            return  # a repeated charge, because a stream is retired after its worker has reported the last totals
         account, grant = self.ledger.find_stream(charge.source, charge.stream)
         before = grant.state
         changed = self.ledger.record_charge(
@@ -380,7 +370,7 @@ class BudgetProcessor:
         )
         if not changed:
             return
-        # Publish an end also if a worker reported it: the stream's next worker must not answer.
+        # Publish even an end that a worker has reported, because the stream's next worker must not answer.
         reason = charge.reason or "halted by its worker"
         ended = grant.state == "halted" and self.ledger.end_stream(charge.source, charge.stream, "halted", reason)
         if grant.state == "exhausted" and grant.ending is None:
@@ -397,13 +387,10 @@ class BudgetProcessor:
             outputs.add(self._topics.ledger, self._partition, (key, value, ()))
 
     def _write_changes(self, outputs: Outputs) -> None:
-        for write in self.ledger.drain_changes():
-            self._write_record(outputs, *write)
-
-    def _write_record(self, outputs: Outputs, source: str, key: bytes, record: LedgerRecord | None) -> None:
-        value = None if record is None else ledger_codec.encode(record)
-        partition = partition_of(source.encode(), LEDGER_PARTITIONS)
-        outputs.add(self._topics.ledger, partition, (key, value, ()))
+        for source, key, record in self.ledger.drain_changes():
+            value = None if record is None else ledger_codec.encode(record)
+            partition = partition_of(source.encode(), LEDGER_PARTITIONS)
+            outputs.add(self._topics.ledger, partition, (key, value, ()))
 
 
 def _note_ends(

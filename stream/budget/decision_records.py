@@ -8,7 +8,7 @@ ends and retirements of streams.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from blake3 import blake3
@@ -53,13 +53,13 @@ from stream.processing.protocol import RETIRED_PREFIX, Message, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 POINT_INTERVAL_MS: Final = 60_000
-"""Minimum time, by the ledger's clock, between two *points* of an account: entries with its totals."""
+"""Minimum time, by the ledger's clock, between two *points* of an account, which are entries with its totals."""
 QUIET_SECONDS: Final = 60.0
 """Seconds without input after which all pending points are written."""
 
 
 class TrailWriter:
-    """Appends entries to the trail; remembers the accounts that have spent since their last entry."""
+    """Appends entries to the trail; keeps the accounts that have spent since the last entry with their totals."""
 
     def __init__(self, topics: Topics, ledger: Ledger) -> None:
         self.head: TrailHead | None = None
@@ -86,26 +86,24 @@ class TrailWriter:
         self.head = EMPTY_TRAIL_HEAD
         accounts = self._ledger.accounts.values()
         streams = sum(len(account.grants) for account in accounts)
-        self._write_entry(
-            outputs, TrailBeginning(**self._next_entry_fields(), sources=len(accounts), streams=streams)
-        )
+        self._write_entry(outputs, TrailBeginning, sources=len(accounts), streams=streams)
         for account in accounts:
-            standing = TrailStanding(
-                **self._next_entry_fields(),
+            self._write_entry(
+                outputs,
+                TrailStanding,
                 source=account.source.source,
                 streams=len(account.grants),
                 digest=digest_streams((name, grant.digest) for name, grant in account.grants.items()),
-                totals=totals_of(account),
+                totals=_totals_of(account),
             )
-            self._write_entry(outputs, standing)
 
     def write_decision(self, request: Request, receipt: Receipt, outputs: Outputs) -> None:
         """Write a request and its decision, with the resulting totals and the stream's digest."""
         self.write_renewals(outputs)
-        is_of_population = isinstance(request, RegisterPopulation) or (
+        concerns_population = isinstance(request, RegisterPopulation) or (
             isinstance(request, Allot) and request.source is None
         )
-        source = None if is_of_population else receipt.source
+        source = None if concerns_population else receipt.source
         account = self._ledger.accounts.get(source or "")
         grant = None if account is None else account.grants.get(receipt.stream or "")
         fields: dict[str, Any] = _requested_amounts(request)
@@ -116,8 +114,9 @@ class TrailWriter:
             fields["mechanism"] = grant.spec.mechanism.kind
         if account is not None and receipt.outcome in {"registered", "opened"}:
             fields["totals"] = self._record_totals(account)
-        entry = TrailRequest(
-            **self._next_entry_fields(),
+        self._write_entry(
+            outputs,
+            TrailRequest,
             request=receipt.request,
             digest=receipt.digest,
             action=request.kind,
@@ -133,23 +132,20 @@ class TrailWriter:
             answers=receipt.answers,
             **fields,
         )
-        self._write_entry(outputs, entry)
 
     def write_period(self, receipt: Receipt, account: Account, outputs: Outputs) -> None:
         """Write the registration and the openings of a standing stream's new period."""
-        asked: dict[str, Any] = {"request": receipt.request, "digest": receipt.digest, "source": account.name}
-        terms: dict[str, Any] = {"epsilon": account.source.epsilon, "delta": account.source.delta}
-        totals = self._record_totals(account)
-        registered = TrailRequest(
-            **self._next_entry_fields(), **asked, **terms, action="register", outcome="registered", totals=totals
-        )
-        self._write_entry(outputs, registered)
+        shared: dict[str, Any] = {"request": receipt.request, "digest": receipt.digest, "source": account.name}
+        shared["totals"] = self._record_totals(account)
+        amounts: dict[str, Any] = {"epsilon": account.source.epsilon, "delta": account.source.delta}
+        self._write_entry(outputs, TrailRequest, **shared, **amounts, action="register", outcome="registered")
         for name, grant in account.grants.items():
             granted = to_amount(grant.cost, account.source)
             self._note_grant(granted)
-            opened = TrailRequest(
-                **self._next_entry_fields(),
-                **asked,
+            self._write_entry(
+                outputs,
+                TrailRequest,
+                **shared,
                 action="open",
                 outcome="opened",
                 stream=name,
@@ -159,9 +155,7 @@ class TrailWriter:
                 mechanism=grant.spec.mechanism.kind,
                 granted=granted,
                 stream_digest=grant.digest,
-                totals=totals,
             )
-            self._write_entry(outputs, opened)
 
     def take_largest_grant(self) -> float | None:
         """Return the largest ε granted since the last call; None without a grant."""
@@ -173,8 +167,9 @@ class TrailWriter:
 
     def write_end(self, account: Account, grant: Grant, outputs: Outputs) -> None:
         """Write that a stream is exhausted, halted or closed, as its worker's charge reports."""
-        event = TrailEvent(
-            **self._next_entry_fields(),
+        self._write_entry(
+            outputs,
+            TrailEvent,
             event=grant.state,
             source=account.source.source,
             stream=grant.stream,
@@ -183,49 +178,39 @@ class TrailWriter:
             refunded=to_amount(grant.refunded, account.source),
             totals=self._record_totals(account),
         )
-        self._write_entry(outputs, event)
 
     def write_renewals(self, outputs: Outputs) -> None:
-        """Write an event for each renewed budget.
-
-        It has no totals, because a renewal changes no amounts that were granted, spent or refunded.
-        """
+        """Write an event for each renewed budget."""
         for owner in self._ledger.drain_renewed_owners():
-            event = TrailEvent(
-                **self._next_entry_fields(),
+            self._write_entry(
+                outputs,
+                TrailEvent,
                 event="renewed",
                 source=None if isinstance(owner, PopulationAccount) else owner.name,
                 population=owner.name if isinstance(owner, PopulationAccount) else None,
                 reason=f"period {owner.budget.period_number}",
             )
-            self._write_entry(outputs, event)
 
     def write_restored(
         self, since: Since, lost: int, backup: str, outputs: Outputs, reason: str | None = None
     ) -> None:
         """Write that the ledger was restored from a backup, then the totals of all accounts."""
-        entry = TrailRestored(**self._next_entry_fields(), since=since, lost=lost, backup=backup, reason=reason)
-        self._write_entry(outputs, entry)
+        self._write_entry(outputs, TrailRestored, since=since, lost=lost, backup=backup, reason=reason)
         self._write_points(list(self._ledger.accounts.values()), outputs)
 
     def schedule_point(self, account: Account) -> None:
         """Schedule a point for an account, a minute after the last entry with the account's totals."""
         account.has_unrecorded_spending = True
-        self._next_point_ms = (
-            min(self._next_point_ms, _point_due_ms(account))
-            if self._unrecorded_accounts
-            else _point_due_ms(account)
-        )
+        due_ms = _point_due_ms(account)
+        self._next_point_ms = min(self._next_point_ms, due_ms) if self._unrecorded_accounts else due_ms
         self._unrecorded_accounts[account.source.source] = account
 
     def write_due_points(self, outputs: Outputs) -> None:
         """Write the points that are due by the ledger's clock."""
         self._quiet_since = None
         if self._unrecorded_accounts and self._ledger.clock >= self._next_point_ms:
-            self._write_points(
-                [one for one in self._unrecorded_accounts.values() if _point_due_ms(one) <= self._ledger.clock],
-                outputs,
-            )
+            accounts = self._unrecorded_accounts.values()
+            self._write_points([one for one in accounts if _point_due_ms(one) <= self._ledger.clock], outputs)
             self._next_point_ms = min(map(_point_due_ms, self._unrecorded_accounts.values()), default=0)
 
     def write_points_when_quiet(self, now: float, outputs: Outputs) -> None:
@@ -238,22 +223,18 @@ class TrailWriter:
 
     def _write_points(self, accounts: Iterable[Account], outputs: Outputs) -> None:
         for account in accounts:
-            point = TrailPoint(
-                **self._next_entry_fields(), source=account.source.source, totals=self._record_totals(account)
-            )
-            self._write_entry(outputs, point)
+            totals = self._record_totals(account)
+            self._write_entry(outputs, TrailPoint, source=account.source.source, totals=totals)
 
     def _record_totals(self, account: Account) -> Totals:
         account.totals_recorded_ms, account.has_unrecorded_spending = self._ledger.clock, False
         self._unrecorded_accounts.pop(account.source.source, None)
         self._ledger.mark_changed(account)
-        return totals_of(account)
+        return _totals_of(account)
 
-    def _next_entry_fields(self) -> dict[str, Any]:
+    def _write_entry(self, outputs: Outputs, kind: Callable[..., TrailRecord], **fields: Any) -> None:
         head = self.head or EMPTY_TRAIL_HEAD
-        return {"number": head.entries, "previous": head.digest, "time": self._ledger.clock}
-
-    def _write_entry(self, outputs: Outputs, entry: TrailRecord) -> None:
+        entry = kind(number=head.entries, previous=head.digest, time=self._ledger.clock, **fields)
         value = trail_codec.encode(entry)
         self.head = TrailHead(entries=entry.number + 1, digest=entry_digest(value), time=entry.time)
         source = (getattr(entry, "source", None) or "").encode()
@@ -264,8 +245,7 @@ def _point_due_ms(account: Account) -> int:
     return 0 if account.totals_recorded_ms is None else account.totals_recorded_ms + POINT_INTERVAL_MS
 
 
-def totals_of(account: Account) -> Totals:
-    """Return an account's totals as in its ledger record."""
+def _totals_of(account: Account) -> Totals:
     return Totals(**account.budget.amounts())
 
 
@@ -314,26 +294,24 @@ def build_control_event(account: Account, grant: Grant) -> Control:
 
 def build_retired_answer(account: Account, grant: Grant) -> RetiredAnswer:
     """Return the fields of the answers that a worker gives for an ended stream."""
-    figures = (grant.answered, grant.tops, grant.surplus)
+    totals = (grant.answered, grant.tops, grant.surplus)
     return RetiredAnswer(
         # A stream that is halted after its last charged answer stays exhausted.
         reason=exhausted_reason(grant.calibration, grant.cutoff)
         if grant.state == "exhausted"
         else grant.reason or grant.state,
-        spent=shown_spending(grant.calibration, account.source, *figures, grant.extensions),
+        spent=shown_spending(grant.calibration, account.source, *totals, grant.extensions),
         tops_left=ordinary_charges_left(grant.cutoff, grant.tops, grant.surplus) if grant.cutoff else None,
     )
 
 
 def build_retired_record(retired: Sequence[tuple[str, RetiredAnswer]]) -> RetiredStreams:
     """Return the record that replaces the definitions of these streams."""
-    places: dict[RetiredAnswer, int] = {}
-    for _, answer in retired:
-        places.setdefault(answer, len(places))
+    answers = tuple(dict.fromkeys(answer for _, answer in retired))
     return RetiredStreams(
         names=b"".join(name_digest("stream", name) for name, _ in retired).hex(),
-        answers=tuple(places),
-        answer_of=tuple(places[answer] for _, answer in retired),
+        answers=answers,
+        answer_of=tuple(answers.index(answer) for _, answer in retired),
     )
 
 

@@ -31,7 +31,6 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.promises import NOT_INFORMATIVE, describe_uninformative
 from stream.privacy.planning.workload_choices import (
     StreamParameters,
-    WorkloadChoice,
     compare_mechanisms,
     is_informative,
     mean_count,
@@ -43,8 +42,8 @@ _GROUPED_FORMS: Final = {"groups", "people_groups", "rate"}
 MECHANISM_DEFAULTS: Final[dict[str, Any]] = {"monotone": False, "sparsity": 16}
 """Values of mechanisms' fields, unless a comparison gives others.
 
-``monotone`` is False because it is a promise about the questions. ``sparsity`` is the default of the sparse mechanisms;
-in the form ``cells`` it also bounds the cells of a question to a histogram.
+``monotone`` is False because it is a promise about the questions. In the form ``cells``, ``sparsity`` also bounds the
+cells of a question to a histogram.
 """
 
 
@@ -116,9 +115,8 @@ def compare_for_source(
 ) -> MechanismComparison:
     """Compare all mechanisms for questions about a source.
 
-    Without a source, the questions are about the rows and sizes given in ``options``.
-
-    ``goal_fields`` are further fields of ``PlanGoal``; ``on_mechanism`` is called before each plan.
+    Without a source, ``options`` give the number of rows and the attributes' sizes. ``goal_fields`` are further
+    fields of ``PlanGoal``; ``on_mechanism`` is called before each plan.
 
     Raises:
         PlanError: the form or an option does not fit the source, or α depends on private facts.
@@ -148,7 +146,7 @@ def compare_for_source(
     return MechanismComparison(goal, rank_mechanisms(goal, on_mechanism), options, counted)
 
 
-def _describe_alpha(goal: PlanGoal, attribute: str | None) -> str:  # noqa: C901, PLR0911 - one for each form
+def _describe_alpha(goal: PlanGoal, attribute: str | None) -> str:  # noqa: C901, PLR0911, PLR0912 - one for each form
     """Describe the quantity whose error α bounds; empty if that is simply each answer."""
     rows, any_of = (goal.facts.rows, "" if attribute else ", of any attribute: --attribute selects one")
     match goal.form:
@@ -166,8 +164,10 @@ def _describe_alpha(goal: PlanGoal, attribute: str | None) -> str:  # noqa: C901
             return f"of a mean times its number of rows: a mean's α is about this divided by that number{any_of}"
         case "mean":
             return "of a mean times its number of rows, in ranges of its attribute, which --source declares"
+        case "quantile" if not goal.ranked:
+            return "in rows of rank; --source and --rows give the error in value"
         case "quantile":
-            return _describe_rank(goal, any_of)
+            return f"in rows of rank{any_of}" + ("" if goal.facts.rows else "; --rows gives the error in value")
         case "rate":
             return "in rows: a rate's α is this divided by the number of rows that it is over, which is private"
         case "person_sum":
@@ -176,12 +176,6 @@ def _describe_alpha(goal: PlanGoal, attribute: str | None) -> str:  # noqa: C901
             return "of every possible group-by: --group-by selects one"
         case _:
             return ""
-
-
-def _describe_rank(goal: PlanGoal, any_of: str) -> str:
-    if not goal.ranked:
-        return "in rows of rank; --source and --rows give the error in value"
-    return f"in rows of rank{any_of}" + ("" if goal.facts.rows else "; --rows gives the error in value")
 
 
 _MOST_ATTRIBUTES: Final = 64
@@ -249,7 +243,7 @@ def choose_mechanism(
         )
     return ChosenStream(
         spec=_with_mechanism(asked, best.mechanism),
-        compared=tuple(map(_build_compared, found)),
+        compared=tuple(ComparedMechanism(kind=one.kind, error=one.error, why=one.why[:256]) for one in found),
         mean_count=mean_count(facts, names, auto.workload),
     )
 
@@ -286,7 +280,3 @@ def require_informative(
 
 def _with_mechanism(asked: OpeningSpec, mechanism: Any) -> StreamSpec:
     return StreamSpec.model_validate({**dict(asked), "mechanism": mechanism})
-
-
-def _build_compared(choice: WorkloadChoice) -> ComparedMechanism:
-    return ComparedMechanism(kind=choice.kind, error=choice.error, why=choice.why[:256])

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final
+from typing import Final, Literal
 
 from blake3 import blake3
 
@@ -38,6 +39,7 @@ from schemas import (
     split_period_name,
 )
 from stream.budget.decision_records import ControlPublisher
+from stream.budget.plan_facts import facts_of_values
 from stream.budget.standing_streams import complete_spec, live_topic_facts, require_texts
 from stream.diagnostics import error_fields, get_logger
 from stream.privacy.accuracy.source_facts import (
@@ -110,9 +112,7 @@ def facts_for_plan(spec: StreamSpec, source: Source, table_rows: Callable[[], in
         steps = sensitivity_steps(source.sensitivity, source.grid)
         if getattr(mechanism, "sums", ()):
             raise RefusedError("mechanism.sums: a source of values has no attributes; remove it")
-        return SourceFacts(
-            sensitivity_steps=steps, grid=source.grid, neighbors=source.neighbors, rounding=0.5 * source.grid
-        )
+        return facts_of_values(steps, source.grid, source.neighbors)
     if isinstance(source, RecordsSource):
         return SourceFacts(neighbors=source.neighbors, records_per_person=source.contributions)
     return _table_facts(mechanism, source, table_rows)
@@ -243,22 +243,15 @@ def definition_digest(spec: StreamSpec, account: Account, calibration: Calibrati
     return blake3(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).hexdigest()
 
 
+@dataclass
 class AccountPeriods:
     """Begins the periods of sources; each period has a separate account in the ledger."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        workers: ControlPublisher,
-        *,
-        key_id: str,
-        new_incarnation: Callable[[RecordLike], bytes],
-    ) -> None:
-        self._ledger = ledger
-        self._control_publisher = workers
-        self._key_id = key_id
-        self._new_incarnation = new_incarnation
-        self._begun: list[Account] = []
+    ledger: Ledger
+    control_publisher: ControlPublisher
+    key_id: str
+    new_incarnation: Callable[[RecordLike], bytes]
+    _begun: list[Account] = field(default_factory=list)
 
     def drain_begun(self) -> list[Account]:
         """Return the accounts of periods that began since the last call."""
@@ -267,16 +260,16 @@ class AccountPeriods:
 
     def accounts_of(self, source: str) -> Sequence[Account]:
         """Return the accounts of a source's periods, in the order in which they were created."""
-        return self._ledger.periods.get(source, ())
+        return self.ledger.periods.get(source, ())
 
     def require_unused_name(self, name: str) -> None:
         """Refuse a new source's or stream's name if a name of its future periods is in use."""
-        for known in (*self._ledger.accounts, *self._ledger.source_of_stream):
+        for known in (*self.ledger.accounts, *self.ledger.source_of_stream):
             if (named := split_period_name(known)) is not None and named[0] == name:
                 raise RefusedError(
                     f"'{known}' has a name that a period of '{name}' would get; choose another name"
                 )
-        if self._ledger.retired_names.has("periods", name):
+        if self.ledger.retired_names.has("periods", name):
             raise RefusedError(
                 f"a retired stream has a name that a period of '{name}' would get; choose another name"
             )
@@ -293,31 +286,27 @@ class AccountPeriods:
 
     def require_later_start(self, spec: StreamSpec, source: Source) -> None:
         """Refuse a stream that starts in a period that has begun."""
-        earliest_start_ms = self.earliest_start_ms(source)
-        if (
-            spec.standing is not None
-            and spec.standing.begins is not None
-            and _first_question_ms(spec) < earliest_start_ms
-        ):
+        earliest_ms, standing = self.earliest_start_ms(source), spec.standing
+        if standing is not None and standing.begins is not None and moment_ms(standing.begins) < earliest_ms:
             raise RefusedError(
-                f"standing.begins: the periods up to {format_moment(earliest_start_ms)} have already begun without this stream; give "
+                f"standing.begins: the periods up to {format_moment(earliest_ms)} have already begun without this stream; give "
                 "that moment or a later one"
             )
 
     def begin_period(self, record: RecordLike, request: BeginPeriod, outputs: Outputs) -> None:
         """Begin a period's account with a copy of each open stream of its source.
 
-        If the period has already begun, nothing happens. All checks come before the first change,
-        so that an account gets all of its streams or is not created.
+        If the period has already begun, nothing happens. All checks come before the first change, so
+        that an account gets all of its streams or is not created.
         """
-        parent = self._ledger.account(request.source)
+        parent = self.ledger.account(request.source)
         source, start = parent.source, moment_ms(request.start)
         if not isinstance(source, EventsSource) or not source.has_periods:
             raise RefusedError(
                 f"source '{request.source}' has no periods; give a source with the unit 'person-period'"
             )
         name = period_name(source.source, start)
-        if name in self._ledger.accounts or self._ledger.retired_names.has("source", name):
+        if name in self.ledger.accounts or self.ledger.retired_names.has("source", name):
             return
         if parent.state == "halted":
             raise RefusedError(f"source '{request.source}' is halted: {parent.reason}")
@@ -325,7 +314,7 @@ class AccountPeriods:
             raise RefusedError(
                 f"start: periods of {source.period} begin at multiples of {source.period} since 1970; give such a moment"
             )
-        if source.clock == "broker" and start > self._ledger.clock + span_ms(source.ahead) + span_ms(source.idle):
+        if source.clock == "broker" and start > self.ledger.clock + span_ms(source.ahead) + span_ms(source.idle):
             raise RefusedError("start: the period has not begun yet; send the request again after its start")
         grants = [
             grant
@@ -338,25 +327,22 @@ class AccountPeriods:
             raise RefusedError(
                 f"source '{request.source}' has no open stream with questions about this period; open one"
             )
-        account = self._ledger.register(source.account_of_period(start), None)
-        seed = self._new_incarnation(record)
+        account = self.ledger.register(source.account_of_period(start), None)
+        seed = self.new_incarnation(record)
         for grant in grants:
             self._open_stream(account, grant, start, seed, outputs)
         self._begun.append(account)
 
     def end_stream(
-        self, account: Account, stream: str, ending: Callable[[str, str], bool], outputs: Outputs
+        self, account: Account, stream: str, ending: Literal["halted", "closed"], reason: str, outputs: Outputs
     ) -> None:
-        """End the copies of a model in all periods, and notify their workers.
-
-        ``ending`` ends the stream of a source and returns True if it was not ended before.
-        """
+        """End the copies of a model in all periods, and notify their workers."""
         if not isinstance(account.source, EventsSource) or not account.source.has_periods:
             return
         for one in self.accounts_of(account.name):
             name = period_name(stream, _period_start_ms(one))
-            if name in one.grants and ending(one.name, name):
-                self._control_publisher.publish_control(one, one.grants[name], outputs)
+            if name in one.grants and self.ledger.end_stream(one.name, name, ending, reason):
+                self.control_publisher.publish_control(one, one.grants[name], outputs)
 
     def _open_stream(self, account: Account, model: Grant, start: int, seed: bytes, outputs: Outputs) -> None:
         if model.spec.standing is None:
@@ -373,10 +359,10 @@ class AccountPeriods:
         identity = StreamIdentity(
             incarnation=blake3(name.encode(), key=blake3(seed).digest()).digest(16).hex(),
             digest=definition_digest(spec, account, model.calibration),
-            key_id=self._key_id,
+            key_id=self.key_id,
         )
-        grant = self._ledger.reserve(spec, model.calibration, identity, model.analyst)
-        self._control_publisher.publish_control(account, grant, outputs)
+        grant = self.ledger.reserve(spec, model.calibration, identity, model.analyst)
+        self.control_publisher.publish_control(account, grant, outputs)
 
 
 def require_no_periods(source: Source, what: str) -> None:

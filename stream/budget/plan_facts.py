@@ -31,7 +31,7 @@ from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import codes_within, ordered_values, sum_sensitivity
 
 FINE_GRID: Final = 1 / 1024
-"""Default grid of values in queries; it is so fine that rounding does not visibly change α."""
+"""Default grid of values in queries; its rounding does not visibly change α."""
 
 _VALUE_FORMS: Final[set[Form]] = {"value", "values"}
 _VALUE_OR_TABLE_FORMS: Final[set[Form]] = {"alarm", "candidates"}
@@ -59,13 +59,10 @@ class SourceOptions:
 
 def group_by_indices(options: SourceOptions, source: Source | None) -> tuple[int, ...]:
     """Return the index of each ``--group-by``: an attribute's name, or a position (from 1) in ``--sizes``."""
+    names = [str(index + 1) for index in range(len(options.sizes))]
+    known = "a position in --sizes, whose positions are"
     if isinstance(source, TableSource) and not options.sizes:
         names, known = list(source.attributes), "an attribute of the source, which has"
-    else:
-        names, known = (
-            [str(index + 1) for index in range(len(options.sizes))],
-            "a position in --sizes, whose positions are",
-        )
     if options.group_by and not names:
         raise PlanError("--group-by: the attributes are unknown; give --sizes or --source as well")
     for number, name in enumerate(options.group_by):
@@ -93,11 +90,8 @@ def summed_attributes(form: Form, source: Source | None, attribute: str | None) 
         raise PlanError(
             f"--attribute: '{attribute}' is not an attribute of integers or decimals of the source, which has {', '.join(numeric)}; give one of them"
         )
-    return tuple(
-        _summed_attribute(domain, source.neighbors)
-        for name, domain in numeric.items()
-        if attribute in {None, name}
-    )
+    chosen = numeric.values() if attribute is None else [numeric[attribute]]
+    return tuple(_summed_attribute(domain, source.neighbors) for domain in chosen)
 
 
 def ranked_attributes(form: Form, source: Source | None, attribute: str | None) -> tuple[RankedAttribute, ...]:
@@ -163,7 +157,7 @@ def facts_of_source(form: Form, source: Source | None, options: SourceOptions) -
     match source:
         case ValuesSource():
             steps = sensitivity_steps(source.sensitivity, source.grid)
-            return _facts_of_values(steps, source.grid, source.neighbors)
+            return facts_of_values(steps, source.grid, source.neighbors)
         case RecordsSource():
             return SourceFacts(neighbors=source.neighbors, records_per_person=source.contributions)
         case EventsSource():
@@ -189,13 +183,14 @@ def _facts_of_options(form: Form, options: SourceOptions) -> SourceFacts:
     sizes = options.sizes
     cell_count = math.prod(sizes) if sizes else options.cell_count
     if form in _VALUE_FORMS or (form in _VALUE_OR_TABLE_FORMS and cell_count is None and options.rows is None):
-        return _facts_of_values(
+        return facts_of_values(
             sensitivity_steps(options.sensitivity, options.grid), options.grid, options.neighbors
         )
     return _facts_of_table(options.neighbors, sizes, cell_count, options.rows)
 
 
-def _facts_of_values(steps: int, grid: float, neighbors: Any) -> SourceFacts:
+def facts_of_values(steps: int, grid: float, neighbors: Any) -> SourceFacts:
+    """Return the facts of a source of values, which one unit changes by ``steps`` of the grid."""
     return SourceFacts(sensitivity_steps=steps, grid=grid, neighbors=neighbors, rounding=0.5 * grid)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from blake3 import blake3
 from pydantic import TypeAdapter
@@ -59,16 +59,12 @@ def request_digest(request: Request) -> str:
     Fields at their defaults do not count, so a later version's optional fields do not change it.
     """
     content = _request_adapter().dump_python(request, mode="json", exclude_defaults=True)
-    if isinstance(request, OpenStream) and isinstance(request.stream.mechanism, Pmw):
-        content["stream"]["mechanism"] = _pmw_content(request.stream.mechanism)
+    if isinstance(request, OpenStream) and isinstance(mechanism := request.stream.mechanism, Pmw):
+        # Versions with the former default "end" of ``beyond`` must compute equal digests.
+        defaults = {name: field.default for name, field in Pmw.model_fields.items()} | {"beyond": "end"}
+        values = mechanism.model_dump(mode="json").items()
+        content["stream"]["mechanism"] = {name: value for name, value in values if value != defaults[name]}
     return blake3(request.kind.encode() + b"\n" + to_json(content)).hexdigest()
-
-
-def _pmw_content(mechanism: Pmw) -> dict[str, Any]:
-    # Versions with the former default "end" of ``beyond`` must compute equal digests.
-    content = mechanism.model_dump(mode="json")
-    defaults = {name: field.default for name, field in Pmw.model_fields.items()} | {"beyond": "end"}
-    return {name: value for name, value in content.items() if value != defaults[name]}
 
 
 def receipt_key(request: str) -> bytes:
@@ -102,9 +98,9 @@ class Receipts:
     def find_repeat(self, request: Request, digest: str) -> tuple[Receipt, list[LedgerWrite], bool] | None:
         """Return the receipt of a request whose id is known, or None if the id is new.
 
-        A request with the same content gets its receipt again. A request with other content is
-        refused; the refusal's record is deleted at once, so that the ledger does not keep it. The
-        receipt comes with the records to write, and with True if it is such a refusal.
+        A request with the same content gets its receipt again. A request with other content is refused; the
+        refusal's record is deleted at once, so that the ledger does not keep it. With the receipt come the
+        records to write, and True for such a refusal.
         """
         record = self._receipt_by_request.get(request.request)
         if record is None:
@@ -184,7 +180,7 @@ _OFFSET_BYTES: Final = 8
 BLOCK_BYTES: Final = 1 << 20
 _PLACE_BITS: Final = 32
 MAX_REPLACED_BYTES: Final = 64 << 20
-"""Bytes of replaced grant records from which the remaining records are moved together."""
+"""From this number of bytes of replaced grant records on, the other records are moved to new blocks."""
 
 
 class CollectedRecords:
@@ -244,15 +240,10 @@ class _GrantRecords:
 
     def __init__(self) -> None:
         self._places: dict[bytes, int] = {}
-        """For each key, in the order of the records, one integer of its block's number and its place there."""
+        """For each key, in the order of the records: the number of its block, shifted, plus its offset in the block."""
         self._blocks: list[mmap] = []
         self._end = self._replaced_bytes = 0
         self._number_of_calibration: dict[bytes, int] = {}
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of all blocks."""
-        return sum(map(len, self._blocks))
 
     def add(self, key: bytes, record: RecordLike) -> None:
         """Add a record; one without a value deletes the grant."""
@@ -261,17 +252,17 @@ class _GrantRecords:
         if record.value is not None:
             self._places[key] = self._append(self._shorten(record, record.value))
         if self._replaced_bytes > MAX_REPLACED_BYTES:
-            self._move_together()
+            self._compact_blocks()
 
     def take(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield offset, timestamp and value of each record, and drop them."""
         calibrations = list(self._number_of_calibration)
-        for short in self._take_short():
+        for short in self._take_shortened():
             offset, timestamp, start, number, _ = _Head.unpack_from(short)
             at = _Head.size + start
             yield offset, timestamp, b"".join((short[_Head.size : at], calibrations[number], short[at:]))
 
-    def _take_short(self) -> Iterator[bytes]:
+    def _take_shortened(self) -> Iterator[bytes]:
         places = array("Q", self._places.values())
         blocks, self._places, self._blocks = self._blocks, {}, []
         closed = 0
@@ -301,9 +292,9 @@ class _GrantRecords:
         self._blocks[-1][at : self._end] = short
         return len(self._blocks) - 1 << _PLACE_BITS | at
 
-    def _move_together(self) -> None:
+    def _compact_blocks(self) -> None:
         keys = list(self._places)
-        for key, short in zip(keys, self._take_short(), strict=True):
+        for key, short in zip(keys, self._take_shortened(), strict=True):
             self._places[key] = self._append(short)
         self._replaced_bytes = 0
 

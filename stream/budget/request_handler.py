@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal
 
 from schemas import (
@@ -107,9 +108,8 @@ class RequestHandler:
             receipt = self._apply(record, request, digest, outputs)
         except _REFUSAL_ERRORS as error:
             asked, left = (error.asked, error.left) if isinstance(error, RefusedError) else (None, None)
-            receipt = self._receipt(request, digest, "refused").model_copy(
-                update={"reason": str(error)[:1024], "asked": asked, "left": left}
-            )
+            refusal = {"reason": str(error)[:1024], "asked": asked, "left": left}
+            receipt = self._receipt(request, digest, "refused").model_copy(update=refusal)
         return receipt, self.receipts.add_receipt(receipt), True
 
     def _apply(self, record: RecordLike, request: Request, digest: str, outputs: Outputs) -> Receipt:
@@ -144,7 +144,13 @@ class RequestHandler:
             require_no_periods(self._ledger.account(request.source).source, "it cannot join a population")
             return self._join_population(request)
         if isinstance(request, Allot):
-            self._allot(request)
+            ledger = self._ledger
+            owner = (
+                ledger.account(request.source)
+                if request.source is not None
+                else ledger.population_account(request.population or "")
+            )
+            ledger.allot(owner, request.allotment, request.analysts, request.epsilon, request.delta)
             return {}
         if isinstance(request, RegisterSource):
             require_exact_doubles(record.value or b"")
@@ -154,11 +160,9 @@ class RequestHandler:
             budget = account.budget
         else:
             budget = self._ledger.register_population(request.population).budget
-        return (
-            {}
-            if budget.terms.renews is None
-            else {"meaning": describe_promise(budget.terms, budget.period_number)}
-        )
+        if budget.terms.renews is None:
+            return {}
+        return {"meaning": describe_promise(budget.terms, budget.period_number)}
 
     def _join_population(self, request: JoinPopulation) -> dict[str, Any]:
         """Add a source to a population; the receipt says whether earlier periods did not count its grants."""
@@ -171,10 +175,9 @@ class RequestHandler:
         return {"meaning": describe_joining(request.source, request.population, number)}
 
     def _register_source(self, request: RegisterSource) -> Account:
-        """Register a source. Only the first registration reads its table.
+        """Register a source.
 
-        The receipt of a repeat is public and costs nothing, so it depends on the two definitions
-        and not on the data.
+        Only the first registration reads the table, because a repeat's receipt must depend on definitions alone.
         """
         source, fingerprint = request.source, None
         if source.source not in self._ledger.accounts:
@@ -186,23 +189,14 @@ class RequestHandler:
                 fingerprint = self._readings.fingerprint(source)
         return self._ledger.register(source, fingerprint)
 
-    def _allot(self, request: Allot) -> None:
-        ledger = self._ledger
-        owner = (
-            ledger.account(request.source)
-            if request.source is not None
-            else ledger.population_account(request.population or "")
-        )
-        ledger.allot(owner, request.allotment, request.analysts, request.epsilon, request.delta)
-
     def _open_stream(self, record: RecordLike, request: OpenStream, outputs: Outputs) -> dict[str, Any]:
         account = self._ledger.account(request.stream.source)
-        chosen = choose_mechanism(request.stream, account.source, lambda: self._count_rows(account))
+        count_rows = partial(self._count_rows, account)
+        chosen = choose_mechanism(request.stream, account.source, count_rows)
         spec = self._complete_spec(chosen.spec, account.source)
-        calibration = plan_stream(spec, account.source, lambda: self._count_rows(account))
+        calibration = plan_stream(spec, account.source, count_rows)
         if request.informative:
-            completed = replace(chosen, spec=spec)
-            require_informative(completed, calibration, account.source, lambda: self._count_rows(account))
+            require_informative(replace(chosen, spec=spec), calibration, account.source, count_rows)
         digest = definition_digest(spec, account, calibration)
         identity = StreamIdentity(
             incarnation=self._new_incarnation(record).hex(), digest=digest, key_id=self._key_id
@@ -253,7 +247,7 @@ class RequestHandler:
         return {"answers": extension.answers, "granted": to_amount(cost, account.source)}
 
     def _count_rows(self, account: Account) -> int:
-        """Return the number of rows of a table whose neighbors all have this number."""
+        """Return the number of rows of a table whose neighbors have equally many rows."""
         if not isinstance(account.source, TableSource):
             raise RefusedError("mechanism.rows: the source is no table and has no rows; remove the field")
         table_key = (account.name, account.fingerprint)
@@ -268,12 +262,7 @@ class RequestHandler:
         account, grant = self._ledger.find_stream(request.source, request.stream)
         if self._ledger.end_stream(request.source, request.stream, ending, request.reason):
             self._control_publisher.publish_control(account, grant, outputs)
-        self.periods.end_stream(
-            account,
-            request.stream,
-            lambda source, stream: self._ledger.end_stream(source, stream, ending, request.reason),
-            outputs,
-        )
+        self.periods.end_stream(account, request.stream, ending, request.reason, outputs)
         return "closing" if grant.ending == "closed" else "halted"
 
     def _halt_source(self, request: HaltSource, outputs: Outputs) -> dict[str, Any]:
@@ -286,7 +275,7 @@ class RequestHandler:
     def _refresh_source(self, request: RefreshSource, outputs: Outputs) -> dict[str, Any]:
         """Read a table's next version, notify the workers, and return fields of the receipt.
 
-        Unchanged data also makes a new version, because it is private whether a row has changed.
+        Unchanged rows make a new version too, because whether a row has changed is private.
         """
         account = self._ledger.account(request.source)
         require_refreshable(account)

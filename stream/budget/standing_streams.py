@@ -52,20 +52,16 @@ _LONGEST_LATENESS_DAYS: Final = 31
 _LONGEST_WINDOW_DAYS: Final = 366
 
 MAX_PAST_WITH_BROKER_CLOCK_MS: Final = _DAY_MS
-"""Longest time by which a stream with clock ``broker`` may begin before its opening.
+"""Longest time by which a stream with clock ``broker`` may begin before its opening, or a longer window's length.
 
-If a window with its lateness is longer than a day, its length is the limit. A day leaves time to open
-several streams one after the other that begin at the same time.
+A day leaves time to open several streams one after the other that begin at the same time.
 """
-MAX_PAST_QUESTIONS: Final = 100_000_000
-"""Maximum number of questions about a new stream's past windows: windows × groups (× a quantile's values).
-
-With clock ``marks`` a replay may begin long ago; the limit is three years of one-second windows.
-"""
+MAX_PAST_NUMBERS: Final = 100_000_000
+"""Maximum number of numbers in the questions about a new stream's past windows: three years of counts per second."""
 MAX_PAST_PERIODS: Final = 100_000
 """Maximum number of past periods of a new stream; each period gets an account."""
 _QUESTION_BYTES: Final = 512
-"""Maximum number of bytes of a window's question, without its numbers and its group."""
+"""Maximum number of bytes of a window's question without its numbers and its group."""
 _NUMBER_BYTES: Final = 40
 """Maximum number of characters of a count or sum; the largest is the sum of 2⁶³ events of 10¹⁵ each."""
 _COUNT_BYTES: Final = len(f"{MAX_VALUE_COUNT},")
@@ -148,7 +144,7 @@ def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> Non
             f"day, or a window with its lateness if that is longer; give {format_moment(clock - behind)} or later, leave it out to begin "
             "now, or replay the past to a source with clock 'marks'"
         )
-    limit = MAX_PAST_QUESTIONS // _count_numbers(spec, standing, source)
+    limit = MAX_PAST_NUMBERS // _count_numbers(spec, standing, source)
     if (windows := (clock - begins) // window.every_ms) > limit:
         raise RefusedError(
             f"standing.begins: {standing.begins} lies {windows:,} windows before the ledger's clock, {format_moment(clock)}; with so many groups "
@@ -173,15 +169,15 @@ def groups_per_window(spec: StreamSpec, source: Source) -> int | None:
 
 
 def _counts_texts(mechanism: Mechanism, standing: StandingQuery, source: EventsSource) -> bool:
-    """Return whether a stream is a running count of private texts."""
+    """Return True if a stream is a running count of private texts."""
     return isinstance(mechanism, RunningCount) and groups_by_text(source, standing)
 
 
 def promised_windows(spec: StreamSpec, source: Source) -> int | None:
-    """Return the number of windows for which a standing stream's error bound α is promised.
+    """Return the number of windows for which a standing stream's error bound α is promised; None for others.
 
-    The result is None for other streams. If the grant is used up, the promise ends earlier. For a source
-    with periods, the result is the number of windows in a period.
+    If the grant is used up, the promise ends earlier. For a source with periods, at most the number of windows
+    in a period is returned.
     """
     groups = groups_per_window(spec, source)
     if groups is None:
@@ -190,15 +186,10 @@ def promised_windows(spec: StreamSpec, source: Source) -> int | None:
         return spec.mechanism.steps
     promised = min(spec.expected_queries, getattr(spec.mechanism, "answers", spec.expected_queries))
     windows = promised if isinstance(spec.mechanism, Histogram) else promised // groups
-    return min(windows, _windows_in_period(spec, source) or windows)
-
-
-def _windows_in_period(spec: StreamSpec, source: Source) -> int:
-    """Return the number of windows in one period of a source; 0 for a source without periods."""
-    if spec.standing is None or not isinstance(source, EventsSource) or source.period is None:
-        return 0
-    window = spec.standing.window
-    return (source.period_ms - window.size_ms) // window.every_ms + 1
+    if spec.standing is not None and isinstance(source, EventsSource) and source.period is not None:
+        window = spec.standing.window
+        windows = min(windows, (source.period_ms - window.size_ms) // window.every_ms + 1)
+    return windows
 
 
 def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
@@ -225,7 +216,15 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
         require_total(summed_domain(source, standing.count), standing.count.sum, "standing.count.sum")
     if isinstance(mechanism, RunningCount):
         _require_small_questions(standing, source, numbers=MAX_CANDIDATES)
-        return _running_count_facts(source, standing, groups)
+        _require_no_overlap(standing)
+        change = horizon_movement(source, standing)
+        return SourceFacts(
+            sensitivity_steps=change.together,
+            grid=_grid(source, standing),
+            neighbors=source.neighbors,
+            universe=groups,
+            horizon=change,
+        )
     change = window_movement(source, standing, groups)
     _require_no_repeated_fields(mechanism, standing)
     _require_monotone(mechanism, standing, source)
@@ -338,18 +337,6 @@ def require_texts(source: TableSource | EventsSource, kind: str = "unknown_group
         raise RefusedError(
             f"mechanism.kind: {kind} costs ε and δ for texts, which the accountant 'zcdp' does not add up; register the source with 'pure'"
         )
-
-
-def _running_count_facts(source: EventsSource, standing: StandingQuery, groups: int) -> SourceFacts:
-    _require_no_overlap(standing)
-    change = horizon_movement(source, standing)
-    return SourceFacts(
-        sensitivity_steps=change.together,
-        grid=_grid(source, standing),
-        neighbors=source.neighbors,
-        universe=groups,
-        horizon=change,
-    )
 
 
 def _require_no_overlap(standing: StandingQuery) -> None:

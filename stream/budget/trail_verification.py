@@ -1,9 +1,8 @@
 """Verifies that the grants of a ledger follow from the requests in its trail.
 
 The chain of digests reveals each change of an entry. A person who can rewrite the whole trail and the
-ledger, such as the broker's administrator, can make a new chain. If somebody or a witness has noted a
-head of the trail elsewhere, the check also reveals a new chain of the entries up to that head.
-``AnchoredTrail`` checks an anchored head without the ledger's grants.
+ledger, such as the broker's administrator, can make a new chain. A new chain is found if a head of the
+old one was noted elsewhere. ``AnchoredTrail`` checks an anchored head without the ledger's grants.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from schemas import (
     Amount,
@@ -38,8 +36,6 @@ from stream.privacy.ledger.accounts import Account
 from stream.privacy.ledger.grants import Grant
 from stream.privacy.ledger.ledger_records import restore_ledger
 from stream.privacy.ledger.state_machine import Ledger
-
-_AMOUNTS: Final = ("granted", "spent", "refunded", "left")
 
 
 @dataclass
@@ -77,7 +73,10 @@ class TrailCheck:
             case TrailRequest():
                 self._add_request(entry)
             case TrailEvent() | TrailPoint():
-                self._add_event(entry)
+                if entry.source is not None and entry.totals is not None:
+                    self._sources[entry.source] = entry.totals
+                if isinstance(entry, TrailEvent) and entry.stream is not None:
+                    self._ends[entry.stream] = entry
             case TrailStanding():
                 self._first_streams[entry.source] = entry
                 self._sources[entry.source] = entry.totals
@@ -87,12 +86,6 @@ class TrailCheck:
             case _:
                 pass
         return entry
-
-    def _add_event(self, entry: TrailEvent | TrailPoint) -> None:
-        if entry.source is not None and entry.totals is not None:
-            self._sources[entry.source] = entry.totals
-        if isinstance(entry, TrailEvent) and entry.stream is not None:
-            self._ends[entry.stream] = entry
 
     def _add_request(self, entry: TrailRequest) -> None:
         if entry.source is not None and entry.totals is not None:
@@ -115,7 +108,7 @@ class TrailCheck:
             opening.extensions[entry.digest] = entry.granted
 
     def findings(self) -> list[str]:
-        """Return the faults found in the trail itself; a broken chain has raised an error."""
+        """Return the faults of the trail; a broken chain has raised an error."""
         return list(self._findings)
 
     def missing_heads(self) -> list[str]:
@@ -177,34 +170,23 @@ class TrailCheck:
         """Compare a population's totals with its grants; find its registration in the trail."""
         name = record.population.population
         summed = ledger.population_account(name).to_record()
-        findings = [
-            f"population '{name}': {figure} is not the sum over its grants"
-            for figure in _AMOUNTS
-            if getattr(record, figure) != getattr(summed, figure)
-        ]
-        return (
-            findings
-            if name in self._populations
-            else [*findings, f"population '{name}': the trail has no entry of its registration"]
-        )
+        findings = _compare_amounts(f"population '{name}'", record, summed)
+        if name not in self._populations:
+            findings.append(f"population '{name}': the trail has no entry of its registration")
+        return findings
 
     def _compare_source(self, name: str, record: SourceRecord, ledger: Ledger) -> list[str]:
         """Compare a source's totals with its grants and with the trail."""
         account = ledger.accounts[name]
-        summed = account.to_record()
-        findings = [
-            f"source '{name}': {figure} is not the sum over its grants"
-            for figure in _AMOUNTS
-            if getattr(record, figure) != getattr(summed, figure)
-        ]
+        findings = _compare_amounts(f"source '{name}'", record, account.to_record())
         totals = self._sources.get(name)
         if totals is None:
             return [*findings, f"source '{name}': the trail has no entry of its registration"]
         compared = ("granted", "refunded") if record.unnoted else ("granted", "spent", "refunded")
         findings += [
-            f"source '{name}': {figure} differs from the trail's last entry"
-            for figure in compared
-            if getattr(totals, figure) != getattr(record, figure)
+            f"source '{name}': {amount} differs from the trail's last entry"
+            for amount in compared
+            if getattr(totals, amount) != getattr(record, amount)
         ]
         return findings
 
@@ -242,6 +224,14 @@ class TrailCheck:
                 f"stream '{name}': it is {record.state} in the ledger, but {state_in_trail} in the trail"
             )
         return findings
+
+
+def _compare_amounts(owner: str, record: object, summed: object) -> list[str]:
+    return [
+        f"{owner}: {amount} is not the sum over its grants"
+        for amount in ("granted", "spent", "refunded", "left")
+        if getattr(record, amount) != getattr(summed, amount)
+    ]
 
 
 def _extension_costs(grant: Grant, ledger: Ledger, accountant: str) -> Mapping[str, Amount]:

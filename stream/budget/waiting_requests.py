@@ -34,9 +34,9 @@ class TableNotReadError(Exception):
 
 
 class TableReadings:
-    """Reads tables for requests: in ``threads``, or at once without them.
+    """Reads tables for requests: in ``threads``, or at once if it is None.
 
-    In threads, a method raises TableNotReadError until the table has been read, and then returns the
+    With threads, a method raises TableNotReadError until the table has been read, and then returns the
     result once. A source has one reading at a time.
     """
 
@@ -102,7 +102,7 @@ class WaitingRequests:
         self._next_number = 0
 
     def has(self, subject: str) -> bool:
-        """Return whether requests about the subject wait."""
+        """Return True if requests about the subject wait."""
         return subject in self._queues
 
     def restore(self, records: Iterable[WaitingRequest]) -> None:
@@ -113,13 +113,13 @@ class WaitingRequests:
             self._append(Record("", 0, one.number, 0, None, value), request_codec.decode_trusted(value), None)
 
     def add(self, record: RecordLike, request: Request, reading: Future[Any] | None = None) -> LedgerWrite:
-        """Add a request and return its ledger write; a repeat writes the record again and gets the same receipt."""
+        """Add a request and return its ledger write; a repeat is not added, but its record is written again."""
         held = self._append(record, request, reading)
         waiting = WaitingRequest(number=held.number, value=(held.record.value or b"").decode())
         return held.key, ledger_codec.encode(waiting)
 
     def list_ready(self) -> list[HeldRequest]:
-        """Return the requests about one subject whose first one has its table, or whose reading has not begun."""
+        """Return the requests about one subject whose first request has its table or has not begun to read it."""
         for queue in self._queues.values():
             if queue[0].reading is None or queue[0].reading.done():
                 return list(queue)
