@@ -71,11 +71,13 @@ _ALLOWED_TOKENS: Final = frozenset(
 _KNOWN_WORDS: Final = frozenset({*_DIALECT.tokenizer_class.KEYWORDS, *_DIALECT.tokenizer_class.SINGLE_TOKENS})
 """SQL's keywords and signs; they are public, so a message may name them."""
 
+_MISSING_CELLS: Final = "rows with a missing cell are left out, or count as the category declared as 'other'"
+
 _HINTS: Final[dict[TokenType, str]] = {
     TokenType.SEMICOLON: "give one condition",
     TokenType.DOT: "name attributes alone, without a table",
-    TokenType.NULL: "tables hold no nulls",
-    TokenType.IS: "compare with = or <>; tables hold no nulls",
+    TokenType.NULL: _MISSING_CELLS,
+    TokenType.IS: "compare with = or <>",
     TokenType.LIKE: "list the categories with IN",
     TokenType.DCOLON: "neither attributes nor literals need a cast",
     TokenType.SELECT: "a predicate is a condition over attributes alone",
@@ -361,7 +363,8 @@ def _remedy_for_token(tokens: Sequence[Token]) -> str | None:
     if first.token_type is TokenType.DOT and kinds[:1] == [TokenType.NUMBER]:
         return "write a digit before the point, as in 0.5"
     if first.token_type is TokenType.IS and TokenType.NULL in kinds:
-        return "tables hold no nulls; leave this condition out"
+        remedy = "leave this condition out" if TokenType.NOT in kinds else "ask for that category"
+        return f"{_MISSING_CELLS}; {remedy}"
     return _HINTS.get(first.token_type)
 
 

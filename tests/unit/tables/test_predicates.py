@@ -291,8 +291,11 @@ def test_long_names_and_literals_are_cut_in_messages() -> None:
             "height < .5",
             "character 10: . is not allowed in a predicate; write a digit before the point, as in 0.5",
         ),
-        ("age IS NOT NULL", "tables hold no nulls; leave this condition out"),
-        ("age IS NULL", "tables hold no nulls; leave this condition out"),
+        ("age IS NOT NULL", "as the category declared as 'other'; leave this condition out"),
+        (
+            "age IS NULL",
+            "rows with a missing cell are left out, or count as the category declared as 'other'; ask for",
+        ),
         ("flag = TRUE", "'flag' holds categories, not TRUE; put a category in single quotes; write 'true'"),
         ("FALSE <> flag", "'flag' holds categories, not FALSE; put a category in single quotes; write 'False'"),
         ("sex IN (TRUE)", "not TRUE; put a category in single quotes; declared are 'F', 'M'"),
