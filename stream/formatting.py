@@ -176,6 +176,14 @@ def describe_table_bound(source: Source) -> str:
     return describe_source_bound(source) if isinstance(source, TableSource) else ""
 
 
+def warn_about_repetition(source: Source, registered: Iterable[SourceRecord]) -> str | None:
+    """Return a warning if the source is registered already, or None; its table is not read again."""
+    if source.source not in {record.source.source for record in registered}:
+        return None
+    changed = f"; if its table has changed, run 'sotto source refresh {source.source}'"
+    return f"source: '{source.source}' was registered before, so nothing changes{changed if isinstance(source, TableSource) else ''}"
+
+
 def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -> str | None:
     """Return a warning if open sources with other budgets have the same path or topic, or None.
 

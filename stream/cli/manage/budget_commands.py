@@ -40,7 +40,13 @@ from stream.cli.output import (
     show_table,
 )
 from stream.client.async_client import AsyncClient
-from stream.formatting import describe_rows, describe_table_bound, format_count, warn_about_shared_data
+from stream.formatting import (
+    describe_rows,
+    describe_table_bound,
+    format_count,
+    warn_about_repetition,
+    warn_about_shared_data,
+)
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.questions.stream_watch import describe_live_topic
 from stream.settings import DEFAULT_TABLE_BYTES
@@ -77,8 +83,8 @@ def add(
     wanted = parse_document(_sources, source)
     if engine is not None:
         wanted = _with_engine(wanted, engine)
-    receipt, warning = call_client(lambda client: _register(client, wanted))
-    print_warnings(() if warning is None else (warning,))
+    receipt, warnings = call_client(lambda client: _register(client, wanted))
+    print_warnings(warnings)
     live: list[str] = []
     if isinstance(wanted, EventsSource):
         live = [
@@ -93,10 +99,12 @@ def add(
     show_result(receipt, registered + _describe_clamping(wanted), *live, receipt.meaning, as_json=as_json)
 
 
-async def _register(client: AsyncClient, source: Source) -> tuple[Receipt, str | None]:
-    """Register a source, and return its receipt and a warning about other sources of its data."""
+async def _register(client: AsyncClient, source: Source) -> tuple[Receipt, list[str]]:
+    """Register a source; return its receipt and warnings about a repetition and about other sources of its data."""
+    earlier = await client.list_sources()
     receipt = await client.register(source)
-    return receipt, warn_about_shared_data(source, await client.list_sources())
+    warnings = (warn_about_repetition(source, earlier), warn_about_shared_data(source, earlier))
+    return receipt, [warning for warning in warnings if warning is not None]
 
 
 @app.command("join")

@@ -137,6 +137,23 @@ def test_source_command_warns_of_the_data_of_another_budget(
     assert "'second', 'third', but" in added("fourth", "data/p.csv")
 
 
+@pytest.mark.usefixtures("driver")
+def test_source_command_warns_if_the_source_was_registered_before(tmp_path: Path) -> None:
+    """A repeated registration does not read the table again, so the command names the one that does."""
+    path = tmp_path / "p.csv"
+    path.write_text("age,sex\n30,F\n")
+    declared = json.dumps(source("people", "table", path=str(path)))
+    assert "warning" not in run_connected("source", "add", declared)
+    path.write_text("age,sex\n30,F\n31,F\n")
+    again = run_connected("source", "add", declared)
+    assert "warning: source: 'people' was registered before, so nothing changes; if its table has" in again
+    assert "run 'sotto source refresh people'" in again
+    assert "warning" not in run_connected("source", "add", json.dumps(source()))
+    assert "'feed' was registered before, so nothing changes\n" in run_connected(
+        "source", "add", json.dumps(source())
+    )
+
+
 def test_up_names_a_witness_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A missing folder is reported at the start, and stops nothing; a witness without an anchor is no error."""
     warn_about_witnesses(Settings(witnesses=f"file://{tmp_path}/anchors, file://{tmp_path}/away/anchors"))
