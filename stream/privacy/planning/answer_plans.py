@@ -19,7 +19,15 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Final, Literal
 
-from schemas import AnswersCalibration, Exponential, Histogram, Laplace, NoisyMax, StreamSpec
+from schemas import (
+    AnswersCalibration,
+    Exponential,
+    Histogram,
+    Laplace,
+    NoisyMax,
+    StreamSpec,
+    UnknownGroupsCalibration,
+)
 from schemas.mechanisms import MAX_CATEGORIES
 from schemas.queries import MAX_CANDIDATES
 from stream.privacy.accuracy.noise_laws import (
@@ -198,7 +206,7 @@ def choice_rate(calibration: AnswersCalibration) -> float:
     return calibration.epsilon_answer / width
 
 
-def promised_answers(calibration: AnswersCalibration) -> int:
+def promised_answers(calibration: AnswersCalibration | UnknownGroupsCalibration) -> int:
     """Return the number of answers that the error bound covers, and among which β is divided."""
     return min(calibration.cutoff, calibration.expected_queries)
 

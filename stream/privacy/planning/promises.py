@@ -182,15 +182,12 @@ def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promi
             if isinstance(calibration, RunningCountCalibration) and calibration.threshold is not None:
                 over, remark = f"{over} and all texts", describe_running_release(calibration)
             return (_build_promise(calibration, "each number so far is within ±", "", over, remark),)
-        case UnknownGroups(counts=False):
-            remark = _release_remark(spec, calibration)
-            certain = _build_promise(
-                calibration, "a text is released for certain from ", " people on", over, remark
-            )
-            return (replace(certain, probability=1.0),)
-        case UnknownGroups():
-            remark = _release_remark(spec, calibration)
-            return (_build_promise(calibration, "the count of each text is within ±", "", over, remark),)
+        case UnknownGroups(counts=counts):
+            certain = ("a text is released for certain from ", " people on")
+            words = ("the count of each text is within ±", "") if counts else certain
+            over, remark = _over_charged(calibration), _release_remark(spec, calibration)
+            promise = _build_promise(calibration, *words, over, remark)
+            return (promise if counts else replace(promise, probability=1.0),)
         case Pmw() if isinstance(calibration, EstimateCalibration):
             after = "" if mechanism.beyond == "end" else "; later answers have no bound"
             remark = f"while its measurements last{after}; sums, means, shares and groups carry their own"
@@ -289,7 +286,7 @@ def _with_remark(promise: Promise, remark: str) -> Promise:
 
 
 def _over_charged(calibration: Calibration) -> str:
-    if not isinstance(calibration, AnswersCalibration):
+    if not isinstance(calibration, AnswersCalibration | UnknownGroupsCalibration):
         raise TypeError(f"a {calibration.kind} calibration does not charge each answer")
     return _over_first(promised_answers(calibration), "answer")
 

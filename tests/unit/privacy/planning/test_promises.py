@@ -306,3 +306,11 @@ def test_promises_of_pmw_name_no_alternative_if_laplace_fails() -> None:
     assert isinstance(calibration, EstimateCalibration)
     assert laplace_answers(calibration, 1.0) == 0
     assert "a larger epsilon is needed" in str(promises(spec, calibration.model_copy(update={"alpha": 10.0}))[0])
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_promise_of_texts_covers_no_more_answers_than_granted(counts: bool) -> None:
+    """A grant of two answers promises nothing about a third, whatever ``expected_queries`` is."""
+    spec = parse_spec("unknown_groups", answers=2, counts=counts, delta=1e-6, expected_queries=1000)
+    [promise] = promises(spec, choose_calibration(spec, SourceFacts()))
+    assert promise.over == "over the first 2 answers"
