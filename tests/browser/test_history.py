@@ -106,7 +106,7 @@ async def test_history_separates_prices_from_answers_and_ranks_from_rows(open_pa
         await expect(card).to_contain_text("2 answers and 1 price request, newest first")
         quantile, priced, unknown = (card.locator("tbody tr").nth(place).locator("td") for place in range(3))
         await expect(quantile.nth(4)).to_contain_text("rows of rank")
-        await expect(priced.nth(2)).to_have_text("Price asked: ε 40")
+        await expect(priced.nth(2)).to_have_text("Price asked: at most ε 40")
         await expect(unknown.nth(4)).not_to_contain_text("rows of rank")
         await expect(card.locator("th").nth(4)).to_have_text("± (α; of a quantile in rows of rank)")
 

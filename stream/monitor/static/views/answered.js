@@ -12,10 +12,14 @@ const LOW = " 95% low";
 const HIGH = " 95% high";
 const INFORMATIVE = " informative";
 
-/** Return the amount of an answer that only says its price, as ε 0.1 or up to 3% of the grant; null for any other. */
-export function pricedAmount({ outcome, reason }) {
-  const found = outcome === "rejected" && /max_price: the answer (costs|may cost up to) (.+?), and the limit is 0%?;/.exec(reason ?? "");
-  return found ? `${found[1] === "costs" ? "" : "up to "}${found[2].replace(" = ", " ")}` : null;
+const isPriced = ({ outcome, reason }) => outcome === "rejected" && Boolean(reason?.startsWith("price: max_price:"));
+
+/** Return the price of an answer to a request for the price alone (a known question has max_price 0); null for any other. */
+export function requestedPrice(question, answer) {
+  if (!isPriced(answer) || (question && Number.parseFloat(question.max_price) !== 0)) {
+    return null;
+  }
+  return typeof answer.price === "number" ? `at most ε ${Number(answer.price.toPrecision(4))}` : answer.reason;
 }
 
 /** The answer to one question. */
@@ -38,7 +42,7 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
 /** The price of a question that was over its limit, with a button if `confirmed` asks it without one; otherwise its answer. */
 export function questionPriced(title, answered, confirmed) {
   const { answer } = answered;
-  if (answer.outcome !== "rejected" || !answer.reason?.startsWith("price: max_price:")) {
+  if (!isPriced(answer)) {
     return questionAnswered(title, answered);
   }
   const price = typeof answer.price === "number" ? `The answer costs ε ${Number(answer.price.toPrecision(4))} at most. Nothing was charged.` : answer.reason;

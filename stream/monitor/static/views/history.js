@@ -8,7 +8,7 @@ import { capital, heads } from "../forecasts.js";
 import { RANKS, SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
 import { describeQuery } from "../questions.js";
-import { OUTCOMES, pricedAmount } from "./answered.js";
+import { OUTCOMES, requestedPrice } from "./answered.js";
 
 const LIMIT = 25;
 const ALPHA = 4; // the place of α in HEADS
@@ -78,7 +78,7 @@ export function answerHistory(stream, session) {
     none.hidden = Boolean(items.length) || before !== null || where.before !== undefined;
     const last = row.last_answered;
     jump.hidden = Boolean(items.length) || before === null || last === null || reached === null || last >= reached;
-    const priced = items.filter((one) => pricedAmount(one.answer) !== null).length;
+    const priced = items.filter((one) => requestedPrice(one.question, one.answer) !== null).length;
     const answers = items.length - priced;
     const found = items.length ? `${[answers && plural(answers, "answer"), priced && plural(priced, "price request")].filter(Boolean).join(" and ")}, newest first` : "No answer of this stream";
     const more = before === null ? "; no older ones are kept in the log." : `; read back to ${time(reached ?? Date.now() / 1000)}.`;
@@ -199,11 +199,11 @@ function hidden(marked) {
 /** Format a number with as many digits as its interval: the error bound of a quantile has another unit. */
 const numberText = (value, ends, alpha) => estimate(cutToInterval(value, ...(ends ?? [])), ends && ends[1] > ends[0] ? (ends[1] - ends[0]) / 2 : ends ? null : alpha);
 
-function answerText({ answer, groups, uninformative }) {
+function answerText({ question, answer, groups, uninformative }) {
   const marked = new Set(uninformative);
   const mark = (place) => (marked.has(place) ? " (not informative)" : "");
   const { outcome, estimate: value, estimates, choice, choices, keys, top_groups: tops, alpha, interval: ends, intervals, reason } = answer;
-  const priced = pricedAmount(answer);
+  const priced = requestedPrice(question, answer);
   if (priced !== null) {
     return `Price asked: ${priced}`;
   }
