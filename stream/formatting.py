@@ -22,6 +22,7 @@ from schemas import (
     Query,
     Source,
     SourceRecord,
+    StreamSpec,
     TableSource,
 )
 
@@ -116,6 +117,11 @@ def did_you_mean(name: str, names: Collection[str]) -> str:
     """Format ``; did you mean 'patients'?`` for a message; empty if no name is similar."""
     closest = find_closest_name(str(name), names)
     return "" if closest is None else f"; did you mean '{closest}'?"
+
+
+def suggest_public_name(name: str, names: Collection[str]) -> str:
+    """Format as ``did_you_mean`` for a service, which compares no more than ``MAX_COMPARED_NAMES`` names."""
+    return did_you_mean(name, names) if len(names) <= MAX_COMPARED_NAMES else ""
 
 
 def values_of(domain: Domain) -> Sequence[str | int | float]:
@@ -273,6 +279,17 @@ def describe_counted_events(count: object, bound_text: str) -> str:
     if count != "people" or not bound_text:
         return bound_text
     return "each person counts once in a window, in the group of the first event"
+
+
+def describe_promise_bound(spec: StreamSpec, bound_text: str, total: int | None) -> str:
+    """Describe which rows or events of a person a stream's promise covers.
+
+    ``total`` is the bound of its source over all windows, which holds for running counts.
+    """
+    counted = describe_counted_events(spec.standing and spec.standing.count, bound_text)
+    if spec.mechanism.kind != "running_count" or total is None:
+        return counted
+    return f"{counted}; in all windows together, at most {total:,}"
 
 
 def describe_bound(kind: str, person: str, most: int) -> str:

@@ -41,6 +41,7 @@ class SourceShape(msgspec.Struct, frozen=True, gc=False):
     starts: str | None = None
     person: str | None = None
     contribution: int = 1
+    total: int | None = None
     topic: str | None = None
 
 

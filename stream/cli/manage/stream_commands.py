@@ -25,7 +25,7 @@ from stream.client.async_client import AsyncClient
 from stream.errors import Missing
 from stream.formatting import (
     describe_choice,
-    describe_counted_events,
+    describe_promise_bound,
     describe_source_bound,
     format_count,
     format_error_bound,
@@ -198,8 +198,8 @@ def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:
             from stream.privacy.planning.promises import promises  # noqa: PLC0415  (a client may lack its packages)
     except Missing as missing:
         return [f"error bounds cannot be computed here: {missing}"]
-    standing = grant.spec.standing
-    bound_text = describe_counted_events(standing and standing.count, describe_source_bound(source))
+    total = getattr(source, "total", None)
+    bound_text = describe_promise_bound(grant.spec, describe_source_bound(source), total)
     return list(map(str, promises(grant.spec, grant.calibration, grant.extensions, bound_text)))
 
 

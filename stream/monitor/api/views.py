@@ -22,7 +22,7 @@ from schemas import (
 )
 from schemas.wire import MalformedEventError
 from stream.budget.standing_streams import promised_windows
-from stream.formatting import describe_bound, describe_counted_events
+from stream.formatting import describe_bound, describe_promise_bound
 from stream.monitor.api.budget_models import BurnDown, BurnPoint, Forecast
 from stream.monitor.api.http_requests import ProblemError, unknown_name_error
 from stream.monitor.api.models import (
@@ -321,7 +321,7 @@ def stream_row(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamR
         beta=grant.calibration.beta,
         expected_queries=grant.calibration.expected_queries,
         asked=Amount(epsilon=grant.epsilon, delta=grant.delta),
-        promises=_promises(entry, contribution_text(tables, entry)),
+        promises=_promises(tables, entry),
         cost=grant.cost,
         refunded=grant.refunded,
         rates=rates(entry, now),
@@ -347,13 +347,14 @@ def contribution_text(tables: MonitorTables, entry: StreamEntry) -> str:
     return describe_bound(source.kind, source.person, source.contribution)
 
 
-def _promises(entry: StreamEntry, bound_text: str) -> tuple[Promise, ...]:
+def _promises(tables: MonitorTables, entry: StreamEntry) -> tuple[Promise, ...]:
     try:
         record = decode_grant(entry)
     except NewerRecordError:
         return ()
-    standing = record.spec.standing
-    bound_text = describe_counted_events(standing and standing.count, bound_text)
+    source = tables.sources.get(record.spec.source)
+    total = None if source is None else source.record.source.total
+    bound_text = describe_promise_bound(record.spec, contribution_text(tables, entry), total)
     return promises(record.spec, record.calibration, record.extensions, bound_text)
 
 

@@ -69,6 +69,9 @@ def test_commands_show_declaration_questions_and_promises(driver: Driver) -> Non
     said = run_connected("stream", "open", json.dumps(people))
     assert "; each person counts once in a window, in the group of the first event" in said
     assert bound not in said
+    running = standing("running", {"kind": "running_count", "steps": 9}, window={"size": "1h"})
+    said = run_connected("stream", "open", json.dumps(running))
+    assert f"; {bound}; in all windows together, at most 5" in said
     assert driver.grant("flights", "all").spec.standing is not None
 
 
