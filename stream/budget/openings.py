@@ -48,6 +48,7 @@ from stream.privacy.accuracy.source_facts import (
     SourceFacts,
     clamping_range,
     largest_value,
+    list_numeric_attributes,
     require_monotone_counts,
     require_total,
 )
@@ -173,7 +174,8 @@ def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable
         domain = source.attributes.get(name)
         if not isinstance(domain, Numeric):
             raise RefusedError(
-                f"mechanism.sums.{index}: the source has no attribute of integers or decimals of this name; name one"
+                f"mechanism.sums.{index}: the source has no attribute of integers or decimals of this name; "
+                + list_numeric_attributes(source.attributes)
             )
         if monotone and domain.minimum < 0:
             raise RefusedError(

@@ -44,7 +44,7 @@ from stream.dev.simulation_inputs import (
 )
 from stream.dev.simulation_run import ErrorSummary, SimulationReport
 from stream.dev.simulation_run import simulate as simulate_stream
-from stream.formatting import format_error_bound
+from stream.formatting import did_you_mean, format_error_bound
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.client.broker_connections import describe_error
 from stream.kafka.topic_creation import require_topics
@@ -310,14 +310,15 @@ class RegisteredSources:
     def find_source(self, name: str) -> Source:
         """Return a registered source's definition."""
         try:
-            found = [one for one in self._sources if one.source == name]
+            found = {one.source: one for one in self._sources}
         except (TopicsError, KafkaError) as error:
             raise CommandError(
                 f"source '{name}': the ledger with its definition cannot be read; give --source ({_error_text(error)})"
             ) from None
-        if not found:
-            raise CommandError(f"source '{name}' is not registered; give its definition with --source")
-        return found[0]
+        if name not in found:
+            hint = did_you_mean(name, found) or "; give its definition with --source"
+            raise CommandError(f"source '{name}' is not registered{hint}")
+        return found[name]
 
     @cached_property
     def _sources(self) -> list[Source]:

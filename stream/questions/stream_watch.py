@@ -201,10 +201,9 @@ class Watch:
         known = {opening.stream: opening for opening in openings}
         for name in self._patterns:
             if name not in known and not any(sign in name for sign in "*?["):
-                raise Unknown(
-                    f"stream '{name}' does not exist{f' on source {self._source}' if self._source else ''}; see 'sotto "
-                    f"source list', or watch '{name}*' for streams that will be opened later"
-                )
+                hint = did_you_mean(name, known) or f"; watch '{name}*' for streams that will be opened later"
+                of_source = f" on source {self._source}" if self._source else ""
+                raise Unknown(f"stream '{name}' does not exist{of_source}{hint}")
         return [] if from_beginning else self.end_notices(known[name] for name in self._patterns if name in known)
 
     def end_notices(self, openings: Iterable[StreamOpening]) -> list[Notice]:

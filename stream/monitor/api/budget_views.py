@@ -64,7 +64,7 @@ def list_populations(tables: MonitorTables) -> PopulationPage:
 def population_detail(tables: MonitorTables, name: str, now: float) -> PopulationDetail:
     """Return a population with sources, allotments, history and forecasts; raise a 404 if it is unknown."""
     if name not in tables.populations:
-        raise unknown_name_error("population", name)
+        raise unknown_name_error("population", name, tables.populations)
     record, updated = tables.populations[name]
     row = _population_row(record, updated)
     members = members_of(tables, name)

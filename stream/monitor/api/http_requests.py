@@ -28,6 +28,7 @@ from schemas.base import KIND_ERROR, MAX_FAULTS
 from schemas.wire import explain_fault, locate_fault, parse_or_none
 from stream import SERVER_NAME
 from stream.diagnostics import RateLimiter, get_logger
+from stream.formatting import suggest_public_name
 from stream.monitor.api.models import FieldProblem, Problem, ProblemCode
 
 MAX_FIELDS = 10
@@ -60,9 +61,13 @@ def too_many_error(message: str, seconds: int) -> ProblemError:
     return ProblemError(429, "too-many-requests", message, headers={"Retry-After": str(seconds)})
 
 
-def unknown_name_error(what: Literal["source", "stream", "population"], name: str) -> ProblemError:
-    """Return a 404 for an unknown name in a path."""
-    return ProblemError(404, "not-found", f"there is no {what} '{name[:128]}'")
+def unknown_name_error(
+    what: Literal["source", "stream", "population"], name: str, names: Collection[str]
+) -> ProblemError:
+    """Return a 404 for an unknown name in a path; ``names`` are the known ones."""
+    return ProblemError(
+        404, "not-found", f"there is no {what} '{name[:128]}'{suggest_public_name(name[:128], names)}"
+    )
 
 
 def refuse_repeated(parameters: Collection[str]) -> None:

@@ -70,7 +70,7 @@ class NewerRecordError(ProblemError):
 def find_source(tables: MonitorTables, name: str) -> SourceEntry:
     """Return a source's entry; raise a 404 if it is unknown."""
     if (entry := tables.sources.get(name)) is None:
-        raise unknown_name_error("source", name)
+        raise unknown_name_error("source", name, tables.sources)
     return entry
 
 
@@ -78,7 +78,7 @@ def find_stream(tables: MonitorTables, name: str) -> tuple[StreamEntry, SharedGr
     """Return a stream's entry and grant; raise a 404 if it is unknown."""
     entry = tables.streams.get(name)
     if entry is None or entry.grant is None:
-        raise unknown_name_error("stream", name)
+        raise unknown_name_error("stream", name, tables.streams)
     return entry, entry.grant
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal, Inexact
 from fractions import Fraction
 from typing import Final, Literal
 
 from schemas import (
+    Domain,
     EventsSource,
     Histogram,
     Mechanism,
@@ -205,12 +207,19 @@ def summed_range(source: EventsSource, count: SumOf) -> tuple[int, int]:
     return whole.minimum, whole.maximum
 
 
+def list_numeric_attributes(attributes: Mapping[str, Domain]) -> str:
+    """List the declared attributes that have sums, as the remedy of a refusal."""
+    names = [name for name, domain in attributes.items() if isinstance(domain, Numeric)]
+    return f"name one of {', '.join(names[:8])}" if names else "none is declared"
+
+
 def summed_domain(source: EventsSource, count: SumOf) -> Numeric:
     """Return the summed attribute's domain; raise RefusedError if it cannot be summed."""
     domain = source.attributes.get(count.sum)
     if not isinstance(domain, Numeric):
         raise RefusedError(
-            "standing.count.sum: the source has no attribute of this name with integers or decimals; name such an attribute, or count events"
+            "standing.count.sum: the source has no attribute of integers or decimals of this name; "
+            + list_numeric_attributes(source.attributes)
         )
     return domain
 

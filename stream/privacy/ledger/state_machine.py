@@ -21,6 +21,7 @@ from schemas import (
     StreamSpec,
     StreamState,
 )
+from stream.formatting import suggest_public_name
 from stream.privacy.composition.costs import NO_COST, PARTS_PER_CHARGE, RefusedError
 from stream.privacy.ledger.accounts import (
     Account,
@@ -108,13 +109,15 @@ class Ledger:
         if source not in self.accounts:
             if self.retired_names.has("source", source):
                 raise RefusedError(f"source '{source}' was a period that is over and retired")
-            raise RefusedError(f"source '{source}' is not registered; register it first")
+            hint = suggest_public_name(source, self.accounts) or "; register it first"
+            raise RefusedError(f"source '{source}' is not registered{hint}")
         return self.accounts[source]
 
     def population_account(self, population: str) -> PopulationAccount:
         """Return a population; raise RefusedError if there is none."""
         if population not in self.populations:
-            raise RefusedError(f"population '{population}' is not registered; register it first")
+            hint = suggest_public_name(population, self.populations) or "; register it first"
+            raise RefusedError(f"population '{population}' is not registered{hint}")
         return self.populations[population]
 
     def find_stream(self, source: str, stream: str) -> tuple[Account, Grant]:
@@ -123,7 +126,8 @@ class Ledger:
         if stream not in account.grants:
             if self.retired_names.has("stream", stream):
                 raise RefusedError(f"stream '{stream}' has ended and is retired; its charge is final")
-            raise RefusedError(f"stream '{stream}' is not open on source '{source}'")
+            hint = suggest_public_name(stream, account.grants)
+            raise RefusedError(f"stream '{stream}' is not open on source '{source}'{hint}")
         return account, account.grants[stream]
 
     def register(self, source: Source, fingerprint: str | None) -> Account:

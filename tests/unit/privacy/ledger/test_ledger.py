@@ -100,6 +100,13 @@ def test_ledger_refusal_of_unregistered_source_names_remedy() -> None:
     ledger = ledger_with(source())
     with pytest.raises(RefusedError, match="source 'other' is not registered; register it first"):
         reserve(ledger, spec("alarms", "other"))
+    with pytest.raises(RefusedError, match=r"source 'fed' is not registered; did you mean 'feed'\?"):
+        reserve(ledger, spec("alarms", "fed"))
+    reserve(ledger, spec("counts"))
+    with pytest.raises(
+        RefusedError, match=r"stream 'count' is not open on source 'feed'; did you mean 'counts'\?"
+    ):
+        ledger.end_stream("feed", "count", "closed", "done")
     with pytest.raises(RefusedError, match="stream 'alarms' is not open on source 'feed'"):
         ledger.end_stream("feed", "alarms", "closed", "done")
 
