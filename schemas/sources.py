@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -51,6 +52,14 @@ class Text(Event):
 
 def _is_text(given: Any) -> bool:
     return isinstance(given, Text) or (isinstance(given, dict) and given.get("kind") == "text")
+
+
+def _require_attributes(field: str, unknown: AbstractSet[str]) -> None:
+    """Refuse names that are not attributes; the message quotes at most three."""
+    if unknown:
+        more = f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else ""
+        named = ", ".join(f"'{name}'" for name in sorted(unknown)[:3])
+        raise ValueError(f"{field}: not attributes: {named}{more}; declare them in attributes")
 
 
 class _Source(Event, wire_omits={"population", "renews"}):
@@ -176,10 +185,7 @@ class TableSource(
     def _check_columns(self) -> TableSource:
         if self.person is None and self.contribution != 1:
             raise ValueError("contribution: needs a person column; name it in person, or leave contribution out")
-        if unknown := self.columns.keys() - self.attributes.keys() - self.texts.keys():
-            raise ValueError(
-                f"columns: {len(unknown)} of its names are not attributes; declare them in attributes"
-            )
+        _require_attributes("columns", self.columns.keys() - self.attributes.keys() - self.texts.keys())
         return self
 
     @property
@@ -275,8 +281,7 @@ class EventsSource(
             raise ValueError("renews: each period already has a separate budget; leave renews out")
         if self.period_of is not None or self.starts is not None:
             self._require_period()
-        if unknown := self.fields.keys() - self.attributes.keys() - self.texts.keys():
-            raise ValueError(f"fields: {len(unknown)} of its names are not attributes; declare them in attributes")
+        _require_attributes("fields", self.fields.keys() - self.attributes.keys() - self.texts.keys())
         if self.total is not None and self.total < self.contribution:
             raise ValueError("total: must not be below contribution; raise it, or lower contribution")
         return self

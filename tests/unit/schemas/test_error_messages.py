@@ -368,3 +368,14 @@ def test_missing_neighbors_is_refused_with_both_values() -> None:
         "neighbors: is missing; give 'add-remove' (recommended: how many people there are stays private) or "
         "'replace' (their number is public)"
     )
+
+
+@pytest.mark.parametrize(
+    ("names", "listed"), [(["a"], "'a'"), (["d", "c", "b", "a", "e"], "'a', 'b', 'c' and 2 more")]
+)
+def test_columns_of_no_attribute_are_named(names: list[str], listed: str) -> None:
+    """A definition's names are public, so the message has up to three of them."""
+    columns = dict.fromkeys(names, "x")
+    given = source("people", "table", path="p.csv", attributes={"age": 9}, columns=columns, epsilon=1)
+    refused = message_of(source_codec, json.dumps(given).encode())
+    assert f"columns: not attributes: {listed}; declare them in attributes" in refused

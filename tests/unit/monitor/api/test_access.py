@@ -322,7 +322,7 @@ async def test_message_quotes_at_most_a_name_of_input() -> None:
         for name in ("nobody", SECRET * 100):
             async with client.get(f"/api/budgets/{name}", headers=bearer(VIEWER)) as response:
                 assert (await response.json())["message"] == f"there is no source '{name[:128]}'"
-        async with client.get("/api/budgets/peopel", headers=bearer(VIEWER)) as response:
-            assert (await response.json())["message"] == "there is no source 'peopel'; did you mean 'people'?"
+        async with client.get("/api/populations/peopel", headers=bearer(VIEWER)) as response:
+            assert (await response.json())["message"] == "there is no population 'peopel'; did you mean 'people'?"
         described = (await get(client, "/openapi.json"))["components"]["schemas"]["Problem"]["description"]
     assert "may quote names" in described
