@@ -24,16 +24,6 @@ MAX_PORT: Final = 65_535
 DEFAULT_TABLE_BYTES: Final = 2 << 30
 
 
-def _port_of(address: str) -> str | None:
-    """Return an address's port as text; None if it has no port, empty if the address is malformed."""
-    if address.startswith("["):
-        _, bracket, rest = address.partition("]")
-        return rest[1:] if rest or not bracket else None
-    if ":" not in address or _is_ipv6(address):
-        return None
-    return address.rpartition(":")[2]
-
-
 def _is_ipv6(text: str) -> bool:
     try:
         ipaddress.IPv6Address(text)
@@ -268,11 +258,11 @@ class Settings(BaseSettings):
     @field_validator("bootstrap", mode="after")
     @classmethod
     def _check_ports(cls, addresses: str) -> str:
-        for place, address in enumerate(addresses.split(","), 1):
-            port = _port_of(address.strip())
-            if port is not None and not (re.fullmatch("[0-9]{1,5}", port) and int(port) <= MAX_PORT):
+        for address in map(str.strip, addresses.split(",")):
+            _, _, port = address.rpartition(":")
+            if _is_ipv6(address) or not (re.fullmatch("[0-9]{1,5}", port) and int(port) <= MAX_PORT):
                 raise ValueError(
-                    f"address {place} has no port from 0 to {MAX_PORT} after its last colon; give HOST:PORT, for example 127.0.0.1:9092"
+                    f"'{address[:64]}' has no port from 0 to {MAX_PORT}; give HOST:PORT, for example 127.0.0.1:9092 or [::1]:9092"
                 )
         return addresses
 

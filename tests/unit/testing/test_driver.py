@@ -379,9 +379,12 @@ def test_client_accepts_the_address_of_kafka_as_text(kind: Any) -> None:
         (
             "127.0.0.1:" + "9" * 4500,
             {},
-            "bootstrap: address 1 has no port from 0 to 65535 after its last colon; give HOST:PORT",
+            f"bootstrap: '127.0.0.1:{'9' * 54}' has no port from 0 to 65535; give HOST:PORT",
         ),
-        ("127.0.0.1:9092,kafka:x", {}, "bootstrap: address 2 has no port"),
+        ("127.0.0.1:9092,kafka:x", {}, "bootstrap: 'kafka:x' has no port"),
+        ("kafka", {}, "bootstrap: 'kafka' has no port from 0 to 65535; give HOST:PORT"),
+        ("[::1]", {}, "bootstrap: '[::1]' has no port"),
+        ("::1", {}, "bootstrap: '::1' has no port"),
         (None, {"boostrap": "127.0.0.1:9999"}, "boostrap: is not a setting; did you mean 'bootstrap'?"),
     ):
         with pytest.raises(Invalid) as refused:
