@@ -266,7 +266,6 @@ _MIN_SIMILARITY: Final = 0.75
 _NOT_AN_OBJECT: Final = "is not an object; give one with its fields, in braces"
 _NOT_AN_INTEGER: Final = "is not an integer; give one"
 _MESSAGE_TEMPLATES: Final = {
-    "bool_type": "is not a truth value; give true or false",
     "finite_number": "is not a finite number; give one",
     "float_type": "is not a number; give one, without quotes",
     "float_parsing": "is not a number; give one",
@@ -283,7 +282,8 @@ _MESSAGE_TEMPLATES: Final = {
     "too_short": "has too few items; give at least {min_length}",
     "tuple_type": "is not a list; give one, in brackets",
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), _NOT_AN_OBJECT),
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), _NOT_AN_INTEGER),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "is not a truth value; give true or false"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), _NOT_AN_INTEGER),
 }
 """Messages for pydantic's types of faults; their limits are filled in from the contract."""
 
@@ -313,7 +313,7 @@ def _message_of_fault(detail: ErrorDetails) -> str:
     if kind == "string_pattern_mismatch":
         return message_of_pattern(detail["ctx"]["pattern"]) or detail["msg"]
     if (template := _MESSAGE_TEMPLATES.get(kind)) is None:
-        return detail["msg"]
+        return detail["msg"].partition(", unable ")[0].replace("Input should be ", "is wrong; give ")
     limits = {name: _format_limit(limit) for name, limit in detail.get("ctx", {}).items()}
     return template.format_map(limits)
 

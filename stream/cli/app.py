@@ -117,11 +117,12 @@ def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
             return _load_command(cmd_name, lazy)
 
         def invoke(self, ctx: Any) -> Any:
-            """Run a command; the error of an invalid value begins with the value, not with pydantic's kind of error."""
+            """Run a command; the error of an invalid option has the value and the remedy, not pydantic's sentence."""
             try:
                 return super().invoke(ctx)
             except typer.BadParameter as error:
-                error.message = error.message.removeprefix("Value error, ")
+                if hasattr(error.__cause__, "errors"):
+                    error.message = _describe_bad_value(error.__cause__)
                 raise
 
         def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -131,6 +132,14 @@ def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
             self.is_listing = False
 
     return Group
+
+
+def _describe_bad_value(error: Any) -> str:
+    from schemas.wire import explain_fault  # noqa: PLC0415  (commands start sooner without the contract)
+
+    detail = error.errors(include_url=False)[0]
+    message = explain_fault(detail)
+    return message if detail["type"] == "value_error" else f"'{str(detail['input'])[:64]}' {message}"
 
 
 def _load_command(name: str, lazy: LazyCommand) -> Any:

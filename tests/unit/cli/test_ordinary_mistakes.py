@@ -74,6 +74,18 @@ def test_invalid_choice_begins_with_the_value_found() -> None:
     assert "Invalid value for '--mechanism': 'laplase' is not one of" in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [("-1", "'-1' is too small; give at least 0.000001"), ("abc", "'abc' is not a number; give one")],
+)
+def test_invalid_option_has_its_value_and_the_remedy(value: str, fault: str) -> None:
+    """The errors of options have Sotto's words, not pydantic's sentences; those of variables, too."""
+    result = CliRunner().invoke(app, ["plan", "--mechanism", "laplace", "--epsilon", value])
+    assert f"Invalid value for '--epsilon': {fault}" in " ".join(result.stderr.split())
+    refused = run_sotto("source", "list", SOTTO_MONITOR_ASKS="maybe")
+    assert refused.stderr == "error: SOTTO_MONITOR_ASKS: is not a truth value; give true or false\n"
+
+
 def test_invalid_prefix_names_allowed_characters() -> None:
     """A setting's fault has the remedy in words, not the pattern."""
     result = run_sotto("source", "list", SOTTO_PREFIX="so tto")
