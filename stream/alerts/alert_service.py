@@ -31,7 +31,6 @@ from stream.diagnostics import configure_tracing, get_logger
 from stream.engine.health import Probes
 from stream.engine.restore import select_readable
 from stream.errors import SottoError
-from stream.formatting import describe_counted_events
 from stream.kafka.acls import AclRole
 from stream.kafka.client.broker_connections import (
     RETRY_PAUSES,
@@ -247,7 +246,7 @@ class TargetDelivery:
             return None
         if answer.outcome not in {"above", "below"} or answer.stream != opening.stream:
             return None
-        bound_text = describe_counted_events(opening.terms.counted, self._openings.sources.get(opening.source, ""))
+        bound_text = opening.terms.describe_counting(self._openings.sources.get(opening.source, ""))
         return Alert(
             self._connection.topics.prefix, opening, answer, record.timestamp / 1000, self._monitor_url, bound_text
         )

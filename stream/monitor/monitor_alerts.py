@@ -17,7 +17,6 @@ from schemas import Answer, answer_codec, registered_name
 from schemas.wire import MalformedEventError
 from stream.diagnostics import get_logger
 from stream.engine.restore import create_reader, require_visible, select_readable
-from stream.formatting import describe_counted_events
 from stream.monitor.api.service_models import AlertingSource, AlertQuery, AlertRow, AlertsView, FiringRow
 from stream.monitor.api.views import contribution_text
 from stream.monitor.entries import StreamEntry
@@ -154,9 +153,7 @@ class Alerts:
             group=dict(answer.group or {}),
             threshold=terms.threshold,
             condition=terms.condition,
-            counted=""
-            if entry is None
-            else describe_counted_events(terms.counted, contribution_text(self.tables, entry)),
+            counted="" if entry is None else terms.describe_counting(contribution_text(self.tables, entry)),
         )
 
 

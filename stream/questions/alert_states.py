@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas import Answer, registered_name, split_period_name
 from schemas.windows import moment_ms
-from stream.formatting import format_error_bound, format_estimate
+from stream.formatting import describe_counted_events, format_error_bound, format_estimate
 
 ABOVE_BYTES: Final = b'"above"'
 """Bytes that every alert contains."""
@@ -28,12 +28,22 @@ BELOW_BYTES: Final = b'"below"'
 class AlertTerms(NamedTuple):
     """The declared test of a stream: its threshold, the condition of counted events, and what it counts.
 
-    ``counted`` is None if producers ask the stream's questions; then a question may replace the threshold.
+    ``counted`` is None if producers ask the stream's questions; then a question may replace the threshold. Of such
+    a stream, all questions count people if ``people`` is True, and any of them may do so if it is None.
     """
 
     threshold: float | None = None
     condition: str | None = None
     counted: object = "events"
+    people: bool | None = False
+
+    def describe_counting(self, bound_text: str) -> str:
+        """Describe what counts of each person; ``bound_text`` describes the contribution bound of the source."""
+        if self.counted is not None or not bound_text:
+            return describe_counted_events(self.counted, bound_text)
+        if self.people:
+            return ""
+        return bound_text if self.people is False else f"{bound_text}, unless the question counts people"
 
     @property
     def threshold_text(self) -> str:

@@ -13,7 +13,7 @@ from schemas.windows import format_moment, moment_ms, span_ms
 from schemas.wire import DECODE_ERRORS
 from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.errors import Unknown
-from stream.formatting import describe_bound, describe_counted_events, describe_source_bound, did_you_mean
+from stream.formatting import describe_bound, describe_source_bound, did_you_mean
 from stream.questions.alert_states import ABOVE_BYTES, NO_TERMS, AlertTerms, Notice, matches_patterns
 from stream.questions.clamped_values import describe_clamping
 from stream.questions.question_forms import as_stream_names
@@ -105,9 +105,11 @@ class _Identity(msgspec.Struct, gc=False):
 
 
 class MechanismTerms(msgspec.Struct, gc=False):
-    """The threshold of a stream's mechanism."""
+    """The threshold of a stream's mechanism, and whether it only counts people."""
 
+    kind: str
     threshold: float | None = None
+    people: bool = False
 
 
 class StandingTerms(msgspec.Struct, gc=False):
@@ -127,7 +129,8 @@ class SpecTerms(msgspec.Struct, gc=False):
 def alert_terms_of(spec: SpecTerms) -> AlertTerms:
     """Return the threshold, the condition and the counted things of a definition."""
     if spec.standing is None:
-        return AlertTerms(spec.mechanism.threshold, counted=None)
+        people = None if spec.mechanism.kind == "laplace" else spec.mechanism.people
+        return AlertTerms(spec.mechanism.threshold, counted=None, people=people)
     return AlertTerms(spec.mechanism.threshold, spec.standing.where, spec.standing.count)
 
 
@@ -231,7 +234,7 @@ class Watch:
     def notices_of(self, record: AnswerRecord, opening: StreamOpening, bound_text: str = "") -> list[Notice]:
         """Return the notices of an answer of a watched stream; ``bound_text`` describes the source's contribution bound."""
         answer, terms = Result.read(record.value), opening.terms
-        bound_text = describe_counted_events(terms.counted, bound_text)
+        bound_text = terms.describe_counting(bound_text)
         notice = Notice(
             record.timestamp / 1000, opening.stream, opening.source, answer, bound_text=bound_text, terms=terms
         )

@@ -354,3 +354,33 @@ def test_first_answer_follows_the_first_window_by_the_clock(
         f"first answer: {due}; the first window, from 2013-01-01T{start}:00Z, ends 2013-01-01T{end}:00Z plus the "
         "lateness 10m"
     )
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "question", "bound"),
+    [
+        ({"kind": "above_threshold", "cutoff": 2}, {}, "of each 'who' at most 2 rows count"),
+        ({"kind": "above_threshold", "cutoff": 2, "people": True}, {"people": True}, ""),
+        (
+            {"kind": "laplace", "answers": 2},
+            {"people": True},
+            "of each 'who' at most 2 rows count, unless the question counts people",
+        ),
+    ],
+)
+def test_notices_of_tables_name_the_bound_only_for_rows(
+    mechanism: dict[str, Any], question: dict[str, Any], bound: str
+) -> None:
+    """A producer's question about people has no bound on rows; of laplace answers the question is unknown."""
+    with Driver(KEY) as client:
+        attributes = {"age": {"kind": "integers", "minimum": 0, "maximum": 99}}
+        people = source(
+            "visits", "table", path="-", person="who", contribution=2, attributes=attributes, epsilon=200
+        )
+        rows = {"who": [f"p{number // 2}" for number in range(400)], "age": [50] * 400}
+        client.register(people, rows)
+        threshold = {"threshold": 10.0} if mechanism["kind"] == "above_threshold" else {}
+        client.open(stream("s", "visits", mechanism={**mechanism, **threshold}, epsilon=100))
+        client.ask("s", where="age > 20", **question)
+        [notice] = client.watch(from_beginning=True, quiet=True)
+        assert notice.bound_text == bound
