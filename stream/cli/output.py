@@ -26,6 +26,9 @@ from schemas.wire import describe, parse_or_none
 _BORDER_WIDTH, _BORDERED_GAP, _PLAIN_GAP, _INDENT = 4, 3, 2, 2
 """Widths of a table's outer border, of a gap between two columns with and without lines, and of texts below a row."""
 
+_WIDEST_BORDERED, _WIDEST_PADDING = 200, 24
+"""In a pipe or file: the width up to which a table has borders, and the width to which cells of wider ones are padded."""
+
 MAX_WIDTH: Final = 10_000
 """Width, in columns, of output to a pipe or file; no row needs more."""
 
@@ -33,6 +36,8 @@ MAX_WIDTH: Final = 10_000
 def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> RenderableType:
     """Return a table of at most ``width`` columns; cells of columns that do not fit are below their row."""
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
+    if width == MAX_WIDTH and _total(widths, _BORDERED_GAP) > _WIDEST_BORDERED:
+        return Group(*map(Text, filter(None, [title, *(_pad(row, widths) for row in (columns, *rows))])))
     if _BORDER_WIDTH + _total(widths, _BORDERED_GAP) <= width:
         table = Table(title=Text(title, "table.title"), title_justify="left")
         for name, column_width in zip(columns, widths, strict=True):
@@ -70,6 +75,13 @@ def _columns_that_fit(widths: Sequence[int], kept: int, width: int) -> list[int]
 
 def _align(cells: Sequence[str], widths: Sequence[int], beside: Sequence[int], style: str = "") -> Text:
     return Text((" " * _PLAIN_GAP).join(set_cell_size(cells[at], widths[at]) for at in beside).rstrip(), style)
+
+
+def _pad(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [
+        cell + " " * (min(w, _WIDEST_PADDING) - cell_len(cell)) for cell, w in zip(cells, widths, strict=True)
+    ]
+    return (" " * _PLAIN_GAP).join(padded).rstrip()
 
 
 def _join(texts: Iterable[str], width: int) -> Iterator[str]:
