@@ -94,9 +94,9 @@ def _print(report: CheckReport) -> None:
     say(f"{report.source}: {format_count(report.rows, 'row')} in {report.path}", soft_wrap=True)
     if report.as_declared is not None and report.changed is not None and report.left_out is not None:
         say(
-            f"{_format_part(report.as_declared, report.rows)} fit unchanged, {_format_part(report.changed, report.rows)} are "
-            f"counted after a cell is changed, {_format_part(report.left_out, report.rows)} are left out"
-            + ("" if report.counted is None else f"; {_format_part(report.counted, report.rows)} count"),
+            f"unchanged: {_format_part(report.as_declared, report.rows)}; with a changed cell: "
+            f"{_format_part(report.changed, report.rows)}; left out: {_format_part(report.left_out, report.rows)}"
+            + ("" if report.counted is None else f"; in counts: {_format_part(report.counted, report.rows)}"),
             soft_wrap=True,
         )
     _print_view(report.view)
@@ -171,9 +171,9 @@ def _print_columns(columns: ColumnMatch) -> None:
 
 def _print_people(people: PersonRows) -> None:
     say(
-        f"the rows that fit have {people.people:,} people (by {people.column}): {people.with_several:,} with several rows, "
-        f"at most {people.most_rows:,} rows each; {people.rows_beyond:,} rows are beyond the contribution of {people.contribution:,}, "
-        f"and {people.rows_without:,} have no person"
+        f"people (by {people.column}) in the rows that fit: {people.people:,}, with several rows: {people.with_several:,}; most rows of "
+        f"one: {people.most_rows:,}; rows beyond the contribution of {people.contribution:,}: {people.rows_beyond:,}; rows without a "
+        f"person: {people.rows_without:,}"
     )
 
 

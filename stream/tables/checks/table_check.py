@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from schemas import Categories, TableSource
+from stream.formatting import format_count
 from stream.settings import DEFAULT_TABLE_BYTES
 from stream.tables.checks.cell_checks import CellCheck
 from stream.tables.checks.check_report import CheckReport, ColumnMatch, EngineTimes, Misfit, PersonRows, ViewRows
@@ -123,8 +124,8 @@ def describe_bounds(people: PersonRows) -> str:
     larger = "; ".join(f"{one.contribution:,} would leave out {one.rows_beyond:,}" for one in people.bounds)
     larger = f"a contribution of {larger}; " if larger else ""
     return (
-        f"{people.rows_beyond:,} rows do not count, because {people.contribution:,} other rows of their person do; counts and sums lack them, "
-        f"and no ± covers this; {larger}with k times the contribution the noise is k times as large; the "
+        f"beyond the contribution of {people.contribution:,}: {format_count(people.rows_beyond, 'row')}; counts and sums leave this out, and no "
+        f"± covers it; {larger}with k times the contribution the noise is k times as large; the "
         "contribution is public, so choose it without looking at the table"
     )
 

@@ -54,7 +54,7 @@ def check(table: str | bytes, *arguments: str, source: dict[str, Any] = SOURCE) 
 def test_fitting_table_has_status_0() -> None:
     result = check(GOOD, "--person", "who")
     assert result.exit_code == 0, result.exception
-    assert "2 (100 %) fit unchanged" in result.stdout
+    assert "unchanged: 2 (100 %)" in result.stdout
     assert "the table fits its declaration" in result.stdout
     taken = "each row is taken as one person; if a person has several rows, declare 'person' and 'contribution'"
     assert taken not in result.stdout
@@ -68,13 +68,13 @@ def test_misfitting_table_has_status_1_and_lists_every_misfit() -> None:
     text = " ".join(result.stdout.split())
     for expected in (
         "patients: 4 rows in patients.csv",
-        "1 (25 %) fit unchanged, 1 (25 %) are counted after a cell is changed, 2 (50 %) are left out",
+        "unchanged: 1 (25 %); with a changed cell: 1 (25 %); left out: 2 (50 %)",
         "age │ missing │ 1 │ 25 % │ left out",
         "age │ above │ 1 │ 25 % │ 120 (clamped) │ farthest: 140",
         "sex │ undeclared │ 1 │ 25 % │ left out │ 'x' 1×",
         "bmi │ below │ 1 │ 25 % │ left out │ farthest: 9",
         "clamping values above the range changes the sum of age by -20",
-        "the rows that fit have 1 people (by who): 1 with several rows, at most 2 rows each; 1 rows are beyond the contribution of 1, and 0 have no person",
+        "people (by who) in the rows that fit: 1, with several rows: 1; most rows of one: 2; rows beyond the contribution of 1: 1; rows without a person: 0",
         "the table does not fit its declaration",
     ):
         assert expected in text, expected
@@ -86,7 +86,7 @@ def test_missing_columns_are_reported_with_the_found_ones() -> None:
     assert result.exit_code == 1
     assert "missing columns: 'age', 'sex', 'bmi'; the file has 'age;sex;bmi;who'" in result.stdout
     assert "separated by semicolons; services read commas only" in result.stdout
-    assert "fit unchanged" not in result.stdout
+    assert "unchanged: " not in result.stdout
 
 
 @pytest.mark.parametrize("table", [GOOD, BAD, BAD.replace(",", ";")])
