@@ -30,9 +30,6 @@ class FramePart:
     def types(self) -> Mapping[str, pl.DataType]:
         return dict(self.frame.schema)
 
-    def row_count_from_metadata(self) -> int | None:
-        return self.frame.height
-
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         yield self.frame.select(names).clear()
         yield from self.frame.select(names).iter_slices(self.rows)

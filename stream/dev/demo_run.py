@@ -60,7 +60,6 @@ from stream.tables.demo_tables import (
     AIRPORTS,
     FLIGHTS_BEGIN,
     FLIGHTS_END,
-    flight_events,
     flights_source,
     read_flights,
 )
@@ -318,7 +317,8 @@ async def _run_live(settings: Settings, source: EventsSource, progress: DemoProg
 
 
 async def _publish_departures(client: AsyncClient, reader: DemoAnswers) -> None:
-    for day, departures in groupby(flight_events(), key=lambda event: int(event["scheduled"] or 0) // DAY_MS):
+    events = read_flights().iter_rows(named=True)
+    for day, departures in groupby(events, key=lambda event: int(event["scheduled"]) // DAY_MS):
         await client.advance("flights", format_moment(day * DAY_MS))
         today = list(departures)
         await client.publish("flights", today)

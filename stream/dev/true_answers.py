@@ -21,7 +21,7 @@ from stream.dev.simulation_inputs import SimulationError
 from stream.formatting import cells_of
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.tables.columns_table import PrivateTable
-from stream.tables.counted_table import cell_codes
+from stream.tables.counted_table import CellReader
 from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import OrderedValues, ordered_values, rows_are_public
 
@@ -109,8 +109,7 @@ class TableTruths:
     def _groups(self, query: Query, where: str) -> list[int]:
         """Return the count of each group; for a question with ``top``, only the largest groups' counts."""
         predicate, group_by = self._parser.parse(where), query.group_by or ()
-        counted = self._table.people_group_counts if query.people else self._table.group_counts
-        counts: list[int] = counted(group_by, predicate).ravel().tolist()
+        counts: list[int] = self._table.group_counts(group_by, predicate, people=query.people).ravel().tolist()
         return counts if query.top is None else sorted(counts, reverse=True)[: query.top]
 
     def _rates(self, query: Query, rate: str) -> tuple[Fraction, ...]:
@@ -135,7 +134,7 @@ class TableTruths:
 
     def _cell(self, at: dict[str, str | int | float]) -> Fraction:
         domains = {name: self._attributes[name] for name in at}
-        return Fraction(int(self._table.cell_counts(list(domains), [cell_codes(domains, at)])[0]))
+        return Fraction(int(self._table.cell_counts(list(domains), [CellReader(domains).read(at)])[0]))
 
 
 class ValuesTruths:

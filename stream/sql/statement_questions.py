@@ -454,7 +454,7 @@ def _statistic_query(column: AnswerColumn, source: TableSource, groups: tuple[st
     """Return the query of a quantile, variance or deviation for all groups."""
     attribute = column.attribute or ""
     values = ordered_values(source.attributes[attribute])
-    if values is None or not values.has(column.form):
+    if values is None or not values.has_statistic(column.form):
         wanted = (
             "integers or decimals"
             if column.form in _SPREAD_FORMS

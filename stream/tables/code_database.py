@@ -39,7 +39,7 @@ _REAL: Final = "real"
 """The name of the column that is 1 in rows of the table, and 0 in filler rows (see ``CodeTable.append``)."""
 
 Measure = tuple[str | None, Predicate]
-"""A number about the rows that match a predicate: the sum of an attribute's codes, or without an attribute their count."""
+"""The sum of an attribute's codes over the rows that match a predicate or, if the attribute is None, their number."""
 
 _FOLDER_PREFIX: Final = "sotto-codes-"
 _LOCK_NAME: Final = "lock"

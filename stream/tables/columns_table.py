@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from schemas import MAX_UNIVERSE, Domain, TableSource
+from schemas import Domain, TableSource
 from stream.caches import BoundedCache, weigh_array
-from stream.tables.counted_table import COUNT_CACHE_BYTES, Cell, CellIndex, CountedTable, Numbers, code_mask
+from stream.tables.counted_table import Cell, CellIndex, CountedTable, Numbers, code_mask
 from stream.tables.encoding import CodeArray
-from stream.tables.expressions import Codes, Cuts, Predicate, evaluate, memory_of
-from stream.tables.people import RowOwners, choose_rows, contribution_key, count_people_in_cells
+from stream.tables.expressions import Codes, Cuts, Predicate, evaluate
+from stream.tables.people import RowOwners, choose_rows, contribution_key
 from stream.tables.rows import Frame, Rows
-from stream.tables.sensitivity import person_range, require_summable
-from stream.tables.table_errors import DataError, quote_name
-from stream.tables.texts import TextColumn, TextGroups, count_groups, declared_texts, hashed_columns
+from stream.tables.texts import TextColumn, TextGroups, hashed_columns
 
 Bitmap = npt.NDArray[np.uint64]
 """One bit per row, 64 rows per word; the bits after the last row are 0."""
@@ -29,9 +27,8 @@ BITMAP_CACHE_BYTES: Final = 64 << 20
 INDEX_CACHE_SIZE: Final = 8
 """Maximum number of cached indexes of cells; each takes as much memory as the codes of its attributes."""
 
-_PEOPLE_GROUP_CACHE_BYTES: Final = 32 << 20
 _FARTHEST_MINIMUM: Final = 1 << 32
-"""Farthest minimum from 0 of values that are added up: sums of 2^30 such values fit into 64 bits."""
+"""Sums of 2^30 values that are not farther from 0 fit into 64 bits."""
 
 _WORD_BITS: Final = 64
 _MAX_BITMAP_CUTS: Final = 8
@@ -78,7 +75,7 @@ class PrivateTable(CountedTable):
             attributes,
             rows,
             rows if public_size is None else public_size,
-            declared_texts(texts or {}),
+            {name: column.declared for name, column in (texts or {}).items()},
             None if all_rows is None else all_rows.person,
             1 if all_rows is None else all_rows.contribution,
         )
@@ -90,8 +87,6 @@ class PrivateTable(CountedTable):
         self._full_bitmap = self._pack_bitmap(lambda block: np.ones(block.stop - block.start, dtype=np.bool_))
         self._empty_bitmap = np.zeros_like(self._full_bitmap)
         self._bitmaps: BoundedCache[_BitmapKey, Bitmap] = BoundedCache(bitmap_cache_bytes, weigh_array)
-        self._people = PeopleCounts()
-        self._table_of_all_rows: PrivateTable | None = None
         self._indexes: BoundedCache[tuple[str, ...], CellIndex] = BoundedCache(INDEX_CACHE_SIZE)
 
     @classmethod
@@ -121,49 +116,23 @@ class PrivateTable(CountedTable):
         every = self.all_rows
         return Rows(self.attributes, every.private_codes, self.public_size, every.people, every.private_texts)
 
-    @property
-    def table_of_all_rows(self) -> PrivateTable:
+    @cached_property
+    def _table_of_all_rows(self) -> PrivateTable:
         """The table of all rows of all people, including those that do not count."""
+        return PrivateTable(self.attributes, self._require_people().private_codes)
+
+    def _require_people(self) -> AllRows:
         if self.all_rows is None:
-            return self
-        if self._table_of_all_rows is None:
-            self._table_of_all_rows = PrivateTable(self.attributes, self.all_rows.private_codes)
-        return self._table_of_all_rows
+            raise TypeError("the table has no person column")
+        return self.all_rows
 
-    def people_count(self, predicate: Predicate, min_rows: int = 1) -> int:
-        """Return the number of people with at least ``min_rows`` matching rows; see ``PeopleCounts``."""
-        return self._people.count(self, predicate, min_rows)
-
-    def person_total(self, attribute: str, predicate: Predicate, bound: int) -> int:
-        """Return the total of all people's clamped sums of an attribute; see ``PeopleCounts``."""
-        return self._people.total(self, attribute, predicate, bound)
-
-    def people_group_counts(
-        self, attributes: Sequence[str], predicate: Predicate, max_cells: int = MAX_UNIVERSE
-    ) -> Numbers:
-        """Return the number of people with a counted row in each cell; see ``PeopleCounts``."""
-        return self._people.group_counts(self, attributes, predicate, max_cells)
-
-    def private_cells(self, attributes: Sequence[str], shape: Sequence[int], block: slice) -> Numbers:
+    def _cells_of_rows(self, attributes: Sequence[str], shape: Sequence[int], block: slice) -> Numbers:
         """Return the index of each row's cell, in row-major order, for a block of rows."""
         cell = np.zeros(block.stop - block.start, dtype=np.int64)
         for name, length in zip(attributes, shape, strict=True):
             cell *= length
             cell += self.private_codes[name][block]
         return cell
-
-    def text_groups(
-        self,
-        attribute: str,
-        predicate: Predicate,
-        declared: Sequence[str] = (),
-        *,
-        people: bool = False,
-        max_cells: int = MAX_UNIVERSE,
-    ) -> TextGroups:
-        """Return the counts of a text's groups; see ``CountedTable``."""
-        shape = self.group_shape(declared, max_cells) if declared else ()
-        return count_groups(self, attribute, declared, shape, predicate, people=people)
 
     def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> Numbers:
         """Return the number of rows in each of these cells, from an index that is cached."""
@@ -172,11 +141,11 @@ class PrivateTable(CountedTable):
     def private_matches(self, predicate: Predicate) -> Iterator[tuple[slice, npt.NDArray[np.uint8]]]:
         """Yield blocks of rows, each with a mask of its matching rows; DataError for unknown attributes."""
         bits = self._bitmap_of(predicate).view(np.uint8)
-        for block in self.blocks():
+        for block in self._blocks():
             rows = block.stop - block.start
             yield block, np.unpackbits(bits[block.start // 8 : -(-block.stop // 8)], count=rows)
 
-    def blocks(self) -> Iterator[slice]:
+    def _blocks(self) -> Iterator[slice]:
         """Yield the rows in blocks."""
         for start in range(0, self.private_row_count, _BLOCK_ROWS):
             yield slice(start, min(start + _BLOCK_ROWS, self.private_row_count))
@@ -193,14 +162,87 @@ class PrivateTable(CountedTable):
         bits = range((self.attributes[attribute].size - 1).bit_length())
         return sum(_count_ones(rows & self._bitmap_of_bit(attribute, bit)) << bit for bit in bits)
 
-    def _count_cells(self, attributes: Sequence[str], shape: Sequence[int], predicate: Predicate) -> Numbers:
-        size = math.prod(shape)
-        counted = np.zeros(size + 1, dtype=np.int64)
+    def _count_people(self, predicate: Predicate, min_rows: int) -> int:
+        people = self._require_people().people
+        rows = np.zeros(people.count + 1, dtype=np.int64)
+        for block, inside in self._table_of_all_rows.private_matches(predicate):
+            # Rows that do not match are counted for an extra person, so that the time does not depend on their number.
+            owners = np.where(inside, people.private_numbers[block], people.count)
+            rows += np.bincount(owners, minlength=people.count + 1)
+        return int(np.count_nonzero(rows[: people.count] >= min_rows))
+
+    def _sum_people(self, attribute: str, minimum: int, predicate: Predicate, limits: tuple[int, int]) -> int:
+        # Domains have at most 2^20 values, and limits are below 2^31. So if a domain begins farther from 0 than
+        # _FARTHEST_MINIMUM, all its values have one sign and exceed the limit, also after a move to that minimum.
+        minimum = max(-_FARTHEST_MINIMUM, min(minimum, _FARTHEST_MINIMUM))
+        if self.all_rows is None:
+            total = 0
+            for block, inside in self.private_matches(predicate):
+                values = self.private_codes[attribute][block].astype(np.int64) + minimum
+                total += int(np.clip(np.where(inside, values, 0), *limits).sum())
+            return total
+        people, codes = self.all_rows.people, self.all_rows.private_codes[attribute]
+        sums = np.zeros(people.count + 1, dtype=np.int64)
+        for block, inside in self._table_of_all_rows.private_matches(predicate):
+            owners = np.where(inside, people.private_numbers[block], people.count)
+            np.add.at(sums, owners, codes[block].astype(np.int64) + minimum)
+        return int(np.clip(sums[: people.count], *limits).sum())
+
+    def _count_cells(
+        self, attributes: Sequence[str], shape: Sequence[int], predicate: Predicate, *, people: bool
+    ) -> Numbers:
+        def cells_of(block: slice) -> Numbers:
+            return self._cells_of_rows(attributes, shape, block)
+
+        return self._count_by_cell(cells_of, math.prod(shape), predicate, people=people)
+
+    def _count_text_groups(
+        self, attribute: str, declared: Sequence[str], shape: Sequence[int], predicate: Predicate, *, people: bool
+    ) -> TextGroups:
+        column = self.private_texts[attribute]
+        codes, texts = column.private_codes, column.private_texts
+        if not declared:
+            counts = self._count_by_cell(lambda block: codes[block], len(texts) + 1, predicate, people=people)
+            return TextGroups(texts, None, counts[1:])
+        cells = math.prod(shape)
+        groups = np.empty(self.private_row_count, dtype=np.int64)
+        for block in self._blocks():
+            groups[block] = codes[block].astype(np.int64) * cells
+            groups[block] += self._cells_of_rows(declared, shape, block)
+        # Only groups with a row are listed, because there are far too many others.
+        present, places = np.unique(groups, return_inverse=True)
+        counts = self._count_by_cell(lambda block: places[block], len(present), predicate, people=people)
+        has_text = present >= cells
+        present = present[has_text]
+        names = [texts[code - 1] for code in (present // cells).tolist()]
+        return TextGroups(names, present % cells, counts[has_text])
+
+    def _count_by_cell(
+        self,
+        cells_of: Callable[[slice], npt.NDArray[np.integer]],
+        size: int,
+        predicate: Predicate,
+        *,
+        people: bool,
+    ) -> Numbers:
+        """Count the matching rows in each of ``size`` cells, or the people with a counted matching row in it.
+
+        ``cells_of`` returns the cell of each row of a block. Rows that do not match go into an extra cell, so that the
+        time does not depend on their number.
+        """
+        if not people:
+            counts = np.zeros(size + 1, dtype=np.int64)
+            for block, inside in self.private_matches(predicate):
+                counts += np.bincount(np.where(inside, cells_of(block), size), minlength=size + 1)
+            return counts[:size]
+        owners = self._require_people().people.private_numbers
+        places = np.empty(self.private_row_count, dtype=np.int64)
         for block, inside in self.private_matches(predicate):
-            cell = self.private_cells(attributes, shape, block)
-            # Rows that do not match are counted in an extra cell, so that the time does not depend on their number.
-            counted += np.bincount(np.where(inside, cell, size), minlength=size + 1)
-        return counted[:size]
+            places[block] = np.where(inside, cells_of(block), size) + owners[block].astype(np.int64) * (size + 1)
+        places.sort()
+        first = np.ones(len(places), dtype=np.bool_)
+        first[1:] = places[1:] != places[:-1]
+        return np.bincount(places % (size + 1), weights=first, minlength=size + 1)[:size].astype(np.int64)
 
     def _index(self, attributes: Sequence[str]) -> CellIndex:
         key = tuple(attributes)
@@ -249,7 +291,7 @@ class PrivateTable(CountedTable):
 
     def _pack_bitmap(self, rows: Callable[[slice], npt.NDArray[np.bool_]]) -> Bitmap:
         bitmap = np.zeros(-(-self.private_row_count // _WORD_BITS), dtype=np.uint64)
-        for block in self.blocks():
+        for block in self._blocks():
             bitmap.view(np.uint8)[block.start // 8 : -(-block.stop // 8)] = np.packbits(rows(block))
         bitmap.setflags(write=False)
         return bitmap
@@ -257,105 +299,3 @@ class PrivateTable(CountedTable):
 
 def _count_ones(bitmap: Bitmap) -> int:
     return int(np.bitwise_count(bitmap).sum(dtype=np.int64))
-
-
-class PeopleCounts:
-    """Counts the people of one table, and adds up their clamped sums; all results are private.
-
-    Without a person column each row is one person. Counts and sums use all rows of a person, including rows that do not
-    count. Counts of groups use only the counted rows, so that a person is in at most ``contribution`` groups. The time
-    does not depend on the rows' content.
-    """
-
-    def __init__(self) -> None:
-        self._counts: BoundedCache[tuple[object, ...], int] = BoundedCache(COUNT_CACHE_BYTES, name="table counts")
-        self._groups: BoundedCache[tuple[tuple[str, ...], Predicate], Numbers] = BoundedCache(
-            _PEOPLE_GROUP_CACHE_BYTES, weigh_array
-        )
-
-    def count(self, table: PrivateTable, predicate: Predicate, min_rows: int = 1) -> int:
-        """Return the number of people with at least ``min_rows`` matching rows.
-
-        One person changes the number by at most 1. DataError as in ``PrivateTable.count``.
-        """
-        all_rows = table.all_rows
-        if all_rows is None:
-            rows = table.count(predicate)
-            return rows if min_rows == 1 else 0
-        key = (predicate, min_rows)
-        if (known := self._counts.get(key)) is None:
-            known = int(np.count_nonzero(_rows_of_people(table, predicate) >= min_rows))
-            self._counts.put(key, known, memory_of(predicate))
-        return known
-
-    def total(self, table: PrivateTable, attribute: str, predicate: Predicate, bound: int) -> int:
-        """Return the total of all people's clamped sums of an attribute over their matching rows.
-
-        Each person's sum is clamped to ``person_range``, so one person changes the total by at most
-        ``person_sensitivity``. DataError if the attribute has no sum, and as in ``count``.
-        """
-        domain = table.attributes.get(attribute)
-        if domain is None:
-            raise DataError("the attribute is not declared; name a declared one")
-        integers = require_summable(domain, f"attribute {quote_name(attribute)}")
-        key = (attribute, predicate, bound)
-        if (known := self._counts.get(key)) is None:
-            low, high = person_range(integers, bound)
-            # Domains have at most 2^20 values, and bounds are below 2^31. So if a domain begins farther from 0 than
-            # _FARTHEST_MINIMUM, all its values have one sign and exceed the bound, also after a move to that minimum.
-            minimum = max(-_FARTHEST_MINIMUM, min(integers.minimum, _FARTHEST_MINIMUM))
-            known = 0
-            for sums in _sums_of_people(table, attribute, minimum, predicate):
-                known += int(np.clip(sums, low, high).sum())
-            self._counts.put(key, known, memory_of(predicate))
-        return known
-
-    def group_counts(
-        self, table: PrivateTable, attributes: Sequence[str], predicate: Predicate, max_cells: int
-    ) -> Numbers:
-        """Return, for each cell, the number of people with a counted matching row in it.
-
-        The array has one axis per attribute. Errors as in ``PrivateTable.group_counts``.
-        """
-        all_rows = table.all_rows
-        if all_rows is None or all_rows.contribution == 1:
-            # Each person has one counted row.
-            return table.group_counts(attributes, predicate, max_cells)
-        shape = table.group_shape(attributes, max_cells)
-        key = (tuple(attributes), predicate)
-        if (known := self._groups.get(key)) is None:
-            known = count_people_in_cells(
-                table, lambda block: table.private_cells(attributes, shape, block), math.prod(shape), predicate
-            ).reshape(shape)
-            known.setflags(write=False)
-            self._groups.put(key, known)
-        return known
-
-
-def _rows_of_people(table: PrivateTable, predicate: Predicate) -> Numbers:
-    """Return each person's number of matching rows."""
-    all_rows = table.all_rows
-    if all_rows is None:
-        raise TypeError("the table has no person column")
-    person_of_row, count = all_rows.people.private_numbers, all_rows.people.count
-    rows = np.zeros(count + 1, dtype=np.int64)
-    for block, inside in table.table_of_all_rows.private_matches(predicate):
-        # Rows that do not match are counted for an extra person, so that the time does not depend on their number.
-        rows += np.bincount(np.where(inside, person_of_row[block], count), minlength=count + 1)
-    return rows[:count]
-
-
-def _sums_of_people(table: PrivateTable, attribute: str, minimum: int, predicate: Predicate) -> Iterator[Numbers]:
-    """Yield the people's sums of an attribute over their matching rows, in one array or several."""
-    all_rows = table.all_rows
-    if all_rows is None:
-        for block, inside in table.private_matches(predicate):
-            codes = table.private_codes[attribute][block].astype(np.int64)
-            yield np.where(inside, codes + minimum, 0)
-        return
-    person_of_row, count = all_rows.people.private_numbers, all_rows.people.count
-    sums = np.zeros(count + 1, dtype=np.int64)
-    for block, inside in table.table_of_all_rows.private_matches(predicate):
-        values = all_rows.private_codes[attribute][block].astype(np.int64) + minimum
-        np.add.at(sums, np.where(inside, person_of_row[block], count), values)
-    yield sums[:count]

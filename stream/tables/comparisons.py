@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -25,7 +25,6 @@ from stream.tables.expressions import (
     Codes,
     Predicate,
     conjunction,
-    disjunction,
     make_leaf,
     negation,
 )
@@ -80,10 +79,6 @@ class Attribute:
     def between(self, low: Constant, high: Constant) -> Predicate:
         """Return the predicate of the rows from ``low`` to ``high``, both included."""
         return conjunction((self.compare(">=", low), self.compare("<=", high)))
-
-    def is_one_of(self, literals: Iterable[Constant]) -> Predicate:
-        """Return the predicate of the rows whose value is one of the literals."""
-        return disjunction([self.compare("=", literal) for literal in literals])
 
     def code(self, value: str | float) -> int:
         """Return the code of a value; PredicateError if it is not in the domain.
@@ -283,9 +278,9 @@ Ranges = tuple[tuple[str, int, int, int], ...]
 """Attributes in sorted order: name, size, and a half-open range of some but not all codes."""
 
 _NumberOffsets = tuple[tuple[int, int], ...]
-"""The numbers of a text that bound one end of a range, as their positions, each with an amount to subtract."""
+"""Positions of numbers in a text that bound one end of a range, each with an amount to subtract from the number."""
 _Range = tuple[str, int, int, int, _NumberOffsets, _NumberOffsets]
-"""A range in a shape: attribute, size, the range without the text's numbers, and the numbers that bound either end."""
+"""A range in a shape: attribute, size, the range before the text's numbers narrow it, and the numbers for either end."""
 _Shape = tuple[_Range, ...]
 
 _NUMBER_HOLE: Final = "\0"
@@ -355,7 +350,8 @@ class ShapeCache:
             name, operator, constant = item.groups()
             if (attribute := self._find(name.strip('"'))) is None:
                 return None
-            known = ranges.get(attribute.name) or _full_range(attribute)
+            size = attribute.domain.size
+            known = ranges.get(attribute.name) or (attribute.name, size, 0, size, (), ())
             if (cut := _narrow_range(attribute, known, operator, constant, place)) is None:
                 return None
             ranges[attribute.name] = cut
@@ -366,11 +362,6 @@ class ShapeCache:
                 return None
             at = word.end()
         return None
-
-
-def _full_range(attribute: Attribute) -> _Range:
-    size = attribute.domain.size
-    return (attribute.name, size, 0, size, (), ())
 
 
 def _narrow_range(

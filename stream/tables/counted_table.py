@@ -19,7 +19,7 @@ from stream.caches import BoundedCache, weigh_array
 from stream.tables.comparisons import Attribute
 from stream.tables.encoding import CodeArray, code_type
 from stream.tables.expressions import Codes, Cuts, Predicate, evaluate, memory_of
-from stream.tables.sensitivity import require_summable
+from stream.tables.sensitivity import person_range, require_summable
 from stream.tables.table_errors import (
     DataError,
     PredicateError,
@@ -57,11 +57,6 @@ class CellReader:
             if name not in cell:
                 raise PredicateError(f"the cell has no value for {quote_name(name)}; give it one")
         return tuple(attribute.code(cell[name]) for name, attribute in self._attributes.items())
-
-
-def cell_codes(attributes: Mapping[str, Domain], cell: Mapping[str, str | int | float]) -> Cell:
-    """Return the codes of one cell; see ``CellReader``."""
-    return CellReader(attributes).read(cell)
 
 
 def cells_as_array(sizes: Mapping[str, int], cells: Sequence[Cell]) -> npt.NDArray[np.int64]:
@@ -130,7 +125,7 @@ def cell_mask(predicate: Predicate, sizes: Mapping[str, int]) -> npt.NDArray[np.
             )
         if size != node.size:
             raise PredicateError(
-                f"the tensor declares {quote_name(node.attribute)} with other values; parse the predicate for its attributes"
+                f"the stream declares {quote_name(node.attribute)} with other values; parse the predicate for its attributes"
             )
         broadcast = [1] * len(shape)
         broadcast[axes[node.attribute]] = node.size
@@ -179,7 +174,10 @@ class CountedTable(ABC):
         self._code_totals: BoundedCache[tuple[str, Predicate], int] = BoundedCache(
             COUNT_CACHE_BYTES, name="table counts"
         )
-        self._groups: BoundedCache[tuple[tuple[str, ...], Predicate], Numbers] = BoundedCache(
+        self._people_numbers: BoundedCache[tuple[object, ...], int] = BoundedCache(
+            COUNT_CACHE_BYTES, name="table counts"
+        )
+        self._groups: BoundedCache[tuple[tuple[str, ...], Predicate, bool], Numbers] = BoundedCache(
             GROUP_CACHE_BYTES, weigh_array, "table groups"
         )
 
@@ -226,19 +224,26 @@ class CountedTable(ABC):
         return known + self.count(predicate) * (integers.minimum - centre)
 
     def group_counts(
-        self, attributes: Sequence[str], predicate: Predicate, max_cells: int = MAX_UNIVERSE
+        self,
+        attributes: Sequence[str],
+        predicate: Predicate,
+        max_cells: int = MAX_UNIVERSE,
+        *,
+        people: bool = False,
     ) -> Numbers:
-        """Return the exact (private) number of matching rows in each cell.
+        """Return the exact (private) number of matching rows in each cell, or of people with a counted matching row.
 
         The array has one axis for each attribute in the given order, and is row-major and read-only. DataError if an
         attribute is unknown or repeated, if there are more than ``max_cells`` cells, or if the table lacks an attribute of
         the predicate.
         """
         shape = self.group_shape(attributes, max_cells)
-        key = (tuple(attributes), predicate)
+        # With a bound of 1 each person has one counted row.
+        people = people and self.contribution > 1
+        key = (tuple(attributes), predicate, people)
         known = self._groups.get(key)
         if known is None:
-            known = self._count_cells(attributes, shape, predicate).reshape(shape)
+            known = self._count_cells(attributes, shape, predicate, people=people).reshape(shape)
             known.setflags(write=False)
             self._groups.put(key, known)
         return known
@@ -260,31 +265,34 @@ class CountedTable(ABC):
         """
         del predicates, sums
 
-    @abstractmethod
     def people_count(self, predicate: Predicate, min_rows: int = 1) -> int:
-        """Return the number of people with at least ``min_rows`` matching rows among all their rows.
+        """Return the (private) number of people with at least ``min_rows`` matching rows among all their rows.
 
-        One person changes the number by at most 1. DataError as in ``count``.
+        Without a person column each row is one person. One person changes the number by at most 1. DataError as in
+        ``count``.
         """
+        if self.person is None:
+            return self.count(predicate) if min_rows == 1 else 0
+        key = (predicate, min_rows)
+        if (known := self._people_numbers.get(key)) is None:
+            known = self._count_people(predicate, min_rows)
+            self._people_numbers.put(key, known, memory_of(predicate))
+        return known
 
-    @abstractmethod
     def person_total(self, attribute: str, predicate: Predicate, bound: int) -> int:
-        """Return the total of all people's clamped sums of an attribute over their matching rows.
+        """Return the (private) total of all people's clamped sums of an attribute over all their matching rows.
 
         Each person's sum is clamped to ``person_range``, so one person changes the total by at most
-        ``person_sensitivity``. DataError if the attribute has no sum; other errors as in ``count``.
+        ``person_sensitivity``. Without a person column each row is one person. DataError as in ``total``.
         """
+        [(name, domain)] = self._require_declared((attribute,)).items()
+        integers = require_summable(domain, f"attribute {quote_name(name)}")
+        key = (name, predicate, bound)
+        if (known := self._people_numbers.get(key)) is None:
+            known = self._sum_people(name, integers.minimum, predicate, person_range(integers, bound))
+            self._people_numbers.put(key, known, memory_of(predicate))
+        return known
 
-    @abstractmethod
-    def people_group_counts(
-        self, attributes: Sequence[str], predicate: Predicate, max_cells: int = MAX_UNIVERSE
-    ) -> Numbers:
-        """Return, for each cell, the number of people with a counted matching row in it.
-
-        The array has one axis for each attribute. Errors as in ``group_counts``.
-        """
-
-    @abstractmethod
     def text_groups(
         self,
         attribute: str,
@@ -297,8 +305,17 @@ class CountedTable(ABC):
         """Return the exact (private) number of matching rows, or people, in each group of a text.
 
         A group is a text or, with ``declared`` attributes, a text and a cell of these attributes. A row is in at most one
-        group. DataError if ``attribute`` is no text; other errors as in ``group_counts``.
+        group; a row without a text is in none. Without declared attributes all texts of the column are listed, also with
+        the count 0. DataError if ``attribute`` is no text; other errors as in ``group_counts``.
         """
+        shape = self.group_shape(declared, max_cells) if declared else ()
+        if attribute not in self.texts:
+            raise DataError(
+                f"{quote_name(attribute)} is not a text attribute of the table; name one of its text attributes"
+            )
+        return self._count_text_groups(
+            attribute, declared, shape, predicate, people=people and self.contribution > 1
+        )
 
     @abstractmethod
     def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> Numbers:
@@ -321,8 +338,24 @@ class CountedTable(ABC):
         """Add up the codes of an attribute over the matching rows."""
 
     @abstractmethod
-    def _count_cells(self, attributes: Sequence[str], shape: Sequence[int], predicate: Predicate) -> Numbers:
-        """Count the matching rows of each cell, in row-major order."""
+    def _count_people(self, predicate: Predicate, min_rows: int) -> int:
+        """Count the people with at least ``min_rows`` matching rows, in a table with a person column."""
+
+    @abstractmethod
+    def _sum_people(self, attribute: str, minimum: int, predicate: Predicate, limits: tuple[int, int]) -> int:
+        """Add up all people's sums of code + ``minimum``, each clamped to ``limits``."""
+
+    @abstractmethod
+    def _count_cells(
+        self, attributes: Sequence[str], shape: Sequence[int], predicate: Predicate, *, people: bool
+    ) -> Numbers:
+        """Count the matching rows of each cell, or their people, in row-major order."""
+
+    @abstractmethod
+    def _count_text_groups(
+        self, attribute: str, declared: Sequence[str], shape: Sequence[int], predicate: Predicate, *, people: bool
+    ) -> TextGroups:
+        """Count the matching rows of each group, or their people; ``shape`` belongs to ``declared``."""
 
     def _require_leaf(self, leaf: Codes) -> None:
         """Raise DataError unless a leaf's attribute is declared with the leaf's size."""

@@ -81,14 +81,8 @@ def _calendar_codes(domain: Dates, days: IntArray, times: IntArray, known: Mask)
             codes = (inside + 3) // 7 - (first + 3) // 7
         case granularity:
             size = MONTHS[granularity]
-            codes = (_months_of_days(inside) + _MONTHS_TO_1970) // size - (
-                _months_of_days(np.array([first])) + _MONTHS_TO_1970
-            ) // size
+            codes = _months_of_days(inside) // size - _months_of_days(np.array([first])) // size
     return np.where(known, np.clip(codes, 0, calendar.size - 1), 0), known
-
-
-_MONTHS_TO_1970: Final = 12 * 1970
-"""Months from year 0 to 1970."""
 
 
 def _date_part_codes(granularity: str, days: IntArray, times: IntArray) -> IntArray:
@@ -96,32 +90,29 @@ def _date_part_codes(granularity: str, days: IntArray, times: IntArray) -> IntAr
         case "weekday":
             return (days + 3) % 7
         case "month-of-year":
-            return (_months_of_days(days) + _MONTHS_TO_1970) % 12
+            return _months_of_days(days) % 12
         case _:
             return times % _DAY_US // HOUR_US
 
 
 def _months_of_days(days: IntArray) -> IntArray:
-    """Convert days since 1970 to months since 1970."""
-    return days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+    """Convert days since 1970 to months since the year 0."""
+    months: IntArray = days.astype("datetime64[D]").astype("datetime64[M]").astype(np.int64)
+    return months + 12 * 1970
 
 
 def _read_times(name: str, domain: Dates, column: pl.Series) -> _LocalTimes:
     kind = column.dtype
     if kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
         return _parse_texts(column.cast(pl.String).str.strip_chars())
+    known = column.is_not_null().to_numpy()
     if kind == pl.Date:
-        days = column.cast(pl.Int64)
-        return _LocalTimes(
-            *_scale_numbers(days, _DAY_US), has_time=_all_false(column), known=column.is_not_null().to_numpy()
-        )
+        local, none = _scale_numbers(column, _DAY_US), np.zeros(len(column), dtype=np.bool_)
+        return _LocalTimes(local, np.zeros_like(local), has_offset=none, has_time=none, known=known)
     if isinstance(kind, pl.Datetime) and (kind.time_zone is None or domain.kind == "timestamp"):
-        units = {"ms": 1000, "us": 1}
-        whole = column.cast(pl.Int64)
-        local, _, _ = _scale_numbers(whole, units.get(kind.time_unit, 1))
+        local = _scale_numbers(column, 1000 if kind.time_unit == "ms" else 1)
         if kind.time_unit == "ns":
             local //= 1000
-        known = column.is_not_null().to_numpy()
         return _LocalTimes(local, np.zeros_like(local), known & (kind.time_zone is not None), known, known)
     raise ColumnError("no dates" if domain.kind == "date" else "no times", name, str(kind.base_type()))
 
@@ -134,26 +125,18 @@ def text_series(texts: Sequence[str | None]) -> pl.Series:
 def iso_text(name: str, domain: Dates, column: pl.Series) -> pl.Series:
     """Convert a column of dates or times to ISO 8601; ColumnError for other types."""
     kind = column.dtype
-    if isinstance(kind, pl.Datetime):
-        _read_times(name, domain, column.clear())
-        return column.dt.strftime("%Y-%m-%dT%H:%M:%S%.6f" + ("" if kind.time_zone is None else "%:z"))
     if kind != pl.Date:
-        _read_times(name, domain, column.clear())
+        _read_times(name, domain, column.clear())  # raises ColumnError for other types
+    if isinstance(kind, pl.Datetime):
+        return column.dt.strftime("%Y-%m-%dT%H:%M:%S%.6f" + ("" if kind.time_zone is None else "%:z"))
     return column.cast(pl.String)
 
 
-def _all_false(column: pl.Series) -> Mask:
-    return np.zeros(len(column), dtype=np.bool_)
-
-
-def _scale_numbers(column: pl.Series, factor: int) -> tuple[IntArray, IntArray, Mask]:
-    """Return whole numbers times a factor, offsets of 0, and a mask that is false for all cells.
-
-    A number whose product would overflow becomes the largest number whose product does not.
-    """
+def _scale_numbers(column: pl.Series, factor: int) -> IntArray:
+    """Return dates or times as whole numbers times a factor; products that would overflow are clipped."""
     most = (1 << 62) // factor
-    numbers = np.clip(column.fill_null(0).to_numpy().astype(np.int64), -most, most) * factor
-    return numbers, np.zeros_like(numbers), _all_false(column)
+    scaled: IntArray = np.clip(column.cast(pl.Int64).fill_null(0).to_numpy(), -most, most) * factor
+    return scaled
 
 
 def _parse_texts(texts: pl.Series) -> _LocalTimes:

@@ -6,7 +6,6 @@ events.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -99,8 +98,3 @@ def read_flights() -> pl.DataFrame:
         origin=pl.col("origin").cast(pl.String),
         delay=pl.col("delay").cast(pl.Int64).fill_null(1440),
     )
-
-
-def flight_events() -> Iterator[dict[str, str | int | None]]:
-    """Yield the departures as events."""
-    yield from read_flights().iter_rows(named=True)

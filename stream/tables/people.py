@@ -7,9 +7,9 @@ order or on other people. Every row is hashed and sorted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,6 @@ from blake3 import blake3
 
 from stream.optional_packages import pl
 from stream.tables.encoding import CodeArray, Mask, Words, as_text, siphash
-from stream.tables.expressions import Predicate
-
-if TYPE_CHECKING:
-    from stream.tables.columns_table import PrivateTable
 
 Numbers = npt.NDArray[np.uint32]
 
@@ -82,7 +78,7 @@ class PersonNumbering:
         self.column: Final = column
         self._texts = pl.Categories.random()
         # Polars keeps the mapping as long as a series of its type exists.
-        self._anchor = pl.Series([], dtype=pl.Categorical(self._texts))
+        self._kept_series = pl.Series([], dtype=pl.Categorical(self._texts))
 
     def add(self, column: pl.Series) -> tuple[Numbers, Mask]:
         """Return the number of each row's person, and a mask of the rows with a person."""
@@ -91,7 +87,7 @@ class PersonNumbering:
         asked = (
             texts if is_named.all() else texts.zip_with(pl.Series(is_named), pl.Series([None], dtype=pl.String))
         )
-        numbers = asked.cast(self._anchor.dtype).to_physical()
+        numbers = asked.cast(self._kept_series.dtype).to_physical()
         return numbers.fill_null(0).to_numpy().astype(np.uint32), is_named
 
     def names(self) -> Words:
@@ -133,7 +129,7 @@ def choose_rows(codes: Mapping[str, CodeArray], people: RowOwners, bound: int, k
     rank_of_number[by_name] = np.arange(people.count, dtype=np.uint32)
     person_of_row, names = rank_of_number[people.private_numbers], people.private_names[by_name]
     counted, others = [], []
-    for low, high in _person_ranges(person_of_row, people.count):
+    for low, high in person_ranges(np.bincount(person_of_row, minlength=people.count)):
         rows = np.flatnonzero((person_of_row >= low) & (person_of_row < high)).astype(np.uint32)
         for order, counts in _choose_by_hash(
             codes, rows, person_of_row[rows] - np.uint32(low), names[low:high], bound, key
@@ -148,14 +144,14 @@ def choose_rows(codes: Mapping[str, CodeArray], people: RowOwners, bound: int, k
     )
 
 
-def _person_ranges(person_of_row: Numbers, people: int) -> Iterator[tuple[int, int]]:
+def person_ranges(rows_of_people: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     """Yield ranges of people who have at most ``_MAX_ROWS_AT_ONCE`` rows together, or of a single person."""
-    rows = np.cumsum(np.bincount(person_of_row, minlength=people))
+    ends = np.cumsum(rows_of_people)
     low = done = 0
-    while low < people:
-        high = max(low + 1, int(np.searchsorted(rows, done + _MAX_ROWS_AT_ONCE, side="right")))
+    while low < len(ends):
+        high = max(low + 1, int(np.searchsorted(ends, done + _MAX_ROWS_AT_ONCE, side="right")))
         yield low, high
-        low, done = high, int(rows[high - 1])
+        low, done = high, int(ends[high - 1])
 
 
 def _choose_by_hash(
@@ -272,26 +268,3 @@ def _ranks_among_equals(*columns: npt.NDArray[np.unsignedinteger]) -> npt.NDArra
         first[1:] |= column[1:] != column[:-1]
     starts: npt.NDArray[np.int64] = np.maximum.accumulate(np.where(first, rows, 0))
     return rows - starts
-
-
-def count_people_in_cells(
-    table: PrivateTable, cells_of: Callable[[slice], npt.NDArray[np.integer]], size: int, predicate: Predicate
-) -> npt.NDArray[np.int64]:
-    """Return, for each of ``size`` cells, the number of people with a counted matching row in it.
-
-    ``cells_of`` returns the cell of each row of a block.
-    """
-    all_rows = table.all_rows
-    if all_rows is None:
-        raise TypeError("the table has no person column")
-    person_of_row = all_rows.people.private_numbers[: table.private_row_count]
-    places = np.empty(table.private_row_count, dtype=np.int64)
-    for block, inside in table.private_matches(predicate):
-        # Rows that do not match go into an extra cell, so that the time does not depend on their number.
-        cells = np.where(inside, cells_of(block), size)
-        places[block] = cells + person_of_row[block].astype(np.int64) * (size + 1)
-    places.sort()
-    first = np.ones(len(places), dtype=np.bool_)
-    first[1:] = places[1:] != places[:-1]
-    found = np.bincount(places % (size + 1), weights=first, minlength=size + 1)
-    return found[:size].astype(np.int64)

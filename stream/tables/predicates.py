@@ -48,23 +48,8 @@ _OPERATORS: Final[dict[type[exp.Expr], tuple[Operator, Operator]]] = {
 _ALLOWED_TOKENS: Final = frozenset(
     TokenType[name]
     for name in (
-        *(
-            "AND",
-            "OR",
-            "NOT",
-            "L_PAREN",
-            "R_PAREN",
-            "COMMA",
-            "TRUE",
-            "FALSE",
-            "EQ",
-            "NEQ",
-            "LT",
-            "LTE",
-            "GT",
-            "GTE",
-        ),
-        *("BETWEEN", "IN", "VAR", "IDENTIFIER", "STRING", "NUMBER", "DASH"),
+        *("AND", "OR", "NOT", "L_PAREN", "R_PAREN", "COMMA", "TRUE", "FALSE", "EQ", "NEQ", "LT", "LTE", "GT"),
+        *("GTE", "BETWEEN", "IN", "VAR", "IDENTIFIER", "STRING", "NUMBER", "DASH"),
     )
 )
 
@@ -196,7 +181,7 @@ class PredicateParser:
                 if not 0 < len(literals) <= MAX_LIST_LENGTH:
                     raise PredicateError(f"an IN list has 1 to {MAX_LIST_LENGTH} literals; split it with OR")
                 attribute = self._parse_attribute(column)
-                return attribute.is_one_of([self._literal(literal, attribute) for literal in literals])
+                return disjunction([attribute.compare("=", self._literal(one, attribute)) for one in literals])
             case exp.Column():
                 name = self._parse_attribute(node).name
                 raise PredicateError(
@@ -221,7 +206,8 @@ class PredicateParser:
                 attribute = self._parse_attribute(right)
                 return attribute.compare(mirrored, self._literal(left, attribute))
             case _:
-                culprit = next((side for side in (left, right) if not _is_literal(side)), None)
+                compared = (side for side in (left, right) if not isinstance(side, exp.Literal | exp.Neg))
+                culprit = next(compared, None)
                 what = "two literals are compared" if culprit is None else f"{_describe_node(culprit)} is compared"
                 raise PredicateError(
                     f"{what}; compare an attribute with a literal, and quote its name if it has special characters"
@@ -258,7 +244,13 @@ class PredicateParser:
             and self._find_attribute(name) is None
         ):
             raise PredicateError(_UNQUOTED_VALUE_HINT, name)
-        return _literal(bare)
+        if isinstance(bare, exp.Literal):
+            return str(bare.this) if bare.is_string else parse_number(str(bare.this))
+        if isinstance(bare, exp.Neg):
+            inner = _operand(bare)
+            if isinstance(inner, exp.Literal) and not inner.is_string:
+                return parse_number(str(inner.this)).copy_negate()
+        raise PredicateError(f"{_describe_node(bare)} instead of a number or a string; write the value itself")
 
     def _find_attribute(self, name: str) -> Attribute | None:
         if name in self._attributes:
@@ -324,24 +316,9 @@ def _without_parentheses(node: exp.Expr) -> exp.Expr:
     return node
 
 
-def _is_literal(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Literal | exp.Neg)
-
-
 def _name_of(column: exp.Column) -> str | None:
     identifier = column.this
     return str(identifier.this) if isinstance(identifier, exp.Identifier) else None
-
-
-def _literal(node: exp.Expr) -> Constant:
-    bare = _without_parentheses(node)
-    if isinstance(bare, exp.Literal):
-        return str(bare.this) if bare.is_string else parse_number(str(bare.this))
-    if isinstance(bare, exp.Neg):
-        inner = _operand(bare)
-        if isinstance(inner, exp.Literal) and not inner.is_string:
-            return parse_number(str(inner.this)).copy_negate()
-    raise PredicateError(f"{_describe_node(bare)} instead of a number or a string; write the value itself")
 
 
 def _describe_node(node: exp.Expr) -> str:

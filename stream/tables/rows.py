@@ -18,7 +18,7 @@ from stream.tables.encoding import CodeArray, Encoder, Words, as_numbers, as_tex
 from stream.tables.people import Numbers, PersonNumbering, RowOwners, person_names
 from stream.tables.readers.table_parts import KEPT_COLUMN, TablePart, open_source_parts, open_table_parts
 from stream.tables.table_errors import ColumnError, DataError, UnreadableError
-from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, hashed_columns, text_encoders
+from stream.tables.texts import TEXT_CODE, TextCodes, TextColumn, TextEncoder, hashed_columns
 
 Frame: TypeAlias = "pl.DataFrame | Mapping[str, Sequence[object]]"
 """A table in memory: a data frame, or columns of cells of any kind."""
@@ -117,8 +117,11 @@ class RowEncoder:
         self._encoders = {
             name: Encoder(source.column_of(name), domain) for name, domain in source.attributes.items()
         }
-        self._texts = text_encoders(source)
-        self._people = None if source.person is None else PersonNumbering(source.person)
+        self._texts = {
+            name: TextEncoder(source.column_of(name), declared) for name, declared in source.texts.items()
+        }
+        self.people: Final = None if source.person is None else PersonNumbering(source.person)
+        """The people of the encoded batches; None if the source has no person column."""
 
     def encode(self, cells: pl.DataFrame) -> EncodedBatch:
         """Encode a batch, without the rows that a view or a domain leaves out, or that have no person.
@@ -126,8 +129,8 @@ class RowEncoder:
         DataError if a column's type does not fit its domain; no error depends on a cell.
         """
         kept, numbers, unnamed, height = None, None, 0, cells.height
-        if self._people is not None:
-            numbers, kept = self._people.add(cells[self._people.column])
+        if self.people is not None:
+            numbers, kept = self.people.add(cells[self.people.column])
             unnamed = int(np.count_nonzero(~kept))
         if KEPT_COLUMN in cells.columns:
             selected = cells[KEPT_COLUMN].to_numpy() if kept is None else cells[KEPT_COLUMN].to_numpy() & kept
@@ -152,10 +155,6 @@ class RowEncoder:
             yield from map(self.encode, part.batches(names))
         except ColumnError as error:
             raise error.in_file(part.name) from None
-
-    def people(self) -> PersonNumbering | None:
-        """Return the people of the encoded batches; None if the source has no person column."""
-        return self._people
 
     def texts(self) -> dict[str, tuple[bytes, ...]]:
         """Return the texts of each text attribute in the encoded batches, in the order of their codes."""
@@ -271,8 +270,7 @@ def collect_rows(source: TableSource, collector: Collector[Collected], frame: Fr
         batches = (batch for part in open_source_parts(source) for batch in encoder.encode_part(part))
     for batch in batches:
         collector.add(batch)
-    people = encoder.people()
-    return collector.rows(None if people is None else people.names(), encoder.texts())
+    return collector.rows(None if encoder.people is None else encoder.people.names(), encoder.texts())
 
 
 def read_cells(source: TableSource, path: str) -> pl.DataFrame:

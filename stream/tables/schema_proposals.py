@@ -119,7 +119,7 @@ def read_description(path: str, roots: tuple[Root, ...] | None = None) -> TableD
 
 
 def remark_on_types(columns: Sequence[ColumnType], proposed: Sequence[ProposedAttribute]) -> str | None:
-    """Return a remark if a separator is probably not a comma, or if no column has a type, so that its owner chooses all kinds."""
+    """Return a remark if the separator is probably not a comma, or if no column has a type; else None."""
     if (
         len(columns) == 1
         and (sign := next((one for one in SEPARATORS if one in columns[0].name), None)) is not None

@@ -33,7 +33,7 @@ class OrderedValues:
     text: Callable[[int], str] | None = None
     distances: bool = True
 
-    def has(self, form: str) -> bool:
+    def has_statistic(self, form: str) -> bool:
         """Return whether a statistic of this form is defined for the values."""
         match form:
             case "quantile":
@@ -156,7 +156,7 @@ def _cells_with_dates(source: TableSource, leaf: Codes, name: str) -> list[tuple
 
 
 def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"], centre: int = 0) -> int:
-    """Return the most by which ``PrivateTable.total`` differs between neighbors.
+    """Return the most by which ``CountedTable.total`` differs between neighbors.
 
     A row adds value − centre if it satisfies the predicate, else 0. So an added row changes the total by at most
     max |value − centre|. A replaced row changes it by at most the width of the interval that contains 0 and all values of

@@ -60,7 +60,7 @@ class _CurrentTable(NamedTuple):
 
 
 class _KnownFingerprint(NamedTuple):
-    """The fingerprint of a source's data as one version; it is valid while the stamp and the source stay equal."""
+    """The fingerprint of one version of a source's data; it is valid while the stamp and the source stay equal."""
 
     stamp: Stamp
     source: TableSource
@@ -81,7 +81,7 @@ class TableStore:
     - ``overrides`` are tables in memory by the source's name, which are used instead of the sources' paths.
     - ``read`` reads a table. ``stamp`` returns a value that differs if the table may have changed. An unreadable table is
       read again only after its stamp has changed.
-    - Without ``keeps_tables`` only fingerprints are cached, and no tables.
+    - Without ``keeps_tables`` only fingerprints are cached.
 
     If the table at an address does not have the expected fingerprint, it is read again only after ``RETRY_SECONDS``. The
     store is thread-safe, and reading one source does not block other sources.
@@ -210,9 +210,14 @@ class TableStore:
         current = self._load(source, self._stamp_of(source))
         found: CountedTable | None = current.table
         if version != FIRST_VERSION or current.fingerprint != expected:
-            # By another key other rows of a person count, so the table is built for each key.
+            # With each key other rows of a person count, so the table is built with each key.
             made = (
-                (current.table if key == self._keys[0] else _choose_rows_by(key, current.table, source), key)
+                (
+                    current.table
+                    if key == self._keys[0] or source.person is None
+                    else build_table(current.table.rows(), source, key),
+                    key,
+                )
                 for key in self._keys
             )
             found = next((one for one, key in made if fingerprint(one, source, key, version) == expected), None)
@@ -270,11 +275,6 @@ class TableStore:
 def table_key(key: NoiseKey) -> bytes:
     """Derive the key of fingerprints, and of the choice of people's rows, from a noise key."""
     return key.subkey(_FINGERPRINT_PURPOSE)
-
-
-def _choose_rows_by(key: bytes, table: CountedTable, source: TableSource) -> CountedTable:
-    """Return the table with the counted rows that another key chooses."""
-    return table if table.person is None else build_table(table.rows(), source, key)
 
 
 def fingerprint(table: CountedTable, source: TableSource, key: bytes, version: int = FIRST_VERSION) -> str:

@@ -10,12 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from schemas import MAX_UNIVERSE, TableSource
-from stream.caches import BoundedCache, weigh_array
+from schemas import TableSource
 from stream.tables.code_database import PERSON, CodeDatabase, CodeTable, Measure
 from stream.tables.counted_table import (
-    COUNT_CACHE_BYTES,
-    GROUP_CACHE_BYTES,
     Cell,
     CountedTable,
     Numbers,
@@ -34,14 +31,12 @@ from stream.tables.expressions import (
     make_leaf,
     memory_of,
 )
-from stream.tables.people import RowOwners, choose_rows, contribution_key
+from stream.tables.people import RowOwners, choose_rows, contribution_key, person_ranges
 from stream.tables.rows import Collector, EncodedBatch
-from stream.tables.sensitivity import person_range, require_summable
-from stream.tables.table_errors import DataError, quote_name
-from stream.tables.texts import TEXT_CODE, TextColumn, TextDigests, TextGroups, require_text
+from stream.tables.table_errors import DataError
+from stream.tables.texts import TEXT_CODE, TextColumn, TextDigests, TextGroups
 
 _INSERTED_ROWS: Final = 1 << 20
-_ROWS_CHOSEN_AT_ONCE: Final = 1 << 22
 _NO_CODES: Final = np.empty(0, dtype=TEXT_CODE)
 
 
@@ -77,7 +72,10 @@ class StoredRows:
             return self.table, self.private_row_count
         sizes, rows = column_sizes(source), 0
         chosen, key = self.database.create_table(sizes), contribution_key(key, source.source)
-        for low, high in self._person_ranges(len(self.private_names)):
+        rows_of_people = np.zeros(len(self.private_names), dtype=np.int64)
+        numbers, counts = self.table.count_rows_of_people()
+        rows_of_people[numbers] = counts
+        for low, high in person_ranges(rows_of_people):
             if not (blocks := list(self.table.blocks(list(sizes), (low, high)))):
                 continue
             codes = {name: np.concatenate([block[name] for block in blocks]) for name in sizes}
@@ -95,18 +93,6 @@ class StoredRows:
             for name, column in self.private_texts.items()
         }
         return {**codes, **digests}
-
-    def _person_ranges(self, people: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of people who have at most ``_ROWS_CHOSEN_AT_ONCE`` rows together, or of a single person."""
-        rows = np.zeros(people, dtype=np.int64)
-        numbers, counts = self.table.count_rows_of_people()
-        rows[numbers] = counts
-        ends = np.cumsum(rows)
-        low = done = 0
-        while low < people:
-            high = max(low + 1, int(np.searchsorted(ends, done + _ROWS_CHOSEN_AT_ONCE, side="right")))
-            yield low, high
-            low, done = high, int(ends[high - 1])
 
 
 class StoredRowCollector(Collector[StoredRows]):
@@ -172,8 +158,8 @@ _COUNTS_PER_CUBE: Final = 5
 class StoredTable(CountedTable):
     """The counted rows of a table in a database of codes, which computes counts and sums.
 
-    The time of a statement hardly depends on the number of matching rows. Several counts over few attributes are
-    read from a cube, the counts of all cells of these attributes, which one statement computes.
+    The time of a statement hardly depends on the number of matching rows. If several counts need only a few attributes,
+    one statement counts all cells of these attributes (a cube), and the counts are read from them.
     """
 
     def __init__(self, rows: StoredRows, counted: CodeTable, private_row_count: int, source: TableSource) -> None:
@@ -184,12 +170,6 @@ class StoredTable(CountedTable):
         )
         self._rows = rows
         self._counted = counted
-        self._people_counts: BoundedCache[tuple[object, ...], int] = BoundedCache(
-            COUNT_CACHE_BYTES, name="table counts"
-        )
-        self._people_groups: BoundedCache[tuple[tuple[str, ...], Predicate], Numbers] = BoundedCache(
-            GROUP_CACHE_BYTES, weigh_array, "table groups"
-        )
 
     @classmethod
     def from_rows(cls, rows: StoredRows, source: TableSource, key: bytes) -> StoredTable:
@@ -199,71 +179,6 @@ class StoredTable(CountedTable):
     def rows(self) -> StoredRows:
         """Return all rows, including rows that do not count."""
         return self._rows
-
-    def people_count(self, predicate: Predicate, min_rows: int = 1) -> int:
-        """Return the number of people with matching rows; see ``CountedTable``."""
-        if self.person is None:
-            rows = self.count(predicate)
-            return rows if min_rows == 1 else 0
-        self._require_fitting(predicate)
-        key = (predicate, min_rows)
-        if (known := self._people_counts.get(key)) is None:
-            known = self._rows.table.count_people(predicate, min_rows)
-            self._people_counts.put(key, known, memory_of(predicate))
-        return known
-
-    def person_total(self, attribute: str, predicate: Predicate, bound: int) -> int:
-        """Return the total of all people's clamped sums; see ``CountedTable``."""
-        if (domain := self.attributes.get(attribute)) is None:
-            raise DataError("the attribute is not declared; name a declared one")
-        integers = require_summable(domain, f"attribute {quote_name(attribute)}")
-        self._require_fitting(predicate)
-        key = (attribute, predicate, bound)
-        if (known := self._people_counts.get(key)) is None:
-            low, high = person_range(integers, bound)
-            known = self._rows.table.sum_clamped(attribute, integers.minimum, predicate, low, high)
-            self._people_counts.put(key, known, memory_of(predicate))
-        return known
-
-    def people_group_counts(
-        self, attributes: Sequence[str], predicate: Predicate, max_cells: int = MAX_UNIVERSE
-    ) -> Numbers:
-        """Return the number of people with a counted row in each cell; see ``CountedTable``."""
-        if self.contribution == 1:
-            # Each person has one counted row.
-            return self.group_counts(attributes, predicate, max_cells)
-        shape = self.group_shape(attributes, max_cells)
-        key = (tuple(attributes), predicate)
-        if (known := self._people_groups.get(key)) is None:
-            known = self._fill_cells(attributes, shape, predicate, people=True).reshape(shape)
-            known.setflags(write=False)
-            self._people_groups.put(key, known)
-        return known
-
-    def text_groups(
-        self,
-        attribute: str,
-        predicate: Predicate,
-        declared: Sequence[str] = (),
-        *,
-        people: bool = False,
-        max_cells: int = MAX_UNIVERSE,
-    ) -> TextGroups:
-        """Return the counts of a text's groups; see ``CountedTable``."""
-        shape = self.group_shape(declared, max_cells) if declared else ()
-        column = require_text(self._rows.private_texts, attribute)
-        self._require_fitting(predicate)
-        people = people and self.contribution > 1
-        (texts, *axes), counts = self._counted.count_groups([attribute, *declared], predicate, people=people)
-        if not declared:
-            found = np.zeros(len(column.private_texts) + 1, dtype=np.int64)
-            found[texts] = counts
-            return TextGroups(column.private_texts, None, found[1:])
-        cells = np.ravel_multi_index(tuple(axes), shape)
-        order = np.lexsort((cells, texts))
-        order = order[texts[order] > 0]
-        names = [column.private_texts[code - 1] for code in texts[order].tolist()]
-        return TextGroups(names, cells[order], counts[order])
 
     def cell_counts(self, attributes: Sequence[str], cells: Sequence[Cell]) -> Numbers:
         """Return the number of rows in each of these cells; one statement computes many of them."""
@@ -348,18 +263,38 @@ class StoredTable(CountedTable):
         self._keep_count(predicate, count)
         return total
 
-    def _count_cells(self, attributes: Sequence[str], shape: Sequence[int], predicate: Predicate) -> Numbers:
-        return self._fill_cells(attributes, shape, predicate)
+    def _count_people(self, predicate: Predicate, min_rows: int) -> int:
+        self._require_fitting(predicate)
+        return self._rows.table.count_people(predicate, min_rows)
 
-    def _fill_cells(
-        self, attributes: Sequence[str], shape: Sequence[int], predicate: Predicate, *, people: bool = False
+    def _sum_people(self, attribute: str, minimum: int, predicate: Predicate, limits: tuple[int, int]) -> int:
+        self._require_fitting(predicate)
+        return self._rows.table.sum_clamped(attribute, minimum, predicate, *limits)
+
+    def _count_cells(
+        self, attributes: Sequence[str], shape: Sequence[int], predicate: Predicate, *, people: bool
     ) -> Numbers:
-        """Count the rows or people of each cell; the database omits cells without rows, which have the count 0."""
         self._require_fitting(predicate)
         codes, counts = self._counted.count_groups(attributes, predicate, people=people)
+        # The database omits cells without rows, whose count is 0.
         found = np.zeros(math.prod(shape), dtype=np.int64)
         found[np.ravel_multi_index(tuple(codes), tuple(shape))] = counts
         return found
+
+    def _count_text_groups(
+        self, attribute: str, declared: Sequence[str], shape: Sequence[int], predicate: Predicate, *, people: bool
+    ) -> TextGroups:
+        self._require_fitting(predicate)
+        texts = self._rows.private_texts[attribute].private_texts
+        (codes, *axes), counts = self._counted.count_groups([attribute, *declared], predicate, people=people)
+        if not declared:
+            found = np.zeros(len(texts) + 1, dtype=np.int64)
+            found[codes] = counts
+            return TextGroups(texts, None, found[1:])
+        cells = np.ravel_multi_index(tuple(axes), tuple(shape))
+        order = np.lexsort((cells, codes))
+        order = order[codes[order] > 0]
+        return TextGroups([texts[code - 1] for code in codes[order].tolist()], cells[order], counts[order])
 
     def _require_fitting(self, predicate: Predicate) -> None:
         """Raise DataError unless the predicate was parsed for this table's attributes."""

@@ -2,8 +2,7 @@
 
 Texts are compared byte by byte. Equal texts have the same code. A row whose field is missing, empty or too long has no
 text (code 0). The codes of texts have no order, and nothing public depends on them: rows are hashed by the digests of
-their texts, not by codes. A group is a text or, with declared attributes, a text and one of their cells. Only groups
-with a counted row are listed, because there are far too many others.
+their texts, not by codes. A group is a text or, with declared attributes, a text and a cell of these attributes.
 """
 
 from __future__ import annotations
@@ -11,22 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from schemas import MAX_TEXTS, TableSource, Text
+from schemas import MAX_TEXTS, Text
 from stream.optional_packages import pl
 from stream.tables.encoding import as_text
 from stream.tables.engine_limits import TEXT_CODE_BYTES
-from stream.tables.expressions import Predicate
-from stream.tables.people import count_people_in_cells
-from stream.tables.table_errors import DataError, UnreadableError, quote_name
-
-if TYPE_CHECKING:
-    from stream.tables.columns_table import PrivateTable
+from stream.tables.table_errors import UnreadableError
 
 Numbers = npt.NDArray[np.int64]
 
@@ -111,19 +105,9 @@ def is_text(cells: pl.Series, declared: Text) -> pl.Series:
     return ((sizes > 0) & (sizes <= declared.max_length)).fill_null(value=False)
 
 
-def text_encoders(source: TableSource) -> dict[str, TextEncoder]:
-    """Return an encoder for each text attribute of a source."""
-    return {name: TextEncoder(source.column_of(name), declared) for name, declared in source.texts.items()}
-
-
 def hashed_columns(codes: Mapping[str, Any], texts: Mapping[str, TextColumn]) -> Mapping[str, Any]:
     """Add the digests of texts to the codes of attributes, for hashes of rows."""
     return {**codes, **{name: column.digests for name, column in texts.items()}} if texts else codes
-
-
-def declared_texts(texts: Mapping[str, TextColumn]) -> dict[str, Text]:
-    """Return the declarations of text columns."""
-    return {name: column.declared for name, column in texts.items()}
 
 
 def join_texts(texts: Sequence[bytes]) -> tuple[npt.NDArray[np.uint16], bytes]:
@@ -145,7 +129,7 @@ def split_texts(declared: Text, lengths: npt.NDArray[np.uint16], content: bytes)
 
 @dataclass(frozen=True, slots=True)
 class TextGroups:
-    """Groups: their texts, the numbers of their cells of declared attributes (None without any), and their counts."""
+    """Groups with their texts, their counts and, if they have declared attributes, the numbers of their cells."""
 
     private_texts: Sequence[bytes]
     private_cells: Numbers | None
@@ -165,57 +149,3 @@ class TextGroups:
 def split_name(name: bytes) -> tuple[bytes, int]:
     """Split the name of a group with declared attributes into its text and its cell."""
     return name[:-_CELL_BYTES], int.from_bytes(name[-_CELL_BYTES:], "big")
-
-
-def count_groups(
-    table: PrivateTable,
-    attribute: str,
-    declared: Sequence[str],
-    shape: Sequence[int],
-    predicate: Predicate,
-    *,
-    people: bool,
-) -> TextGroups:
-    """Count the matching rows, or their people, of each group of a text and declared attributes.
-
-    Without declared attributes all texts of the column are listed, also with the count 0. A row without a text is in no
-    group. DataError if the attribute is not a text; other errors as in ``PrivateTable.count``.
-    """
-    column = require_text(table.private_texts, attribute)
-    if not declared:
-        found = _count_keys(table, column.private_codes, len(column.private_texts) + 1, predicate, people=people)
-        return TextGroups(column.private_texts, None, found[1:])
-    cells = int(np.prod(shape))
-    keys = np.empty(table.private_row_count, dtype=np.int64)
-    for block in table.blocks():
-        keys[block] = column.private_codes[block].astype(np.int64) * cells
-        keys[block] += table.private_cells(declared, shape, block)
-    present, places = np.unique(keys, return_inverse=True)
-    counts = _count_keys(table, places, len(present), predicate, people=people)
-    texted = present >= cells
-    present = present[texted]
-    texts = [column.private_texts[code - 1] for code in (present // cells).tolist()]
-    return TextGroups(texts, present % cells, counts[texted])
-
-
-def require_text(columns: Mapping[str, TextColumn], attribute: str) -> TextColumn:
-    """Return the column of a text; DataError for another attribute."""
-    if (column := columns.get(attribute)) is None:
-        raise DataError(
-            f"{quote_name(attribute)} is not a text attribute of the table; name one of its text attributes"
-        )
-    return column
-
-
-def _count_keys(
-    table: PrivateTable, keys: npt.NDArray[np.integer], size: int, predicate: Predicate, *, people: bool
-) -> Numbers:
-    """Count the matching rows of each key, or their people; the time does not depend on the rows' content."""
-    all_rows = table.all_rows
-    if not people or all_rows is None or all_rows.contribution == 1:
-        counts = np.zeros(size + 1, dtype=np.int64)
-        for block, inside in table.private_matches(predicate):
-            # Rows that do not match are counted in an extra key.
-            counts += np.bincount(np.where(inside, keys[block], size), minlength=size + 1)
-        return counts[:size]
-    return count_people_in_cells(table, lambda block: keys[block], size, predicate)

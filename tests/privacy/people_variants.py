@@ -58,10 +58,12 @@ def bound_after_the_filter(surgery: Surgery) -> None:
     no_bound(surgery)
     grouped = PrivateTable.group_counts
 
-    def groups(table: PrivateTable, attributes: Any, predicate: Any, max_cells: int = 1 << 20) -> Any:
+    def groups(
+        table: PrivateTable, attributes: Any, predicate: Any, max_cells: int = 1 << 20, *, people: bool = False
+    ) -> Any:
         everyone = table.all_rows
-        if everyone is None:
-            return grouped(table, attributes, predicate, max_cells)
+        if everyone is None or people:
+            return grouped(table, attributes, predicate, max_cells, people=people)
         found = np.zeros_like(grouped(table, attributes, predicate, max_cells))
         for person in range(everyone.people.count):
             own = {

@@ -70,7 +70,7 @@ def predicate(text: str, minimum: int = 0) -> Any:
 
 
 def people_groups(table: PrivateTable) -> Move:
-    return tuple(table.people_group_counts(["x"], predicate("TRUE")).tolist())
+    return tuple(table.group_counts(["x"], predicate("TRUE"), people=True).tolist())
 
 
 def repeaters(table: PrivateTable) -> Move:

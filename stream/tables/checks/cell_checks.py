@@ -120,7 +120,11 @@ class CellCheck:
         missing = missing_cells(column)
         unread = np.isnan(numbers) & ~missing
         whole = numbers == np.floor(numbers) if isinstance(domain, Integers) else ~np.isnan(numbers)
-        low, high = _limits_of(domain)
+        low, high = (
+            (domain.minimum, domain.maximum)
+            if isinstance(domain, Integers)
+            else (domain.edges[0], domain.edges[-1])
+        )
         below, above = whole & (numbers < low), whole & (numbers > high)
         broken = ~whole & ~missing & ~unread
         self._count("missing", missing)
@@ -215,12 +219,6 @@ def missing_cells(column: pl.Series) -> Mask:
     elif column.dtype in (pl.String, pl.Categorical, pl.Enum):
         empty |= (column.cast(pl.String).str.strip_chars() == "").fill_null(value=True)
     return empty.to_numpy()
-
-
-def _limits_of(domain: Integers | Bins) -> tuple[float, float]:
-    if isinstance(domain, Integers):
-        return domain.minimum, domain.maximum
-    return domain.edges[0], domain.edges[-1]
 
 
 def _format_number(value: float) -> str:

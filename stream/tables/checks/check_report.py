@@ -116,11 +116,6 @@ class PersonRows:
     spellings: tuple[tuple[str, ...], ...] = ()
     """The spellings of some of these names."""
 
-    @property
-    def all_count(self) -> bool:
-        """True if all rows count: each row has a person, and no person has more rows than the bound."""
-        return not self.rows_beyond and not self.rows_without
-
 
 @dataclass(frozen=True)
 class EngineTimes:
@@ -211,7 +206,7 @@ class CheckReport:
     @property
     def fits(self) -> bool:
         """True if every row counts with its own values or rounded ones, and the view, if any, can read all cells."""
-        people = self.people is None or self.people.all_count
+        people = self.people is None or not (self.people.rows_beyond or self.people.rows_without)
         unchanged = self.left_out == 0 and all(misfit.fate == "rounded" for misfit in self.misfits)
         readable = self.view is None or not self.view.unreadable
         return self.columns.usable and unchanged and not self.surplus_lines and people and readable

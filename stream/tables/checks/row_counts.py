@@ -31,7 +31,7 @@ class TableScan:
     """The columns that all files have, with their types in the first file; CSV columns are text."""
 
     kinds: Mapping[str, Mapping[pl.DataType, str]]
-    """The types of each of these columns in the files; each type has the name of the first file with it."""
+    """For each of these columns its types in the files, each with the name of the first file that has it."""
 
     lacking: Mapping[str, Sequence[str]]
     """Columns that only some files have, with the names of the files that lack them."""
@@ -151,7 +151,7 @@ def _count_names(batches_of_names: Iterable[pl.Series], part: int, parts: int) -
 def _names_of_fitting_rows(
     file: TableScan, column: str, domains: Sequence[tuple[str, Domain]]
 ) -> Iterator[pl.Series]:
-    """Yield the persons of the rows whose cells are in the domains, in batches.
+    """Yield the people of the rows whose cells are in the domains, in batches.
 
     Rows without a person are left out.
     """

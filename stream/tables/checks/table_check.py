@@ -280,18 +280,12 @@ def advise_on_view(view: ViewRows | None) -> Iterator[str]:
 def _match_columns(source: TableSource, file: TableScan, person: str | None) -> ColumnMatch:
     unusable: dict[str, str] = {}
     declared = list(dict.fromkeys(map(source.column_of, (*source.attributes, *source.texts))))
-    for name, domain in source.attributes.items():
+    for name in (*source.attributes, *source.texts):
         column = source.column_of(name)
         for kind, part in file.kinds.get(column, {}).items():
+            empty = pl.Series(column, [], dtype=kind)
             try:
-                encode(column, domain, pl.Series(column, [], dtype=kind))
-            except ColumnError as error:
-                unusable.setdefault(name, str(error.in_file(part)))
-    for name in source.texts:
-        column = source.column_of(name)
-        for kind, part in file.kinds.get(column, {}).items():
-            try:
-                as_text(column, pl.Series(column, [], dtype=kind))
+                as_text(column, empty) if name in source.texts else encode(column, source.attributes[name], empty)
             except ColumnError as error:
                 unusable.setdefault(name, str(error.in_file(part)))
     missing = tuple(name for name in declared if name not in file.types)

@@ -70,10 +70,6 @@ class CsvFile:
         """Names that several columns have."""
         return [name for name in self.types if self.names.count(name) > 1]
 
-    def row_count_from_metadata(self) -> int | None:
-        """Return None, because the number of rows is unknown before reading."""
-        return None
-
     def batches(self, names: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
         """Yield the named columns in batches; UnreadableError if a quote is ambiguous."""
         with _CsvText(self.open) as text:

@@ -25,6 +25,7 @@ from stream.tables.readers.table_files import (
     SPECIAL_NAMES,
     PathParts,
     TableFile,
+    files_by_path,
     require_file_count,
     require_table_name,
 )
@@ -40,14 +41,12 @@ ReadBytes = Callable[[TableFile], bytes]
 def local_version_files(metadata: Path, listed: Sequence[TableFile]) -> tuple[TableFile, ...]:
     """Select the files of a version of a local table; links that lead out of its folder are not followed."""
     folder = metadata.parent.parent.resolve()
-    file_by_path = {
-        path.relative_to(folder).parts: part
-        for part in listed
-        if (path := Path(part.location)).is_relative_to(folder)
-    }
-    return version_files(
-        (ICEBERG_METADATA, metadata.name), file_by_path, lambda file: Path(file.location).read_bytes(), {}
-    )
+    listed_by_path = files_by_path(folder, listed)
+
+    def read_bytes(file: TableFile) -> bytes:
+        return Path(file.location).read_bytes()
+
+    return version_files((ICEBERG_METADATA, metadata.name), listed_by_path, read_bytes, {})
 
 
 def version_files(

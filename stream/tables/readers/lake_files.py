@@ -36,6 +36,7 @@ from stream.tables.readers.table_files import (
     PathPattern,
     TableFile,
     columns_from_folders,
+    files_by_path,
     is_iceberg_metadata,
     require_file_count,
     require_size,
@@ -64,14 +65,10 @@ def newest_local_files(folder: Path, listed: Sequence[TableFile]) -> tuple[Table
     UnreadableError as for ``newest_files``.
     """
     table_folder = folder.resolve()
-    file_by_path = {
-        path.relative_to(table_folder).parts: part
-        for part in listed
-        if (path := Path(part.location)).is_relative_to(table_folder)
-    }
-    if not any(names[0] == DELTA_LOG for names in file_by_path):
+    listed_by_path = files_by_path(table_folder, listed)
+    if not any(names[0] == DELTA_LOG for names in listed_by_path):
         raise UnreadableError("its _delta_log is not in the table's folder; copy the whole table")
-    return newest_files(str(table_folder), file_by_path, {})
+    return newest_files(str(table_folder), listed_by_path, {})
 
 
 def newest_files(

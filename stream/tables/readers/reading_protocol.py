@@ -26,7 +26,13 @@ from stream.tables.encoding import CodeArray, Words, code_type
 from stream.tables.engine_limits import CancelledStepError, is_step_cancelled, row_bytes
 from stream.tables.people import PERSON_BYTES
 from stream.tables.readers.table_files import TableFile
-from stream.tables.readers.table_parts import base_columns, open_source_parts, open_table_parts, stamp_of_source
+from stream.tables.readers.table_parts import (
+    FilePart,
+    base_columns,
+    open_source_parts,
+    open_table_parts,
+    stamp_of_source,
+)
 from stream.tables.rows import Collected, Collector, EncodedBatch, RowEncoder, columns_of
 from stream.tables.schema_proposals import MAX_COLUMNS, ColumnType
 from stream.tables.table_errors import COLUMN_ERRORS, LARGER_THAN_MEMORY, ColumnError, UnreadableError, to_one_line
@@ -264,8 +270,7 @@ def _send_rows(source: TableSource, request: dict[str, Any], output: IO[bytes]) 
     encoder = RowEncoder(source)
     for batch in _encode_batches(source, request, encoder):
         write_batch(output, batch)
-    people = encoder.people()
-    write_end(output, None if people is None else people.names(), encoder.texts())
+    write_end(output, None if encoder.people is None else encoder.people.names(), encoder.texts())
 
 
 def _encode_batches(source: TableSource, request: dict[str, Any], encoder: RowEncoder) -> Iterator[EncodedBatch]:
@@ -273,7 +278,7 @@ def _encode_batches(source: TableSource, request: dict[str, Any], encoder: RowEn
     row_limit, rows = request["row_limit"], 0
     listed = _listed_files(request)
     for part in open_source_parts(source, listed, request["file_bytes"], request["seconds"]):
-        if rows + (part.row_count_from_metadata() or 0) > row_limit:
+        if isinstance(part, FilePart) and rows + part.row_count_from_metadata() > row_limit:
             raise UnreadableError(too_large(source))
         for batch in encoder.encode_part(part):
             rows += len(next(iter(batch.private_codes.values())))

@@ -48,27 +48,6 @@ class ServerKind(NamedTuple):
     """Return an Ibis backend for an address; each of its statements ends after the given seconds."""
 
 
-def connect_to_server(address: Address, seconds: int) -> Any:
-    """Return an Ibis backend; Missing if the extra is not installed, the driver's own error if connecting fails."""
-    kind = SERVER_KINDS[address.scheme]
-    with explain_missing_packages(address.scheme):
-        import_module(kind.driver)
-    return kind.connect(address, seconds)
-
-
-def connect_to_file(path: str) -> Any:
-    """Open a DuckDB file read-only; its views cannot read other files."""
-    return ibis.duckdb.connect(
-        path,
-        read_only=True,
-        threads=1,
-        memory_limit="512MiB",
-        enable_external_access=False,
-        autoinstall_known_extensions=False,
-        autoload_known_extensions=False,
-    )
-
-
 def _connect_to_spark(address: Address, _seconds: int) -> Any:
     """Connect by Spark Connect, with TLS if there is a token; it has no time-out of statements."""
     # An unreachable server fails here at once; Spark's client would retry for minutes.
@@ -201,7 +180,10 @@ def open_server_table(address: Address, seconds: float | None = None) -> Iterato
     """Yield the table of an address; UnreadableError if it is missing or forbidden."""
     limit = max(1, int(_MAX_SECONDS if seconds is None else seconds))
     with _as_unreadable_errors():
-        backend = connect_to_server(address, limit)
+        kind = SERVER_KINDS[address.scheme]
+        with explain_missing_packages(address.scheme):
+            import_module(kind.driver)
+        backend = kind.connect(address, limit)
         try:
             open_table = _open_spark_table if address.scheme == "spark" else _open_table
             yield open_table(backend, address)
@@ -210,9 +192,17 @@ def open_server_table(address: Address, seconds: float | None = None) -> Iterato
 
 
 def open_table_in_file(location: str, schema: str, name: str) -> Iterator[DatabaseTable]:
-    """Yield a table of a DuckDB file; UnreadableError if it is missing."""
+    """Yield a table of a DuckDB file, whose views cannot read other files; UnreadableError if it is missing."""
     with _as_unreadable_errors():
-        backend = connect_to_file(location)
+        backend = ibis.duckdb.connect(
+            location,
+            read_only=True,
+            threads=1,
+            memory_limit="512MiB",
+            enable_external_access=False,
+            autoinstall_known_extensions=False,
+            autoload_known_extensions=False,
+        )
         try:
             # Ibis 12 uses methods that DuckDB 2 deprecates. DuckDB 2 lacks the method by which Ibis reads batches, so
             # DuckDB itself reads them.

@@ -131,7 +131,7 @@ class PathPattern:
                 raise UnreadableError(
                     "a file in the folder has an empty name, or '.' or '..' as a name; rename it"
                 )
-            if any(map(_is_hidden, names)):
+            if any(name.startswith(("_", ".")) and "=" not in name for name in names):
                 continue
             if any(names[:depth] in logged for depth in range(len(names))):
                 raise UnreadableError(
@@ -211,6 +211,12 @@ def local_files(path: str) -> tuple[TableFile, ...]:
         raise UnreadableError("missing") from None
 
 
+def files_by_path(folder: Path, listed: Sequence[TableFile]) -> dict[PathParts, TableFile]:
+    """Return the listed files by their paths in a folder, without files to which links lead out of the folder."""
+    paths = ((Path(file.location), file) for file in listed)
+    return {path.relative_to(folder).parts: file for path, file in paths if path.is_relative_to(folder)}
+
+
 def has_changed(file: TableFile) -> bool:
     """Return whether a local file has changed since it was listed."""
     try:
@@ -276,13 +282,9 @@ def _stamp(status: stat_result) -> tuple[int, ...]:
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_dev, status.st_ino)
 
 
-def _is_hidden(name: str) -> bool:
-    return name.startswith(("_", ".")) and "=" not in name
-
-
 def _matches(pattern: PathParts, names: PathParts) -> bool:
     """Match names with a pattern in polynomial time; ``**`` matches any number of names."""
-    ends = {0}  # how many leading names the pattern's parts can match, after the parts that were processed
+    ends = {0}  # the numbers of leading names that the pattern's processed parts can match
     for part in pattern:
         if part == _ANY_FOLDERS:
             ends = set(range(min(ends, default=len(names) + 1), len(names) + 1))

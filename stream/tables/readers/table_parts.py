@@ -65,9 +65,6 @@ class TablePart(Protocol):
         The column ``csv_files.EXTRA_CELL_COLUMN`` then has the first extra cell of each line.
         """
 
-    def row_count_from_metadata(self) -> int | None:
-        """Return the number of rows if metadata has it, else None."""
-
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the named columns in batches, first an empty batch; UnreadableError if the part is malformed."""
 
@@ -85,8 +82,8 @@ class ParquetFile:
         """The columns' types, in the order of the columns."""
         return dict(self._scan().collect_schema())
 
-    def row_count_from_metadata(self) -> int | None:
-        """Return the number of rows from the footer."""
+    def row_count_from_footer(self) -> int:
+        """Return the number of rows, without reading them."""
         return int(self._scan().select(pl.len()).collect().item())
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[pl.DataFrame]:
@@ -123,7 +120,7 @@ class FilePart:
         """Open a Parquet or CSV file; UnreadableError if it has no columns."""
         constants = dict(listed.constant_columns)
         file: CsvFile | ParquetFile
-        if _is_parquet(listed.location):
+        if listed.location.lower().endswith(".parquet"):
             file = ParquetFile(listed.location, options or {})
         else:
             file = CsvFile(open_csv or partial(FileIO, listed.location))
@@ -149,10 +146,10 @@ class FilePart:
         """True if the file is CSV."""
         return isinstance(self.file, CsvFile)
 
-    def row_count_from_metadata(self) -> int | None:
-        """Return the number of rows from a Parquet file's footer."""
+    def row_count_from_metadata(self) -> int:
+        """Return the number of rows from a Parquet file's footer; 0 for CSV, which has to be read."""
         with as_unreadable_errors(self.name):
-            return self.file.row_count_from_metadata()
+            return 0 if isinstance(self.file, CsvFile) else self.file.row_count_from_footer()
 
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the named columns in the file's order of rows."""
@@ -195,10 +192,6 @@ class DatabaseTable:
     name: str = ""
     duplicate_names: Sequence[str] = ()
 
-    def row_count_from_metadata(self) -> int | None:
-        """Return None, because counting rows is another statement."""
-        return None
-
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the named columns in batches, in the database's order of rows."""
         schema = pl.Schema({name: self.types[name] for name in names})
@@ -231,10 +224,6 @@ def as_unreadable_errors(file: str = "") -> Iterator[None]:
         raise UnreadableError(
             "its format is damaged, or differs from the format that its name says", file=file
         ) from None
-
-
-def _is_parquet(location: str) -> bool:
-    return location.lower().endswith(".parquet")
 
 
 Stamp = tuple[object, ...]

@@ -83,7 +83,6 @@ Result = TypeVar("Result")
 AllowedFiles = dict[str, tuple[TableFile, ...] | None]
 """The files of each local path; None for an address."""
 
-
 _UNDECLARED: Final = {"kind": "table", "neighbors": "add-remove", "epsilon": 1.0}
 """Fields of a placeholder source, by which the columns of a table are read before it is declared."""
 
@@ -255,7 +254,9 @@ class GuardedReader:
                 try:
                     return receive(_send_request(process, json.dumps(request).encode(), deadline))
                 finally:
-                    _kill_process(process)
+                    # Nothing has waited for the process yet, so no other process can have its pid.
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.killpg(process.pid, signal.SIGKILL)
         except DataError:
             raise
         except (EOFError, OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
@@ -289,14 +290,7 @@ def _send_request(process: subprocess.Popen[bytes], request: bytes, deadline: fl
     return TimedPipe(process.stdout, deadline)
 
 
-def _kill_process(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its group. Nothing has waited for the process yet, so no other process can have its pid."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
 def _environment(source: TableSource) -> dict[str, str]:
-    """Return a reading process's environment."""
     schemes = [None, *(address.scheme for address in source.addresses)]
     prefixes = tuple(prefix for scheme in schemes for prefix in _PASSED_VARIABLES[scheme])
     return {name: text for name, text in os.environ.items() if name.startswith(prefixes)}

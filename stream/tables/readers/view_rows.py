@@ -221,10 +221,6 @@ class ViewPart:
             self._types.update(next(iter(selected)).drop(KEPT_COLUMN).schema)
         return self._types
 
-    def row_count_from_metadata(self) -> int | None:
-        """Return None, because the number of a view's rows is known only after reading."""
-        return None
-
     def batches(self, names: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield the named columns and ``KEPT_COLUMN`` in batches, first an empty one."""
         for cells in _merge_batches(_read_columns(self.plan.first, self.first)):

@@ -6,6 +6,7 @@ Words, parts of the syntax tree and expressions that no rule names are refused, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 from sqlglot import Token, TokenType, exp
@@ -38,23 +39,8 @@ _DIALECT: Final = Dialect.get_or_raise("postgres")
 
 _WORDS: Final = frozenset(
     {
-        *(
-            "SELECT",
-            "FROM",
-            "JOIN",
-            "LEFT",
-            "INNER",
-            "OUTER",
-            "ON",
-            "WHERE",
-            "AS",
-            "AND",
-            "OR",
-            "NOT",
-            "IN",
-            "BETWEEN",
-        ),
-        *("IS", "NULL", "TRUE", "FALSE", "CASE", "WHEN", "THEN", "ELSE", "END", "FOR"),
+        *("SELECT", "FROM", "JOIN", "LEFT", "INNER", "OUTER", "ON", "WHERE", "AS", "AND", "OR", "NOT", "IN"),
+        *("BETWEEN", "IS", "NULL", "TRUE", "FALSE", "CASE", "WHEN", "THEN", "ELSE", "END", "FOR"),
     }
 )
 _SIGNS: Final = frozenset(
@@ -242,16 +228,16 @@ _KIND_BY_TYPE: Final[dict[str, ColumnKind]] = {
 
 Pair = Callable[[ViewTerm, ViewTerm], ViewTerm]
 _PAIRS: Final[dict[type[exp.Expr], Pair]] = {
-    exp.EQ: lambda left, right: terms.compare("=", left, right),
-    exp.NEQ: lambda left, right: terms.compare("<>", left, right),
-    exp.LT: lambda left, right: terms.compare("<", left, right),
-    exp.LTE: lambda left, right: terms.compare("<=", left, right),
-    exp.GT: lambda left, right: terms.compare(">", left, right),
-    exp.GTE: lambda left, right: terms.compare(">=", left, right),
-    exp.Add: lambda left, right: terms.calculate("+", left, right),
-    exp.Sub: lambda left, right: terms.calculate("-", left, right),
-    exp.Mul: lambda left, right: terms.calculate("*", left, right),
-    exp.Div: lambda left, right: terms.calculate("/", left, right),
+    exp.EQ: partial(terms.compare, "="),
+    exp.NEQ: partial(terms.compare, "<>"),
+    exp.LT: partial(terms.compare, "<"),
+    exp.LTE: partial(terms.compare, "<="),
+    exp.GT: partial(terms.compare, ">"),
+    exp.GTE: partial(terms.compare, ">="),
+    exp.Add: partial(terms.calculate, "+"),
+    exp.Sub: partial(terms.calculate, "-"),
+    exp.Mul: partial(terms.calculate, "*"),
+    exp.Div: partial(terms.calculate, "/"),
     exp.And: terms.conjoin,
     exp.Or: terms.disjoin,
     exp.DPipe: terms.concatenate,
@@ -262,14 +248,14 @@ _PAIRS: Final[dict[type[exp.Expr], Pair]] = {
 _SINGLES: Final[dict[type[exp.Expr], Callable[[ViewTerm], ViewTerm]]] = {
     exp.Paren: lambda term: term,
     exp.Not: terms.negate,
-    exp.Neg: lambda term: terms.apply_number_function("-", term),
-    exp.Abs: lambda term: terms.apply_number_function("ABS", term),
-    exp.Floor: lambda term: terms.apply_number_function("FLOOR", term),
-    exp.Ceil: lambda term: terms.apply_number_function("CEIL", term),
-    exp.Lower: lambda term: terms.apply_text_function("LOWER", term),
-    exp.Upper: lambda term: terms.apply_text_function("UPPER", term),
-    exp.Trim: lambda term: terms.apply_text_function("TRIM", term),
-    exp.Length: lambda term: terms.apply_text_function("LENGTH", term),
+    exp.Neg: partial(terms.apply_number_function, "-"),
+    exp.Abs: partial(terms.apply_number_function, "ABS"),
+    exp.Floor: partial(terms.apply_number_function, "FLOOR"),
+    exp.Ceil: partial(terms.apply_number_function, "CEIL"),
+    exp.Lower: partial(terms.apply_text_function, "LOWER"),
+    exp.Upper: partial(terms.apply_text_function, "UPPER"),
+    exp.Trim: partial(terms.apply_text_function, "TRIM"),
+    exp.Length: partial(terms.apply_text_function, "LENGTH"),
 }
 """Operations with one operand, the node's argument ``this``."""
 

@@ -1,13 +1,13 @@
 """Typed expressions of views: a value depends on one row's cells alone, and no cell makes an expression fail.
 
-A value that cannot be computed is NULL, as for a cell of another kind, a division by 0, or a whole number beyond 64
-bits.
-Comparisons with NULL are NULL, and AND, OR and NOT have three values, as in SQL.
+A value that cannot be computed is NULL: that of a cell of another kind, a division by 0, or a whole number beyond 64
+bits. Comparisons with NULL are NULL, and AND, OR and NOT have three values, as in SQL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator as op
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from math import isfinite
@@ -26,6 +26,10 @@ _LARGEST_EXACT: Final = 2.0**53
 _MAX_DIGITS: Final = 64
 _DAYS: Final = Dates(kind="date", minimum="1000-01-01", maximum="3800-12-31", outside="reject")
 """The days of the kind ``date``; days outside this range are NULL."""
+
+
+_COMPARISONS: Final = {"=": op.eq, "<>": op.ne, "<": op.lt, "<=": op.le, ">": op.gt, ">=": op.ge}
+_OPERATIONS: Final = {"+": op.add, "-": op.sub, "*": op.mul}
 
 
 class TermError(ValueError):
@@ -111,18 +115,9 @@ def require_condition(term: ViewTerm) -> pl.Expr:
 def compare(sign: str, left: ViewTerm, right: ViewTerm) -> ViewTerm:
     """Return a comparison of two terms; ``sign`` is one of = <> < <= > >=."""
     kind = common_kind((left, right))
-    one, two = _operand(left, kind), _operand(right, kind)
-    compared = {
-        "=": one.__eq__,
-        "<>": one.__ne__,
-        "<": one.__lt__,
-        "<=": one.__le__,
-        ">": one.__gt__,
-        ">=": one.__ge__,
-    }
     if kind == "boolean" and sign not in {"=", "<>"}:
         raise TermError("booleans have no order; compare with = or <>")
-    return ViewTerm("boolean", compared[sign](two))
+    return ViewTerm("boolean", _COMPARISONS[sign](_operand(left, kind), _operand(right, kind)))
 
 
 def contains(term: ViewTerm, listed: Sequence[ViewTerm]) -> ViewTerm:
@@ -160,20 +155,10 @@ def calculate(sign: str, left: ViewTerm, right: ViewTerm) -> ViewTerm:
             raise TermError(f"arithmetic on {_with_article(term.kind)}; cast it, as in CAST(x AS INTEGER)")
     if sign != "/" and common_kind((left, right)) == "integer":
         wide = [_operand(term, "integer").cast(pl.Int128) for term in (left, right)]
-        return ViewTerm("integer", _apply(sign, *wide).cast(pl.Int64, strict=False))
+        return ViewTerm("integer", _OPERATIONS[sign](*wide).cast(pl.Int64, strict=False))
     one, two = _operand(left, "number"), _operand(right, "number")
-    found = pl.map_batches([one, two], _divide, pl.Float64) if sign == "/" else _apply(sign, one, two)
+    found = pl.map_batches([one, two], _divide, pl.Float64) if sign == "/" else _OPERATIONS[sign](one, two)
     return ViewTerm("number", found.fill_nan(None))
-
-
-def _apply(sign: str, one: pl.Expr, two: pl.Expr) -> pl.Expr:
-    match sign:
-        case "+":
-            return one + two
-        case "-":
-            return one - two
-        case _:
-            return one * two
 
 
 def _divide(columns: Sequence[pl.Series]) -> pl.Series:
@@ -211,7 +196,7 @@ def cast(term: ViewTerm, kind: ColumnKind) -> ViewTerm:
     """Return a term as another kind; NULL if its value cannot be converted."""
     _require_kind(term)
     if term.kind in {kind, "null"}:
-        return ViewTerm(kind, term.value.cast(polars_type(kind)))
+        return ViewTerm(kind, term.value.cast(_polars_type(kind)))
     if term.kind == "integer" and kind == "number":
         return ViewTerm(kind, term.value.cast(pl.Float64))
     if term.kind != "text" and kind != "text":
@@ -219,13 +204,11 @@ def cast(term: ViewTerm, kind: ColumnKind) -> ViewTerm:
             "; FLOOR and CEIL give whole numbers" if kind == "integer" else "; compare it, or leave the cast out"
         )
         raise TermError(f"a cast of {_with_article(term.kind)} to {kind}{hint}")
-    return ViewTerm(
-        kind, term.value.map_batches(_make_converter(kind), return_dtype=polars_type(kind), is_elementwise=True)
-    )
 
+    def convert(column: pl.Series) -> pl.Series:
+        return convert_cells(kind, column.name, column)
 
-def _make_converter(kind: ColumnKind) -> Callable[[pl.Series], pl.Series]:
-    return lambda column: convert_cells(kind, column.name, column)
+    return ViewTerm(kind, term.value.map_batches(convert, return_dtype=_polars_type(kind), is_elementwise=True))
 
 
 def apply_text_function(name: str, term: ViewTerm) -> ViewTerm:
@@ -262,10 +245,10 @@ def apply_number_function(name: str, term: ViewTerm) -> ViewTerm:
         return term if term.kind == "integer" else ViewTerm("number", rounded)
     wide = term.value.cast(pl.Int128) if term.kind == "integer" else term.value
     found = 0 - wide if name == "-" else wide.abs()
-    return ViewTerm(term.kind, found.cast(polars_type(term.kind), strict=False))
+    return ViewTerm(term.kind, found.cast(_polars_type(term.kind), strict=False))
 
 
-def polars_type(kind: Kind) -> pl.DataType:
+def _polars_type(kind: Kind) -> pl.DataType:
     """Return the polars type of a kind's values."""
     types = {"integer": pl.Int64(), "number": pl.Float64(), "boolean": pl.Boolean(), "null": pl.Null()}
     return types.get(kind, pl.String())
@@ -290,7 +273,7 @@ def _operand(term: ViewTerm, kind: Kind) -> pl.Expr:
     """Return a term's expression, converted to ``kind``; TermError if it cannot be converted."""
     _require_kind(term)
     if term.kind == "null":
-        return pl.lit(None, dtype=polars_type(kind))
+        return pl.lit(None, dtype=_polars_type(kind))
     if term.kind == "integer" and kind == "number":
         return term.value.cast(pl.Float64)
     if term.kind == "text" and kind == "date":

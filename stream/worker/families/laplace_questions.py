@@ -268,9 +268,8 @@ class LaplaceQuestions:
     ) -> tuple[int, ...]:
         """Return the true (private) count of rows or people in each cell."""
         table = self._context.table(slot)
-        counted = table.people_group_counts if people else table.group_counts
         try:
-            counts = counted(group_by, predicate, max_cells=MAX_CATEGORIES)
+            counts = table.group_counts(group_by, predicate, MAX_CATEGORIES, people=people)
         except ValueError as error:
             raise Rejection("malformed", f"group_by: {error}") from None
         return tuple(counts.ravel().tolist())

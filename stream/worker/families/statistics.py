@@ -192,8 +192,8 @@ def read_statistic(
     attributes = context.source_table(slot).attributes
     ordered = {name: ordered_values(attributes[name]) for name in stream_attributes}
     values = ordered.get(attribute)
-    if values is None or not values.has(form):
-        fitting = [name for name, one in ordered.items() if one is not None and one.has(form)]
+    if values is None or not values.has_statistic(form):
+        fitting = [name for name, one in ordered.items() if one is not None and one.has_statistic(form)]
         kind = "numbers" if form in _MOMENT_FORMS else "ordered values"
         raise Rejection(
             "malformed",

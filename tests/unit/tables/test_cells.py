@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Domain, Integers
 from stream.tables.columns_table import PrivateTable
-from stream.tables.counted_table import CellReader, cell_codes, cell_mask
+from stream.tables.counted_table import CellReader, cell_mask
 from stream.tables.expressions import FALSE, TRUE, attributes_of
 from stream.tables.predicates import parse
 from stream.tables.table_errors import DataError, PredicateError
@@ -194,7 +194,7 @@ def test_cell_codes_of_row_values_are_codes_of_row(person: Mapping[str, Cell], n
         assert len(private["age"]) == 0
         return
     named = {name: values[name] for name in reversed(names)}
-    codes = cell_codes({name: ATTRIBUTES[name] for name in names}, named)
+    codes = CellReader({name: ATTRIBUTES[name] for name in names}).read(named)
     assert codes == tuple(int(private[name][0]) for name in names)
 
 
@@ -236,16 +236,16 @@ def test_cell_codes_refuse_value_outside_domain_by_name(
         for key, domain in READ.items()
     }
     with pytest.raises(PredicateError, match=f"'{name}'"):
-        cell_codes(attributes, {**FITTING, name: value})
+        CellReader(attributes).read({**FITTING, name: value})
 
 
 def test_cell_codes_need_exactly_one_value_per_attribute() -> None:
     with pytest.raises(PredicateError, match="no value for 'bin'; give it one"):
-        cell_codes(READ, {"number": 0, "category": "a"})
+        CellReader(READ).read({"number": 0, "category": "a"})
     with pytest.raises(
         PredicateError, match="name 4 is no attribute of these cells, which have 'number', 'category', 'bin'"
     ):
-        cell_codes(READ, {**FITTING, "age": 1})
+        CellReader(READ).read({**FITTING, "age": 1})
 
 
 def test_cell_mask_refuses_predicate_outside_axes() -> None:

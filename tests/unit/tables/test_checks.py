@@ -254,7 +254,6 @@ def test_check_counts_rows_per_person(tmp_path: Path, monkeypatch: pytest.Monkey
     assert people is not None
     assert report.columns.undeclared == ()
     assert (people.people, people.most_rows, people.with_several, people.rows_without) == (3, 3, 2, 2)
-    assert not people.all_count
 
 
 def test_check_warns_of_one_person_under_several_spellings(

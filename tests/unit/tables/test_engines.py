@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from schemas import TableSource
 from stream.tables import code_database, stored_table
+from stream.tables import people as people_module
 from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable
 from stream.tables.engine_limits import (
@@ -120,7 +121,10 @@ def numbers(table: CountedTable, asked: Sequence[Predicate]) -> list[object]:
         found += [table.people_count(one, least) for least in (1, 2)]
         found += [table.person_total("whole", one, bound) for bound in (1, 5, 10**9)]
         for names in GROUPS:
-            found += [table.group_counts(names, one).tolist(), table.people_group_counts(names, one).tolist()]
+            found += [
+                table.group_counts(names, one).tolist(),
+                table.group_counts(names, one, people=True).tolist(),
+            ]
         for declared in ([], ["letter"], ["letter", "whole"]):
             for people in (False, True):
                 groups = table.text_groups("note", one, declared, people=people)
@@ -159,7 +163,7 @@ def table_of_many_rows(rows: int = 400) -> pl.DataFrame:
 
 def test_stored_table_chooses_same_rows_in_ranges_as_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are inserted and chosen in several parts, and the same ones count."""
-    monkeypatch.setattr(stored_table, "_ROWS_CHOSEN_AT_ONCE", 50)
+    monkeypatch.setattr(people_module, "_MAX_ROWS_AT_ONCE", 50)
     monkeypatch.setattr(stored_table, "_INSERTED_ROWS", 7)
     memory, stored = load_both(table_of_many_rows(), person="who", contribution=3)
     asked = [TRUE, make_leaf("whole", 13, (2, 9))]

@@ -11,7 +11,7 @@ import pytest
 
 from schemas import Bins, Categories, Domain, Integers
 from stream.tables.columns_table import PrivateTable
-from stream.tables.counted_table import cell_codes, cell_mask
+from stream.tables.counted_table import CellReader, cell_mask
 from stream.tables.predicates import parse
 from stream.tables.store import TableStore, fingerprint
 from stream.tables.table_errors import DataError
@@ -66,7 +66,7 @@ def _failures(folder: Path) -> dict[str, Callable[[], object]]:
         "group-by too large": lambda: having.group_counts(["number", "bin"], everyone, max_cells=9),
         "group-by of nothing known": lambda: having.group_counts(["other"], everyone),
         "cell of other attributes": lambda: having.cell_counts(["number"], [(10,)]),
-        "cell outside": lambda: cell_codes(ATTRIBUTES, {"number": 10, "category": "a", "bin": 0}),
+        "cell outside": lambda: CellReader(ATTRIBUTES).read({"number": 10, "category": "a", "bin": 0}),
     }
 
 
