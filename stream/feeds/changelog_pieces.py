@@ -3,15 +3,14 @@
 A *tally* has the counts under one *condition*, the ``where`` of standing streams, and a ``TallyGroup`` has the
 tallies whose windows are equal. A piece has the counts that one step changed, with their values after the
 step. So if several pieces contain a count, the latest piece has its current value. A piece identifies
-people by digests of 16 bytes, not by names, and has one row for a person and window, with a count for each
-condition.
+people by digests of 16 bytes, not by names. For each person and window it has one row, with a count for
+each condition.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -99,6 +98,18 @@ class _Sections(msgspec.Struct, array_like=True, gc=False):
     cells: list[_CellsSection]
     texts: list[_TextsSection] = []
 
+    def add(self, section: _Section) -> None:
+        """Add a section to the sections of its kind."""
+        match section:
+            case _PeopleSection():
+                self.people.append(section)
+            case _TotalsSection():
+                self.totals.append(section)
+            case _CellsSection():
+                self.cells.append(section)
+            case _TextsSection():
+                self.texts.append(section)
+
     def encode(self) -> bytes:
         """Encode the piece; without texts it has the format of earlier versions."""
         parts = [self.people, self.totals, self.cells, self.texts]
@@ -106,7 +117,7 @@ class _Sections(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def entries(self) -> int:
-        """Return the number of entries: rows of people, cells and texts."""
+        """The number of entries: rows of people, cells and texts."""
         digests = sum(len(one.digests) for one in self.people) + sum(len(one.digests) for one in self.totals)
         counted = sum(one.count for one in self.cells) + sum(one.entries for one in self.texts)
         return digests // _DIGEST_BYTES + counted
@@ -116,14 +127,6 @@ _Section = _PeopleSection | _TotalsSection | _CellsSection | _TextsSection
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Sections).decode
-
-
-@dataclass(slots=True)
-class Piece:
-    """A piece's value and its number of entries."""
-
-    value: bytes
-    entries: int
 
 
 def piece_key(number: int) -> bytes:
@@ -136,29 +139,18 @@ def piece_number(key: bytes) -> int | None:
     return int(key[len(_PREFIX) :]) if key.startswith(_PREFIX) else None
 
 
-def encode_pieces(changes: Iterable[tuple[TallyGroup, StepChanges]]) -> Iterator[Piece]:
-    """Yield the changes as pieces of limited size."""
+def encode_pieces(changes: Iterable[tuple[TallyGroup, StepChanges]]) -> Iterator[tuple[bytes, int]]:
+    """Yield the changes as pieces of limited size, each with its number of entries."""
     piece, size = _Sections([], [], [], []), 0
     for group, touched in changes:
         for section, more in _sections(group, touched):
             if size and size + more > PIECE_BYTES:
-                yield Piece(piece.encode(), piece.entries)
+                yield piece.encode(), piece.entries
                 piece, size = _Sections([], [], [], []), 0
-            _add_section(piece, section)
+            piece.add(section)
             size += more
     if size:
-        yield Piece(piece.encode(), piece.entries)
-
-
-def _add_section(piece: _Sections, section: _Section) -> None:
-    if isinstance(section, _PeopleSection):
-        piece.people.append(section)
-    elif isinstance(section, _TotalsSection):
-        piece.totals.append(section)
-    elif isinstance(section, _CellsSection):
-        piece.cells.append(section)
-    else:
-        piece.texts.append(section)
+        yield piece.encode(), piece.entries
 
 
 def _sections(group: TallyGroup, changes: StepChanges) -> Iterator[tuple[_Section, int]]:
@@ -376,13 +368,12 @@ class PiecesLog:
 
     def _append(self, changes: Changes, messages: list[Message]) -> int:
         first, entries = self.next, 0
-        for piece in encode_pieces(changes):
-            messages.append((piece_key(self.next), piece.value, ()))
+        for piece, entry_count in encode_pieces(changes):
+            messages.append((piece_key(self.next), piece, ()))
             self.next += 1
-            entries += piece.entries
+            entries += entry_count
         if entries:
-            self._steps.append((first, self.next, entries))
-            self._entries += entries
+            self._add_pieces(first, self.next, entries)
         return entries
 
 

@@ -106,19 +106,17 @@ class FeedProcessor:
     @property
     def next_close(self) -> int | None:
         """Time of the clock, in milliseconds since 1970, at which the next window closes; None without windows."""
-        return self._streams.next_close()
+        return min((stream.close_ms for stream in self._streams if stream.is_open), default=None)
 
     @property
     def due_at(self) -> float | None:
         """Time, in seconds since 1970, at which a window is due without further events, or None."""
-        reading = self.next_close
-        return None if reading is None else self._clock.moment_for(reading)
+        return None if self.next_close is None else self._clock.moment_for(self.next_close)
 
     @property
     def closes_at(self) -> float | None:
         """Time, in seconds since 1970, after which an event closes a window; None if only marks close windows."""
-        reading = self.next_close
-        return None if reading is None else self._clock.timestamp_for(reading)
+        return None if self.next_close is None else self._clock.timestamp_for(self.next_close)
 
     def restore(self, records: Iterable[RecordLike]) -> None:
         """Collect records of the changelog; the latest record of each key is used."""
@@ -141,13 +139,13 @@ class FeedProcessor:
             self._log.next, self._streams.next_tally = found.piece, found.tally
             self._streams.first_windows.restore(found.first_windows)
         self._is_new = progress is None
-        definition = {one.spec.stream: one for one in self._definitions.streams_of(self._source.source)}
+        definitions = {one.spec.stream: one for one in self._definitions.streams_of(self._source.source)}
         pieces: dict[int, RecordLike] = {}
         for key, record in kept_records.items():
             if (number := piece_number(key)) is not None:
                 pieces[number] = record
             elif key.startswith((_STREAM, _LATER_EPOCH)):
-                self._resume_stream(key, decode_changelog_record(record, _decode_stream), definition)
+                self._resume_stream(key, decode_changelog_record(record, _decode_stream), definitions)
         self._streams.drop_unused()
         self._log.apply_pieces(pieces, self._streams.tally_groups)
         self.latest_refused = PartitionRefusals(self._offset)
@@ -168,7 +166,9 @@ class FeedProcessor:
 
     def prepare(self, records: Sequence[RecordLike]) -> Batch:
         """Return the events of one step; the more windows each event lies in, the fewer events."""
-        return Batch(records[: max(1, MAX_WORK_PER_STEP // max(1, self._streams.windows_per_event))])
+        tallies = self._streams.tallies.values()
+        windows_per_event = sum(tally.rule.size // tally.rule.interval_ms for tally in tallies)
+        return Batch(records[: max(1, MAX_WORK_PER_STEP // max(1, windows_per_event))])
 
     def process(self, batch: Batch) -> Outputs:
         """Count events in order, and publish the windows that close.
@@ -179,7 +179,7 @@ class FeedProcessor:
         records, outputs, is_first = batch.records, Outputs(), self._is_new
         self._update_epochs(outputs, records[0].offset if records else self._offset)
         changes = self._count_events(records, outputs) if records else []
-        self._write_pieces(outputs, changes)
+        outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.tally_groups))
         if self._clock.clock_before_mark:
             self._update_epoch_bounds(outputs)
         if published := self._partial_writer.publish_due_windows(self._streams, self._clock.now, outputs):
@@ -194,7 +194,7 @@ class FeedProcessor:
         return outputs
 
     def collect_due_outputs(self, now: float) -> Outputs:
-        """Publish due windows: windows that have closed since the last step, and windows that exceeded its limit."""
+        """Publish due windows: those that have closed since the last step, or were beyond its limit."""
         del now
         return self.process(Batch(()))
 
@@ -218,11 +218,11 @@ class FeedProcessor:
         """Memory of the tables of people, in bytes."""
         return sum(table.nbytes for group in self._streams.tally_groups for table in group.tables())
 
-    def _resume_stream(self, key: bytes, record: Any, definition: Mapping[str, StandingDefinition]) -> None:
+    def _resume_stream(self, key: bytes, record: Any, definitions: Mapping[str, StandingDefinition]) -> None:
         name = key.removeprefix(_STREAM).decode()
         if key.startswith(_LATER_EPOCH):
             name = key.split(b"|", 2)[2].decode()
-        known, is_retired = definition.get(name), self._definitions.is_retired(name)
+        known, is_retired = definitions.get(name), self._definitions.is_retired(name)
         if not is_retired and (known is None or known.incarnation != record.incarnation):
             raise MissedRecordError(f"{self.changelog} counts for {name}, which control has not defined yet")
         epoch = record.epoch or 0
@@ -304,7 +304,7 @@ class FeedProcessor:
         self._clock.clock_before_mark.clear()
 
     def _drop_epoch(self, outputs: Outputs, name: str, epoch: int) -> None:
-        """Drop the counts and the changelog records of an epoch."""
+        """Drop the counts and the changelog record of an epoch."""
         if (name, epoch) in self._streams.streams:
             self._streams.end((name, epoch))
         self._write_changelog(outputs, self._changelog_keys[name].pop(epoch), None)
@@ -320,9 +320,6 @@ class FeedProcessor:
             return []
         found = ((group, group.count(batch, self._log.next)) for group in self._streams.tally_groups)
         return [(group, touched) for group, touched in found if touched is not None]
-
-    def _write_pieces(self, outputs: Outputs, changes: Changes) -> None:
-        outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.tally_groups))
 
     def _write_changelog(self, outputs: Outputs, key: bytes, value: bytes | None) -> None:
         outputs.add(self.changelog, self._partition, (key, value, ()))

@@ -51,12 +51,12 @@ class StreamEpoch:
 
     @property
     def key(self) -> Key:
-        """Return the stream's name and the epoch."""
+        """The stream's name and the number of the epoch."""
         return self.definition.spec.stream, self.epoch
 
     @property
     def since(self) -> int:
-        """Return the timestamp from which events count in its next window."""
+        """The timestamp from which events count in the epoch's next window."""
         return (self.own_tally or self.tally).since
 
     def begin_at(self, moment: int) -> None:
@@ -81,7 +81,7 @@ class StreamEpoch:
         return self.next + self.definition.standing.open_ms
 
     def is_due(self, clock: int) -> bool:
-        """Return whether its next window is closed."""
+        """Return whether the epoch's next window is closed at ``clock``."""
         return self.is_open and self.close_ms <= clock
 
     @property
@@ -103,7 +103,7 @@ class StreamEpoch:
 
     @property
     def changelog_record(self) -> FeedStream:
-        """Return its changelog record."""
+        """The epoch's changelog record."""
         return FeedStream(
             incarnation=self.definition.incarnation,
             offset=self.offset,
@@ -176,12 +176,11 @@ class StandingStreams:
                         rule, one.since, apart - apart % rule.interval_ms
                     )
                 until = own.last
-            last = self._last_window(definition, window.first_start_from(begins_at(definition, first)))
             stream = StreamEpoch(
                 definition,
                 offset,
                 first,
-                last,
+                self._last_window(definition, first),
                 _counted_quantity(definition),
                 tally,
                 own,
@@ -208,27 +207,19 @@ class StandingStreams:
             own = self.tallies.get(record.own) or self._create_tally(
                 rule, _since_or_not_begun(record.own_since), record.until, record.own
             )
-        last = self._last_window(
-            definition, definition.standing.window.first_start_from(begins_at(definition, record.next))
-        )
-        until = -1 if record.until is None else record.until
-        if record.last is not None:
-            last = record.last
-        is_ending = record.last is not None
-        quantity = _counted_quantity(definition)
         self._add_stream(
             StreamEpoch(
                 definition,
                 record.offset,
                 record.next,
-                last,
-                quantity,
+                self._last_window(definition, record.next) if record.last is None else record.last,
+                _counted_quantity(definition),
                 tally,
                 own,
-                until,
+                -1 if record.until is None else record.until,
                 epoch,
                 awaits_first,
-                is_ending,
+                is_ending=record.last is not None,
             )
         )
 
@@ -254,9 +245,8 @@ class StandingStreams:
                     counted.setdefault(tally.number, set()).add(stream.quantity)
         for number, tally in list(self.tallies.items()):
             if number not in needed:
-                next(group for group in self.tally_groups if group.tallies.get(number) is tally).remove_tally(
-                    number
-                )
+                group = next(group for group in self.tally_groups if group.tallies.get(number) is tally)
+                group.remove_tally(number)
                 del self.tallies[number]
                 continue
             tally.first = needed[number]
@@ -266,10 +256,6 @@ class StandingStreams:
         self.tally_groups = [group for group in self.tally_groups if group.tallies]
         self._shared = {key: tally for key, tally in self._shared.items() if tally.number in self.tallies}
 
-    def next_close(self) -> int | None:
-        """Return the clock at which the next window closes; None if no window is open."""
-        return min((stream.close_ms for stream in self if stream.is_open), default=None)
-
     @property
     def latest_time_before_marks(self) -> int:
         """Latest time that an event may have before the first mark; the limit keeps few windows open."""
@@ -277,11 +263,6 @@ class StandingStreams:
             one.next + EARLY_WINDOWS * one.definition.standing.window.every_ms for one in self.streams.values()
         )
         return min(ends, default=YEAR_10000_MS)
-
-    @property
-    def windows_per_event(self) -> int:
-        """Number of windows in which one event may lie, summed over all tallies."""
-        return sum(tally.rule.size // tally.rule.interval_ms for tally in self.tallies.values())
 
     def __iter__(self) -> Iterator[StreamEpoch]:
         return iter(list(self.streams.values()))
@@ -294,7 +275,7 @@ class StandingStreams:
             # No other stream shares this tally. Later events must not use up people's totals.
             stream.tally.last = stream.last
         self.streams[stream.key] = stream
-        first = stream.definition.standing.window.first_start_from(begins_at(stream.definition, stream.next))
+        first = _first_window(stream.definition, stream.next)
         is_declared = stream.definition.standing.begins is not None
         self.first_windows.add_epoch(stream.key, stream.since, first, is_declared=is_declared)
         return stream
@@ -337,14 +318,12 @@ class StandingStreams:
         begins = since if self._source.clock == "marks" else None
         return rule, (predicate, rule.size, rule.interval_ms, rule.lateness, alone, begins)
 
-    def _last_window(self, definition: StandingDefinition, first: int) -> int:
+    def _last_window(self, definition: StandingDefinition, next_start: int) -> int:
         """Return a running count's last window; ``NO_END`` for other mechanisms or with periods."""
         horizon = _horizon(definition)
-        return (
-            NO_END
-            if horizon is None or self._source.has_periods
-            else first + (horizon - 1) * definition.standing.window.every_ms
-        )
+        if horizon is None or self._source.has_periods:
+            return NO_END
+        return _first_window(definition, next_start) + (horizon - 1) * definition.standing.window.every_ms
 
 
 def _since_or_none(tally: Tally) -> int | None:
@@ -369,6 +348,11 @@ def _counted_quantity(definition: StandingDefinition) -> CountedQuantity:
 def _horizon(definition: StandingDefinition) -> int | None:
     mechanism: Any = definition.spec.mechanism
     return mechanism.steps if mechanism.kind == "running_count" else None
+
+
+def _first_window(definition: StandingDefinition, otherwise: int) -> int:
+    """Return the first window from the declared beginning on, or from ``otherwise`` on."""
+    return definition.standing.window.first_start_from(begins_at(definition, otherwise))
 
 
 def begins_at(definition: StandingDefinition, otherwise: int) -> int:

@@ -116,14 +116,14 @@ class _Branch:
     def struct(self, name: str) -> type[msgspec.Struct]:
         fields: list[tuple[str, Any, Any]] = []
         for place, branch in enumerate(self.branches.values()):
-            kind = branch.struct(f"{name}{place}") | None if branch.branches else _common_type(branch.kinds)
+            if branch.branches:
+                kind: Any = branch.struct(f"{name}{place}") | None
+            else:
+                [first, *others] = branch.kinds
+                kind = first | None if first is not Any and all(other == first for other in others) else Any
             fields.append((f"f{place}", kind, None))
         renamed = {f"f{place}": step for place, step in enumerate(self.branches)}
         return msgspec.defstruct(name, fields, rename=renamed, frozen=True, gc=False)
-
-
-def _common_type(kinds: Sequence[Any]) -> Any:
-    return kinds[0] | None if all(kind == kinds[0] for kind in kinds) and kinds[0] is not Any else Any
 
 
 def _getter(name: str) -> Callable[[Any], Any]:
@@ -229,7 +229,7 @@ class Events:
     texts: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
     def merge_events(self, others: Events, places: npt.NDArray[np.int64]) -> Events:
-        """Merge with other events of the batch; ``places`` has the batch index of each of these events."""
+        """Merge with other events of the batch, whose indices in the batch are ``places``."""
         both = np.concatenate([self.places, places[others.places]])
         order = np.argsort(both)
         other_codes = dict(others.codes)
@@ -294,7 +294,12 @@ class PlainReader:
             code_if_unknown = _NO_CODE if domain.other is None else domain.values.index(domain.other)
             return values.read_slots(column, self._names[name], code_if_unknown)
         if isinstance(domain, Dates):
-            return self._date_codes(domain, values, column)
+            rows = np.flatnonzero(values.read)
+            dates: Codes = np.zeros(len(values.read), dtype=np.int64)
+            # The digits of a JSON number are no date, so Decoder reads the row, and refuses it.
+            texts = text_series([text.decode("ascii") for text in values.texts(column, rows)])
+            dates[rows], values.read[rows] = date_codes("", domain, texts)
+            return dates
         numbers = values.read_numbers(column)
         numbers[~values.read] = np.nan
         if isinstance(domain, Decimals):
@@ -305,11 +310,3 @@ class PlainReader:
             codes, known = (bin_codes if domain.kind == "bins" else integer_codes)(domain, numbers)  # type: ignore[arg-type]
         np.logical_and(values.read, known, out=values.read)
         return codes
-
-    def _date_codes(self, domain: Dates, values: LocatedFields, column: int) -> Codes:
-        rows = np.flatnonzero(values.read)
-        found: Codes = np.zeros(len(values.read), dtype=np.int64)
-        # The digits of a JSON number are no date, so Decoder reads the row, and refuses it.
-        texts = text_series([text.decode("ascii") for text in values.texts(column, rows)])
-        found[rows], values.read[rows] = date_codes("", domain, texts)
-        return found

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
+from schemas import Categories, Dates, Decimals, Domain, Integers
 from schemas.windows import NO_MOMENT, YEAR_10000_MS, parse_event_time
 from stream.tables.date_codes import date_codes, text_series
 from stream.tables.encoding import Mask, bin_codes, decimal_codes, integer_codes
@@ -64,13 +64,13 @@ BEFORE: Final = Flaw(
 
 SECONDS_FROM: Final = 10**8
 SECONDS_TO: Final = 10**10
-"""A number in this range is a time from 1973 to 2286 in seconds, or a time on days 2 to 116 of 1970 in ms."""
+"""The numbers of seconds of the years 1973 to 2286; as milliseconds they would be the days 2 to 116 of 1970."""
 _UNITS: Final = (
     (SECONDS_FROM, SECONDS_TO, SECONDS),
     (10**14, 10**16, MICROSECONDS),
     (10**17, 10**19, NANOSECONDS),
 )
-"""The years 1973 to 2286 in units other than ms; in ms, the last two ranges would be after the year 5000."""
+"""The years 1973 to 2286 in other units; as milliseconds, the last two ranges would be after the year 5000."""
 
 
 def unit_flaw(number: float) -> Flaw | None:
@@ -86,40 +86,28 @@ def time_flaw(time: int, *, is_ahead: bool) -> Flaw:
     return SECONDS if unit is SECONDS else BEFORE
 
 
-def category_flaw(attribute: str) -> Flaw:
-    """Return the flaw of an unknown category of an attribute without ``other``."""
-    return Flaw("unknown category", f"{attribute}: unknown category; declare it, or give the attribute an other")
-
-
-def number_flaw(attribute: str) -> Flaw:
-    """Return the flaw of a missing, invalid, fractional or out-of-range number."""
+def flaw_of(attribute: str, domain: Domain) -> Flaw:
+    """Return the flaw of a value that has no code in an attribute's domain."""
+    if isinstance(domain, Categories):
+        return Flaw(
+            "unknown category", f"{attribute}: unknown category; declare it, or give the attribute an other"
+        )
+    if isinstance(domain, Dates):
+        return Flaw(
+            "date",
+            f"{attribute}: missing, not a date or time in ISO 8601, skipped by the clock, or out of range; declare what the events have",
+        )
     return Flaw(
         "number",
         f"{attribute}: missing, not a number of the declared kind, or out of range; declare what the events have",
     )
 
 
-def date_flaw(attribute: str) -> Flaw:
-    """Return the flaw of a missing, invalid or out-of-range date."""
-    return Flaw(
-        "date",
-        f"{attribute}: missing, not a date or time in ISO 8601, skipped by the clock, or out of range; declare what the events have",
-    )
-
-
-def flaw_of(attribute: str, domain: Domain) -> Flaw:
-    """Return the flaw of a value that has no code in an attribute's domain."""
-    if isinstance(domain, Categories):
-        return category_flaw(attribute)
-    return date_flaw(attribute) if isinstance(domain, Dates) else number_flaw(attribute)
-
-
 Moments = npt.NDArray[np.int64]
 
 _ZERO: Final = ord("0")
-_LENGTH_IN_SECONDS: Final = 20
-"""Length of ``2013-01-01T05:00:00Z``, the most common form; ``_LENGTH_IN_MILLISECONDS`` is with milliseconds."""
-_LENGTH_IN_MILLISECONDS: Final = 24
+_LENGTH_IN_SECONDS: Final = len("2013-01-01T05:00:00Z")
+_LENGTH_IN_MILLISECONDS: Final = len("2013-01-01T05:00:00.000Z")
 _SIGNS: Final = {4: "-", 7: "-", 10: "T", 13: ":", 16: ":"}
 _DIGITS: Final = tuple(place for place in range(19) if place not in _SIGNS)
 
@@ -206,19 +194,17 @@ class FieldCodes:
     """Converts the values of one attribute to codes."""
 
     def __init__(self, domain: Domain) -> None:
-        self._domain: Integers | Decimals | Dates | Bins | None = None
+        self._domain = domain
         self._codes: dict[Any, int] = {}
         self._other = -1
         if isinstance(domain, Categories):
             self._codes = {value: code for code, value in enumerate(domain.values)}
             self._other = -1 if domain.other is None else self._codes[domain.other]
-        else:
-            self._domain = domain
 
     def codes(self, values: Sequence[Any]) -> tuple[Codes, Mask]:
         """Return each value's code, and a mask of the values that have a code."""
         kinds = set(map(type, values))
-        if self._domain is None:
+        if isinstance(self._domain, Categories):
             texts = values if kinds <= _TEXT else [text_of(value) for value in values]
             find, other = self._codes.get, self._other
             codes = np.array([find(text, other) for text in texts], dtype=np.int64)
@@ -231,7 +217,7 @@ class FieldCodes:
             return integer_codes(self._domain, numbers)
         if isinstance(self._domain, Decimals):
             return decimal_codes(
-                self._domain, numbers, lambda places: [_exact_decimal_text(values[at]) for at in places]
+                self._domain, numbers, lambda rows: [_exact_decimal_text(values[row]) for row in rows]
             )
         return bin_codes(self._domain, numbers)
 

@@ -26,11 +26,7 @@ from stream.processing.record_columns import RecordColumns
 from stream.processing.topic_names import partition_of
 
 
-class FeedRefusedError(InputRefusedError):
-    """A live topic does not match its source, so its counts would be wrong."""
-
-
-class WriterTimestampsError(FeedRefusedError):
+class WriterTimestampsError(InputRefusedError):
     """The topic has its writers' timestamps, which may be wrong, instead of the broker's."""
 
     def __init__(self, topic: str) -> None:
@@ -41,7 +37,7 @@ class WriterTimestampsError(FeedRefusedError):
         )
 
 
-class TopicRecreatedError(FeedRefusedError):
+class TopicRecreatedError(InputRefusedError):
     """The topic was deleted and created again, so events may be missing or be counted twice."""
 
     def __init__(self, topic: str) -> None:
@@ -51,7 +47,7 @@ class TopicRecreatedError(FeedRefusedError):
         )
 
 
-class PartitionCountChangedError(FeedRefusedError):
+class PartitionCountChangedError(InputRefusedError):
     """The topic's partition count has changed, so new events of a person are in another partition."""
 
     def __init__(self, topic: str, before: int, now: int) -> None:

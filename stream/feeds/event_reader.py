@@ -6,8 +6,7 @@ check events by the same rules (``EventCheck``) before they write them to a live
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -80,13 +79,13 @@ class EventReader:
         kept = np.ones(len(places), dtype=np.bool_)
         names = _names(columns[_PERSON])
         named = np.array([bool(name) for name in names], dtype=np.bool_)
-        self._leave_out(places, kept, named, partial(_constant_flaw, NOBODY), flaws)
+        flaws |= {places[row]: NOBODY for row in _leave_out(kept, named)}
         times = moments_of(columns[_TIME]) if places else np.empty(0, dtype=np.int64)
-        self._leave_out(places, kept, times >= 0, lambda row: _time_flaw(columns[_TIME][row]), flaws)
+        flaws |= {places[row]: _time_flaw(columns[_TIME][row]) for row in _leave_out(kept, times >= 0)}
         codes: dict[str, Codes] = {}
         for field, name in enumerate(self._names):
             codes[name], known = self._cells[field].codes(columns[_FIRST_ATTRIBUTE + field])
-            self._leave_out(places, kept, known, partial(_constant_flaw, self._flaws[field]), flaws)
+            flaws |= {places[row]: self._flaws[field] for row in _leave_out(kept, known)}
         texts: dict[str, Sequence[bytes]] = {}
         for field, (name, text) in enumerate(self._texts.items(), _FIRST_ATTRIBUTE + len(self._names)):
             codes[name], texts[name] = text_codes(map(private_text_of, columns[field]), text.max_length)
@@ -97,19 +96,6 @@ class EventReader:
             names = [name for name, is_kept in zip(names, kept.tolist(), strict=True) if is_kept]
         people, homes = digests_and_homes(names, self._partitions)
         return Events(found, people, homes, times, codes, flaws, texts)
-
-    def _leave_out(
-        self,
-        places: Sequence[int],
-        kept_mask: npt.NDArray[np.bool_],
-        fit: npt.NDArray[np.bool_],
-        flaw_of: Callable[[int], Flaw],
-        flaws: dict[int, Flaw],
-    ) -> None:
-        if not fit.all():
-            for row in np.flatnonzero(kept_mask & ~fit).tolist():
-                flaws[places[row]] = flaw_of(row)
-            kept_mask &= fit
 
     def _decode_fields(
         self, values: Sequence[bytes | None], flaws: dict[int, Flaw]
@@ -182,6 +168,13 @@ class EventReader:
         return found if isinstance(found, Flaw) else self._repetition_flaw(value) or found
 
 
+def _leave_out(kept_mask: npt.NDArray[np.bool_], fit: npt.NDArray[np.bool_]) -> list[int]:
+    """Clear the mask of kept rows where they do not fit, and return the cleared rows."""
+    rows: list[int] = np.flatnonzero(kept_mask & ~fit).tolist()
+    kept_mask &= fit
+    return rows
+
+
 def _names(people: Sequence[Any]) -> list[bytes]:
     """Return people's names as bytes; an invalid name is empty."""
     if set(map(type, people)) == {str} and all(map(str.strip, people)):
@@ -208,11 +201,6 @@ def _name(person: Any) -> bytes:
     except UnicodeEncodeError:
         return b""
     return name if len(name) <= MAX_PERSON_BYTES else b""
-
-
-def _constant_flaw(flaw: Flaw, row: int) -> Flaw:
-    del row
-    return flaw
 
 
 def _time_flaw(value: Any) -> Flaw:

@@ -141,7 +141,7 @@ class RetiredStreamNames:
         self._digests = DigestTable()
         self._lock = Lock()
 
-    def has(self, stream: str) -> bool:
+    def contains(self, stream: str) -> bool:
         """Return whether a stream is retired."""
         if not self._digests:
             return False
@@ -201,7 +201,7 @@ class FeedDefinitions:
 
     def is_retired(self, stream: str) -> bool:
         """Return whether a stream is retired."""
-        return self._retired.has(stream)
+        return self._retired.contains(stream)
 
     def _drop_streams(self, names: Iterable[str]) -> None:
         changed: dict[str, dict[str, StandingDefinition]] = {}
@@ -221,7 +221,7 @@ class FeedDefinitions:
         self._open_in_periods = {
             place: streams
             for place, streams in self._open_in_periods.items()
-            if streams or not self._retired.has(place[1])
+            if streams or not self._retired.contains(place[1])
         }
         self._index(changed)
         self.version += 1
@@ -238,7 +238,7 @@ class FeedDefinitions:
             definition = parse_definition(record, known)
             if definition is None or definition is known or definition.spec.stream != name:
                 continue
-            if self._retired.has(name):
+            if self._retired.contains(name):
                 continue
             self._latest[name] = definition
             source = definition.source.source
@@ -262,7 +262,7 @@ class FeedDefinitions:
         return (
             self.find_stream(source, stream) is not None
             or stream in self._closed_summaries
-            or self._retired.has(stream)
+            or self._retired.contains(stream)
         )
 
     def open_streams_in_periods(self, source: str, stream: str) -> list[StandingDefinition]:
@@ -278,7 +278,9 @@ class FeedDefinitions:
         for source, streams in changed.items():
             for name, definition in streams.items():
                 if definition.source.period_of is not None:
-                    place = (definition.source.period_of, _model_of(definition))
+                    # A period's stream has the name of its model, followed by the start of the period.
+                    model = definition.spec.stream.removesuffix(f"@{definition.source.starts}")
+                    place = (definition.source.period_of, model)
                     asking = {**in_periods.get(place, {}), name: definition}
                     in_periods[place] = {one: found for one, found in asking.items() if found.is_open}
             asking_now = [
@@ -313,12 +315,3 @@ class FeedDefinitions:
             self._by_source[source] = left
             if not left:
                 del self._by_source[source]
-
-
-def _model_of(definition: StandingDefinition) -> str:
-    """Return the name of a stream's model: the stream's name without the start of the period."""
-    return (
-        definition.spec.stream
-        if definition.source.starts is None
-        else definition.spec.stream.removesuffix(f"@{definition.source.starts}")
-    )

@@ -35,14 +35,14 @@ from stream.feeds.window_queries import (
     build_texts_question,
     count_cells,
     decode_partial,
-    matches_definition,
     merge_texts,
     numbers_of_groups,
     parse_partial,
+    require_definition,
     step_share,
 )
 from stream.privacy.mechanisms.private_values import decode_text_counts
-from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter
+from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import (
     PROGRESS_KEY,
     Batch,
@@ -57,14 +57,6 @@ from stream.processing.topic_names import Topics, partition_of
 MAX_QUESTIONS_PER_STEP: Final = MAX_GROUPS
 """A step ends after the window with which its questions, or its counts, reach this number."""
 
-_MALFORMED = Rejection("malformed", "partial: the record is no partial; allow only feeds to write this topic")
-_MISMATCHED = Rejection(
-    "malformed", "partial: does not match its stream's windows or groups; allow only feeds to write this topic"
-)
-_UNKNOWN_STREAM = Rejection(
-    "unknown-stream",
-    "stream: no standing stream of this name and incarnation is defined; allow only feeds to write this topic",
-)
 _PARTITION_COUNT_CHANGED = Rejection(
     "malformed",
     "partitions: differs from the partial that began this stream, because the topic's partition count has changed; open another stream",
@@ -201,7 +193,7 @@ class MergeProcessor:
             partials.append(partial := parse_partial(record))
             definition = None if partial is None else self._definition_of(partial)
             needs_lookup_topics = needs_lookup_topics or (
-                partial is not None and definition is None and not self._retired.has(partial.stream)
+                partial is not None and definition is None and not self._retired.contains(partial.stream)
             )
             if definition is None or partial is None or not definition.is_merged:
                 continue
@@ -260,7 +252,7 @@ class MergeProcessor:
             definition = parse_definition(record, known.get(name))
             if definition is None or definition.spec.stream != name or definition.source.period_of is not None:
                 continue  # feeds publish partials of models, not of periods' streams
-            if definition is known.get(name) or self._retired.has(name):
+            if definition is known.get(name) or self._retired.contains(name):
                 continue
             known[name] = definition
             if not definition.is_merged:
@@ -271,9 +263,9 @@ class MergeProcessor:
         return definition if definition is not None and definition.incarnation == partial.incarnation else None
 
     def _apply_partial(self, outputs: Outputs, record: RecordLike, partial: Any) -> None:
-        if partial is not None and self._retired.has(partial.stream):
+        if partial is not None and self._retired.contains(partial.stream):
             return
-        definition = self._require_definition(record, partial)
+        definition = require_definition(record, partial, partial and self._definition_of(partial))
         if not definition.is_merged:
             return
         merged = self._stream_of(partial)
@@ -294,22 +286,13 @@ class MergeProcessor:
         if definition.source.has_periods:
             self._waiting_windows.names.add(partial.stream)
         else:
-            self._ask_complete_windows(outputs, definition, merged, written)
+            before = merged.last_closed
+            for start, partials in merged.close_complete_windows():
+                self._close_window(outputs, definition, merged, (before, start), partials, written)
+                before = start
         self._write_changelog(outputs, written)
         if merged.running.are_lost and not was_lost:
             raise _SUMS_LOST.with_traceback(None)
-
-    def _ask_complete_windows(
-        self,
-        outputs: Outputs,
-        definition: StandingDefinition,
-        merged: MergedStreamState,
-        changed_records: dict[bytes, bytes | None],
-    ) -> None:
-        before = merged.last_closed
-        for start, partials in merged.close_complete_windows():
-            self._close_window(outputs, definition, merged, (before, start), partials, changed_records)
-            before = start
 
     def _ask_waiting(self, outputs: Outputs) -> list[str]:
         def is_ready(definition: StandingDefinition, start: int) -> bool:
@@ -353,18 +336,6 @@ class MergeProcessor:
         changed_records[name.encode()] = encode_stream(merged)
         self._periods.close_past_streams(outputs, definition, before, start)
         return asked
-
-    def _require_definition(self, record: RecordLike, partial: Any) -> StandingDefinition:
-        if isinstance(record.value, UnreadableValue):
-            raise record.value.rejection.with_traceback(None)
-        if partial is None:
-            raise _MALFORMED.with_traceback(None)
-        definition = self._definition_of(partial)
-        if definition is None:
-            raise _UNKNOWN_STREAM.with_traceback(None)
-        if not matches_definition(partial, definition):
-            raise _MISMATCHED.with_traceback(None)
-        return definition
 
     def _ask_window(
         self,
@@ -415,7 +386,7 @@ class MergeProcessor:
         self._write_changelog(outputs, dict.fromkeys(stale_keys))
         for name in sorted(ended):
             definition, merged = self._definition_by_stream[name], self._streams.get(name)
-            if self._retired.has(name):
+            if self._retired.contains(name):
                 del self._definition_by_stream[name]
                 self._periods.forget_model(name)
             if definition.is_merged or merged is None:

@@ -27,7 +27,7 @@ from schemas.wire import struct
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.privacy.accuracy.source_facts import covered_ms
 from stream.privacy.mechanisms.private_values import TextCounts, encode_text_counts, window_text_size
-from stream.privacy.planning.release_plans import CountingTree, next_node_sums, tree_of, window_number
+from stream.privacy.planning.release_plans import next_node_sums, tree_of, window_number
 from stream.processing.protocol import PERIOD_OVER_REASON, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
@@ -56,7 +56,10 @@ class RunningSums:
         No places change if the sums are lost or the window lies after the last planned window.
         """
         tree = tree_of(_calibration_of(definition))
-        self._resume(tree)
+        kept_nodes, self.kept = self.kept, {}
+        if kept_nodes and not self.groups:
+            nodes = [kept_nodes[place].sums for place in range(tree.count_kept_nodes(self.windows) + 1)]
+            self.groups = [list(sums) for sums in zip(*nodes, strict=True)]
         number = self._find_number(definition, start)
         if not number:
             return range(0)
@@ -92,12 +95,6 @@ class RunningSums:
     def node(self, place: int) -> tuple[int, ...]:
         """Return the sums over one node, by group."""
         return tuple(sums[place] for sums in self.groups)
-
-    def _resume(self, tree: CountingTree) -> None:
-        kept, self.kept = self.kept, {}
-        if kept and not self.groups:
-            rows = [kept[place].sums for place in range(tree.count_kept_nodes(self.windows) + 1)]
-            self.groups = [list(sums) for sums in zip(*rows, strict=True)]
 
 
 def _calibration_of(definition: StandingDefinition) -> RunningCountCalibration:
@@ -220,7 +217,7 @@ class WaitingWindows:
 
     def ready_windows(
         self,
-        definition: Mapping[str, StandingDefinition],
+        definitions: Mapping[str, StandingDefinition],
         streams: Mapping[str, MergedStreamState],
         is_ready: Callable[[StandingDefinition, int], bool],
     ) -> Iterator[tuple[str, int]]:
@@ -228,7 +225,7 @@ class WaitingWindows:
         order: list[Iterator[tuple[int, str, int]]] = []
         sources: set[str] = set()
         for name in sorted(self.names):
-            known, merged = definition.get(name), streams.get(name)
+            known, merged = definitions.get(name), streams.get(name)
             if known is None or merged is None or not known.is_open or not known.source.has_periods:
                 self.names.discard(name)
             elif starts := merged.complete_windows():
@@ -238,8 +235,8 @@ class WaitingWindows:
             else:
                 self.names.discard(name)
         for _, name, start in merge(*order):
-            source = definition[name].source.source
-            if source in sources and not is_ready(definition[name], start):
+            source = definitions[name].source.source
+            if source in sources and not is_ready(definitions[name], start):
                 sources.remove(source)
             if source in sources:
                 yield name, start
@@ -312,10 +309,8 @@ class MergePeriods:
         """
         if not definition.source.has_periods:
             return
-        model, behind = (
-            definition.spec.stream,
-            _asked_until(definition, last_closed) - 2 * definition.source.period_ms,
-        )
+        model = definition.spec.stream
+        behind = _asked_until(definition, last_closed) - 2 * definition.source.period_ms
         asking = self._definitions.open_streams_in_periods(definition.source.source, model)
         over = {one.spec.stream: one for one in asking if moment_ms(one.source.starts or "") <= behind}
         for name in sorted(over.keys() - self._closing_streams.get(model, set())):

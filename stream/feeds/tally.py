@@ -9,6 +9,7 @@ no effect. If people are counted, each person is counted once per window, in the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -37,22 +38,14 @@ class EventBatch:
         self.times = events.times
         self.clocks = clocks
         self.stamps = stamps
-        self._codes = events.codes
-        self._texts = events.texts
+        self.codes: Final = events.codes
+        self.texts: Final = events.texts
         self._domains = domains
         self._masks: dict[Predicate, Mask] = {}
         self._cells: dict[tuple[str, ...], Column] = {}
 
     def __len__(self) -> int:
         return len(self.times)
-
-    def codes(self, attribute: str) -> Column:
-        """Return each event's value of an attribute as a code."""
-        return self._codes[attribute]
-
-    def texts(self, attribute: str) -> Sequence[bytes]:
-        """Return the texts of a text attribute, by code."""
-        return self._texts[attribute]
 
     def mask(self, predicate: Predicate) -> Mask:
         """Return a mask of the events that satisfy a predicate."""
@@ -70,14 +63,14 @@ class EventBatch:
             found = np.zeros(len(self), dtype=np.int64)
             for name in by:
                 found *= self._domains[name].size
-                found += self._codes[name]
+                found += self.codes[name]
             self._cells[by] = found
         return found
 
     def _leaf(self, leaf: Codes) -> Any:
         found = self._masks.get(leaf)
         if found is None:
-            found = self._masks[leaf] = code_mask(leaf.cuts, leaf.size)[self._codes[leaf.attribute]]
+            found = self._masks[leaf] = code_mask(leaf.cuts, leaf.size)[self.codes[leaf.attribute]]
         return found
 
 
@@ -99,10 +92,7 @@ def select_events(events: Events, mask: Mask) -> Events:
 
 def cell_count(domains: Mapping[str, Domain], by: Sequence[str]) -> int:
     """Return the number of cells of some attributes; 1 without attributes."""
-    count = 1
-    for name in by:
-        count *= domains[name].size
-    return count
+    return math.prod(domains[name].size for name in by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +156,10 @@ class Tally:
 
     def includes_window(self, start: int) -> bool:
         """Return whether the tally counts a window; with periods, the window must lie in one period."""
-        if not self.first <= start <= self.last:
-            return False
         rule = self.rule
         within = start % rule.period if rule.period else 0
-        return not rule.period or (within < rule.counted_ms and within + rule.size <= rule.period)
+        in_period = not rule.period or (within < rule.counted_ms and within + rule.size <= rule.period)
+        return self.first <= start <= self.last and in_period
 
     def counts_of_period(self, number: int) -> PersonCounts:
         """Return the counts of people in a period, or over all windows."""

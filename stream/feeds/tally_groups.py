@@ -240,11 +240,11 @@ class TallyGroup:
         """Count the texts of chosen events; an event without a text uses up its person's bound too."""
         self._event_totals.counted += len(chosen)
         [name] = quantity.by
-        codes = step.batch.codes(name)[window_rows.rows[chosen]]
+        codes = step.batch.codes[name][window_rows.rows[chosen]]
         has_text = codes != NO_TEXT
         chosen, codes = chosen[has_text], codes[has_text]
         touched = tally.texts[quantity].add(
-            window_rows.windows[chosen], codes, step.batch.texts(name), step.piece_number
+            window_rows.windows[chosen], codes, step.batch.texts[name], step.piece_number
         )
         if touched:
             step.changes.texts[tally.number, quantity] = touched
@@ -264,7 +264,7 @@ class TallyGroup:
         rows: Column,
         step: _BatchCount,
     ) -> None:
-        codes = None if quantity.sum is None else step.batch.codes(quantity.sum)[rows]
+        codes = None if quantity.sum is None else step.batch.codes[quantity.sum][rows]
         found = tally.cells[quantity].add(places, *within_bound, codes, step.piece_number)
         self._event_totals.counted += found.row_count
         if len(found.changed):

@@ -18,6 +18,7 @@ from schemas.windows import format_moment
 from schemas.wire import DECODE_ERRORS, encode, struct
 from stream.feeds.counted_streams import Key, StandingStreams, StreamEpoch
 from stream.feeds.feed_definitions import StandingDefinition
+from stream.feeds.tally import cell_count
 from stream.formatting import cells_of
 from stream.privacy.mechanisms.private_values import (
     TextCounts,
@@ -25,7 +26,7 @@ from stream.privacy.mechanisms.private_values import (
     encode_text_counts,
     window_text_size,
 )
-from stream.processing.dead_letters import UnreadableValue
+from stream.processing.dead_letters import Rejection, UnreadableValue
 from stream.processing.protocol import Outputs, RecordLike
 from stream.processing.topic_names import Topics, partition_of
 from stream.tables.expressions import TRUE
@@ -45,12 +46,8 @@ TEXT_WINDOWS_PER_STEP: Final = 8
 
 def count_groups(definition: StandingDefinition) -> int:
     """Return the number of groups in a stream's windows; 1 for a stream without declared groups."""
-    if definition.has_texts:
-        return 1
-    count = 1
-    for name in definition.standing.by:
-        count *= definition.source.attributes[name].size
-    return count
+    by = () if definition.has_texts else definition.standing.by
+    return cell_count(definition.source.attributes, by)
 
 
 def count_cells(definition: StandingDefinition) -> int:
@@ -100,34 +97,29 @@ def build_questions(definition: StandingDefinition, start: int, numbers: Sequenc
     of a quantile's values. Sums of decimals are in steps, and are written as decimals.
     """
     write = _writer(definition)
-    begun = format_moment(start)
-    end = format_moment(start + definition.standing.window.size_ms)
-    stream = _encode(definition.spec.stream)
-    window = b',"window":{"start":"%s","end":"%s"}' % (begun.encode(), end.encode())
+    begun, stream, window = _window_fields(definition, start)
     if definition.spec.mechanism.kind in _SINGLE_QUESTION_KINDS:
-        yield b'{"id":"%s","stream":%s,"values":%s%s}' % (begun.encode(), stream, write(numbers), window)
+        yield b'{"id":"%s","stream":%s,"values":%s,%s}' % (begun, stream, write(numbers), window)
         return
-    beginning = b'{"id":"%s/' % begun.encode()
+    beginning = b'{"id":"%s/' % begun
     field = b"values" if isinstance(numbers[0], list) else b"value"
     middle = b'","stream":%s,"%s":' % (stream, field)
     attributes = definition.source.attributes
     endings = _endings(tuple((name, attributes[name]) for name in definition.standing.by))
     for place, (number, ending) in enumerate(zip(numbers, endings, strict=True)):
-        yield b"%s%d%s%s%s%s" % (beginning, place, middle, write(number), window, ending)
+        yield b"%s%d%s%s,%s%s" % (beginning, place, middle, write(number), window, ending)
 
 
 def build_texts_question(definition: StandingDefinition, start: int, counts: TextCounts | None) -> bytes:
     """Return the question of a window with the counts of texts; ``counts`` is None if they are too large."""
-    begun = format_moment(start)
-    end = format_moment(start + definition.standing.window.size_ms)
-    stream = _encode(definition.spec.stream)
-    return b'{"id":"%s","stream":%s,"window":{"start":"%s","end":"%s"},"texts":"%s"}' % (
-        begun.encode(),
-        stream,
-        begun.encode(),
-        end.encode(),
-        encode_text_counts(counts).encode(),
-    )
+    texts = encode_text_counts(counts).encode()
+    return b'{"id":"%s","stream":%s,%s,"texts":"%s"}' % (*_window_fields(definition, start), texts)
+
+
+def _window_fields(definition: StandingDefinition, start: int) -> tuple[bytes, bytes, bytes]:
+    """Return the start of a window, the stream's name as JSON, and the field ``window`` of its questions."""
+    begun, end = (format_moment(at).encode() for at in (start, start + definition.standing.window.size_ms))
+    return begun, _encode(definition.spec.stream), b'"window":{"start":"%s","end":"%s"}' % (begun, end)
 
 
 def merge_texts(definition: StandingDefinition, partials: Iterable[Any]) -> TextCounts | None:
@@ -179,6 +171,31 @@ def parse_partial(record: RecordLike) -> Any | None:
     except DECODE_ERRORS:
         return None
     return partial if record.key == partial.stream.encode() else None
+
+
+_MALFORMED = Rejection("malformed", "partial: the record is no partial; allow only feeds to write this topic")
+_MISMATCHED = Rejection(
+    "malformed", "partial: does not match its stream's windows or groups; allow only feeds to write this topic"
+)
+_UNKNOWN_STREAM = Rejection(
+    "unknown-stream",
+    "stream: no standing stream of this name and incarnation is defined; allow only feeds to write this topic",
+)
+
+
+def require_definition(
+    record: RecordLike, partial: Any, definition: StandingDefinition | None
+) -> StandingDefinition:
+    """Return the definition of a partial's stream; Rejection if it is missing, or the partial is invalid."""
+    if isinstance(record.value, UnreadableValue):
+        raise record.value.rejection.with_traceback(None)
+    if partial is None:
+        raise _MALFORMED.with_traceback(None)
+    if definition is None:
+        raise _UNKNOWN_STREAM.with_traceback(None)
+    if not matches_definition(partial, definition):
+        raise _MISMATCHED.with_traceback(None)
+    return definition
 
 
 def matches_definition(partial: Any, definition: StandingDefinition) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Self
 
-from aiokafka.errors import KafkaConnectionError, KafkaError, for_code
+from aiokafka.errors import KafkaConnectionError, for_code
 from aiokafka.protocol.admin import CreateAclsRequest
 
 from stream.kafka.client.broker_connections import SecurityError, connection_options, raise_if_refused
@@ -232,7 +232,9 @@ async def create_acls(settings: Settings, principal: str, access: Iterable[AclEn
         for one in access:
             response = await client.send(client.get_random_node(), _request(principal, one))
             for code, message in response.creation_responses:
-                _raise_error_code(code, message)
+                if code:
+                    reason = message or for_code(code).__name__
+                    raise SecurityError(f"Kafka did not create the access control list: {reason}")
     finally:
         await client.close()
 
@@ -258,9 +260,3 @@ def _service_access(group: str, reads: tuple[str, ...], writes: tuple[str, ...])
         AclEntry(Operation.READ, Resource.GROUP, group),
         AclEntry(Operation.WRITE, Resource.TRANSACTIONAL_ID, f"{group}-", prefixed=True),
     )
-
-
-def _raise_error_code(code: int, message: str | None) -> None:
-    error: type[KafkaError] = for_code(code)
-    if code:
-        raise SecurityError(f"Kafka did not create the access control list: {message or error.__name__}")

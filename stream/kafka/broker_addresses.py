@@ -144,8 +144,7 @@ def choose_ports(preferred_port: int | None) -> Ports:
     if preferred_port is None:
         clients = DEFAULT_PORT if _port_problem(DEFAULT_PORT) is None else free_port()
     else:
-        refusal = _port_problem(preferred_port)
-        if refusal is not None:
+        if (refusal := _port_problem(preferred_port)) is not None:
             raise BrokerError(
                 f"Port {preferred_port} cannot be used ({refusal}); choose another port, or give none to get a free one"
             )
@@ -251,15 +250,13 @@ def local_address(start: Path | None = None) -> LocalAddress | None:
         state = read_own_state(folder / "broker")
         if state is not None and is_alive(state.process):
             return LocalAddress(f"{HOST}:{state.port}", folder)
-        cluster = read_own_cluster(folder / "broker")
-        if cluster is not None and _any_node_runs(folder / "broker", len(cluster.nodes)):
+        if (cluster := read_own_cluster(folder / "broker")) is None:
+            continue
+        numbers = range(1, len(cluster.nodes) + 1)
+        states = (read_own_state(node_folder(folder / "broker", number)) for number in numbers)
+        if any(state is not None and is_alive(state.process) for state in states):
             return LocalAddress(cluster.bootstrap, folder)
     return None
-
-
-def _any_node_runs(folder: Path, nodes: int) -> bool:
-    states = (read_own_state(node_folder(folder, number)) for number in range(1, nodes + 1))
-    return any(state is not None and is_alive(state.process) for state in states)
 
 
 def local_settings(**fields: Any) -> Settings:

@@ -36,15 +36,10 @@ _SHUTDOWN_SECONDS: Final = 10.0
 class LocalCluster:
     """Manages the KRaft cluster whose data is in a folder; each node is broker and controller.
 
-    By default, topics have three replicas, two of which must store each record. As with `LocalBroker`,
-    several objects may manage the same folder. Data, ids and (if they are free) ports are kept. As a
-    context manager, it starts the cluster on entry; on exit, it stops the nodes that it started.
-
-    Args:
-        folder: The parent of the nodes' folders; created if it is missing.
-        nodes: Number of nodes; None means the number of the existing cluster, or else three.
-        detached: If true, the nodes outlive this process.
-        heap_megabytes: Largest Java heap of each node.
+    By default, topics have three replicas, two of which must store each record. As with `LocalBroker`, several
+    objects may manage the same folder, which is the parent of the nodes' folders. Data, ids and (if they are free)
+    ports are kept. As a context manager, it starts the cluster on entry; on exit, it stops the nodes that it
+    started. Without a number of ``nodes``, a new cluster has three. If ``detached``, the nodes outlive this process.
 
     Raises:
         BrokerError: If the folder holds another cluster or a single broker.
@@ -87,12 +82,10 @@ class LocalCluster:
         timeout: float = _START_SECONDS,
         progress: Callable[[str], None] | None = None,
     ) -> ClusterInfo:
-        """Starts the nodes that do not run, and waits until all nodes answer.
+        """Starts the nodes that do not run, and waits until all nodes answer within ``timeout`` seconds.
 
-        Args:
-            port: The first node's client port; None means its last port, or else 9092 or a free port.
-            timeout: Seconds until all nodes must answer; the first download does not count.
-            progress: Receives one line for each long step.
+        The first download does not count. Without a ``port`` for clients, the first node has its last port, or else
+        9092 or a free port. ``progress`` receives one line for each long step.
 
         Raises:
             BrokerError: If a node cannot be started, or runs on another port than requested.

@@ -11,15 +11,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from schemas.wire import DECODE_ERRORS
 from stream.secret_files import read_own_file
+
+Decoded = TypeVar("Decoded")
 
 
 class BrokerError(RuntimeError):
@@ -100,14 +102,10 @@ def java_environment() -> Mapping[str, str]:
 
 
 def launch(command: Sequence[str | Path], *, folder: Path, console: Path, detached: bool) -> Process:
-    """Starts a process in a new session, which Ctrl-C does not reach.
+    """Starts a process in the working folder ``folder`` and in a new session, which Ctrl-C does not reach.
 
-    Args:
-        command: The program and its arguments.
-        folder: The working folder.
-        console: The file that the output is appended to.
-        detached: If true, the new process outlives this process. If false, it gets SIGTERM when this
-            process ends.
+    Its output is appended to ``console``. If ``detached``, it outlives this process; if not, it gets SIGTERM when
+    this process ends.
     """
     script = _LAUNCH_DETACHED if detached else _LAUNCH_WATCHED
     reading, writing = os.pipe()
@@ -165,9 +163,7 @@ def is_alive(process: Process) -> bool:
 def end_process(process: Process, *, grace_seconds: float) -> None:
     """Ends a process and waits for its end; never ends a later process with its number.
 
-    Args:
-        process: The process to end.
-        grace_seconds: Time between SIGTERM and SIGKILL; 0 sends SIGKILL at once.
+    SIGKILL follows SIGTERM after ``grace_seconds``; if these are 0, it is sent at once.
 
     Raises:
         BrokerError: If SIGKILL does not end it.
@@ -179,19 +175,10 @@ def end_process(process: Process, *, grace_seconds: float) -> None:
         raise BrokerError(
             f"Process {process.pid} does not end after SIGKILL; inspect it with: ps -p {process.pid}"
         )
-    pipe = _watch_pipes.pop(process, None)
-    if pipe is not None:
-        _end_watching_shell(pipe)
-
-
-def _end_watching_shell(pipe: int) -> None:
-    """Ends the shell that watches for the end of Python."""
-    try:
-        os.write(pipe, b"\n")
-    except BrokenPipeError:
-        pass
-    finally:
-        os.close(pipe)
+    if (pipe := _watch_pipes.pop(process, None)) is not None:
+        # A line ends the shell that watches for the end of Python.
+        with os.fdopen(pipe, "wb", buffering=0) as stream, suppress(BrokenPipeError):
+            stream.write(b"\n")
 
 
 def _signal(process: Process, number: signal.Signals, *, wait_seconds: float) -> None:
@@ -259,25 +246,24 @@ class BrokerState(msgspec.Struct, frozen=True):
 def read_state(folder: Path) -> BrokerState | None:
     """Reads the state of the broker in a folder; None if it is missing or unreadable."""
     try:
-        return msgspec.json.decode((folder / STATE_FILE).read_bytes(), type=BrokerState)
-    except (OSError, *DECODE_ERRORS):
+        return _decode((folder / STATE_FILE).read_bytes(), BrokerState)
+    except OSError:
         return None
 
 
 def read_own_state(folder: Path) -> BrokerState | None:
     """Reads a broker's state, but only from an owner-only file of this user."""
-    content = read_own_file(folder / STATE_FILE)
-    try:
-        return None if content is None else msgspec.json.decode(content, type=BrokerState)
-    except DECODE_ERRORS:
-        return None
+    return _decode(read_own_file(folder / STATE_FILE), BrokerState)
 
 
 def read_own_cluster(folder: Path) -> ClusterState | None:
     """Reads a cluster's state, but only from an owner-only file of this user."""
-    content = read_own_file(folder / CLUSTER_FILE)
+    return _decode(read_own_file(folder / CLUSTER_FILE), ClusterState)
+
+
+def _decode(content: bytes | None, kind: type[Decoded]) -> Decoded | None:
     try:
-        return None if content is None else msgspec.json.decode(content, type=ClusterState)
+        return None if content is None else msgspec.json.decode(content, type=kind)
     except DECODE_ERRORS:
         return None
 

@@ -205,8 +205,7 @@ def _is_writable(cache: Path) -> bool:
 def _paths_in(folder: Path) -> Iterator[Path]:
     """Lists the paths in a folder, without the contents of owner-only folders."""
     for path, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            yield Path(path, name)
+        yield from (Path(path, name) for name in (*folders, *files))
         folders[:] = [name for name in folders if not _is_private(Path(path, name))]
 
 

@@ -72,10 +72,7 @@ def fetch_jars(progress: Callable[[str], None] | None = None) -> Path:
     `cache_folder` chooses the cache. Several processes may call this function, because the folder of
     jars appears only when it is complete. The folder is used only if each jar has its pinned SHA-256,
     and there is no other jar. Only this user and the administrator may be able to write to it and to
-    the folders above it.
-
-    Args:
-        progress: Receives one line for each step of the download.
+    the folders above it. ``progress`` receives one line for each step of the download.
 
     Raises:
         BrokerError: If there is no network, a file has another digest, this user cannot write to the
@@ -149,9 +146,7 @@ def maven_context(repository: Path) -> MavenContext:
 
 @contextmanager
 def system_certificates() -> Iterator[None]:
-    """Lets jgo trust the system's certificates."""
-    # jgo trusts only the certificates in Python packages. It fails in a network that has its own
-    # certificate authority.
+    """Lets jgo trust the system's certificates, because a network may have its own certificate authority."""
     paths = ssl.get_default_verify_paths()
     folder = paths.capath if paths.capath and any(Path(paths.capath).glob("*.0")) else None
     bundle = paths.cafile or folder
@@ -239,16 +234,10 @@ def format_data(
     timeout_seconds: float,
     joined_cluster: str | None = None,
 ) -> None:
-    """Formats a data folder for a new cluster, or for a node that joins a cluster.
+    """Formats a data folder for a new cluster of one node, or for a node of the cluster ``joined_cluster``.
 
-    Args:
-        jars: Kafka's jars.
-        folder: The working folder.
-        properties: The name of the properties file in the working folder.
-        console: The file that the output is appended to.
-        timeout_seconds: Longest time that the tool may take.
-        joined_cluster: The id of the cluster that the node joins; the properties then contain the cluster's
-            voters. None creates a cluster of one node.
+    ``properties`` is the name of a properties file in the working folder ``folder``. The properties of a node that
+    joins a cluster contain the cluster's voters. The tool's output is appended to ``console``.
 
     Raises:
         BrokerError: If Kafka's tool fails or takes too long.
@@ -322,16 +311,9 @@ _IDENTITY_FILE: Final = "meta.properties"
 
 
 def copy_formatted_data(jars: Path, data: Path, kind: NodeKind, *, cluster: str, node: int) -> bool:
-    """Copies the data folder that `store_formatted_data` has stored, and sets the node's ids.
+    """Copies the data folder that `store_formatted_data` has stored to ``data``, and sets the node's ids.
 
     Returns whether there was such a folder.
-
-    Args:
-        jars: The folder of Kafka's jars, which contains the stored folder.
-        data: The new data folder.
-        kind: The kind of node.
-        cluster: The id of the cluster.
-        node: The number of the node.
     """
     ids = {"cluster.id": cluster, "node.id": str(node)}
     if kind == "member":

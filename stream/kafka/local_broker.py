@@ -62,20 +62,15 @@ _RECORDING_SECONDS: Final = 300.0
 
 
 class LocalBroker:
-    """Manages the broker whose data is in a folder.
+    """Manages the broker whose data, configuration and logs are in a folder.
 
-    Several objects, in several processes, may manage the same folder and its broker. Data and
-    cluster id are kept between starts, in owner-only folders. As a context manager, it starts the
-    broker on entry and stops it on exit, unless the broker ran before.
+    Several objects, in several processes, may manage the same folder and its broker. Data and cluster id are kept
+    between starts, in owner-only folders. As a context manager, it starts the broker on entry and stops it on exit,
+    unless the broker ran before.
 
-    Args:
-        folder: The folder of data, configuration and logs; created if it is missing.
-        detached: If true, the broker outlives this process; if not, it gets SIGTERM when this
-            process ends, even by kill -9. Ctrl-C never reaches the broker, so clients can finish.
-        heap_megabytes: Largest Java heap.
-        properties: Further Kafka server properties; they override the properties set here.
-        member: The node's place in a cluster, with its ports.
-        java_options: Further options for Java.
+    If ``detached``, the broker outlives this process; if not, it gets SIGTERM when this process ends, even by
+    kill -9. Ctrl-C never reaches the broker, so clients can finish. ``properties`` are further Kafka server
+    properties, which override the properties set here. ``member`` is the node's place in a cluster, with its ports.
     """
 
     def __init__(
@@ -115,12 +110,10 @@ class LocalBroker:
         timeout: float = _START_SECONDS,
         progress: Callable[[str], None] | None = None,
     ) -> BrokerInfo:
-        """Starts the broker if it does not run, and waits until it answers.
+        """Starts the broker if it does not run, and waits until it answers within ``timeout`` seconds.
 
-        Args:
-            port: The port for clients; None means 9092, or a free port if 9092 is taken.
-            timeout: Seconds until the broker must answer; the first download does not count.
-            progress: Receives one line for each long step.
+        The first download does not count. Without a ``port`` for clients, it is 9092, or a free port if 9092 is
+        taken. ``progress`` receives one line for each long step.
 
         Raises:
             BrokerError: If the broker cannot be started, or runs on another port than requested.
@@ -136,7 +129,10 @@ class LocalBroker:
                 if port not in {None, running.port}:
                     raise BrokerError(f"The broker in {self.folder} runs on port {running.port}; stop it first")
                 return running
-            self._clean_up_state()
+            if state is not None:
+                # The broker is dead; this ends the shell that watched it.
+                end_process(state.process, grace_seconds=0)
+            delete_state(self.folder)
             if self._member is not None:
                 return self._start(self._member.ports, jars, deadline)
             if (self.folder / CLUSTER_FILE).exists():
@@ -215,13 +211,8 @@ class LocalBroker:
         process = launch(command, folder=self.folder, console=self._console, detached=self.detached)
         try:
             parent = None if self.detached else os.getpid()
-            state = BrokerState(
-                process.pid,
-                process.mark,
-                ports.clients,
-                parent,
-                "" if parent is None else start_mark(parent) or "",
-            )
+            parent_mark = "" if parent is None else start_mark(parent) or ""
+            state = BrokerState(process.pid, process.mark, ports.clients, parent, parent_mark)
             write_state(self.folder, state)
             self._wait_for_answer(process, ports, cluster, deadline)
         except BaseException:
@@ -276,13 +267,6 @@ class LocalBroker:
         path.chmod(0o600)  # the properties may name files with secrets
         path.write_text(text)
 
-    def _clean_up_state(self) -> None:
-        state = read_state(self.folder)
-        if state is not None:
-            # The broker is dead; this ends the shell that watched it.
-            end_process(state.process, grace_seconds=0)
-        delete_state(self.folder)
-
     def _info(self, state: BrokerState) -> BrokerInfo:
         return BrokerInfo(f"{HOST}:{state.port}", state.pid, self.folder)
 
@@ -290,11 +274,8 @@ class LocalBroker:
 def record_start_cache(progress: Callable[[str], None] | None = None) -> Path:
     """Records Java's startup cache unless it exists; returns its path. Downloads Kafka if needed.
 
-    With the ahead-of-time cache (JEP 514, 75 MB) brokers start with less CPU time. Java ignores a
-    cache that does not fit.
-
-    Args:
-        progress: Receives one line for each long step.
+    With the ahead-of-time cache (JEP 514, 75 MB) brokers start with less CPU time. Java ignores a cache of another
+    version. ``progress`` receives one line for each long step.
 
     Raises:
         BrokerError: If Kafka cannot be fetched or started, or Java writes no cache.

@@ -9,10 +9,7 @@ from time import monotonic
 from typing import Final
 
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import (
-    UnknownTopicOrPartitionError,
-    for_code,
-)
+from aiokafka.errors import UnknownTopicOrPartitionError, for_code
 
 from schemas import EventsSource
 from stream.kafka.acls import AclRole, Resource, role_access
@@ -45,7 +42,7 @@ from stream.settings import Settings, variable_of
 DELETION_SECONDS = 60.0
 """Longest time that brokers may still list a deleted topic."""
 _ATTEMPTS: Final = 20
-"""Number of attempts to see a created topic."""
+"""Number of attempts to find a created topic."""
 _ATTEMPT_PAUSE_SECONDS: Final = 0.2
 
 
@@ -81,7 +78,7 @@ async def create_topics(settings: Settings) -> CreatedTopics:
         _require_own_names(settings.prefix, listed)
         await create_missing(admin, missing, replication)
         differences = await _find_differences(admin, settings, topics, existing)
-    await read_topics(settings, attempts=20)
+    await read_topics(settings, attempts=_ATTEMPTS)
     return CreatedTopics([wanted.name for wanted in missing], replication, brokers, differences)
 
 
@@ -204,7 +201,7 @@ async def read_topics(settings: Settings, *, attempts: int = 1, role: AclRole | 
             if not missing:
                 break
             if attempt + 1 < attempts:
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(_ATTEMPT_PAUSE_SECONDS)
     _require_no_name_conflict(settings.prefix, [name for name in other_names if found.pop(name, None)])
     if missing:
         raise TopicsError(f"topics are missing: {', '.join(missing)}; run 'sotto topics create'")
@@ -316,7 +313,7 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
             )
         found, is_new = await _ensure_topic(admin, settings, wanted)
         if not found:
-            raise TopicsError(f"topic {source.topic} was made and is not there; see the broker's log")
+            raise TopicsError(f"topic {source.topic} was created and is not listed; see the broker's log")
         [(setting, expected)] = BROKER_TIMESTAMPS.items()
         actual = (await configuration(admin, source.topic)).get(setting)
     if by_broker and actual != expected:

@@ -18,16 +18,7 @@ from typing import Final, Literal, TypeGuard
 from schemas import Bins, Categories, Dates, Decimals, Domain, Integers
 from schemas.calendars import LiteralPeriod, parse_period
 from stream.formatting import find_name_in_other_case
-from stream.tables.expressions import (
-    FALSE,
-    TRUE,
-    AllOf,
-    Codes,
-    Predicate,
-    conjunction,
-    make_leaf,
-    negation,
-)
+from stream.tables.expressions import FALSE, TRUE, AllOf, Codes, Predicate, conjunction, make_leaf, negation
 from stream.tables.table_errors import PredicateError, quote_name, quote_names, to_nfc
 
 Operator = Literal["=", "<>", "<", "<=", ">", ">="]

@@ -12,13 +12,7 @@ import numpy as np
 
 from schemas import TableSource
 from stream.tables.code_database import PERSON, CodeDatabase, CodeTable, Measure
-from stream.tables.counted_table import (
-    Cell,
-    CountedTable,
-    Numbers,
-    cell_mask,
-    cells_as_array,
-)
+from stream.tables.counted_table import Cell, CountedTable, Numbers, cell_mask, cells_as_array
 from stream.tables.encoding import CodeArray, Words
 from stream.tables.engine_limits import EngineLimits
 from stream.tables.expressions import (

@@ -32,7 +32,7 @@ from aiokafka.errors import (
 
 from stream.diagnostics import get_logger
 from stream.kafka.broker_addresses import address_origin
-from stream.kafka.client.client_patches import KafkaAdmin, RefusedTimeError
+from stream.kafka.client.client_patches import ExplainedError, KafkaAdmin
 from stream.secret_files import SecretFileError, read_secret
 from stream.settings import SECRET_VARIABLES, SECURITY_FIELDS, Settings, environment_without, variable_of
 
@@ -50,18 +50,12 @@ _REFUSALS: Final = (
 )
 
 
-class SecurityError(KafkaError):  # type: ignore[misc]  # aiokafka is not typed
+class SecurityError(ExplainedError):
     """A setting prevents the connection to Kafka; the message names the setting."""
 
-    def __str__(self) -> str:
-        return str(self.args[0])
 
-
-class UnansweredError(KafkaConnectionError):  # type: ignore[misc]  # aiokafka is not typed
+class UnansweredError(ExplainedError, KafkaConnectionError):  # type: ignore[misc]  # aiokafka is not typed
     """No broker answers; the message names the address and its origin."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class ClosedError(SecurityError):
@@ -166,19 +160,16 @@ def is_refusal(error: KafkaError) -> bool:
 
 def describe_error(error: KafkaError) -> str:
     """Describes a Kafka error in one line with a remedy."""
-    if isinstance(error, SecurityError | UnansweredError | RefusedTimeError):
+    if isinstance(error, ExplainedError):
         return str(error)
     if isinstance(error, _REFUSALS):
-        named = f" ({', '.join(sorted(map(str, error.args[0])))})" if _names_resources(error) else ""
+        is_named = bool(error.args) and isinstance(error.args[0], set | frozenset | list | tuple)
+        named = f" ({', '.join(sorted(map(str, error.args[0])))})" if is_named else ""
         return (
             f"Kafka: {type(error).__name__}{named}; the principal may not do this: see 'sotto topics acl' for what each "
             "role may"
         )
     return f"Kafka: {type(error).__name__}; is the broker that SOTTO_BOOTSTRAP names up? ('sotto broker start')"
-
-
-def _names_resources(error: KafkaError) -> bool:
-    return bool(error.args) and isinstance(error.args[0], set | frozenset | list | tuple)
 
 
 def _authentication_message(settings: Settings, broker: str) -> str:
@@ -244,17 +235,13 @@ def _sasl_options(settings: Settings) -> Mapping[str, Any]:
         return options | {"sasl_oauth_token_provider": BearerToken(settings)}
     if not settings.sasl_username:
         _raise_security_error("sasl_username", f"is needed for {mechanism}")
-    return options | {"sasl_plain_username": settings.sasl_username, "sasl_plain_password": _password(settings)}
-
-
-def _password(settings: Settings) -> str:
     given = settings.sasl_password.get_secret_value()
     if bool(given) == bool(settings.sasl_password_file):
         _raise_security_error(
-            "sasl_password_file",
-            f"for {settings.sasl_mechanism}, set either this or {variable_of('sasl_password')}",
+            "sasl_password_file", f"for {mechanism}, set either this or {variable_of('sasl_password')}"
         )
-    return given or _read_secret("sasl_password_file", settings.sasl_password_file)
+    password = given or _read_secret("sasl_password_file", settings.sasl_password_file)
+    return options | {"sasl_plain_username": settings.sasl_username, "sasl_plain_password": password}
 
 
 def _read_secret(field: str, path: str) -> str:

@@ -288,11 +288,15 @@ INVALID_SESSION_TIMEOUT: Final[int] = InvalidSessionTimeoutError.errno
 """Kafka's error code if the group coordinator refuses a session timeout."""
 
 
-class RefusedTimeError(KafkaError):  # type: ignore[misc]  # aiokafka is not typed
-    """A broker refuses a timeout permanently; the message names Sotto's and Kafka's setting."""
+class ExplainedError(KafkaError):  # type: ignore[misc]  # aiokafka is not typed
+    """An error whose message is complete: it has the problem and the remedy."""
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class RefusedTimeError(ExplainedError):
+    """A broker refuses a timeout permanently; the message names Sotto's and Kafka's setting."""
 
 
 def session_timeout_error(milliseconds: int) -> RefusedTimeError:

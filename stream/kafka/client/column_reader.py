@@ -72,12 +72,8 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
     @property
     def is_empty(self) -> bool:
         """True if all records have been taken."""
-        if (
-            self._read_records is None
-            and self._pending_batch is None
-            and (ahead := self._next_readable_batch()) is not None
-        ):
-            self._pending_batch = ahead
+        if self._read_records is None and self._pending_batch is None:
+            self._pending_batch = self._next_readable_batch()
         return self._read_records is None and self._pending_batch is None
 
     def _discard_read_records(self) -> None:
@@ -104,7 +100,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         return None
 
     def _batches_and_readability(self) -> Iterator[tuple[Any, bool]]:
-        """Yields each batch, and False if its records must not be read: if it is aborted, of control or skipped."""
+        """Yields each batch, and whether its records are read: not if it is aborted, skipped or of control."""
         while self._records.has_next():
             batch = self._records.next_batch()
             if self._check_crcs and not _is_intact(batch):
@@ -132,9 +128,8 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         reader = RecordReader(buffer, max(max_records, first.count))
         if not _read_batch(reader, first, buffer, bounds):
             return None
-        self._read_records = iter(
-            ()
-        )  # not None, so that `_next_readable_batch` does not move next_fetch_offset past this untaken batch
+        # Not None, so that `_next_readable_batch` does not move next_fetch_offset past this untaken batch.
+        self._read_records = iter(())
         while reader.rows < max_records and (batch := self._next_readable_batch()) is not None:
             fits = (
                 isinstance(batch, BoundedBatch)
@@ -142,10 +137,12 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
                 and reader.rows + batch.count <= max_records
                 and batch.timestamp_type == first.timestamp_type
             )
-            if not fits or (found := batch.decompress()) is None or found[0] is not buffer:
-                self._pending_batch = batch
-                break
-            if not _read_batch(reader, batch, buffer, found[1]):
+            if (
+                not fits
+                or (found := batch.decompress()) is None
+                or found[0] is not buffer
+                or not _read_batch(reader, batch, buffer, found[1])
+            ):
                 self._pending_batch = batch
                 break
             self._offset_after_read_records = batch.next_offset

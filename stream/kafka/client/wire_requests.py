@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from io import BytesIO
 from typing import Any, Final, NamedTuple
 
@@ -166,7 +166,7 @@ class Request:
 
 def ask_features() -> Request:
     """Returns the request for the broker's and cluster's ``Features``."""
-    return Request(API_VERSIONS, _text("sotto") + _text("1") + _NO_TAGS, _features, tagged=False)
+    return Request(API_VERSIONS, _text("sotto") + _text("1") + _NO_TAGS, _parse_features, tagged=False)
 
 
 def produce(transactional_id: str, timeout_ms: int, batches: Mapping[TopicPartition, Encoded]) -> Request:
@@ -196,21 +196,20 @@ def commit_offsets(
     parts = [_text(transactional_id), _text(group), _pack_identity(*identity), no_member, _varint(len(topics) + 1)]
     for topic, committed in topics.items():
         parts += (_text(topic), _varint(len(committed) + 1), *committed, _NO_TAGS)
-    return Request(COMMIT_OFFSETS, b"".join((*parts, _NO_TAGS)), _offsets_committed)
+    return Request(COMMIT_OFFSETS, b"".join((*parts, _NO_TAGS)), _parse_commit_response)
 
 
 def end(transactional_id: str, identity: tuple[int, int]) -> Request:
     """Returns the request that commits a transaction; the response is an ``EndResponse``."""
-    return Request(END, _text(transactional_id) + _pack_end(*identity, True) + _NO_TAGS, _read_end)
+    return Request(END, _text(transactional_id) + _pack_end(*identity, True) + _NO_TAGS, _parse_end_response)
 
 
 def ask_topic_ids(topics: Collection[str]) -> Request:
     """Returns the request for the ``TopicId`` of each topic; it creates no topics."""
     asked = b"".join(_NO_ID + _text(topic) + _NO_TAGS for topic in topics)
     no_creation_no_authorizations = bytes(3)
-    return Request(
-        METADATA, _varint(len(topics) + 1) + asked + no_creation_no_authorizations + _NO_TAGS, _topic_ids
-    )
+    body = _varint(len(topics) + 1) + asked + no_creation_no_authorizations + _NO_TAGS
+    return Request(METADATA, body, _parse_topic_ids)
 
 
 class FieldReader:
@@ -262,7 +261,13 @@ class FieldReader:
             raise ValueError("a response of Kafka ends too early")
         return self._data[self._at - size : self._at]
 
-    def partition(self) -> tuple[int, int]:
+    def committed_partition(self) -> tuple[int, int]:
+        """Reads the number and error code of a partition from a response to ``commit_offsets``."""
+        found = self.int32(), self.int16()
+        self.skip_tags()
+        return found
+
+    def produced_partition(self) -> tuple[int, int]:
         """Reads the number and error code of a partition from a response to ``produce``."""
         number, error, *_ = _unpack_produced(self._data, self._at)
         self._at += 30
@@ -286,79 +291,78 @@ class FieldReader:
         return {self.varint(): self.data(self.varint()) for _ in range(self.varint())}
 
 
-def _features(body: bytes) -> Features:
-    cursor = FieldReader(body)
-    cursor.int16()
+def _parse_features(body: bytes) -> Features:
+    reader = FieldReader(body)
+    reader.int16()
     versions = {}
-    for _ in range(cursor.count()):
-        api = cursor.int16()
-        versions[api] = (cursor.int16(), cursor.int16())
-        cursor.skip_tags()
-    cursor.int32()
-    finalized = cursor.tags().get(2, b"\0")
-    cursor = FieldReader(finalized)
+    for _ in range(reader.count()):
+        api = reader.int16()
+        versions[api] = (reader.int16(), reader.int16())
+        reader.skip_tags()
+    reader.int32()
+    finalized = reader.tags().get(2, b"\0")
+    reader = FieldReader(finalized)
     found = {}
-    for _ in range(cursor.count()):
-        name, found_version, _ = cursor.text(), cursor.int16(), cursor.int16()
-        cursor.skip_tags()
+    for _ in range(reader.count()):
+        name, found_version, _ = reader.text(), reader.int16(), reader.int16()
+        reader.skip_tags()
         found[name] = found_version
     return Features(versions, found)
 
 
-def _parse_produce_response(body: bytes) -> Iterable[tuple[TopicPartition, int]]:
-    cursor = FieldReader(body)
+def _parse_produce_response(body: bytes) -> list[tuple[TopicPartition, int]]:
+    reader = FieldReader(body)
+    return _read_partition_errors(reader, reader.produced_partition)
+
+
+def _parse_commit_response(body: bytes) -> list[tuple[TopicPartition, int]]:
+    reader = FieldReader(body)
+    reader.int32()
+    return _read_partition_errors(reader, reader.committed_partition)
+
+
+def _read_partition_errors(
+    reader: FieldReader, read_partition: Callable[[], tuple[int, int]]
+) -> list[tuple[TopicPartition, int]]:
     found = []
-    for _ in range(cursor.count()):
-        topic = cursor.text()
-        for _ in range(cursor.count()):
-            number, error = cursor.partition()
+    for _ in range(reader.count()):
+        topic = reader.text()
+        for _ in range(reader.count()):
+            number, error = read_partition()
             found.append((TopicPartition(topic, number), error))
-        cursor.skip_tags()
+        reader.skip_tags()
     return found
 
 
-def _offsets_committed(body: bytes) -> Collection[tuple[TopicPartition, int]]:
-    cursor = FieldReader(body)
-    cursor.int32()
-    found = []
-    for _ in range(cursor.count()):
-        topic = cursor.text()
-        for _ in range(cursor.count()):
-            found.append((TopicPartition(topic, cursor.int32()), cursor.int16()))
-            cursor.skip_tags()
-        cursor.skip_tags()
-    return found
-
-
-def _topic_ids(body: bytes) -> Mapping[str, TopicId]:
-    cursor = FieldReader(body)
-    cursor.int32()
-    for _ in range(cursor.count()):
-        cursor.int32()
-        cursor.text()
-        cursor.int32()
-        cursor.text()
-        cursor.skip_tags()
-    cursor.text()
-    cursor.int32()
+def _parse_topic_ids(body: bytes) -> Mapping[str, TopicId]:
+    reader = FieldReader(body)
+    reader.int32()
+    for _ in range(reader.count()):
+        reader.int32()
+        reader.text()
+        reader.int32()
+        reader.text()
+        reader.skip_tags()
+    reader.text()
+    reader.int32()
     found = {}
-    for _ in range(cursor.count()):
-        error, topic, topic_id = cursor.int16(), cursor.text(), bytes(cursor.data(_ID_BYTES))
+    for _ in range(reader.count()):
+        error, topic, topic_id = reader.int16(), reader.text(), bytes(reader.data(_ID_BYTES))
         found[topic] = TopicId(
             error, "" if topic_id == _NO_ID else urlsafe_b64encode(topic_id).decode().rstrip("=")
         )
-        cursor.data(1)
-        for _ in range(cursor.count()):
-            cursor.data(2 + 3 * 4)
+        reader.data(1)
+        for _ in range(reader.count()):
+            reader.data(2 + 3 * 4)
             for _ in range(3):  # replicas, in-sync replicas, offline replicas
-                cursor.data(4 * cursor.count())
-            cursor.skip_tags()
-        cursor.int32()
-        cursor.skip_tags()
+                reader.data(4 * reader.count())
+            reader.skip_tags()
+        reader.int32()
+        reader.skip_tags()
     return found
 
 
-def _read_end(body: bytes) -> EndResponse:
+def _parse_end_response(body: bytes) -> EndResponse:
     _, error, producer_id, epoch = _unpack_end(body)
     return EndResponse(error, producer_id, epoch)
 

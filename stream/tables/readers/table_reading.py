@@ -230,11 +230,7 @@ class GuardedReader:
         return parts
 
     def _run_process(
-        self,
-        source: TableSource,
-        wanted: str,
-        parts: AllowedFiles,
-        receive: Callable[[TimedPipe], Result],
+        self, source: TableSource, wanted: str, parts: AllowedFiles, receive: Callable[[TimedPipe], Result]
     ) -> Result:
         limits = self._limits
         request = {

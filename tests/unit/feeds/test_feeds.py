@@ -12,12 +12,18 @@ import pytest
 from stream.feeds import changelog_pieces, window_queries
 from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.event_counts import CellCounts
-from stream.feeds.event_intake import FeedRefusedError, PartitionCountChangedError, WriterTimestampsError
+from stream.feeds.event_intake import PartitionCountChangedError, WriterTimestampsError
 from stream.feeds.feed_definitions import Epoch, FeedDefinitions
 from stream.feeds.window_queries import MAX_PARTIALS_PER_STEP
 from stream.kernel.key_numbering import KeyNumbering
 from stream.processing.dead_letters import MALFORMED_BATCH, UnreadableValue
-from stream.processing.protocol import PROGRESS_KEY, LaterVersionError, MissedRecordError, Outputs
+from stream.processing.protocol import (
+    PROGRESS_KEY,
+    InputRefusedError,
+    LaterVersionError,
+    MissedRecordError,
+    Outputs,
+)
 from stream.processing.topic_names import partition_of
 from tests.processing import process_records
 from tests.unit.feeds import streams
@@ -71,7 +77,7 @@ def test_feed_refuses_a_topic_without_broker_timestamps() -> None:
         WriterTimestampsError, match=r"message\.timestamp\.type=LogAppendTime on the topic and delete"
     ) as refused:
         process_records(feed, [replace(ArrivedRecord(0, 5, event("a", 5)), timestamp_type=0)])
-    assert isinstance(refused.value, FeedRefusedError)
+    assert isinstance(refused.value, InputRefusedError)
     with pytest.raises(WriterTimestampsError):
         process_records(feed, columns([ArrivedRecord(0, 5, event("a", 5))], timestamp_type=0))
     assert "ops.departures" in str(refused.value)

@@ -7,6 +7,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from schemas import Categories, Dates, Integers
 from stream.feeds import event_fields, event_intake
 from stream.feeds.count_processor import FeedProcessor
 from stream.processing import dead_letters
@@ -32,8 +33,12 @@ def test_feed_figures_count_every_rejection_code_from_start() -> None:
         for one in vars(module).values()
         if isinstance(one, Rejection | event_fields.Flaw)
     ]
-    codes = {one.code for one in (*rejections, event_fields.category_flaw("a"), event_fields.number_flaw("a"))}
-    codes.add(event_fields.date_flaw("a").code)
+    domains = (
+        Categories(values=("a",)),
+        Integers(minimum=0, maximum=1),
+        Dates(kind="date", minimum="2024-01-01", maximum="2024-01-02"),
+    )
+    codes = {one.code for one in (*rejections, *(event_fields.flaw_of("a", domain) for domain in domains))}
     assert set(DEAD_LETTER_CODES) == codes
     registry = CollectorRegistry()
     FeedMetrics(registry)
