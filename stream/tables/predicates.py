@@ -181,7 +181,8 @@ class PredicateParser:
                 if not 0 < len(literals) <= MAX_LIST_LENGTH:
                     raise PredicateError(f"an IN list has 1 to {MAX_LIST_LENGTH} literals; split it with OR")
                 attribute = self._parse_attribute(column)
-                return disjunction([attribute.compare("=", self._literal(one, attribute)) for one in literals])
+                values = [self._literal(literal, attribute) for literal in literals]
+                return disjunction([attribute.compare("=", value) for value in values])
             case exp.Column():
                 name = self._parse_attribute(node).name
                 raise PredicateError(
