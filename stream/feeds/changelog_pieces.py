@@ -333,8 +333,7 @@ class PiecesLog:
     def apply_pieces(self, pieces: Mapping[int, RecordLike], tally_groups: Sequence[TallyGroup]) -> None:
         """Apply the pieces of a changelog in the order of their numbers.
 
-        Raises:
-            LaterVersionError: a later version wrote a piece.
+        LaterVersionError if a later version wrote a piece.
         """
         for number in sorted(pieces):
             try:

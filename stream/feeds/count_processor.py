@@ -125,9 +125,8 @@ class FeedProcessor:
     def end_restore(self) -> Mapping[str, int]:
         """End the restore and return the next offset.
 
-        Raises:
-            PartitionCountChangedError: the topic's partition count has changed.
-            MissedRecordError: a stream is missing in the definitions, which are not up to date.
+        PartitionCountChangedError if the topic's partition count has changed. MissedRecordError if a stream is
+        missing in the definitions, which are not up to date.
         """
         kept_records, self._latest_records = self._latest_records, {}
         if (progress := kept_records.pop(PROGRESS_KEY, None)) is not None:
@@ -154,8 +153,7 @@ class FeedProcessor:
     def restart_input(self, topic: str) -> None:
         """Refuse a recreated topic: open windows may lack its deleted events or count events twice.
 
-        Raises:
-            TopicRecreatedError: always.
+        Always raises TopicRecreatedError.
         """
         raise TopicRecreatedError(topic)
 
@@ -173,8 +171,7 @@ class FeedProcessor:
     def process(self, batch: Batch) -> Outputs:
         """Count events in order, and publish the windows that close.
 
-        Raises:
-            WriterTimestampsError: the source's clock is the broker's, but the topic's timestamps are not.
+        WriterTimestampsError if the source's clock is the broker's, but the topic's timestamps are not.
         """
         records, outputs, is_first = batch.records, Outputs(), self._is_new
         self._update_epochs(outputs, records[0].offset if records else self._offset)

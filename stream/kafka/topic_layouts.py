@@ -270,8 +270,7 @@ async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[
 async def configurations(admin: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str, dict[str, str]]:
     """Reads the configuration of each topic; no entry if it is hidden.
 
-    Raises:
-        KafkaError: a broker does not answer or does not know a topic.
+    KafkaError if a broker does not answer or does not know a topic.
     """
     asked = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
     responses = await ask_any_broker(lambda: admin.describe_configs(asked))
@@ -286,12 +285,7 @@ async def configurations(admin: AIOKafkaAdminClient, names: Iterable[str]) -> di
 
 
 async def configuration(admin: AIOKafkaAdminClient, name: str) -> dict[str, str]:
-    """Reads the configuration of a topic.
-
-    Raises:
-        TopicsError: this principal may not read it.
-        KafkaError: as for ``configurations``.
-    """
+    """Reads a topic's configuration, as ``configurations`` does; TopicsError if this principal may not read it."""
     found = await configurations(admin, [name])
     require_readable({name}, found)
     return found[name]

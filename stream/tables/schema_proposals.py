@@ -95,8 +95,7 @@ class TableDescription(_Described):
 def read_description(path: str, roots: tuple[Root, ...] | None = None) -> TableDescription | None:
     """Read the description beside a local table; None if there is none below the ``roots`` (None: anywhere).
 
-    Raises:
-        UnreadableError: it is too large, or no Table Schema.
+    UnreadableError if it is too large or is no Table Schema.
     """
     if Address.parse_table(path) is not None:
         return None
@@ -148,9 +147,8 @@ def propose_attributes(
 ) -> list[ProposedAttribute]:
     """Propose an attribute for each column, in order; ``chosen_kinds`` has kinds that the owner chose.
 
-    Raises:
-        UnreadableError: the names look like the values of a row, which may be private; a row of words is not
-            recognized.
+    UnreadableError if the names look like the values of a row, which may be private; a row of words is not
+    recognized.
     """
     if not columns or all(column.kind == "String" for column in columns):
         _require_names([column.name for column in columns])

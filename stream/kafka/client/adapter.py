@@ -113,10 +113,8 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
     async def topic_id(self, partition: TopicPartition) -> str:
         """Asks a partition's leader for the topic id; empty if the cluster has none.
 
-        The leader is asked because other brokers may still have the id of a deleted topic.
-
-        Raises:
-            KafkaError: Kafka does not answer or does not know the topic.
+        The leader is asked because other brokers may still have the id of a deleted topic. KafkaError if Kafka
+        does not answer or does not know the topic.
         """
         client = self._client
         node = client.cluster.leader_for_partition(partition)

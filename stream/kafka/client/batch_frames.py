@@ -60,10 +60,8 @@ def parse_records(batch: memoryview, next_offset: int) -> Iterator[ReadRecord]:
     """Parses the records of an uncompressed batch, starting at offset ``next_offset``.
 
     The value of a record is an `UnreadableValue` if a header name is not UTF-8, or if there are more than
-    `MAX_HEADERS` headers; only the first `MAX_HEADERS` headers are kept.
-
-    Raises:
-        BrokenBatchError: the next bytes are not a valid record.
+    `MAX_HEADERS` headers; only the first `MAX_HEADERS` headers are kept. BrokenBatchError if the next bytes are
+    not a valid record.
     """
     return (
         record

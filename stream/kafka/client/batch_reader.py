@@ -333,11 +333,7 @@ def _without_extra_headers(record: Any) -> ReadRecord:
 
 
 def install() -> None:
-    """Makes Sotto's consumers read batches with ``BoundedRecords``.
-
-    Raises:
-        RuntimeError: aiokafka has another version.
-    """
+    """Makes Sotto's consumers read batches with ``BoundedRecords``; RuntimeError for another aiokafka."""
     if getattr(fetcher, "MemoryRecords", None) not in {MemoryRecords, BoundedRecords}:
         raise RuntimeError(
             "aiokafka.consumer.fetcher.MemoryRecords is not the class that Sotto replaces; install the required version"

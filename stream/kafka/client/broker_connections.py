@@ -65,8 +65,7 @@ class ClosedError(SecurityError):
 def connection_options(settings: Settings) -> dict[str, Any]:
     """Returns the connection options of aiokafka's clients.
 
-    Raises:
-        SecurityError: settings contradict each other, or a file cannot be used.
+    SecurityError if settings contradict each other, or a file cannot be used.
     """
     options: dict[str, Any] = {"bootstrap_servers": settings.bootstrap}
     protocol = settings.security_protocol
@@ -93,9 +92,8 @@ def connection_options(settings: Settings) -> dict[str, Any]:
 async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
     """Starts an admin client, and closes it at the end.
 
-    Raises:
-        SecurityError: Kafka refuses the credentials, or its certificate is not trusted.
-        UnansweredError: no broker answers.
+    SecurityError if Kafka refuses the credentials, or its certificate is not trusted. UnansweredError if no broker
+    answers.
     """
     admin = KafkaAdmin(**connection_options(settings))
     try:
@@ -316,9 +314,7 @@ async def retry_until_available(
 ) -> Result:
     """Calls ``start`` until it succeeds, with growing pauses; reports each failure to the log and ``report``.
 
-    Raises:
-        Stopped: ``stopping`` was set.
-        KafkaError: a permanent error, such as a refused password.
+    Stopped if ``stopping`` was set. KafkaError for a permanent error, such as a refused password.
     """
     for pause in chain(RETRY_PAUSES, repeat(RETRY_PAUSES[-1])):
         try:
@@ -346,8 +342,7 @@ async def wait_for_stop(stopping: asyncio.Event, seconds: float) -> bool:
 async def unless_stopped(stopping: asyncio.Event, attempt: Awaitable[Result]) -> Result:
     """Returns the result of an attempt; a stop cancels the attempt and waits for its cleanup.
 
-    Raises:
-        Stopped: ``stopping`` was set before the attempt was done.
+    Stopped if ``stopping`` was set before the attempt was done.
     """
     trying = asyncio.ensure_future(attempt)
     stopped = asyncio.ensure_future(stopping.wait())
@@ -367,8 +362,7 @@ async def unless_stopped(stopping: asyncio.Event, attempt: Awaitable[Result]) ->
 async def ask_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
     """Retries a request of an admin client, because the client may choose a dead broker.
 
-    Raises:
-        NodeNotReadyError, KafkaConnectionError: none of ``BROKER_ATTEMPTS`` chosen brokers has answered.
+    NodeNotReadyError or KafkaConnectionError if none of ``BROKER_ATTEMPTS`` chosen brokers has answered.
     """
     for attempts_left in reversed(range(BROKER_ATTEMPTS)):
         try:

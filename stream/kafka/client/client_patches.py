@@ -58,8 +58,7 @@ class BrokerConnection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokaf
     def send(self, request: Any, expect_response: bool = True) -> Any:
         """Sends a request and returns the awaitable response.
 
-        Raises:
-            KafkaConnectionError: the connection is closed, which uvloop reports as a RuntimeError.
+        KafkaConnectionError if the connection is closed, which uvloop reports as a RuntimeError.
         """
         if isinstance(request, MetadataRequest):
             request._allow_auto_topic_creation = False  # noqa: SLF001  (aiokafka's clients do not pass this option on)
@@ -242,8 +241,7 @@ class GroupMember(NamedTuple):
 async def group_members(kafka: AIOKafkaAdminClient, group: str) -> list[GroupMember]:
     """Lists the members of a group, even during a rebalance.
 
-    Raises:
-        KafkaError: the coordinator does not answer, or refuses access.
+    KafkaError if the coordinator does not answer, or refuses access.
     """
     members = []
     for described in (
@@ -263,11 +261,7 @@ class GroupObserver:
         self._admin: AIOKafkaAdminClient | None = None
 
     async def members(self, group: str) -> frozenset[str]:
-        """Returns the ids of a group's members.
-
-        Raises:
-            KafkaError: Kafka does not answer, or refuses access.
-        """
+        """Returns the ids of a group's members; KafkaError if Kafka does not answer, or refuses access."""
         try:
             if self._admin is None:
                 self._admin = KafkaAdmin(**self._options)
@@ -366,11 +360,7 @@ _REPLACED_METHODS: Final = (
 
 
 def require_known_client() -> None:
-    """Checks that aiokafka has the methods that this module overrides.
-
-    Raises:
-        RuntimeError: aiokafka has another version.
-    """
+    """Raises a RuntimeError if aiokafka lacks a method that this module overrides."""
     missing = [
         f"{kind.__name__}.{name}" for kind, names in _REPLACED_METHODS for name in names if not hasattr(kind, name)
     ]

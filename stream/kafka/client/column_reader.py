@@ -205,11 +205,7 @@ class ColumnResult(_FetchResult):  # type: ignore[misc]  # aiokafka is not typed
 
 
 def install() -> None:
-    """Makes Sotto's consumers return columns if the kernel is compiled.
-
-    Raises:
-        RuntimeError: aiokafka has another version.
-    """
+    """Makes Sotto's consumers return columns if the kernel is compiled; RuntimeError for another aiokafka."""
     if compiled_kernel() is None:
         return
     if fetcher.PartitionRecords not in {_PartitionRecords, ColumnRecords}:

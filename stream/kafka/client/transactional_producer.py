@@ -183,8 +183,7 @@ class TransactionalProducer:
     async def start(self) -> None:
         """Fences earlier producers of this id and waits for the end of their transactions.
 
-        Raises:
-            KafkaError: Kafka cannot be reached, or refuses.
+        KafkaError if Kafka cannot be reached, or refuses.
         """
         await self._client.bootstrap()
         request = InitProducerIdRequest(self._id, self._timeout_ms)
@@ -204,8 +203,7 @@ class TransactionalProducer:
     async def write(self, batches: Mapping[TopicPartition, Iterable[Any]]) -> None:
         """Writes each partition's batches in order in the transaction; waits until they are stored.
 
-        Raises:
-            KafkaError: a batch is refused, or has not arrived within the transaction's timeout.
+        KafkaError if a batch is refused, or has not arrived within the transaction's timeout.
         """
         try:
             async with asyncio.timeout(self._timeout_ms / 1000):
@@ -227,11 +225,7 @@ class TransactionalProducer:
             )
 
     async def add_offsets(self, offsets: Offsets, group: str) -> None:
-        """Commits a group's offsets in the transaction.
-
-        Raises:
-            KafkaError: the offsets are refused.
-        """
+        """Commits a group's offsets in the transaction; KafkaError if the offsets are refused."""
         if (joining := self._protocol.add_group(self._identity, group)) is not None:
             await self._request_coordinator(joining)
         self._added_to_transaction.add(group)
@@ -240,8 +234,7 @@ class TransactionalProducer:
     async def commit(self) -> None:
         """Commits the transaction if it has writes.
 
-        Raises:
-            KafkaError: the transaction was not committed, or its outcome is unknown.
+        KafkaError if the transaction was not committed, or its outcome is unknown.
         """
         if not self._added_to_transaction:
             return
@@ -305,8 +298,7 @@ class TransactionalProducer:
     async def _request_coordinator(self, protocol_request: ProtocolRequest, group: str | None = None) -> Any:
         """Sends a request to the transaction's or a group's coordinator until it succeeds.
 
-        Raises:
-            KafkaError: the coordinator refuses, or the transaction's timeout is over.
+        KafkaError if the coordinator refuses, or the transaction's timeout is over.
         """
         kind = CoordinationType.TRANSACTION if group is None else CoordinationType.GROUP
         loop = asyncio.get_running_loop()
@@ -370,11 +362,7 @@ class TransactionalProducer:
 
 
 def _pause_after(code: int, failed_name: str) -> float:
-    """Returns the seconds to wait before a retry after an error.
-
-    Raises:
-        KafkaError: the error is permanent.
-    """
+    """Returns the seconds to wait before a retry after an error; KafkaError if the error is permanent."""
     if code == _PREVIOUS_TRANSACTION_ENDING:
         return MARKER_PAUSE_SECONDS
     error = _error_of(code, failed_name)

@@ -131,8 +131,7 @@ class Request:
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> Request:
         """Returns the request itself, because it has only one version.
 
-        Raises:
-            UnsupportedVersionError: the broker does not know this version.
+        UnsupportedVersionError if the broker does not know this version.
         """
         if not supports_request(versions, self._api):
             raise UnsupportedVersionError
@@ -251,11 +250,7 @@ class FieldReader:
         return str(self.data(self.count()), "utf-8")
 
     def data(self, size: int) -> bytes | memoryview:
-        """Reads ``size`` bytes.
-
-        Raises:
-            ValueError: the response has fewer bytes.
-        """
+        """Reads ``size`` bytes; ValueError if the response has fewer bytes."""
         self._at += size
         if self._at > len(self._data):
             raise ValueError("a response of Kafka ends too early")

@@ -301,11 +301,9 @@ _ADDRESS_PATTERN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^:]*(?::[0-9]+(?:/[^:
 def parse_roots(text: str) -> tuple[Root, ...]:
     """Parse SOTTO_TABLE_ROOTS: folders and addresses below which tables may be read.
 
-    Roots are separated by colons, as in ``PATH``. The colons of ``://`` and of ports separate nothing. A root after an
-    address must be an address or begin with ``/`` or ``.``, because other text might belong to the address before it.
-
-    Raises:
-        DataError: an address is invalid, or the text after it might belong to it.
+    Roots are separated by colons, as in ``PATH``. The colons of ``://`` and of ports separate nothing. A root
+    after an address must be an address or begin with ``/`` or ``.``, because other text might belong to the
+    address before it. DataError if an address is invalid, or the text after it might belong to it.
     """
     return tuple(_parse_each_root(text))
 
