@@ -91,8 +91,6 @@ class _TextsSection(msgspec.Struct, array_like=True, gc=False):
 
 
 class _Sections(msgspec.Struct, array_like=True, gc=False):
-    """The content of a piece."""
-
     people: list[_PeopleSection]
     totals: list[_TotalsSection]
     cells: list[_CellsSection]

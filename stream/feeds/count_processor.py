@@ -301,7 +301,6 @@ class FeedProcessor:
         self._clock.clock_before_mark.clear()
 
     def _drop_epoch(self, outputs: Outputs, name: str, epoch: int) -> None:
-        """Drop the counts and the changelog record of an epoch."""
         if (name, epoch) in self._streams.streams:
             self._streams.end((name, epoch))
         self._write_changelog(outputs, self._changelog_keys[name].pop(epoch), None)

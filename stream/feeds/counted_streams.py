@@ -161,8 +161,7 @@ class StandingStreams:
             rule, key = self._counting_rule(definition, one.since)
             window = definition.standing.window
             first = window.first_start_from(one.least)
-            tally = self._shared.get(key)
-            if tally is None:
+            if (tally := self._shared.get(key)) is None:
                 tally = self._shared[key] = self._create_tally(rule, one.since)
             own, until = None, -1
             apart = tally.last_counted
@@ -170,8 +169,7 @@ class StandingStreams:
                 # In later windows, the shared tally and a separate tally would count the same events.
                 apart = max(apart, max(one.since, tally.since) + self._ahead)
             if apart >= first:
-                own = separate_tallies.get((tally.number, one.since))
-                if own is None:
+                if (own := separate_tallies.get((tally.number, one.since))) is None:
                     own = separate_tallies[tally.number, one.since] = self._create_tally(
                         rule, one.since, apart - apart % rule.interval_ms
                     )
@@ -320,8 +318,7 @@ class StandingStreams:
 
     def _last_window(self, definition: StandingDefinition, next_start: int) -> int:
         """Return a running count's last window; ``NO_END`` for other mechanisms or with periods."""
-        horizon = _horizon(definition)
-        if horizon is None or self._source.has_periods:
+        if (horizon := _horizon(definition)) is None or self._source.has_periods:
             return NO_END
         return _first_window(definition, next_start) + (horizon - 1) * definition.standing.window.every_ms
 

@@ -284,8 +284,7 @@ class TextTally:
 
     def counts(self, row: int) -> Mapping[bytes, int] | None:
         """Return the counts of a window's texts; None if they are too large."""
-        window = self._windows.get(row)
-        if window is None:
+        if (window := self._windows.get(row)) is None:
             return {}
         return None if window.is_too_large else window.counts
 

@@ -133,8 +133,7 @@ def _getter(name: str) -> Callable[[Any], Any]:
 
     def get(event: Any) -> Any:
         for step in parents:
-            event = getattr(event, step)
-            if event is None:
+            if (event := getattr(event, step)) is None:
                 return None
         return getattr(event, last)
 

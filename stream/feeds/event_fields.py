@@ -20,7 +20,6 @@ MAX_BYTES: Final = 64 * 1024
 MAX_DEPTH: Final = 64
 """Deepest nesting of objects and lists; the limit is fixed so that it does not depend on the stack."""
 MAX_PERSON_BYTES: Final = 256
-"""Longest name of a person, in bytes."""
 
 
 class Flaw(NamedTuple):

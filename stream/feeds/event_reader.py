@@ -101,8 +101,7 @@ class EventReader:
         self, values: Sequence[bytes | None], flaws: dict[int, Flaw]
     ) -> tuple[Sequence[int], Sequence[Sequence[Any]]]:
         """Return the places of decodable events, and their fields as columns."""
-        events = self._decode_all(values)
-        if events is None:
+        if (events := self._decode_all(values)) is None:
             places, rows = [], []
             for place, value in enumerate(values):
                 fields = _size_flaw(value) or self._decode_one(value or b"")
@@ -124,8 +123,7 @@ class EventReader:
 
     def _decode_all(self, values: Sequence[bytes | None]) -> Sequence[Any] | None:
         """Decode all events quickly; None if an event needs the slow decoder."""
-        quick = self._decoder.decode_quickly
-        if quick is None or None in values:
+        if (quick := self._decoder.decode_quickly) is None or None in values:
             return None
         whole: Sequence[bytes] = values  # type: ignore[assignment]
         longest = max(map(len, whole), default=0)
@@ -150,7 +148,6 @@ class EventReader:
         )
 
     def _repetition_flaw(self, value: bytes) -> Flaw | None:
-        """Return the flaw of an event that repeats a declared field, or None."""
         if b"\\" not in value and all(value.count(name) <= 1 for name in self._decoder.json_names):
             return None
         return self._decoder.repetition_flaw(value)
@@ -189,7 +186,6 @@ def _names(people: Sequence[Any]) -> list[bytes]:
 
 
 def _name(person: Any) -> bytes:
-    """Return a person's name as bytes; an invalid name is empty."""
     if isinstance(person, int) and not isinstance(person, bool):
         if abs(person).bit_length() > 8 * MAX_PERSON_BYTES:
             return b""
@@ -271,7 +267,6 @@ class EventCheck:
 
 
 def _first_window(grant: GrantRecord) -> int:
-    standing = grant.spec.standing
-    if standing is None or standing.begins is None:
+    if (standing := grant.spec.standing) is None or standing.begins is None:
         return NO_MOMENT
     return standing.window.first_start_from(moment_ms(standing.begins))

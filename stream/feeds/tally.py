@@ -49,8 +49,7 @@ class EventBatch:
 
     def mask(self, predicate: Predicate) -> Mask:
         """Return a mask of the events that satisfy a predicate."""
-        found = self._masks.get(predicate)
-        if found is None:
+        if (found := self._masks.get(predicate)) is None:
             found = self._masks[predicate] = np.broadcast_to(
                 evaluate(predicate, np.bool_, self._leaf, np.logical_and, np.logical_or), len(self)
             )
@@ -58,8 +57,7 @@ class EventBatch:
 
     def cells(self, by: tuple[str, ...]) -> Column:
         """Return the cell of each event, in row-major order of these attributes."""
-        found = self._cells.get(by)
-        if found is None:
+        if (found := self._cells.get(by)) is None:
             found = np.zeros(len(self), dtype=np.int64)
             for name in by:
                 found *= self._domains[name].size
@@ -68,8 +66,7 @@ class EventBatch:
         return found
 
     def _leaf(self, leaf: Codes) -> Any:
-        found = self._masks.get(leaf)
-        if found is None:
+        if (found := self._masks.get(leaf)) is None:
             found = self._masks[leaf] = code_mask(leaf.cuts, leaf.size)[self.codes[leaf.attribute]]
         return found
 
@@ -163,8 +160,7 @@ class Tally:
 
     def counts_of_period(self, number: int) -> PersonCounts:
         """Return the counts of people in a period, or over all windows."""
-        found = self.lifetime_counts.get(number)
-        if found is None:
+        if (found := self.lifetime_counts.get(number)) is None:
             found = self.lifetime_counts[number] = PersonCounts(self.rule.total or 0, 1)
         return found
 

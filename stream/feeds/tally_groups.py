@@ -272,8 +272,7 @@ class TallyGroup:
 
     def open_window(self, start: int) -> OpenWindow:
         """Return the open window that begins at ``start``; open it if necessary."""
-        window = self.windows.get(start)
-        if window is None:
+        if (window := self.windows.get(start)) is None:
             row = self._free.pop() if self._free else len(self.windows)
             window = self.windows[start] = OpenWindow(row, PersonCounts(self.contribution, self._width))
             for tally in self.tallies.values():

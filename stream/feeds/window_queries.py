@@ -84,7 +84,6 @@ def numbers_of_groups(definition: StandingDefinition, counts: list[int]) -> list
 
 @lru_cache(maxsize=64)
 def _allowed_codes(domains: _Domains, attribute: str, where: str | None) -> tuple[int, int]:
-    """Return the range of an attribute's codes that a stream's predicate allows."""
     attributes = dict(domains)
     predicate = TRUE if where is None else PredicateParser(attributes).parse(where)
     return codes_within(attributes[attribute].size, attribute, predicate)
@@ -126,8 +125,7 @@ def merge_texts(definition: StandingDefinition, partials: Iterable[Any]) -> Text
     """Return the sum of the text counts of some partials; None if they are too large."""
     counts: Counter[bytes] = Counter()
     for partial in partials:
-        own = decode_text_counts(partial.texts)
-        if own is None:
+        if (own := decode_text_counts(partial.texts)) is None:
             return None
         counts.update(own)
     return None if window_text_size(counts) > definition.most_bytes else counts
@@ -163,8 +161,7 @@ decode_partial: Any = msgspec.json.Decoder(struct(Partial)).decode
 
 def parse_partial(record: RecordLike) -> Any | None:
     """Parse a partial; None if this release of Sotto cannot read it."""
-    value = record.value
-    if value is None or isinstance(value, UnreadableValue):
+    if (value := record.value) is None or isinstance(value, UnreadableValue):
         return None
     try:
         partial = decode_partial(value)

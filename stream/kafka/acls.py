@@ -251,7 +251,6 @@ def _request(principal: str, access: AclEntry) -> CreateAclsRequest:
 
 
 def _service_access(group: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> tuple[AclEntry, ...]:
-    """Returns the access of a service to its topics, consumer group and transactional ids."""
     return (
         *AclEntry.read(*reads),
         *AclEntry.write(*writes),

@@ -24,7 +24,6 @@ from stream.settings import SECURITY_FIELDS, Settings, variable_of
 DEFAULT_FOLDER: Final = Path(".sotto/broker")
 DEFAULT_PORT: Final = 9092
 MAX_NODES: Final = 7
-"""Maximum number of nodes of a local cluster."""
 _PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
 
 # These ports are below the ephemeral ports. On an ephemeral port, a client that tries to reach a stopped
@@ -241,8 +240,7 @@ def local_address(start: Path | None = None) -> LocalAddress | None:
     Only owner-only files of this user are trusted.
     """
     for folder in sotto_folders_above(start):
-        state = read_own_state(folder / "broker")
-        if state is not None and is_alive(state.process):
+        if (state := read_own_state(folder / "broker")) is not None and is_alive(state.process):
             return LocalAddress(f"{HOST}:{state.port}", folder)
         if (cluster := read_own_cluster(folder / "broker")) is None:
             continue
@@ -266,8 +264,7 @@ def address_origin(settings: Settings) -> str:
     name = variable_of("bootstrap")
     if os.environ.get(name) == settings.bootstrap:
         return f"as {name} says"
-    found = local_address()
-    if found is not None and found.bootstrap == settings.bootstrap:
+    if (found := local_address()) is not None and found.bootstrap == settings.bootstrap:
         return f"as {found.folder} says"
     if settings.bootstrap == type(settings).model_fields["bootstrap"].default:
         return f"the default: {name} is not set, and no broker runs from {FOLDER} here or above"

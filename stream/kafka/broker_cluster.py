@@ -26,7 +26,6 @@ from stream.kafka.kafka_programs import fetch_jars, new_cluster_id
 from stream.kafka.local_broker import START_ATTEMPTS, LocalBroker
 
 HEAP_MEGABYTES: Final = 384
-"""Largest Java heap of each node."""
 
 _START_SECONDS: Final = 180.0
 _SHUTDOWN_SECONDS: Final = 10.0
@@ -96,8 +95,7 @@ class LocalCluster:
                     # While a node runs, the ports cannot change.
                     if attempt == START_ATTEMPTS or self.status() is not None:
                         raise
-        info = self.status()
-        if info is None:
+        if (info := self.status()) is None:
             raise BrokerError(f"All nodes ended right after their start; see the logs in {self.folder}")
         return info
 
@@ -111,8 +109,7 @@ class LocalCluster:
 
     def status(self) -> ClusterInfo | None:
         """The cluster, or None if no node of it runs."""
-        state = read_own_cluster(self.folder)
-        if state is None:
+        if (state := read_own_cluster(self.folder)) is None:
             return None
         nodes = tuple(broker.status() for broker in self._brokers(state))
         return ClusterInfo(state.bootstrap, nodes, self.folder) if any(nodes) else None
@@ -122,14 +119,12 @@ class LocalCluster:
 
         BrokerError if the cluster was never started or has no such node.
         """
-        state = read_own_cluster(self.folder)
-        if state is None or not 1 <= number <= len(state.nodes):
+        if (state := read_own_cluster(self.folder)) is None or not 1 <= number <= len(state.nodes):
             raise BrokerError(f"There is no node {number} in {self.folder}; start the cluster first")
         return self._brokers(state)[number - 1]
 
     def _for_each_broker(self, action: Callable[[LocalBroker], bool]) -> bool:
-        state = read_own_cluster(self.folder)
-        if state is None:
+        if (state := read_own_cluster(self.folder)) is None:
             return False
         with ThreadPoolExecutor(self.size) as pool:
             return any(list(pool.map(action, self._brokers(state))))
@@ -149,8 +144,7 @@ class LocalCluster:
 
     def _choose_state(self, port: int | None) -> ClusterState:
         """Returns the cluster; it keeps its ports if a node runs or all ports are free, else it gets new ones."""
-        known = read_own_cluster(self.folder)
-        if known is not None:
+        if (known := read_own_cluster(self.folder)) is not None:
             runs = any(broker.status() is not None for broker in self._brokers(known))
             first = known.nodes[0].clients
             if runs and port not in {None, first}:

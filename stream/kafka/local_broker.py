@@ -119,11 +119,9 @@ class LocalBroker:
         jars = fetch_jars(progress)
         deadline = time.monotonic() + timeout
         with self._folder_lock(timeout):
-            state = read_state(self.folder)
-            if state is not None and state.is_orphaned:
+            if (state := read_state(self.folder)) is not None and state.is_orphaned:
                 end_process(state.process, grace_seconds=_SHUTDOWN_SECONDS)
-            running = self.status()
-            if running is not None:
+            if (running := self.status()) is not None:
                 if port not in {None, running.port}:
                     raise BrokerError(f"The broker in {self.folder} runs on port {running.port}; stop it first")
                 return running
@@ -157,8 +155,7 @@ class LocalBroker:
 
     def status(self) -> BrokerInfo | None:
         """The running broker, or None."""
-        state = read_state(self.folder)
-        if state is None or not is_alive(state.process):
+        if (state := read_state(self.folder)) is None or not is_alive(state.process):
             return None
         return self._info(state)
 

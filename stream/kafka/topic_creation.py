@@ -105,7 +105,6 @@ def _require_no_name_conflict(prefix: str, listed: Collection[str]) -> None:
 async def _find_differences(
     admin: AIOKafkaAdminClient, settings: Settings, topics: Topics, existing: Mapping[str, Sequence[int]]
 ) -> list[Difference]:
-    """Returns the differences between existing topics and their layout."""
     wanted = [one for one in layout(topics) if one.name in existing]
     actual = await configurations(admin, existing) if existing else {}
     require_readable(existing, actual)
@@ -127,8 +126,7 @@ async def _find_differences(
 def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> int:
     """Returns the number of partitions of existing topics, or of the settings if no topics exist."""
     counts = {name: len(replicas) for name, replicas in existing.items()}
-    shared = usual_partition_count(settings.prefix, counts)
-    if shared is None:
+    if (shared := usual_partition_count(settings.prefix, counts)) is None:
         return settings.partitions
     if "partitions" in settings.model_fields_set and shared != settings.partitions:
         name = next(one.name for one in layout(Topics(settings.prefix, shared)) if counts.get(one.name) == shared)
@@ -198,8 +196,7 @@ async def read_topics(settings: Settings, *, attempts: int = 1, role: AclRole | 
             f"Kafka hides from this principal: {', '.join(hidden)}; grant it the access of 'sotto topics acl --role {role}'"
         )
     counts = {name: len(replicas) for name, replicas in found.items() if replicas}
-    shared = usual_partition_count(settings.prefix, counts)
-    if shared is None:
+    if (shared := usual_partition_count(settings.prefix, counts)) is None:
         raise TopicsError(
             f"Kafka shows this principal no topic of '{settings.prefix}'; check {variable_of('prefix')}, or give the principal a role, see 'sotto topics acl'"
         )

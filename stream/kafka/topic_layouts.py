@@ -49,7 +49,6 @@ class TopicLayout:
 
     has_broker_timestamps: bool = True
     """True if the broker sets the records' timestamps."""
-
     must_keep_records: bool = False
     """True if Kafka must keep all records: a loss would repeat grants or answers, or break the trail."""
 

@@ -118,7 +118,6 @@ class PrivateTable(CountedTable):
 
     @cached_property
     def _table_of_all_rows(self) -> PrivateTable:
-        """The table of all rows of all people, including those that do not count."""
         return PrivateTable(self.attributes, self._require_people().private_codes)
 
     def _require_people(self) -> AllRows:
@@ -146,7 +145,6 @@ class PrivateTable(CountedTable):
             yield block, np.unpackbits(bits[block.start // 8 : -(-block.stop // 8)], count=rows)
 
     def _blocks(self) -> Iterator[slice]:
-        """Yield the rows in blocks."""
         for start in range(0, self.private_row_count, _BLOCK_ROWS):
             yield slice(start, min(start + _BLOCK_ROWS, self.private_row_count))
 
@@ -246,8 +244,7 @@ class PrivateTable(CountedTable):
 
     def _index(self, attributes: Sequence[str]) -> CellIndex:
         key = tuple(attributes)
-        index = self._indexes.get(key)
-        if index is None:
+        if (index := self._indexes.get(key)) is None:
             sizes = {name: domain.size for name, domain in self._require_declared(attributes).items()}
             index = CellIndex(self.private_codes, sizes)
             self._indexes.put(key, index)
@@ -282,8 +279,7 @@ class PrivateTable(CountedTable):
         return self._cached_bitmap((attribute, "bit", bit), lambda codes: (codes & (1 << bit)).astype(np.bool_))
 
     def _cached_bitmap(self, key: _BitmapKey, rows: Callable[[CodeArray], npt.NDArray[np.bool_]]) -> Bitmap:
-        bitmap = self._bitmaps.get(key)
-        if bitmap is None:
+        if (bitmap := self._bitmaps.get(key)) is None:
             codes = self.private_codes[key[0]]
             bitmap = self._pack_bitmap(lambda block: rows(codes[block]))
             self._bitmaps.put(key, bitmap)

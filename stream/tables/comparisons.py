@@ -139,8 +139,7 @@ class Attribute:
         return make_leaf(self.name, domain.size, (first, code if operator in {"<", ">="} else code + 1))
 
     def _category_code(self, category: str) -> int:
-        code = self._code_of.get(category)
-        if code is None:
+        if (code := self._code_of.get(category)) is None:
             same = [value for value in self._code_of if to_nfc(value) == to_nfc(category)]
             declared = (
                 f"it differs from the declared {quote_name(same[0])} in Unicode normalisation; write it in the same form"

@@ -118,8 +118,7 @@ def cell_mask(predicate: Predicate, sizes: Mapping[str, int]) -> npt.NDArray[np.
     axes = {name: axis for axis, name in enumerate(sizes)}
 
     def leaf(node: Codes) -> npt.NDArray[np.bool_]:
-        size = sizes.get(node.attribute)
-        if size is None:
+        if (size := sizes.get(node.attribute)) is None:
             raise PredicateError(
                 f"attribute {quote_name(node.attribute)} is not one of the stream's attributes; ask only about those"
             )
@@ -198,8 +197,7 @@ class CountedTable(ABC):
 
         DataError if the table lacks an attribute of the predicate or declares it with another size.
         """
-        known = self._counts.get(predicate)
-        if known is None:
+        if (known := self._counts.get(predicate)) is None:
             known = self._count_rows(predicate)
             self._counts.put(predicate, known, memory_of(predicate))
         return known
@@ -217,8 +215,7 @@ class CountedTable(ABC):
         """
         [(name, domain)] = self._require_declared((attribute,)).items()
         integers = require_summable(domain, f"attribute {quote_name(name)}")
-        known = self._code_totals.get((name, predicate))
-        if known is None:
+        if (known := self._code_totals.get((name, predicate))) is None:
             known = self._sum_codes(name, predicate)
             self._code_totals.put((name, predicate), known, memory_of(predicate))
         return known + self.count(predicate) * (integers.minimum - centre)
@@ -241,8 +238,7 @@ class CountedTable(ABC):
         # With a bound of 1 each person has one counted row.
         people = people and self.contribution > 1
         key = (tuple(attributes), predicate, people)
-        known = self._groups.get(key)
-        if known is None:
+        if (known := self._groups.get(key)) is None:
             known = self._count_cells(attributes, shape, predicate, people=people).reshape(shape)
             known.setflags(write=False)
             self._groups.put(key, known)
@@ -358,9 +354,7 @@ class CountedTable(ABC):
         """Count the matching rows of each group, or their people; ``shape`` belongs to ``declared``."""
 
     def _require_leaf(self, leaf: Codes) -> None:
-        """Raise DataError unless a leaf's attribute is declared with the leaf's size."""
-        domain = self.attributes.get(leaf.attribute)
-        if domain is None or domain.size != leaf.size:
+        if (domain := self.attributes.get(leaf.attribute)) is None or domain.size != leaf.size:
             raise DataError(
                 f"the table declares {quote_name(leaf.attribute)} with other values; parse the predicate for this table"
             )

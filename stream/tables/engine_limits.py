@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from stream.settings import Settings
 
 PERSON_CODE_BYTES: Final = 4
-"""Bytes of a person's number."""
 TEXT_CODE_BYTES: Final = 4
-"""Bytes of the code of a text."""
 CHOOSING_BYTES: Final = 32
 """Maximum memory in bytes for each row, beside its codes, to choose rows: person, hash, rank and position."""
 _ROOM_TO_GROW: Final = 2
@@ -128,19 +126,14 @@ class EngineLimits:
 
     folder: str = ""
     """Folder of the databases; if empty, the system's temporary folder."""
-
     memory_bytes: int = 1 << 30
     """Maximum memory in bytes of one table's database."""
-
     disk_bytes: int = 32 << 30
     """Maximum number of bytes of one table's codes on disk, and again of its statements' temporary files."""
-
     seconds: float = 60.0
     """Longest time of one statement, including its wait for other statements; each new try has twice the time."""
-
     statements: int = 2
     """Maximum number of statements that the process runs at the same time."""
-
     slots: BoundedSemaphore = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -21,7 +21,6 @@ from stream.tables.encoding import CodeArray, Mask, Words, as_text, siphash
 Numbers = npt.NDArray[np.uint32]
 
 NAME_BYTES: Final = 16
-"""Bytes of the digest of a person's name."""
 PERSON_BYTES: Final = 44
 """Maximum memory in bytes for each person to choose rows: two orders of the names' digests, and positions."""
 

@@ -226,8 +226,7 @@ class PredicateParser:
                 f"{_describe_node(identifier)} instead of an attribute's name; name a declared attribute"
             )
         name = str(identifier.this)
-        attribute = self._find_attribute(name)
-        if attribute is None:
+        if (attribute := self._find_attribute(name)) is None:
             if (text := self._texts.get(name.casefold())) is not None:
                 raise PredicateError(private_text_message(text), name)
             raise PredicateError(

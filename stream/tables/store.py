@@ -176,8 +176,7 @@ class TableStore:
         """Return the predicate of a text over the source's attributes; predicates and errors are cached."""
         parser = self._parser(source)
         key = (parser.number, text)
-        known = self._predicates.get(key)
-        if known is None:
+        if (known := self._predicates.get(key)) is None:
             try:
                 known = parser.parser.parse(text)
             except PredicateError as error:

@@ -291,8 +291,6 @@ class StoredTable(CountedTable):
         return TextGroups([texts[code - 1] for code in codes[order].tolist()], cells[order], counts[order])
 
     def _require_fitting(self, predicate: Predicate) -> None:
-        """Raise DataError unless the predicate was parsed for this table's attributes."""
-
         def require(leaf: Codes) -> None:
             self._require_leaf(leaf)
 
@@ -307,7 +305,6 @@ class StoredTable(CountedTable):
 
 
 def _split_measures(measures: Iterable[Measure]) -> Iterator[list[Measure]]:
-    """Split measures into lists, one for each statement."""
     part: list[Measure] = []
     ranges = 0
     for measure in measures:

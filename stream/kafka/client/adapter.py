@@ -117,8 +117,7 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
         does not answer or does not know the topic.
         """
         client = self._client
-        node = client.cluster.leader_for_partition(partition)
-        if node is None or node == _NO_LEADER:
+        if (node := client.cluster.leader_for_partition(partition)) is None or node == _NO_LEADER:
             node = client.get_random_node()
         if node is None:
             raise NodeNotReadyError
@@ -135,4 +134,3 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
 batch_reader.install()
 
 KAFKA = Clients(_Consumer, TransactionalProducer, GroupObserver)
-"""The aiokafka clients."""

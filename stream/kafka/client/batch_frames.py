@@ -16,7 +16,6 @@ from stream.processing.dead_letters import (
 )
 
 HEADER_BYTES: Final = 61
-"""Length of a batch's header."""
 CHECKSUM: Final = slice(17, 21)
 CHECKED_FROM: Final = 21
 """Offset of the first byte that the checksum covers."""

@@ -190,8 +190,7 @@ class BoundedBatch:
         if not raw[ATTRIBUTES] & _CODEC_MASK:
             return raw
         if self._decompressed is None:
-            content = decompress(_CODEC_MASK & raw[ATTRIBUTES], raw[HEADER_BYTES:])
-            if content is None:
+            if (content := decompress(_CODEC_MASK & raw[ATTRIBUTES], raw[HEADER_BYTES:])) is None:
                 return None
             self._fetched.count_decompressed(len(content))
             head = bytearray(raw[:HEADER_BYTES])
@@ -200,7 +199,6 @@ class BoundedBatch:
         return self._decompressed
 
     def _records_of_current_format(self) -> Iterator[Any]:
-        """Yields the records of a batch in the current format."""
         if self.count > MAX_BATCH_RECORDS:
             yield self._build_unread(TOO_MANY_RECORDS)
             return
@@ -288,8 +286,7 @@ def decompress(codec: int, data: memoryview, output: memoryview | None = None) -
     another size; the result is then valid until the next call in this thread.
     """
     if output is None:
-        space = getattr(_thread_buffers, "buffer", None)
-        if space is None:
+        if (space := getattr(_thread_buffers, "buffer", None)) is None:
             space = _thread_buffers.buffer = bytearray(DECOMPRESSED_PART_BYTES)
         output = memoryview(space)
     try:

@@ -29,8 +29,7 @@ from stream.settings import variable_of
 
 
 def _copy_module(name: str) -> Any:
-    spec = find_spec(name)
-    if spec is None or spec.loader is None:
+    if (spec := find_spec(name)) is None or spec.loader is None:
         raise ModuleNotFoundError(f"No module named '{name}'", name=name)
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -320,7 +319,6 @@ class StaticCoordinator(GroupCoordinator):  # type: ignore[misc]  # aiokafka is 
     """True if another process has joined under the same instance id; this is permanent."""
     session_refused = False
     """True if the group refuses the session timeout; aiokafka raises the error only at the next fetch."""
-
     _former_member_id = ""
     _group_instance_id: str | None
 

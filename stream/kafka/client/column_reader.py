@@ -87,7 +87,6 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         return self._read_records is not None
 
     def _next_readable_batch(self) -> Any:
-        """Returns the next readable batch; None if there is none."""
         if self._pending_batch is not None:
             batch, self._pending_batch = self._pending_batch, None
             return batch

@@ -353,7 +353,6 @@ class TransactionalProducer:
                 await self._client.force_metadata_update()
 
     async def _uses_second_protocol(self) -> bool:
-        """Returns whether the cluster uses the second transaction protocol."""
         node, group = await self._coordinator(CoordinationType.TRANSACTION, self._id), ConnectionGroup.COORDINATION
         try:
             return supports_second_protocol(await self._client.send(node, ask_features(), group=group))

@@ -27,7 +27,6 @@ TRANSACTION_VERSION: Final = "transaction.version"
 """The cluster feature that determines the transaction protocol."""
 
 SECOND_PROTOCOL_VERSION: Final = 2
-"""The second protocol needs at least this ``transaction.version`` of the cluster."""
 
 ALL_IN_SYNC: Final = -1
 """Kafka's value of ``acks`` with which a write waits for all replicas that are in sync."""

@@ -34,19 +34,14 @@ class Misfit:
     rows: int
     fate: Fate
     """Effect on the row: it is left out, or its cell is clamped, rounded or becomes ``other``."""
-
     becomes: str | None
     """The value that replaces the cell, if the row is not left out."""
-
     found: tuple[FoundValue, ...]
     """The most frequent values, except for numbers out of range."""
-
     different: int | None
     """Number of distinct values; None if there are too many or they were not counted."""
-
     farthest: str | None
     """The number farthest out of range."""
-
     sum_moved: float | None
     """Change of the attribute's sum by clamping finite cells; None if it has no sum."""
 
@@ -58,19 +53,14 @@ class ColumnMatch:
     found: tuple[str, ...]
     missing: tuple[str, ...]
     """Declared columns that are missing."""
-
     lacking: dict[str, tuple[str, ...]]
     """Missing columns that some files of a folder have, with the files that lack them."""
-
     unusable: dict[str, str]
     """Attributes whose column has an unsupported type, with the reason."""
-
     undeclared: tuple[str, ...]
     """Undeclared columns, which are ignored."""
-
     repeated: tuple[str, ...]
     """Names that several columns of a file have; the first column is read."""
-
     separator: str | None
     """The probable separator of a CSV file, if not a comma."""
 
@@ -97,22 +87,15 @@ class PersonRows:
     most_rows: int
     with_several: int
     """Number of people with more than one row."""
-
     contribution: int
-    """The contribution bound."""
-
     rows_beyond: int
     """Number of rows beyond the contribution bound, which do not count."""
-
     rows_without: int
     """Number of rows without a person."""
-
     bounds: tuple[Bound, ...] = ()
     """Rows that 2, 4, 8 … times the bound would leave out, up to the first bound that leaves out at most 1 %."""
-
     alike: int = 0
     """Number of names with several spellings (by case, spaces, leading zeros or Unicode form)."""
-
     spellings: tuple[tuple[str, ...], ...] = ()
     """The spellings of some of these names."""
 
@@ -124,13 +107,9 @@ class EngineTimes:
     engine: str
     loading: float
     """Seconds for reading the table, choosing the rows that count, and writing their codes."""
-
     count: float
-    """Seconds for one count."""
-
     batch: float
     """Seconds for a hundred counts in one batch."""
-
     grouping: float
     """Seconds for counting the groups of the attribute with the most values."""
 
@@ -164,7 +143,6 @@ class ViewRows:
     tables: tuple[ViewTableRows, ...]
     filtered: int
     """Number of joined rows that ``WHERE`` leaves out."""
-
     unreadable: tuple[UnreadableCells, ...]
 
 
@@ -177,29 +155,22 @@ class CheckReport:
     rows: int
     as_declared: int | None
     """Number of rows that fit; None if the file cannot be read as declared."""
-
     changed: int | None
     """Number of rows with a cell that is clamped or becomes ``other``."""
-
     left_out: int | None
-    """Number of rows that are left out."""
-
     surplus_lines: int
     """Number of CSV lines with more cells than columns; extra cells are ignored."""
-
     columns: ColumnMatch
     misfits: tuple[Misfit, ...]
     people: PersonRows | None
     suggestions: tuple[str, ...]
     times: EngineTimes | None = None
     """Measured times of the engine; None for a table in memory."""
-
     counted: int | None = None
     """Number of rows that fit, have a person and are within the contribution bound.
 
     None if the source declares no person column.
     """
-
     view: ViewRows | None = None
     """Counts of the view's rows; None for a source without a view."""
 

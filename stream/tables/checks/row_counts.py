@@ -29,16 +29,12 @@ class TableScan:
     source: TableSource
     types: Mapping[str, pl.DataType]
     """The columns that all files have, with their types in the first file; CSV columns are text."""
-
     kinds: Mapping[str, Mapping[pl.DataType, str]]
     """For each of these columns its types in the files, each with the name of the first file that has it."""
-
     lacking: Mapping[str, Sequence[str]]
     """Columns that only some files have, with the names of the files that lack them."""
-
     duplicate_names: tuple[str, ...]
     """Names that several columns of one file have."""
-
     has_lines: bool
     """True if one of the files is CSV, whose lines may have too many cells."""
 

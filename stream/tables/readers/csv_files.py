@@ -96,8 +96,6 @@ class CsvFile:
 
 
 class _CsvText:
-    """The text of an open CSV file."""
-
     def __init__(self, open_file: Callable[[], io.RawIOBase | io.BytesIO]) -> None:
         self._stream = io.BufferedReader(open_file(), _HEADER_BYTES)
         try:
@@ -147,8 +145,7 @@ class _CsvText:
         text = text.removeprefix(_UTF8_MARK)
         while True:
             text = self._strip_blank_lines(text)
-            end = _first_row_end(text)
-            if end is not None:
+            if (end := _first_row_end(text)) is not None:
                 break
             chunk = next(self._chunks, b"")
             if not chunk:

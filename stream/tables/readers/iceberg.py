@@ -35,7 +35,6 @@ _LATEST_FORMAT: Final = 2
 _NOT_IN_FOLDER: Final = "its metadata names a file that is not in its folder"
 
 ReadBytes = Callable[[TableFile], bytes]
-"""Returns the bytes of a file or object."""
 
 
 def local_version_files(metadata: Path, listed: Sequence[TableFile]) -> tuple[TableFile, ...]:

@@ -109,7 +109,6 @@ def newest_files(
 
 
 def _require_supported_features(log: Any) -> None:
-    """Raise UnreadableError if the log uses unsupported features or column mapping."""
     if unsupported := set(log.protocol().reader_features or ()) - _SUPPORTED_FEATURES:
         raise UnreadableError(
             f"a Delta table with unsupported features: {', '.join(sorted(unsupported))}; write it without them"
@@ -248,7 +247,6 @@ def _list_objects(bucket: str, prefix: str, *, exact: bool = False) -> list[dict
 
 
 def _as_store_errors() -> AbstractContextManager[None]:
-    """Convert the store's errors to UnreadableError."""
     return convert_s3_errors(
         lambda cause: UnreadableError(CHANGED_WHILE_READ if cause == S3_OBJECT_CHANGED else cause)
     )

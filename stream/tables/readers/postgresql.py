@@ -111,7 +111,6 @@ def _as_unreadable_errors() -> Iterator[None]:
 
 
 def _run_query(connection: Any, query: str, values: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """Run a query with bound values, and return its rows."""
     with connection.cursor() as cursor:
         cursor.execute(query, values or None)
         return [tuple(row) for row in cursor.fetchall()]

@@ -150,7 +150,6 @@ def main() -> None:
 
 
 def _limit_resources(memory: int, seconds: float) -> None:
-    """Limit memory and time by the operating system, and disable core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # The limit counts processor time, and threads may use all processors at once.
     seconds_of_all_processors = int(seconds) * (os.cpu_count() or 1) + 1

@@ -45,7 +45,6 @@ _MAX_BATCH_ROWS: Final = 1 << 24
 
 @cache
 def _type_names() -> frozenset[str]:
-    """Return the names of all column types of polars."""
     types = filter(isclass, vars(import_module("polars")).values())
     return frozenset({"", *(one.__name__ for one in types if issubclass(one, pl.DataType))})
 

@@ -42,8 +42,6 @@ class ServerKind(NamedTuple):
     """The driver of one kind of server, and the function that connects to it."""
 
     driver: str
-    """The module of the driver."""
-
     connect: Callable[[Address, int], Any]
     """Return an Ibis backend for an address; each of its statements ends after the given seconds."""
 

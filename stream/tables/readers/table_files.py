@@ -22,7 +22,6 @@ from schemas import Address
 from stream.tables.table_errors import LARGER_FILES, DataError, UnreadableError
 
 MAX_FILES: Final = 10_000
-"""Maximum number of files of one table."""
 MAX_LISTED_FILES: Final = 100_000
 """Maximum number of files and local folders that are searched."""
 
@@ -55,23 +54,17 @@ class TableFile:
 
     location: str
     """The path with links resolved, or the address."""
-
     size: int
     stamp: tuple[int | str, ...]
     """A value that differs if the file may have changed."""
-
     constant_columns: tuple[tuple[str, str | None], ...] = ()
     """Columns that folder names, a log or metadata define, each with the value that all rows of the file have."""
-
     columns: tuple[str, ...] = ()
     """The table's columns by its log or metadata; if the file lacks one of them, its cells are missing."""
-
     rows: int | None = None
     """Number of rows by a Delta log or Iceberg manifest, including deleted rows; None without one."""
-
     kept_rows: bytes | None = None
     """A byte for each row, 0 if the row is marked as deleted; None if no row is deleted."""
-
     name: str = ""
     """The path below the table's folder; empty for a single file."""
 
@@ -165,8 +158,7 @@ def local_folder(path_pattern: PathPattern) -> Path:
 
 def local_delta_folder(path: str) -> Path | None:
     """Return the folder of a local Delta table, or None."""
-    path_pattern = local_pattern(path)
-    if path_pattern is None or not path_pattern.is_all_files:
+    if (path_pattern := local_pattern(path)) is None or not path_pattern.is_all_files:
         return None
     folder = local_folder(path_pattern)
     return folder if folder.joinpath(DELTA_LOG).is_dir() else None

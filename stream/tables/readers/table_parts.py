@@ -106,7 +106,6 @@ class FilePart:
     file: CsvFile | ParquetFile
     file_column_types: Mapping[str, pl.DataType]
     """The types of the columns in the file, in order, including columns that a constant column replaces."""
-
     rows: int | None = None
     kept_rows_mask: bytes | None = None
 

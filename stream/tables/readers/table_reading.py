@@ -93,22 +93,16 @@ class ReadingLimits:
 
     roots: tuple[Root, ...]
     """Folders and addresses below which tables are read, at any depth; if empty, no table is read."""
-
     table_bytes: int
     """Maximum number of bytes of a table's codes in the memory of a service."""
-
     reading_bytes: int
     """Maximum number of bytes of a table's files, and of memory of the process that reads them."""
-
     seconds: float
     """Longest time for reading a table."""
-
     reveals_causes: bool = False
     """True if callers get the cause of a failed read."""
-
     logs_causes: bool = True
     """True if the log has the cause of a failed read."""
-
     engine: EngineLimits = EngineLimits()  # noqa: RUF009  (its slots are shared by the process)
     """The limits of the databases of engines other than ``memory``."""
 

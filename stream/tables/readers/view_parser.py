@@ -84,8 +84,7 @@ class _ViewParser:
             )
         parts = self._text.parts(node, "this", "alias")
         written = alias = self._text.name(parts["this"])
-        name = _find_name(written, self._tables)
-        if name is None:
+        if (name := _find_name(written, self._tables)) is None:
             self._text.refuse(
                 node, f"no table {quote_name(written)} is declared", f"name one of {quote_names(self._tables)}"
             )
@@ -225,8 +224,7 @@ class _ViewParser:
         written = self._text.name(parts["this"])
         if parts["table"] is not None:
             given = self._text.name(parts["table"])
-            alias = _find_name(given, self._uses)
-            if alias is None:
+            if (alias := _find_name(given, self._uses)) is None:
                 self._text.refuse(
                     node, f"no table is called {quote_name(given)}", f"name one of {quote_names(self._uses)}"
                 )

@@ -249,7 +249,6 @@ class ViewPart:
 
 
 def _read_columns(use: TableUse, part: TablePart) -> Iterator[pl.DataFrame]:
-    """Yield the columns that a view reads of a part of a table."""
     _require_columns(use, part)
     with _name_errors(use):
         yield from part.batches(list(use.columns))

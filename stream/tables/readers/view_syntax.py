@@ -335,8 +335,7 @@ class ExpressionParser:
     def _parse_cast(self, node: exp.Expr) -> ViewTerm:
         inside, to = self._text.operands(node, "this", "to")
         [name] = self._text.parts(to, "this").values()
-        kind = _KIND_BY_TYPE.get(str(getattr(name, "value", name)))
-        if kind is None:
+        if (kind := _KIND_BY_TYPE.get(str(getattr(name, "value", name)))) is None:
             self._text.refuse(
                 node, "a cast to this type", "cast to TEXT, INTEGER, DOUBLE PRECISION, BOOLEAN or DATE"
             )

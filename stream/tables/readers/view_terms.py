@@ -249,7 +249,6 @@ def apply_number_function(name: str, term: ViewTerm) -> ViewTerm:
 
 
 def _polars_type(kind: Kind) -> pl.DataType:
-    """Return the polars type of a kind's values."""
     types = {"integer": pl.Int64(), "number": pl.Float64(), "boolean": pl.Boolean(), "null": pl.Null()}
     return types.get(kind, pl.String())
 
