@@ -147,7 +147,7 @@ Pieces = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class CountedQuantity:
-    """The quantity that a stream counts: events, people or the sum of an attribute, in groups ``by`` attributes.
+    """The quantity that a stream counts in each cell of ``by``: events, people or the sum of an attribute.
 
     ``most_bytes`` limits a window's texts if the group is a text attribute; otherwise it is 0.
     """

@@ -15,17 +15,7 @@ import numpy.typing as npt
 
 from schemas import Categories, Dates, Decimals, EventsSource
 from schemas.windows import YEAR_10000_MS
-from stream.feeds.event_fields import (
-    MALFORMED,
-    MAX_BYTES,
-    NO_OBJECT,
-    NO_TEXT,
-    REPEATED_FIELD,
-    Codes,
-    Flaw,
-    Moments,
-    text_codes,
-)
+from stream.feeds import event_fields
 from stream.kernel.byte_columns import Spans, spans_of
 from stream.kernel.json_fields import Fields, LocatedFields, SlotNames, digests
 from stream.tables.date_codes import date_codes, text_series
@@ -67,23 +57,23 @@ class Decoder:
         """Return one field's values in events that ``decode_quickly`` decoded."""
         return list(map(self._getters[field], events))
 
-    def decode_slowly(self, value: bytes) -> tuple[Any, ...] | Flaw:
+    def decode_slowly(self, value: bytes) -> tuple[Any, ...] | event_fields.Flaw:
         """Return an event's fields or its flaw; numbers too large for a double become infinite."""
         try:
             event = _decode(value)
         except (ValueError, RecursionError):
-            return MALFORMED
+            return event_fields.MALFORMED
         if not isinstance(event, dict):
-            return NO_OBJECT
+            return event_fields.NO_OBJECT
         return tuple(_value_at(event, path) for path in self._paths)
 
-    def repetition_flaw(self, value: bytes) -> Flaw | None:
+    def repetition_flaw(self, value: bytes) -> event_fields.Flaw | None:
         """Return the flaw of an event that repeats a declared field, or None."""
         try:
             event = _pairs_decoder.decode(value.decode(errors="surrogateescape"))
         except (ValueError, RecursionError):
-            return MALFORMED
-        return REPEATED_FIELD if _repeats_field(event, self._tree) else None
+            return event_fields.MALFORMED
+        return event_fields.REPEATED_FIELD if _repeats_field(event, self._tree) else None
 
 
 _decode: Final = msgspec.json.Decoder(float_hook=float).decode
@@ -222,9 +212,9 @@ class Events:
     places: npt.NDArray[np.int64]
     people: Digests
     homes: npt.NDArray[np.int64]
-    times: Moments
-    codes: Mapping[str, Codes]
-    flaws: Mapping[int, Flaw]
+    times: event_fields.Moments
+    codes: Mapping[str, event_fields.Codes]
+    flaws: Mapping[int, event_fields.Flaw]
     texts: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
     def merge_events(self, others: Events, places: npt.NDArray[np.int64]) -> Events:
@@ -233,7 +223,9 @@ class Events:
         order = np.argsort(both)
         other_codes = dict(others.codes)
         for name, texts in self.texts.items():
-            other_codes[name] = np.where(other_codes[name] == NO_TEXT, NO_TEXT, other_codes[name] + len(texts))
+            other_codes[name] = np.where(
+                other_codes[name] == event_fields.NO_TEXT, event_fields.NO_TEXT, other_codes[name] + len(texts)
+            )
         return Events(
             both[order],
             np.concatenate([self.people, others.people])[order],
@@ -269,7 +261,7 @@ class PlainReader:
 
     def read(self, texts: Spans) -> Events | None:
         """Read the plain events; None if there is no kernel, or if one path is a prefix of another."""
-        if self._fields is None or (values := self._fields.scan(texts, MAX_BYTES)) is None:
+        if self._fields is None or (values := self._fields.scan(texts, event_fields.MAX_BYTES)) is None:
             return None
         columns = self._fields.columns
         values.exclude_non_people(columns[self._person])
@@ -283,10 +275,10 @@ class PlainReader:
         listed: dict[str, Sequence[bytes]] = {}
         for name, text in self._texts.items():
             own = values.texts(columns[self._paths[name]], rows)
-            found[name], listed[name] = text_codes(own, text.max_length)
+            found[name], listed[name] = event_fields.text_codes(own, text.max_length)
         return Events(rows, people, homes, times[rows], found, {}, listed)
 
-    def _codes(self, name: str, values: LocatedFields, column: int) -> Codes:
+    def _codes(self, name: str, values: LocatedFields, column: int) -> event_fields.Codes:
         """Return each value's code; clear ``read`` for rows without a code, so that ``Decoder`` reads them."""
         domain = self._domains[name]
         if isinstance(domain, Categories):
@@ -294,7 +286,7 @@ class PlainReader:
             return values.read_slots(column, self._names[name], code_if_unknown)
         if isinstance(domain, Dates):
             rows = np.flatnonzero(values.read)
-            dates: Codes = np.zeros(len(values.read), dtype=np.int64)
+            dates: event_fields.Codes = np.zeros(len(values.read), dtype=np.int64)
             # The digits of a JSON number are no date, so Decoder reads the row, and refuses it.
             texts = text_series([text.decode("ascii") for text in values.texts(column, rows)])
             dates[rows], values.read[rows] = date_codes("", domain, texts)

@@ -15,28 +15,8 @@ import numpy.typing as npt
 from schemas import EventsSource, GrantRecord, moment_ms, span_ms
 from schemas.base import nesting_of
 from schemas.windows import NO_MOMENT
+from stream.feeds import event_fields
 from stream.feeds.event_decoding import Decoder, Events, PlainReader, digests_and_homes
-from stream.feeds.event_fields import (
-    EMPTY,
-    MAX_BYTES,
-    MAX_DEPTH,
-    MAX_PERSON_BYTES,
-    NESTED,
-    NO_TIME,
-    NOBODY,
-    OVERSIZE,
-    Codes,
-    FieldCodes,
-    Flaw,
-    flaw_of,
-    moments_of,
-    number_of,
-    precedes_all_windows,
-    private_text_of,
-    text_codes,
-    time_flaw,
-    unit_flaw,
-)
 from stream.kernel.byte_columns import Spans, spans_of
 
 _PERSON: Final = 0
@@ -52,8 +32,8 @@ class EventReader:
         self._names = list(source.attributes)
         self._texts = source.texts
         self._fields_count = _FIRST_ATTRIBUTE + len(self._names) + len(self._texts)
-        self._cells = [FieldCodes(domain) for domain in source.attributes.values()]
-        self._flaws = [flaw_of(name, domain) for name, domain in source.attributes.items()]
+        self._cells = [event_fields.FieldCodes(domain) for domain in source.attributes.values()]
+        self._flaws = [event_fields.flaw_of(name, domain) for name, domain in source.attributes.items()]
         attributes = [*self._names, *self._texts]
         paths = [source.person, source.time, *map(source.path_of, attributes)]
         kinds = [str | int, str | int, *[Any] * len(attributes)]
@@ -74,21 +54,23 @@ class EventReader:
         return plain.merge_events(self._read(_as_list(others)), places)
 
     def _read(self, values: Sequence[bytes | None]) -> Events:
-        flaws: dict[int, Flaw] = {}
+        flaws: dict[int, event_fields.Flaw] = {}
         places, columns = self._decode_fields(values, flaws)
         kept = np.ones(len(places), dtype=np.bool_)
         names = _names(columns[_PERSON])
         named = np.array([bool(name) for name in names], dtype=np.bool_)
-        flaws |= {places[row]: NOBODY for row in _leave_out(kept, named)}
-        times = moments_of(columns[_TIME]) if places else np.empty(0, dtype=np.int64)
+        flaws |= {places[row]: event_fields.NOBODY for row in _leave_out(kept, named)}
+        times = event_fields.moments_of(columns[_TIME]) if places else np.empty(0, dtype=np.int64)
         flaws |= {places[row]: _time_flaw(columns[_TIME][row]) for row in _leave_out(kept, times >= 0)}
-        codes: dict[str, Codes] = {}
+        codes: dict[str, event_fields.Codes] = {}
         for field, name in enumerate(self._names):
             codes[name], known = self._cells[field].codes(columns[_FIRST_ATTRIBUTE + field])
             flaws |= {places[row]: self._flaws[field] for row in _leave_out(kept, known)}
         texts: dict[str, Sequence[bytes]] = {}
         for field, (name, text) in enumerate(self._texts.items(), _FIRST_ATTRIBUTE + len(self._names)):
-            codes[name], texts[name] = text_codes(map(private_text_of, columns[field]), text.max_length)
+            codes[name], texts[name] = event_fields.text_codes(
+                map(event_fields.private_text_of, columns[field]), text.max_length
+            )
         found = np.array(places, dtype=np.int64)
         if not kept.all():
             found, times = found[kept], times[kept]
@@ -98,14 +80,14 @@ class EventReader:
         return Events(found, people, homes, times, codes, flaws, texts)
 
     def _decode_fields(
-        self, values: Sequence[bytes | None], flaws: dict[int, Flaw]
+        self, values: Sequence[bytes | None], flaws: dict[int, event_fields.Flaw]
     ) -> tuple[Sequence[int], Sequence[Sequence[Any]]]:
         """Return the places of decodable events, and their fields as columns."""
         if (events := self._decode_all(values)) is None:
             places, rows = [], []
             for place, value in enumerate(values):
                 fields = _size_flaw(value) or self._decode_one(value or b"")
-                if isinstance(fields, Flaw):
+                if isinstance(fields, event_fields.Flaw):
                     flaws[place] = fields
                 else:
                     places.append(place)
@@ -127,7 +109,7 @@ class EventReader:
             return None
         whole: Sequence[bytes] = values  # type: ignore[assignment]
         longest = max(map(len, whole), default=0)
-        if longest > MAX_BYTES or _may_nest(whole, longest):
+        if longest > event_fields.MAX_BYTES or _may_nest(whole, longest):
             return None
         try:
             return list(map(quick, whole))
@@ -147,13 +129,13 @@ class EventReader:
             and all(joined.count(name) == len(values) for name in self._decoder.json_names)
         )
 
-    def _repetition_flaw(self, value: bytes) -> Flaw | None:
+    def _repetition_flaw(self, value: bytes) -> event_fields.Flaw | None:
         if b"\\" not in value and all(value.count(name) <= 1 for name in self._decoder.json_names):
             return None
         return self._decoder.repetition_flaw(value)
 
-    def _decode_one(self, value: bytes) -> tuple[Any, ...] | Flaw:
-        found: tuple[Any, ...] | Flaw
+    def _decode_one(self, value: bytes) -> tuple[Any, ...] | event_fields.Flaw:
+        found: tuple[Any, ...] | event_fields.Flaw
         try:
             if self._decoder.decode_quickly is None:
                 found = self._decoder.decode_slowly(value)
@@ -162,7 +144,7 @@ class EventReader:
                 found = tuple(self._decoder.column(field, event)[0] for field in range(self._fields_count))
         except (ValueError, RecursionError):
             found = self._decoder.decode_slowly(value)
-        return found if isinstance(found, Flaw) else self._repetition_flaw(value) or found
+        return found if isinstance(found, event_fields.Flaw) else self._repetition_flaw(value) or found
 
 
 def _leave_out(kept_mask: npt.NDArray[np.bool_], fit: npt.NDArray[np.bool_]) -> list[int]:
@@ -180,14 +162,14 @@ def _names(people: Sequence[Any]) -> list[bytes]:
         except UnicodeEncodeError:
             pass
         else:
-            if max(map(len, names)) <= MAX_PERSON_BYTES:
+            if max(map(len, names)) <= event_fields.MAX_PERSON_BYTES:
                 return names
     return [_name(person) for person in people]
 
 
 def _name(person: Any) -> bytes:
     if isinstance(person, int) and not isinstance(person, bool):
-        if abs(person).bit_length() > 8 * MAX_PERSON_BYTES:
+        if abs(person).bit_length() > 8 * event_fields.MAX_PERSON_BYTES:
             return b""
         person = str(person)
     if not isinstance(person, str) or not person.strip():
@@ -196,22 +178,27 @@ def _name(person: Any) -> bytes:
         name = person.encode()
     except UnicodeEncodeError:
         return b""
-    return name if len(name) <= MAX_PERSON_BYTES else b""
+    return name if len(name) <= event_fields.MAX_PERSON_BYTES else b""
 
 
-def _time_flaw(value: Any) -> Flaw:
+def _time_flaw(value: Any) -> event_fields.Flaw:
     """Return the flaw of an invalid time; if it is probably a number in another unit, the flaw says so."""
-    return (None if isinstance(value, bool) else unit_flaw(number_of(value))) or NO_TIME
+    return (
+        None if isinstance(value, bool) else event_fields.unit_flaw(event_fields.number_of(value))
+    ) or event_fields.NO_TIME
 
 
-def _size_flaw(value: bytes | None) -> Flaw | None:
+def _size_flaw(value: bytes | None) -> event_fields.Flaw | None:
     """Return the flaw of an event that is missing, too large or nested too deeply, or None."""
     if value is None:
-        return EMPTY
-    if len(value) > MAX_BYTES:
-        return OVERSIZE
-    if value.count(b"{") + value.count(b"[") > MAX_DEPTH and nesting_of(value) > MAX_DEPTH:
-        return NESTED
+        return event_fields.EMPTY
+    if len(value) > event_fields.MAX_BYTES:
+        return event_fields.OVERSIZE
+    if (
+        value.count(b"{") + value.count(b"[") > event_fields.MAX_DEPTH
+        and nesting_of(value) > event_fields.MAX_DEPTH
+    ):
+        return event_fields.NESTED
     return None
 
 
@@ -219,7 +206,10 @@ def _may_nest(values: Sequence[bytes], longest: int) -> bool:
     """Return True if more than ``MAX_DEPTH`` brackets open within the length of the longest event."""
     letters = np.frombuffer(b"\n".join(values), dtype=np.uint8)
     places = np.flatnonzero((letters == ord("{")) | (letters == ord("[")))
-    return len(places) > MAX_DEPTH and int((places[MAX_DEPTH:] - places[:-MAX_DEPTH]).min()) < longest
+    return (
+        len(places) > event_fields.MAX_DEPTH
+        and int((places[event_fields.MAX_DEPTH :] - places[: -event_fields.MAX_DEPTH]).min()) < longest
+    )
 
 
 def _as_list(values: Sequence[bytes | None] | Spans) -> Sequence[bytes | None]:
@@ -243,7 +233,7 @@ class EventCheck:
 
     def check(
         self, events: Sequence[bytes], now: int | None, *, in_order: bool = False
-    ) -> tuple[list[int], dict[int, Flaw]]:
+    ) -> tuple[list[int], dict[int, event_fields.Flaw]]:
         """Return each event's time (``NO_MOMENT`` if it is refused), and the flaws by index.
 
         ``now`` is the time of the broker's clock in Unix milliseconds. With ``in_order``, the
@@ -251,7 +241,7 @@ class EventCheck:
         """
         read = self._reader.read(events)
         times, first = read.times, np.full(len(read.times), self._first, dtype=np.int64)
-        is_before = precedes_all_windows(
+        is_before = event_fields.precedes_all_windows(
             times, first, times if in_order else np.full(len(times), NO_MOMENT, dtype=np.int64)
         )
         is_ahead = times > (np.iinfo(np.int64).max if now is None else now + self._ahead)
@@ -260,7 +250,7 @@ class EventCheck:
             read.places.tolist(), times.tolist(), is_ahead.tolist(), is_before.tolist(), strict=True
         ):
             if ahead or before:
-                flaws[place] = time_flaw(time, is_ahead=ahead)
+                flaws[place] = event_fields.time_flaw(time, is_ahead=ahead)
             else:
                 moments[place] = time
         return moments, flaws

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from schemas import MAX_GROUPS
+from stream.feeds import window_queries
 from stream.feeds.feed_definitions import FeedDefinitions, RetiredStreamNames, StandingDefinition, parse_definition
 from stream.feeds.merge_state import (
     NODE,
@@ -29,17 +30,6 @@ from stream.feeds.merge_state import (
     restore_sums,
     stream_of_key,
     texts_key,
-)
-from stream.feeds.window_queries import (
-    build_questions,
-    build_texts_question,
-    count_cells,
-    decode_partial,
-    merge_texts,
-    numbers_of_groups,
-    parse_partial,
-    require_definition,
-    step_share,
 )
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import (
@@ -132,7 +122,7 @@ class MergeProcessor:
                 self._offset = decode_changelog_record(record, decode_progress).offset
                 self.topic_ids = topic_ids_of(record)
             elif kind == PARTIAL:
-                partials.append(decode_changelog_record(record, decode_partial))
+                partials.append(decode_changelog_record(record, window_queries.decode_partial))
             elif kind in {NODE, TEXTS}:
                 sums.append((kind, rest, record))
             else:
@@ -170,7 +160,7 @@ class MergeProcessor:
         asked, waiting, needs_lookup_topics = 0, set[tuple[str, int, int]](), False
         partials: list[Any] = []
         for record in records:
-            partials.append(partial := parse_partial(record))
+            partials.append(partial := window_queries.parse_partial(record))
             definition = None if partial is None else self._definition_of(partial)
             needs_lookup_topics = needs_lookup_topics or (
                 partial is not None and definition is None and not self._retired.contains(partial.stream)
@@ -184,7 +174,7 @@ class MergeProcessor:
                 number in there or (partial.stream, partial.start, number) in waiting
                 for number in range(partial.partitions)
             ):
-                asked += step_share(definition, MAX_QUESTIONS_PER_STEP)
+                asked += window_queries.step_share(definition, MAX_QUESTIONS_PER_STEP)
                 if asked >= MAX_QUESTIONS_PER_STEP:
                     break
         return PartialBatch(records[: len(partials)], needs_lookup_topics, partials)
@@ -245,7 +235,7 @@ class MergeProcessor:
     def _apply_partial(self, outputs: Outputs, record: RecordLike, partial: Any) -> None:
         if partial is not None and self._retired.contains(partial.stream):
             return
-        definition = require_definition(record, partial, partial and self._definition_of(partial))
+        definition = window_queries.require_definition(record, partial, partial and self._definition_of(partial))
         if not definition.is_merged:
             return
         merged = self._stream_of(partial)
@@ -312,7 +302,7 @@ class MergeProcessor:
         if len(partials) == merged.partitions and asking is not None:
             # Records of the running counts of a period's stream have the model's name.
             changed_records |= self._ask_window(outputs, name, asking, merged, (start, partials))
-            asked = step_share(asking, MAX_QUESTIONS_PER_STEP)
+            asked = window_queries.step_share(asking, MAX_QUESTIONS_PER_STEP)
         changed_records[name.encode()] = encode_stream(merged)
         self._periods.close_past_streams(outputs, definition, before, start)
         return asked
@@ -330,26 +320,26 @@ class MergeProcessor:
         name = definition.spec.stream
         home = partition_of(name.encode(), self._topics.partitions)
         if definition.has_texts:
-            texts = merge_texts(definition, partials.values())
+            texts = window_queries.merge_texts(definition, partials.values())
             if definition.is_running:
                 if not merged.running.add_texts(definition, start, texts):
                     return {}
                 texts = merged.running.texts
-            question = build_texts_question(definition, start, texts)
+            question = window_queries.build_texts_question(definition, start, texts)
             outputs.extend(self._topics.queries, home, [(name.encode(), question, ())])
             return {texts_key(model): encode_texts(merged)} if definition.is_running else {}
-        counts = [0] * count_cells(definition)
+        counts = [0] * window_queries.count_cells(definition)
         for partial in partials.values():
             for cell, count in zip(partial.cells, partial.counts, strict=True):
                 counts[cell] += count
-        numbers = numbers_of_groups(definition, counts)
+        numbers = window_queries.numbers_of_groups(definition, counts)
         changed: Sequence[int] = ()
         if definition.is_running:
             changed = merged.running.add(definition, start, counts)
             if not changed:
                 return {}
             numbers = merged.running.groups
-        asked = build_questions(definition, start, numbers)
+        asked = window_queries.build_questions(definition, start, numbers)
         outputs.extend(self._topics.queries, home, [(name.encode(), value, ()) for value in asked])
         return {node_key(model, place): encode_node(merged, place) for place in changed}
 

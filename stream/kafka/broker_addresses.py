@@ -30,22 +30,6 @@ _PARTITIONS_OF_INTERNAL_TOPICS: Final = 8
 # broker again can connect to itself and hold the port.
 _FREE_PORTS: Final = range(20_000, 32_000)
 
-LOG4J: Final = """\
-appender.file.type = RollingFile
-appender.file.name = file
-appender.file.fileName = logs/server.log
-appender.file.filePattern = logs/server-%i.log.gz
-appender.file.layout.type = PatternLayout
-appender.file.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
-appender.file.policies.type = Policies
-appender.file.policies.size.type = SizeBasedTriggeringPolicy
-appender.file.policies.size.size = 10MB
-appender.file.strategy.type = DefaultRolloverStrategy
-appender.file.strategy.max = 3
-rootLogger.level = info
-rootLogger.appenderRef.file.ref = file
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:

@@ -13,45 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
-from stream.kafka.broker_addresses import (
-    DEFAULT_FOLDER,
-    LOG4J,
-    BrokerInfo,
-    Member,
-    choose_ports,
-    server_properties,
-)
-from stream.kafka.broker_process import (
-    CLUSTER_FILE,
-    HOST,
-    STATE_FILE,
-    BrokerError,
-    BrokerState,
-    Ports,
-    PortTakenError,
-    Process,
-    cluster_at,
-    delete_state,
-    end_process,
-    file_lock,
-    is_alive,
-    launch,
-    read_state,
-    start_mark,
-    write_state,
-)
-from stream.kafka.kafka_programs import (
-    NodeKind,
-    cluster_id,
-    copy_formatted_data,
-    error_lines,
-    fetch_jars,
-    format_data,
-    new_cluster_id,
-    server_command,
-    startup_cache_path,
-    store_formatted_data,
-)
+from stream.kafka import broker_addresses, broker_process, kafka_programs
 
 START_ATTEMPTS: Final = 3
 """Number of attempts to start a broker, because another process may take a chosen port first."""
@@ -75,12 +37,12 @@ class LocalBroker:
 
     def __init__(
         self,
-        folder: Path = DEFAULT_FOLDER,
+        folder: Path = broker_addresses.DEFAULT_FOLDER,
         *,
         detached: bool = False,
         heap_megabytes: int = 1024,
         properties: Mapping[str, str] | None = None,
-        member: Member | None = None,
+        member: broker_addresses.Member | None = None,
         java_options: Sequence[str] = (),
     ) -> None:
         self.folder = Path(folder).absolute()
@@ -89,7 +51,7 @@ class LocalBroker:
         self._properties = dict(properties or {})
         self._member = member
         self._java_options = tuple(java_options)
-        self._started_process: Process | None = None
+        self._started_process: broker_process.Process | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -109,37 +71,39 @@ class LocalBroker:
         port: int | None = None,
         timeout: float = _START_SECONDS,
         progress: Callable[[str], None] | None = None,
-    ) -> BrokerInfo:
+    ) -> broker_addresses.BrokerInfo:
         """Starts the broker if it does not run, and waits until it answers within ``timeout`` seconds.
 
         The first download does not count. Without a ``port`` for clients, it is 9092, or a free port if 9092 is
         taken. ``progress`` receives one line for each long step. BrokerError if the broker cannot be started, or
         runs on another port than requested.
         """
-        jars = fetch_jars(progress)
+        jars = kafka_programs.fetch_jars(progress)
         deadline = time.monotonic() + timeout
         with self._folder_lock(timeout):
-            if (state := read_state(self.folder)) is not None and state.is_orphaned:
-                end_process(state.process, grace_seconds=_SHUTDOWN_SECONDS)
+            if (state := broker_process.read_state(self.folder)) is not None and state.is_orphaned:
+                broker_process.end_process(state.process, grace_seconds=_SHUTDOWN_SECONDS)
             if (running := self.status()) is not None:
                 if port not in {None, running.port}:
-                    raise BrokerError(f"The broker in {self.folder} runs on port {running.port}; stop it first")
+                    raise broker_process.BrokerError(
+                        f"The broker in {self.folder} runs on port {running.port}; stop it first"
+                    )
                 return running
             if state is not None:
                 # The broker is dead; this ends the shell that watched it.
-                end_process(state.process, grace_seconds=0)
-            delete_state(self.folder)
+                broker_process.end_process(state.process, grace_seconds=0)
+            broker_process.delete_state(self.folder)
             if self._member is not None:
                 return self._start(self._member.ports, jars, deadline)
-            if (self.folder / CLUSTER_FILE).exists():
-                raise BrokerError(
+            if (self.folder / broker_process.CLUSTER_FILE).exists():
+                raise broker_process.BrokerError(
                     f"{self.folder} holds a cluster of several brokers; start it with 'sotto broker start', and choose another "
                     "folder for a single one"
                 )
             for attempt in range(1, START_ATTEMPTS + 1):
                 try:
-                    return self._start(choose_ports(port), jars, deadline)
-                except PortTakenError:
+                    return self._start(broker_addresses.choose_ports(port), jars, deadline)
+                except broker_process.PortTakenError:
                     # Retry: `choose_ports` checks the client port again and may choose another controller port.
                     if attempt == START_ATTEMPTS:
                         raise
@@ -153,9 +117,9 @@ class LocalBroker:
         """Kills the broker by SIGKILL, like a power cut; returns whether it ran."""
         return self._end(grace_seconds=0)
 
-    def status(self) -> BrokerInfo | None:
+    def status(self) -> broker_addresses.BrokerInfo | None:
         """The running broker, or None."""
-        if (state := read_state(self.folder)) is None or not is_alive(state.process):
+        if (state := broker_process.read_state(self.folder)) is None or not broker_process.is_alive(state.process):
             return None
         return self._info(state)
 
@@ -170,80 +134,88 @@ class LocalBroker:
 
     @contextmanager
     def _folder_lock(self, timeout: float) -> Iterator[None]:
-        with file_lock(self.folder / "broker.lock", timeout):
+        with broker_process.file_lock(self.folder / "broker.lock", timeout):
             try:
                 yield
             except OSError as error:
-                raise BrokerError(f"Cannot work in {self.folder} ({error}); choose another folder") from error
+                raise broker_process.BrokerError(
+                    f"Cannot work in {self.folder} ({error}); choose another folder"
+                ) from error
 
-    def _end(self, grace_seconds: float, only: Process | None = None) -> bool:
-        if not (self.folder / STATE_FILE).exists():
+    def _end(self, grace_seconds: float, only: broker_process.Process | None = None) -> bool:
+        if not (self.folder / broker_process.STATE_FILE).exists():
             return False
         # The lock waits for a broker that is being started.
         with self._folder_lock(_START_SECONDS + grace_seconds):
-            state = read_state(self.folder)
+            state = broker_process.read_state(self.folder)
             if only is not None and (state is None or state.process != only):
                 return False
-            ran = state is not None and is_alive(state.process)
+            ran = state is not None and broker_process.is_alive(state.process)
             if state is not None:
-                end_process(state.process, grace_seconds=grace_seconds)
-            delete_state(self.folder)
+                broker_process.end_process(state.process, grace_seconds=grace_seconds)
+            broker_process.delete_state(self.folder)
             return ran
 
-    def _start(self, ports: Ports, jars: Path, deadline: float) -> BrokerInfo:
+    def _start(self, ports: broker_process.Ports, jars: Path, deadline: float) -> broker_addresses.BrokerInfo:
         for folder in ("logs", "tmp"):
             (self.folder / folder).mkdir(mode=0o700, exist_ok=True)
         self._console.unlink(missing_ok=True)
         if self.log.exists():
             self.log.replace(self.log.with_name("server.previous.log"))
-        (self.folder / "log4j2.properties").write_text(LOG4J)
+        shutil.copyfile(Path(__file__).with_name("log4j2.properties"), self.folder / "log4j2.properties")
         data = self.folder / "data"
         if not data.exists():
             self._format(ports, jars, deadline)
         self._write_properties("server.properties", ports, data.name)
-        cluster = cluster_id(data)
-        command = server_command(jars, heap_megabytes=self._heap_megabytes, java_options=self._java_options)
-        process = launch(command, folder=self.folder, console=self._console, detached=self.detached)
+        cluster = kafka_programs.cluster_id(data)
+        command = kafka_programs.server_command(
+            jars, heap_megabytes=self._heap_megabytes, java_options=self._java_options
+        )
+        process = broker_process.launch(command, folder=self.folder, console=self._console, detached=self.detached)
         try:
             parent = None if self.detached else os.getpid()
-            parent_mark = "" if parent is None else start_mark(parent) or ""
-            state = BrokerState(process.pid, process.mark, ports.clients, parent, parent_mark)
-            write_state(self.folder, state)
+            parent_mark = "" if parent is None else broker_process.start_mark(parent) or ""
+            state = broker_process.BrokerState(process.pid, process.mark, ports.clients, parent, parent_mark)
+            broker_process.write_state(self.folder, state)
             self._wait_for_answer(process, ports, cluster, deadline)
         except BaseException:
-            end_process(process, grace_seconds=0)
-            delete_state(self.folder)
+            broker_process.end_process(process, grace_seconds=0)
+            broker_process.delete_state(self.folder)
             raise
         self._started_process = process
         return self._info(state)
 
-    def _wait_for_answer(self, process: Process, ports: Ports, cluster: str, deadline: float) -> None:
+    def _wait_for_answer(
+        self, process: broker_process.Process, ports: broker_process.Ports, cluster: str, deadline: float
+    ) -> None:
         # Compare the cluster id, because another broker may have taken the port.
-        while cluster_at(HOST, ports.clients) != cluster:
-            if not is_alive(process):
-                errors = error_lines([self._console, self.log])
+        while broker_process.cluster_at(broker_process.HOST, ports.clients) != cluster:
+            if not broker_process.is_alive(process):
+                errors = kafka_programs.error_lines([self._console, self.log])
                 port_taken = any("Address already in use" in line for line in errors)
-                kind = PortTakenError if port_taken else BrokerError
+                kind = broker_process.PortTakenError if port_taken else broker_process.BrokerError
                 raise kind(f"Kafka ended while starting: {errors[-1]} (see {self.log})")
             if time.monotonic() > deadline:
-                raise BrokerError(f"Kafka did not answer in time; allow more, or see {self.log}")
+                raise broker_process.BrokerError(f"Kafka did not answer in time; allow more, or see {self.log}")
             time.sleep(0.05)
 
-    def _format(self, ports: Ports, jars: Path, deadline: float) -> None:
+    def _format(self, ports: broker_process.Ports, jars: Path, deadline: float) -> None:
         # Rename the folder only when it is complete: an interrupted format must not look like data.
         new_data = self.folder / "formatting"
         shutil.rmtree(new_data, ignore_errors=True)
-        kind: NodeKind = "single" if self._member is None else "member"
+        kind: kafka_programs.NodeKind = "single" if self._member is None else "member"
         cluster, node = (
-            (new_cluster_id(), 1) if self._member is None else (self._member.cluster, self._member.node)
+            (kafka_programs.new_cluster_id(), 1)
+            if self._member is None
+            else (self._member.cluster, self._member.node)
         )
         # Additional properties must be validated by Kafka's own tool.
         is_default = not self._properties
-        if is_default and copy_formatted_data(jars, new_data, kind, cluster=cluster, node=node):
+        if is_default and kafka_programs.copy_formatted_data(jars, new_data, kind, cluster=cluster, node=node):
             new_data.rename(self.folder / "data")
             return
         self._write_properties("format.properties", ports, new_data.name)
-        format_data(
+        kafka_programs.format_data(
             jars,
             folder=self.folder,
             properties="format.properties",
@@ -252,18 +224,20 @@ class LocalBroker:
             joined_cluster=None if self._member is None else self._member.cluster,
         )
         if is_default:
-            store_formatted_data(jars, new_data, kind)
+            kafka_programs.store_formatted_data(jars, new_data, kind)
         new_data.rename(self.folder / "data")
 
-    def _write_properties(self, name: str, ports: Ports, data_folder: str) -> None:
-        text = server_properties(ports, data_folder=data_folder, extra=self._properties, member=self._member)
+    def _write_properties(self, name: str, ports: broker_process.Ports, data_folder: str) -> None:
+        text = broker_addresses.server_properties(
+            ports, data_folder=data_folder, extra=self._properties, member=self._member
+        )
         path = self.folder / name
         path.touch(mode=0o600)
         path.chmod(0o600)  # the properties may name files with secrets
         path.write_text(text)
 
-    def _info(self, state: BrokerState) -> BrokerInfo:
-        return BrokerInfo(f"{HOST}:{state.port}", state.pid, self.folder)
+    def _info(self, state: broker_process.BrokerState) -> broker_addresses.BrokerInfo:
+        return broker_addresses.BrokerInfo(f"{broker_process.HOST}:{state.port}", state.pid, self.folder)
 
 
 def record_start_cache(progress: Callable[[str], None] | None = None) -> Path:
@@ -273,9 +247,9 @@ def record_start_cache(progress: Callable[[str], None] | None = None) -> Path:
     not fit its version. ``progress`` receives one line for each long step. BrokerError if Kafka cannot be fetched or started,
     or Java writes no cache.
     """
-    jars = fetch_jars(progress)
-    cache = startup_cache_path(jars)
-    with file_lock(cache.with_suffix(".lock"), _RECORDING_SECONDS):
+    jars = kafka_programs.fetch_jars(progress)
+    cache = kafka_programs.startup_cache_path(jars)
+    with broker_process.file_lock(cache.with_suffix(".lock"), _RECORDING_SECONDS):
         if cache.exists():
             return cache
         if progress is not None:
@@ -286,6 +260,8 @@ def record_start_cache(progress: Callable[[str], None] | None = None) -> Path:
             broker.start(timeout=_RECORDING_SECONDS)
             broker.stop(timeout=_RECORDING_SECONDS)  # Java writes the cache at its end
             if not new_cache.exists():
-                raise BrokerError("Java wrote no startup cache; brokers start without it, only slower")
+                raise broker_process.BrokerError(
+                    "Java wrote no startup cache; brokers start without it, only slower"
+                )
             new_cache.rename(cache)
     return cache

@@ -122,7 +122,11 @@ def test_wheel_has_exactly_the_packages_and_their_data(built: Distributions) -> 
         }
         assert kept - {KERNEL} == {name for name in names if name.startswith(f"{package}/")} - {KERNEL}
     assert (KERNEL in names) == (built_kernel() is not None)
-    assert {"stream/tables/adult/adult.csv.gz", "stream/tables/flights/flights.parquet"} <= set(names)
+    assert {
+        "stream/tables/adult/adult.csv.gz",
+        "stream/tables/flights/flights.parquet",
+        "stream/kafka/kafka_jars.txt",
+    } <= set(names)
     assert {"stream/monitor/static/index.html", "stream/py.typed", "schemas/py.typed", "sotto/py.typed"} <= set(
         names
     )
