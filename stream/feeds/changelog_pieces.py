@@ -84,11 +84,6 @@ class _TextsSection(msgspec.Struct, array_like=True, gc=False):
     start: int
     counts: dict[bytes, int] | None
 
-    @property
-    def entries(self) -> int:
-        """The number of texts, or 1."""
-        return 1 if self.counts is None else len(self.counts)
-
 
 class _Sections(msgspec.Struct, array_like=True, gc=False):
     people: list[_PeopleSection]
@@ -98,15 +93,13 @@ class _Sections(msgspec.Struct, array_like=True, gc=False):
 
     def add(self, section: _Section) -> None:
         """Add a section to the sections of its kind."""
-        match section:
-            case _PeopleSection():
-                self.people.append(section)
-            case _TotalsSection():
-                self.totals.append(section)
-            case _CellsSection():
-                self.cells.append(section)
-            case _TextsSection():
-                self.texts.append(section)
+        by_kind: dict[type[_Section], list[Any]] = {
+            _PeopleSection: self.people,
+            _TotalsSection: self.totals,
+            _CellsSection: self.cells,
+            _TextsSection: self.texts,
+        }
+        by_kind[type(section)].append(section)
 
     def encode(self) -> bytes:
         """Encode the piece; without texts it has the format of earlier versions."""
@@ -117,8 +110,8 @@ class _Sections(msgspec.Struct, array_like=True, gc=False):
     def entries(self) -> int:
         """The number of entries: rows of people, cells and texts."""
         digests = sum(len(one.digests) for one in self.people) + sum(len(one.digests) for one in self.totals)
-        counted = sum(one.count for one in self.cells) + sum(one.entries for one in self.texts)
-        return digests // _DIGEST_BYTES + counted
+        texts = sum(1 if one.counts is None else len(one.counts) for one in self.texts)
+        return digests // _DIGEST_BYTES + sum(one.count for one in self.cells) + texts
 
 
 _Section = _PeopleSection | _TotalsSection | _CellsSection | _TextsSection

@@ -215,9 +215,7 @@ class FeedDefinitions:
         if not changed:
             return
         for source, left in changed.items():
-            self._by_source[source] = left
-            if not left:
-                del self._by_source[source]
+            self._replace_streams(source, left)
         self._open_in_periods = {
             place: streams
             for place, streams in self._open_in_periods.items()
@@ -248,6 +246,12 @@ class FeedDefinitions:
             self._index(changed)
             self._forget_closed_streams(changed)
             self.version += 1
+
+    def _replace_streams(self, source: str, streams: Mapping[str, StandingDefinition]) -> None:
+        if streams:
+            self._by_source[source] = streams
+        else:
+            self._by_source.pop(source, None)
 
     def streams_of(self, source: str) -> tuple[StandingDefinition, ...]:
         """Return a source's standing streams by name, including ended ones."""
@@ -312,6 +316,4 @@ class FeedDefinitions:
             )
             for name in streams.keys() - left.keys():
                 del self._latest[name]
-            self._by_source[source] = left
-            if not left:
-                del self._by_source[source]
+            self._replace_streams(source, left)

@@ -230,9 +230,8 @@ class TallyGroup:
     def _count_texts(self, tally: Tally, part: _WindowRows, step: _BatchCount) -> None:
         for quantity in tally.texts:
             within_bound = part.first if quantity.counts_people else part.within_bound
-            self._add_texts(
-                tally, quantity, part, np.flatnonzero(within_bound & np.uint64(tally.column_bit)), step
-            )
+            chosen = np.flatnonzero(within_bound & np.uint64(tally.column_bit))
+            self._add_texts(tally, quantity, part, chosen, step)
 
     def _add_texts(
         self, tally: Tally, quantity: CountedQuantity, window_rows: _WindowRows, chosen: Column, step: _BatchCount

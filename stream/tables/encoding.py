@@ -57,7 +57,10 @@ class Encoder:
         found: npt.NDArray[Any]
         match self._domain:
             case Categories():
-                found, known = self._category_codes(self._domain, as_text(self._name, column))
+                matched = as_text(self._name, column).cast(self._enum, strict=False).to_physical()
+                if self._domain.other is not None:
+                    matched = matched.fill_null(self._domain.values.index(self._domain.other))
+                found, known = matched.fill_null(0).to_numpy(), matched.is_not_null().to_numpy()
             case Integers():
                 if (
                     str(column.dtype) in _INTEGER_TYPES
@@ -76,12 +79,6 @@ class Encoder:
             case Bins():
                 found, known = bin_codes(self._domain, as_numbers(self._name, column))
         return found.astype(self._type), known
-
-    def _category_codes(self, domain: Categories, cells: pl.Series) -> tuple[npt.NDArray[Any], Mask]:
-        matched = cells.cast(self._enum, strict=False).to_physical()
-        if domain.other is not None:
-            matched = matched.fill_null(domain.values.index(domain.other))
-        return matched.fill_null(0).to_numpy(), matched.is_not_null().to_numpy()
 
 
 def encode(name: str, domain: Domain, column: pl.Series) -> tuple[CodeArray, Mask]:

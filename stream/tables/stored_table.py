@@ -229,7 +229,7 @@ class StoredTable(CountedTable):
         for names, members in sorted(groups.items(), key=lambda item: (-self._cells(item[0]), sorted(item[0]))):
             if self._cells(names) > _CUBE_CELLS:
                 continue
-            place = next((at for at, one in enumerate(cubes) if self._fits_cube(one[0], names)), None)
+            place = next((at for at, (cube, _) in enumerate(cubes) if self._fits_cube(cube, names)), None)
             if place is None:
                 cubes.append((names, members))
             else:

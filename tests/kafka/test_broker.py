@@ -172,7 +172,7 @@ def test_broker_retries_after_lost_race_for_port(
     taken = listener.getsockname()[1]
     answers = iter([Ports(choose_ports(None).clients, controller=taken)])
     monkeypatch.setattr(
-        "stream.kafka.local_broker.choose_ports", lambda port: next(answers, None) or choose_ports(port)
+        "stream.kafka.broker_addresses.choose_ports", lambda port: next(answers, None) or choose_ports(port)
     )
     monkeypatch.setattr("stream.kafka.broker_addresses.DEFAULT_PORT", taken)
     shared_broker.stop()
@@ -188,7 +188,7 @@ def test_broker_keeps_wanted_port_after_lost_race_for_controllers_port(
     wanted = free_port()
     answers = iter([Ports(wanted, controller=listener.getsockname()[1])])
     monkeypatch.setattr(
-        "stream.kafka.local_broker.choose_ports", lambda port: next(answers, None) or choose_ports(port)
+        "stream.kafka.broker_addresses.choose_ports", lambda port: next(answers, None) or choose_ports(port)
     )
     shared_broker.stop()
     assert shared_broker.start(port=wanted).port == wanted

@@ -26,22 +26,8 @@ from urllib.parse import unquote
 from schemas import Address
 from stream.optional_packages import S3_OBJECT_CHANGED, convert_s3_errors, import_or_missing, pl, s3_client
 from stream.tables.encoding import as_text
+from stream.tables.readers import table_files
 from stream.tables.readers.iceberg import version_files
-from stream.tables.readers.table_files import (
-    CHANGED_WHILE_READ,
-    DELTA_LOG,
-    MAX_LISTED_FILES,
-    SPECIAL_NAMES,
-    PathParts,
-    PathPattern,
-    TableFile,
-    columns_from_folders,
-    files_by_path,
-    is_iceberg_metadata,
-    require_file_count,
-    require_size,
-    require_table_name,
-)
 from stream.tables.readers.table_parts import FilePart
 from stream.tables.table_errors import UnreadableError
 
@@ -58,22 +44,22 @@ _SUPPORTED_FEATURES: Final = {
 _COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 
 
-def newest_local_files(folder: Path, listed: Sequence[TableFile]) -> tuple[TableFile, ...]:
+def newest_local_files(folder: Path, listed: Sequence[table_files.TableFile]) -> tuple[table_files.TableFile, ...]:
     """Select the files of a local folder's newest version.
 
     Symbolic links that lead out of the folder, also from its log, are not followed.
     UnreadableError as for ``newest_files``.
     """
     table_folder = folder.resolve()
-    listed_by_path = files_by_path(table_folder, listed)
-    if not any(names[0] == DELTA_LOG for names in listed_by_path):
+    listed_by_path = table_files.files_by_path(table_folder, listed)
+    if not any(names[0] == table_files.DELTA_LOG for names in listed_by_path):
         raise UnreadableError("its _delta_log is not in the table's folder; copy the whole table")
     return newest_files(str(table_folder), listed_by_path, {})
 
 
 def newest_files(
-    table: str, listed: Mapping[PathParts, TableFile], options: Mapping[str, str]
-) -> tuple[TableFile, ...]:
+    table: str, listed: Mapping[table_files.PathParts, table_files.TableFile], options: Mapping[str, str]
+) -> tuple[table_files.TableFile, ...]:
     """Select the files of a table's newest version, in the order of their names.
 
     ``options`` are settings of the object store. UnreadableError if the log cannot be read, names an
@@ -87,7 +73,7 @@ def newest_files(
         actions = pl.DataFrame(log.get_add_actions())
         columns = tuple(one.name for one in log.schema().fields)
         partition_columns = log.metadata().partition_columns
-    require_file_count(actions)
+    table_files.require_file_count(actions)
     cells = {
         name: _partition_values_as_text(name, actions["partition"].struct.field(name))
         for name in partition_columns
@@ -95,9 +81,13 @@ def newest_files(
     found = []
     for number, (path, rows) in enumerate(actions.select("path", "num_records").iter_rows()):
         names = tuple(unquote(path).split("/"))
-        if names not in listed or names[0] == DELTA_LOG or not SPECIAL_NAMES.isdisjoint(names):
+        if (
+            names not in listed
+            or names[0] == table_files.DELTA_LOG
+            or not table_files.SPECIAL_NAMES.isdisjoint(names)
+        ):
             raise UnreadableError("its log names a file that is not in its folder")
-        require_table_name(names[-1])
+        table_files.require_table_name(names[-1])
         own_cells = tuple((name, column[number]) for name, column in cells.items())
         mask = kept.pop(f"{log.table_uri.removesuffix('/')}/{path}", None)
         found.append(
@@ -156,27 +146,27 @@ def open_objects(address: Address, most_bytes: int | None = None) -> Iterator[Fi
     UnreadableError if the objects have more than ``most_bytes`` in total, or change while they are read.
     """
     files = object_files(address)
-    require_size(files, most_bytes)
+    table_files.require_size(files, most_bytes)
     for file in files:
         yield FilePart.open(file, _read_options(), partial(_ObjectReader, file))
     if object_files(address) != files:
-        raise UnreadableError(CHANGED_WHILE_READ)
+        raise UnreadableError(table_files.CHANGED_WHILE_READ)
 
 
-def object_files(address: Address) -> tuple[TableFile, ...]:
+def object_files(address: Address) -> tuple[table_files.TableFile, ...]:
     """List the objects of an address; UnreadableError if there are none, or if one is not a table."""
-    path_pattern = PathPattern.from_names(address.parts, is_folder=address.is_folder)
-    if is_iceberg_metadata(address.parts):
+    path_pattern = table_files.PathPattern.from_names(address.parts, is_folder=address.is_folder)
+    if table_files.is_iceberg_metadata(address.parts):
         return _iceberg_files(address)
     if path_pattern is None:
-        require_table_name(address.parts[-1])
-        only: PathParts = ()
+        table_files.require_table_name(address.parts[-1])
+        only: table_files.PathParts = ()
         listed = {only: one for one in _list_objects(address.host, "/".join(address.parts), exact=True)}  # noqa: B035  (lists one object at most)
         names = list(listed)
     else:
         folder = "".join(f"{name}/" for name in path_pattern.folder)
         listed = {tuple(one["Key"][len(folder) :].split("/")): one for one in _list_objects(address.host, folder)}
-        if path_pattern.is_all_files and any(names[0] == DELTA_LOG for names in listed):
+        if path_pattern.is_all_files and any(names[0] == table_files.DELTA_LOG for names in listed):
             files = {one: _object_file(address.host, found, one) for one, found in listed.items()}
             return newest_files(f"s3://{address.host}/{folder}", files, _delta_options())
         names = path_pattern.select(list(listed))
@@ -185,7 +175,7 @@ def object_files(address: Address) -> tuple[TableFile, ...]:
     return tuple(_object_file(address.host, listed[one], one) for one in names)
 
 
-def _iceberg_files(address: Address) -> tuple[TableFile, ...]:
+def _iceberg_files(address: Address) -> tuple[table_files.TableFile, ...]:
     folder = "".join(f"{name}/" for name in address.parts[:-2])
     listed = {
         names: _object_file(address.host, one, names)
@@ -193,7 +183,7 @@ def _iceberg_files(address: Address) -> tuple[TableFile, ...]:
         if (names := tuple(one["Key"][len(folder) :].split("/")))
     }
 
-    def read_bytes(file: TableFile) -> bytes:
+    def read_bytes(file: table_files.TableFile) -> bytes:
         with _ObjectReader(file) as body:
             return body.readall()
 
@@ -203,7 +193,7 @@ def _iceberg_files(address: Address) -> tuple[TableFile, ...]:
 class _ObjectReader(RawIOBase):
     """Reads the bytes of an object; UnreadableError if it has changed since it was listed."""
 
-    def __init__(self, file: TableFile) -> None:
+    def __init__(self, file: table_files.TableFile) -> None:
         bucket, _, key = file.location.removeprefix("s3://").partition("/")
         with _as_store_errors():
             self._body = _client().get_object(Bucket=bucket, Key=key, IfMatch=str(file.stamp[0]))["Body"]
@@ -222,10 +212,14 @@ class _ObjectReader(RawIOBase):
         self._body.close()
 
 
-def _object_file(bucket: str, listed: dict[str, Any], names: PathParts) -> TableFile:
+def _object_file(bucket: str, listed: dict[str, Any], names: table_files.PathParts) -> table_files.TableFile:
     stamp = (listed["ETag"], listed["LastModified"].isoformat(), listed["Size"])
-    return TableFile(
-        f"s3://{bucket}/{listed['Key']}", listed["Size"], stamp, columns_from_folders(names), name="/".join(names)
+    return table_files.TableFile(
+        f"s3://{bucket}/{listed['Key']}",
+        listed["Size"],
+        stamp,
+        table_files.columns_from_folders(names),
+        name="/".join(names),
     )
 
 
@@ -239,16 +233,16 @@ def _list_objects(bucket: str, prefix: str, *, exact: bool = False) -> list[dict
                     return [one]
                 if not one["Key"].endswith("/"):
                     found.append(one)
-            if exact or len(found) > MAX_LISTED_FILES:
+            if exact or len(found) > table_files.MAX_LISTED_FILES:
                 break
-    if len(found) > MAX_LISTED_FILES:
-        raise UnreadableError(f"more than {MAX_LISTED_FILES} files below its folder")
+    if len(found) > table_files.MAX_LISTED_FILES:
+        raise UnreadableError(f"more than {table_files.MAX_LISTED_FILES} files below its folder")
     return [] if exact else found
 
 
 def _as_store_errors() -> AbstractContextManager[None]:
     return convert_s3_errors(
-        lambda cause: UnreadableError(CHANGED_WHILE_READ if cause == S3_OBJECT_CHANGED else cause)
+        lambda cause: UnreadableError(table_files.CHANGED_WHILE_READ if cause == S3_OBJECT_CHANGED else cause)
     )
 
 

@@ -20,17 +20,8 @@ import numpy as np
 
 from schemas import Address, TableSource
 from stream.optional_packages import explain_missing_packages, pl
+from stream.tables.readers import table_files
 from stream.tables.readers.csv_files import CsvFile
-from stream.tables.readers.table_files import (
-    CHANGED_WHILE_READ,
-    TableFile,
-    has_changed,
-    local_database,
-    local_delta_folder,
-    local_files,
-    local_iceberg_metadata,
-    require_size,
-)
 from stream.tables.table_errors import DataError, UnreadableError
 
 if TYPE_CHECKING:
@@ -112,7 +103,7 @@ class FilePart:
     @classmethod
     def open(
         cls,
-        listed: TableFile,
+        listed: table_files.TableFile,
         options: Mapping[str, Any] | None = None,
         open_csv: Callable[[], RawIOBase] | None = None,
     ) -> FilePart:
@@ -239,7 +230,7 @@ def address_of(path: str) -> Address | None:
 
 def open_table_parts(
     path: str,
-    files: Sequence[TableFile] | None = None,
+    files: Sequence[table_files.TableFile] | None = None,
     most_bytes: int | None = None,
     seconds: float | None = None,
 ) -> Iterator[TablePart]:
@@ -250,26 +241,26 @@ def open_table_parts(
     ``seconds``.
     """
     if (address := address_of(path)) is None:
-        listed = local_files(path) if files is None else files
-        if (folder := local_delta_folder(path)) is not None:
+        listed = table_files.local_files(path) if files is None else files
+        if (folder := table_files.local_delta_folder(path)) is not None:
             from stream.tables.readers.lake_files import newest_local_files  # noqa: PLC0415  (an extra)
 
             listed = newest_local_files(folder, listed)
-            require_size(listed, most_bytes)
-        if (metadata := local_iceberg_metadata(path)) is not None:
+            table_files.require_size(listed, most_bytes)
+        if (metadata := table_files.local_iceberg_metadata(path)) is not None:
             from stream.tables.readers.iceberg import local_version_files  # noqa: PLC0415  (an extra)
 
             listed = local_version_files(metadata, listed)
-            require_size(listed, most_bytes)
-        if (database := local_database(path)) is not None:
+            table_files.require_size(listed, most_bytes)
+        if (database := table_files.local_database(path)) is not None:
             with explain_missing_packages():
                 from stream.tables.readers.server_tables import open_table_in_file  # noqa: PLC0415  (an extra)
             yield from open_table_in_file(listed[0].location, database.schema, database.name)
         else:
             for file in listed:
                 yield FilePart.open(file)
-        if any(map(has_changed, listed)):
-            raise UnreadableError(CHANGED_WHILE_READ)
+        if any(map(table_files.has_changed, listed)):
+            raise UnreadableError(table_files.CHANGED_WHILE_READ)
     elif address.scheme == "s3":
         from stream.tables.readers.lake_files import open_objects  # noqa: PLC0415  (an extra)
 
@@ -288,7 +279,7 @@ def stamp_of(path: str) -> Stamp:
     """Return the current stamp of a path; UnreadableError if a store or server fails."""
     if (address := address_of(path)) is None:
         try:
-            return stamp_of_files(path, local_files(path))
+            return stamp_of_files(path, table_files.local_files(path))
         except UnreadableError:
             # The error of the path is raised when the table is read.
             return (path,)
@@ -304,7 +295,7 @@ def stamp_of(path: str) -> Stamp:
     return (path, str(time_ns() if address.version is None else address.version))
 
 
-def stamp_of_files(path: str, files: Sequence[TableFile]) -> Stamp:
+def stamp_of_files(path: str, files: Sequence[table_files.TableFile]) -> Stamp:
     """Return the stamp of these files; its size does not depend on their number."""
     if not files:
         return (path,)
@@ -318,7 +309,7 @@ def stamp_of_files(path: str, files: Sequence[TableFile]) -> Stamp:
     return (path, digest.hexdigest())
 
 
-ListedFiles = Mapping[str, Sequence[TableFile] | None]
+ListedFiles = Mapping[str, Sequence[table_files.TableFile] | None]
 """The local files of each path; None for an address."""
 
 

@@ -26,20 +26,8 @@ from stream.optional_packages import explain_missing_packages
 from stream.tables.columns_table import PrivateTable
 from stream.tables.counted_table import CountedTable
 from stream.tables.engine_limits import EngineLimits, row_bytes
+from stream.tables.readers import table_files
 from stream.tables.readers.reading_protocol import TimedPipe, receive_header, receive_rows
-from stream.tables.readers.table_files import (
-    Root,
-    TableFile,
-    is_allowed,
-    is_within,
-    local_delta_folder,
-    local_files,
-    local_folder,
-    local_iceberg_metadata,
-    local_pattern,
-    parse_roots,
-    require_size,
-)
 from stream.tables.readers.table_parts import Stamp, join_stamps, require_valid_view, stamp_of_files
 from stream.tables.rows import Collected, Collector, Frame, RowCollector, Rows, collect_rows
 from stream.tables.schema_proposals import ColumnType
@@ -80,7 +68,7 @@ _PASSED_VARIABLES: Final = {
 log = get_logger("tables")
 Result = TypeVar("Result")
 
-AllowedFiles = dict[str, tuple[TableFile, ...] | None]
+AllowedFiles = dict[str, tuple[table_files.TableFile, ...] | None]
 """The files of each local path; None for an address."""
 
 _UNDECLARED: Final = {"kind": "table", "neighbors": "add-remove", "epsilon": 1.0}
@@ -91,7 +79,7 @@ _UNDECLARED: Final = {"kind": "table", "neighbors": "add-remove", "epsilon": 1.0
 class ReadingLimits:
     """The places in which a deployment's tables may be, and the limits for reading them."""
 
-    roots: tuple[Root, ...]
+    roots: tuple[table_files.Root, ...]
     """Folders and addresses below which tables are read, at any depth; if empty, no table is read."""
     table_bytes: int
     """Maximum number of bytes of a table's codes in the memory of a service."""
@@ -109,7 +97,7 @@ class ReadingLimits:
     @classmethod
     def parse(cls, roots: str, **limits: Any) -> ReadingLimits:
         """Create limits from roots in one text, which ``parse_roots`` parses, and the other fields."""
-        return cls(parse_roots(roots), **limits)
+        return cls(table_files.parse_roots(roots), **limits)
 
     def row_limit(self, source: TableSource) -> int:
         """Return the most rows of a source's table, in memory or in an engine's database."""
@@ -202,25 +190,27 @@ class GuardedReader:
         """List the files of each local path; None for an address; UnreadableError if one is forbidden."""
         return {path: self._list_files(path, self._limits.file_bytes(source)) for path in source.paths}
 
-    def _list_files(self, path: str, most_bytes: int | None) -> tuple[TableFile, ...] | None:
+    def _list_files(self, path: str, most_bytes: int | None) -> tuple[table_files.TableFile, ...] | None:
         roots = self._limits.roots
         if (address := Address.parse_table(path)) is not None:
-            if not is_allowed(address, roots):
+            if not table_files.is_allowed(address, roots):
                 raise UnreadableError(OUTSIDE_ROOTS)
             return None
         try:
-            path_pattern = local_pattern(path)
-            if path_pattern is not None and not is_within(local_folder(path_pattern), roots):
+            path_pattern = table_files.local_pattern(path)
+            if path_pattern is not None and not table_files.is_within(
+                table_files.local_folder(path_pattern), roots
+            ):
                 raise UnreadableError(OUTSIDE_ROOTS)
-            parts = local_files(path)
-            inside = all(is_within(Path(part.location), roots) for part in parts)
+            parts = table_files.local_files(path)
+            inside = all(table_files.is_within(Path(part.location), roots) for part in parts)
         except (OSError, RuntimeError, ValueError) as error:
             raise UnreadableError(error.cause if isinstance(error, UnreadableError) else "missing") from None
         if not inside:
             raise UnreadableError(OUTSIDE_ROOTS)
         # Which files of a Delta or Iceberg table count is known only from its log or metadata.
-        if local_delta_folder(path) is None and local_iceberg_metadata(path) is None:
-            require_size(parts, most_bytes)
+        if table_files.local_delta_folder(path) is None and table_files.local_iceberg_metadata(path) is None:
+            table_files.require_size(parts, most_bytes)
         return parts
 
     def _run_process(

@@ -238,8 +238,8 @@ _PAIRS: Final[dict[type[exp.Expr], Pair]] = {
     exp.Sub: partial(terms.calculate, "-"),
     exp.Mul: partial(terms.calculate, "*"),
     exp.Div: partial(terms.calculate, "/"),
-    exp.And: terms.conjoin,
-    exp.Or: terms.disjoin,
+    exp.And: partial(terms.combine, "AND"),
+    exp.Or: partial(terms.combine, "OR"),
     exp.DPipe: terms.concatenate,
     exp.Nullif: terms.nullif,
 }
@@ -310,7 +310,7 @@ class ExpressionParser:
 
     def _parse_between(self, node: exp.Expr) -> ViewTerm:
         term, low, high = map(self.parse, self._text.operands(node, "this", "low", "high"))
-        return terms.conjoin(terms.compare(">=", term, low), terms.compare("<=", term, high))
+        return terms.combine("AND", terms.compare(">=", term, low), terms.compare("<=", term, high))
 
     def _parse_in(self, node: exp.Expr) -> ViewTerm:
         parts = self._text.parts(node, "this", "expressions")

@@ -126,14 +126,10 @@ def contains(term: ViewTerm, listed: Sequence[ViewTerm]) -> ViewTerm:
     return ViewTerm("boolean", pl.any_horizontal(found) if len(found) > 1 else found[0])
 
 
-def conjoin(left: ViewTerm, right: ViewTerm) -> ViewTerm:
-    """Return the conjunction of two conditions."""
-    return ViewTerm("boolean", require_condition(left) & require_condition(right))
-
-
-def disjoin(left: ViewTerm, right: ViewTerm) -> ViewTerm:
-    """Return the disjunction of two conditions."""
-    return ViewTerm("boolean", require_condition(left) | require_condition(right))
+def combine(sign: Literal["AND", "OR"], left: ViewTerm, right: ViewTerm) -> ViewTerm:
+    """Return the conjunction or disjunction of two conditions."""
+    one, two = require_condition(left), require_condition(right)
+    return ViewTerm("boolean", one & two if sign == "AND" else one | two)
 
 
 def negate(term: ViewTerm) -> ViewTerm:
