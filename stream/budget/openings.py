@@ -61,7 +61,7 @@ from stream.privacy.noise.samplers import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import MECHANISMS_OF, choose_calibration, sensitivity_steps
 from stream.processing.protocol import Outputs, RecordLike
-from stream.tables.sensitivity import count_sensitivity, rows_are_public, total_sensitivity
+from stream.tables.sensitivity import rows_are_public, total_sensitivity
 from stream.tables.table_errors import private_text_message, undeclared_name_message
 
 PLAN_FAILED_MESSAGE: Final = (
@@ -167,8 +167,8 @@ def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable
     monotone, sums = getattr(mechanism, "monotone", False), getattr(mechanism, "sums", ())
     require_monotone_counts(monotone, source.neighbors)
     step = _common_step(source, sums)
-    # One person changes a count of people by 1, whatever the number of this person's rows.
-    sensitivities = [int((1 if getattr(mechanism, "people", False) else count_sensitivity(source)) / step)]
+    # One person changes a count of people by 1, and a count of rows by the number of this person's counted rows.
+    sensitivities = [int((1 if getattr(mechanism, "people", False) else source.contribution) / step)]
     for index, name in enumerate(sums):
         _refuse_private_text(source, name, f"mechanism.sums.{index}")
         domain = source.attributes.get(name)

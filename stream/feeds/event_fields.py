@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import Categories, Dates, Decimals, Domain, Integers
-from schemas.windows import NO_MOMENT, YEAR_10000_MS, parse_event_time
+from schemas.windows import parse_event_time
 from stream.tables.date_codes import date_codes, text_series
 from stream.tables.encoding import Mask, bin_codes, decimal_codes, integer_codes
 
@@ -104,25 +104,9 @@ def flaw_of(attribute: str, domain: Domain) -> Flaw:
 
 Moments = npt.NDArray[np.int64]
 
-_ZERO: Final = ord("0")
-_LENGTH_IN_SECONDS: Final = len("2013-01-01T05:00:00Z")
-_LENGTH_IN_MILLISECONDS: Final = len("2013-01-01T05:00:00.000Z")
-_SIGNS: Final = {4: "-", 7: "-", 10: "T", 13: ":", 16: ":"}
-_DIGITS: Final = tuple(place for place in range(19) if place not in _SIGNS)
-
 
 def moments_of(values: Sequence[Any]) -> Moments:
-    """Return the time of each value; if all values have the same form, convert them as an array."""
-    kinds = set(map(type, values))
-    if kinds == {int}:
-        try:
-            moments = np.array(values, dtype=np.int64)
-        except OverflowError:
-            pass
-        else:
-            return np.where((moments >= 0) & (moments < YEAR_10000_MS), moments, NO_MOMENT)
-    if kinds == {str} and (found := _parse_equal_forms(values)) is not None:
-        return found
+    """Return the time of each value, or ``NO_MOMENT``."""
     return np.array([parse_event_time(value) for value in values], dtype=np.int64)
 
 
@@ -135,50 +119,6 @@ def precedes_all_windows(times: Moments, first: Moments, clocks: Moments) -> npt
     is_history = (clocks >= 0) & (clocks < first)
     has_seconds = (times >= SECONDS_FROM) & (times < SECONDS_TO)
     return (times < first) & (has_seconds | ~is_history)
-
-
-def _parse_equal_forms(texts: Sequence[str]) -> Moments | None:
-    """Parse texts that all have the same plain form in UTC; None if a text has another form."""
-    width = len(texts[0])
-    if width not in {_LENGTH_IN_SECONDS, _LENGTH_IN_MILLISECONDS} or set(map(len, texts)) != {width}:
-        return None
-    try:
-        letters = np.frombuffer("".join(texts).encode("ascii"), dtype=np.uint8).reshape(-1, width)
-    except UnicodeEncodeError:
-        return None
-    columns = np.ascontiguousarray(letters.T)
-    digits = columns.astype(np.int64) - _ZERO
-    signs = {**_SIGNS, width - 1: "Z"} | ({19: "."} if width == _LENGTH_IN_MILLISECONDS else {})
-    places = [*_DIGITS, *((20, 21, 22) if width == _LENGTH_IN_MILLISECONDS else ())]
-    numeric = digits[places]
-    if (
-        any((columns[place] != ord(sign)).any() for place, sign in signs.items())
-        or ((numeric < 0) | (numeric > 9)).any()
-    ):
-        return None
-    year, month, day = _number(digits, 0, 4), _number(digits, 5, 7), _number(digits, 8, 10)
-    hour, minute, second = _number(digits, 11, 13), _number(digits, 14, 16), _number(digits, 17, 19)
-    if (
-        (month < 1) | (month > 12) | (day < 1) | (hour > 23) | (minute > 59) | (second > 59) | (year < 1970)
-    ).any():
-        return None
-    months = ((year - 1970) * 12 + month - 1).astype("datetime64[M]")
-    first = months.astype("datetime64[D]").astype(np.int64)
-    if (day > (months + 1).astype("datetime64[D]").astype(np.int64) - first).any():
-        return None
-    whole: Moments = (((first + day - 1) * 24 + hour) * 60 + minute) * 60 + second
-    whole *= 1000
-    if width == _LENGTH_IN_MILLISECONDS:
-        whole += _number(digits, 20, 23)
-    return whole
-
-
-def _number(digits: Moments, start: int, end: int) -> Moments:
-    found: Moments = digits[start].copy()
-    for place in range(start + 1, end):
-        found *= 10
-        found += digits[place]
-    return found
 
 
 Codes = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -75,15 +75,13 @@ def select_events(events: Events, mask: Mask) -> Events:
     """Return the events that a mask selects."""
     if mask.all():
         return events
-    codes = {name: column[mask] for name, column in events.codes.items()}
-    return Events(
-        events.places[mask],
-        events.people[mask],
-        events.homes[mask],
-        events.times[mask],
-        codes,
-        events.flaws,
-        events.texts,
+    return replace(
+        events,
+        places=events.places[mask],
+        people=events.people[mask],
+        homes=events.homes[mask],
+        times=events.times[mask],
+        codes={name: column[mask] for name, column in events.codes.items()},
     )
 
 

@@ -174,11 +174,6 @@ def rows_are_public(source: TableSource) -> bool:
     return source.neighbors == "replace" and source.contribution == 1
 
 
-def count_sensitivity(source: TableSource) -> int:
-    """Return the most by which one person changes a count of rows."""
-    return source.contribution
-
-
 def groups_sensitivity(source: TableSource) -> int:
     """Return the ℓ1 sensitivity of the counts of disjoint groups."""
     return source.contribution * (2 if source.neighbors == "replace" else 1)

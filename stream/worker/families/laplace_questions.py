@@ -25,7 +25,6 @@ from stream.privacy.planning.plans import Price, answer_price, takes_alpha
 from stream.processing.dead_letters import Rejection
 from stream.tables.expressions import Predicate, conjunction
 from stream.tables.sensitivity import (
-    count_sensitivity,
     excluded_groups,
     groups_sensitivity,
     people_groups_sensitivity,
@@ -173,7 +172,7 @@ class LaplaceQuestions:
         return max(1, total_sensitivity(self._context.source_table(slot), domain, centre))
 
     def _count_width(self, slot: int) -> int:
-        return count_sensitivity(self._context.source_table(slot))
+        return self._context.source_table(slot).contribution
 
     def _sum_limits(self, slot: int, domain: Integers) -> tuple[float | None, float | None]:
         """Return the limits of a sum of values in a domain, in steps."""

@@ -7,7 +7,6 @@ import random
 import time
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from aiokafka.partitioner import murmur2
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import Bins, Categories, Integers
-from schemas.windows import YEAR_10000_MS, parse_event_time
 from stream.feeds.event_decoding import digests_of, partitions_of
 from stream.feeds.event_fields import MAX_BYTES, MAX_DEPTH, NESTED, FieldCodes, moments_of
 from stream.processing.topic_names import partition_of
@@ -228,15 +226,6 @@ def test_partitions_of_names_match_kafkas_partitioner(names: list[bytes], partit
     assert partitions_of(names, partitions).tolist() == [
         int(murmur2(name) & 0x7FFFFFFF) % partitions for name in names
     ]
-
-
-@given(moments=st.lists(st.integers(0, YEAR_10000_MS - 1), min_size=1, max_size=20), fine=st.booleans())
-@settings(max_examples=100, deadline=None)
-def test_moments_of_batch_equal_single_times(moments: list[int], *, fine: bool) -> None:
-    texts = [str(np.datetime64(one if fine else one - one % 1000, "ms")) for one in moments]
-    texts = [f"{text if fine else text[:19]}Z" for text in texts]
-    assert moments_of(texts).tolist() == [parse_event_time(text) for text in texts]
-    assert moments_of(texts).tolist() == [one if fine else one - one % 1000 for one in moments]
 
 
 @pytest.mark.parametrize(
