@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
 from typer.testing import CliRunner
 
 from sotto import Driver
 from stream.cli.app import app
+from stream.cli.manage import answer_commands, budget_commands, event_commands, ledger_commands, stream_commands
 from stream.settings import Settings
 from tests.preloaded import command
 
@@ -52,6 +55,12 @@ class Connected:
             return getattr(self._driver, name)(*args, **fields)
 
         return call
+
+
+def connect_commands(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
+    """Let a driver carry out the calls of commands, in place of a client of Kafka."""
+    for module in (answer_commands, budget_commands, event_commands, ledger_commands, stream_commands):
+        monkeypatch.setattr(module, "Client", lambda: nullcontext(driver))
 
 
 def run_connected(*arguments: str) -> str:

@@ -23,7 +23,6 @@ from rich.text import Text
 
 from schemas import Answer, EventsSource, GrantRecord, answer_codec, registered_name
 from schemas.wire import MalformedEventError
-from stream.cli.manage.record_rows import call_client
 from stream.cli.output import (
     AsJson,
     CommandError,
@@ -36,6 +35,7 @@ from stream.cli.output import (
 )
 from stream.client.answer_history import AnswerLog
 from stream.client.async_client import AsyncClient
+from stream.client.blocking_client import Client
 from stream.engine.restore import create_reader, require_visible, select_readable
 from stream.errors import SottoError
 from stream.kafka.broker_addresses import local_settings
@@ -83,7 +83,8 @@ def estimate(
 ) -> None:
     """Estimate the share of each category on a stream of randomized response, with its interval."""
     if grant is None:
-        record = call_client(lambda client: client.grant(source, stream))
+        with Client() as client:
+            record = client.grant(source, stream)
     else:
         record = parse_document(TypeAdapter(GrantRecord), grant)
         if (record.spec.source, record.spec.stream) != (source, stream):

@@ -8,21 +8,15 @@ import typer
 from pydantic import TypeAdapter
 
 from schemas import (
-    AllotmentRecord,
     EventsSource,
     Population,
-    PopulationRecord,
-    Receipt,
     Source,
-    SourceRecord,
     TableSource,
     ValuesSource,
 )
 from stream.cli.app import LazyCommand, make_lazy_group
 from stream.cli.manage.record_rows import (
     AllPeriods,
-    ShownGrant,
-    call_client,
     group_by_name,
     join_grants,
     show_budget,
@@ -39,7 +33,7 @@ from stream.cli.output import (
     show_result,
     show_table,
 )
-from stream.client.async_client import AsyncClient
+from stream.client.blocking_client import Client
 from stream.formatting import (
     describe_rows,
     describe_table_bound,
@@ -48,6 +42,7 @@ from stream.formatting import (
     warn_about_shared_data,
 )
 from stream.privacy.accuracy.source_facts import clamping_range
+from stream.questions.question_forms import source_adapter
 from stream.questions.stream_watch import describe_live_topic
 from stream.settings import DEFAULT_TABLE_BYTES
 from stream.tables.engine_limits import describe_engine
@@ -67,7 +62,6 @@ app = typer.Typer(
     help="Sources and their budgets.",
     no_args_is_help=True,
 )
-_sources: TypeAdapter[Source] = TypeAdapter(Source)
 
 
 @app.command("add")
@@ -80,31 +74,27 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Register a source with its budget."""
-    wanted = parse_document(_sources, source)
+    wanted = parse_document(source_adapter(), source)
     if engine is not None:
-        wanted = _with_engine(wanted, engine)
-    receipt, warnings = call_client(lambda client: _register(client, wanted))
-    print_warnings(warnings)
-    live: list[str] = []
+        if not isinstance(wanted, TableSource):
+            raise CommandError(f"--engine: {wanted.source} has no table; leave the option out")
+        wanted = wanted.model_copy(update={"engine": engine})
+    with Client() as client:
+        earlier = client.list_sources()
+        receipt = client.register(wanted)
+    print_warnings(filter(None, (warn_about_repetition(wanted, earlier), warn_about_shared_data(wanted, earlier))))
+    details: list[str] = []
     if isinstance(wanted, EventsSource):
-        live = [
+        details = [
             describe_live_topic(wanted),
             f"if {wanted.topic} does not exist, 'sotto events topic {wanted.source}' creates it",
         ]
     if isinstance(wanted, TableSource):
         counted = describe_table_bound(wanted)
         bound = [f"{counted}; no ± covers the others"] if counted else []
-        live = [*bound, *describe_rows(wanted), describe_engine(wanted, DEFAULT_TABLE_BYTES)]
+        details = [*bound, *describe_rows(wanted), describe_engine(wanted, DEFAULT_TABLE_BYTES)]
     registered = f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}"
-    show_result(receipt, registered + _describe_clamping(wanted), *live, receipt.meaning, as_json=as_json)
-
-
-async def _register(client: AsyncClient, source: Source) -> tuple[Receipt, list[str]]:
-    """Register a source; return its receipt and warnings about a repetition and about other sources of its data."""
-    earlier = await client.list_sources()
-    receipt = await client.register(source)
-    warnings = (warn_about_repetition(source, earlier), warn_about_shared_data(source, earlier))
-    return receipt, [warning for warning in warnings if warning is not None]
+    show_result(receipt, registered + _describe_clamping(wanted), *details, receipt.meaning, as_json=as_json)
 
 
 @app.command("join")
@@ -114,7 +104,8 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Add a source to a population permanently; refused unless its grants fit the population's budget."""
-    receipt = call_client(lambda client: client.join(source, population))
+    with Client() as client:
+        receipt = client.join(source, population)
     joined = f"source {source} belongs to population {population}: its past and future grants count there too"
     show_result(receipt, joined, receipt.meaning, as_json=as_json)
 
@@ -132,7 +123,11 @@ def refresh(
     Put the new file in place on all machines first. Streams that draw new noise for each question continue with the new
     version; streams that keep a release, a hypothesis or an estimate of the old version are closed.
     """
-    receipt, ended = call_client(lambda client: _refresh(client, source, close=close))
+    with Client() as client:
+        before = {one.spec.stream for one in client.list_streams(source) if one.ending is None}
+        receipt = client.refresh(source, close=close)
+        now = client.list_streams(source)
+    ended = sorted(one.spec.stream for one in now if one.spec.stream in before and one.ending == "closed")
     named = f": {', '.join(ended)}" if ended else ""
     count = format_count(len(ended), "stream is", "streams are")
     text = f"source {source} has version {receipt.version} of its data; {count} closed{named}"
@@ -142,8 +137,9 @@ def refresh(
 @app.command("list")
 def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> None:
     """List all sources with their budgets; for a source with periods, its latest period's budget."""
-    records, populations = call_client(_fetch_sources)
-    records = sorted(records, key=lambda record: record.source.source)
+    with Client() as client:
+        records = sorted(client.list_sources(), key=lambda record: record.source.source)
+        populations = client.list_populations()
     if as_json:
         show_json(records)
         return
@@ -178,10 +174,12 @@ def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> No
 def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
     """Show a source's budget and its streams."""
     most = None if as_json else SHOWN_STREAMS
-    record, grants, allotments = call_client(lambda client: _fetch_budget(client, source, most))
+    with Client() as client:
+        grants = join_grants(client, client.list_streams(source, limit=most))
+        record, allotments = client.budget(source), client.list_allotments(source=source)
     if as_json:
         digests = {
-            one.grant.spec.stream: {"status": one.digest, "written": one.written} for one in grants if one.digest
+            one.grant.spec.stream: {"status": one.status, "written": one.written} for one in grants if one.status
         }
         document = {"source": record, "grants": [one.grant for one in grants], "digests": digests}
         show_json({**document, **({"allotments": allotments} if allotments else {})})
@@ -230,45 +228,19 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
             say(f"{one.grant.spec.stream} is not answering: {one.reason}")
 
 
-def _with_engine(source: Source, engine: str) -> TableSource:
-    """Return the source with another table engine; raise CommandError if it has no table."""
-    if not isinstance(source, TableSource):
-        raise CommandError(f"--engine: {source.source} has no table; leave the option out")
-    return source.model_copy(update={"engine": engine})
-
-
 def _describe_kind(source: Source) -> str:
-    """Format a source's kind, with its table engine if that is not ``memory``."""
+    """Return a source's kind, and its table engine unless that is ``memory``."""
     return (
         f"table, {source.engine}" if isinstance(source, TableSource) and source.engine != "memory" else source.kind
     )
 
 
 def _describe_clamping(source: Source) -> str:
-    """Format the range to which a source clamps its values; empty for other sources."""
+    """Return the range to which a source of values clamps them; empty for other sources."""
     if not isinstance(source, ValuesSource):
         return ""
     low, high = (float(end) for end in clamping_range(source.grid, source.minimum, source.maximum))
     return f"; values clamped to {low:.6g} … {high:.6g}"
-
-
-async def _refresh(client: AsyncClient, source: str, *, close: bool) -> tuple[Receipt, list[str]]:
-    """Refresh a source; return the receipt and the streams that the refresh closed."""
-    before = {one.spec.stream for one in await client.list_streams(source) if one.ending is None}
-    receipt = await client.refresh(source, close=close)
-    now = await client.list_streams(source)
-    return receipt, sorted(one.spec.stream for one in now if one.spec.stream in before and one.ending == "closed")
-
-
-async def _fetch_sources(client: AsyncClient) -> tuple[list[SourceRecord], list[PopulationRecord]]:
-    return await client.list_sources(), await client.list_populations()
-
-
-async def _fetch_budget(
-    client: AsyncClient, source: str, most: int | None
-) -> tuple[SourceRecord, list[ShownGrant], list[AllotmentRecord]]:
-    grants = await join_grants(client, await client.list_streams(source, limit=most))
-    return await client.budget(source), grants, await client.list_allotments(source=source)
 
 
 population_app = typer.Typer(help="Populations: people who are in several sources.", no_args_is_help=True)
@@ -283,7 +255,8 @@ def register(
 ) -> None:
     """Register a population with its budget; sources name it, or join it later."""
     wanted = parse_document(TypeAdapter(Population), population)
-    receipt = call_client(lambda client: client.register_population(wanted))
+    with Client() as client:
+        receipt = client.register_population(wanted)
     registered = f"population {wanted.population} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}"
     show_result(receipt, registered, receipt.meaning, as_json=as_json)
 
@@ -291,8 +264,8 @@ def register(
 @population_app.command("list")
 def list_populations(as_json: AsJson = False) -> None:
     """List all populations with their budgets."""
-    records = call_client(lambda client: client.list_populations())
-    records = sorted(records, key=lambda record: record.population.population)
+    with Client() as client:
+        records = sorted(client.list_populations(), key=lambda record: record.population.population)
     if as_json:
         show_json(records)
         return
@@ -318,7 +291,10 @@ def list_populations(as_json: AsJson = False) -> None:
 @population_app.command("show")
 def show_population(population: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
     """Show a population's budget, its sources and its allotments."""
-    record, sources, allotments = call_client(lambda client: _fetch_population(client, population))
+    with Client() as client:
+        record, allotments = client.population(population), client.list_allotments(population=population)
+        sources = [one for one in client.list_sources() if one.population == population]
+    sources.sort(key=lambda one: one.source.source)
     if as_json:
         show_json({"population": record, "sources": sources, "allotments": allotments})
         return
@@ -358,20 +334,10 @@ def allot(
     """Allot a part of a budget to an analyst or a team, or change an allotment."""
     if (source is None) == (population is None):
         raise CommandError("give the budget with either --source or --population")
-    receipt = call_client(
-        lambda client: client.allot(
+    with Client() as client:
+        receipt = client.allot(
             allotment, epsilon, delta, source=source, population=population, analysts=analyst or []
         )
-    )
     owner = f"source {source}" if source is not None else f"population {population}"
     names = ", ".join(analyst or [allotment])
     show_result(receipt, f"{names} may have ε {epsilon:g} of {owner}", as_json=as_json)
-
-
-async def _fetch_population(
-    client: AsyncClient, population: str
-) -> tuple[PopulationRecord, list[SourceRecord], list[AllotmentRecord]]:
-    record = await client.population(population)
-    sources = sorted(await client.list_sources(), key=lambda one: one.source.source)
-    members = [one for one in sources if one.population == population]
-    return record, members, await client.list_allotments(population=population)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
@@ -11,11 +12,10 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from schemas import EventsSource, format_moment
+from schemas import format_moment
 from schemas.wire import DECODE_ERRORS
-from stream.cli.manage.record_rows import call_client
 from stream.cli.output import CommandError, document_name, numbered_lines, say
-from stream.client.async_client import AsyncClient
+from stream.client.blocking_client import Client
 from stream.errors import Invalid
 from stream.feeds.event_fields import Flaw
 from stream.feeds.event_reader import EventCheck
@@ -63,7 +63,7 @@ def publish(
     last = None if until is None else parse_time(until)
     with numbered_lines(file) as lines:
         events = _require_objects(file, lines)
-        call_client(lambda client: _publish(client, source, events, marks, last))
+        _publish(source, events, marks, last)
 
 
 @app.command("topic")
@@ -77,7 +77,9 @@ def create_topic(
 
     Exit status 1 if the topic exists with producers' timestamps and the source's windows need the broker's.
     """
-    declared, count, is_new = call_client(lambda client: _create_topic(client, source, partitions))
+    with Client() as client:
+        declared = require_live_source(client.budget(source).source)
+    count, is_new = asyncio.run(create_live_topic(local_settings(), declared, partitions))
     if is_new:
         say(f"created {declared.topic} with {count} partitions")
     else:
@@ -108,11 +110,6 @@ def _object_problem(line: bytes) -> str | None:
     if isinstance(found, list):
         return _ARRAY_PROBLEM
     return None if isinstance(found, dict) else "is JSON, but not an object; give one JSON object a line"
-
-
-async def _create_topic(client: AsyncClient, source: str, partitions: int) -> tuple[EventsSource, int, bool]:
-    declared = require_live_source((await client.budget(source)).source)
-    return declared, *await create_live_topic(local_settings(), declared, partitions)
 
 
 class _Report:
@@ -147,24 +144,23 @@ class _Report:
             say(f"{self._refused[flaw]:,} refused, the first at line {line:,}: {flaw.message}")
 
 
-async def _publish(
-    client: AsyncClient, source: str, lines: Iterator[tuple[int, bytes]], marks: str | None, until: int | None
-) -> None:
-    declared = require_live_source((await client.budget(source)).source)
-    report = _Report(EventCheck(declared, await client.list_streams(source)))
-    if marks is None:
-        added = "; accepted events count only in windows that have not closed"
-        while batch := list(islice(lines, EVENTS_PER_BATCH)):
-            report.check_lines(batch, round(1000 * time()) if declared.clock == "broker" else None)
-            await client.publish(source, [line for _, line in batch])
-    else:
-        first = moment = None
-        for moment, events in _replay(Replay(declared, marks, until), lines, report):
-            first = moment if first is None else first
-            await client.advance(source, moment / 1000)
-            await client.publish(source, events)
-        added = f", with marks from {format_moment(first or 0)} to {format_moment(moment or 0)}"
-    await client.flush()
+def _publish(source: str, lines: Iterator[tuple[int, bytes]], marks: str | None, until: int | None) -> None:
+    with Client() as client:
+        declared = require_live_source(client.budget(source).source)
+        report = _Report(EventCheck(declared, client.list_streams(source)))
+        if marks is None:
+            added = "; accepted events count only in windows that have not closed"
+            while batch := list(islice(lines, EVENTS_PER_BATCH)):
+                report.check_lines(batch, round(1000 * time()) if declared.clock == "broker" else None)
+                client.publish(source, [line for _, line in batch])
+        else:
+            first = moment = None
+            for moment, events in _replay(Replay(declared, marks, until), lines, report):
+                first = moment if first is None else first
+                client.advance(source, moment / 1000)
+                client.publish(source, events)
+            added = f", with marks from {format_moment(first or 0)} to {format_moment(moment or 0)}"
+        client.flush()
     report.print_reasons()
     say(
         f"{format_count(report.accepted, 'event')} accepted, {report.refused:,} refused in {declared.topic}{added}"

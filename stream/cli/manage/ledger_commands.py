@@ -19,9 +19,9 @@ from schemas import LedgerProgress, TrailHead, TrailRecord, trail_codec
 from schemas.ledger import Since
 from schemas.wire import MalformedEventError
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError
-from stream.cli.manage.record_rows import call_client, create_owner_only_file, read_lines, summary_row, write_trail
+from stream.cli.manage.record_rows import create_owner_only_file, read_lines, summary_row, write_trail
 from stream.cli.output import AsJson, CommandError, say, show_json, show_table
-from stream.client.blocking_client import next_item
+from stream.client.blocking_client import Client, next_item
 from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_reader import read_latest_first, read_ledger_records, read_topic
 from stream.formatting import format_count
@@ -327,7 +327,8 @@ def _matching_entries(
         found |= bool(batch)
         yield batch
     if not found and "source" in filters:
-        call_client(lambda client: client.budget(filters["source"]))
+        with Client() as client:
+            client.budget(filters["source"])
 
 
 def _batches(

@@ -1,13 +1,12 @@
-"""Rows of the commands' tables for grants, budgets and trail entries; ``call_client`` runs a client's call."""
+"""Rows of the commands' tables for grants, budgets and trail entries; exports of the trail to files."""
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,26 +28,13 @@ from schemas import (
 )
 from stream.budget.receipts import entry_digest
 from stream.cli.output import CommandError, format_amount, say, show_table
-from stream.client.async_client import AsyncClient
+from stream.client.blocking_client import Client
 from stream.errors import Forbidden
 from stream.formatting import format_count
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import charged_answers, displayed_state, ordinary_charges_left
 from stream.processing.protocol import MODEL_NOT_ASKED_REASON
 from stream.questions.result_text import quote_formula
-
-_Result = TypeVar("_Result")
-
-
-def call_client(call: Callable[[AsyncClient], Awaitable[_Result]]) -> _Result:
-    """Run ``call`` with a connected client and return its result."""
-
-    async def call_connected() -> _Result:
-        async with AsyncClient() as client:
-            return await call(client)
-
-    return asyncio.run(call_connected())
-
 
 _ENDINGS = {"closed": "closing", "halted": "halting"}
 
@@ -58,20 +44,20 @@ class ShownGrant:
     """A grant with its worker's last status; ``written`` is the status's time in seconds since 1970."""
 
     grant: GrantRecord
-    digest: StreamStatus | None = None
+    status: StreamStatus | None = None
     written: float | None = None
 
     @property
     def _newer_status(self) -> StreamStatus | None:
         """Return the worker's status if it is at least as recent as the ledger's record."""
-        digest, grant = self.digest, self.grant
-        if digest is None or digest.incarnation != grant.identity.incarnation or grant.settled:
+        status, grant = self.status, self.grant
+        if status is None or status.incarnation != grant.identity.incarnation or grant.settled:
             return None
-        return digest if (digest.answered, digest.tops) >= (grant.answered, grant.tops) else None
+        return status if (status.answered, status.tops) >= (grant.answered, grant.tops) else None
 
     @property
     def totals(self) -> GrantRecord | StreamStatus:
-        """Return the status or the grant, whichever is more recent; both have answers, charges and the spent amount."""
+        """Return the more recent of status and grant, for its answers, charges and spent amount."""
         return self._newer_status or self.grant
 
     @property
@@ -122,14 +108,13 @@ class ShownGrant:
         return charged_answers(self.grant.calibration, self.grant.extensions)
 
 
-async def join_grants(client: AsyncClient, grants: Iterable[GrantRecord]) -> list[ShownGrant]:
-    """Join grants with their workers' last status, or without a status if the topic ``status`` may not be read."""
-    listed = list(grants)
+def join_grants(client: Client, grants: Sequence[GrantRecord]) -> list[ShownGrant]:
+    """Join grants with their workers' last status; with none if the topic ``status`` may not be read."""
     try:
-        statuses = await client.statuses(grant.spec.stream for grant in listed if not grant.settled)
+        statuses = client.statuses(grant.spec.stream for grant in grants if not grant.settled)
     except Forbidden:
         statuses = {}
-    return [ShownGrant(grant, *statuses.get(grant.spec.stream, (None, None))) for grant in listed]
+    return [ShownGrant(grant, *statuses.get(grant.spec.stream, (None, None))) for grant in grants]
 
 
 def show_budget(
@@ -174,7 +159,7 @@ AllPeriods = Annotated[
 
 
 class Line(NamedTuple, Generic[_Item]):
-    """A line of a list. If it stands for N periods, of which the latest begins at START, ``period`` is "START, of N"."""
+    """A line of a list; a line for all N periods of a name shows the latest, and ``period`` is "START, of N"."""
 
     name: str
     item: _Item
@@ -184,7 +169,7 @@ class Line(NamedTuple, Generic[_Item]):
 def group_by_name(
     items: Iterable[_Item], name_of: Callable[[_Item], str], *, every: bool = False
 ) -> list[Line[_Item]]:
-    """Return one line for each name, in order; with ``every``, return one line for each period of a name."""
+    """Return one line for each name, in order; with ``every``, one line for each period."""
     lines: dict[str, list[_Item]] = {}
     for item in items:
         lines.setdefault(name_of(item) if every else registered_name(name_of(item)), []).append(item)
@@ -200,14 +185,14 @@ def _merge_periods(name: str, items_of_name: list[_Item], name_of: Callable[[_It
 
 
 def short_start(start: str) -> str:
-    """Return a period's start without "Z" and without seconds, minutes and hours that are zero."""
+    """Return a period's start without "Z" and without a time of 00:00."""
     return start.removesuffix("Z").removesuffix(":00").removesuffix("T00:00")
 
 
 _AMOUNTS: Final = ("asked", "left", "granted", "spent", "refunded")
 _TOTALS: Final = ("granted", "spent", "refunded", "left")
-_PARTS: Final = ("epsilon", "delta", "rho")
-_WORDS: Final = (
+_AMOUNT_PARTS: Final = ("epsilon", "delta", "rho")
+_TEXTS: Final = (
     *("kind", "action", "outcome", "event", "source", "population", "stream", "analyst"),
     *("allotment", "analysts", "by", "mechanism", "reason", "request", "since"),
 )
@@ -223,7 +208,7 @@ _Batch = Sequence[tuple[TrailRecord, bytes]]
 def trail_row(entry: TrailRecord, value: bytes) -> Row:
     """Return an entry's row: one column for each number, and a last column with the entry's JSON."""
     row: Row = {"number": entry.number, "time": datetime.fromtimestamp(entry.time / 1000, UTC).isoformat()}
-    row |= {name: getattr(entry, name, None) for name in (*_WORDS, *_NUMBERS, *_COUNTS)}
+    row |= {name: getattr(entry, name, None) for name in (*_TEXTS, *_NUMBERS, *_COUNTS)}
     row["analysts"] = " ".join(row["analysts"] or ()) or None
     for name in _AMOUNTS:
         row |= _amount_columns(name, getattr(entry, name, None))
@@ -234,7 +219,7 @@ def trail_row(entry: TrailRecord, value: bytes) -> Row:
 
 
 def _amount_columns(name: str, value: Amount | None) -> Row:
-    return {f"{name}_{part}": getattr(value, part, None) for part in _PARTS}
+    return {f"{name}_{part}": getattr(value, part, None) for part in _AMOUNT_PARTS}
 
 
 def write_trail(path: Path, batches: Iterable[_Batch]) -> int:
@@ -296,10 +281,10 @@ def _column_types() -> dict[str, str]:
     return {
         "number": "int64",
         "time": "string",
-        **dict.fromkeys(_WORDS, "string"),
+        **dict.fromkeys(_TEXTS, "string"),
         **dict.fromkeys(_NUMBERS, "float64"),
         **dict.fromkeys(_COUNTS, "int64"),
-        **{f"{name}_{part}": "float64" for name in amounts for part in _PARTS},
+        **{f"{name}_{part}": "float64" for name in amounts for part in _AMOUNT_PARTS},
         "digest": "string",
         "record": "string",
     }

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Final
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import typer
 
-from schemas import EventsSource, GrantRecord, OpeningSpec, Receipt, Source, registered_name
-from stream.cli.manage.record_rows import AllPeriods, ShownGrant, call_client, group_by_name, join_grants
+from schemas import EventsSource, GrantRecord, Receipt, Source, registered_name
+from stream.cli.manage.record_rows import AllPeriods, ShownGrant, group_by_name, join_grants
 from stream.cli.output import (
     AsJson,
     CommandError,
@@ -21,7 +21,7 @@ from stream.cli.output import (
     show_result,
     show_table,
 )
-from stream.client.async_client import AsyncClient
+from stream.client.blocking_client import Client
 from stream.errors import Missing
 from stream.formatting import (
     describe_choice,
@@ -39,9 +39,6 @@ from stream.questions.stream_watch import (
     describe_window_count,
     period_of,
 )
-
-MAX_NAMES: Final = 2
-"""A source and a stream."""
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
 Analyst = Annotated[str | None, typer.Option(help="The analyst; the cost is also charged to their allotments.")]
@@ -63,7 +60,9 @@ def open_stream(
     without --force.
     """
     spec = parse_document(opening_adapter(), stream)
-    receipt, grant, source = call_client(lambda client: _open(client, spec, analyst, force=force))
+    with Client() as client:
+        receipt = client.open(spec, analyst=analyst, acknowledge=force)
+        grant, source = client.grant(spec.source, spec.stream), client.budget(spec.source).source
     lines = [f"stream {spec.stream} is open at {_format_price(grant)} ({grant.calibration.method})"]
     if receipt.compared:
         lines.append(describe_choice(receipt.compared))
@@ -91,7 +90,8 @@ def list_streams(
 
     Answers since the last charge record are only in 'sotto stream show' and 'sotto source show'.
     """
-    grants = call_client(lambda client: client.list_streams(source, limit=limit, after=after, periods=True))
+    with Client() as client:
+        grants = client.list_streams(source, limit=limit, after=after, periods=True)
     if limit is None:
         grants.sort(key=lambda one: (one.spec.source, one.spec.stream))
     if as_json:
@@ -140,7 +140,10 @@ def extend(
     as_json: AsJson = False,
 ) -> None:
     """Grant a stream further charged answers; it keeps its measurements."""
-    receipt, grant, declared = call_client(lambda client: _extend(client, names, (epsilon, delta), analyst))
+    with Client() as client:
+        source, stream = _resolve_names(client, names)
+        receipt = client.extend(source, stream, epsilon, delta, analyst=analyst)
+        grant, declared = client.grant(source, stream), client.budget(source).source
     cutoff = charged_answers(grant.calibration, grant.extensions)
     cost = format_amount(receipt.granted or grant.cost)
     count = format_count(receipt.answers or 0, "more charged answer")
@@ -152,20 +155,22 @@ def extend(
 @app.command("close")
 def close(names: Names, as_json: AsJson = False) -> None:
     """Close a stream and refund its provably unspent grant to its source."""
-    _end_stream(names, AsyncClient.close, as_json=as_json)
+    _end_stream(names, lambda client, source, stream: client.close(source, stream), as_json=as_json)
 
 
 @app.command("halt")
 def halt(names: Names, as_json: AsJson = False) -> None:
     """Stop a stream from answering, for good."""
-    _end_stream(names, AsyncClient.halt, as_json=as_json)
+    _end_stream(names, lambda client, source, stream: client.halt(source, stream), as_json=as_json)
 
 
 @app.command("show")
 def show(names: Names, as_json: AsJson = False) -> None:
     """Show a stream's grant."""
-    shown, declared = call_client(lambda client: _fetch_grant(client, names))
-    grant = shown.grant
+    with Client() as client:
+        source, stream = _resolve_names(client, names)
+        grant, declared = client.grant(source, stream), client.budget(source).source
+        [shown] = join_grants(client, [grant])
     if as_json:
         show_json(grant)
         return
@@ -209,43 +214,16 @@ def _format_price(grant: GrantRecord) -> str:
     return requested_amount(grant.spec) if rho is None else f"{requested_amount(grant.spec)} (ρ {rho:.4g})"
 
 
-def _end_stream(
-    names: Sequence[str], end: Callable[[AsyncClient, str, str], Awaitable[Receipt]], *, as_json: bool
-) -> None:
-    async def end_named(client: AsyncClient) -> Receipt:
-        return await end(client, *await _resolve_names(client, names))
-
-    receipt = call_client(end_named)
+def _end_stream(names: Sequence[str], end: Callable[[Client, str, str], Receipt], *, as_json: bool) -> None:
+    with Client() as client:
+        receipt = end(client, *_resolve_names(client, names))
     outcome = "closed" if receipt.state == "closed" else receipt.outcome
     show_result(receipt, f"stream {names[-1]}: {outcome}", as_json=as_json)
 
 
-async def _open(
-    client: AsyncClient, spec: OpeningSpec, analyst: str | None, *, force: bool
-) -> tuple[Receipt, GrantRecord, Source]:
-    """Open a stream; return the receipt, the grant and its source."""
-    receipt = await client.open(spec, analyst=analyst, acknowledge=force)
-    grant = await client.grant(spec.source, spec.stream)
-    return receipt, grant, (await client.budget(spec.source)).source
-
-
-async def _resolve_names(client: AsyncClient, names: Sequence[str]) -> tuple[str, str]:
+def _resolve_names(client: Client, names: Sequence[str]) -> tuple[str, str]:
     """Return a stream's source and name; the source is looked up if only the stream is given."""
-    if len(names) > MAX_NAMES:
+    if len(names) > 2:
         raise CommandError(f"names: {len(names)} are given; give the stream, or its source and the stream")
     stream = names[-1]
-    return (names[0] if len(names) == MAX_NAMES else await client.source_of(stream)), stream
-
-
-async def _extend(
-    client: AsyncClient, names: Sequence[str], price: tuple[float, float], analyst: str | None
-) -> tuple[Receipt, GrantRecord, Source]:
-    source, stream = await _resolve_names(client, names)
-    receipt = await client.extend(source, stream, *price, analyst=analyst)
-    return receipt, await client.grant(source, stream), (await client.budget(source)).source
-
-
-async def _fetch_grant(client: AsyncClient, names: Sequence[str]) -> tuple[ShownGrant, Source]:
-    source, stream = await _resolve_names(client, names)
-    [shown] = await join_grants(client, [await client.grant(source, stream)])
-    return shown, (await client.budget(source)).source
+    return (names[0] if len(names) == 2 else client.source_of(stream)), stream

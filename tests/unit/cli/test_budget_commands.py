@@ -10,18 +10,17 @@ import pytest
 
 from sotto import Driver
 from stream.cli import output
-from stream.cli.manage import record_rows
 from stream.cli.service_commands import describe_addresses, warn_about_witnesses
 from stream.settings import Settings
 from tests.builders import KEY, source
-from tests.commands import Connected, run_connected
+from tests.commands import connect_commands, run_connected
 from tests.unit.installation import HIGH, spec
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(KEY, partitions=1)
-    monkeypatch.setattr(record_rows, "AsyncClient", lambda: Connected(made))
+    connect_commands(monkeypatch, made)
     monkeypatch.setenv("COLUMNS", "200")
     return made
 

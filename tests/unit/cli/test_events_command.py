@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 from schemas import EventsSource, moment_ms
 from sotto import Driver, Invalid
 from stream.cli.app import app
-from stream.cli.manage import event_commands, record_rows
+from stream.cli.manage import event_commands
 from stream.cli.output import CommandError
 from stream.feeds.event_reader import EventCheck
 from stream.questions.live_events import Replay
 from stream.settings import Settings
 from tests import builders
-from tests.commands import Connected, run_connected
+from tests.commands import connect_commands, run_connected
 from tests.unit.departures import FLIGHTS, LATE, event
 
 DAY = "2026-01-01T"
@@ -90,7 +90,7 @@ def test_refused_or_endless_replay_is_reported_before_writing() -> None:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(bytes(32), partitions=2)
-    monkeypatch.setattr(record_rows, "AsyncClient", lambda: Connected(made))
+    connect_commands(monkeypatch, made)
     monkeypatch.setenv("COLUMNS", "500")
     return made
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -13,54 +13,22 @@ from typer.testing import CliRunner
 from schemas import Amount
 from sotto import Driver
 from stream.cli.app import app
-from stream.cli.manage import record_rows
 from stream.cli.manage.record_rows import group_by_name, short_start
 from stream.cli.top_command import Frame, draw_screen
 from stream.monitor.api.source_views import SourceQuery, StreamQuery, list_sources, list_streams
+from tests.commands import connect_commands
 from tests.unit.monitor.frames import frame_of
 from tests.unit.monitor.periods import installation
 from tests.unit.periods import DAYS, played, ready
 
 
-class InMemory:
-    """The client's calls, carried out by a driver."""
-
-    driver: Driver
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        return
-
-    async def list_sources(self) -> list[Any]:
-        return self.driver.list_sources()
-
-    async def list_populations(self) -> list[Any]:
-        return self.driver.list_populations()
-
-    async def list_streams(self, source: str | None = None, **page: Any) -> list[Any]:
-        return self.driver.list_streams(source, **page)
-
-    async def statuses(self, names: Any) -> dict[str, Any]:
-        list(names)
-        return {}
-
-    async def budget(self, source: str) -> Any:
-        return self.driver.budget(source)
-
-    async def list_allotments(self, *, source: str) -> list[Any]:
-        return self.driver.list_allotments(source=source)
-
-
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Any:
-    InMemory.driver = played(ready())
-    InMemory.driver.register(
+    driver = played(ready())
+    driver.register(
         {"source": "feed", "kind": "values", "neighbors": "add-remove", "epsilon": 1, "sensitivity": 1}
     )
-    monkeypatch.setattr(record_rows, "AsyncClient", InMemory)
-
+    connect_commands(monkeypatch, driver)
     monkeypatch.setenv("COLUMNS", "200")
 
     def said(*arguments: str) -> str:
@@ -116,7 +84,7 @@ def test_stream_list_pages_list_each_period_separately(run: Any) -> None:
 
 def test_stream_list_reads_no_status(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka cannot find a status by its stream, so each page would need to read the whole topic."""
-    monkeypatch.delattr(InMemory, "statuses")
+    monkeypatch.setattr(Driver, "statuses", None)
     assert "1 stream" in run("stream", "list", "--limit", "1")
 
 

@@ -12,18 +12,18 @@ from typer.testing import CliRunner
 
 from sotto import Driver, Invalid, Refused, Result
 from stream.cli.app import app
-from stream.cli.manage import query_commands, record_rows
+from stream.cli.manage import query_commands
 from stream.cli.manage.query_commands import _format_answer
 from stream.formatting import format_error_bound
 from tests.builders import KEY
-from tests.commands import Connected, run_connected
+from tests.commands import Connected, connect_commands, run_connected
 from tests.unit.feeds.live import GROUP, WINDOW, flights, question, standing, window
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver(KEY, partitions=1)
-    monkeypatch.setattr(record_rows, "AsyncClient", lambda: Connected(made))
+    connect_commands(monkeypatch, made)
     monkeypatch.setenv("COLUMNS", "300")
     return made
 

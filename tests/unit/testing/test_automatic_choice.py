@@ -10,9 +10,8 @@ import pytest
 
 from schemas import EstimateCalibration, Laplace, OpeningSpec, OpenStream, Pmw
 from sotto import Driver, Refused
-from stream.cli.manage import record_rows
 from tests.builders import KEY, source
-from tests.commands import Connected, run_connected
+from tests.commands import connect_commands, run_connected
 
 ATTRIBUTES: dict[str, Any] = {"sex": ["F", "M"], "age": 10, "town": 6, "income": 8}
 ROWS = 3000
@@ -160,7 +159,7 @@ def test_value_with_a_narrow_range_is_not_informative() -> None:
 
 def test_command_explains_the_choice_and_asks_for_force(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = table("replace")
-    monkeypatch.setattr(record_rows, "AsyncClient", lambda: Connected(driver))
+    connect_commands(monkeypatch, driver)
     monkeypatch.setenv("COLUMNS", "200")
     said = run_connected("stream", "open", json.dumps(auto()))
     assert "auto took histogram: a count of the workload is expected to err by" in said

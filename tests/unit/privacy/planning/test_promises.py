@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from pydantic import TypeAdapter
@@ -170,7 +171,11 @@ def test_promises_are_same_on_every_surface(kind: str, monkeypatch: pytest.Monke
 
     receipt_fields = {"request": "r", "digest": "0" * 64, "sequence": 0, "outcome": "opened"}
     opening = Receipt.model_validate({**receipt_fields, "source": grant.spec.source, "stream": kind})
-    monkeypatch.setattr(stream_commands, "call_client", lambda call: (opening, grant, bounded))  # noqa: ARG005
+    client = MagicMock()
+    client.__enter__.return_value = client
+    client.open.return_value, client.grant.return_value = opening, grant
+    client.budget.return_value.source = bounded
+    monkeypatch.setattr(stream_commands, "Client", lambda: client)
     receipt = CliRunner().invoke(app, ["stream", "open", grant.spec.model_dump_json()], catch_exceptions=False)
     assert all(sentence in receipt.stdout for sentence in sentences), receipt.stdout
     assert "queries" not in receipt.stdout
