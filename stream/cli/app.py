@@ -94,7 +94,7 @@ class LazyCommand(NamedTuple):
     import_path: str
     help: str
     extra: str | None = None
-    """The extra that has all packages of the command, if it needs several extras."""
+    """The extra with all packages of the command, if these are spread over several extras."""
 
 
 def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
@@ -104,7 +104,6 @@ def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:
         is_listing = False
 
         def list_commands(self, ctx: Any) -> list[str]:
-            """Return the names of all commands."""
             return [*commands, *super().list_commands(ctx)]
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:

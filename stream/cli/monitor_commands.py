@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -80,7 +80,7 @@ def lock_folder(folder: Path) -> Iterator[FolderLock]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CommandError(_lock_message(folder, os.pread(descriptor, 4096, 0))) from None
+            raise CommandError(_describe_lock_holder(folder, os.pread(descriptor, 4096, 0))) from None
         lock = FolderLock(descriptor)
         lock.write_addresses()
         yield lock
@@ -88,7 +88,7 @@ def lock_folder(folder: Path) -> Iterator[FolderLock]:
         os.close(descriptor)
 
 
-def _lock_message(folder: Path, content: bytes) -> str:
+def _describe_lock_holder(folder: Path, content: bytes) -> str:
     try:
         holder = json.loads(content)
         who, bootstrap = f"process {int(holder['pid'])}", holder["bootstrap"]
@@ -98,8 +98,8 @@ def _lock_message(folder: Path, content: bytes) -> str:
     return f"'sotto up' runs in {folder} already ({who}){where} give this one another --folder"
 
 
-def _local_monitor() -> tuple[str, Path] | None:
-    """Find a running ``sotto up`` here or in a parent folder: its monitor and operator's token file."""
+def _find_local_monitor() -> tuple[str, Path] | None:
+    """Return the monitor's address and the operator's token file of a ``sotto up`` that runs here or in a parent folder."""
     for folder in sotto_folders_above():
         try:
             holder = json.loads(read_own_file(folder / LOCK_FILE) or b"{}")
@@ -112,12 +112,12 @@ def _local_monitor() -> tuple[str, Path] | None:
 
 
 def find_monitor(url: str | None, settings: Settings) -> tuple[str, str]:
-    """Return the monitor's address and token; the token of ``sotto up`` goes only to its monitor."""
+    """Return the monitor's address and a token; the token of ``sotto up`` is sent only to its own monitor."""
     is_default = url is None and settings.model_fields_set.isdisjoint({"monitor_host", "monitor_port"})
-    if is_default and (local := _local_monitor()) is not None:
-        return local[0].rstrip("/"), _own_token(settings) or read_secret(local[1])
+    if is_default and (local := _find_local_monitor()) is not None:
+        return local[0].rstrip("/"), _read_own_token(settings) or read_secret(local[1])
     address = url or f"http://{settings.monitor_host}:{settings.monitor_port}"
-    if token := _own_token(settings):
+    if token := _read_own_token(settings):
         return address.rstrip("/"), token
     raise TokenError(
         f"no token: set {TOKEN_VARIABLE}_FILE to an owner-only file with yours, or {TOKEN_VARIABLE}; an operator "
@@ -125,7 +125,7 @@ def find_monitor(url: str | None, settings: Settings) -> tuple[str, str]:
     )
 
 
-def _own_token(settings: Settings) -> str | None:
+def _read_own_token(settings: Settings) -> str | None:
     if settings.monitor_token_file:
         return read_secret(Path(settings.monitor_token_file))
     return os.environ.get(TOKEN_VARIABLE)
@@ -158,7 +158,7 @@ class RunningMonitor:
 
     def __init__(self, service: Service, address: str, operator: Path, viewer: Path) -> None:
         self.address = address
-        self._service = service
+        self.service = service
         self._tokens = (operator, viewer)
         self.is_starting = True
         """True if the page has not answered yet."""
@@ -167,24 +167,15 @@ class RunningMonitor:
 
     def watch(self) -> None:
         """Update ``is_starting`` and ``is_up``; print once that the monitor ended; keep its log small."""
-        self._service.rotate_large_log()
-        if self._service.exit_status is not None:
+        self.service.rotate_large_log()
+        if self.service.exit_status is not None:
             if self.is_starting or self.is_up:
                 self.is_starting = self.is_up = False
                 console.print(
-                    f"The monitor ended, see {self._service.log}; the other services continue", soft_wrap=True
+                    f"The monitor ended, see {self.service.log}; the other services continue", soft_wrap=True
                 )
         elif self.is_starting and _is_answering(self.address):
             self.is_starting, self.is_up = False, True
-
-    def announce(self) -> None:
-        """Print the page's address, if the page is up."""
-        if self.is_up:
-            console.print(self.where, soft_wrap=True)
-
-    def ask_to_stop(self) -> None:
-        """Order the monitor to stop, without waiting for its end."""
-        self._service.ask_to_stop()
 
     @property
     def where(self) -> str:
@@ -260,8 +251,6 @@ def serve_alerts(*, stop_with_stdin: bool) -> None:
 token_app = typer.Typer(help="The monitor's access tokens: names with their roles.", no_args_is_help=True)
 _holder_name: TypeAdapter[str] = TypeAdapter(Identifier)
 
-SECONDS_OF_UNIT: Final = {"h": 3_600, "d": 86_400}
-
 
 File = Annotated[
     Path | None,
@@ -293,7 +282,7 @@ def create(
         raise CommandError(
             f"name: {name!r} is invalid; use up to 128 letters, digits and ._:/@+-, a letter or digit first"
         ) from None
-    end = _expiry(expires, now)
+    end = _parse_expiry(expires, now)
     path = _names_path(file, must_exist=False)
     if into is not None and into.exists():
         raise CommandError(f"--into: {into} exists already; give a new file")
@@ -371,13 +360,13 @@ def _names_path(given: Path | None, *, must_exist: bool) -> Path:
     return given
 
 
-def _expiry(text: str, now: int) -> int | None:
+def _parse_expiry(text: str, now: int) -> int | None:
     if text == "never":
         return None
     found = re.fullmatch(r"([1-9][0-9]{0,5})([hd])", text)
     if found is None:
         raise CommandError(f"--expires: {text!r} is not a lifetime; give hours as 12h, days as 90d, or never")
-    return now + int(found[1]) * SECONDS_OF_UNIT[found[2]]
+    return now + int(found[1]) * {"h": 3_600, "d": 86_400}[found[2]]
 
 
 def _format_date(seconds: int) -> str:

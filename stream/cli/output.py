@@ -24,7 +24,7 @@ from schemas.base import repeats_a_field, shape_fault
 from schemas.wire import describe, parse_or_none
 
 _BORDER_WIDTH, _BORDERED_GAP, _PLAIN_GAP, _INDENT = 4, 3, 2, 2
-"""Widths of a table's outer border, of a gap between two columns with and without lines, and of texts below a row."""
+"""Widths of a table's outer borders, of gaps between columns with and without lines, and of the indent below a row."""
 
 _WIDEST_BORDERED, _WIDEST_PADDING = 200, 24
 """In a pipe or file: the width up to which a table has borders, and the width to which cells of wider ones are padded."""
@@ -34,7 +34,7 @@ MAX_WIDTH: Final = 10_000
 
 
 def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> RenderableType:
-    """Return a table of at most ``width`` columns; cells of columns that do not fit are below their row."""
+    """Return a table of at most ``width`` characters a line; cells that do not fit are below their row."""
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows, strict=True)]
     if width == MAX_WIDTH and _total(widths, _BORDERED_GAP) > _WIDEST_BORDERED:
         return Group(*map(Text, filter(None, [title, *(_pad(row, widths) for row in (columns, *rows))])))
@@ -47,13 +47,15 @@ def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
         return table
     named = next((at for at, name in enumerate(columns) if name), 0)
     beside = _columns_that_fit(widths, named + 1, width)
-    lines: list[RenderableType] = [_align(columns, widths, beside, "table.header")]
+    lines: list[RenderableType] = [_align_cells(columns, widths, beside, "table.header")]
     for row in rows:
-        lines.append(_align(row, widths, beside))
+        lines.append(_align_cells(row, widths, beside))
         below = [
             f"{columns[at]}: {cell}".removeprefix(": ") for at, cell in enumerate(row) if cell and at not in beside
         ]
-        lines += [Padding(Text(line), (0, 0, 0, _INDENT), expand=False) for line in _join(below, width - _INDENT)]
+        lines += [
+            Padding(Text(line), (0, 0, 0, _INDENT), expand=False) for line in _join_texts(below, width - _INDENT)
+        ]
     return Group(*([Text(title, "table.title")] if title else []), *lines)
 
 
@@ -62,18 +64,18 @@ def _total(widths: Sequence[int], gap: int) -> int:
 
 
 def _columns_that_fit(widths: Sequence[int], kept: int, width: int) -> list[int]:
-    """Return the columns that are beside each other: the first ``kept`` columns, and further ones that fit."""
+    """Return the columns to show in one line: the first ``kept`` columns, and others that fit."""
     beside = list(range(len(widths)))
     while beside[kept:] and (excess := _total([widths[at] for at in beside], _PLAIN_GAP) - width) > 0:
         enough = [at for at in reversed(beside[kept:]) if widths[at] + _PLAIN_GAP >= excess]
-        # Move the last of the narrowest columns whose width suffices below the row, or else the widest column.
+        # Move a column below the row: the narrowest one that is wide enough, or else the widest one.
         beside.remove(
             min(enough, key=widths.__getitem__) if enough else max(beside[kept:], key=widths.__getitem__)
         )
     return beside
 
 
-def _align(cells: Sequence[str], widths: Sequence[int], beside: Sequence[int], style: str = "") -> Text:
+def _align_cells(cells: Sequence[str], widths: Sequence[int], beside: Sequence[int], style: str = "") -> Text:
     return Text((" " * _PLAIN_GAP).join(set_cell_size(cells[at], widths[at]) for at in beside).rstrip(), style)
 
 
@@ -84,7 +86,7 @@ def _pad(cells: Sequence[str], widths: Sequence[int]) -> str:
     return (" " * _PLAIN_GAP).join(padded).rstrip()
 
 
-def _join(texts: Iterable[str], width: int) -> Iterator[str]:
+def _join_texts(texts: Iterable[str], width: int) -> Iterator[str]:
     """Join texts to lines of at most ``width``; a longer text is one line."""
     line = ""
     for text in texts:

@@ -188,7 +188,7 @@ def plan(
         show_standing(standing, source, as_json=as_json)
         return
     _require_alpha(alpha)
-    answers, queries = queries, queries or _QUERIES
+    given_queries, queries = queries, queries or _QUERIES
     fields = {
         "numbers": numbers,
         "monotone": monotone,
@@ -212,7 +212,7 @@ def plan(
         )
         options = SourceOptions(neighbors, given_sizes, universe, rows, sensitivity, grid, contributions)
         _refuse_if(epsilon is None, "--epsilon: is missing; give the budget to plan with")
-        parameters = StreamParameters(cast("float", epsilon), delta, beta, queries, answers)
+        parameters = StreamParameters(cast("float", epsilon), delta, beta, queries, given_queries)
         show_workload(source, options, parameters, as_json=as_json)
         return
     if mechanism is None:
@@ -302,8 +302,8 @@ def plan(
     if charge is not None:
         console.print(str(charge), soft_wrap=True)
     if isinstance(spec.mechanism, SparseProject) and rows is not None:
-        asked = theorem_projections(rows, sparsity, queries, beta)
-        console.print(f"the theorem of Blum & Roth 2011 needs {asked:.3g} projections")
+        needed = theorem_projections(rows, sparsity, queries, beta)
+        console.print(f"the theorem of Blum & Roth 2011 needs {needed:.3g} projections")
     if plot is not None:
         say(f"plotted to {plot}", soft_wrap=True)
 

@@ -14,7 +14,7 @@ from schemas import Source, TableSource, ValuesSource
 from stream.budget.mechanism_choice import MechanismComparison, compare_for_source
 from stream.budget.plan_facts import SourceOptions, choose_form, facts_of_source
 from stream.cli.output import CommandError, console, show_json, show_table
-from stream.cli.simulate_command import RegisteredSources, parse_source, public_path
+from stream.cli.simulate_command import RegisteredSources, find_public_path, parse_source
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.choices import MODELS, Choice
@@ -69,7 +69,7 @@ def _count_people(source: Source | None, table: Path) -> PersonRows:
     if not isinstance(source, TableSource) or source.person is None:
         raise CommandError("--table: needs --source with a table source that declares person")
     try:
-        path, _ = public_path(source, RegisteredSources(), table)
+        path, _ = find_public_path(source, RegisteredSources(), table)
         people = check_table(source, str(path)).people
     except UnreadableError as error:
         raise CommandError(f"--table: {table} cannot be read: {error.problem}") from None

@@ -1,8 +1,4 @@
-"""Describes and plots plans, and plots simulations.
-
-A description has a mechanism's plan, the parameters that reach a requested error, and the simplest
-alternative.
-"""
+"""Describes and plots plans of mechanisms, and plots simulations."""
 
 from __future__ import annotations
 
@@ -154,28 +150,29 @@ def print_simplest_alternative(spec: StreamSpec, facts: SourceFacts) -> None:
 
 
 def error_in_rows(spec: StreamSpec, facts: SourceFacts, alpha: float) -> float:
-    """Return a requested error in rows; if the mechanism has ``rows``, an α below 1 is a share of the rows."""
-    share = "rows" in type(spec.mechanism).model_fields and alpha < 1.0
-    return alpha * facts.rows if share and facts.rows is not None else alpha
+    """Return a requested error in rows; for mechanisms with a field ``rows``, an α below 1 is a share of them."""
+    return alpha * facts.rows if _is_share(spec, alpha) and facts.rows is not None else alpha
+
+
+def _is_share(spec: StreamSpec, alpha: float) -> bool:
+    return "rows" in type(spec.mechanism).model_fields and alpha < 1.0
 
 
 def find_sufficient_parameters(spec: StreamSpec, facts: SourceFacts, alpha: float) -> dict[str, str]:
-    """Return, for each parameter, the value that reaches the error if the other parameters are unchanged."""
-    known = type(spec.mechanism).model_fields
-    share = "rows" in known and alpha < 1.0
+    """Return, for each parameter, the value with which the plan reaches ``alpha``, all else unchanged."""
     wanted = error_in_rows(spec, facts, alpha)
-    questions: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, facts, wanted))]
+    searches: list[tuple[str, Callable[[], float]]] = [("ε ≥", lambda: needed_epsilon(spec, facts, wanted))]
     if (
         cutoff_field(spec.mechanism.kind, type(spec.mechanism), standing=spec.standing is not None)
         in ANSWER_CUTOFF_FIELDS
     ):
-        questions.append(("cutoff ≤", lambda: largest_cutoff(spec, facts, wanted)))
-    if share:
-        questions.append(("rows ≥", lambda: needed_rows(spec, facts, alpha)))
+        searches.append(("cutoff ≤", lambda: largest_cutoff(spec, facts, wanted)))
+    if _is_share(spec, alpha):
+        searches.append(("rows ≥", lambda: needed_rows(spec, facts, alpha)))
     needs: dict[str, str] = {}
-    for name, question in questions:
+    for name, search in searches:
         try:
-            needs[name] = format_error_bound(question())
+            needs[name] = format_error_bound(search())
         except PlanError as error:
             needs[name] = f"(none: {error})"
     return needs
@@ -256,10 +253,10 @@ def plot_error(
     _hatch_vacuous(axes, least_vacuous_alpha(spec, facts.rows))
     axes.set_xlabel("ε" if against is VariedParameter.EPSILON else "cutoff")
     axes.set_ylabel("error α")
-    axes.set_title(_title(spec, facts.rows, calibration), fontsize="medium")
+    axes.set_title(_format_title(spec, facts.rows, calibration), fontsize="medium")
     axes.grid(visible=True, which="both", alpha=0.25)
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
-    _save(figure, path)
+    _save_figure(figure, path)
 
 
 def style_of(calibration: str) -> tuple[str, str]:
@@ -307,7 +304,7 @@ def _mark_chosen(axes: Any, spec: StreamSpec, calibration: Calibration, against:
 
 
 def _hatch_vacuous(axes: Any, least: float | None) -> None:
-    """Hatch the visible errors from ``least`` on, because a constant answer has no larger errors."""
+    """Hatch the errors above ``least``, which even a constant answer would not exceed."""
     low, high = axes.get_ylim()
     if least is None or least >= high:
         return
@@ -324,7 +321,7 @@ def _hatch_vacuous(axes: Any, least: float | None) -> None:
     axes.set_ylim(low, high)
 
 
-def _title(spec: StreamSpec, rows: int | None, chosen: Calibration) -> str:
+def _format_title(spec: StreamSpec, rows: int | None, chosen: Calibration) -> str:
     parts = [f"ε {spec.epsilon:g}", f"δ {spec.delta:g}", f"β {spec.beta:g}"]
     parts += [f"cutoff {chosen.cutoff:,}"] if chosen.cutoff else []
     parts += [f"{spec.expected_queries:,} queries"]
@@ -348,13 +345,13 @@ def plot_simulation(report: SimulationReport, path: Path) -> None:
             _hatch_vacuous(axes, least_vacuous_alpha(report.grant.spec, report.counted))
     spec = report.grant.spec
     runs = f"{len(report.runs):,} runs" if len(report.runs) > 1 else "1 run"
-    title = _title(spec, report.counted, report.grant.calibration)
+    title = _format_title(spec, report.counted, report.grant.calibration)
     figure.suptitle(f"{spec.stream}, {runs} of {title}", fontsize="medium")
     legend = {label: one for axes in panels for one, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=len(legend))
     panels[-1].set_xlabel("line of the question")
     panels[-1].xaxis.get_major_locator().set_params(integer=True)
-    _save(figure, path)
+    _save_figure(figure, path)
 
 
 def _draw_panel(axes: Any, kind: str, measured: Sequence[ErrorMeasurement], calibration: Calibration) -> None:
@@ -394,7 +391,7 @@ def new_figure(path: Path, *, width: float, height: float) -> Any:
     return figure
 
 
-def _save(figure: Any, path: Path) -> None:
+def _save_figure(figure: Any, path: Path) -> None:
     try:
         figure.savefig(path)
     except OSError as error:

@@ -113,9 +113,9 @@ async def _serve_replicas(role: ServiceName, count: int, arguments: list[str], *
 
 
 class ReadinessReader:
-    """Reads the services' reports of restored partitions in a thread, within a ``with`` block.
+    """Reads, in a thread, the services' reports that partitions are restored.
 
-    Enter the block before the services start, because earlier reports are ignored.
+    Enter its ``with`` block before the services start, because earlier reports are ignored.
     """
 
     def __init__(self, settings: Settings, partitions: Collection[tuple[ServiceName, int]]) -> None:
@@ -250,7 +250,7 @@ def up(
         monitor = stack.enter_context(run_monitor(settings, folder, port))
         holder.write_addresses(running.bootstrap, monitor.address)
         # On exit, all services are asked to stop before the command waits for the first one.
-        stack.callback(monitor.ask_to_stop)
+        stack.callback(monitor.service.ask_to_stop)
         for service in services:
             stack.callback(service.ask_to_stop)
         where = describe_addresses(
@@ -261,14 +261,15 @@ def up(
                 raise CommandError(f"the broker ended, so the services are stopped; see {broker.log}")
             if where and readiness.is_ready and not monitor.is_starting:
                 say(f"Sotto is up: {where}", soft_wrap=True)
-                monitor.announce()
+                if monitor.is_up:
+                    say(monitor.where, soft_wrap=True)
                 where = ""
         ended = next(service for service in services if service.exit_status is not None)
         raise CommandError(f"the {ended.role} service ended; see {ended.log}")
 
 
 def describe_addresses(bootstrap: str, logs: Path, port: int | None, *, started_broker: bool) -> str:
-    """Describe where a started installation is; if another program has the usual port, say whom that concerns."""
+    """Describe the addresses of a started installation; warn if another program has the broker's usual port."""
     usual = Settings.model_fields["bootstrap"].default
     rest = "" if started_broker else ", all but the broker, which ran before"
     where = f"SOTTO_BOOTSTRAP={bootstrap}, logs in {logs}; Ctrl-C stops it{rest}"

@@ -189,35 +189,30 @@ def acl(
     if apply_now:
         asyncio.run(_apply(settings, {holders[one]: granted for one, granted in wanted.items()}))
         typer.echo(f"applied to {', '.join(holders.values())}")
-    elif commands:
+        return
+    if commands:
         for one, granted in wanted.items():
             typer.echo("\n".join(acl_commands(holders[one], granted, settings.bootstrap)))
-    elif as_json:
+        return
+    entries = [(one, holders[one], entry) for one, granted in wanted.items() for entry in granted]
+    if as_json:
         fixed = {"host": ANY_HOST, "permission": "Allow"}
         names = ("operation", "resource", "name", "pattern")
         show_json(
             [
-                {"role": one, "principal": holders[one], **fixed, **{name: getattr(given, name) for name in names}}
-                for one, granted in wanted.items()
-                for given in granted
+                {"role": one, "principal": holder, **fixed, **{name: getattr(entry, name) for name in names}}
+                for one, holder, entry in entries
             ]
         )
-    else:
-        show_table(
-            "Roles",
-            ["role", "principal", "may", "on", "named"],
-            [
-                [
-                    one,
-                    holders[one],
-                    given.operation,
-                    given.resource,
-                    f"{given.name}{'…' if given.prefixed else ''}",
-                ]
-                for one, granted in wanted.items()
-                for given in granted
-            ],
-        )
+        return
+    show_table(
+        "Roles",
+        ["role", "principal", "may", "on", "named"],
+        [
+            [one, holder, entry.operation, entry.resource, f"{entry.name}{'…' if entry.prefixed else ''}"]
+            for one, holder, entry in entries
+        ],
+    )
 
 
 async def _apply(settings: Settings, wanted: dict[str, tuple[AclEntry, ...]]) -> None:

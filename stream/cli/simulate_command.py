@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final
 import polars as pl
 import typer
 from aiokafka.errors import KafkaError
-from pydantic import TypeAdapter
 from rich.console import Console
 
 from schemas import EventsSource, Source, TableSource
@@ -49,7 +48,7 @@ from stream.kafka.broker_addresses import local_settings
 from stream.kafka.client.broker_connections import describe_error
 from stream.kafka.topic_creation import require_topics
 from stream.kafka.topic_layouts import TopicsError
-from stream.questions.question_forms import opening_adapter
+from stream.questions.question_forms import opening_adapter, source_adapter
 from stream.settings import Settings
 from stream.tables.demo_tables import ADULT_PATH
 from stream.tables.readers.table_files import parse_roots
@@ -102,7 +101,7 @@ def simulate(
     registered = RegisteredSources()
     definition = registered.find_source(wanted.source) if source is None else read_source(source)
     seed = secrets.randbits(31) if seed is None else seed
-    frame, data = public_data(definition, registered, table, rows, seed)
+    frame, data = find_public_data(definition, registered, table, rows, seed)
     with Console(stderr=True).status(f"simulating {runs:,} run{'s' * (runs != 1)} of {len(queries):,} questions"):
         report = simulate_stream(wanted, definition, queries, frame, runs=runs, seed=seed)
     if plot is not None:
@@ -249,7 +248,7 @@ def _format_promise(one: ErrorSummary) -> str:
 _PROBE_SECONDS = 2.0
 
 
-def public_data(
+def find_public_data(
     source: Source, registered: RegisteredSources, table: Path | None, rows: int | None, seed: int
 ) -> tuple[pl.DataFrame | None, str]:
     """Return the table to simulate on (None for values in queries) and its description."""
@@ -264,19 +263,19 @@ def public_data(
         return synthetic(source, rows, seed), f"{rows:,} generated rows: {SYNTHETIC_LAW}"
     if table is None:
         table = require_shipped_table(source)
-    path, words = public_path(source, registered, table)
+    path, words = find_public_path(source, registered, table)
     try:
         return read_cells(source, str(path)), words
     except UnreadableError as error:
         raise SimulationError(f"--table: {table} cannot be read: {error.problem}") from None
 
 
-def public_path(source: TableSource, registered: RegisteredSources, table: Path) -> tuple[Path, str]:
+def find_public_path(source: TableSource, registered: RegisteredSources, table: Path) -> tuple[Path, str]:
     """Return a public table's file and description; raise SimulationError if the table is private."""
     if is_shipped(table):
         return ADULT_PATH, "the shipped Adult table, which is public"
     roots = [root for root in parse_roots(Settings().table_roots) if isinstance(root, Path)]
-    private = registered.tables()
+    private = registered.read_tables()
     path = require_public(table, source, roots=roots, registered=private or ())
     unchecked = "" if private is not None else " (no ledger was reachable for a check)"
     return path, f"{table}, assumed public{unchecked}"
@@ -289,7 +288,7 @@ class RegisteredSources:
         self._settings = local_settings()
         self._is_configured = "bootstrap" in Settings().model_fields_set
 
-    def tables(self) -> list[TableSource] | None:
+    def read_tables(self) -> list[TableSource] | None:
         """Return all registered tables, or None if no deployment is configured or reachable.
 
         Raises:
@@ -344,7 +343,6 @@ def _is_reachable(bootstrap: str) -> bool:
     return True
 
 
-_source_adapter: TypeAdapter[Source] = TypeAdapter(Source)
 _NAME_PATTERN: Final = re.compile("[A-Za-z0-9_-]*[A-Za-z0-9_]", re.ASCII)
 """Names of sources that cannot be a file with a suffix, inline JSON or ``-``."""
 
@@ -353,7 +351,7 @@ def read_source(argument: str) -> Source:
     """Return the source that a document defines, or the registered source with this name."""
     if _NAME_PATTERN.fullmatch(argument) and not Path(argument).exists():
         return RegisteredSources().find_source(argument)
-    return parse_document(_source_adapter, argument)
+    return parse_document(source_adapter(), argument)
 
 
 def parse_source(argument: str | None) -> Source | None:

@@ -42,12 +42,12 @@ _DAY_MS: Final = 86_400_000
 class StandingPlan:
     """The plan of a standing stream. Its α holds for ``windows`` windows, which take ``days``.
 
-    ``asked`` is the standing query as given; the ledger sets the first window's start if it is missing.
-    If the source has a ``period``, all figures are for one period.
+    ``given_query`` is the standing query before the first window's start was completed. If the source has
+    a ``period``, all figures are for one period.
     """
 
     spec: StreamSpec
-    asked: StandingQuery | None
+    given_query: StandingQuery | None
     calibrations: tuple[Calibration, ...]
     chosen: Calibration
     cost: Amount
@@ -57,9 +57,9 @@ class StandingPlan:
     period: str | None
 
     @property
-    def asked_spec(self) -> StreamSpec:
+    def given_spec(self) -> StreamSpec:
         """The stream with its standing query as given."""
-        return self.spec.model_copy(update={"standing": self.asked})
+        return self.spec.model_copy(update={"standing": self.given_query})
 
     @property
     def cost_per_day(self) -> float:
@@ -99,7 +99,7 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
         RefusedError: the stream's fields contradict each other or the source.
         PlanError: no calibration fits.
     """
-    asked, spec = spec.standing, complete_spec(spec, source, clock=0)
+    given_query, spec = spec.standing, complete_spec(spec, source, clock=0)
     facts: SourceFacts = facts_for_plan(spec, source)
     chosen = choose_calibration(spec, facts)
     groups, windows = groups_per_window(spec, source), promised_windows(spec, source)
@@ -108,12 +108,12 @@ def plan_standing(spec: StreamSpec, source: EventsSource) -> StandingPlan:
     cost = to_amount(stream_cost(chosen, source.accountant), source)
     days = windows * spec.standing.window.every_ms / _DAY_MS
     return StandingPlan(
-        spec, asked, plan_calibrations(spec, facts), chosen, cost, groups, windows, days, source.period
+        spec, given_query, plan_calibrations(spec, facts), chosen, cost, groups, windows, days, source.period
     )
 
 
 def _plan_alternative(plan: StandingPlan, source: EventsSource) -> StandingPlan | str:
-    """Plan the alternative, a running count or noise for each window; return the reason if it is impossible."""
+    """Plan a running count in place of independent noise for each window, or the reverse; or say why it fails."""
     spec, standing = plan.spec, plan.spec.standing
     if standing is None:
         raise TypeError("a planned stream is standing")
@@ -146,7 +146,7 @@ def _document(plan: StandingPlan, alternative: StandingPlan | str) -> dict[str, 
 
 def _plan_figures(plan: StandingPlan) -> dict[str, Any]:
     return {
-        "spec": plan.asked_spec,
+        "spec": plan.given_spec,
         "choice": plan.chosen.method,
         "alpha": plan.chosen.alpha,
         **{name: getattr(plan, name) for name in ("groups", "windows", "days", "period", "cost", "cost_per_day")},
@@ -170,8 +170,8 @@ def _print(plan: StandingPlan, alternative: StandingPlan | str, source: EventsSo
             for one in plan.calibrations
         ],
     )
-    if plan.asked is not None:
-        say(describe_standing_query(plan.asked_spec, source), soft_wrap=True)
+    if plan.given_query is not None:
+        say(describe_standing_query(plan.given_spec, source), soft_wrap=True)
     say(describe_live_topic(source), soft_wrap=True)
     for promise in promises(spec, chosen):
         say(f"{promise}", soft_wrap=True)

@@ -131,7 +131,7 @@ async def _get(session: ClientSession, address: str, model: type[_View]) -> _Vie
         async with session.get(address) as response:
             body = await response.read()
             if response.status != 200:
-                raise CommandError(f"the monitor refused: {_problem(body, response.status)}")
+                raise CommandError(f"the monitor refused: {_problem_message(body, response.status)}")
             return model.model_validate_json(body)
     except (ClientError, TimeoutError, OSError) as error:
         raise CommandError(
@@ -142,7 +142,7 @@ async def _get(session: ClientSession, address: str, model: type[_View]) -> _Vie
         raise CommandError(f"{address} is not a monitor of this version; give --url") from None
 
 
-def _problem(body: bytes, status: int) -> str:
+def _problem_message(body: bytes, status: int) -> str:
     try:
         return Problem.model_validate_json(body).message
     except ValidationError:
@@ -182,7 +182,7 @@ def _overview_line(overview: Overview, *, live: bool) -> Text:
         line.append(f"{states[state]:,} {state}  ", style)
     lag = "unknown" if overview.lag is None else f"{overview.lag:,}"
     line.append(
-        f"charged {_rate(minute.above)}/s  free {_rate(minute.below)}/s  waiting {lag}  rejected {overview.rejected:,}"
+        f"charged {_format_rate(minute.above)}/s  free {_format_rate(minute.below)}/s  waiting {lag}  rejected {overview.rejected:,}"
     )
     if not overview.ready:
         line.append("  still reading: figures are incomplete", "yellow")
@@ -205,8 +205,14 @@ def _sources_table(page: SourcePage, detail: Detail) -> Table:
         low = "bold red" if least < 0.1 else ""
         amounts = (row.granted, row.spent, row.refunded, row.total) if detail is Detail.ALL else (row.spent,)
         left = Text(f"{least:.1%}", low)
-        bar = [_budget_bar(row)] if with_bar else []
-        table.add_row(_name(line.source, row.starts), _state(line.state), *bar, left, *map(_amount, amounts))
+        bar = [_draw_budget_bar(row)] if with_bar else []
+        table.add_row(
+            _format_name(line.source, row.starts),
+            _format_state(line.state),
+            *bar,
+            left,
+            *map(_format_amount, amounts),
+        )
     return _with_hint(table, "none yet: register one with 'sotto source add'", page.items)
 
 
@@ -224,19 +230,23 @@ def _streams_table(page: StreamPage, detail: Detail) -> Table:
 
 
 def _stream_cells(line: StreamRow, *, wide: bool) -> list[Text]:
-    row, name = line.current or line, _name(line.stream, (line.current or line).starts)
+    row, name = line.current or line, _format_name(line.stream, (line.current or line).starts)
     minute = next(rate for rate in row.rates if rate.window_seconds == 60)
     charges = row.tops if row.cutoff is None or row.tops_left is None else row.cutoff - row.tops_left
     used = f"{charges:,}" if row.cutoff is None else f"{charges:,}/{row.cutoff:,}"
-    bar = Text.assemble(_bar([(charges / row.cutoff, "█", "magenta")], 8), " ") if row.cutoff and wide else Text()
+    bar = (
+        Text.assemble(_draw_bar([(charges / row.cutoff, "█", "magenta")], 8), " ")
+        if row.cutoff and wide
+        else Text()
+    )
     ending = row.ending if row.state == "open" and row.ending else None
-    rates = [Text(_rate(minute.above)), Text(_rate(minute.below))]
-    state = Text(f"to be {ending}", "yellow") if ending else _state(row.state)
+    rates = [Text(_format_rate(minute.above)), Text(_format_rate(minute.below))]
+    state = Text(f"to be {ending}", "yellow") if ending else _format_state(row.state)
     if row.refused and not ending:
         state = Text("not answering", "red")
     if not wide:
         return [name, state, bar + Text(used), *rates]
-    dry_text = "–" if row.dry_in is None else _duration(row.dry_in)
+    dry_text = "–" if row.dry_in is None else _format_duration(row.dry_in)
     rest = [
         Text(f"{row.answered:,}"),
         Text(
@@ -264,7 +274,7 @@ def _services_table(workers: WorkersView, detail: Detail) -> Table:
             *host,
             Text(", ".join(map(str, member.partitions)) or "none"),
             Text(f"{member.lag:,}"),
-            Text(_rate(member.events_per_second)),
+            Text(_format_rate(member.events_per_second)),
             _format_restore_share(member, workers),
         )
     return _with_hint(
@@ -298,7 +308,7 @@ def _refusal_line(refused: RefusedEvents) -> Text:
     )
 
 
-def _name(name: str, period: str | None) -> Text:
+def _format_name(name: str, period: str | None) -> Text:
     return (
         _escaped_text(name)
         if period is None
@@ -329,15 +339,15 @@ def _with_hint(table: Table, hint: str, items: Sequence[object]) -> Table:
     return empty
 
 
-def _budget_bar(row: SourceRow) -> Text:
+def _draw_budget_bar(row: SourceRow) -> Text:
     """Draw a bar: the budget's spent share, the granted but unspent share, and the rest."""
     total = _epsilon_or_rho(row, row.total) or 1.0
     spent = min(_epsilon_or_rho(row, row.spent) / total, 1.0)
     granted = max(1.0 - _epsilon_or_rho(row, row.left) / total - spent, 0.0)
-    return _bar([(spent, "█", "blue"), (granted, "▒", "cyan")], BAR_WIDTH)
+    return _draw_bar([(spent, "█", "blue"), (granted, "▒", "cyan")], BAR_WIDTH)
 
 
-def _bar(segments: Sequence[tuple[float, str, str]], width: int) -> Text:
+def _draw_bar(segments: Sequence[tuple[float, str, str]], width: int) -> Text:
     bar, at, filled = Text(), 0.0, 0
     for share, sign, style in segments:
         at += share
@@ -348,7 +358,7 @@ def _bar(segments: Sequence[tuple[float, str, str]], width: int) -> Text:
     return bar
 
 
-def _state(state: str) -> Text:
+def _format_state(state: str) -> Text:
     return Text(state, _STATES.get(state, ""))
 
 
@@ -361,11 +371,11 @@ def _epsilon_or_rho(row: SourceRow, amount: Amount) -> float:
     return amount.rho if in_rho else amount.epsilon
 
 
-def _amount(amount: Amount) -> Text:
+def _format_amount(amount: Amount) -> Text:
     return Text(f"ε {amount.epsilon:.4g}" if amount.rho is None else f"ρ {amount.rho:.4g}")
 
 
-def _rate(value: float) -> str:
+def _format_rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
@@ -373,7 +383,7 @@ def _format_time(seconds: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(seconds))
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     for name, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{seconds / size:.3g} {name}"

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Itera
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 import typer
 
@@ -160,6 +160,10 @@ NotedHeads = Annotated[
     typer.Option("--head", help="A head noted earlier, as NUMBER:DIGEST; repeat the option for several."),
 ]
 File = Annotated[Path, typer.Argument(help="The backup's file.")]
+_SinceText = Literal["nothing", "halt", "accept-loss"]
+_IF_UNKNOWN: Final = (
+    "If unknown, 'halt' the sources, or 'accept-loss': they continue, and budget may be granted twice."
+)
 
 
 @app.command("trail")
@@ -247,10 +251,9 @@ def export_ledger(file: Annotated[Path, typer.Argument(help="The new file.")]) -
 def import_ledger(
     file: File,
     since: Annotated[
-        Literal["nothing", "halt", "accept-loss"],
+        _SinceText,
         typer.Option(
-            help="What was granted after the backup: 'nothing' if the services were stopped before it. If unknown, 'halt' the "
-            "sources, or 'accept-loss': they continue, and budget may be granted twice."
+            help=f"What was granted after the backup: 'nothing' if the services were stopped before it. {_IF_UNKNOWN}"
         ),
     ],
     head: NotedHeads = None,
@@ -264,7 +267,7 @@ def import_ledger(
         from stream.dev.backup_file import BackupFile  # noqa: PLC0415  (other commands do without)
         from stream.dev.ledger_restoration import restore_backup  # noqa: PLC0415
     noted = [_parse_head(one) for one in head or ()]
-    since_code: Since = "accept_loss" if since == "accept-loss" else since
+    since_code = cast("Since", since.replace("-", "_"))
     with translate_errors():
         sources, lost = asyncio.run(restore_backup(local_settings(), BackupFile(file), since_code, noted))
     if as_json:
@@ -288,10 +291,10 @@ def _describe_restored(sources: int, lost: int, since: Since) -> str:
 @app.command("accept-rollback")
 def continue_after_rollback(
     since: Annotated[
-        Literal["nothing", "halt", "accept-loss"],
+        _SinceText,
         typer.Option(
-            help="What was granted after the state that Kafka has now: 'nothing' if only the workers' topics were rolled back. If "
-            "unknown, 'halt' the sources, or 'accept-loss': they continue, and budget may be granted twice."
+            help="What was granted after the state that Kafka has now: 'nothing' if only the workers' topics were rolled "
+            f"back. {_IF_UNKNOWN}"
         ),
     ],
     reason: Annotated[str, typer.Option(help="The reason; the trail and the witnesses keep it.")],
@@ -302,7 +305,7 @@ def continue_after_rollback(
     """
     with explain_missing_packages():
         from stream.dev.ledger_restoration import accept_rollback  # noqa: PLC0415  (other commands do without)
-    since_code: Since = "accept_loss" if since == "accept-loss" else since
+    since_code = cast("Since", since.replace("-", "_"))
     with translate_errors():
         sources, lost = asyncio.run(accept_rollback(local_settings(), since_code, reason))
     typer.echo(_describe_restored(sources, lost, since_code))

@@ -178,7 +178,7 @@ def ask(
     }
     fields = {name: field for name, field in given.items() if field is not None}
     fields |= {name: True for name, given in (("fraction", fraction), ("people", people)) if given}
-    document = _json_object(question) if question is not None else {}
+    document = _read_json_object(question) if question is not None else {}
     if not document and not fields.keys() & _QUESTION_FIELDS:
         raise CommandError(
             "no question: give --value, --where, --sum, --mean, --quantile, --iqr, --variance, --stddev, --group-by, --rate, --people, "
@@ -195,7 +195,7 @@ def ask(
         named = describe(error, lambda name: _OPTION_OF_FIELD.get(name, name) if name in fields else name, asked)
         raise CommandError(named) from None
     try:
-        answer = asyncio.run(_ask(query, timeout, dry_run=dry_run))
+        answer = asyncio.run(_ask_question(query, timeout, dry_run=dry_run))
     except Timeout as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(ExitStatus.NO_ANSWER) from None
@@ -206,7 +206,7 @@ def ask(
         return
     if answer.outcome == "rejected":
         print_warnings(_warn_of_commas(group_by or ()))
-    _show(answer, as_json=as_json)
+    _show_answer(answer, as_json=as_json)
     if status := exit_status(answer):
         raise typer.Exit(status)
 
@@ -247,7 +247,7 @@ def _show_price(answer: Answer, *, as_json: bool) -> None:
         say(f"{answer.stream}: the answer costs at most ε {answer.price:.4g}; nothing was charged")
 
 
-def _show(answer: Answer, *, as_json: bool) -> None:
+def _show_answer(answer: Answer, *, as_json: bool) -> None:
     groups = answer.groups if isinstance(answer, Result) else None
     marked = frozenset(answer.uninformative) if isinstance(answer, Result) else frozenset()
     if as_json:
@@ -305,7 +305,7 @@ def _show_texts(answer: Answer, names: Sequence[str], groups: Sequence[Group]) -
     show_table("", heads, rows)
 
 
-def _json_object(argument: str) -> dict[str, Any]:
+def _read_json_object(argument: str) -> dict[str, Any]:
     try:
         document = read_json(read_document(argument))
     except ValueError:
@@ -322,10 +322,10 @@ def answers(
     as_json: AsJson = False,
 ) -> None:
     """Print committed answers as they arrive."""
-    asyncio.run(_follow(from_beginning=from_beginning, limit=limit, stream=stream, as_json=as_json))
+    asyncio.run(_follow_answers(from_beginning=from_beginning, limit=limit, stream=stream, as_json=as_json))
 
 
-async def _ask(query: Query, timeout: float, *, dry_run: bool) -> Result:  # noqa: ASYNC109
+async def _ask_question(query: Query, timeout: float, *, dry_run: bool) -> Result:  # noqa: ASYNC109
     async with AsyncClient() as client:
         answer = await client.ask(query, timeout=timeout, outcomes=True, dry_run=dry_run)
         if (answer.reason or "").startswith("unknown-stream:"):
@@ -345,7 +345,7 @@ async def _warn_of_unknown_stream(client: AsyncClient, name: str) -> list[str]:
     return []
 
 
-async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:
+async def _follow_answers(*, from_beginning: bool, limit: int, stream: str | None, as_json: bool) -> None:
     shown, described = 0, set[str]()
     async with AsyncClient() as client:
         if stream is not None:
@@ -357,7 +357,7 @@ async def _follow(*, from_beginning: bool, limit: int, stream: str | None, as_js
                 described.add(answer.stream)
                 if text := await _describe_counting(client, answer.stream):
                     say(f"{answer.stream}: {text}")
-            _show(answer, as_json=as_json)
+            _show_answer(answer, as_json=as_json)
             shown += 1
             if shown == limit:
                 return

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import TypeAdapter
 
-from schemas import EventsSource, Source, TableSource
+from schemas import EventsSource, TableSource
 from stream.cli.output import AsJson, CommandError, escape_text, parse_document, say, show_json, show_table
 from stream.formatting import ROW_IS_PERSON, did_you_mean, format_count
+from stream.questions.question_forms import source_adapter
 from stream.settings import Settings
 from stream.tables.checks import (
     NOTICE,
@@ -38,8 +38,6 @@ from stream.tables.table_errors import UnreadableError
 
 _MAX_SHOWN_NAMES = 20
 
-_source_adapter: TypeAdapter[Source] = TypeAdapter(Source)
-
 
 def check(
     source: Annotated[
@@ -63,7 +61,7 @@ def check(
     Only the table's owner should see the output: it has exact numbers without noise. Kafka is not contacted, and nothing is logged or stored.
     The exit status is 1 if a row does not fit (decimals may be rounded to their step), if a person has more rows than the declared contribution (1 by default), or if a cell that a view converts is not of the declared kind.
     """
-    wanted = parse_document(_source_adapter, source)
+    wanted = parse_document(source_adapter(), source)
     if not isinstance(wanted, TableSource):
         has = (
             "is a live topic"
@@ -110,7 +108,7 @@ def _print(report: CheckReport) -> None:
                     one.attribute,
                     one.what,
                     f"{one.rows:,}",
-                    _share(one.rows, report.rows),
+                    _format_share(one.rows, report.rows),
                     one.fate if one.becomes is None else f"{one.becomes} ({one.fate})",
                     _describe_found(one),
                 ]
@@ -198,10 +196,10 @@ def _list_names(names: Sequence[str]) -> str:
 
 
 def _format_part(part: int, rows: int) -> str:
-    return f"{part:,} ({_share(part, rows)})"
+    return f"{part:,} ({_format_share(part, rows)})"
 
 
-def _share(part: int, rows: int) -> str:
+def _format_share(part: int, rows: int) -> str:
     """Format a percentage so that 0 % means exactly none and 100 % exactly all."""
     if not rows or not part:
         return "0 %"
@@ -253,7 +251,7 @@ def propose(
             "neighbors": "add-remove",
             "epsilon": None,
             **({} if person is None else {"person": person, "contribution": None}),
-            "attributes": {one.name: _domain(one) for one in found if one.domain is not None},
+            "attributes": {one.name: _to_domain(one) for one in found if one.domain is not None},
         }
     )
     typer.echo(READ_PARTS, err=True)
@@ -264,7 +262,7 @@ def propose(
     if not kinds and (remark := remark_on_types(attributes, found)):
         typer.echo(f"{remark} Use --kind COLUMN=KIND.", err=True)
     for one in found:
-        if (line := _describe(one)) is not None:
+        if (line := _describe_proposed(one)) is not None:
             typer.echo(f"  {escape_text(one.name)}: {escape_text(line)}", err=True)
 
 
@@ -284,11 +282,11 @@ def _chosen_kinds(choices: Sequence[str], person: str | None, columns: Sequence[
     return found
 
 
-def _domain(proposed: ProposedAttribute) -> dict[str, Any]:
+def _to_domain(proposed: ProposedAttribute) -> dict[str, Any]:
     return {**(proposed.domain or {}), **dict.fromkeys(proposed.missing)}
 
 
-def _describe(proposed: ProposedAttribute) -> str | None:
+def _describe_proposed(proposed: ProposedAttribute) -> str | None:
     if proposed.domain is None:
         return f"left out: {proposed.reason}"
     unit = "" if proposed.unit is None else f" in {proposed.unit}"

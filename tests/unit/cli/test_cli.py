@@ -18,7 +18,7 @@ from schemas.answers import Outcome
 from sotto import Result, SottoError, StatementError, Timeout, Unknown
 from stream.cli.app import app
 from stream.cli.manage import query_commands, shell_command
-from stream.cli.manage.query_commands import ExitStatus, _show, exit_status
+from stream.cli.manage.query_commands import ExitStatus, _show_answer, exit_status
 from stream.cli.output import show_table
 from tests.commands import run_sotto
 
@@ -137,12 +137,12 @@ WRITTEN_OUT = "a\\x1b[2J\\x1b]0;title\\x07\\x9b31m\\u202eb\\n[red]c"
 
 def test_topic_content_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     answer = Answer(id=HOSTILE, stream=HOSTILE, outcome="rejected", reason=HOSTILE, choice=HOSTILE)
-    _show(answer, as_json=False)
+    _show_answer(answer, as_json=False)
     show_table(HOSTILE, ["column"], [[HOSTILE]])
     said = "".join(capsys.readouterr().out.split("\n"))
     assert said.replace("\n", "").isprintable()
     assert WRITTEN_OUT in said
-    _show(answer, as_json=True)
+    _show_answer(answer, as_json=True)
     line = capsys.readouterr().out
     assert line.removesuffix("\n").isprintable()
     assert json.loads(line) == answer.model_dump(mode="json")
