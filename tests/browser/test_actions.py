@@ -111,7 +111,7 @@ def with_census(scene: Scene) -> Scene:
     return scene
 
 
-GOES_ON, ENDS = "Continues with the new version", "Is closed, and what it did not spend goes back to the source"
+GOES_ON, ENDS = "Continues with the new version", "Is closed, and its unspent grant is refunded"
 
 
 async def test_refresh_dialog_lists_endings_and_repeats_one_request(

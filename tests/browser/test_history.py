@@ -43,7 +43,7 @@ async def test_history_pages_through_answers_of_other_clients(open_page: OpenPag
         await expect(rows).to_have_count(25)
         await expect(rows.first).to_contain_text("id q-39")
         await expect(card).to_contain_text(
-            "questions that this monitor has not asked since its start have only an id"
+            "if this monitor has not asked a question since its start, only its id is shown"
         )
         await expect(rows.first.locator("td").nth(3)).to_contain_text(" to ")
         await expect(rows.first.locator("td").nth(5)).to_contain_text("ε 1.905")

@@ -85,7 +85,7 @@ async def test_population_and_allotment_changes_are_confirmed_and_once(open_page
         await form.get_by_role("button", name="Register population…").click()
         await expect(page.get_by_role("dialog")).to_contain_text("privacy is then per period, not for ever")
         assert scene.requested == []
-        await confirm_dialog(page, "Register population", expected="privacy is per period, not for ever")
+        await confirm_dialog(page, "Register population", expected="Privacy is per period, not for ever")
         await expect(page.locator("li.source", has_text="consumers")).to_contain_text("Privacy is per period")
 
         form = await opened_form(page, "Let a source join a population")

@@ -290,7 +290,7 @@ async def test_price_is_shown_before_a_question_of_each_mechanism(open_page: Ope
         await ask(page)
         await expect(price).to_have_text("The next answer costs nothing: its cost is paid already.")
         await chosen.select_option("counts")
-        await expect(price).to_contain_text("The next answer costs ε 2. “Price” says")
+        await expect(price).to_contain_text("The next answer costs ε 2. “Price” shows")
         written = page.get_by_role("region", name="SQL").get_by_role("status")
         await expect(written).to_have_text("The statement sends 1 question to counts. It costs ε 2.")
         for statement, text in (

@@ -465,7 +465,7 @@ async def test_ended_stream_has_no_forecast_and_one_state(scene: Scene, open_pag
     name = next(name for name, entry in scene.tables.streams.items() if entry.state == "exhausted")
     async with scene.served() as address:
         page = await open_page(address, f"streams/{quote(name, safe='')}")
-        await expect(page.locator("dl")).to_contain_text("it has run dry")
+        await expect(page.locator("dl")).to_contain_text("it is exhausted")
         await expect(page.locator("dl")).not_to_contain_text("no end in sight")
         await expect(page.locator("p.reason")).to_have_text(re.compile(r"^exhausted: (?!exhausted)"))
 

@@ -7,7 +7,7 @@ import { amount, plural } from "./format.js";
 
 const REASON = { name: "reason", text: "Reason", hint: " (optional, kept in the ledger)", attributes: { maxlength: "1024", placeholder: "shown in the audit trail" } };
 const EPSILON = { name: "epsilon", text: "ε to add", hint: " (no more is taken than the answers cost)", attributes: { inputmode: "decimal", placeholder: "0.5" }, number: true, required: true };
-const DELTA = { name: "delta", text: "δ to add", hint: " (optional; makes more of a large ε where charges are independent)", attributes: { inputmode: "decimal", placeholder: "none" }, number: true };
+const DELTA = { name: "delta", text: "δ to add", hint: " (optional; with it, a large ε pays for more answers if charges are independent)", attributes: { inputmode: "decimal", placeholder: "none" }, number: true };
 
 const ACTIONS = {
   extend: {
@@ -16,7 +16,7 @@ const ACTIONS = {
     needs: "analyst",
     subject: "stream",
     fields: [EPSILON, DELTA],
-    effect: "It may give as many further charged answers as this pays for, each at the price of those that it was opened with. All that it has measured stays.",
+    effect: "It may give as many further charged answers as this pays for, each at the price of the first ones. It keeps its measurements.",
     done: "The ledger has granted it; its worker follows within moments.",
   },
   halt: {
@@ -33,8 +33,8 @@ const ACTIONS = {
     needs: "analyst",
     subject: "stream",
     fields: [REASON],
-    effect: "It stops answering, for good, and what it has not spent goes back to its source. The name cannot be used again.",
-    done: "It is closing; what it has not spent goes back once its worker has reported its last totals.",
+    effect: "It stops answering, for good, and the unspent rest of its grant is refunded. The name cannot be used again.",
+    done: "It is closing; the refund follows once its worker has reported its last totals.",
   },
   halt_source: {
     verb: "Halt",
@@ -69,7 +69,7 @@ export function actionButton(kind, subject, session) {
 }
 
 /** Open the dialog of an action. */
-export function ask(kind, subject, session) {
+function ask(kind, subject, session) {
   const action = ACTIONS[kind];
   const request = crypto.randomUUID();
   const fields = action.fields.map((one) => ({
@@ -90,7 +90,7 @@ export function ask(kind, subject, session) {
     async perform(token) {
       const given = fields.filter(({ control }) => control.value.trim()).map(({ name, number, control }) => [name, number ? Number(control.value) : control.value.trim()]);
       const receipt = await send(action.path, token, { method: "POST", body: { kind, request, ...subject, ...Object.fromEntries(given) } });
-      return `${told(action, receipt)}\n${receiptLine(receipt)}`;
+      return `${describeEffect(action, receipt)}\n${receiptLine(receipt)}`;
     },
   });
 }
@@ -103,7 +103,7 @@ function wrongNumber(text, given, required) {
 }
 
 /** Describe the effect of a request from its receipt. */
-function told(action, { state, answers = null, granted = null }) {
+function describeEffect(action, { state, answers = null, granted = null }) {
   if (answers !== null) {
     return `${plural(answers, "more charged answer")} for ${amount(granted)}. ${action.done}`;
   }

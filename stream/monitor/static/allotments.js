@@ -2,10 +2,9 @@
 
 import { send } from "./api.js";
 import { confirm, receiptLine } from "./confirm.js";
-import { KeyedList, link, make, setText } from "./dom.js";
-import { capital, heads } from "./forecasts.js";
+import { KeyedList, link, make, setText, tableHead } from "./dom.js";
 import { given, labelled, listed, numberInput, select, textInput, typed } from "./forms.js";
-import { amount, count, percent } from "./format.js";
+import { amount, capital, count, percent } from "./format.js";
 import { emptyState } from "./parts.js";
 import { route } from "./routes.js";
 
@@ -37,8 +36,8 @@ function allotmentRow() {
 export function allotmentTable() {
   const body = make("tbody");
   const list = new KeyedList(body, allotmentRow);
-  const table = make("table", { class: "plain people-table", "aria-label": "Allotments" }, heads("Allotment", "Of", "Analysts", "Allotted", "Granted", "Left", "Streams", "Guarantee"), body);
-  const none = emptyState("Nothing is allotted", "Analysts open streams within a part of a source's or a population's budget. Until a budget has such parts, operators alone open streams on it through this page.");
+  const table = make("table", { class: "plain people-table", "aria-label": "Allotments" }, tableHead("Allotment", "Of", "Analysts", "Allotted", "Granted", "Left", "Streams", "Guarantee"), body);
+  const none = emptyState("Nothing is allotted", "An allotment is a part of a budget, within which analysts open streams. Without allotments, only operators open streams through this page.");
   return {
     element: make("div", {}, table, none),
     update(items) {
@@ -60,7 +59,7 @@ function act(session, { verb, subject, name, effect, path, body, done }) {
     effect,
     async perform(token) {
       const receipt = await send(path, token, { method: "POST", body: { request, ...body } });
-      return `${done}${receipt.meaning ? ` Know that ${receipt.meaning}.` : ""}\n${receiptLine(receipt)}`;
+      return `${done}${receipt.meaning ? ` ${capital(receipt.meaning)}.` : ""}\n${receiptLine(receipt)}`;
     },
   });
 }
@@ -104,10 +103,10 @@ export function populationForm(session) {
       return null;
     },
     labelled("Name", name),
-    labelled("Budget ε", epsilon, "what all its sources together may lose"),
+    labelled("Budget ε", epsilon, "for all its sources together"),
     labelled("Budget δ", delta, "above 0 with zCDP"),
     labelled("Counted by", accountant),
-    labelled("Renews every", renews, "as in 30d or 12h; empty for one budget for ever"),
+    labelled("Renews every", renews, "such as 30d or 12h; empty: never"),
   );
 }
 
@@ -150,7 +149,7 @@ export function allotForm(session, { kind = "source", of = "" } = {}) {
     "Allot…",
     () => {
       if (!name.value.trim() || !whose.value.trim() || !(Number(epsilon.value) > 0)) {
-        return "Give a name, whose budget it is a part of, and an ε above 0.";
+        return "Give a name, the owner of the budget and an ε above 0.";
       }
       const team = listed(analysts);
       const body = given({ allotment: name.value.trim(), [owner.value]: whose.value.trim(), analysts: team.length ? team : undefined, epsilon: Number(epsilon.value), delta: typed(delta) });
@@ -158,7 +157,7 @@ export function allotForm(session, { kind = "source", of = "" } = {}) {
         verb: "Allot",
         subject: "to",
         name: body.allotment,
-        effect: `${team.length ? `${team.join(", ")} share` : `${body.allotment} has`} ${amount({ epsilon: body.epsilon, delta: body.delta || 0, rho: null })} of ${owner.value} ${whose.value.trim()} from now on, in place of what this allotment had before. Nobody without an allotment opens a stream there as an analyst any more.`,
+        effect: `${team.length ? `${team.join(", ")} share` : `${body.allotment} has`} ${amount({ epsilon: body.epsilon, delta: body.delta || 0, rho: null })} of ${owner.value} ${whose.value.trim()} from now on, in place of what this allotment had before. From then on, analysts without an allotment cannot open streams there.`,
         path: "/api/allotments",
         body,
         done: "It is allotted.",
@@ -168,7 +167,7 @@ export function allotForm(session, { kind = "source", of = "" } = {}) {
     labelled("Name of the allotment", name, "the analyst's own, or a team's"),
     labelled("Part of the budget of", owner),
     labelled("Named", whose),
-    labelled("Analysts", analysts, "who share it, separated by commas; empty for the analyst that it is named after"),
+    labelled("Analysts", analysts, "separated by commas; empty: the analyst with the allotment's name"),
     labelled("ε", epsilon),
     labelled("δ", delta),
   );

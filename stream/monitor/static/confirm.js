@@ -115,7 +115,7 @@ export function refusal(error, needs = "operator") {
     case 403:
       return problem.code === "forbidden" && problem.message.includes("SOTTO_")
         ? problem.message
-        : `This token's role is not enough (403): nothing was changed. It takes an ${needs}'s.`;
+        : `This token's role is not enough (403): nothing was changed. Use an ${needs}'s token.`;
     default:
       return explain(problem, amount);
   }

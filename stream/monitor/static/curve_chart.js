@@ -82,7 +82,7 @@ export class CurveChart {
     return [...rows, ...columns, ...names];
   }
 
-  /** Hatch the errors within which a constant answer stays too. */
+  /** Hatch the errors that even a constant answer would not exceed. */
   vacuous(points, y, width) {
     const least = Math.min(...points.filter((one) => one.vacuous).map(({ alpha }) => alpha));
     if (!Number.isFinite(least)) {
@@ -101,15 +101,15 @@ export class CurveChart {
       this.svg.setAttribute("aria-label", `Error against ${word}`);
       return [];
     }
-    const told = `${word} ${number(chosen)}: α ${bound(point.alpha)}${point.vacuous ? ", vacuous" : ""}`;
-    this.svg.setAttribute("aria-label", `Error against ${word}. Chosen: ${told}`);
+    const label = `${word} ${number(chosen)}: α ${bound(point.alpha)}${point.vacuous ? ", vacuous" : ""}`;
+    this.svg.setAttribute("aria-label", `Error against ${word}. Chosen: ${label}`);
     const at = x(chosen);
-    const half = (told.length * LETTER) / 2;
+    const half = (label.length * LETTER) / 2;
     const middle = Math.min(Math.max(at, MARGIN.left + half), this.element.clientWidth - MARGIN.right - half);
     return [
       makeSvg("line", { class: "chosen", x1: at, x2: at, y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }),
       makeSvg("circle", { class: "chosen-dot", cx: at, cy: y(point.alpha), r: 5 }),
-      makeSvg("text", { class: "chosen-text", x: middle, y: Math.max(y(point.alpha) - GAP, MARGIN.top + 22), "text-anchor": "middle" }, told),
+      makeSvg("text", { class: "chosen-text", x: middle, y: Math.max(y(point.alpha) - GAP, MARGIN.top + 22), "text-anchor": "middle" }, label),
     ];
   }
 }

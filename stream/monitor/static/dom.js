@@ -47,6 +47,18 @@ export function setAttribute(element, name, value) {
   }
 }
 
+/** A table's head with one column for each text. */
+export function tableHead(...texts) {
+  return make("thead", {}, make("tr", {}, texts.map((text) => make("th", { scope: "col" }, text))));
+}
+
+/** Save a blob as a file of the browser's user. */
+export function download(blob, name) {
+  const address = URL.createObjectURL(blob);
+  make("a", { href: address, download: name }).click();
+  URL.revokeObjectURL(address);
+}
+
 /** A link within the page. */
 export function link(route, ...children) {
   return make("a", { href: route }, ...children);

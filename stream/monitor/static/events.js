@@ -35,7 +35,7 @@ export class LiveConnection {
   }
 
   /** Reconnect now instead of at the planned time. */
-  hurry() {
+  reconnectNow() {
     if (!this.closed && this.timer) {
       clearTimeout(this.timer);
       this.run();
@@ -46,7 +46,7 @@ export class LiveConnection {
     this.timer = null;
     this.controller = new AbortController();
     this.missing = new Set(this.views); // views that this connection has not received yet
-    this.listen();
+    this.restartWatchdog();
     try {
       const response = await open(this.path, this.token, { signal: this.controller.signal });
       await this.read(response.body.getReader());
@@ -77,11 +77,11 @@ export class LiveConnection {
       if (done || this.closed) {
         return;
       }
-      this.listen();
+      this.restartWatchdog();
       this.wait = FIRST_WAIT_MS;
       const blocks = (rest + decoder.decode(value, { stream: true })).split("\n\n");
       rest = blocks.pop();
-      blocks.forEach((block) => this.tell(block));
+      blocks.forEach((block) => this.dispatch(block));
       if (this.closed) {
         return;
       }
@@ -93,7 +93,7 @@ export class LiveConnection {
     }
   }
 
-  tell(block) {
+  dispatch(block) {
     const fields = new Map();
     for (const line of block.split("\n")) {
       const colon = line.indexOf(": ");
@@ -113,7 +113,7 @@ export class LiveConnection {
     }
   }
 
-  listen() {
+  restartWatchdog() {
     clearTimeout(this.watchdog);
     this.watchdog = setTimeout(() => this.controller.abort(), SILENCE_MS);
   }

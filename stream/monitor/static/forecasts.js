@@ -1,7 +1,7 @@
 // Tables of a budget's forecasts and of its spending by analyst and stream.
 
-import { KeyedList, link, make, setText } from "./dom.js";
-import { amount, count, duration, plural, time } from "./format.js";
+import { KeyedList, link, make, setText, tableHead } from "./dom.js";
+import { amount, capital, count, duration, plural, time } from "./format.js";
 import { card, emptyState, stateBadge } from "./parts.js";
 import { route } from "./routes.js";
 
@@ -9,7 +9,7 @@ const WINDOWS = { 86400: "last day", 604800: "last 7 days", 2592000: "last 30 da
 const PARTS = { epsilon: "ε", delta: "δ", rho: "ρ" };
 
 /** Return a forecast as a phrase. */
-export function sentence(forecast, now = Date.now() / 1000) {
+function describeForecast(forecast, now = Date.now() / 1000) {
   switch (forecast.outcome) {
     case "never":
       return "never at this pace";
@@ -26,18 +26,18 @@ export function sentence(forecast, now = Date.now() / 1000) {
 
 function forecastRow() {
   const head = make("th", { scope: "row" });
-  const taken = make("td", { "data-label": "Granted less returned" });
-  const says = make("td", { "data-label": "At this pace" });
+  const taken = make("td", { "data-label": "Granted minus refunded" });
+  const pace = make("td", { "data-label": "At this pace" });
   return {
-    element: make("tr", {}, head, taken, says),
+    element: make("tr", {}, head, taken, pace),
     update(forecast) {
       const window = WINDOWS[forecast.window_seconds] ?? duration(forecast.window_seconds);
       const now = Date.now() / 1000;
       const isShort = forecast.since > now - forecast.window_seconds + 3600;
       setText(head, isShort ? `${window} (since ${time(forecast.since)})` : window);
       setText(taken, isNothing(forecast.taken) ? "nothing" : amount(forecast.taken));
-      setText(says, sentence(forecast, now));
-      says.toggleAttribute("data-low", forecast.outcome === "gone" || (forecast.outcome === "runs-out" && forecast.at - now < 14 * 86400));
+      setText(pace, describeForecast(forecast, now));
+      pace.toggleAttribute("data-low", forecast.outcome === "gone" || (forecast.outcome === "runs-out" && forecast.at - now < 14 * 86400));
     },
   };
 }
@@ -46,19 +46,18 @@ function isNothing(taken) {
   return !taken.epsilon && !taken.delta && !taken.rho;
 }
 
-/** Say that a chart lacks the trail's earlier entries, shortly after a start of the monitor. */
+/** Describe the earlier entries of the trail that a chart lacks after a start of the monitor. */
 export function unreadNote(unread) {
-  return unread ? `; ${plural(unread, "earlier entry", "earlier entries")} of the trail still to read, which the chart lacks` : "";
+  return unread ? `; the chart lacks ${plural(unread, "earlier entry", "earlier entries")} of the trail, still being read` : "";
 }
 
 /** A card with one forecast for each window. */
 export function forecastCard() {
   const body = make("tbody");
   const list = new KeyedList(body, forecastRow);
-  const heads = make("thead", {}, make("tr", {}, ["Over the", "Granted less returned", "At this pace"].map((text) => make("th", { scope: "col" }, text))));
-  const none = make("p", { class: "quiet" }, "Its sources count in different ways, which do not add up: look at each of them.");
-  const table = make("table", { class: "plain people-table", "aria-label": "How long it lasts" }, heads, body);
-  const element = card("How long it lasts", make("p", { class: "quiet" }, "An estimate, not a promise: how long the rest lasts if as much is granted as in the time before."), table, none);
+  const none = make("p", { class: "quiet" }, "Its sources have different accountants, whose amounts do not add up: see each source.");
+  const table = make("table", { class: "plain people-table", "aria-label": "How long it lasts" }, tableHead("Over the", "Granted minus refunded", "At this pace"), body);
+  const element = card("How long it lasts", make("p", { class: "quiet" }, "An estimate, not a promise: how long the rest lasts if grants continue at the pace of each time."), table, none);
   return {
     element,
     update(forecasts) {
@@ -112,13 +111,13 @@ export function spendingCard() {
   const peopleList = new KeyedList(people, analystRow);
   const streamList = new KeyedList(streams, streamRow);
   const note = make("p", { class: "quiet" });
-  const none = emptyState("Nothing was granted yet", "Each analyst's part stands here once a stream is open.");
+  const none = emptyState("Nothing was granted yet", "Each analyst's part is shown here once a stream is open.");
   const tables = make(
     "div",
     {},
-    make("table", { class: "plain people-table", "aria-label": "By analyst" }, heads("Analyst", "Source", "Streams", ...SHARE_HEADS), people),
+    make("table", { class: "plain people-table", "aria-label": "By analyst" }, tableHead("Analyst", "Source", "Streams", ...SHARE_HEADS), people),
     note,
-    make("table", { class: "plain people-table", "aria-label": "By stream" }, heads("Stream", "Analyst", ...SHARE_HEADS), streams),
+    make("table", { class: "plain people-table", "aria-label": "By stream" }, tableHead("Stream", "Analyst", ...SHARE_HEADS), streams),
   );
   const element = card("Who has spent what", tables, none);
   return {
@@ -132,15 +131,6 @@ export function spendingCard() {
       setText(note, `The ${plural(data.costliest.length, "stream")} that cost most, of ${count(data.streams)}:`);
     },
   };
-}
-
-export function heads(...texts) {
-  return make("thead", {}, make("tr", {}, texts.map((text) => make("th", { scope: "col" }, text))));
-}
-
-/** Return a text with a capital first letter. */
-export function capital(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 /** A line with a budget's guarantee, its renewal and its population. */

@@ -185,6 +185,11 @@ export function zone(seconds) {
   return zones.formatToParts(new Date(seconds * 1000)).find((part) => part.type === "timeZoneName").value;
 }
 
+/** Return a text with a capital first letter. */
+export function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
 /** Format a duration in its two largest units. */
 export function duration(seconds) {
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];

@@ -54,12 +54,12 @@ class Application {
     this.connections = [];
     this.states = [];
     this.frame = shell(session, {
-      onRetry: () => this.connections.forEach((connection) => connection.hurry()),
+      onRetry: () => this.connections.forEach((connection) => connection.reconnectNow()),
       onSignOut: () => this.leave(),
     });
     page.replaceChildren(this.frame.element);
     this.onHash = () => this.go();
-    this.onVisibility = () => this.rest();
+    this.onVisibility = () => this.disconnectIfHidden();
     addEventListener("hashchange", this.onHash);
     document.addEventListener("visibilitychange", this.onVisibility);
     this.go();
@@ -72,7 +72,7 @@ class Application {
     document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
     const place = parse(location.hash);
     const make = place && Object.hasOwn(VIEWS, place.place) ? VIEWS[place.place][place.names.length] : undefined;
-    this.view = make ? make({ ...place, session: this.session, remember: (query, wanted) => this.remember(place, query, wanted) }) : nowhere();
+    this.view = make ? make({ ...place, session: this.session, remember: (query, wanted) => this.remember(place, query, wanted) }) : notFoundView();
     document.title = `${this.view.title} – Sotto`;
     this.frame.mark(place?.place);
     this.frame.main.replaceChildren(this.view.element);
@@ -142,10 +142,11 @@ class Application {
     });
   }
 
-  rest() {
-    clearTimeout(this.resting);
+  /** Close the connections of a hidden tab after a while; open them again when it is shown. */
+  disconnectIfHidden() {
+    clearTimeout(this.hiding);
     if (document.hidden) {
-      this.resting = setTimeout(() => this.disconnect(), HIDDEN_MS);
+      this.hiding = setTimeout(() => this.disconnect(), HIDDEN_MS);
     } else if (!this.connections.length) {
       this.connect();
     }
@@ -154,7 +155,7 @@ class Application {
   leave(message = "") {
     removeEventListener("hashchange", this.onHash);
     document.removeEventListener("visibilitychange", this.onVisibility);
-    clearTimeout(this.resting);
+    clearTimeout(this.hiding);
     this.disconnect();
     this.view.close();
     document.querySelectorAll("dialog").forEach((dialog) => dialog.close());
@@ -163,7 +164,7 @@ class Application {
   }
 }
 
-function nowhere() {
+function notFoundView() {
   const element = make("div", { class: "view" }, emptyState("There is no such page", "Choose a place above, or go back to the overview."), link(route("overview"), "Overview"));
   return { element, title: "No such page", connections: [{ views: ["overview"] }], show() {}, close() {} };
 }

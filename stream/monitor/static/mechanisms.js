@@ -40,12 +40,12 @@ export const FIELDS = {
   numbers: { text: "Numbers from", type: "choice", options: [["fresh", "fresh noise"], ["gap", "the gap, free"]] },
   attributes: { text: "Attributes", type: "attributes" },
   categories: { text: "Categories", type: "list", value: "yes, no" },
-  warm_start: { text: "Measured with the first answer", type: "choice", options: [["auto", "chosen by the planner"], ["0", "nothing"], ["1", "every attribute"], ["2", "every pair"], ["workload", "attributes and chosen sets"]], hint: "chosen are the sets that the estimate tells worst", whole: true },
-  workload: { text: "Sets asked together", type: "sets", hint: "attributes that questions combine; empty: all pairs. Of these, sets to measure are chosen" },
-  beyond: { text: "When charged answers are used up", type: "choice", options: [["unpromised", "it continues, unpromised"], ["end", "it ends"]] },
+  warm_start: { text: "Measured with the first answer", type: "choice", options: [["auto", "chosen by the planner"], ["0", "nothing"], ["1", "every attribute"], ["2", "every pair"], ["workload", "attributes and chosen sets"]], hint: "of sets, those whose estimates err most are chosen", whole: true },
+  workload: { text: "Sets asked together", type: "sets", hint: "attributes that questions combine; empty: all pairs. Some of these sets are measured" },
+  beyond: { text: "When charged answers are used up", type: "choice", options: [["unpromised", "answer without an error bound"], ["end", "stop answering"]] },
   typical_error: { text: "Publish the typical error of estimates", type: "flag", hint: "always if sets are chosen" },
-  worst_case: { text: "Updates must last for every table and asker", type: "flag" },
-  gap: { text: "Error that calls for a measurement", type: "number", hint: "a share of the rows; empty: planned" },
+  worst_case: { text: "Enough updates for every table and analyst", type: "flag" },
+  gap: { text: "Error that triggers a measurement", type: "number", hint: "a share of the rows; empty: planned" },
   rows: { text: "Public number of rows", type: "number", hint: "your guarantee if the number is private" },
   sparsity: { text: "Most cells in one question", type: "number", value: "16" },
   projections: { text: "Rows of the projection", type: "number", value: "4096" },
@@ -85,8 +85,8 @@ export const BASES = {
   hypothesis: "the stream's estimate",
   independence: "the stream's estimate; some of these attributes were never measured together, or one never at all, so the number is a guess",
   measured: "what the stream has measured",
-  randomized: "a drawn category",
-  "too-many-texts": "a noisy test, by which the window, or all windows of a running count, has too many different texts to count them",
+  randomized: "a randomly drawn category",
+  "too-many-texts": "a noisy test that found too many different texts in the window, or in all windows of a running count",
 };
 
 /** Mechanisms that charge every answer. */

@@ -54,7 +54,7 @@ export function burnBar() {
   };
 }
 
-export function describeBudget(row) {
+function describeBudget(row) {
   const unit = unitOf(row);
   return (
     `Of ${amount(row.total)}: granted ${mainAmount(row.granted, unit)}, spent ${mainAmount(row.spent, unit)}, ` +

@@ -9,7 +9,7 @@ import { plural } from "./format.js";
 const EFFECT =
   "The table's current file becomes the next version of its data. First put the new file on all machines: a worker with a different file answers halted. Earlier answers stay valid.";
 const CONTINUES = ["Continues with the new version", "No stream continues"];
-const CLOSES = ["Is closed, and what it did not spend goes back to the source", "No stream is closed"];
+const CLOSES = ["Is closed, and its unspent grant is refunded", "No stream is closed"];
 const PAGE = 500;
 
 /** A button that opens the dialog. */
@@ -19,10 +19,10 @@ export function refreshButton(source, session) {
 
 function ask(source, session) {
   const request = crypto.randomUUID();
-  const affected = make("div", { class: "affected", "aria-live": "polite" }, make("p", { class: "quiet" }, "Reading which streams this is about…"));
+  const affected = make("div", { class: "affected", "aria-live": "polite" }, make("p", { class: "quiet" }, "Reading the affected streams…"));
   const all = flag("Close all of its streams");
   let streams = null;
-  let unread = "Which streams this is about is not known yet: wait for the list.";
+  let unread = "The affected streams are not known yet: wait for the list.";
 
   function show() {
     const closes = (one) => all.control.checked || one.at_refresh === "closes";
@@ -52,7 +52,7 @@ function ask(source, session) {
       show();
     },
     (error) => {
-      unread = `Which streams this is about could not be read: ${error.message} Cancel, and try again.`;
+      unread = `The affected streams could not be read: ${error.message} Cancel, and try again.`;
       affected.replaceChildren(make("p", { class: "outcome", "data-level": "refused" }, unread));
     },
   );

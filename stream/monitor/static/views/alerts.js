@@ -1,6 +1,6 @@
 // Firing and latest alerts, of all sources or of one.
 
-import { KeyedList, make, setAttribute, setText } from "../dom.js";
+import { KeyedList, make, setAttribute, setText, tableHead } from "../dom.js";
 import { ago, count, exact, plural, time, windowText, within } from "../format.js";
 import { afterPause, card, emptyState, stallText, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
@@ -12,7 +12,7 @@ const HISTORY = ["Time", "Stream", "Group", "Window (UTC)", "Estimate or thresho
 const SHOW_ALERTS = "SOTTO_MONITOR_ALERTS=true sotto serve monitor";
 
 const groupText = (group) => Object.entries(group).map(([name, value]) => `${name} ${value}`).join(", ");
-/** The threshold is the stream's; a question that is no window's may have had another one. */
+/** The stream's threshold; a question of a client may have had its own. */
 const thresholdText = ({ threshold, window }) => (threshold === null ? "" : `threshold ${exact(threshold)}${window ? "" : " or the question's own"}`);
 const estimateText = (row) => [row.estimate === null ? "" : within(row.estimate, row.alpha), thresholdText(row)].filter(Boolean).join("; ");
 const keyOf = ({ stream, group }) => JSON.stringify([stream, group]);
@@ -96,8 +96,7 @@ function stalledLine() {
 }
 
 function table(label, heads, body) {
-  const head = make("thead", {}, make("tr", {}, heads.map((text) => make("th", { scope: "col" }, text))));
-  return make("div", { class: "table-frame" }, make("table", { class: "plain people-table alerts", "aria-label": label }, head, body));
+  return make("div", { class: "table-frame" }, make("table", { class: "plain people-table alerts", "aria-label": label }, tableHead(...heads), body));
 }
 
 export function alertsView({ query, remember }) {

@@ -36,7 +36,7 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}${ends}` : OUTCOMES[answer.outcome];
   const of = versionsOf([answer]);
   const table = !numbers.length && answer.choices ? tableOf([...names, "value", ...(answer.choice_intervals ? [INTERVAL] : [])], rows.map((row) => [...names.map((name) => row[name]), row.choice, ...(answer.choice_intervals ? [`${row.interval_low} … ${row.interval_high}`] : [])]), of) : !numbers.length && (answer.keys || answer.top_groups) ? tableOf(names, rows.map((row) => names.map((name) => row[name])), of) : numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : []), ...(marked ? [""] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, ofRanks ? null : row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.interval_low, row.interval_high)] : []), ...(marked ? [row.informative === false ? "not informative" : ""] : [])]), of) : null;
-  return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...typical(answer, title === FORMS.fraction), ...about(table ? [] : of)], warnings, labels, table);
+  return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...describeTypicalError(answer, title === FORMS.fraction), ...describeVersions(table ? [] : of)], warnings, labels, table);
 }
 
 /** The price of a question that was over its limit, with a button if `confirmed` asks it without one; otherwise its answer. */
@@ -67,7 +67,7 @@ export function statementAnswered({ stream, columns: all, rows: published, cost,
   const wrong = answers.find((one) => one.outcome === "rejected" || one.outcome === "halted");
   const bases = [...new Set(answers.map((one) => one.basis).filter(Boolean))].map((one) => BASES[one] ?? one);
   const last = wrong ?? answers[answers.length - 1];
-  return card(`${questions === 1 ? "1 question" : `${count(questions)} questions`} to ${stream}`, last, { cost, charged }, [...(bases.length ? [`Based on ${bases.join("; ")}.`] : []), ...(why ? [`Stream chosen: ${why}.`] : []), ...about(of.length > 1 ? of : [])], warnings, labels, table);
+  return card(`${questions === 1 ? "1 question" : `${count(questions)} questions`} to ${stream}`, last, { cost, charged }, [...(bases.length ? [`Based on ${bases.join("; ")}.`] : []), ...(why ? [`Stream chosen: ${why}.`] : []), ...describeVersions(of.length > 1 ? of : [])], warnings, labels, table);
 }
 
 function card(title, answer, price, sentences, warnings, labels, table) {
@@ -81,12 +81,12 @@ function card(title, answer, price, sentences, warnings, labels, table) {
     warnings.map((text) => make("p", { class: "reason" }, `Warning: ${text}`)),
     chart?.element,
     table,
-    make("p", { class: "cost" }, [costOf(price), ...sentences, spent].filter(Boolean).join(" ")),
+    make("p", { class: "cost" }, [describeCost(price), ...sentences, spent].filter(Boolean).join(" ")),
   );
   return { element, close: () => chart?.close() };
 }
 
-function costOf({ cost, charged }) {
+function describeCost({ cost, charged }) {
   if (cost.epsilon > 0 || cost.rho > 0 || cost.delta > 0) {
     return `It cost ${amount(cost)}.`;
   }
@@ -101,11 +101,11 @@ function versionsOf(answers) {
 }
 
 /** Return the typical error of an answer in words, if it has one. */
-function typical({ typical_error: error }, isShare) {
+function describeTypicalError({ typical_error: error }, isShare) {
   return typeof error === "number" ? [`Estimates like this one are typically off by about ${Number(error.toPrecision(2)).toLocaleString("en")}${isShare ? "" : " rows"}.`] : [];
 }
 
-function about(versions) {
+function describeVersions(versions) {
   return versions.length ? [`About version ${versions.join(" and ")} of the data.`] : [];
 }
 
@@ -115,8 +115,8 @@ const breakable = (text) => text.split(/(?=\()/).flatMap((part, index) => (index
 /** A table of rows; with a column of the version if `versions` has exactly one. */
 function tableOf(columns, rows, versions) {
   const [version, ...others] = versions;
-  const isTold = version !== undefined && !others.length;
-  const heads = [...columns, ...(isTold ? ["version"] : [])].map((text) => make("th", { scope: "col" }, breakable(text)));
-  const lines = rows.map((cells) => make("tr", {}, [...cells, ...(isTold ? [version] : [])].map((text, index) => make("td", { "data-short": columns[index] ?? "version" }, String(text)))));
+  const hasVersion = version !== undefined && !others.length;
+  const heads = [...columns, ...(hasVersion ? ["version"] : [])].map((text) => make("th", { scope: "col" }, breakable(text)));
+  const lines = rows.map((cells) => make("tr", {}, [...cells, ...(hasVersion ? [version] : [])].map((text, index) => make("td", { "data-short": columns[index] ?? "version" }, String(text)))));
   return make("div", { class: "table-frame tall", tabindex: "0" }, make("table", { class: "plain stacked", "aria-label": "Answers" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, lines)));
 }

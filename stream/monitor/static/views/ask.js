@@ -2,9 +2,9 @@
 
 import { explain, send } from "../api.js";
 import { refusal, tokenOf, tokenWanted } from "../confirm.js";
-import { link, make, setText } from "../dom.js";
+import { download, link, make, setText } from "../dom.js";
 import { jsonBlock, labelled, latest, select } from "../forms.js";
-import { amount, bound, count, mechanism as called, plural, time, words } from "../format.js";
+import { amount, bound, count, mechanism as mechanismName, plural, time, words } from "../format.js";
 import { ALWAYS_CHARGED, FORMS, SPECS } from "../mechanisms.js";
 import { afterPause, card, emptyState } from "../parts.js";
 import { describeQuestion } from "../questions.js";
@@ -16,7 +16,7 @@ import { isAbout, questionForm } from "./question_form.js";
 const MOST_STREAMS = 500;
 const MOST_TABLES = 50;
 const KEPT = 50;
-const DEAR = "10%"; // above this part of the grant a question with its own error is asked only after a confirmation
+const CONFIRMED_SHARE = "10%"; // of the grant; a question with its own error that costs more needs a confirmation
 
 export function askView({ query, session }) {
   let question = null;
@@ -37,17 +37,17 @@ export function askView({ query, session }) {
   const token = make("input", { type: "password", autocomplete: "off", spellcheck: "false" });
   const allowed = may(session, "analyst");
   const outcome = make("p", { class: "outcome", role: "alert", hidden: true });
-  const act = make("button", { type: "submit", class: "solid", disabled: true }, "Ask");
-  const actPrice = make("button", { type: "button", hidden: true, onclick: () => askQuestion(0) }, "Price");
+  const askButton = make("button", { type: "submit", class: "solid", disabled: true }, "Ask");
+  const priceButton = make("button", { type: "button", hidden: true, onclick: () => askQuestion(0) }, "Price");
   const sql = make("textarea", { rows: "4", spellcheck: "false", maxlength: "10000" });
-  const actSql = make("button", { type: "submit", class: "solid" }, "Ask");
+  const statementButton = make("button", { type: "submit", class: "solid" }, "Ask");
   const sqlPrice = make("p", { class: "price", role: "status" });
-  const actSave = make("button", { type: "button", class: "start", hidden: true, onclick: save }, "Save answers");
+  const saveButton = make("button", { type: "button", class: "start", hidden: true, onclick: save }, "Save answers");
   const shown = make("div", { class: "stack answers", "aria-live": "polite" });
   const nothing = emptyState("No answer yet", "Compose a question or write a SELECT. Answers are charged to the stream's grant.");
-  const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, make("div", { class: "buttons" }, act, actPrice));
-  const write = make("form", { class: "sheet", novalidate: true, oninput: afterPause(() => priceStatement()) }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares; FROM a stream, or a source, whose cheapest open stream answers")), make("div", { class: "buttons" }, actSql));
-  const off = emptyState("This monitor does not ask", "It is started with the setting SOTTO_MONITOR_ASKS=true, and its principal then writes queries and reads answers. In a terminal:", "sotto ask ward-7 --value 12");
+  const build = make("form", { class: "sheet", novalidate: true, oninput: () => preview(), onchange: () => preview() }, place, make("div", { class: "buttons" }, askButton, priceButton));
+  const write = make("form", { class: "sheet", novalidate: true, oninput: afterPause(() => priceStatement()) }, make("div", { class: "wide" }, labelled("SELECT", sql, "COUNT, SUM, AVG, shares; FROM a stream, or a source, whose cheapest open stream answers")), make("div", { class: "buttons" }, statementButton));
+  const off = emptyState("This monitor does not ask", "Start it with SOTTO_MONITOR_ASKS=true, and let its principal write queries and read answers. Or ask in a terminal:", "sotto ask ward-7 --value 12");
   off.hidden = session.asks;
   build.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -95,18 +95,18 @@ export function askView({ query, session }) {
     const asked = body();
     const text = describeQuestion(title, asked);
     if (limit !== undefined) {
-      ask("/api/questions", { ...asked, max_price: limit }, actPrice, (answer) => questionPriced(title, answer), text);
+      ask("/api/questions", { ...asked, max_price: limit }, priceButton, (answer) => questionPriced(title, answer), text);
     } else if (asked.alpha === undefined || asked.max_price !== undefined) {
-      ask("/api/questions", asked, act, (answer) => questionAnswered(title, answer), text);
+      ask("/api/questions", asked, askButton, (answer) => questionAnswered(title, answer), text);
     } else {
-      const confirmed = () => ask("/api/questions", asked, act, (answer) => questionAnswered(title, answer), text);
-      ask("/api/questions", { ...asked, max_price: DEAR }, act, (answer) => questionPriced(title, answer, confirmed), text);
+      const confirmed = () => ask("/api/questions", asked, askButton, (answer) => questionAnswered(title, answer), text);
+      ask("/api/questions", { ...asked, max_price: CONFIRMED_SHARE }, askButton, (answer) => questionPriced(title, answer, confirmed), text);
     }
   }
 
   function askStatement() {
     const statement = sql.value.trim();
-    ask("/api/statements", { statement }, actSql, statementAnswered, statement);
+    ask("/api/statements", { statement }, statementButton, statementAnswered, statement);
   }
 
   /** Say how many questions the SELECT sends and what they cost, or why it cannot be asked. */
@@ -123,7 +123,7 @@ export function askView({ query, session }) {
     }
   });
 
-  async function ask(path, fields, button, made, text) {
+  async function ask(path, fields, button, show, text) {
     const used = allowed ? session.token : token.value.trim();
     if (!used) {
       tell(tokenWanted("analyst"), "refused");
@@ -148,7 +148,7 @@ export function askView({ query, session }) {
       const answer = await send(path, used, { method: "POST", body: { id: pending.id, ...fields } });
       pending = null;
       tell("", "");
-      keep({ ...made(answer), wanted, text, request: fields, answer });
+      keep({ ...show(answer), wanted, text, request: fields, answer });
       showPrice(() => true);
     } catch (error) {
       if (!error.retriable) {
@@ -169,7 +169,7 @@ export function askView({ query, session }) {
     shown.prepend(answered.element);
     nothing.hidden = true;
     answered.element.scrollIntoView({ block: "nearest" }); // at once, without motion
-    actSave.hidden = false;
+    saveButton.hidden = false;
     while (answers.length > KEPT) {
       const oldest = answers.pop();
       oldest.close();
@@ -180,9 +180,7 @@ export function askView({ query, session }) {
   /** Save the answers of this page as a file of one JSON object a line, the oldest first. */
   function save() {
     const lines = answers.filter((one) => one.isAnswer).toReversed().map(({ time, request, answer }) => JSON.stringify({ time, request, answer }));
-    const address = URL.createObjectURL(new Blob([`${lines.join("\n")}\n`], { type: "application/x-ndjson" }));
-    make("a", { href: address, download: "answers.jsonl" }).click();
-    URL.revokeObjectURL(address);
+    download(new Blob([`${lines.join("\n")}\n`], { type: "application/x-ndjson" }), "answers.jsonl");
   }
 
   /** Say what the next answer costs, and prefill the SELECT if the user has written none. */
@@ -203,8 +201,8 @@ export function askView({ query, session }) {
   }
 
   async function chosenStream(isLatest) {
-    act.disabled = true;
-    actPrice.hidden = true;
+    askButton.disabled = true;
+    priceButton.hidden = true;
     question = null;
     request.hidden = true;
     place.replaceChildren();
@@ -223,23 +221,23 @@ export function askView({ query, session }) {
       const source = declaration.source;
       const mechanism = detail.spec.mechanism.kind;
       const { state, reason } = detail.row;
-      const rest = state === "exhausted" && !reason ? " It is exhausted: its grant pays for cheap questions with an error alone." : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`;
-      about.replaceChildren(link(route("streams", [stream.value]), stream.value), `: ${called(mechanism)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : rest);
+      const rest = state === "exhausted" && !reason ? " It is exhausted: its grant pays only for cheap questions with a requested error." : ` It is ${state}, and answers nothing${reason && !reason.startsWith(state) ? `: ${reason}` : ""}.`;
+      about.replaceChildren(link(route("streams", [stream.value]), stream.value), `: ${mechanismName(mechanism)} on `, link(route("sources", [source.source]), source.source), `; α ${bound(detail.row.alpha)}.`, state === "open" ? "" : rest);
       if (source.kind === "events") {
         place.replaceChildren(emptyState("No questions needed", "Answered automatically: one question per window. To follow its answers:", `sotto answers --stream ${stream.value}`));
         await showPrice(isLatest);
         return;
       }
       if (source.kind !== "table" || !SPECS[mechanism]?.forms.length) {
-        place.replaceChildren(emptyState("Its questions carry private data", "They do not come through the monitor. A producer sends them to Kafka:", `sotto ask ${stream.value} --value 12`));
+        place.replaceChildren(emptyState("Its questions carry private data", "The monitor does not take them; their producer sends them to Kafka:", `sotto ask ${stream.value} --value 12`));
         await showPrice(isLatest);
         return;
       }
       question = questionForm(detail.spec, source, preview, kind.value);
       request.hidden = false;
       place.replaceChildren(question.element);
-      act.disabled = !session.asks;
-      actPrice.hidden = !session.asks || !question.takesAlpha;
+      askButton.disabled = !session.asks;
+      priceButton.hidden = !session.asks || !question.takesAlpha;
       preview();
       if (kind.value && !question.answers(kind.value)) {
         tell(`${stream.value} does not answer this kind of question: see its definition.`, "waiting");
@@ -265,7 +263,7 @@ export function askView({ query, session }) {
   function offerStreams(wanted) {
     const has = ({ mechanism, source }) => SPECS[mechanism].forms.includes(kind.value) && (!tables[source] || isAbout(kind.value, tables[source]));
     const answers = (one) => one.about === "table" && Boolean(SPECS[one.mechanism]?.forms.length) && (!kind.value || has(one));
-    const option = (one) => make("option", { value: one.stream }, `${one.stream} · ${called(one.mechanism)} on ${one.source}${one.state === "open" ? "" : `, ${one.state}`}`);
+    const option = (one) => make("option", { value: one.stream }, `${one.stream} · ${mechanismName(one.mechanism)} on ${one.source}${one.state === "open" ? "" : `, ${one.state}`}`);
     const groups = [["Asked here", offered.filter(answers)], ["Asked through Kafka, or by Sotto itself", kind.value ? [] : offered.filter((one) => !answers(one))]];
     stream.replaceChildren(...groups.filter(([, some]) => some.length).map(([label, some]) => make("optgroup", { label }, some.map(option))));
     const found = [...stream.options].some((one) => one.value === wanted);
@@ -273,7 +271,7 @@ export function askView({ query, session }) {
   }
 
   async function begin() {
-    actSql.disabled = !session.asks;
+    statementButton.disabled = !session.asks;
     try {
       const [page, sources] = await Promise.all([
         send(`/api/streams?state=open,exhausted&limit=${MOST_STREAMS}`, session.token),
@@ -308,11 +306,11 @@ export function askView({ query, session }) {
         make(
           "div",
           { class: "stack" },
-          card("Question", labelled("Kind of question", kind), labelled("Stream", stream), more, about, build, price, !allowed && labelled(tokenOf("analyst"), token, "used for what is asked here, not kept")),
+          card("Question", labelled("Kind of question", kind), labelled("Stream", stream), more, about, build, price, !allowed && labelled(tokenOf("analyst"), token, "used for these questions, not kept")),
           card("SQL", write, sqlPrice),
           request,
         ),
-        make("div", { class: "stack" }, outcome, nothing, actSave, shown),
+        make("div", { class: "stack" }, outcome, nothing, saveButton, shown),
       ),
     ),
     title: "Ask",
@@ -330,7 +328,7 @@ const isFree = ({ epsilon, delta, rho }) => !epsilon && !delta && !rho;
 function describeStatementPrice({ stream, mechanism, questions, free, charged, why }) {
   const sent = `The statement sends ${plural(questions, "question")} to ${stream}${why ? ` (${why})` : ""}.`;
   if (isFree(charged)) {
-    return `${sent} ${ALWAYS_CHARGED.includes(mechanism) ? `It uses up ${plural(questions, "charged answer")} and adds nothing to what the stream has spent, which is all of its grant.` : "It costs nothing."}`;
+    return `${sent} ${ALWAYS_CHARGED.includes(mechanism) ? `It uses up ${plural(questions, "charged answer")}, at no further cost: the stream has spent its whole grant already.` : "It costs nothing."}`;
   }
   if (ALWAYS_CHARGED.includes(mechanism) || amount(free) === amount(charged)) {
     return `${sent} It costs ${amount(charged)}.`;
@@ -340,9 +338,9 @@ function describeStatementPrice({ stream, mechanism, questions, free, charged, w
 
 /** What the next answer costs, in words. */
 function describePrice(free, charged, mechanism, hasOwnPrice) {
-  const own = hasOwnPrice ? " “Price” says what this very question costs." : "";
+  const own = hasOwnPrice ? " “Price” shows the cost of this question." : "";
   if (isFree(charged) && ALWAYS_CHARGED.includes(mechanism)) {
-    return `The next answer uses up one charged answer and adds nothing to what the stream has spent, which is all of its grant.${own}`;
+    return `The next answer uses up one charged answer, at no further cost: the stream has spent its whole grant already.${own}`;
   }
   if (isFree(charged)) {
     return `The next answer costs nothing: its cost is paid already.${own}`;
@@ -350,6 +348,6 @@ function describePrice(free, charged, mechanism, hasOwnPrice) {
   if (ALWAYS_CHARGED.includes(mechanism) || amount(free) === amount(charged)) {
     return `The next answer costs ${amount(charged)}.${own}`;
   }
-  const called = words(mechanism);
-  return `The next answer costs ${amount(charged)} if it is one of the ${called.charged}, and ${isFree(free) ? "nothing" : amount(free)} otherwise.${own}`;
+  const names = words(mechanism);
+  return `The next answer costs ${amount(charged)} if it is one of the ${names.charged}, and ${isFree(free) ? "nothing" : amount(free)} otherwise.${own}`;
 }

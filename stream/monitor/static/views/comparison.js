@@ -1,10 +1,9 @@
 // Compares all mechanisms for one form of questions, as `sotto plan` prints them.
 
 import { explain, send } from "../api.js";
-import { make, setText } from "../dom.js";
-import { heads } from "../forecasts.js";
+import { make, setText, tableHead } from "../dom.js";
 import { given, labelled, latest, numberInput, offer, select, typed } from "../forms.js";
-import { amount, bound, count, mechanism as called } from "../format.js";
+import { amount, bound, capital, count, mechanism as mechanismName } from "../format.js";
 import { OPENINGS } from "../mechanisms.js";
 import { card } from "../parts.js";
 
@@ -53,7 +52,7 @@ export function comparisonCard(session, onTake) {
   const problem = make("p", { class: "outcome", role: "status", "data-level": "refused", hidden: true });
   const advice = make("p", { class: "outcome", role: "status", hidden: true });
   const body = make("tbody");
-  const head = heads(...HEADS);
+  const head = tableHead(...HEADS);
   const table = make("table", { class: "plain people-table", "aria-label": "Comparison", hidden: true }, head, body);
   const others = make("details", { hidden: true }, make("summary", {}, "Mechanisms that do not apply"));
   const element = card("Comparison", make("div", { class: "sheet" }, labelled("Questions", form), labelled("Error wanted", wanted, "optional: the ε that each mechanism needs for it")), progress, problem, advice, table, others);
@@ -91,24 +90,24 @@ export function comparisonCard(session, onTake) {
     table.hidden = !fitting.length;
     setText(head.querySelectorAll("th")[1], shown.queries ? `α for ${count(shown.queries)} questions` : HEADS[1]);
     const sentences = [
-      choice === null ? "No mechanism answers these questions about this source." : `${attributes ? `Over ${namesOf(attributes, declared)}: ` : ""}${called(choice)} has the smallest ${keeps || alpha === undefined ? "error" : `error, but does not keep ${alpha}`}${what ? `; α is ${what}` : ""}.`,
+      choice === null ? "No mechanism answers these questions about this source." : `${attributes ? `Over ${namesOf(attributes, declared)}: ` : ""}${mechanismName(choice)} has the smallest ${keeps || alpha === undefined ? "error" : `error, but does not keep ${alpha}`}${what ? `; α is ${what}` : ""}.`,
       fitting[0]?.vacuous && "It is vacuous: a constant answer would keep it.",
-      counted && `${counted[0].toUpperCase()}${counted.slice(1)}.`,
+      counted && `${capital(counted)}.`,
       attributes && choice !== null && shown.rows === undefined && !warning && "Whether that is informative depends on the number of rows, which is not given.",
-      warning && `${warning[0].toUpperCase()}${warning.slice(1)}.`,
+      warning && `${capital(warning)}.`,
     ];
     advice.hidden = false;
     advice.dataset.level = choice === null || warning || !keeps || fitting[0].vacuous ? "refused" : "done";
     setText(advice, plainWords(sentences.filter(Boolean).join(" ")));
     const rest = mechanisms.filter((one) => !one.applies);
     others.hidden = !rest.length;
-    others.replaceChildren(others.firstChild, make("ul", {}, rest.map((one) => make("li", {}, `${called(one.mechanism)}: ${plainWords(one.why)}`))));
+    others.replaceChildren(others.firstChild, make("ul", {}, rest.map((one) => make("li", {}, `${mechanismName(one.mechanism)}: ${plainWords(one.why)}`))));
   }
 
   function line({ mechanism: kind, over, alpha, epsilon, vacuous, why, value_error: inValue }, isBest, target) {
     const notes = [vacuous && "vacuous", typeof inValue === "number" && `about ±${bound(inValue)} in value`, target !== undefined && (typeof epsilon === "number" ? `for ${target}: ε ${bound(epsilon)}` : `no ε keeps ${target}`)];
-    const take = kind in OPENINGS && make("button", { type: "button", "aria-label": `Take ${called(kind)}`, onclick: () => onTake(kind) }, "Take");
-    const name = make("span", { class: "whole" }, `${isBest ? "→ " : ""}${called(kind)}`);
+    const take = kind in OPENINGS && make("button", { type: "button", "aria-label": `Take ${mechanismName(kind)}`, onclick: () => onTake(kind) }, "Take");
+    const name = make("span", { class: "whole" }, `${isBest ? "→ " : ""}${mechanismName(kind)}`);
     const texts = [over ? ` over ${over.join(", ")} alone` : "", [alpha === null ? "none" : bound(alpha), ...notes].filter(Boolean).join("; "), plainWords(why)];
     const cells = texts.map((text, index) => make("td", { "data-label": HEADS[index], class: index === 1 ? "cell-figure" : null }, index === 0 ? make(isBest ? "strong" : "span", {}, name, text) : text));
     return make("tr", {}, cells, make("td", {}, take));

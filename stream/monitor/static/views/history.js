@@ -1,10 +1,9 @@
 // The answers of one stream, read from the public log: newest first, page by page, and as a file.
 
 import { explain, open, parameters, send } from "../api.js";
-import { make, setText } from "../dom.js";
+import { download, make, setText, tableHead } from "../dom.js";
 import { latest } from "../forms.js";
-import { amount, bound, count, cutToInterval, estimate, interval, number, plural, time, windowText } from "../format.js";
-import { capital, heads } from "../forecasts.js";
+import { amount, bound, capital, count, cutToInterval, estimate, interval, number, plural, time, windowText } from "../format.js";
 import { RANKS, SPECS } from "../mechanisms.js";
 import { card, emptyState } from "../parts.js";
 import { describeQuery } from "../questions.js";
@@ -18,7 +17,7 @@ const HEADS = ["Time", "Question", "Answer", "95 % interval", "± (α)", "Price"
 const UNKNOWN_UNIT = "± (α; of a quantile in rows of rank)"; // the head if a question is unknown
 const FILES = { jsonl: "application/x-ndjson", csv: "text/csv" };
 const RETRIES = 5;
-const UNKNOWN_QUESTIONS = "Kafka's answers have no questions: questions that this monitor has not asked since its start have only an id, and their numbers no groups.";
+const UNKNOWN_QUESTIONS = "Answers in Kafka do not contain their questions: if this monitor has not asked a question since its start, only its id is shown, and numbers have no groups.";
 
 /** `show(row, standing)` gets the stream's row and standing query; the newest page is read at its first call. */
 export function answerHistory(stream, session) {
@@ -28,7 +27,7 @@ export function answerHistory(stream, session) {
   let older = null; // the cursor of the next page
   let saving = null; // the running download
   const body = make("tbody");
-  const head = heads(...HEADS);
+  const head = tableHead(...HEADS);
   const table = make("table", { class: "plain people-table history", "aria-label": "Answers of the stream" }, head, body);
   const place = make("p", { class: "quiet", role: "status" });
   const problem = make("p", { class: "outcome", role: "alert", "data-level": "refused", hidden: true });
@@ -72,7 +71,7 @@ export function answerHistory(stream, session) {
   function showPage({ items, before, reached, unreadable }, where) {
     older = before;
     next.disabled = before === null;
-    body.replaceChildren(...items.map((one) => line(one, row.mechanism, unitOf(one))));
+    body.replaceChildren(...items.map((one) => answerRow(one, row.mechanism, unitOf(one))));
     setText(head.querySelectorAll("th")[ALPHA], items.some((one) => unitOf(one) === null) ? UNKNOWN_UNIT : HEADS[ALPHA]);
     table.hidden = !items.length;
     none.hidden = Boolean(items.length) || before !== null || where.before !== undefined;
@@ -98,7 +97,7 @@ export function answerHistory(stream, session) {
     tell(null);
     try {
       while (address !== null) {
-        const response = await patiently(() => open(address, session.token, { signal }), signal);
+        const response = await retryWhenBusy(() => open(address, session.token, { signal }), signal);
         const text = await response.text();
         // Each page of a CSV begins with the names of the columns.
         const kept = ending === "csv" && parts.length ? text.slice(text.indexOf("\n") + 1) : text;
@@ -107,9 +106,7 @@ export function answerHistory(stream, session) {
         setText(progress, `${count(lines)} lines read…`);
         address = /<([^>]+)>; rel="next"/.exec(response.headers.get("Link") ?? "")?.[1] ?? null;
       }
-      const url = URL.createObjectURL(new Blob(parts, { type: FILES[ending] }));
-      make("a", { href: url, download: `answers.${ending}` }).click();
-      URL.revokeObjectURL(url);
+      download(new Blob(parts, { type: FILES[ending] }), `answers.${ending}`);
       setText(progress, `${count(lines)} lines saved.`);
     } catch (error) {
       setText(progress, signal.aborted ? "Stopped; nothing was saved." : "");
@@ -138,7 +135,7 @@ export function answerHistory(stream, session) {
 }
 
 /** Repeat a request that the monitor or Kafka was too busy for. */
-async function patiently(request, signal) {
+async function retryWhenBusy(request, signal) {
   for (let tried = 1; ; tried += 1) {
     try {
       return await request();
@@ -162,7 +159,7 @@ function unitOfAlpha({ answer, question }, mechanism, standing) {
   return RANKS.some((form) => (question ?? standing)?.[form]) ? " rows of rank" : "";
 }
 
-function line(row, mechanism, unit) {
+function answerRow(row, mechanism, unit) {
   const { time: when, answer, question, warnings, cost } = row;
   const names = unit === null ? HEADS.with(ALPHA, UNKNOWN_UNIT) : HEADS;
   const asked = question === null ? (answer.window ? "" : `id ${answer.id}`) : describeQuery(question, mechanism);
@@ -185,13 +182,13 @@ function line(row, mechanism, unit) {
 const pairs = (group) => Object.entries(group ?? {}).map(([name, value]) => `${name} ${value}`).join(", ");
 
 /** Join the first texts and say how many more there are. */
-function few(texts) {
+function listFirst(texts) {
   const more = texts.length - SHOWN_NUMBERS;
   return `${texts.slice(0, SHOWN_NUMBERS).join("; ")}${more > 0 ? `; … ${count(more)} more` : ""}`;
 }
 
 /** Say how many of the numbers that are not shown are not informative. */
-function hidden(marked) {
+function describeHiddenMarks(marked) {
   const count = [...marked].filter((place) => place >= SHOWN_NUMBERS).length;
   return count ? ` (${count} not informative)` : "";
 }
@@ -209,9 +206,9 @@ function answerText({ question, answer, groups, uninformative }) {
   }
   const names = keys ?? tops?.map(pairs) ?? (groups.length ? groups.map(pairs) : null);
   if (estimates) {
-    return few(estimates.map((one, index) => `${names ? `${names[index]}: ` : ""}${numberText(one, intervals?.[index], alpha)}${mark(index)}`)) + hidden(marked);
+    return listFirst(estimates.map((one, index) => `${names ? `${names[index]}: ` : ""}${numberText(one, intervals?.[index], alpha)}${mark(index)}`)) + describeHiddenMarks(marked);
   }
-  const text = typeof value === "number" ? numberText(value, ends, alpha) : (choice ?? (choices ? few(choices) : names ? few(names) : ""));
+  const text = typeof value === "number" ? numberText(value, ends, alpha) : (choice ?? (choices ? listFirst(choices) : names ? listFirst(names) : ""));
   const told = (outcome === "answer" && text) || reason?.startsWith("exhausted: ") ? "" : OUTCOMES[outcome];
   return [told, text, told ? reason : reason && capital(reason)].filter(Boolean).join(": ") + mark(0);
 }
@@ -220,5 +217,5 @@ function intervalText({ interval: ends, intervals, choice_intervals: texts }) {
   if (ends) {
     return interval(...ends);
   }
-  return intervals ? few(intervals.map((one) => interval(...one))) : texts ? few(texts.map((one) => one.join(" to "))) : "–";
+  return intervals ? listFirst(intervals.map((one) => interval(...one))) : texts ? listFirst(texts.map((one) => one.join(" to "))) : "–";
 }

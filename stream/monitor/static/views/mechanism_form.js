@@ -49,10 +49,9 @@ export function mechanismForm() {
     }
     if (type === "choice") {
       const list = select(options);
-      if (FIELDS[name].flag) {
-        return { element: labelled(text, list, hint), read: () => (list.value === "false" ? false : undefined) };
-      }
-      return { element: labelled(text, list, hint), read: () => (FIELDS[name].whole && /^\d+$/.test(list.value) ? Number(list.value) : list.value) };
+      const { flag: isFlag, whole } = FIELDS[name];
+      const read = () => (whole && /^\d+$/.test(list.value) ? Number(list.value) : list.value);
+      return { element: labelled(text, list, hint), read: isFlag ? () => (list.value === "false" ? false : undefined) : read };
     }
     if (type === "sets") {
       const sets = textInput({ placeholder: "age, sex; age, income" });

@@ -2,8 +2,7 @@
 
 import { allotForm, allotmentTable, joinForm, populationForm } from "../allotments.js";
 import { KeyedList, make, setAttribute, setText } from "../dom.js";
-import { capital } from "../forecasts.js";
-import { amount, percent, plural, time } from "../format.js";
+import { amount, capital, percent, plural, time } from "../format.js";
 import { burnBar, burnLegend, card, emptyState, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { may } from "../session.js";

@@ -5,7 +5,7 @@ import { confirm, receiptLine } from "../confirm.js";
 import { CurveChart } from "../curve_chart.js";
 import { link, make, setText } from "../dom.js";
 import { flag, given, jsonBlock, labelled, latest, numberInput, offer, select, textInput, typed } from "../forms.js";
-import { amount, bound, count, mechanism as called, plural } from "../format.js";
+import { amount, bound, capital, count, mechanism as mechanismName, plural } from "../format.js";
 import { ALWAYS_CHARGED, OPENINGS } from "../mechanisms.js";
 import { afterPause, card, facts } from "../parts.js";
 import { route } from "../routes.js";
@@ -19,19 +19,19 @@ const FACTS = ["Cost", "Left of the source", "Accuracy promised", "Charged answe
 const AGAINST = [["epsilon", "against ε"], ["cutoff", "against charged answers"]];
 
 /** Format the number of windows for which a standing stream's error bound holds. */
-function lasting({ windows, period }) {
+function describeWindows({ windows, period }) {
   const eachPeriod = period === null ? "" : `, in each period of ${period}`;
   return windows === null ? "" : `, which is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${eachPeriod}`;
 }
 
 /** Describe the mechanism that `auto` chose, and the others by their expected errors. */
-function choice([best, ...others]) {
+function describeChoice([best, ...others]) {
   const error = ({ error }) => (error === null ? "does not apply" : `${bound(error)} rows`);
-  return `auto takes ${called(best.kind)}: a count is expected to err by ${error(best)}; ${others.map((one) => `${called(one.kind)} ${error(one)}`).join(", ")}.`;
+  return `auto takes ${mechanismName(best.kind)}: a count is expected to err by ${error(best)}; ${others.map((one) => `${mechanismName(one.kind)} ${error(one)}`).join(", ")}.`;
 }
 
 /** Return the number of answers for which an error bound holds: a stream that is charged for each has no more. */
-function promised(kind, { cutoff, expected_queries: expected }) {
+function promisedAnswers(kind, { cutoff, expected_queries: expected }) {
   return ALWAYS_CHARGED.includes(kind) && cutoff ? Math.min(cutoff, expected) : expected;
 }
 
@@ -80,7 +80,7 @@ export function planView({ query, session }) {
     changed();
   });
   const json = jsonBlock("Request");
-  const act = make("button", { type: "submit", class: "solid", disabled: true }, "Open stream…");
+  const openButton = make("button", { type: "submit", class: "solid", disabled: true }, "Open stream…");
   const form = make(
     "form",
     { class: "sheet", novalidate: true, oninput: () => changed() },
@@ -91,13 +91,13 @@ export function planView({ query, session }) {
     standing.element,
     labelled("ε", epsilon),
     labelled("δ", delta),
-    labelled("Expected questions", expected, "that the promise holds for; over a live topic, windows times groups"),
+    labelled("Expected questions", expected, "for which the promise holds; on a live topic, windows times groups"),
     labelled("β", beta, "probability that an answer is off by more than α"),
-    labelled("Rows, about", rows, "your public guess, for the warnings alone"),
+    labelled("Rows, about", rows, "your public guess, used only for warnings"),
     labelled("Expected answer, about", answer, "your guess; the plan warns if α is larger"),
     labelled("Calibration", calibration),
     acknowledged.element,
-    act,
+    openButton,
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -109,7 +109,7 @@ export function planView({ query, session }) {
 
   // The shown plan belongs to the previous input, so it must not be opened.
   function changed() {
-    act.disabled = true;
+    openButton.disabled = true;
     showProgress();
     planned();
   }
@@ -154,7 +154,7 @@ export function planView({ query, session }) {
       return;
     }
     json.show(body());
-    act.disabled = true;
+    openButton.disabled = true;
     showProgress();
     const { attributes } = own.value();
     const budget = { epsilon: typed(epsilon), delta: typed(delta), beta: typed(beta), queries: typed(expected), rows: knownRows() };
@@ -213,23 +213,23 @@ export function planView({ query, session }) {
     about.update([
       amount(found.cost),
       amount(found.left),
-      make("span", { class: vacuous ? "vacuous-promise" : "" }, `${promise(found)}${lasting(found)}.`),
+      make("span", { class: vacuous ? "vacuous-promise" : "" }, `${promise(found)}${describeWindows(found)}.`),
       found.calibration.cutoff ? count(found.calibration.cutoff) : "one charge pays for all",
       found.calibration.method,
     ]);
-    const sentences = [`${affordable ? "The source can pay for it" : "The source cannot pay for it"}; α ${bound(found.calibration.alpha)} for ${plural(promised(found.compared[0]?.kind ?? kind.value, found.calibration), "answer")}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
+    const sentences = [`${affordable ? "The source can pay for it" : "The source cannot pay for it"}; α ${bound(found.calibration.alpha)} for ${plural(promisedAnswers(found.compared[0]?.kind ?? kind.value, found.calibration), "answer")}${vacuous ? ", which is vacuous: a constant answer would keep it" : ""}.`];
     if (found.compared.length) {
-      sentences.push(choice(found.compared));
+      sentences.push(describeChoice(found.compared));
     }
     if (!useless && declared.kind === "table" && knownRows() === undefined) {
       sentences.push("Whether that is informative depends on the number of rows: give it, about.");
     }
     if (useless) {
-      sentences.push(`${found.uninformative[0].toUpperCase()}${found.uninformative.slice(1)}.`);
+      sentences.push(`${capital(found.uninformative)}.`);
     }
     setText(verdict, sentences.join(" "));
     verdict.dataset.level = affordable ? (vacuous || useless ? "vacuous" : "good") : "bad";
-    act.disabled = !affordable || !stream.value.trim() || (useless && !acknowledged.control.checked);
+    openButton.disabled = !affordable || !stream.value.trim() || (useless && !acknowledged.control.checked);
   }
 
   async function choose() {
@@ -237,7 +237,7 @@ export function planView({ query, session }) {
       const detail = await send(`/api/sources/${encodeURIComponent(source.value)}`, session.token);
       declared = detail.declaration.source;
       const fitting = Object.entries(OPENINGS).filter(([, { on }]) => on.includes(declared.kind));
-      offer(kind, fitting.map(([name]) => [name, name === "auto" ? "The best for counts (auto)" : called(name)]), kind.value || query.mechanism);
+      offer(kind, fitting.map(([name]) => [name, name === "auto" ? "The best for counts (auto)" : mechanismName(name)]), kind.value || query.mechanism);
       fields();
       plan();
     } catch (error) {
@@ -254,10 +254,10 @@ export function planView({ query, session }) {
       verb: "Open",
       subject: "stream",
       name: sent.stream.stream,
-      effect: `It reserves ${amount(cost)} of the budget left of '${sent.stream.source}' and then answers. What it does not spend is refunded when it is closed.`,
+      effect: `It reserves ${amount(cost)} of the budget left of '${sent.stream.source}' and then answers. The unspent rest is refunded when it is closed.`,
       async perform(token) {
         const receipt = await send("/api/streams", token, { method: "POST", body: sent });
-        const took = receipt.compared?.length ? ` ${choice(receipt.compared)}` : "";
+        const took = receipt.compared?.length ? ` ${describeChoice(receipt.compared)}` : "";
         return `It is open at ${amount(receipt.granted ?? cost)}; its worker follows within moments.${took}\n${receiptLine(receipt)}`;
       },
       onDone() {

@@ -57,7 +57,7 @@ export function questionForm(spec, source, onChange, wanted = "") {
     hits: hits.element,
     most: labelled("Groups", most, "the largest ones by their noisy counts"),
     least: labelled("Rows at least", least, "of one person"),
-    bound: labelled("Bound", bound, "the most that one person's sum counts; public"),
+    bound: labelled("Bound", bound, "each person's sum counts up to this bound; public"),
     added: labelled("Attribute", added),
     ordered: labelled("Attribute", ordered),
     share: labelled("Quantile", share, "a number from 0 to 1: 0.5 is the median"),
@@ -67,8 +67,8 @@ export function questionForm(spec, source, onChange, wanted = "") {
     choices: labelled("Values of", choices, `each a candidate: how many rows have it; of attributes with 2 to ${MOST_CANDIDATES} values`),
     cell: make("fieldset", { class: "ticks" }, make("legend", {}, "In the cell"), cell.map(([name, control]) => labelled(name, control))),
     where: where.element,
-    alpha: labelled("Error at most", alpha, "optional; it is charged the least that keeps to it"),
-    limit: labelled("Price at most", limit, "optional; an ε, or a part of the grant, as 10%. What may cost more is refused, for nothing"),
+    alpha: labelled("Error at most", alpha, "optional; the answer is charged the least that keeps this bound"),
+    limit: labelled("Price at most", limit, "optional; an ε, or a part of the grant, such as 10%. A question that may cost more is refused without a charge"),
     threshold: labelled("Threshold", threshold, "optional, public; in place of the stream's own"),
   };
   const needs = {
@@ -107,57 +107,35 @@ export function questionForm(spec, source, onChange, wanted = "") {
     }
   }
 
+  /** Return the question's fields; parts that are hidden have none. */
   function value() {
-    const most = parts.limit.hidden ? undefined : typed(limit);
-    return given({ ...asked(), max_price: most });
-  }
-
-  function asked() {
-    const rows = where.text();
-    const wanted = parts.alpha.hidden ? undefined : typed(alpha);
-    const against = parts.threshold.hidden ? undefined : typed(threshold);
-    const extra = { alpha: wanted, threshold: against };
-    const filtered = { where: rows || undefined };
-    switch (form.value) {
-      case "count":
-        return given({ where: rows || "TRUE", ...extra });
-      case "people":
-        return given({ people: true, ...filtered, ...extra });
-      case "fraction":
-        return given({ where: rows || "TRUE", fraction: true, alpha: wanted });
-      case "rate":
-        return given({ rate: hits.text(), group_by: grouped.values().length ? grouped.values() : undefined, ...filtered });
-      case "top":
-        return given({ group_by: groups.values(), top: typed(most), ...filtered, alpha: wanted });
-      case "people_groups":
-        return given({ people: true, group_by: groups.values(), ...filtered, alpha: wanted });
-      case "repeaters":
-        return given({ people: true, min_rows: typed(least), ...filtered, alpha: wanted });
-      case "person_sum":
-        return given({ person_sum: added.value, bound: typed(bound), ...filtered, alpha: wanted });
-      case "groups":
-        return given({ group_by: groups.values(), ...filtered, alpha: wanted });
-      case "texts":
-        return given({ group_by: [texts.value, ...grouped.values()], ...filtered });
-      case "text_people":
-        return given({ people: true, group_by: [texts.value, ...grouped.values()], ...filtered });
-      case "choice":
-        return { candidates: choices.value ? candidates(choices.value, own[choices.value]).map((one) => ({ ...one, ...(peopleAlone ? { people: true } : {}) })) : [] };
-      case "cell":
-        return { cells: [{ at: Object.fromEntries(cell.map(([name, control, domain]) => [name, domain.kind === "categories" || isDate(domain) ? cellValue(control, domain) : (typed(control) ?? "")])) }] };
-      case "quantile":
-      case "iqr":
-      case "variance":
-      case "stddev":
-        return given({
-          [form.value]: RANKS.includes(form.value) ? ordered.value : added.value,
-          q: form.value === "quantile" ? typed(share) : undefined,
-          group_by: grouped.values().length ? grouped.values() : undefined,
-          ...filtered,
-        });
-      default:
-        return given({ [form.value]: added.value, ...filtered, ...(form.value === "sum" ? extra : {}) });
+    const kindOfQuestion = form.value;
+    const typedIn = (name, control) => (parts[name].hidden ? undefined : typed(control));
+    const ticked = (boxes) => (boxes.values().length ? boxes.values() : undefined);
+    if (kindOfQuestion === "choice") {
+      return { candidates: choices.value ? candidates(choices.value, own[choices.value]).map((one) => ({ ...one, ...(peopleAlone ? { people: true } : {}) })) : [] };
     }
+    if (kindOfQuestion === "cell") {
+      return { cells: [{ at: Object.fromEntries(cell.map(([name, control, domain]) => [name, domain.kind === "categories" || isDate(domain) ? cellValue(control, domain) : (typed(control) ?? "")])) }] };
+    }
+    const fields = {
+      count: () => ({}),
+      people: () => ({ people: true }),
+      fraction: () => ({ fraction: true }),
+      rate: () => ({ rate: hits.text(), group_by: ticked(grouped) }),
+      groups: () => ({ group_by: groups.values() }),
+      top: () => ({ group_by: groups.values(), top: typed(most) }),
+      people_groups: () => ({ people: true, group_by: groups.values() }),
+      repeaters: () => ({ people: true, min_rows: typed(least) }),
+      person_sum: () => ({ person_sum: added.value, bound: typed(bound) }),
+      texts: () => ({ group_by: [texts.value, ...grouped.values()] }),
+      text_people: () => ({ people: true, group_by: [texts.value, ...grouped.values()] }),
+      sum: () => ({ sum: added.value }),
+      mean: () => ({ mean: added.value }),
+    };
+    const statistic = () => ({ [kindOfQuestion]: RANKS.includes(kindOfQuestion) ? ordered.value : added.value, q: typedIn("share", share), group_by: ticked(grouped) });
+    const rows = where.text() || (["count", "fraction"].includes(kindOfQuestion) ? "TRUE" : undefined);
+    return given({ ...(fields[kindOfQuestion] ?? statistic)(), where: rows, alpha: typedIn("alpha", alpha), threshold: typedIn("threshold", threshold), max_price: typedIn("limit", limit) });
   }
 
   function problem() {

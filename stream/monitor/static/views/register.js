@@ -2,7 +2,7 @@
 
 import { explain, send } from "../api.js";
 import { confirm, receiptLine } from "../confirm.js";
-import { link, make, setText } from "../dom.js";
+import { link, make, setText, tableHead } from "../dom.js";
 import { flag, given, jsonBlock, labelled, latest, numberInput, select, textInput, typed } from "../forms.js";
 import { amount, count, plural } from "../format.js";
 import { afterPause, card } from "../parts.js";
@@ -12,13 +12,13 @@ import { topicForm } from "./topic_form.js";
 
 const KINDS = [
   ["table", "a table of people"],
-  ["values", "a feed of trusted values"],
-  ["records", "a feed of people's own records"],
+  ["values", "values that producers send"],
+  ["records", "records that people send themselves"],
   ["events", "a live topic of people's events"],
 ];
 const DECLARED = new Set(["table", "events"]);
-const NEIGHBORS_HINT = "what stays hidden: if a person is in the data, or a person's values when the number of people is public";
-const ACCOUNTANTS_HINT = "how the charges of all streams count together; zCDP allows more answers, for a δ";
+const NEIGHBORS_HINT = "what stays hidden: whether a person is in the data, or only a person's values, if the number of people is public";
+const ACCOUNTANTS_HINT = "how the charges of all streams add up; zCDP allows more answers, and needs a δ";
 const NEIGHBORS = [["add-remove", "one person more or less"], ["replace", "one person exchanged for another"]];
 const ACCOUNTANTS = [["pure", "ε and δ added up"], ["zcdp", "zCDP: ρ, for Gaussian noise"]];
 const ENGINES = [["memory", "memory"], ["duckdb", "DuckDB, on local disk"]];
@@ -64,16 +64,16 @@ export function registerView({ session }) {
         { class: "wide" },
         make("summary", {}, "Instead of one file: a view that joins several tables"),
         labelled("View", view, "one SELECT, with JOINs to lookup tables by their keys and between tables of people on the person"),
-        labelled("Tables of the view", tables, "as JSON: of each its path, its person or (if it is public) its key, and the kinds of the columns in expressions: text, integer, number, boolean, date"),
+        labelled("Tables of the view", tables, "as JSON: of each table its path, its person or (if it is public) its key, and the kinds of the columns in expressions: text, integer, number, boolean, date"),
       ),
       labelled("Column of persons", person, "identifies the person of a row; empty: each row is one person"),
-      labelled("Rows of one person", contribution, "most rows counted, if persons have several"),
-      labelled("Columns of attributes", columns, "attribute = column, where the names differ"),
+      labelled("Rows of one person", contribution, "largest number that counts, if people have several"),
+      labelled("Columns of attributes", columns, "attribute = column, if the names differ"),
       labelled("Counted in", engine, "DuckDB for tables larger than the workers' memory"),
     ],
     events: topic.elements,
     values: [
-      labelled("Sensitivity", sensitivity, "most by which one person changes a value"),
+      labelled("Sensitivity", sensitivity, "largest change of a value by one person"),
       labelled("Grid", grid, "values are rounded to multiples of it"),
       labelled("Minimum", minimum),
       labelled("Maximum", maximum),
@@ -81,10 +81,10 @@ export function registerView({ session }) {
     records: [labelled("Events of one person", contributions, "most events that one stream accepts")],
   };
   const problem = make("p", { class: "outcome", role: "status", "data-level": "refused", hidden: true });
-  const told = make("div", { class: "declared" }, make("p", { class: "quiet" }, "Fill in the form: this shows what it declares, in words. The form reads no row of the table."));
+  const declaration = make("div", { class: "declared" }, make("p", { class: "quiet" }, "Fill in the form: this shows what it declares, in words. The form reads no row of the table."));
   const json = jsonBlock("Request");
-  const act = make("button", { type: "submit", class: "solid" }, "Register source…");
-  const sure = flag("Its people are in no other source, or only in sources of this population");
+  const registerButton = make("button", { type: "submit", class: "solid" }, "Register source…");
+  const confirmed = flag("Its people are in no other source, or only in sources of this population");
   let request = crypto.randomUUID();
   let isTouched = false; // the empty form is no mistake yet
 
@@ -106,12 +106,12 @@ export function registerView({ session }) {
         { class: "sheet" },
         labelled("Budget δ", delta, "probability that the bound of ε does not hold; needed by zCDP"),
         labelled("Added up by", accountant, ACCOUNTANTS_HINT),
-        labelled("Population", population, "whose budget counts as well, for sources over the same people"),
+        labelled("Population", population, "for sources over the same people; its budget is charged as well"),
         labelled("Budget renews every", renews, "days or hours, for example 30d; empty: never"),
       ),
     ),
-    sure.element,
-    act,
+    confirmed.element,
+    registerButton,
   );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -196,23 +196,23 @@ export function registerView({ session }) {
       const declared = await send("/api/declarations", session.token, { method: "POST", body: source() });
       if (isLatest()) {
         problem.hidden = true;
-        told.hidden = act.disabled = false;
-        told.replaceChildren(...describe(declared));
+        declaration.hidden = registerButton.disabled = false;
+        declaration.replaceChildren(...describe(declared));
       }
     } catch (error) {
       if (isLatest()) {
         problem.hidden = !isTouched;
-        told.hidden = act.disabled = true;
+        declaration.hidden = registerButton.disabled = true;
         setText(problem, explain(error.problem ?? { message: error.message }, amount));
       }
     }
   });
 
   function register() {
-    if (!sure.control.checked) {
+    if (!confirmed.control.checked) {
       problem.hidden = false;
       setText(problem, "Tick the box above the button: the ledger cannot know who is in another source.");
-      sure.control.focus();
+      confirmed.control.focus();
       return;
     }
     const sent = body();
@@ -221,7 +221,7 @@ export function registerView({ session }) {
       verb: "Register",
       subject: "source",
       name: sent.source.source,
-      effect: "It gets this budget, once and for all: what is declared cannot be changed, and the name cannot be used again.",
+      effect: "Its budget and its declaration cannot be changed later, and the name cannot be used again.",
       async perform(token) {
         const receipt = await send("/api/sources", token, { method: "POST", body: sent });
         return `It is registered; streams can be opened on it.\n${receiptLine(receipt)}`;
@@ -241,7 +241,7 @@ export function registerView({ session }) {
       { class: "view" },
       make("h1", {}, "Register a source"),
       make("p", { class: "quiet" }, "A source has a privacy budget. Everything declared here is public. ", link(route("sources"), "All sources")),
-      make("div", { class: "columns" }, card("Definition", form), make("div", { class: "stack" }, card("Declaration", problem, told), card("Request", json.element))),
+      make("div", { class: "columns" }, card("Definition", form), make("div", { class: "stack" }, card("Declaration", problem, declaration), card("Request", json.element))),
     ),
     title: "Register a source",
     connections: [{ views: ["overview"] }],
@@ -252,14 +252,13 @@ export function registerView({ session }) {
 
 /** Return elements that show a source's declaration. */
 export function describe({ attributes, cells, neighbors, total, remarks }) {
-  const heads = ["Attribute", "Kind", "Values", "Others"].map((text) => make("th", { scope: "col" }, text));
   const rows = attributes.map(({ name, kind, size, outside }) =>
     make("tr", {}, make("th", { scope: "row", class: "name" }, name), make("td", {}, kind), make("td", { class: "figure", "data-short": "values" }, count(size)), make("td", {}, outside)),
   );
   return [
     make("p", {}, make("strong", {}, `Budget ${amount(total)}`)),
     make("p", {}, `Neighbors: ${neighbors}.`),
-    attributes.length ? make("div", { class: "table-frame" }, make("table", { class: "plain stacked", "aria-label": "Declared attributes" }, make("thead", {}, make("tr", {}, heads)), make("tbody", {}, rows))) : null,
+    attributes.length ? make("div", { class: "table-frame" }, make("table", { class: "plain stacked", "aria-label": "Declared attributes" }, tableHead("Attribute", "Kind", "Values", "Others"), make("tbody", {}, rows))) : null,
     cells === null ? null : make("p", {}, `${count(cells)} cells of all attributes together.`),
     ...remarks.map((text) => make("p", { class: "quiet" }, `${/^[a-z]+\b/.test(text) ? text[0].toUpperCase() + text.slice(1) : text}.`)),
   ].filter(Boolean);

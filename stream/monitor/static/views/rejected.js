@@ -1,6 +1,6 @@
 // Dead letters by reason. Of their content only the question's stream and id are shown.
 
-import { KeyedList, link, make, setAttribute, setText } from "../dom.js";
+import { KeyedList, link, make, setAttribute, setText, tableHead } from "../dom.js";
 import { ago, count, time } from "../format.js";
 import { afterPause, card, emptyState } from "../parts.js";
 import { route } from "../routes.js";
@@ -73,8 +73,7 @@ export function rejectedView({ query, remember }) {
   none.hidden = true;
   const filters = make("div", { class: "filters", role: "search" }, search.element, reason);
   const byReason = card("By reason", make("table", { class: "plain reasons", "aria-label": "By reason" }, reasons));
-  const heads = make("thead", {}, make("tr", {}, HEADS.map((text) => make("th", { scope: "col" }, text))));
-  const latest = card("Latest", filters, matching, make("div", { class: "table-frame" }, make("table", { class: "plain events", "aria-label": "Latest" }, heads, events)));
+  const latest = card("Latest", filters, matching, make("div", { class: "table-frame" }, make("table", { class: "plain events", "aria-label": "Latest" }, tableHead(...HEADS), events)));
 
   function offer(codes) {
     const known = [...select.options].map((one) => one.value);

@@ -3,8 +3,7 @@
 import { actionButton, applies } from "../actions.js";
 import { Chart, ratesOf } from "../chart.js";
 import { make, setText } from "../dom.js";
-import { capital } from "../forecasts.js";
-import { ago, amount, count, countOf, duration, mechanism, percent, periodText, plural, rate, rateOver, time, words } from "../format.js";
+import { ago, amount, capital, count, countOf, duration, mechanism, percent, periodText, plural, rate, rateOver, time, words } from "../format.js";
 import { SPECS } from "../mechanisms.js";
 import { card, cutoffBar, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
@@ -12,7 +11,7 @@ import { answerHistory } from "./history.js";
 import { promise } from "./stream_table.js";
 
 const WINDOWS = [[60, "last minute"], [600, "last 10 minutes"], [3600, "last hour"]];
-const FACTS = ["Source", "Mechanism", "Standing query", "Accuracy promised", "Asked for", "Extended by", "Cost", "Spent", "Refunded", "Answered", "Runs dry in", "Opened", "Last answer"];
+const FACTS = ["Source", "Mechanism", "Standing query", "Accuracy promised", "Requested", "Extended by", "Cost", "Spent", "Refunded", "Answered", "Runs dry in", "Opened", "Last answer"];
 
 export function streamView({ names: [name], session }) {
   let source = "";
@@ -73,7 +72,7 @@ export function streamView({ names: [name], session }) {
       perSecond,
       card(
         "Definition",
-        make("details", {}, make("summary", {}, "As it was asked for"), definition),
+        make("details", {}, make("summary", {}, "As requested"), definition),
         make("details", {}, make("summary", {}, "Calibration: the public constants of its noise"), constants),
         place,
       ),
@@ -91,7 +90,7 @@ export function streamView({ names: [name], session }) {
       buttons[index].hidden = !applies(kind, row) || (kind === "extend" && (row.cutoff === null || row.period_of !== null || row.periods !== null));
     });
     asking.hidden = row.state !== "open" || row.ending !== null || standing !== null;
-    setText(reason, because(row));
+    setText(reason, describeReason(row));
     reason.hidden = !reason.textContent;
     period.update(row);
     glance.hidden = overTime.hidden = perSecond.hidden = row.current !== null; // a model answers nothing itself
@@ -123,9 +122,9 @@ export function streamView({ names: [name], session }) {
       row.current !== null ? "nothing: its periods do" : `${amount(row.spent)}${row.cost.epsilon ? ` (${percent(share(row))} of its cost)` : ""}`,
       amount(row.refunded),
       row.current !== null ? "nothing: its periods are asked" : describeAnswers(row),
-      row.current !== null ? "never" : runsDry(row, standing !== null),
-      row.opened === null ? "not known any more" : time(row.opened),
-      answeredLast(row.current ?? row),
+      row.current !== null ? "never" : describeExhaustion(row, standing !== null),
+      row.opened === null ? "unknown" : time(row.opened),
+      describeLastAnswer(row.current ?? row),
     ]);
     WINDOWS.forEach(([seconds], index) => {
       const { above, below } = rateOver(row.rates, seconds);
@@ -186,7 +185,7 @@ function example(kind, mechanism) {
 }
 
 /** Return why a stream is ending, has ended or does not answer. */
-function because({ state, reason, refused, updated }) {
+function describeReason({ state, reason, refused, updated }) {
   if (refused !== null) {
     return `Open, and its worker does not answer${updated === null ? "" : ` (${ago(updated)})`}: ${refused}`;
   }
@@ -196,9 +195,9 @@ function because({ state, reason, refused, updated }) {
   return `${state === "open" ? "Ending" : state}: ${reason}`;
 }
 
-function runsDry({ state, dry_in: left, opened }, isStanding) {
+function describeExhaustion({ state, dry_in: left, opened }, isStanding) {
   if (state !== "open") {
-    return state === "exhausted" ? "it has run dry" : "it has ended";
+    return state === "exhausted" ? "it is exhausted" : "it has ended";
   }
   if (left === null) {
     return "no end in sight";
@@ -213,7 +212,7 @@ function describeAnswers({ mechanism: kind, answered, tops }) {
   return `${count(answered)}: ${countOf(tops, called.charged)}, ${countOf(answered - tops, called.free)}`;
 }
 
-function answeredLast({ last_answered: last }) {
+function describeLastAnswer({ last_answered: last }) {
   return last === null ? "none yet" : `${time(last)}, ${ago(last)}`;
 }
 
@@ -250,8 +249,8 @@ function latestPeriod() {
         figures.update([
           describeAnswers(current),
           `${amount(current.spent)} of ${amount(current.cost)}`,
-          runsDry(current, true),
-          answeredLast(current),
+          describeExhaustion(current, true),
+          describeLastAnswer(current),
         ]);
         setText(all, `All ${plural(periods.count, "period")}`);
         all.href = route("streams", [], { of: stream, descending: true });

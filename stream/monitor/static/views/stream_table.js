@@ -1,6 +1,6 @@
 // Streams as a table, which turns into cards on a narrow screen.
 
-import { KeyedList, link, make, setAttribute, setText } from "../dom.js";
+import { KeyedList, make, setAttribute, setText } from "../dom.js";
 import { ago, bound, count, duration, mechanism, number, periodText, words } from "../format.js";
 import { cutoffBar, periodsLink, rateCell, stateBadge } from "../parts.js";
 import { route } from "../routes.js";

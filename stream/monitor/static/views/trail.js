@@ -1,8 +1,7 @@
 // The audit trail: requests, decisions and events, and the state of its chain.
 
 import { explain, open, parameters } from "../api.js";
-import { KeyedList, link, make, setAttribute, setText } from "../dom.js";
-import { heads } from "../forecasts.js";
+import { KeyedList, download, link, make, setAttribute, setText, tableHead } from "../dom.js";
 import { amount, count, mechanism, plural, time } from "../format.js";
 import { afterPause, card, emptyState } from "../parts.js";
 import { route } from "../routes.js";
@@ -88,20 +87,18 @@ export function trailView({ query, remember, session }) {
   const intact = make("span");
   const ending = make("span", {}, " Only ", make("code", {}, "sotto ledger verify --head"), " finds that its end is missing.");
   const chain = make("p", { class: "outcome", role: "status" }, intact, ending);
-  const told = make("p", { class: "quiet" });
+  const footnote = make("p", { class: "quiet" });
   const failure = make("p", { class: "outcome", role: "alert", "data-level": "refused", hidden: true });
   const none = emptyState("No entry matches", "The trail lists every request to the budget service with its decision.");
   none.hidden = true;
-  const save = make("button", { type: "button", onclick: () => download() }, "Save as CSV");
+  const save = make("button", { type: "button", onclick: () => saveTrail() }, "Save as CSV");
 
-  async function download() {
+  async function saveTrail() {
     failure.hidden = true;
     save.disabled = true;
     try {
       const response = await open(`/api/trail.csv?${parameters(chosen)}`, session.token);
-      const address = URL.createObjectURL(await response.blob());
-      make("a", { href: address, download: "trail.csv" }).click();
-      URL.revokeObjectURL(address);
+      download(await response.blob(), "trail.csv");
     } catch (error) {
       failure.hidden = false;
       setText(failure, error.problem ? explain(error.problem, amount) : error.message);
@@ -119,10 +116,10 @@ export function trailView({ query, remember, session }) {
     choice("Outcome", options(OUTCOMES, "any outcome"), chosen.outcome, (value) => change({ outcome: value })),
     save,
   );
-  const table = make("table", { class: "plain people-table trail", "aria-label": "Entries" }, heads(...HEADS), body);
+  const table = make("table", { class: "plain people-table trail", "aria-label": "Entries" }, tableHead(...HEADS), body);
   const frame = make("div", { class: "table-frame" }, table);
   return {
-    element: make("div", { class: "view" }, make("h1", {}, "Audit trail"), chain, card("Entries", filters, failure, pages.element, frame, none, told)),
+    element: make("div", { class: "view" }, make("h1", {}, "Audit trail"), chain, card("Entries", filters, failure, pages.element, frame, none, footnote)),
     title: "Audit trail",
     connections: connections(),
     show(name, data) {
@@ -137,7 +134,7 @@ export function trailView({ query, remember, session }) {
       table.hidden = data.matching === 0;
       list.show(data.items, (row) => row.number);
       pages.update({ ...data, total: data.matching }, "entry", "entries");
-      setText(told, `The latest ${plural(data.held, "entry is", "entries are")} listed, without notes of spending. “sotto ledger trail --export” writes the whole trail, as CSV or Parquet, and “sotto ledger verify” checks it against the ledger.`);
+      setText(footnote, `The latest ${plural(data.held, "entry is", "entries are")} listed, without notes of spending. “sotto ledger trail --export” writes the whole trail, as CSV or Parquet, and “sotto ledger verify” checks it against the ledger.`);
     },
     close() {},
   };

@@ -1,6 +1,6 @@
 // Services' processes and partitions, with their lag and restores.
 
-import { KeyedList, make, setAttribute, setText } from "../dom.js";
+import { KeyedList, make, setAttribute, setText, tableHead } from "../dom.js";
 import { ago, bytes, count, duration, percent, plural, rate, time } from "../format.js";
 import { card, emptyState } from "../parts.js";
 import { SERVE } from "./commands.js";
@@ -78,7 +78,7 @@ function describeRestore(restore) {
 }
 
 /** Partitions as ranges: 0–3, 6. */
-export function ranges(partitions) {
+function ranges(partitions) {
   const parts = [];
   for (const partition of [...partitions].sort((a, b) => a - b)) {
     const last = parts[parts.length - 1];
@@ -92,8 +92,7 @@ export function ranges(partitions) {
 }
 
 function table(columns, body, label) {
-  const heads = columns.map((text) => make("th", { scope: "col" }, text));
-  return make("div", { class: "table-frame" }, make("table", { class: "stacked", "aria-label": label }, make("thead", {}, make("tr", {}, heads)), body));
+  return make("div", { class: "table-frame" }, make("table", { class: "stacked", "aria-label": label }, tableHead(...columns), body));
 }
 
 export function workersView() {
