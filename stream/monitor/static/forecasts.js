@@ -57,7 +57,7 @@ export function forecastCard() {
   const list = new KeyedList(body, forecastRow);
   const none = make("p", { class: "quiet" }, "Its sources have different accountants, whose amounts do not add up: see each source.");
   const table = make("table", { class: "plain people-table", "aria-label": "How long it lasts" }, tableHead("Over the", "Granted minus refunded", "At this pace"), body);
-  const element = card("How long it lasts", make("p", { class: "quiet" }, "An estimate, not a promise: how long the rest lasts if grants continue at the pace of each time."), table, none);
+  const element = card("How long it lasts", make("p", { class: "quiet" }, "An estimate, not a promise: how long the rest lasts if grants continue at the pace of the time before."), table, none);
   return {
     element,
     update(forecasts) {
