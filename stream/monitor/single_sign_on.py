@@ -48,10 +48,10 @@ _LEEWAY_SECONDS: Final = 60
 _KEYS_SECONDS, _KEYS_PAUSE_SECONDS = 3600.0, 10.0
 """Seconds for which the provider's keys are kept, and seconds between two readings because of an unknown key."""
 _PROVIDER_SECONDS: Final = 10.0
-_LARGEST_ANSWER: Final = 1 << 20
+_MAX_RESPONSE_BYTES: Final = 1 << 20
 _TOKEN_ERRORS: Final = (JoseError, ValueError, TypeError)
 """Errors of joserfc for a forged token or key; a header with a wrong type, such as ``crit: 1``, is a TypeError."""
-_SHORTEST_SECRET: Final = 20
+_MIN_SECRET_LENGTH: Final = 20
 _LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
 
 SignOnFault = Literal["denied", "expired", "failed", "role", "unavailable"]
@@ -93,7 +93,7 @@ class SingleSignOn:
     """Signs people in at one OpenID provider; ``clock`` returns seconds since the epoch."""
 
     def __init__(self, settings: Settings, clock: Callable[[], float] = time.time) -> None:
-        """Check the settings and read the client's secret; the provider is asked at the first sign-in.
+        """Check the settings and read the client's secret; the provider is contacted at the first sign-in.
 
         Raises:
             SignOnSettingsError: a setting is missing or invalid.
@@ -111,9 +111,9 @@ class SingleSignOn:
         _require_https("SOTTO_MONITOR_OIDC_ADDRESS", address)
         self._callback = f"{address}{CALLBACK}"
         self._secret = read_secret(Path(settings.monitor_oidc_client_secret_file))
-        if len(self._secret) < _SHORTEST_SECRET:
+        if len(self._secret) < _MIN_SECRET_LENGTH:
             raise SignOnSettingsError(
-                f"SOTTO_MONITOR_OIDC_CLIENT_SECRET_FILE: has fewer than {_SHORTEST_SECRET} characters, and a cookie would tell "
+                f"SOTTO_MONITOR_OIDC_CLIENT_SECRET_FILE: has fewer than {_MIN_SECRET_LENGTH} characters, and a cookie would tell "
                 "whether a guess is right; let the provider generate the secret"
             )
         self._roles = parse_roles(settings.monitor_oidc_roles)
@@ -229,7 +229,7 @@ class SingleSignOn:
         return token.claims
 
     def _registry(self, leeway: int, **values: str | None) -> jwt.JWTClaimsRegistry:
-        """Return a check that the claims ``values`` are present and equal to their values, unless these are None."""
+        """Return a check that each claim in ``values`` is present and, unless its value is None, has this value."""
         wanted = {
             name: cast("Any", {"essential": True} | ({} if value is None else {"value": value}))
             for name, value in values.items()
@@ -251,8 +251,8 @@ class SingleSignOn:
             headers["Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
         else:
             form |= {"client_id": self._client, "client_secret": self._secret}
-        answer = await self._request("POST", provider.token_endpoint, data=form, headers=headers)
-        token = answer.get("id_token")
+        response = await self._request("POST", provider.token_endpoint, data=form, headers=headers)
+        token = response.get("id_token")
         if not isinstance(token, str):
             raise SignOnError("failed", "the provider sent no ID token; add the scope openid to the client")
         return token
@@ -294,9 +294,9 @@ class SingleSignOn:
 
     async def _find_provider(self) -> _Provider:
         if self._provider is None:
-            place = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
+            url = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
             try:
-                provider = _Provider.model_validate(await self._request("GET", place))
+                provider = _Provider.model_validate(await self._request("GET", url))
                 for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
                     _require_https(name, getattr(provider, name))
             except (ValidationError, SignOnSettingsError):
@@ -311,8 +311,8 @@ class SingleSignOn:
         async with self._lock:
             age = self._clock() - self._keys_read_at
             if self._keys is None or age >= (_KEYS_PAUSE_SECONDS if is_outdated else _KEYS_SECONDS):
-                answer = await self._request("GET", (await self._find_provider()).jwks_uri)
-                listed = answer.get("keys")
+                response = await self._request("GET", (await self._find_provider()).jwks_uri)
+                listed = response.get("keys")
                 found = map(_import_public_key, listed if isinstance(listed, list) else [])
                 if not (keys := [key for key in found if key is not None]):
                     raise SignOnError("unavailable", "the provider lists no key for signatures")
@@ -320,28 +320,28 @@ class SingleSignOn:
                 self._keys_read_at = self._clock()
             return self._keys
 
-    async def _request(self, method: str, place: str, **options: Any) -> dict[str, Any]:
-        """Return the JSON object that the provider answers; raise SignOnError for another answer."""
+    async def _request(self, method: str, url: str, **options: Any) -> dict[str, Any]:
+        """Return the JSON object of the provider's response; raise SignOnError for any other response."""
         limit = ClientTimeout(total=_PROVIDER_SECONDS)
         try:
             async with (
                 ClientSession(timeout=limit, trust_env=True) as session,
-                session.request(method, place, allow_redirects=False, **options) as response,
+                session.request(method, url, allow_redirects=False, **options) as response,
             ):
                 content = bytearray()
                 async for part in response.content.iter_chunked(1 << 16):
                     content += part
-                    if len(content) > _LARGEST_ANSWER:
-                        raise SignOnError("unavailable", "the provider's answer is too large")
+                    if len(content) > _MAX_RESPONSE_BYTES:
+                        raise SignOnError("unavailable", "the provider's response is too large")
                 status = response.status
-            answer = json.loads(content)
+            found = json.loads(content)
         except (ClientError, OSError, TimeoutError, ValueError, RecursionError) as error:
-            raise SignOnError("unavailable", f"the provider's answer: {type(error).__name__}") from None
+            raise SignOnError("unavailable", f"the provider's response: {type(error).__name__}") from None
         if status in {400, 401} and method == "POST":
             raise SignOnError("failed", f"the provider refused the code or the client: {status}")
-        if status != 200 or not isinstance(answer, dict):
-            raise SignOnError("unavailable", f"the provider answered {status}")
-        return answer
+        if status != 200 or not isinstance(found, dict):
+            raise SignOnError("unavailable", f"the provider's response: status {status}")
+        return found
 
 
 def _import_public_key(given: Any) -> RSAKey | ECKey | None:

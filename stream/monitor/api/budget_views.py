@@ -36,7 +36,7 @@ from stream.monitor.api.budget_models import (
     TrailQuery,
     TrailRow,
 )
-from stream.monitor.api.http_requests import streaming_answer, too_many_error, unknown_name_error, write_text
+from stream.monitor.api.http_requests import streaming_response, too_many_error, unknown_name_error, write_text
 from stream.monitor.api.tokens import Bearer
 from stream.monitor.api.views import left_share, source_row, to_points
 from stream.monitor.budget_history import HeldEntry, PeriodEnd, TrailState, add_histories
@@ -303,7 +303,7 @@ class TrailExports:
         self._sending[bearer.name] += 1
         try:
             response = web.StreamResponse(headers=_HEADERS)
-            with streaming_answer(request):
+            with streaming_response(request):
                 await response.prepare(request)
                 for text in trail_csv(list(trail)[::-1], trail_filter):
                     await write_text(response, text)

@@ -32,11 +32,11 @@ from stream.formatting import suggest_public_name
 from stream.monitor.api.models import FieldProblem, Problem, ProblemCode
 
 MAX_FIELDS = 10
-"""Maximum number of invalid fields that one answer lists."""
+"""Maximum number of invalid fields that one response lists."""
 
 
 class ProblemError(Exception):
-    """Ends a request with the answer ``problem`` and ``headers``."""
+    """Ends a request with a response that has ``problem`` as its body, and ``headers``."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ProblemError(Exception):
 
 
 def too_many_error(message: str, seconds: int) -> ProblemError:
-    """Return a 429 with the ``seconds`` after which the client may retry."""
+    """Return a 429; the client may retry after ``seconds``."""
     return ProblemError(429, "too-many-requests", message, headers={"Retry-After": str(seconds)})
 
 
@@ -99,7 +99,7 @@ def _field(detail: ErrorDetails, steps: list[str]) -> FieldProblem:
     return FieldProblem(field=place[:80], message=explain_fault(detail))
 
 
-class GoneError(ConnectionError):
+class ClientGoneError(ConnectionError):
     """The client disconnected before its turn came or before its request was complete."""
 
 
@@ -135,7 +135,7 @@ class RequestTurns:
         """Wait for a turn.
 
         Raises:
-            GoneError: the client has disconnected.
+            ClientGoneError: the client has disconnected.
             ProblemError: too many requests wait.
         """
         await self._wait(name, is_disconnected)
@@ -180,11 +180,11 @@ class RequestTurns:
             self._waiting[name] = waiters
 
     def _remove_disconnected(self) -> None:
-        """Remove the waiting requests of disconnected clients; they raise GoneError."""
+        """Remove the waiting requests of disconnected clients; they raise ClientGoneError."""
         for name, waiters in list(self._waiting.items()):
             for waiter in waiters:
                 if not waiter.turn.done() and waiter.is_disconnected():
-                    waiter.turn.set_exception(GoneError())
+                    waiter.turn.set_exception(ClientGoneError())
             if left := deque(waiter for waiter in waiters if not waiter.turn.done()):
                 self._waiting[name] = left
             else:
@@ -196,22 +196,22 @@ class RequestTurns:
 
 
 IDLE_SECONDS = 15.0
-"""Seconds within which a request must be complete, from the connection's start or the last answer."""
+"""Seconds within which a request must be complete, from the connection's start or the last response."""
 MAX_WAITING = 256
 """Maximum number of waiting connections."""
 WRITE_SECONDS = 30.0
-"""Seconds after which a client that does not read its answer is disconnected."""
+"""Seconds after which a client that does not read its response is disconnected."""
 LINGER_SECONDS, LINGER_BYTES = 2.0, 2 * MAX_DEFINITION_BYTES
 """Seconds and bytes for discarding the rest of a request that was answered before it was complete."""
 ERRORS_PER_SECOND, ERROR_BURST = 1.0, 10
-"""Rate limit of malformed requests per address; above it, connections are closed without an answer."""
+"""Rate limit of malformed requests per address; above it, connections are closed without a response."""
 
 log = get_logger("monitor")
 
 
 @contextmanager
-def streaming_answer(request: web.Request) -> Iterator[None]:
-    """End a streamed answer without an error if the client disconnects or does not read it."""
+def streaming_response(request: web.Request) -> Iterator[None]:
+    """End a streamed response without an error if the client disconnects or does not read it."""
     try:
         yield
     except TimeoutError:
@@ -221,7 +221,7 @@ def streaming_answer(request: web.Request) -> Iterator[None]:
 
 
 async def write_text(response: web.StreamResponse, text: str) -> None:
-    """Send the next part of an answer; raise TimeoutError if the client does not read it."""
+    """Send the next part of a response; raise TimeoutError if the client does not read it."""
     async with asyncio.timeout(WRITE_SECONDS):
         await response.write(text.encode())
 
@@ -244,7 +244,7 @@ class WaitingConnections:
         return self._count
 
     def add(self, connection: HttpConnection) -> None:
-        """Add a connection; above the limit, abort the oldest one of the address with most connections."""
+        """Add a connection; above the limit, abort the oldest one of the address that has the most."""
         self._by_address.setdefault(connection.address, OrderedDict())[connection] = None
         self._count += 1
         if self._count > self._limit:
@@ -322,20 +322,20 @@ class HttpConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send an answer; close the connection after it if the request was not read to its end."""
+        """Send a response; close the connection after it if the request was not read to its end."""
         if not request.content.is_eof():
             self._unread = request.content
             resp.force_close()
         try:
             async with asyncio.timeout(WRITE_SECONDS):
-                answered = await super().finish_response(request, resp, start_time)
+                finished = await super().finish_response(request, resp, start_time)
         except TimeoutError:
             self.abort_connection()
             return resp, True
         if self.transport is not None:
             self._waiting.discard(self)
             self._waiting.add(self)
-        return answered
+        return finished
 
     def handle_error(
         self,
@@ -351,15 +351,15 @@ class HttpConnection(web.RequestHandler):
             raise ConnectionResetError("too many malformed requests from this address")
         log.warning("malformed request", status=status, error=type(exc).__name__)
         if request.writer.output_size > 0:
-            raise ConnectionResetError("an answer has already started")
+            raise ConnectionResetError("a response has already started")
         if status < 500:
             problem = ProblemError(status, "malformed", "request: malformed HTTP; check its headers").problem
         else:
             problem = ProblemError(status, "internal", "internal error; see the monitor's log").problem
-        answer = web.Response(text=problem.model_dump_json(), status=status, content_type="application/json")
-        answer.headers["Server"] = SERVER_NAME
-        answer.force_close()
-        return answer
+        response = web.Response(text=problem.model_dump_json(), status=status, content_type="application/json")
+        response.headers["Server"] = SERVER_NAME
+        response.force_close()
+        return response
 
 
 class _Server(web.Server):

@@ -1,8 +1,8 @@
 """Sends live views as server-sent events: each requested view at once and after each change.
 
-Events contain whole views, as the API returns them, so a lost connection loses nothing. The first event
-is ``readiness``; it is sent again when it changes. Views are sent when the tables are up to date, because
-a reader cannot recognize incomplete figures.
+An event has a whole view, as the API returns it, so a lost connection loses nothing. The first event is
+``readiness``; it is sent again when it changes. Views are sent only once the tables are up to date, because
+a reader cannot recognize incomplete numbers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from stream.monitor.api.http_requests import (
-    GoneError,
+    ClientGoneError,
     ProblemError,
     RequestTurns,
     malformed_error,
     refuse_repeated,
-    streaming_answer,
+    streaming_response,
     too_many_error,
     write_text,
 )
@@ -46,14 +46,14 @@ class LiveView:
 
     name: ViewName
     key: Hashable
-    make: Callable[[], BaseModel]
+    compute: Callable[[], BaseModel]
     text: str = field(default="", repr=False)
     edition: int = 0
     watchers: int = 0
     version: int = -1
-    made_at: float = float("-inf")
-    making: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """The task of each user who waits for the view, so that one user's many views do not delay other users."""
+    computed_at: float = float("-inf")
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """The task of each user user waits for the view, so that one user's many views do not delay other users."""
     failure: Exception | None = None
 
 
@@ -65,10 +65,10 @@ class LiveViews:
         self._turns = RequestTurns(pause_factor=PAUSE_FACTOR)
         self._views: dict[Hashable, LiveView] = {}
 
-    def watch(self, name: ViewName, query: Hashable, make: Callable[[], BaseModel]) -> LiveView:
+    def watch(self, name: ViewName, query: Hashable, compute: Callable[[], BaseModel]) -> LiveView:
         """Add a watcher to the view of a query and return the view."""
         key = (name, query)
-        view = self._views.setdefault(key, LiveView(name, key, make))
+        view = self._views.setdefault(key, LiveView(name, key, compute))
         view.watchers += 1
         view.failure = None
         return view
@@ -82,45 +82,45 @@ class LiveViews:
     def close(self) -> None:
         """Cancel all computations."""
         for view in self._views.values():
-            for task in view.making.values():
+            for task in view.tasks.values():
                 task.cancel()
 
-    async def refresh(self, views: Iterable[LiveView], who: str) -> None:
+    async def refresh(self, views: Iterable[LiveView], user: str) -> None:
         """Recompute views that may have changed; wait at most one interval for them."""
-        tasks = []
+        awaited = []
         for view in views:
             if view.failure is not None:
                 raise view.failure
-            if who in view.making:
-                tasks.append(view.making[who])
+            if user in view.tasks:
+                awaited.append(view.tasks[user])
             elif not self._is_fresh(view):
-                view.making[who] = asyncio.create_task(self._make_in_turn(view, who))
-                tasks.append(view.making[who])
-        if tasks:
-            await asyncio.wait(tasks, timeout=MIN_INTERVAL_SECONDS)
+                view.tasks[user] = asyncio.create_task(self._compute_in_turn(view, user))
+                awaited.append(view.tasks[user])
+        if awaited:
+            await asyncio.wait(awaited, timeout=MIN_INTERVAL_SECONDS)
 
     def _is_fresh(self, view: LiveView) -> bool:
-        age = asyncio.get_running_loop().time() - view.made_at
+        age = asyncio.get_running_loop().time() - view.computed_at
         return age < MIN_INTERVAL_SECONDS or (
             age < MAX_INTERVAL_SECONDS and view.version == self._monitor.version(view.name)
         )
 
-    async def _make_in_turn(self, view: LiveView, who: str) -> None:
+    async def _compute_in_turn(self, view: LiveView, user: str) -> None:
         try:
-            async with self._turns.turn(who, lambda: not view.watchers):
+            async with self._turns.turn(user, lambda: not view.watchers):
                 if not self._is_fresh(view):
-                    self._make(view)
-        except GoneError:
+                    self._compute(view)
+        except ClientGoneError:
             pass
         except Exception as error:  # noqa: BLE001  (reported to the watchers)
             view.failure = error
         finally:
-            del view.making[who]
+            del view.tasks[user]
 
-    def _make(self, view: LiveView) -> None:
-        view.version, view.made_at = self._monitor.version(view.name), asyncio.get_running_loop().time()
+    def _compute(self, view: LiveView) -> None:
+        view.version, view.computed_at = self._monitor.version(view.name), asyncio.get_running_loop().time()
         try:
-            text = f"event: {view.name}\ndata: {view.make().model_dump_json()}"
+            text = f"event: {view.name}\ndata: {view.compute().model_dump_json()}"
         except ProblemError as error:
             text = f"event: problem\ndata: {error.problem.model_dump_json()}"
         if text != view.text:
@@ -181,7 +181,7 @@ class EventStreams:
         subscriptions = [_Subscription(self._live.watch(*one)) for one in wanted]
         try:
             response = web.StreamResponse(headers=headers)
-            with streaming_answer(request):
+            with streaming_response(request):
                 await response.prepare(request)
                 await self._send(response, subscriptions, bearer)
         finally:

@@ -1,4 +1,4 @@
-"""Generates the OpenAPI document from the routes' summaries and the models' docstrings."""
+"""Builds the OpenAPI document from the routes' summaries and the models' docstrings."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ _ROUTES_WITHOUT_MODEL: tuple[tuple[str, str, str, tuple[type[ApiModel], ...]], .
 
 
 @cache
-def document() -> _Json:
+def build_document() -> _Json:
     """Return the OpenAPI 3.1 document of all routes except the page."""
     schemas, components = _schemas()
     paths: dict[str, _Json] = {}
     for route in ROUTES:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
     for path, summary, media, queries in _ROUTES_WITHOUT_MODEL:
-        statuses = {"401", "429", "503", *(("400",) if queries else ()), *_answer_route_statuses(path)}
+        statuses = {"401", "429", "503", *(("400",) if queries else ()), *_statuses_of_answer_routes(path)}
         parameters = [*_path_parameters(path), *_parameters(queries)]
         operation = {
             **_common_fields("GET", path, summary, "viewer"),
@@ -84,12 +84,12 @@ def document() -> _Json:
 
 
 def _schemas() -> tuple[dict[Any, _Json], _Json]:
-    """Return the schema of each route's answer and body, and the schemas that they reference."""
+    """Return the schema of each route's response and body, and the schemas that they reference."""
     uses: list[tuple[Any, Literal["validation", "serialization"], TypeAdapter[Any]]] = [
         ("problem", "serialization", TypeAdapter(Problem))
     ]
     for route in ROUTES:
-        uses.append(((route.method, route.path, "answer"), "serialization", TypeAdapter(route.response_type)))
+        uses.append(((route.method, route.path, "response"), "serialization", TypeAdapter(route.response_type)))
         if route.body is not None:
             uses.append(((route.method, route.path, "body"), "validation", route.body_adapter))
     schema_by_use, definitions = TypeAdapter.json_schemas(uses, ref_template=_REFERENCE_TEMPLATE)
@@ -101,7 +101,7 @@ def _operation(route: Route, schemas: dict[Any, _Json]) -> _Json:
     parameters = _path_parameters(route.path)
     if route.query is not None:
         parameters += _parameters((route.query,))
-    content = _json_content(schemas[route.method, route.path, "answer"])
+    content = _json_content(schemas[route.method, route.path, "response"])
     operation: _Json = {
         **_common_fields(route.method, route.path, route.summary, route.access),
         "responses": _responses(content, _error_statuses(route), schemas),
@@ -127,14 +127,14 @@ def _path_parameters(path: str) -> list[_Json]:
     ]
 
 
-def _answer_route_statuses(path: str) -> set[str]:
-    """Return the further statuses of the answers' routes: 403 if answers are not shown, 404 for an unknown stream."""
+def _statuses_of_answer_routes(path: str) -> set[str]:
+    """Return the statuses that only routes of answers have: 403 without access to answers, 404 for an unknown stream."""
     return {"403", "404"} if path.startswith(ANSWERS_PATH) else set()
 
 
 def _error_statuses(route: Route) -> set[str]:
     """Return a route's statuses other than 200."""
-    statuses = _answer_route_statuses(route.path)
+    statuses = _statuses_of_answer_routes(route.path)
     if route.access is not None:
         statuses |= {"400", "401", "429", "503"}
     if (

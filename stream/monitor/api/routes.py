@@ -140,12 +140,12 @@ class Route:
     summary: str
     response_type: Any
     handle: Callable[[Monitor, ApiCall], Any]
-    """Returns the answer or an awaitable of it; never an awaitable if ``live_event`` is set."""
+    """Returns the response's model or an awaitable of it; never an awaitable if ``live_event`` is set."""
     access: AccessRole | None = "viewer"
     query: type[Parameters] | None = None
     body: Any = None
     live_event: ViewName | None = None
-    """The event's name if the answer is also sent as a live event."""
+    """The event's name if the response is also sent as a live event."""
 
     @cached_property
     def path_parameters(self) -> list[str]:
@@ -161,13 +161,13 @@ class Route:
 log = get_logger("monitor")
 
 ROUTES: list[Route] = []
-"""All routes with a JSON answer."""
+"""All routes with a JSON response."""
 
 ANSWERS_PATH = "/api/streams/{stream}/answers"
 """The path of a stream's answers; with the ending ``.csv`` or ``.jsonl`` it returns a file."""
 
 _Handle = TypeVar("_Handle", bound=Callable[[Monitor, ApiCall], Any])
-_Answer = TypeVar("_Answer")
+_View = TypeVar("_View")
 Halt = Annotated[HaltStream | HaltSource, Field(discriminator="kind"), ByKind()]
 
 
@@ -193,7 +193,7 @@ def require_rights(bearer: Bearer | None, route: Route) -> None:
 def _add_route(
     method: Literal["GET", "POST"], path: str, summary: str, **options: Any
 ) -> Callable[[_Handle], _Handle]:
-    """Add the decorated function as a route; its return type is the answer's model."""
+    """Add the decorated function as a route; its return type is the response's model."""
 
     def add(handle: _Handle) -> _Handle:
         ROUTES.append(Route(method, path, summary, get_type_hints(handle)["return"], handle, **options))
@@ -392,7 +392,7 @@ async def _plan(monitor: Monitor, call: ApiCall) -> Plan:
     )
 
 
-async def _plan_in_turn(monitor: Monitor, call: ApiCall, planning: Callable[[], _Answer]) -> _Answer:
+async def _plan_in_turn(monitor: Monitor, call: ApiCall, planning: Callable[[], _View]) -> _View:
     """Run a slow search in a thread, in turn with other users; answer a refusal with a 409."""
     async with monitor.planning_turns.turn(call.user.name, call.is_disconnected):
         try:
@@ -482,4 +482,4 @@ def _require_allotments(tables: MonitorTables, source: str, user: Bearer) -> Non
 
 
 VIEWS: dict[ViewName, Route] = {route.live_event: route for route in ROUTES if route.live_event is not None}
-"""The routes whose answers are sent as live events."""
+"""The routes whose responses are sent as live events."""

@@ -1,4 +1,4 @@
-"""The web server: serves page and API, checks tokens and limits, and answers failures."""
+"""The web server: serves page and API, checks tokens and limits, and turns errors into responses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stream.monitor.api.budget_models import TrailFilter
 from stream.monitor.api.budget_views import TrailExports
 from stream.monitor.api.http_requests import (
     IDLE_SECONDS,
-    GoneError,
+    ClientGoneError,
     ProblemError,
     abort_connection,
     malformed_error,
@@ -31,9 +31,9 @@ from stream.monitor.api.http_requests import (
     too_many_error,
 )
 from stream.monitor.api.live_events_stream import EventStreams
-from stream.monitor.api.models import ApiModel, ProblemCode, Readiness
+from stream.monitor.api.models import ApiModel, Problem, ProblemCode, Readiness
 from stream.monitor.api.monitor_state import CONTENT_TYPE, Monitor, metrics_text
-from stream.monitor.api.openapi import document
+from stream.monitor.api.openapi import build_document
 from stream.monitor.api.routes import ANSWERS_PATH, ROUTES, ApiCall, Route, read_answers, require_rights
 from stream.monitor.api.tokens import Bearer, TokenError
 
@@ -76,7 +76,7 @@ class _Asset:
     content_type: str
     tag: str
 
-    def answer(self, request: web.Request) -> web.Response:
+    def to_response(self, request: web.Request) -> web.Response:
         """Return the file, or a 304 if the browser has it cached."""
         headers = {**_PAGE_HEADERS, "ETag": f'"{self.tag}"'}
         if any(known.value in {self.tag, "*"} for known in request.if_none_match or ()):
@@ -96,7 +96,7 @@ def load_assets() -> dict[str, _Asset]:
 
 
 def add_pages(application: web.Application, *, offers_sign_on: bool = False) -> None:
-    """Serve the page at ``/`` and its files below ``/static/``; answer unknown files with a 404."""
+    """Serve the page at ``/`` and its files below ``/static/``."""
     assets = load_assets()
     if offers_sign_on:
         page = assets["index.html"]
@@ -107,7 +107,7 @@ def add_pages(application: web.Application, *, offers_sign_on: bool = False) -> 
         asset = assets.get(request.match_info.get("name") or _PAGES[request.path])
         if asset is None:
             raise web.HTTPNotFound
-        return asset.answer(request)
+        return asset.to_response(request)
 
     for path in (*_PAGES, "/static/{name:.+}"):
         application.router.add_get(path, send_file)
@@ -156,7 +156,7 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
     """Add routes and middlewares to an application made with ``APPLICATION_OPTIONS``."""
     streams = EventStreams(monitor)
     exports = TrailExports()
-    application.middlewares.extend([_answer_errors, _make_guard(monitor)])
+    application.middlewares.extend([_respond_to_errors, _make_guard(monitor)])
     application.on_response_prepare.append(_add_security_headers)
     application.on_shutdown.append(streams.close)
     for route in ROUTES:
@@ -167,7 +167,7 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
             return web.Response(body=metrics_text(monitor), headers={"Content-Type": CONTENT_TYPE})
 
     async def openapi(_: web.Request) -> web.Response:
-        return web.json_response(document())
+        return web.json_response(build_document())
 
     async def live(request: web.Request) -> web.StreamResponse:
         return await streams.serve(request, request[_BEARER])
@@ -186,17 +186,17 @@ def add_api(application: web.Application, monitor: Monitor) -> None:
 
 
 @web.middleware
-async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer every exception with a Problem."""
+async def _respond_to_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn every exception into a response with a Problem."""
     try:
         response = await handler(request)
     except ProblemError as error:
         response = _json_response(error.problem, error.problem.status, error.headers)
-    except GoneError:
+    except ClientGoneError:
         response = _problem_response(503, "unavailable", "client disconnected")
     except web.HTTPException as error:
         response = _problem_response(error.status, _CODE_OF_STATUS.get(error.status, "malformed"), error.reason)
-    except Exception as error:  # noqa: BLE001  (answered without any detail of the error)
+    except Exception as error:  # noqa: BLE001  (the response has no detail of the error)
         # The error's message and the path may quote the request, so only the route and the code lines are logged.
         frames = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-3:]]
         resource = request.match_info.route.resource
@@ -204,7 +204,7 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
         log.error("request failed", route=route, error=type(error).__name__, detail=frames)  # noqa: TRY400
         response = _problem_response(500, "internal", "internal error; see the monitor's log")
         if request.writer.output_size > 0:
-            abort_connection(request)  # the client would read a second answer as part of the first
+            abort_connection(request)  # the client would read a second response as part of the first
     return response
 
 
@@ -284,13 +284,13 @@ def _make_handler(monitor: Monitor, route: Route) -> Handler:
         call = ApiCall(bearer, dict(request.match_info), query, body, is_disconnected)
         if bearer is not None and route.method == "GET":
             async with monitor.view_turns.turn(bearer.name, is_disconnected):
-                answer = route.handle(monitor, call)
+                view = route.handle(monitor, call)
         else:
-            answer = route.handle(monitor, call)
-        if isawaitable(answer):
-            answer = await answer
-        unready = isinstance(answer, Readiness) and not answer.ready
-        return _json_response(answer, 503 if unready else 200)
+            view = route.handle(monitor, call)
+        if isawaitable(view):
+            view = await view
+        unready = isinstance(view, Readiness) and not view.ready
+        return _json_response(view, 503 if unready else 200)
 
     return handle
 
@@ -339,7 +339,7 @@ async def _read_body(request: web.Request, route: Route) -> Any:
     except TimeoutError:
         raise ProblemError(408, "malformed", f"body: send all of it within {IDLE_SECONDS:g} s") from None
     except ConnectionError:
-        raise GoneError from None
+        raise ClientGoneError from None
     except web.HTTPRequestEntityTooLarge:
         raise ProblemError(413, "too-large", f"body: send at most {MAX_DEFINITION_BYTES} bytes") from None
     if fault := shape_fault(body):
@@ -353,12 +353,11 @@ async def _read_body(request: web.Request, route: Route) -> Any:
     return given
 
 
-def _json_response(answer: BaseModel, status: int, headers: dict[str, str] | None = None) -> web.Response:
+def _json_response(body: BaseModel, status: int, headers: dict[str, str] | None = None) -> web.Response:
     return web.Response(
-        text=answer.model_dump_json(), status=status, content_type="application/json", headers=headers
+        text=body.model_dump_json(), status=status, content_type="application/json", headers=headers
     )
 
 
 def _problem_response(status: int, code: ProblemCode, message: str) -> web.Response:
-    problem = ProblemError(status, code, message).problem
-    return _json_response(problem, status)
+    return _json_response(Problem(status=status, code=code, message=message), status)

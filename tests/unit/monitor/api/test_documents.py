@@ -9,7 +9,7 @@ import pytest
 from openapi_spec_validator import validate
 from prometheus_client.parser import text_string_to_metric_families
 
-from stream.monitor.api.openapi import document
+from stream.monitor.api.openapi import build_document
 from stream.monitor.api.routes import ANSWERS_PATH, ROUTES
 from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
 from stream.sql import StatementError, parse_statement
@@ -20,11 +20,11 @@ async def test_openapi_document_is_valid_and_served() -> None:
     async with Installation().web() as client:
         served = await get(client, "/openapi.json")
     validate(served)
-    assert served == document()
+    assert served == build_document()
 
 
 def test_openapi_document_has_every_route_with_its_role() -> None:
-    paths = document()["paths"]
+    paths = build_document()["paths"]
     for route in ROUTES:
         operation = paths[route.path][route.method.lower()]
         assert bool(operation["security"]) == (route.access is not None)
@@ -38,7 +38,7 @@ def test_openapi_document_has_every_route_with_its_role() -> None:
 
 
 def test_openapi_references_have_targets() -> None:
-    found = document()
+    found = build_document()
 
     def references(part: Any) -> set[str]:
         if isinstance(part, dict):
@@ -52,7 +52,7 @@ def test_openapi_references_have_targets() -> None:
 
 
 def test_openapi_lists_of_states_are_separated_by_commas() -> None:
-    parameters = {one["name"]: one for one in document()["paths"]["/api/streams"]["get"]["parameters"]}
+    parameters = {one["name"]: one for one in build_document()["paths"]["/api/streams"]["get"]["parameters"]}
     assert (parameters["state"]["style"], parameters["state"]["explode"]) == ("form", False)
     assert parameters["limit"]["schema"]["maximum"] == 500
 
@@ -141,7 +141,7 @@ async def test_overview_adds_up_streams(installation_with_history: Installation)
 
 def test_openapi_and_parser_agree_on_a_statements_length() -> None:
     """The longest statement of the OpenAPI document is the longest that the parser reads."""
-    longest = document()["components"]["schemas"]["Statement"]["properties"]["statement"]["maxLength"]
+    longest = build_document()["components"]["schemas"]["Statement"]["properties"]["statement"]["maxLength"]
     statement = "SELECT COUNT(*) FROM a"
     assert parse_statement(statement.ljust(longest)).table == "a"
     with pytest.raises(StatementError, match=f"more than {longest} characters"):

@@ -60,7 +60,7 @@ async def test_live_view_is_built_once_for_all_watchers_per_interval(
     view = views[0]
     while len(watched.made) < 2:
         await asyncio.gather(*(watched.live.refresh([view], who) for who in ("vera", "olga")))
-    while view.making:
+    while view.tasks:
         await asyncio.sleep(0)
     await watched.live.refresh([view], "vera")
     assert watched.made == ["a", "a"]

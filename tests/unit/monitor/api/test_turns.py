@@ -12,7 +12,7 @@ import pytest
 from schemas import StreamSpec
 from stream.errors import Refused
 from stream.monitor.api import forms
-from stream.monitor.api.http_requests import GoneError, ProblemError, RequestTurns
+from stream.monitor.api.http_requests import ClientGoneError, ProblemError, RequestTurns
 from tests.unit.monitor.installation import ANALYST, VIEWER, bearer, post, spec
 from tests.unit.monitor.survey import surveyed
 
@@ -75,7 +75,7 @@ async def test_disconnected_or_cancelled_request_loses_turn_and_place() -> None:
         stopped.cancel()
         after = await queue.wait("olga", "after")
     for one in gone:
-        with pytest.raises(GoneError):
+        with pytest.raises(ClientGoneError):
             await one
     await asyncio.gather(stays, after)
     assert queue.had == ["stays", "after"]
