@@ -214,7 +214,7 @@ def test_ask_keeps_a_given_id_and_creates_a_missing_one(
         asked.append(query)
         raise Timeout("too late", [query])
 
-    monkeypatch.setattr(query_commands, "_ask", note)
+    monkeypatch.setattr(query_commands, "_ask_question", note)
     question = {"stream": "s", "where": "x > 1", **({} if given is None else {"id": given})}
     result = CliRunner().invoke(app, ["ask", "s", "--question", json.dumps(question)])
     assert result.exit_code == 6
@@ -229,7 +229,7 @@ def test_ask_hints_at_several_attributes_in_one_option(monkeypatch: pytest.Monke
     async def reject(query: Query, _: float, **__: bool) -> Result:
         return Result(id=query.id, stream=query.stream, outcome=outcomes.pop(0), reason="malformed: group_by: …")
 
-    monkeypatch.setattr(query_commands, "_ask", reject)
+    monkeypatch.setattr(query_commands, "_ask_question", reject)
     given = ["ask", "s", "--group-by", "sex, hours per week"]
     refused = CliRunner().invoke(app, given)
     assert refused.exit_code == ExitStatus.REJECTED
@@ -255,7 +255,7 @@ def test_ask_dry_run_prints_the_price_and_takes_limits(monkeypatch: pytest.Monke
             else Result(id=query.id, stream="s", outcome="answer", estimate=3.0)
         )
 
-    monkeypatch.setattr(query_commands, "_ask", price)
+    monkeypatch.setattr(query_commands, "_ask_question", price)
     given = ["ask", "s", "--where", "x > 1", "--alpha", "5"]
     dry = CliRunner().invoke(app, [*given, "--dry-run"])
     assert (dry.exit_code, dry.stdout) == (0, "s: the answer costs at most ε 0.62; nothing was charged\n")

@@ -172,7 +172,7 @@ def test_plot_names_parameters_and_hatches_trivial_errors(
 ) -> None:
     """A trivial error is one that a constant answer would keep."""
     figures: list[Any] = []
-    monkeypatch.setattr(plan_output, "_save", lambda figure, _path: figures.append(figure))
+    monkeypatch.setattr(plan_output, "_save_figure", lambda figure, _path: figures.append(figure))
     promised = simulation_report("--synthetic", "1000")["method"]
     simulate("--synthetic", "1000", "--plot", "errors.svg")
     simulate("--synthetic", "10", "--plot", "errors.svg")

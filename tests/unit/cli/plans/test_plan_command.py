@@ -81,7 +81,7 @@ def test_plan_draws_the_error_to_a_file(tmp_path: Path, against: str) -> None:
 def draw_axes(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
     """Return the axes of a plot."""
     figures: list[Any] = []
-    monkeypatch.setattr(plan_output, "_save", lambda figure, _path: figures.append(figure))
+    monkeypatch.setattr(plan_output, "_save_figure", lambda figure, _path: figures.append(figure))
     plan("--plot", "x.svg", *arguments)
     [axes] = figures[-1].axes
     return axes
