@@ -43,16 +43,9 @@ from stream.privacy.ledger.ledger_records import (
 )
 from stream.privacy.ledger.retirement import MAX_RETIRED_PER_STEP
 from stream.privacy.ledger.state_machine import Ledger
-from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter
+from stream.processing.dead_letters import Rejection, UnreadableValue, dead_letter, malformed_rejection
 from stream.processing.digest_table import DigestTable
-from stream.processing.protocol import (
-    PROGRESS_KEY,
-    Batch,
-    Outputs,
-    RecordLike,
-    topic_id_headers,
-    topic_ids_of,
-)
+from stream.processing.protocol import PROGRESS_KEY, Batch, Outputs, RecordLike, topic_id_headers, topic_ids_of
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.tables.store import TableStore
 
@@ -306,7 +299,7 @@ class BudgetProcessor:
                 else:
                     self._process_request(record, request_codec.decode(record.value), outputs)
             except MalformedEventError as error:
-                self._reject(outputs, record, Rejection("malformed", str(error)))
+                self._reject(outputs, record, malformed_rejection(str(error)))
             except RefusedError as refused:  # only charges: a refused request gets a receipt
                 self._reject(outputs, record, Rejection("refused", refused.reason))
             self._trail.write_renewals(outputs)

@@ -169,7 +169,6 @@ def groups_per_window(spec: StreamSpec, source: Source) -> int | None:
 
 
 def _counts_texts(mechanism: Mechanism, standing: StandingQuery, source: EventsSource) -> bool:
-    """Return True if a stream is a running count of private texts."""
     return isinstance(mechanism, RunningCount) and groups_by_text(source, standing)
 
 
@@ -251,7 +250,6 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
 def _quantile_stream_facts(
     spec: StreamSpec, standing: StandingQuery, source: EventsSource, groups: int
 ) -> SourceFacts:
-    """Return the facts of a stream of quantiles, with ``groups`` in each window."""
     mechanism = spec.mechanism
     found = quantile_facts(mechanism, source, standing, groups)
     _require_no_repeated_fields(mechanism, standing)

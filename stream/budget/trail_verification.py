@@ -167,7 +167,6 @@ class TrailCheck:
         return findings
 
     def _compare_population(self, record: PopulationRecord, ledger: Ledger) -> list[str]:
-        """Compare a population's totals with its grants; find its registration in the trail."""
         name = record.population.population
         summed = ledger.population_account(name).to_record()
         findings = _compare_amounts(f"population '{name}'", record, summed)
@@ -176,7 +175,6 @@ class TrailCheck:
         return findings
 
     def _compare_source(self, name: str, record: SourceRecord, ledger: Ledger) -> list[str]:
-        """Compare a source's totals with its grants and with the trail."""
         account = ledger.accounts[name]
         findings = _compare_amounts(f"source '{name}'", record, account.to_record())
         totals = self._sources.get(name)

@@ -50,6 +50,11 @@ class Rejection(Exception):  # noqa: N818  (a refused event is not a program err
         return f"{self.code}: {self.message}"
 
 
+def malformed_rejection(message: str) -> Rejection:
+    """Return the refusal of an event that is not valid, or does not fit its stream."""
+    return Rejection("malformed", message)
+
+
 class _Address(msgspec.Struct):
     id: str
     stream: str

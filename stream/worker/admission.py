@@ -20,7 +20,7 @@ from schemas.base import REPEATED_FIELD, may_repeat_a_field, repeats_a_field
 from schemas.wire import DECODE_ERRORS, MalformedEventError, struct
 from stream.kernel.byte_columns import Column, Spans, spans_of
 from stream.privacy.mechanisms.private_values import MAX_ENCODED, replace_extreme_numbers
-from stream.processing.dead_letters import Rejection, UnreadableValue
+from stream.processing.dead_letters import Rejection, UnreadableValue, malformed_rejection
 from stream.processing.protocol import Batch, RecordLike
 from stream.processing.record_columns import RecordColumns, select_records
 from stream.processing.topic_names import Topics, partition_of
@@ -38,7 +38,7 @@ class _UndefinedStreamRejection(Rejection):
 
 
 class QueryForm(NamedTuple):
-    """The struct for the queries of streams with the same flags, and its decoder."""
+    """A struct for queries with certain fields, and its decoder."""
 
     kind: Any
     decode: Callable[[bytes], Any]
@@ -57,11 +57,11 @@ QUERY_FORMS: Final = (_FULL_FORM, PLAIN_FORM, _FULL_FORM, _WINDOW_FORM)
 """Query forms, indexed by the stream's flags: a combination of ``PLAIN_FLAG`` and ``STANDING_FLAG``."""
 
 
-_REPEATED_FIELD = Rejection("malformed", REPEATED_FIELD)
+_REPEATED_FIELD = malformed_rejection(REPEATED_FIELD)
 
 
 def decode_in_form(form: QueryForm, value: bytes, query: Any) -> Any:
-    """Decode a query in its stream's form; return ``query`` if the value has further fields."""
+    """Decode an event in its stream's form; if it has further fields, return ``query``, which is decoded already."""
     if form is _FULL_FORM:
         return decode_in_full_form(value)
     try:
@@ -96,7 +96,7 @@ def _has_readable_size(value: bytes) -> bool:
 
 
 def _within_limit(query: Any, value: bytes) -> Any:
-    """Return the query; Rejection if it exceeds the size limit even without its window's texts."""
+    """Return the query; Rejection if the event exceeds the size limit even without its window's texts."""
     if len(value) > MAX_EVENT_BYTES and len(value) > MAX_EVENT_BYTES + len(getattr(query, "texts", None) or ""):
         raise rejection_of_malformed(value)
     return query
@@ -111,7 +111,7 @@ def rejection_of_malformed(value: bytes | None) -> Rejection:
     except MalformedEventError as error:
         code = "too-large" if value is not None and len(value) > MAX_EVENT_BYTES else "malformed"
         return Rejection(code, str(error))
-    return Rejection("malformed", "event: the text is not UTF-8; send UTF-8")
+    return malformed_rejection("event: the text is not UTF-8; send UTF-8")
 
 
 def _count_plain_quotes(row: Row) -> int:
@@ -147,9 +147,11 @@ def reject_repeated_fields(rows: list[Row], rejected: list[tuple[int, Rejection]
 class QueryBatch(Batch):
     """Decoded records, assigned to streams.
 
-    ``rows`` has the questions to plain streams. ``unresolved`` has place, slot and query of each other
-    question that was not rejected. ``retired`` has place and query of each question to a retired stream, and
-    the fields of its answer. ``shares`` has the fair shares after this batch.
+    - ``rejected``: place and refusal of each invalid query.
+    - ``rows``: the questions that need no table.
+    - ``unresolved``: place, slot and query of each other question.
+    - ``retired``: place, query and fields of the answer of each question to a retired stream.
+    - ``shares``: the fair shares after this batch.
     """
 
     rejected: list[tuple[int, Rejection]] = field(kw_only=True)
@@ -263,7 +265,7 @@ class Admission:
         return require_unique_fields(value, query), answer
 
     def _admit_work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
-        """Return a question's work in its batch, and add its work to its stream's share; Rejection above the limit."""
+        """Add a question's work to its stream's share, and return its work in the batch; Rejection above the limit."""
         work = self._work_estimator.estimate(slot, query)
         # A feed asks about a window only once, so its question must not be refused as busy.
         if not self._context.streams.flags[slot] & STANDING_FLAG:
@@ -293,7 +295,8 @@ class Admission:
 
     def admit(self, batch: QueryBatch) -> AdmittedBatch:
         """Resolve the batch's unresolved questions to private numbers, in order."""
-        kinds, refused = self._context.streams.kinds, self._context.streams.columns.refused
+        streams, one_by_one = self._context.streams, self._families.one_by_one
+        kinds, flags, refused = streams.kinds, streams.flags, streams.columns.refused
         self._context.count_together(
             (slot, query)
             for _, slot, query in batch.unresolved
@@ -302,8 +305,6 @@ class Admission:
         rejected = batch.rejected.copy()
         questions: list[AdmittedQuestion] = []
         resolved: list[Row] = []
-        streams, one_by_one = self._context.streams, self._families.one_by_one
-        kinds, flags = streams.kinds, streams.flags
         for place, slot, query in batch.unresolved:
             record = batch.records[place]
             payload = record.value or b""
@@ -328,17 +329,17 @@ class Admission:
         return AdmittedBatch(rejected, questions, batch.rows.merge(QuestionRows.from_rows(resolved)))
 
     def _resolve(self, slot: int, query: Any) -> Any:
-        """Make the stream's family read a question's private numbers; no other code reads them.
+        """Make the stream's family read a question's private numbers.
 
-        No table is read for a refused or ended stream, because the table may be wrong or released.
+        No table is read for a refused or ended stream, because the table may be wrong or no longer in memory.
         """
         streams = self._context.streams
         if not streams.flags[slot] & STANDING_FLAG and (query.window is not None or query.group is not None):
-            raise Rejection("malformed", "window, group: only queries to standing streams have them; remove both")
+            raise malformed_rejection("window, group: only queries to standing streams have them; remove both")
         if streams.columns.refused[slot]:
             return 0.0
         if query.threshold is not None and not streams.terms_at(slot).is_sparse_vector:
-            raise Rejection("malformed", "threshold: this stream's mechanism has no threshold; remove the field")
+            raise malformed_rejection("threshold: this stream's mechanism has no threshold; remove the field")
         try:
             return self._families.family(streams.kinds[slot]).admit(slot, query)
         except TableFreedError:

@@ -24,7 +24,7 @@ from stream.worker.stream_columns import group_equal_rows
 from stream.worker.stream_records import HaltedAnswer
 
 _CostFields = tuple[str, Any, int | None, int | None]
-"""Fields that are the same in a stream's answers until its next charge: name, spent, answers left, version."""
+"""Fields of a stream's answers that change only with a charge or a new version: name, spent, answers left, version."""
 
 
 class ReplyPublisher:
@@ -41,7 +41,7 @@ class ReplyPublisher:
         answers: list[Message | None],
         outputs: Outputs,
     ) -> None:
-        """Answer questions of one family; if a stream cannot answer, its answer is ``halted``."""
+        """Answer questions of one family; a stream that cannot answer gives the answer ``halted``."""
         streams, columns = self._streams, self._streams.columns
         answering = {slot: streams.life.can_answer(slot) for slot in {one.slot for one in questions}}
         replies = iter(family.answer([one for one in questions if answering[one.slot]]))
@@ -141,7 +141,7 @@ class ColumnPublisher:
         self._streams = streams
         self._encoder = encoder
         self._encoded: dict[tuple[int, ...], tuple[bytes, bytes]] = {}
-        """Texts of answers before and after the index, by outcome, published ⊤s, ⊤s left and terms."""
+        """Texts of answers before and after the index, by outcome, ⊤s, ⊤s left and terms."""
 
     def publish(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> MessageColumns:
         """Return the answers in order, and write the streams' new totals to ``outputs``."""
@@ -156,12 +156,12 @@ class ColumnPublisher:
         index = known.answered[stream_of] + np.where(verdicts.answering[stream_of], decisions.position, 0)
         left = known.cutoff[stream_of] - tops
         halted = decisions.outcomes == HALTED
-        # Answers with equal figures differ only in id, stream, index, window and group, so the rest of their
-        # text is encoded once. _unshared_rows gives other answers different numbers.
-        figures = (decisions.outcomes, tops, left, known.terms_of[stream_of])
-        first, group = group_equal_rows(len(rows.slots), [*figures, self._unshared_rows(rows, verdicts, halted)])
+        # Answers with equal totals differ only in id, stream, index, window and group, so the rest of their
+        # text is encoded once. _unshared_rows gives different numbers to answers that differ in more.
+        totals = (decisions.outcomes, tops, left, known.terms_of[stream_of])
+        first, group = group_equal_rows(len(rows.slots), [*totals, self._unshared_rows(rows, verdicts, halted)])
         distinct: Iterator[Any] = zip(
-            *(column[first].tolist() for column in (*figures, rows.slots, index, rows.places)), strict=True
+            *(column[first].tolist() for column in (*totals, rows.slots, index, rows.places)), strict=True
         )
         texts = [self._answer_text(one[:-1], verdicts.numbers.get(one[-1])) for one in distinct]
         before, after = (spans_of([text[part] for text in texts]) for part in (0, 1))
@@ -189,10 +189,10 @@ class ColumnPublisher:
         return MessageColumns(names, values if order is None else values.gather(order))
 
     def _unshared_rows(self, rows: QuestionRows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
-        """Return a number for each row: 0 if its text depends on its figures alone.
+        """Return a number for each row: 0 if its text depends on outcome, ⊤s and terms alone.
 
-        If the text also depends on the stream (halted, extended) or on a published number, each stream or
-        row has a different number.
+        Rows whose text also depends on the stream (because it is halted or extended) have a number of the stream;
+        rows with a published number each have a number of their own.
         """
         apart = np.where(halted, rows.slots + 1, 0)
         if extensions := self._streams.extensions:
@@ -203,9 +203,9 @@ class ColumnPublisher:
             apart[own] = -1 - own
         return apart
 
-    def _answer_text(self, figures: tuple[int, ...], number: PublishedNumber | None) -> tuple[bytes, bytes]:
+    def _answer_text(self, totals: tuple[int, ...], number: PublishedNumber | None) -> tuple[bytes, bytes]:
         """Return an answer's text before and after its index; the second text is empty if it has no index."""
-        shared_key, (code, tops, left, terms_of, slot, index) = figures[:4], figures
+        shared_key, (code, tops, left, terms_of, slot, index) = totals[:4], totals
         terms, extensions = self._streams.terms[terms_of], self._streams.extensions.get(slot, ())
         is_plain = code != HALTED and number is None and not extensions
         if is_plain and (known := self._encoded.get(shared_key)) is not None:
@@ -236,7 +236,6 @@ class ColumnPublisher:
         return head + sign[:-1], tail
 
     def _update_totals(self, rows: QuestionRows, verdicts: Verdicts, outputs: Outputs) -> None:
-        """Update the streams' totals and write them."""
         columns, decisions = self._streams.columns, verdicts.decisions
         slots, before, stream_of, _ = verdicts.streams
         given = decisions.outcomes != HALTED

@@ -69,9 +69,9 @@ TERM_WORK: Final = 1.0
 CORRECTION_WORK: Final = 20.0
 """Work per cell of a hypothesis, to correct it and to compute the next question's marginal."""
 SMALL_FIT_WORK: Final = 2_500
-"""Work per cell of a small estimate, for the steps of its fit."""
+"""Work to fit a small estimate, per cell."""
 LARGE_FIT_WORK: Final = 700
-"""Work per cell of a large estimate, for every 5 attributes; a large estimate's fit takes fewer steps."""
+"""Work to fit a large estimate, which takes fewer steps, per cell and ``_LARGE_FIT_ATTRIBUTES`` attributes."""
 MARGINAL_WORK: Final = 200
 """Work per cell of a marginal, for noise, counts and their sums."""
 SPARSE_CELL_WORK: Final = 1_000
@@ -79,9 +79,9 @@ SPARSE_CELL_WORK: Final = 1_000
 RELEASE_WORK: Final = 4.0
 """Work per cell of a release that a question adds up."""
 TEXT_WORK: Final = 4_000
-"""Work per text and sum of a running count, for the largest possible number of texts."""
+"""Work per text and node of a running count of texts; the largest possible number of texts is assumed."""
 PROJECTION_WORK: Final = 15.0
-"""Work per row of a projection, for each cell."""
+"""Work per row of a projection, for each cell of a question."""
 
 PRICING_WORK: Final = 1_500_000
 """Work to choose the noise distribution and the price of a question with a requested error."""
@@ -90,7 +90,7 @@ _QUESTIONS_PER_FIT: Final = 10
 """Assumed number of questions between two small fits; a large fit is assumed for each question."""
 
 _LARGE_FIT_ATTRIBUTES: Final = 5
-"""Number of attributes that ``LARGE_FIT_WORK`` includes; a fit visits each cell once per attribute."""
+"""Number of attributes that ``LARGE_FIT_WORK`` includes."""
 
 _MIN_CACHED_ESTIMATES: Final = 1 << 13
 """Least number of cached estimates of work, both by text and by text without its numbers."""
@@ -115,11 +115,13 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class _TableFacts:
-    """Facts of a table, the same for all questions to streams with the same terms."""
+    """Facts of a table that depend on a stream's terms alone."""
 
     rows: int
+    """Assumed number of rows for the work of each question."""
+
     scanned_rows: int
-    """Assumed number of rows that a batch of one question scans; in larger batches each question counts ``rows``."""
+    """Assumed number of rows that a question scans if it is alone in its batch."""
 
     attribute_sizes: Sequence[tuple[str, int]]
     universe: int
@@ -144,7 +146,8 @@ class WorkEstimator:
         terms = self._context.streams.terms[number]
         texts = _list_predicates(query)
         alone = 0.0
-        work = float(QUESTION_WORK + LISTED_WORK * _count_listed(query) + CHARACTER_WORK * sum(map(len, texts)))
+        listed = sum(map(len, filter(None, (query.values, query.candidates, query.cells))))
+        work = float(QUESTION_WORK + LISTED_WORK * listed + CHARACTER_WORK * sum(map(len, texts)))
         if query.alpha is not None:
             work += PRICING_WORK
         if isinstance(terms.calibration, RunningCountCalibration) and terms.calibration.most_bytes is not None:
@@ -212,12 +215,6 @@ def _assumed_rows(source: TableSource, public_rows: int | None) -> tuple[int, in
     return min(known, ASSUMED_ROWS), known
 
 
-def _count_listed(query: Any) -> int:
-    if query.values is None and query.candidates is None and query.cells is None:
-        return 0
-    return sum(len(part) for part in (query.values, query.candidates, query.cells) if part is not None)
-
-
 def _list_predicates(query: Any) -> list[str]:
     """List the predicates of a question, except those too long to be parsed."""
     texts = [text for text in (query.where, query.rate) if text is not None]
@@ -234,7 +231,6 @@ def _count_comparisons(text: str) -> int:
 
 
 def _row_work(source: TableSource, query: Any, texts: Sequence[str]) -> float:
-    """Estimate the work per row, to count, sum or group the rows."""
     work = 0.0
     for text in texts:
         leaves = _count_comparisons(text)
@@ -271,9 +267,7 @@ def _fit_work(
     grouped: bool,
     alone: bool = False,
 ) -> float:
-    """Estimate the work of a fit, a marginal and the weights over the attributes' cells."""
-    folded = " ".join([*texts, *(name.replace('"', '""') for name in fields)]).casefold()
-    named = [size for name, size in facts.attribute_sizes if name in folded]
+    named = _named_sizes([*texts, *(name.replace('"', '""') for name in fields)], facts)
     cells = min(facts.universe, math.prod(named), MAX_UNIVERSE)
     # A question with a requested error may be measured alone, so that the next question needs a new fit.
     served = 1 if alone else _QUESTIONS_PER_FIT
@@ -293,7 +287,6 @@ def _fit_work(
 
 
 def _cell_work(mechanism: Mechanism, cutoff: int, query: Any, texts: Sequence[str], facts: _TableFacts) -> float:
-    """Estimate the work over the cells of a hypothesis, a release or a projection."""
     match mechanism:
         case Pmw():
             return CORRECTION_WORK * facts.universe + _evaluation_work(texts, facts, TERM_WORK)
@@ -307,10 +300,14 @@ def _cell_work(mechanism: Mechanism, cutoff: int, query: Any, texts: Sequence[st
 
 
 def _evaluation_work(texts: Sequence[str], facts: _TableFacts, term_work: float) -> float:
-    """Estimate the work to evaluate predicates on all cells of the attributes that they may name."""
-    folded = " ".join(texts).casefold()
-    cells = min(facts.universe, math.prod(size for name, size in facts.attribute_sizes if name in folded))
+    cells = min(facts.universe, math.prod(_named_sizes(texts, facts)))
     return cells * sum(term_work + COMPARISON_WORK * _count_comparisons(text) for text in texts)
+
+
+def _named_sizes(texts: Sequence[str], facts: _TableFacts) -> list[int]:
+    """Return the sizes of the attributes that texts may name."""
+    folded = " ".join(texts).casefold()
+    return [size for name, size in facts.attribute_sizes if name in folded]
 
 
 _MILLISECONDS: Final = 1000

@@ -1,8 +1,8 @@
 """The streams of one partition, with their definitions, totals and states.
 
-A million idle streams must fit in one worker, and a batch over thousands of streams needs operations on
-whole arrays. So each total is a numpy column, in which a stream's *slot* is its index, and streams with
-equal terms share one ``StreamTerms``.
+A million idle streams must fit in one worker, and a batch may have questions to thousands of streams. So
+each total is a numpy column, in which a stream's *slot* is its index, and streams with equal terms share one
+``StreamTerms``.
 """
 
 from __future__ import annotations
@@ -189,11 +189,8 @@ class HostedStreams:
         A stream has the incarnation of its last definition. Among the definitions of this incarnation, the one
         with the most extensions counts, because extensions are never withdrawn.
         """
-        slots: list[int] = []
-        new: dict[int, StreamDefinition] = {}
-        extended: dict[int, StreamDefinition] = {}
-        renewed: dict[int, StreamDefinition] = {}
-        unnamed: list[int] = []
+        slots, unnamed = list[int](), list[int]()
+        new, extended, renewed = (dict[int, StreamDefinition]() for _ in range(3))
         for definition in definitions:
             slot = self.slots.get(definition.stream)
             if slot is None:
@@ -273,7 +270,6 @@ class HostedStreams:
         return slot
 
     def _store_names(self, slots: Sequence[int]) -> None:
-        """Store the names of new streams as bytes."""
         columns, known = self.columns, len(self.encoded_names.texts)
         columns.grow(len(self))
         for slot in slots:
@@ -328,17 +324,14 @@ class HostedStreams:
         return Spans(self.encoded_names.texts.spans.data, gathered.name_at, gathered.name_size)
 
     def barrier_of_round(self, slot: int, tops: int) -> int:
-        """Return the barrier of the round that follows ``tops`` charged answers.
-
-        A barrier is the threshold's noise plus the shift.
-        """
+        """Return the barrier of the round that follows ``tops`` charged answers."""
         return int(self.terms_at(slot).barriers([self.noise.subkey(slot, DrawRole.THRESHOLD)], [tops])[0])
 
     def mark_uncertain_status(self, recent: int) -> None:
         """Mark streams whose latest status record may be missing or wrong after a restart.
 
-        These streams have a checkpoint from the last ``recent`` milliseconds or from an unknown time, or
-        they are open and the previous worker may have refused them because of their table or noise key.
+        The checkpoint of such a stream is from the last ``recent`` milliseconds or from an unknown time, or the
+        stream is open and the previous worker may have refused it because of its table or noise key.
         """
         columns, hosted = self.columns, slice(len(self))
         answered, written_at = columns.last_offset[hosted] >= 0, columns.written_at[hosted]
@@ -377,14 +370,14 @@ class HostedStreams:
         )
 
     def charge(self, slot: int, parts: int) -> None:
-        """Count a charged answer that costs ``parts``."""
+        """Count a charged answer that costs ``parts`` of an ordinary one."""
         if parts > self.parts_left(slot):
             raise AssertionError(f"stream '{self.names[slot]}' cannot pay for a charged answer")
         self.columns.tops[slot] += 1
         self.columns.surplus[slot] += parts - PARTS_PER_CHARGE
 
     def shown_answers_left(self, slot: int) -> int | None:
-        """Return ``answers_left`` as published: None if the first charge pays for all answers."""
+        """Return ``answers_left`` as it is published: None if the first charge pays for all answers."""
         return None if self.columns.cutoff[slot] == NO_CUTOFF else self.answers_left(slot)
 
     def spent(self, slot: int) -> Any:
@@ -402,17 +395,14 @@ class HostedStreams:
                 int(columns.answered[slot]),
                 int(columns.tops[slot]),
                 int(columns.last_offset[slot]),
-                self._barrier_or_none(slot),
+                self.barrier_of_round(slot, int(columns.tops[slot]))
+                if self.terms_at(slot).calibration.kind in {"sparse_vector", "hypothesis", "estimate"}
+                else None,
                 self.incarnations[slot],
                 int(columns.surplus[slot]),
             )
             for name, slot in self.slots.items()
         }
-
-    def _barrier_or_none(self, slot: int) -> int | None:
-        if self.terms_at(slot).calibration.kind not in {"sparse_vector", "hypothesis", "estimate"}:
-            return None
-        return self.barrier_of_round(slot, int(self.columns.tops[slot]))
 
 
 def _facts_of_terms(terms: StreamTerms) -> tuple[str, int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_o
 from stream.worker.hosted_streams import STATES, HostedStreams
 from stream.worker.stream_columns import StreamColumns, group_equal_rows
 from stream.worker.stream_records import UPDATE_PREFIX, Update, encode_update, update_key
-from stream.worker.stream_terms import window_and_group_of_event
+from stream.worker.stream_terms import StreamTerms, window_and_group_of_event
 
 WireAnswer: Any = struct(Answer)
 _STATE_FRAGMENTS: Final = spans_of([b'","state":"%s","answered":' % state.encode() for state in STATES])
@@ -36,10 +36,7 @@ class OutputEncoder:
     def write_checkpoints(
         self, outputs: Outputs, slots: npt.NDArray[np.intp], gathered: StreamColumns | None = None
     ) -> None:
-        """Write one checkpoint per stream.
-
-        ``gathered`` are the columns of these slots, if the caller has them already.
-        """
+        """Write one checkpoint per stream; ``gathered`` are these slots' columns if the caller has them."""
         if not len(slots):
             return
         if gathered is None:
@@ -69,7 +66,7 @@ class OutputEncoder:
         )
 
     def _encode_surplus(self, gathered: StreamColumns) -> Part:
-        """Encode the fields ``surplus`` (cost beyond ordinary charges); empty where it is 0."""
+        """Encode the fields ``surplus``; a surplus of 0 has no field."""
         surplus = gathered.surplus
         if not surplus.any():
             return b""
@@ -80,8 +77,8 @@ class OutputEncoder:
         """Encode the fields ``turn`` of standing streams; see ``WindowAndGroup``."""
         if not (turns := self._streams.life.last_turns):
             return b""
-        said = [b',"turn":%d' % turns[slot] if slot in turns else b"" for slot in slots.tolist()]
-        return spans_of(said), np.arange(len(slots))
+        fields = [b',"turn":%d' % turns[slot] if slot in turns else b"" for slot in slots.tolist()]
+        return spans_of(fields), np.arange(len(slots))
 
     def _encode_stream_reasons(self, slots: npt.NDArray[np.intp]) -> Part:
         if not (reasons := self._streams.life.reasons):
@@ -110,7 +107,7 @@ class OutputEncoder:
         if not len(slots):
             return
         gathered = self._streams.columns.gather(slots)
-        sources, source_of = self._encode_sources(slots, gathered)
+        sources, source_of = self._encode_terms(gathered, _encode_source)
         values = pack_rows(
             len(slots),
             (
@@ -143,12 +140,12 @@ class OutputEncoder:
         values = pack_rows(
             len(slots),
             (
-                *self._encode_common_fields(slots, gathered, self._encode_sources(slots, gathered)),
+                *self._encode_common_fields(slots, gathered, self._encode_terms(gathered, _encode_source)),
                 self._encode_tops_left(slots, gathered),
                 b',"spent":',
                 self._encode_spent(slots, gathered),
                 b',"alpha":',
-                self._encode_alphas(slots, gathered),
+                self._encode_terms(gathered, lambda terms: encode(terms.calibration.alpha)),
                 b',"position":{"topic":"' + self._topics.queries.encode(),
                 b'","partition":%d,"offset":' % self._partition,
                 gathered.last_offset,
@@ -180,17 +177,13 @@ class OutputEncoder:
             gathered.tops,
         )
 
-    def _encode_sources(self, slots: npt.NDArray[np.intp], gathered: StreamColumns) -> tuple[Spans, Column]:
-        first, group = group_equal_rows(len(slots), [gathered.terms_of])
-        return spans_of(
-            [self._streams.terms_at(slot).source.source.encode() for slot in slots[first].tolist()]
-        ), group
-
-    def _encode_alphas(self, slots: npt.NDArray[np.intp], gathered: StreamColumns) -> Part:
-        first, group = group_equal_rows(len(slots), [gathered.terms_of])
-        return spans_of(
-            [encode(self._streams.terms_at(slot).calibration.alpha) for slot in slots[first].tolist()]
-        ), group
+    def _encode_terms(
+        self, gathered: StreamColumns, encode_fact: Callable[[StreamTerms], bytes]
+    ) -> tuple[Spans, Column]:
+        """Encode a fact of the streams' terms, once for streams with equal terms."""
+        first, group = group_equal_rows(len(gathered.terms_of), [gathered.terms_of])
+        terms = self._streams.terms
+        return spans_of([encode_fact(terms[index]) for index in gathered.terms_of[first].tolist()]), group
 
     def _encode_tops_left(self, slots: npt.NDArray[np.intp], gathered: StreamColumns) -> Part:
         first, group = group_equal_rows(len(slots), [gathered.cutoff, gathered.tops, gathered.surplus])
@@ -225,6 +218,10 @@ class OutputEncoder:
         window, group = window_and_group_of_event(value)
         answer = WireAnswer(query_id, name, "rejected", reason=rejection.reason, window=window, group=group)
         return (name.encode(), encode(answer), ())
+
+
+def _encode_source(terms: StreamTerms) -> bytes:
+    return terms.source.source.encode()
 
 
 def _constant_or_column(numbers: Column) -> Part:

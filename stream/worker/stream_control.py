@@ -57,11 +57,8 @@ class StreamControl:
         self._forget_slot = forget_slot
         self._reader = DefinitionReader(streams.terms_table)
         self._pending_ends: dict[int, StreamDefinition] = {}
-        self._checkpoints_without_definition: Mapping[str, str] = {}
-
-    def set_checkpoints_without_definition(self, checkpoints: Mapping[str, str]) -> None:
-        """Set the incarnations, by stream, of restored checkpoints whose stream has no control event."""
-        self._checkpoints_without_definition = checkpoints
+        self.checkpoints_without_definition: Mapping[str, str] = {}
+        """The incarnations, by stream, of restored checkpoints whose stream has no control event."""
 
     def apply_events(self, records: Sequence[RecordLike], *, may_hold: bool = False) -> list[int]:
         """Apply control events in order and return the slots of their streams.
@@ -143,20 +140,13 @@ class StreamControl:
         event. If the stream started again from zero, it would answer beyond its cutoff. So the error causes
         another restore.
         """
-        if self._checkpoints_without_definition and (
-            missed := [
-                one
-                for one in definitions
-                if self._checkpoints_without_definition.get(one.stream) == one.incarnation
-            ]
-        ):
+        known = self.checkpoints_without_definition
+        if known and (missed := [one.stream for one in definitions if known.get(one.stream) == one.incarnation]):
             raise MissedRecordError(
-                f"{missed[0].stream} has a checkpoint in {self._changelog} that the restore did not apply"
+                f"{missed[0]} has a checkpoint in {self._changelog} that the restore did not apply"
             )
         slots = self._streams.host_streams(definitions)
-        self.runs_in_thread = self.runs_in_thread or not all(
-            self._streams.flags[slot] & PLAIN_FLAG for slot in slots
-        )
+        self.runs_in_thread |= not all(self._streams.flags[slot] & PLAIN_FLAG for slot in slots)
         for slot, definition in zip(slots, definitions, strict=True):
             if definition.kind == "opened":
                 if slot in self._pending_ends and not self._is_current(slot, self._pending_ends[slot]):
@@ -300,13 +290,11 @@ class WorkerRestore:
             stale_keys |= dict.fromkeys(name.encode() for name in early_names)
             stale_keys |= dict.fromkeys(self._updates.keys_of(retired.has))
         early, self._checkpoints_without_definition = self._checkpoints_without_definition, {}
-        self._control.set_checkpoints_without_definition(
-            {
-                key.decode(): decode_changelog_record(record, _decode_checkpoint).incarnation
-                for key, record in early.items()
-                if key not in stale_keys
-            }
-        )
+        self._control.checkpoints_without_definition = {
+            key.decode(): decode_changelog_record(record, _decode_checkpoint).incarnation
+            for key, record in early.items()
+            if key not in stale_keys
+        }
         reasons = self._streams.life.reasons
         ended = dict(reasons)
         self._control.refuse_unanswerable_streams(self._streams.hosted_slots())

@@ -3,9 +3,9 @@
 The records are stream definitions, updates (one for each charged answer of a stream with an estimate or
 with released texts), and retired streams.
 
-A definition is about a kilobyte. In thousands of streams it may be the same except for name, identity and
-threshold. The pydantic model validates each different shared part once; further definitions with the same
-shared part skip this validation.
+A definition has about a kilobyte. Thousands of streams may have definitions that differ only in name, identity
+and threshold. The pydantic model validates each different shared part once; further definitions with the
+same shared part skip this validation.
 """
 
 from __future__ import annotations
@@ -182,16 +182,14 @@ class DefinitionReader:
         terms = self.terms.index_of(definition)
         if definition.extensions:
             return _build_definition(wire, terms, definition.extensions)
-        if isinstance(definition.source, EventsSource) and definition.source.period_of is not None:
-            return _build_definition(
-                wire, terms
-            )  # not remembered, because streams of later periods have other shared parts
-        self._terms_by_shared_part[_shared_part(wire)] = (terms, value.count(b'"') - _count_quotes_of_reason(wire))
+        # The shared part of a period's stream is not remembered, because streams of later periods have others.
+        if not isinstance(definition.source, EventsSource) or definition.source.period_of is None:
+            quotes_without_reason = value.count(b'"') - _count_quotes_of_reason(wire)
+            self._terms_by_shared_part[_shared_part(wire)] = terms, quotes_without_reason
         return _build_definition(wire, terms)
 
 
 def _count_quotes_of_reason(wire: Any) -> int:
-    """Count the quotation marks of the field ``reason``."""
     return 0 if wire.reason is msgspec.UNSET else 4 + wire.reason.count('"')
 
 

@@ -42,7 +42,7 @@ from stream.privacy.mechanisms.above_threshold import answer_sampler, query_samp
 from stream.privacy.mechanisms.private_values import Grid
 from stream.privacy.noise.keyed_noise import round_words
 from stream.privacy.noise.samplers import Sampler, Symmetric
-from stream.processing.dead_letters import Rejection, replace_nan_and_infinity
+from stream.processing.dead_letters import malformed_rejection, replace_nan_and_infinity
 
 
 class WindowAndGroup(NamedTuple):
@@ -73,14 +73,13 @@ class QuestionGroups:
             except KeyError:
                 pass
         attributes = ", ".join(self.by) or "none"
-        raise Rejection(
-            "malformed",
-            f"group: not a group of this stream; give a declared value of each attribute: {attributes}",
+        raise malformed_rejection(
+            f"group: not a group of this stream; give a declared value of each attribute: {attributes}"
         )
 
 
-_NO_WINDOW: Final = Rejection(
-    "malformed", "window: missing; Sotto itself asks this standing stream, once per window; ask another stream"
+_NO_WINDOW: Final = malformed_rejection(
+    "window: missing; Sotto itself asks this standing stream, once per window; ask another stream"
 )
 
 _WindowFields: Any = msgspec.defstruct(
@@ -98,7 +97,7 @@ def window_and_group_of(query: Any, groups: QuestionGroups) -> WindowAndGroup:
     try:
         start = _moment_ms(query.window.start)
     except ValueError as error:
-        raise Rejection("malformed", f"window: {error}") from None
+        raise malformed_rejection(f"window: {error}") from None
     return WindowAndGroup(query.window, query.group, start * len(groups.places) + groups.index_of(query.group) + 1)
 
 
@@ -114,7 +113,7 @@ def window_and_group_of_event(value: bytes | None) -> tuple[Any, Any]:
 
 
 def count_quotes(group: Mapping[str, Any] | None) -> int:
-    """Count the quotation marks that a window and a group have in a query's JSON without escapes."""
+    """Count the quotation marks of window and group in a query's JSON without escapes."""
     return 10 if group is None else 12 + 2 * len(group) + 2 * sum(isinstance(one, str) for one in group.values())
 
 
@@ -212,7 +211,7 @@ class StreamTerms:
 
     @cached_property
     def value_grid(self) -> Grid:
-        """The grid of the numbers to compare; numbers of a table are whole steps already."""
+        """The grid of the numbers to compare; a table's numbers are whole steps already."""
         return Grid.for_table(1.0) if isinstance(self.source, TableSource) else self.grid
 
     @cached_property

@@ -1,6 +1,6 @@
 """Loads the tables of a partition's streams beside its loop.
 
-A table is loaded from the control event of its stream on. A step waits for a table only if it has a
+A load begins with the control event of the table's first stream. A step waits for a table only if it has a
 question to one of the table's streams. Until a refreshed table is loaded, its streams answer from the
 version before.
 """
@@ -53,9 +53,9 @@ class _Load:
 
 
 class TableLoads:
-    """Loads tables in ``threads`` that all partitions of a process share, or at once without them.
+    """Loads tables, each once for all partitions of a process: in ``threads``, or at once if it is None.
 
-    Each table is loaded once for all partitions. The load is cancelled if none of them waits for it.
+    A load is cancelled if no partition waits for it any more.
     """
 
     def __init__(self, tables: TableStore, threads: Executor | None = None) -> None:

@@ -198,7 +198,7 @@ class QueryProcessor:
             self.streams.columns.due[slot] = shares.due.get(slot, shares.served)
         return charged
 
-    def _write_progress(self, outputs: Outputs, last: RecordLike, charged: Sequence[int] = ()) -> None:
+    def _write_progress(self, outputs: Outputs, last: RecordLike, charged: Sequence[int]) -> None:
         """Write the partition's progress, and the shares of charged streams without a checkpoint."""
         written = (
             {key for key, *_ in outputs.messages.get((self._topics.state, self._partition), ())} if charged else ()
@@ -267,19 +267,13 @@ class QueryProcessor:
         Later questions may be wrong too, such as the sums of a running count.
         """
         life, latest, again = self.streams.life, dict[int, int](), set[int]()
-        windows_and_groups = (
-            [
-                (slot, window_and_group)
-                for slot, place in zip(rows.slots.tolist(), rows.places.tolist(), strict=True)
-                if (window_and_group := rows.windows_and_groups.get(place)) is not None
-            ]
-            if rows.windows_and_groups
-            else []
-        )
-        windows_and_groups += [
-            (one.slot, one.window_and_group) for one in questions if one.window_and_group is not None
-        ]
+        windows_and_groups = [(one.slot, one.window_and_group) for one in questions]
+        if windows := rows.windows_and_groups:
+            slots_and_places = zip(rows.slots.tolist(), rows.places.tolist(), strict=True)
+            windows_and_groups += [(slot, windows.get(place)) for slot, place in slots_and_places]
         for slot, window_and_group in windows_and_groups:
+            if window_and_group is None:
+                continue
             if window_and_group.turn <= latest.get(slot, life.last_turns.get(slot, 0)):
                 again.add(slot)
             latest[slot] = window_and_group.turn
@@ -292,6 +286,5 @@ class QueryProcessor:
         )
 
     def _halt_streams(self, slots: Sequence[int], reason: Callable[[int], str]) -> npt.NDArray[np.intp]:
-        """Halt streams, and return the slots of streams whose state has changed."""
         end = self.streams.life.end_stream
         return np.array([slot for slot in slots if end(slot, HALTED, reason(slot))], dtype=np.intp)

@@ -19,7 +19,7 @@ from stream.worker.families.estimate_family import EstimateFamily
 from stream.worker.families.family import Context, Family
 from stream.worker.families.hypothesis_family import HypothesisFamily
 from stream.worker.families.release_family import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
-from stream.worker.families.sparse_vector_family import ColumnFamily, SparseVectorFamily
+from stream.worker.families.sparse_vector_family import SparseVectorFamily
 from stream.worker.families.unknown_groups_family import UnknownGroupsFamily
 from stream.worker.families.window_families import (
     RunningCountFamily,
@@ -38,9 +38,9 @@ class Families:
     """The families of a partition: ``in_columns`` answers the kinds in ``IN_COLUMNS``."""
 
     one_by_one: Mapping[str, Family]
-    in_columns: ColumnFamily
+    in_columns: SparseVectorFamily
 
-    def family(self, kind: str) -> Family | ColumnFamily:
+    def family(self, kind: str) -> Family | SparseVectorFamily:
         """Return the family that answers a kind of mechanism."""
         return self.in_columns if kind in IN_COLUMNS else self.one_by_one[kind]
 

@@ -42,16 +42,14 @@ from stream.privacy.noise.samplers import NoiseScaleError, Symmetric, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law, choice_alpha, rates_reach
 from stream.privacy.planning.plans import shown_price
 from stream.privacy.planning.response_plans import ResponseLaw, response_law
-from stream.processing.dead_letters import Rejection
+from stream.processing.dead_letters import malformed_rejection
 from stream.worker.families.family import (
     TERMS_CACHE_SIZE,
     AdmittedQuestion,
     Context,
     Family,
-    NoisyRate,
     PaidFamily,
     Reply,
-    build_rates_reply,
     max_price_parts,
     max_price_refusal,
     price_refusal,
@@ -60,7 +58,7 @@ from stream.worker.families.family import (
 )
 from stream.worker.families.laplace_questions import LaplaceQuestion, LaplaceQuestions
 from stream.worker.families.laplace_statistics import LaplaceStatistic, LaplaceStatistics
-from stream.worker.families.statistics import keep_largest_groups
+from stream.worker.families.statistics import NoisyRate, build_rates_reply, keep_largest_groups
 
 
 class LaplaceFamily(Family):
@@ -112,9 +110,8 @@ class LaplaceFamily(Family):
                 replies[number] = price_refusal(self._calibration(one.slot), parts, rest, alpha=asked)
             left[one.slot] = rest
         for laws, members in by_laws.items():
-            for number, noise in zip(
-                members, self._context.answer_noise([questions[m] for m in members], laws), strict=True
-            ):
+            drawn = self._context.answer_noise([questions[number] for number in members], laws)
+            for number, noise in zip(members, drawn, strict=True):
                 replies[number] = self._reply(questions[number], laws, noise)
         return replies
 
@@ -167,7 +164,6 @@ class LaplaceFamily(Family):
         return reply if question.top is None else keep_largest_groups(reply, question.top)
 
     def _round_trusted(self, one: AdmittedQuestion) -> list[int]:
-        """Round the values of a question to steps."""
         question: LaplaceQuestion = one.content
         grid = self._streams.terms_at(one.slot).grid
         exactly = values_of(one.payload) if question.shape == "vector" else lambda _: value_of(one.payload)
@@ -178,7 +174,6 @@ class LaplaceFamily(Family):
 def _intervals(
     calibration: AnswersCalibration, question: LaplaceQuestion, half: int, noisy: Sequence[int]
 ) -> tuple[Interval, ...]:
-    """Return the confidence intervals of numbers with noise of one law."""
     limits = {"low": question.low, "high": question.high}
     rounded = calibration.rounding > 0.0
     return tuple(
@@ -230,9 +225,7 @@ class _SelectionFamily(PaidFamily):
         require_form(query, "candidates")
         names = tuple(one.name for one in query.candidates)
         if len(set(names)) < len(names):
-            raise Rejection(
-                "malformed", "candidates.name: two candidates have the same name; give each its own name"
-            )
+            raise malformed_rejection("candidates.name: two candidates have the same name; give each its own name")
         score = self._sent_score if self._context.trusts_values(slot) else self._table_score
         return _ScoredCandidates(names, tuple(score(slot, one) for one in query.candidates))
 
@@ -262,33 +255,27 @@ class _SelectionFamily(PaidFamily):
     def _sent_score(self, slot: int, candidate: Any) -> float:
         del slot
         if candidate.value is None or candidate.where or candidate.sum or candidate.people:
-            raise Rejection(
-                "malformed",
-                "candidates: this stream's source has no table; give each candidate a 'value' and nothing else",
+            raise malformed_rejection(
+                "candidates: this stream's source has no table; give each candidate a 'value' and nothing else"
             )
         return float(candidate.value)
 
     def _table_score(self, slot: int, candidate: Any) -> float:
         if candidate.value is not None:
-            raise Rejection(
-                "malformed", "candidates.value: this stream's source is a table; give 'where' or 'sum'"
-            )
+            raise malformed_rejection("candidates.value: this stream's source is a table; give 'where' or 'sum'")
         if candidate.people:
             if candidate.sum is not None:
-                raise Rejection(
-                    "malformed", "candidates: one candidate has both sum and people; give one of the two"
-                )
-            return self._context.to_grid_steps(
-                slot, self._context.people(slot, candidate.where, "candidates.where")
-            )
+                raise malformed_rejection("candidates: one candidate has both sum and people; give one of the two")
+            people = self._context.people(slot, candidate.where, "candidates.where")
+            return self._context.to_grid_steps(slot, people)
         self._context.require_row_counts(slot, "candidates.where")
         if candidate.sum is not None:
             self._context.require_planned_sum(slot, candidate.sum, "candidates.sum")
             total = self._context.total(slot, candidate.sum, candidate.where, field="candidates.sum")
             return self._context.to_grid_steps(slot, total, candidate.sum)
         if candidate.where is None:
-            raise Rejection(
-                "malformed", "candidates: one candidate has no score; give each a 'where', a 'sum' or 'people'"
+            raise malformed_rejection(
+                "candidates: one candidate has no score; give each a 'where', a 'sum' or 'people'"
             )
         return self._context.to_grid_steps(slot, self._context.count(slot, candidate.where, "candidates.where"))
 

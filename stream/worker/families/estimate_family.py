@@ -46,20 +46,25 @@ from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
 from stream.worker.families.family import (
     AdmittedQuestion,
     Context,
-    NoisyRate,
     Reply,
     RestorableFamily,
     alpha_rejection,
-    build_rates_reply,
     max_price_parts,
     max_price_refusal,
     price_refusal,
     require_form,
-    share_alpha,
-    share_interval,
     wide_noise_rejection,
 )
-from stream.worker.families.statistics import keep_largest_groups, read_statistic, statistic_form, statistic_reply
+from stream.worker.families.statistics import (
+    NoisyRate,
+    build_rates_reply,
+    keep_largest_groups,
+    read_statistic,
+    share_alpha,
+    share_interval,
+    statistic_form,
+    statistic_reply,
+)
 
 ESTIMATE_CACHE_BYTES: Final = 256 << 20
 """Maximum number of bytes of cached noisy counts and estimates per partition; others are computed again."""
@@ -130,7 +135,12 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
         key = (self._streams.incarnations[slot], form, _cache_key(query))
         current = self._state(slot)
         if (known := self._question_cache.get(key)) is None:
-            known = self._read_question(slot, current.reader, form, query)
+            reader, statistic = current.reader, statistic_form(query)
+            known = (
+                reader.parse_question(form, query)
+                if statistic is None
+                else reader.resolve_statistic(read_statistic(self._context, slot, query, statistic, reader.sizes))
+            )
             known.number_fits = current.estimator.number_noise_fits(known.question)
             self._question_cache.put(key, known, memory_of_question(known.question))
         if not known.number_fits and (
@@ -140,11 +150,6 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             # If the question is ⊤, its number would be published with noise that is too wide.
             raise wide_noise_rejection(form, "updates")
         return _AdmittedEstimateQuestion(known, query.alpha, max_price_parts(self._calibration(slot), query))
-
-    def _read_question(self, slot: int, reader: QuestionReader, form: str, query: Any) -> ReadQuestion:
-        if (statistic := statistic_form(query)) is None:
-            return reader.parse_question(form, query)
-        return reader.resolve_statistic(read_statistic(self._context, slot, query, statistic, reader.sizes))
 
     def _answer_stream(self, slot: int, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         current = self._state(slot)
@@ -230,7 +235,6 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
 def _exact_counts(
     context: Context, cache: BoundedCache[Any, TensorCells], slot: int, reader: QuestionReader, axes: Axes
 ) -> TensorCells:
-    """Return the exact (private) counts on some axes."""
     key = (int(context.streams.columns.terms_of[slot]), axes)
     if (known := cache.get(key)) is None:
         everyone = context.predicate(slot, None)
@@ -383,7 +387,6 @@ def _reply(
 
 
 def _typical_error(current: _EstimateState, read: ReadQuestion, answer: EstimateAnswer) -> float | None:
-    """Return the typical error of an estimated count, share or count of a group."""
     question = read.question.counted if isinstance(read.question, ShareQuestion) else read.question
     if answer.typical is None or read.form not in _TYPICAL_FORMS or not question.full_weights:
         return None
@@ -432,10 +435,7 @@ def _intervals(
 
 
 def _rates_of_groups(
-    numbers: Sequence[float],
-    reach: float | None,
-    intervals: Sequence[Interval] | None,
-    **fields: Any,
+    numbers: Sequence[float], reach: float | None, intervals: Sequence[Interval] | None, **fields: Any
 ) -> Reply:
     """Return the rates of all groups; if the counts have no error bound, the answer has no ``alpha``."""
     groups = len(numbers) // 2
@@ -460,14 +460,12 @@ def _price_refusal(
 ) -> Reply:
     if answer.charged_parts:
         return price_refusal(calibration, answer.charged_parts, left, alpha=alpha is not None)
-    return Reply(
-        charged=False,
-        refusal=Rejection(
-            PRICE,
-            f"alpha: no published number is that exact, and with delta above 0 none can be bought; ask with an alpha of at least "
-            f"{calibration.alpha:.6g} rows, or open a stream with delta 0",
-        ),
+    refusal = Rejection(
+        PRICE,
+        f"alpha: no published number is that exact, and with delta above 0 none can be bought; ask with an alpha of at least "
+        f"{calibration.alpha:.6g} rows, or open a stream with delta 0",
     )
+    return Reply(charged=False, refusal=refusal)
 
 
 def _measurement_record(
@@ -479,9 +477,7 @@ def _measurement_record(
     return Measurement(
         incarnation=current.incarnation,
         number=number,
-        attributes=tuple(current.reader.attributes[axis] for axis in read.question.axes)
-        if answer.has_marginal
-        else (),
+        attributes=tuple(current.reader.attributes[axis] for axis in read.question.axes if answer.has_marginal),
         terms=read.terms if own else (),
         sum=read.sum if own else None,
         group_by=read.group_by if alone else (),
@@ -514,7 +510,6 @@ def _mean_interval(question: MeanQuestion, answer: EstimateAnswer) -> Interval |
 
 
 def _mean_and_error(question: MeanQuestion, answer: EstimateAnswer) -> tuple[float, float | None]:
-    """Return a mean and its error bound from the sum and the count."""
     bounds = (0.0, float(question.range))
     total, count = answer.numbers[0], answer.numbers[1] / question.rows.unit
     if answer.kind == "above" and answer.reach is not None:

@@ -40,7 +40,7 @@ from stream.privacy.mechanisms.releases import (
     product_weighting,
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.processing.dead_letters import Rejection
+from stream.processing.dead_letters import malformed_rejection
 from stream.tables.counted_table import cell_mask, code_mask
 from stream.tables.expressions import AllOf, Codes, Predicate, attributes_of
 from stream.tables.sensitivity import restrict_domain, sum_sensitivity
@@ -288,7 +288,6 @@ class QuestionReader:
         )
 
     def _resolve_rates(self, query: Any) -> Rates:
-        """Resolve the rate of the rows that a predicate selects, in each group if the question has groups."""
         where = self._predicate("TRUE" if query.where is None else query.where, "where")
         hit = self._predicate(query.rate, "rate")
         group_by = tuple(query.group_by or ())
@@ -305,12 +304,12 @@ class QuestionReader:
     def _sizes_of_groups(self, group_by: Sequence[str], others: frozenset[str], field: str) -> dict[str, int]:
         """Return the sizes of the grouped attributes and of ``others``, or raise Rejection."""
         if len(set(group_by)) != len(group_by):
-            raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
+            raise malformed_rejection("group_by: an attribute is named twice; name it once")
         for name in group_by:
             self._require_attribute(name, "group_by")
         if math.prod(self.sizes[name] for name in group_by) > MAX_CATEGORIES:
-            raise Rejection(
-                "malformed", f"group_by: more than {MAX_CATEGORIES} cells; group by fewer or smaller attributes"
+            raise malformed_rejection(
+                f"group_by: more than {MAX_CATEGORIES} cells; group by fewer or smaller attributes"
             )
         return self._sizes_of_named(others | set(group_by), field)
 
@@ -318,10 +317,9 @@ class QuestionReader:
         """Resolve a quantile to cumulative counts, or a variance to sums, in each group."""
         numbers = statistic.groups * (NUMBERS_PER_VARIANCE if statistic.uses_moments else statistic.values.size)
         if numbers > MAX_CATEGORIES:
-            raise Rejection(
-                "malformed",
+            raise malformed_rejection(
                 f"{statistic.form}: {numbers:,} numbers would be compared with the table, and {MAX_CATEGORIES:,} is the most; declare the "
-                "attribute in coarser bins, group by fewer attributes, or ask a stream of laplace",
+                "attribute in coarser bins, group by fewer attributes, or ask a stream of laplace"
             )
         sizes = self._sizes_of_named(
             attributes_of(statistic.predicate) | {*statistic.group_by, statistic.attribute}, statistic.form
@@ -347,18 +345,16 @@ class QuestionReader:
         """Return the sizes of the named attributes; if none is named, the size of the smallest attribute."""
         sizes = {name: size for name, size in self.sizes.items() if name in named}
         if math.prod(sizes.values()) > MAX_UNIVERSE:
-            raise Rejection(
-                "malformed",
+            raise malformed_rejection(
                 f"{field}: the attributes named have more than {MAX_UNIVERSE} cells together; ask about fewer of them, or "
-                "smaller ones",
+                "smaller ones"
             )
         return sizes or {self._smallest: self.sizes[self._smallest]}
 
     def _require_attribute(self, name: str, field: str) -> None:
         if name not in self.sizes:
-            raise Rejection(
-                "malformed",
-                f"{field}: {describe_attribute(name, self._source.attributes)} is not in the stream's mechanism.attributes, which are {quote_names(self.sizes)}",
+            raise malformed_rejection(
+                f"{field}: {describe_attribute(name, self._source.attributes)} is not in the stream's mechanism.attributes, which are {quote_names(self.sizes)}"
             )
 
     def _summable_domain(self, name: str, field: str) -> IntegerDomain:
@@ -366,9 +362,8 @@ class QuestionReader:
         domain = self._source.attributes[name]
         if not isinstance(domain, Numeric):
             numeric = [one for one in self.sizes if isinstance(self._source.attributes[one], Numeric)]
-            raise Rejection(
-                "malformed",
-                f"{field}: attribute {quote_name(name)} has neither integers nor decimals; {list_declared(numeric)}",
+            raise malformed_rejection(
+                f"{field}: attribute {quote_name(name)} has neither integers nor decimals; {list_declared(numeric)}"
             )
         return domain.in_steps
 

@@ -1,7 +1,7 @@
 """The protocol of families of mechanisms, and their common functions.
 
 A family resolves questions to its mechanism's inputs (private numbers, public weights) and answers
-them in order. The processor keeps positions, indices, charges, cutoffs and checkpoints.
+the questions in order. The processor keeps positions, indices, charges, cutoffs and checkpoints.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -29,21 +29,14 @@ from schemas import (
 from schemas.queries import STATISTICS, Group
 from stream.caches import BoundedCache
 from stream.formatting import find_name_in_other_case
-from stream.privacy.accuracy.intervals import SECOND_MISS_PROBABILITY, clip_interval, half_width, widen_interval
-from stream.privacy.accuracy.rate_intervals import rate_interval
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.mechanisms.private_values import decode_text_counts
 from stream.privacy.noise import samplers
 from stream.privacy.noise.keyed_noise import DrawRole, event_words, round_words
 from stream.privacy.noise.samplers import LowWords, Sampler, Words, sampler
-from stream.privacy.planning.hypothesis_plans import rows_rate, rows_reach
-from stream.privacy.planning.plans import (
-    epsilon_of,
-    has_gaussian_charges,
-    parts_within,
-    shown_price,
-)
-from stream.processing.dead_letters import PRICE, Rejection
+from stream.privacy.planning.hypothesis_plans import rows_rate
+from stream.privacy.planning.plans import epsilon_of, has_gaussian_charges, parts_within, shown_price
+from stream.processing.dead_letters import PRICE, Rejection, malformed_rejection
 from stream.tables.counted_table import CountedTable
 from stream.tables.expressions import Predicate, conjunction
 from stream.tables.sensitivity import rows_are_public
@@ -77,10 +70,13 @@ class AdmittedQuestion:
 class Reply:
     """The answer to a question as it is published.
 
-    If ``charged``, it costs ``parts`` / ``PARTS_PER_CHARGE`` of an ordinary charge. ``interval`` and ``intervals`` are the confidence intervals of ``estimate`` and ``estimates``, and
-    ``choice_intervals`` the intervals of ``choice`` or ``choices``. ``price`` is the displayed ε of a question with
-    an alpha. ``update`` is the changelog record of a change of the stream's state. If there is a
-    ``refusal``, the question is refused and no state changes.
+    - ``parts``: the cost of a ``charged`` answer in parts of an ordinary charge (``PARTS_PER_CHARGE``).
+    - ``interval``, ``intervals``: confidence intervals of ``estimate`` and ``estimates``.
+    - ``choice_intervals``: confidence intervals of ``choice`` or ``choices``.
+    - ``keys``: the released texts, in the order of ``estimates`` if there are any.
+    - ``price``: the displayed ε of a question with an alpha.
+    - ``update``: the changelog record of a change of the stream's state.
+    - ``refusal``: the reason why the question is refused; then no state changes.
     """
 
     charged: bool
@@ -103,41 +99,6 @@ class Reply:
     typical_error: float | None = None
 
 
-def share_interval(
-    calibration: HypothesisCalibration | EstimateCalibration, rows: int, count: Interval
-) -> Interval:
-    """Return the confidence interval of a share from the interval of its count in rows.
-
-    If the number of rows n̂ is noisy, the failure probability of the interval is divided between the two
-    errors.
-    """
-    low, high = count
-    if calibration.epsilon_rows > 0.0:
-        low, high = widen_interval(low, high)
-        extra = half_width(sampler("two_sided", rows_rate(calibration)), miss=SECOND_MISS_PROBABILITY)
-        more = bound_rows_error(high, rows, extra)
-        low, high = low - more, high + more
-    return clip_interval((low / rows, high / rows), 0.0, 1.0)
-
-
-def share_alpha(
-    calibration: HypothesisCalibration | EstimateCalibration, rows: int, number: float, alpha: float
-) -> float:
-    """Return the error bound of a share from the error bound of its ``number`` of rows."""
-    return (alpha + bound_rows_error(number + alpha, rows, rows_reach(calibration))) / rows
-
-
-def bound_rows_error(most: float, rows: int, reach: float) -> float:
-    """Bound the error, in rows, that the noisy number of rows adds to a share.
-
-    At most ``most`` rows satisfy the condition, and n̂ = ``rows`` is wrong by at most ``reach``. Let a be the noisy
-    count, f and n the true count and number of rows, and p = f/n. Then a/n̂ − f/n = ((a − f) − p·(n̂ − n)) / n̂.
-    The function bounds p·(n̂ − n): the smaller the share p, the less the noise of n̂ matters.
-    """
-    share = min(1.0, max(0.0, most) / (rows - reach)) if rows > reach else 1.0
-    return share * reach
-
-
 def answer_by_stream(
     questions: Sequence[AdmittedQuestion], answer: Callable[[int, Sequence[AdmittedQuestion]], list[Reply | None]]
 ) -> list[Reply | None]:
@@ -152,39 +113,6 @@ def answer_by_stream(
     return replies
 
 
-class NoisyRate(NamedTuple):
-    """The noisy hits and misses of a rate, the bound of their errors, and the rate's interval."""
-
-    hits: float
-    misses: float
-    error_bound: float
-    interval: Interval | None = None
-
-
-def build_rates_reply(
-    rates: Sequence[NoisyRate], *, grouped: bool, excluded: Collection[int] = (), **fields: Any
-) -> Reply:
-    """Build the answer to a question about rates; its ``alpha`` is the largest error bound of a rate.
-
-    Rates of groups that the condition excludes (positions ``excluded``) do not count for ``alpha``, unless it
-    excludes all groups. Each interval is widened so that it contains its rate.
-    """
-    found = [rate_interval(one.hits, one.misses, one.error_bound) for one in rates]
-    alpha = max(
-        error for place, (_, error) in enumerate(found) if place not in excluded or len(excluded) == len(found)
-    )
-    intervals = tuple(
-        (min(rate, one.interval[0]), max(rate, one.interval[1]))
-        for one, (rate, _) in zip(rates, found, strict=True)
-        if one.interval is not None
-    )
-    if grouped:
-        return Reply(
-            estimates=tuple(rate for rate, _ in found), alpha=alpha, intervals=intervals or None, **fields
-        )
-    return Reply(estimate=found[0][0], alpha=alpha, interval=intervals[0] if intervals else None, **fields)
-
-
 class TableFreedError(Exception):
     """The table of an ended stream has been freed from memory."""
 
@@ -192,8 +120,8 @@ class TableFreedError(Exception):
 class Family(ABC):
     """Answers the questions to all streams of a partition with one kind of mechanism.
 
-    With ``counts_rows`` each question needs one or a few counts and sums of a table, which a
-    database computes together for a batch.
+    ``counts_rows`` is True if each question needs a few counts and sums of a table, which a database computes
+    together for a batch.
     """
 
     counts_rows: ClassVar[bool] = False
@@ -208,10 +136,7 @@ class Family(ABC):
 
     @abstractmethod
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions to open streams in order; the answer is None if a stream's grant is used up.
-
-        ``HostedStreams.answers_left`` is the number of charged answers left at the start of the batch.
-        """
+        """Answer questions to open streams in order; the answer is None if a stream's grant is used up."""
 
     def restore_updates(self, slot: int, updates: Sequence[bytes]) -> None:
         """Restore a stream from its updates (changelog records); most families have no updates."""
@@ -227,14 +152,15 @@ class PaidFamily(Family):
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer the questions for which their streams' grants pay; the other answers are None."""
-        return answer_by_stream(questions, self._answer_affordable)
 
-    def _answer_affordable(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        paid = asked[: max(0, self._streams.answers_left(slot))]
-        return [*(self._replies(slot, paid) if paid else ()), *[None] * (len(asked) - len(paid))]
+        def answer_paid(slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+            paid = asked[: max(0, self._streams.answers_left(slot))]
+            return [*(self._replies(slot, paid) if paid else ()), *[None] * (len(asked) - len(paid))]
+
+        return answer_by_stream(questions, answer_paid)
 
     def _replies(self, slot: int, paid: Sequence[AdmittedQuestion]) -> list[Reply]:
-        """Answer questions to one stream; there is at least one question."""
+        """Answer at least one question to one stream."""
         del slot
         return [self._reply(one) for one in paid]
 
@@ -246,7 +172,7 @@ State = TypeVar("State")
 
 
 STATE_CACHE_BYTES: Final = 128 << 20
-"""Maximum size in bytes of a family's cached states; other states are built again from their updates."""
+"""Maximum number of bytes of a family's cached states; other states are built again from their updates."""
 
 
 class RestorableFamily(Family, Generic[State]):
@@ -382,7 +308,7 @@ class Context:
         """Return a stream's table source; Rejection if its source has no table."""
         source = self.streams.terms_at(slot).source
         if not isinstance(source, TableSource):
-            raise Rejection("malformed", "where: this stream's source has no table; send a 'value' instead")
+            raise malformed_rejection("where: this stream's source has no table; send a 'value' instead")
         return source
 
     def table(self, slot: int) -> CountedTable:
@@ -428,9 +354,8 @@ class Context:
     def people(self, slot: int, where: str | None, field: str = "where", min_rows: int | None = None) -> int:
         """Return the private true number of people with ``min_rows`` rows that satisfy a predicate."""
         if min_rows is not None and self.source_table(slot).person is None:
-            raise Rejection(
-                "malformed",
-                "min_rows: the source declares no person column, so each person has one row; count rows, or declare the column",
+            raise malformed_rejection(
+                "min_rows: the source declares no person column, so each person has one row; count rows, or declare the column"
             )
         predicate = self.predicate(slot, where, field)
         return _reject_value_errors(field, lambda: self.table(slot).people_count(predicate, min_rows or 1))
@@ -451,38 +376,35 @@ class Context:
     def require_row_counts(self, slot: int, field: str) -> None:
         """Refuse counts and sums of rows on a stream whose noise is planned for counts of people only."""
         if getattr(self.streams.terms_at(slot).mechanism, "people", False):
-            raise Rejection(
-                "malformed",
-                f"{field}: the stream takes only counts of people; send people beside where, or open a stream without mechanism.people",
+            raise malformed_rejection(
+                f"{field}: the stream takes only counts of people; send people beside where, or open a stream without mechanism.people"
             )
 
     def require_planned_sum(self, slot: int, attribute: str, field: str = "sum") -> None:
         """Refuse a sum that the stream's noise was not planned for."""
         sums: tuple[str, ...] = getattr(self.streams.terms_at(slot).mechanism, "sums", ())
         if attribute not in sums:
-            raise Rejection(
-                "malformed",
-                f"{field}: the stream was not opened for sums of this attribute; open one that names it in mechanism.sums",
+            raise malformed_rejection(
+                f"{field}: the stream was not opened for sums of this attribute; open one that names it in mechanism.sums"
             )
 
     def numeric_domain(self, slot: int, attribute: str, field: str) -> Numeric:
         """Return the declared range of an attribute of integers or decimals."""
         source = self.source_table(slot)
         if attribute in source.texts:
-            raise Rejection("malformed", f"{field}: {private_text_message(attribute)}")
+            raise malformed_rejection(f"{field}: {private_text_message(attribute)}")
         attributes = source.attributes
         domain = attributes.get(attribute)
         if not isinstance(domain, Numeric):
             numeric = [name for name, one in attributes.items() if isinstance(one, Numeric)]
-            raise Rejection(
-                "malformed",
+            raise malformed_rejection(
                 f"{field}: {describe_attribute(attribute, attributes)} is no attribute of integers or decimals; {list_declared(numeric)}"
-                f"{suggest_name(attribute, numeric)}",
+                f"{suggest_name(attribute, numeric)}"
             )
         return domain
 
     def count_limit(self, slot: int) -> float | None:
-        """Return the number of rows, which limits counts; None if it is private."""
+        """Return the largest possible count, the number of rows; None if it is private."""
         rows = self.public_rows(slot)
         return None if rows is None else float(rows)
 
@@ -490,8 +412,7 @@ class Context:
         """Return the table's number of rows if it is public, because neighbors have the same number.
 
         If one row of each person counts, the result is the number of people plus the number of rows without
-        a person. If several rows of a person count, the number of rows is private, and the result None. The
-        number of rows outside the domains is always private.
+        a person. If several rows of a person count, the number of rows is private.
         """
         if not rows_are_public(self.source_table(slot)):
             return None
@@ -543,39 +464,36 @@ def suggest_name(attribute: str, names: Collection[str]) -> str:
     return "" if found is None else f"; did you mean {described(found)}?"
 
 
-_TAKEN_BY: Final = {
+_MECHANISMS_OF_FORM: Final = {
     **dict.fromkeys(("people", "people_groups", "person_sum"), "laplace"),
     **dict.fromkeys(("sum", "mean"), "laplace or pmw"),
 }
-"""The mechanisms over tables that take a form which most mechanisms refuse."""
+"""The mechanisms over tables that answer a form that most mechanisms refuse."""
 
 
 def require_form(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
     """Return the query's form; Rejection if the mechanism does not take it."""
     if query.alpha is not None and not takes_alpha:
-        raise Rejection(
-            "malformed",
+        raise malformed_rejection(
             "alpha: this stream takes no requested error; remove it, or ask a stream of laplace over a table, or of pmw with an "
-            "estimate",
+            "estimate"
         )
     if query.max_price is not None and not takes_alpha:
-        raise Rejection(
-            "malformed",
+        raise malformed_rejection(
             "max_price: all charged answers of this stream cost the same (see its plan); remove it, or ask a stream that takes "
-            "an alpha",
+            "an alpha"
         )
     try:
         form = form_of(query)
     except ValueError as error:
-        raise Rejection("malformed", str(error)) from None
+        raise malformed_rejection(str(error)) from None
     if form not in allowed:
         fields = {"count": "where", "groups": "group_by", "people_groups": "people with group_by"}
         wanted = ", ".join(fields.get(name, name) for name in allowed)
-        other = _TAKEN_BY.get(form) if not {"count", "cells"}.isdisjoint(allowed) else None
+        other = _MECHANISMS_OF_FORM.get(form) if not {"count", "cells"}.isdisjoint(allowed) else None
         elsewhere = "" if other is None else f", or ask a stream of {other}"
-        raise Rejection(
-            "malformed",
-            f"{fields.get(form, form)}: this stream's mechanism does not take it; send {wanted}{elsewhere}",
+        raise malformed_rejection(
+            f"{fields.get(form, form)}: this stream's mechanism does not take it; send {wanted}{elsewhere}"
         )
     return form
 
@@ -587,16 +505,16 @@ def alpha_rejection(form: str) -> Rejection:
         asked = "a rate's error depends on how many rows it is over; ask for both counts"
     if form == "fraction":
         asked = "a share's error depends on the number of rows, which is private; ask for the count, and the count of TRUE"
-    return Rejection("malformed", f"alpha: {asked}, each with its own alpha")
+    return malformed_rejection(f"alpha: {asked}, each with its own alpha")
 
 
 def wide_noise_rejection(field: str, charged: str) -> Rejection:
-    """Build the refusal of a number whose (public) sensitivity needs too wide noise."""
-    return Rejection("malformed", f"{field}: {samplers.wide_noise_message(charged)}")
+    """Build the refusal of a number whose noise would be too wide because of its (public) sensitivity."""
+    return malformed_rejection(f"{field}: {samplers.wide_noise_message(charged)}")
 
 
 def price_refusal(calibration: Calibration, parts: int, left: int, *, alpha: bool) -> Reply:
-    """Build the refusal of a question whose price exceeds the rest of the grant; both are public."""
+    """Build the refusal of a question whose price exceeds the rest of the grant; price and rest are public."""
     price = epsilon_of(calibration, parts)
     remedy = "with a larger alpha" if alpha else "with an alpha that costs less"
     text = f"{'alpha' if alpha else 'query'}: it costs ε = {price:.6g}, and ε = {epsilon_of(calibration, left, math.floor):.6g} is left"
@@ -611,9 +529,8 @@ def max_price_parts(calibration: Calibration, query: Any) -> int | None:
     if limit is None:
         return None
     if limit and not isinstance(limit, str) and has_gaussian_charges(calibration):
-        raise Rejection(
-            "malformed",
-            "max_price: an answer with Gaussian noise has no separate ε; give a percentage, such as '10%'",
+        raise malformed_rejection(
+            "max_price: an answer with Gaussian noise has no separate ε; give a percentage, such as '10%'"
         )
     return parts_within(calibration, limit)
 
@@ -621,7 +538,7 @@ def max_price_parts(calibration: Calibration, query: Any) -> int | None:
 def max_price_refusal(
     calibration: Calibration, parts: int, most: int, *, at_most: bool, opening: int = 0
 ) -> Reply:
-    """Build the refusal of a question that may cost more than its ``max_price``; both are public.
+    """Build the refusal of a question that may cost more than its ``max_price``; the cost is public.
 
     ``opening`` is the part of the price that pays for the stream's first measurements; 0 after its first answer.
     """
@@ -636,14 +553,8 @@ def max_price_refusal(
     if opening:
         cost += ", as the first answer pays for the stream's first measurements"
         remedy = "with a larger max_price"
-    return Reply(
-        charged=False,
-        price=price,
-        refusal=Rejection(
-            PRICE,
-            f"max_price: the answer {verb} {cost}, and the limit is {limit}; ask {remedy}",
-        ),
-    )
+    refusal = Rejection(PRICE, f"max_price: the answer {verb} {cost}, and the limit is {limit}; ask {remedy}")
+    return Reply(charged=False, price=price, refusal=refusal)
 
 
 def read_text_counts(query: Any) -> tuple[TextGroups, bool]:
@@ -652,7 +563,7 @@ def read_text_counts(query: Any) -> tuple[TextGroups, bool]:
     try:
         found = decode_text_counts(query.texts)
     except ValueError as error:
-        raise Rejection("malformed", str(error)) from None
+        raise malformed_rejection(str(error)) from None
     texts = tuple(sorted(found or ()))
     counts = np.array([(found or {})[text] for text in texts], dtype=np.int64)
     return TextGroups(texts, None, counts), found is None

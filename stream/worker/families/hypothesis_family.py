@@ -31,16 +31,9 @@ from stream.privacy.mechanisms.private_values import published_interval
 from stream.privacy.noise.keyed_noise import DrawRole, cell_words
 from stream.privacy.noise.samplers import Sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, hypothesis_reach
-from stream.worker.families.family import (
-    AdmittedQuestion,
-    Context,
-    Reply,
-    RestorableFamily,
-    require_form,
-    share_alpha,
-    share_interval,
-)
-from stream.worker.families.tensors import CellSpace, TensorSpace, WeightCache
+from stream.worker.families.family import AdmittedQuestion, Context, Reply, RestorableFamily, require_form
+from stream.worker.families.statistics import share_alpha, share_interval
+from stream.worker.families.tensors import WEIGHT_CACHE_BYTES, CellSpace, TensorSpace, WeightCache
 
 HYPOTHESIS_CACHE_BYTES: Final = 256 << 20
 """Maximum size in bytes of a partition's cached hypotheses; others are built again from their updates."""
@@ -60,7 +53,7 @@ class _Content:
 
 @dataclass(slots=True)
 class _HypothesisState:
-    """The state of a stream: its universe, its public or noisy number of rows, and its updates."""
+    """The state of a stream: its cells, its public or noisy number of rows, and its updates."""
 
     space: TensorSpace | CellSpace
     rows: int
@@ -72,7 +65,7 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, "hypothesis states")
-        self._weight_cache = WeightCache()
+        self._weight_cache: WeightCache = BoundedCache(WEIGHT_CACHE_BYTES, weigh_array, "weights")
         self._hypothesis_cache: BoundedCache[tuple[int, str], Hypothesis] = BoundedCache(
             HYPOTHESIS_CACHE_BYTES, weigh_array, "hypotheses"
         )

@@ -8,21 +8,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-from schemas import (
-    MAX_CATEGORIES,
-    AnswersCalibration,
-    Integers,
-    Laplace,
-    Source,
-    StandingQuery,
-    TableSource,
-    ValuesSource,
-)
+from schemas import MAX_CATEGORIES, AnswersCalibration, Integers, Laplace, TableSource, ValuesSource
 from schemas.queries import MAX_BOUND
 from stream.privacy.accuracy.source_facts import counts_from_zero
 from stream.privacy.planning.answer_plans import alpha_for
 from stream.privacy.planning.plans import Price, answer_price, takes_alpha
-from stream.processing.dead_letters import Rejection
+from stream.processing.dead_letters import malformed_rejection
 from stream.tables.expressions import Predicate, conjunction
 from stream.tables.sensitivity import (
     excluded_groups,
@@ -35,6 +26,7 @@ from stream.tables.sensitivity import (
 )
 from stream.worker.families.family import Context, alpha_rejection, require_form
 from stream.worker.families.statistics import TopGroups, parse_top
+from stream.worker.stream_terms import StreamTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +104,9 @@ class LaplaceQuestions:
             ordinary = alpha_for(calibration, width, values, question.moved)
             if ordinary <= steps:
                 return replace(question, alpha=alpha)
-            raise Rejection(
-                "malformed",
+            raise malformed_rejection(
                 "alpha: all answers of a stream with delta above 0 cost the same; ask with an alpha of at least "
-                f"{ordinary / question.divisor:.6g}, or open a stream with delta 0",
+                f"{ordinary / question.divisor:.6g}, or open a stream with delta 0"
             )
         accountant = self._context.streams.terms_at(slot).source.accountant
         price = answer_price(calibration, accountant, width, values, steps)
@@ -123,20 +114,17 @@ class LaplaceQuestions:
 
     def _resolve_sent_values(self, slot: int, query: Any) -> LaplaceQuestion:
         terms = self._context.streams.terms_at(slot)
-        form = (
-            require_form(query, "value") if terms.standing is not None else require_form(query, "value", "values")
-        )
+        form = require_form(query, "value", *(("values",) if terms.standing is None else ()))
         values = (query.value,) if form == "value" else query.values
         mechanism = terms.mechanism
         if isinstance(mechanism, Laplace) and len(values) > mechanism.dimensions:
-            raise Rejection(
-                "malformed",
-                f"values: {len(values)} values, and the stream takes at most {mechanism.dimensions}; open one with more dimensions",
+            raise malformed_rejection(
+                f"values: {len(values)} values, and the stream takes at most {mechanism.dimensions}; open one with more dimensions"
             )
         calibration = self._calibration(slot)
         width = len(values) * calibration.sensitivity_steps
         shape: Literal["number", "vector"] = "number" if form == "value" else "vector"
-        low, high = _sent_value_limits(terms.source, terms.standing)
+        low, high = sent_value_limits(terms)
         return LaplaceQuestion(
             (), (width,) * len(values), shape, low=low, high=high, sent_values=values, moved=len(values)
         )
@@ -175,7 +163,6 @@ class LaplaceQuestions:
         return self._context.source_table(slot).contribution
 
     def _sum_limits(self, slot: int, domain: Integers) -> tuple[float | None, float | None]:
-        """Return the limits of a sum of values in a domain, in steps."""
         rows = self._context.public_rows(slot)
         least, most = min(domain.minimum, 0), max(domain.maximum, 0)
         if rows is not None:
@@ -216,11 +203,10 @@ class LaplaceQuestions:
         numeric = context.numeric_domain(slot, attribute, "person_sum")
         domain, divisor, bound = numeric.in_steps, 1 / numeric.unit, math.floor(query.bound / numeric.unit)
         if not bound:
-            raise Rejection("malformed", "bound: less than a step of the attribute; give at least one step")
+            raise malformed_rejection("bound: less than a step of the attribute; give at least one step")
         if max(abs(domain.minimum), abs(domain.maximum)) > MAX_BOUND:
-            raise Rejection(
-                "malformed",
-                f"person_sum: the attribute's declared range is beyond ±{MAX_BOUND}; declare a smaller one, or ask for the sum",
+            raise malformed_rejection(
+                f"person_sum: the attribute's declared range is beyond ±{MAX_BOUND}; declare a smaller one, or ask for the sum"
             )
         total = context.table(slot).person_total(attribute, context.predicate(slot, query.where), bound)
         # If an attribute has only the value 0, its sensitivity is 0, but noise needs a scale.
@@ -270,15 +256,16 @@ class LaplaceQuestions:
         try:
             counts = table.group_counts(group_by, predicate, MAX_CATEGORIES, people=people)
         except ValueError as error:
-            raise Rejection("malformed", f"group_by: {error}") from None
+            raise malformed_rejection(f"group_by: {error}") from None
         return tuple(counts.ravel().tolist())
 
 
-def _sent_value_limits(source: Source, standing: StandingQuery | None) -> tuple[float | None, float | None]:
+def sent_value_limits(terms: StreamTerms) -> tuple[float | None, float | None]:
     """Return the public limits of the numbers that a producer or a feed sends."""
-    if isinstance(source, ValuesSource):
-        return source.minimum, source.maximum
-    return (0.0 if standing is not None and counts_from_zero(source, standing) else None), None
+    if isinstance(terms.source, ValuesSource):
+        return terms.source.minimum, terms.source.maximum
+    counts = terms.standing is not None and counts_from_zero(terms.source, terms.standing)
+    return (0.0 if counts else None), None
 
 
 def _max_changed_cells(source: TableSource) -> int:

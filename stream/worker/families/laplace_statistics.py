@@ -40,7 +40,7 @@ from stream.privacy.planning.answer_plans import (
     quantile_noise,
     rank_alpha,
 )
-from stream.processing.dead_letters import Rejection
+from stream.processing.dead_letters import malformed_rejection
 from stream.tables.sensitivity import groups_sensitivity
 from stream.worker.families.family import (
     AdmittedQuestion,
@@ -111,10 +111,9 @@ class LaplaceStatistics:
         weights = statistic.groups * sum(2 * law.max_distance for law in found.draws)
         for what, needed, limit in (("random words", found.words, MOST_WORDS), ("weights", weights, MOST_WEIGHTS)):
             if needed > limit:
-                raise Rejection(
-                    "malformed",
+                raise malformed_rejection(
                     f"{form}: one answer would need {needed:,} {what}, and the limit is {limit:,}; ask for fewer groups or quantiles, or "
-                    "open a stream with fewer answers",
+                    "open a stream with fewer answers"
                 )
         max_parts = max_price_parts(self._calibration(slot), query)
         return replace(found, counts=self._counts(slot, statistic), max_parts=max_parts)
@@ -135,7 +134,7 @@ class LaplaceStatistics:
         try:
             counts = table.group_counts((*statistic.group_by, statistic.attribute), statistic.predicate)
         except ValueError as error:
-            raise Rejection("malformed", f"{statistic.form}: {error}") from None
+            raise malformed_rejection(f"{statistic.form}: {error}") from None
         return counts.reshape(statistic.groups, statistic.values.size)[:, statistic.first : statistic.end]
 
     def _plan_noise(self, slot: int, statistic: Statistic) -> LaplaceStatistic:
@@ -146,10 +145,9 @@ class LaplaceStatistics:
         # A person's rows may be in several groups, each of which has its own numbers.
         touched = min(groups_sensitivity(source), statistic.groups)
         if calibration.method == "gaussian" and calibration.moved < NUMBERS_PER_VARIANCE * touched:
-            raise Rejection(
-                "malformed",
+            raise malformed_rejection(
                 f"{statistic.form}: the Gaussian noise of this stream is planned for {calibration.moved} numbers in one answer, and a person "
-                f"changes more; open a stream with delta 0, or with dimensions {NUMBERS_PER_VARIANCE * touched}",
+                f"changes more; open a stream with delta 0, or with dimensions {NUMBERS_PER_VARIANCE * touched}"
             )
         # ε is divided among all numbers. One person changes each by at most its width, or twice if replaced.
         each = NUMBERS_PER_VARIANCE * source.contribution * (2 if source.neighbors == "replace" else 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -49,7 +49,7 @@ from stream.privacy.mechanisms.releases import (
 )
 from stream.privacy.noise.keyed_noise import DrawRole, cell_noise
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.processing.dead_letters import Rejection
+from stream.processing.dead_letters import Rejection, malformed_rejection
 from stream.tables.counted_table import CountedTable, cell_mask
 from stream.tables.table_errors import PredicateError, undeclared_name_message
 from stream.worker.families.family import (
@@ -57,16 +57,16 @@ from stream.worker.families.family import (
     AdmittedQuestion,
     Context,
     Family,
-    NoisyRate,
     Reply,
     answer_by_stream,
-    build_rates_reply,
     require_form,
 )
 from stream.worker.families.statistics import (
+    NoisyRate,
     Statistic,
     StatisticNumber,
     TopGroups,
+    build_rates_reply,
     keep_largest_groups,
     parse_top,
     read_statistic,
@@ -114,7 +114,6 @@ class _ReleaseFamily(Family):
         return known
 
     def _release(self, slot: int, table: CountedTable) -> Integers:
-        """Return a stream's release, from the cache or computed again."""
         incarnation = self._streams.incarnations[slot]
         if (known := self._release_cache.get(incarnation)) is None:
             known = self._compute_release(slot, table)
@@ -135,7 +134,6 @@ class _ReleaseFamily(Family):
         return min(ends[0], limit), min(ends[1], limit)
 
     def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
-        """Derive the noise of the cells or rows with these names."""
         subkey = self._streams.noise.subkey(slot, DrawRole.RELEASE)
         return cell_noise(release_law(self._calibration(slot)), subkey, names)
 
@@ -181,9 +179,8 @@ class HistogramFamily(_ReleaseFamily):
         mask = self._cells_satisfying(slot, query.where, space, "where")
         if form == "rate":
             axes = () if query.group_by is None else self._group_axes(query.group_by, space)
-            return table, _CellSums(
-                mask, axes, hits=mask & self._cells_satisfying(slot, query.rate, space, "rate")
-            )
+            hits = mask & self._cells_satisfying(slot, query.rate, space, "rate")
+            return table, _CellSums(mask, axes, hits=hits)
         if (statistic := statistic_form(query)) is not None:
             asked = read_statistic(self._context, slot, query, statistic, space.attributes)
             named = (*asked.group_by, asked.attribute)
@@ -212,13 +209,12 @@ class HistogramFamily(_ReleaseFamily):
 
     def _group_axes(self, group_by: Sequence[str], space: AttributeCells) -> tuple[int, ...]:
         if len(set(group_by)) != len(group_by):
-            raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
+            raise malformed_rejection("group_by: an attribute is named twice; name it once")
         for place, name in enumerate(group_by):
             if name not in space.attributes:
-                lacking = undeclared_name_message(
-                    place, name, space.attributes, "the stream's histogram, which has"
-                )
-                raise Rejection("malformed", f"group_by: {lacking}")
+                owner = "the stream's histogram, which has"
+                message = undeclared_name_message(place, name, space.attributes, owner)
+                raise malformed_rejection(f"group_by: {message}")
         axes = tuple(space.attributes.index(name) for name in group_by)
         require_listable_groups([space.shape[axis] for axis in axes])
         return axes
@@ -242,14 +238,10 @@ class HistogramFamily(_ReleaseFamily):
         summed = sum_to_marginal(question.mask.astype(np.int64), question.axes)
         alpha = histogram_alpha(calibration, release.size, int(summed.max()), numbers.size)
         law, most = release_law(calibration), self._context.count_limit(one.slot)
+        high = None if most is None else most / question.divisor
         intervals = tuple(
             published_interval(number, half_width(law, terms), 1.0, question.divisor, low=0.0, high=high)
-            for number, terms, high in zip(
-                numbers.ravel().tolist(),
-                summed.ravel().tolist(),
-                repeat(None if most is None else most / question.divisor),
-                strict=False,
-            )
+            for number, terms in zip(numbers.ravel().tolist(), summed.ravel().tolist(), strict=True)
         )
         if question.axes:
             estimates = tuple(map(float, numbers.ravel().tolist()))
@@ -261,7 +253,6 @@ class HistogramFamily(_ReleaseFamily):
         )
 
     def _compute_release(self, slot: int, table: CountedTable) -> Integers:
-        """Compute the noisy histogram over the attributes' axes."""
         space = self._cells(slot, self._context.mechanism(slot, Histogram).attributes)
         counts = table.group_counts(space.attributes, self._context.predicate(slot, None))
         names = cell_bytes(np.indices(space.shape).reshape(len(space.shape), -1).T)
@@ -271,7 +262,6 @@ class HistogramFamily(_ReleaseFamily):
 def _rates_of_groups(
     calibration: ReleaseCalibration, release: Integers, question: _CellSums, hits: npt.NDArray[np.bool_]
 ) -> Reply:
-    """Return the share of hits among the cells of each group."""
     parts = (hits, question.mask & ~hits)
     terms = [sum_to_marginal(part.astype(np.int64), question.axes).ravel() for part in parts]
     hit, missed = (sum_to_marginal(np.where(part, release, 0), question.axes).ravel().tolist() for part in parts)
@@ -288,7 +278,6 @@ def _rates_of_groups(
 
 
 def _statistic_reply(question: _CellStatistic, release: Integers, calibration: ReleaseCalibration) -> Reply:
-    """Compute a statistic from the noisy counts of an attribute's values in each group."""
     asked = question.asked
     shape, codes = (asked.groups, asked.values.size), slice(asked.first, asked.end)
     noisy = sum_to_marginal(np.where(question.mask, release, 0), question.axes).reshape(shape)[:, codes]
@@ -379,12 +368,9 @@ class SparseProjectFamily(_ReleaseFamily):
         )
 
     def _compute_release(self, slot: int, table: CountedTable) -> Integers:
-        """Compute the exact projection and add noise."""
         mechanism = self._context.mechanism(slot, SparseProject)
-        seed, exact = (
-            matrix_seed(self._streams.incarnations[slot]),
-            np.zeros(mechanism.projections, dtype=np.int64),
-        )
+        seed = matrix_seed(self._streams.incarnations[slot])
+        exact = np.zeros(mechanism.projections, dtype=np.int64)
         for columns in table.private_code_blocks(mechanism.attributes):
             exact += project(seed, np.stack(columns, axis=1), mechanism.projections)
         return exact + self._noise(slot, cell_bytes(np.arange(mechanism.projections)[:, None]))

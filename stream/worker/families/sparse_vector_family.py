@@ -10,23 +10,23 @@ from decimal import Decimal
 from functools import cache
 from itertools import repeat
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol, Self
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Interval, TableSource, ValuesSource
+from schemas import Interval, TableSource
 from schemas.wire import encode
 from stream.kernel.array_operations import group_rows
 from stream.kernel.byte_columns import Column, Spans, concatenate_spans, rows_of, spans_of
 from stream.privacy.accuracy.intervals import half_width
-from stream.privacy.accuracy.source_facts import counts_from_zero
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide_queries
 from stream.privacy.mechanisms.private_values import published_interval, published_numbers, value_of
 from stream.privacy.noise.keyed_noise import SUBKEY_BYTES, DrawRole, event_words
 from stream.privacy.noise.samplers import Sampler
 from stream.worker.families.family import Context, require_form
+from stream.worker.families.laplace_questions import sent_value_limits
 from stream.worker.hosted_streams import HostedStreams, answering_mask
 from stream.worker.stream_columns import SlotArrays, StreamColumns
 from stream.worker.stream_terms import StreamTerms, WindowAndGroup
@@ -167,22 +167,6 @@ class Verdicts(NamedTuple):
     numbers: Mapping[int, PublishedNumber]
 
 
-class ColumnFamily(Protocol):
-    """A family that decides a whole batch at once."""
-
-    counts_rows: ClassVar[bool]
-    """True if each question needs counts or sums of a table, which a database computes together for a batch."""
-
-    def admit(self, slot: int, query: Any) -> float:
-        """Return the question's private number without changing state, or raise Rejection.
-
-        The method is not called for sparse vectors over values in queries.
-        """
-
-    def decide(self, rows: QuestionRows, streams: QuestionStreams) -> Verdicts:
-        """Decide questions in order without changing the streams' state."""
-
-
 class RoundValues(SlotArrays):
     """Values that each sparse vector needs in its current round, derived from its definition.
 
@@ -224,7 +208,7 @@ class RoundValues(SlotArrays):
         return self.gather(slots)
 
     def redraw_mask(self, slots: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_] | None:
-        """Return a mask of the streams that draw a new ρ after each ⊤; None if no stream does."""
+        """Return a mask of the streams that draw ρ again after each ⊤; None if no stream does."""
         return self.redraws_threshold[slots] if self._any_redraws else None
 
     def _derive(self, slots: npt.NDArray[np.intp], index: int) -> None:
@@ -264,7 +248,7 @@ class _ComparedBatch(NamedTuple):
 class SparseVectorFamily:
     """Streams of the kinds ``above_threshold`` and ``numeric_sparse``."""
 
-    counts_rows: ClassVar[bool] = True
+    counts_rows: ClassVar = True
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -272,7 +256,7 @@ class SparseVectorFamily:
         self._round_values = RoundValues(context.streams)
 
     def admit(self, slot: int, query: Any) -> float:
-        """Return a question's private number: the sent value, or a table's count or sum in steps."""
+        """Return a question's private number (the sent value, or a table's count or sum in steps), or raise Rejection."""
         context = self._context
         if context.trusts_values(slot):
             require_form(query, "value")
@@ -286,7 +270,7 @@ class SparseVectorFamily:
         return context.to_grid_steps(slot, context.total(slot, query.sum, query.where), query.sum)
 
     def decide(self, rows: QuestionRows, streams: QuestionStreams) -> Verdicts:
-        """Compare every question with its stream's barrier, in order."""
+        """Compare every question with its stream's barrier, in order, without changing the streams' state."""
         hosted = self._streams
         slots, gathered, stream_of, order = streams
         values = self._round_values.gather_current(slots, gathered)
@@ -306,7 +290,6 @@ class SparseVectorFamily:
         return Verdicts(streams, answering, decisions, self._published_numbers(batch, compared, decisions))
 
     def _group_by_terms(self, terms_of: npt.NDArray[np.int32]) -> list[tuple[StreamTerms, Indices]]:
-        """Group the indices of questions by the terms of their streams."""
         terms = self._streams.terms
         if len(terms_of) and (terms_of == terms_of[0]).all():
             return [(terms[terms_of[0]], np.arange(len(terms_of)))]
@@ -337,7 +320,6 @@ class SparseVectorFamily:
         return noise
 
     def _draw(self, law: Sampler, rows: QuestionRows, subkeys: Spans) -> Integers:
-        """Draw one noise for each question, from its stream's key and its event."""
         topic, partition = self._context.topic, self._context.partition
         words, low = event_words(subkeys, topic, partition, rows.offsets, rows.payloads, law.words)
         return law.draw(words, low)
@@ -369,7 +351,8 @@ class SparseVectorFamily:
             intervals: Iterable[Interval | None] = repeat(None)
             if calibration.numbers == "fresh":
                 half, rounded = half_width(terms.answer_noise), calibration.rounding > 0.0
-                low, high = _public_limits(terms)
+                least = None if getattr(terms.mechanism, "sums", ()) else 0.0
+                low, high = (least, None) if isinstance(terms.source, TableSource) else sent_value_limits(terms)
                 intervals = [
                     published_interval(step, half, calibration.grid, low=low, high=high, rounded=rounded)
                     for step in steps.tolist()
@@ -379,16 +362,6 @@ class SparseVectorFamily:
                     number, calibration.numbers, calibration.answer_alpha, interval
                 )
         return numbers
-
-
-def _public_limits(terms: StreamTerms) -> tuple[float | None, float | None]:
-    """Return the public limits of a stream's numbers; None if there is no limit."""
-    source = terms.source
-    if isinstance(source, ValuesSource):
-        return source.minimum, source.maximum
-    if isinstance(source, TableSource):
-        return (None if getattr(terms.mechanism, "sums", ()) else 0.0), None
-    return (0.0 if terms.standing is not None and counts_from_zero(source, terms.standing) else None), None
 
 
 def _exact_number_reader(terms: StreamTerms, rows: QuestionRows, members: Indices) -> Callable[[int], Decimal]:

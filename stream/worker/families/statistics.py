@@ -1,8 +1,8 @@
-"""Resolves questions about statistics (quantiles, variances, largest groups) and computes their answers.
+"""Resolves questions about statistics (shares, rates, quantiles, variances, largest groups) and computes their answers.
 
-`laplace_statistics` charges each answer and reads the table again. `release_family` and `estimate_family` compute statistics from noisy or
-estimated counts: quantiles from cumulative counts, variances from three sums. Statistics and largest groups
-that are computed from published numbers are post-processing (docs/proofs/quantiles.md).
+`laplace_statistics` charges each answer and reads the table again. `release_family` and `estimate_family`
+compute statistics from noisy or estimated counts: quantiles from cumulative counts, variances from three sums.
+Statistics of published numbers are post-processing (docs/proofs/quantiles.md).
 """
 
 from __future__ import annotations
@@ -15,19 +15,105 @@ from typing import Any, Final, Literal, NamedTuple, cast
 
 import numpy as np
 
-from schemas import MAX_CATEGORIES, MAX_UNIVERSE, Domain, EventsSource, StandingQuery, TableSource
+from schemas import (
+    MAX_CATEGORIES,
+    MAX_UNIVERSE,
+    Domain,
+    EstimateCalibration,
+    EventsSource,
+    HypothesisCalibration,
+    Interval,
+    StandingQuery,
+    TableSource,
+)
 from schemas.queries import STATISTICS
 from stream.formatting import MAX_NAMES_LENGTH, longest_name, values_of
-from stream.privacy.accuracy.intervals import MISS_PROBABILITY
-from stream.privacy.accuracy.rate_intervals import NUMBERS_PER_VARIANCE, code_variance
+from stream.privacy.accuracy.intervals import (
+    MISS_PROBABILITY,
+    SECOND_MISS_PROBABILITY,
+    clip_interval,
+    half_width,
+    widen_interval,
+)
+from stream.privacy.accuracy.rate_intervals import NUMBERS_PER_VARIANCE, code_variance, rate_interval
 from stream.privacy.accuracy.release_accuracy import LocatedQuantile, locate_quantile
 from stream.privacy.mechanisms.estimate_questions import Ranks, Spreads
+from stream.privacy.noise.samplers import sampler
 from stream.privacy.planning.answer_plans import parse_quantiles
-from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.processing.dead_letters import Rejection
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate, rows_reach
+from stream.processing.dead_letters import malformed_rejection
 from stream.tables.expressions import TRUE, Predicate
 from stream.tables.sensitivity import OrderedValues, codes_within, ordered_values
 from stream.worker.families.family import Context, Reply, describe_attribute, list_declared, suggest_name
+
+
+class NoisyRate(NamedTuple):
+    """The noisy hits and misses of a rate, the bound of their errors, and the rate's interval."""
+
+    hits: float
+    misses: float
+    error_bound: float
+    interval: Interval | None = None
+
+
+def build_rates_reply(
+    rates: Sequence[NoisyRate], *, grouped: bool, excluded: Collection[int] = (), **fields: Any
+) -> Reply:
+    """Build the answer to a question about rates; its ``alpha`` is the largest error bound of a rate.
+
+    Rates of groups that the condition excludes (positions ``excluded``) do not count for ``alpha``, unless it
+    excludes all groups. Each interval is widened so that it contains its rate.
+    """
+    found = [rate_interval(one.hits, one.misses, one.error_bound) for one in rates]
+    alpha = max(
+        error for place, (_, error) in enumerate(found) if place not in excluded or len(excluded) == len(found)
+    )
+    intervals = tuple(
+        (min(rate, one.interval[0]), max(rate, one.interval[1]))
+        for one, (rate, _) in zip(rates, found, strict=True)
+        if one.interval is not None
+    )
+    if grouped:
+        return Reply(
+            estimates=tuple(rate for rate, _ in found), alpha=alpha, intervals=intervals or None, **fields
+        )
+    return Reply(estimate=found[0][0], alpha=alpha, interval=intervals[0] if intervals else None, **fields)
+
+
+def share_interval(
+    calibration: HypothesisCalibration | EstimateCalibration, rows: int, count: Interval
+) -> Interval:
+    """Return the confidence interval of a share from the interval of its count in rows.
+
+    If the number of rows n̂ is noisy, the failure probability of the interval is divided between the two
+    errors.
+    """
+    low, high = count
+    if calibration.epsilon_rows > 0.0:
+        low, high = widen_interval(low, high)
+        extra = half_width(sampler("two_sided", rows_rate(calibration)), miss=SECOND_MISS_PROBABILITY)
+        more = bound_rows_error(high, rows, extra)
+        low, high = low - more, high + more
+    return clip_interval((low / rows, high / rows), 0.0, 1.0)
+
+
+def share_alpha(
+    calibration: HypothesisCalibration | EstimateCalibration, rows: int, number: float, alpha: float
+) -> float:
+    """Return the error bound of a share from the error bound of its ``number`` of rows."""
+    return (alpha + bound_rows_error(number + alpha, rows, rows_reach(calibration))) / rows
+
+
+def bound_rows_error(most: float, rows: int, reach: float) -> float:
+    """Bound the error, in rows, that the noisy number of rows n̂ = ``rows`` adds to a share.
+
+    At most ``most`` rows satisfy the condition, and n̂ is wrong by at most ``reach``. Let a be the noisy count, f
+    and n the true count and number of rows, and p = f/n. Then a/n̂ − f/n = ((a − f) − p·(n̂ − n)) / n̂. The
+    function bounds p·(n̂ − n).
+    """
+    share = min(1.0, max(0.0, most) / (rows - reach)) if rows > reach else 1.0
+    return share * reach
+
 
 StatisticForm = Literal["quantile", "iqr", "variance", "stddev"]
 
@@ -98,10 +184,8 @@ class Statistic:
         if self.form == "quantile":
             return numbers
         lower, upper = numbers
-        least, most = (
-            cast("float", upper.low) - cast("float", lower.high),
-            cast("float", upper.high) - cast("float", lower.low),
-        )
+        least = cast("float", upper.low) - cast("float", lower.high)
+        most = cast("float", upper.high) - cast("float", lower.low)
         return [StatisticNumber(max(0.0, upper.estimate - lower.estimate), max(0.0, least), most)]
 
     def number_of_variance(self, variance: float, low: float | None, high: float | None) -> StatisticNumber:
@@ -140,7 +224,7 @@ def _texts_reply(
     basis: str,
     alpha: float | None,
 ) -> Reply:
-    """Return the answer with quantiles of dates or categories, and the ends of their intervals, as texts."""
+    """Return the answer with quantiles of dates or categories and their intervals, as texts."""
     choices = tuple(text(int(one.estimate)) for one in found)
     ends = tuple(
         (text(int(one.low)), text(int(one.high))) for one in found if one.low is not None and one.high is not None
@@ -155,9 +239,8 @@ def _texts_reply(
 def require_listable_groups(shape: Sequence[int]) -> None:
     """Raise Rejection if a group-by has more groups than an answer can list."""
     if (groups := math.prod(shape)) > MAX_CATEGORIES:
-        raise Rejection(
-            "malformed",
-            f"group_by: has {groups:,} groups, and at most {MAX_CATEGORIES:,} are allowed; group by fewer or smaller attributes",
+        raise malformed_rejection(
+            f"group_by: has {groups:,} groups, and at most {MAX_CATEGORIES:,} are allowed; group by fewer or smaller attributes"
         )
 
 
@@ -187,7 +270,7 @@ def window_statistic(source: EventsSource, standing: StandingQuery, *, together:
 def read_statistic(
     context: Context, slot: int, query: Any, form: StatisticForm, stream_attributes: Collection[str]
 ) -> Statistic:
-    """Resolve a question about an ordered attribute, one of ``stream_attributes``."""
+    """Resolve a question about one of ``stream_attributes`` that is ordered."""
     attribute = getattr(query, form)
     attributes = context.source_table(slot).attributes
     ordered = {name: ordered_values(attributes[name]) for name in stream_attributes}
@@ -195,27 +278,24 @@ def read_statistic(
     if values is None or not values.has_statistic(form):
         fitting = [name for name, one in ordered.items() if one is not None and one.has_statistic(form)]
         kind = "numbers" if form in _MOMENT_FORMS else "ordered values"
-        raise Rejection(
-            "malformed",
+        raise malformed_rejection(
             f"{form}: {describe_attribute(attribute, attributes)} is not an attribute of {kind} of this stream; {list_declared(fitting)}"
-            f"{suggest_name(attribute, fitting)}",
+            f"{suggest_name(attribute, fitting)}"
         )
     group_by = tuple(query.group_by or ())
     for place, name in enumerate(group_by):
         if name == attribute or name in group_by[:place]:
-            raise Rejection("malformed", "group_by: an attribute is named twice; name it once")
+            raise malformed_rejection("group_by: an attribute is named twice; name it once")
         if name not in ordered:
-            raise Rejection(
-                "malformed",
-                f"group_by: {describe_attribute(name, attributes)} is none of this stream's; {list_declared(stream_attributes)}",
+            raise malformed_rejection(
+                f"group_by: {describe_attribute(name, attributes)} is none of this stream's; {list_declared(stream_attributes)}"
             )
     shape = tuple(attributes[name].size for name in group_by)
     require_listable_groups(shape)
     if math.prod(shape) * values.size > MAX_UNIVERSE:
-        raise Rejection(
-            "malformed",
+        raise malformed_rejection(
             f"group_by: the groups have more than {MAX_UNIVERSE} values of the attribute together; group by fewer or smaller "
-            "attributes",
+            "attributes"
         )
     predicate = context.predicate(slot, query.where)
     first, end = codes_within(values.size, attribute, predicate)
@@ -231,7 +311,7 @@ def _parse_quantiles(form: StatisticForm, q: Any) -> tuple[tuple[Fraction, ...],
     try:
         return parse_quantiles(0.5 if q is None else q), several
     except ValueError as error:
-        raise Rejection("malformed", f"q: {error}") from None
+        raise malformed_rejection(f"q: {error}") from None
 
 
 def statistic_reply(
@@ -304,10 +384,9 @@ def parse_top(source: TableSource, query: Any) -> TopGroups | None:
     count = min(top.count, math.prod(domain.size for _, domain in top.attributes))
     longest = longest_name(source.attributes, query.group_by)
     if count * longest > MAX_NAMES_LENGTH:
-        raise Rejection(
-            "malformed",
+        raise malformed_rejection(
             f"top: the names of {count} groups have up to {count * longest:,} characters; ask for at most "
-            f"{MAX_NAMES_LENGTH // longest}",
+            f"{MAX_NAMES_LENGTH // longest}"
         )
     return top
 

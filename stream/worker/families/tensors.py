@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import Pmw, SparsePmw, TableSource
-from stream.caches import BoundedCache, weigh_array
+from stream.caches import BoundedCache
 from stream.privacy.mechanisms.multiplicative_weights import (
     CellQuestion,
     SparseHypothesis,
@@ -26,7 +26,7 @@ from stream.privacy.mechanisms.multiplicative_weights import (
     steps_of_weight,
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.processing.dead_letters import Rejection
+from stream.processing.dead_letters import Rejection, malformed_rejection
 from stream.tables.counted_table import CellReader, CountedTable, cell_mask
 from stream.tables.expressions import Predicate, attributes_of, evaluate
 from stream.tables.store import TableStore
@@ -70,16 +70,13 @@ def parse_terms(terms: Sequence[Any], parse: Callable[[str, str], Predicate]) ->
         try:
             parts[predicate] = parts.get(predicate, 0) + steps_of_weight(term.weight)
         except ValueError as error:
-            raise Rejection("malformed", f"terms[{place}].weight: {error}") from None
+            raise malformed_rejection(f"terms[{place}].weight: {error}") from None
     kept = [(predicate, weight) for predicate, weight in parts.items() if weight]
     return WeightedPredicates(tuple(sorted(kept, key=lambda part: canonical_text(part[0]))))
 
 
-class WeightCache(BoundedCache[tuple[tuple[str, ...], WeightedPredicates], CellWeights]):
-    """A cache of questions' weights, shared by the streams of a partition."""
-
-    def __init__(self) -> None:
-        super().__init__(WEIGHT_CACHE_BYTES, weigh_array, "weights")
+WeightCache = BoundedCache[tuple[tuple[str, ...], WeightedPredicates], CellWeights]
+"""A cache of questions' weights, shared by the streams of a partition."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,10 +195,9 @@ def require_unit_weights(question: WeightedPredicates, sizes: Mapping[str, int])
     weight_of_cell = question.cell_weights(sizes)
     lowest, highest = int(weight_of_cell.min()), int(weight_of_cell.max())
     if lowest < 0 or highest > WEIGHT_STEPS:
-        raise Rejection(
-            "malformed",
+        raise malformed_rejection(
             "terms: some row's weights add up to less than 0 or more than 1; scale them, or add a term for all rows, so "
-            "that every sum lies from 0 to 1",
+            "that every sum lies from 0 to 1"
         )
 
 
@@ -230,9 +226,8 @@ class AttributeCells:
     def parse_question(self, cells: Sequence[Any], max_cells: int) -> CellQuestion:
         """Resolve the cells of a query, without cells of weight 0; Rejection if a cell is invalid."""
         if len(cells) > max_cells:
-            raise Rejection(
-                "malformed",
-                f"cells: {len(cells)} cells, and the stream takes at most {max_cells}; ask for them in several queries",
+            raise malformed_rejection(
+                f"cells: {len(cells)} cells, and the stream takes at most {max_cells}; ask for them in several queries"
             )
         steps: dict[tuple[int, ...], int] = {}
         for cell in cells:
@@ -240,13 +235,13 @@ class AttributeCells:
                 codes = self.reader.read(cell.at)
                 weight = steps_of_limited_weight(cell.weight)
             except ValueError as error:
-                raise Rejection("malformed", f"cells: {error}") from None
+                raise malformed_rejection(f"cells: {error}") from None
             if codes in steps:
-                raise Rejection("malformed", "cells: one cell is named twice; name it once, with one weight")
+                raise malformed_rejection("cells: one cell is named twice; name it once, with one weight")
             steps[codes] = weight
         named = sorted((codes, weight) for codes, weight in steps.items() if weight)
         if not named:
-            raise Rejection("malformed", "cells: no weight is above 0; give at least one cell a positive weight")
+            raise malformed_rejection("cells: no weight is above 0; give at least one cell a positive weight")
         return CellQuestion(tuple(codes for codes, _ in named), tuple(weight for _, weight in named))
 
 

@@ -33,16 +33,10 @@ from stream.privacy.planning.unknown_groups_plans import (
     rule_of,
     size_law,
 )
-from stream.processing.dead_letters import Rejection
+from stream.processing.dead_letters import malformed_rejection
 from stream.tables.table_errors import DataError, quote_names
 from stream.tables.texts import TextGroups, split_name
-from stream.worker.families.family import (
-    AdmittedQuestion,
-    PaidFamily,
-    Reply,
-    read_text_counts,
-    require_form,
-)
+from stream.worker.families.family import AdmittedQuestion, PaidFamily, Reply, read_text_counts, require_form
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +86,19 @@ class UnknownGroupsFamily(PaidFamily):
     def admit(self, slot: int, query: Any) -> _TextQuestion:
         """Resolve a question to the private counts of groups by a text of a column or of a window."""
         if self._context.trusts_values(slot):
-            return self._window_question(query)
+            groups, is_too_large = read_text_counts(query)
+            return _TextQuestion(groups, _GroupNames("", (), {}), None, is_too_large)
         form = require_form(query, "groups", "people_groups")
         counts = self._context.mechanism(slot, UnknownGroups).counts
         source, people = self._context.source_table(slot), form == "people_groups"
         if people and source.person is None:
-            raise Rejection(
-                "malformed",
-                "people: the source declares no person column: one row is one person; leave people out",
+            raise malformed_rejection(
+                "people: the source declares no person column: one row is one person; leave people out"
             )
         if not counts and (people or query.top is not None):
             field = "people" if people else "top"
-            raise Rejection(
-                "malformed",
-                f"{field}: the stream releases no counts; leave {field} out, or ask a stream with mechanism.counts",
+            raise malformed_rejection(
+                f"{field}: the stream releases no counts; leave {field} out, or ask a stream with mechanism.counts"
             )
         names = _resolve_names(source, query.group_by)
         predicate = self._context.predicate(slot, query.where)
@@ -114,12 +107,8 @@ class UnknownGroupsFamily(PaidFamily):
                 names.text, predicate, tuple(names.declared), people=people or not counts, max_cells=MAX_CATEGORIES
             )
         except DataError as error:
-            raise Rejection("malformed", f"group_by: {error}") from None
+            raise malformed_rejection(f"group_by: {error}") from None
         return _TextQuestion(groups, names, query.top)
-
-    def _window_question(self, query: Any) -> _TextQuestion:
-        groups, is_too_large = read_text_counts(query)
-        return _TextQuestion(groups, _GroupNames("", (), {}), None, is_too_large)
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
         calibration = self._context.calibration(one.slot, UnknownGroupsCalibration)
@@ -131,8 +120,12 @@ class UnknownGroupsFamily(PaidFamily):
             one.offset,
             one.payload,
         )
-        if calibration.most_bytes is not None and _exceeds_limit(calibration, content, key):
-            return Reply(charged=True, estimates=(), keys=(), intervals=(), basis=TOO_MANY_TEXTS)
+        if calibration.most_bytes is not None:
+            # The noise of the texts' size is drawn under the name of the empty text, which no window contains.
+            noise = int(cell_noise(size_law(calibration), key, [b""])[0])
+            size = window_text_size(content.groups.private_texts)
+            if content.is_too_large or is_too_large(calibration, size, noise):
+                return Reply(charged=True, estimates=(), keys=(), intervals=(), basis=TOO_MANY_TEXTS)
         reply = _reply_with_names if calibration.method == "selection" else _reply_with_counts
         return reply(calibration, content, key)
 
@@ -170,10 +163,9 @@ def _resolve_names(source: TableSource, group_by: Sequence[str]) -> _GroupNames:
     texts = [name for name in group_by if name in source.texts]
     declared = [name for name in group_by if name in source.attributes]
     if len(texts) != 1 or len(texts) + len(declared) != len(group_by) or len(set(declared)) < len(declared):
-        raise Rejection(
-            "malformed",
+        raise malformed_rejection(
             f"group_by: this stream groups by one text attribute; give one of {quote_names(source.texts)}, alone or with declared "
-            "attributes, each once",
+            "attributes, each once"
         )
     return _GroupNames(texts[0], tuple(group_by), {name: values_of(source.attributes[name]) for name in declared})
 
@@ -183,12 +175,3 @@ def _name_groups(names: _GroupNames, released: Sequence[bytes]) -> dict[str, Any
     if names.declared:
         return {"top_groups": tuple(names.values(name) for name in released)}
     return {"keys": tuple(name.decode() for name in released)}
-
-
-def _exceeds_limit(calibration: UnknownGroupsCalibration, asked: _TextQuestion, key: bytes) -> bool:
-    """Return True if the noisy size of a window's texts exceeds the limit.
-
-    The noise is drawn under the name of the empty text, which no window contains.
-    """
-    noise = int(cell_noise(size_law(calibration), key, [b""])[0])
-    return asked.is_too_large or is_too_large(calibration, window_text_size(asked.groups.private_texts), noise)

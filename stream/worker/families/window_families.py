@@ -5,11 +5,11 @@ The question of a running count has the exact sums of its nodes (sums of windows
 has the same noisy sum in all answers, although no sum is stored.
 
 If the groups are private texts, one question has the counts of all texts so far. The noise of a text's node
-depends only on the text and the node. A text that has reached the threshold stays released: updates record
-the first answer that has it (docs/proofs/unknown-groups.md).
+depends only on the text and the node. A released text stays released: updates record the first answer with
+it (docs/proofs/unknown-groups.md).
 
-The question of a quantile has the count of each value that the stream's predicate allows, for one group of a
-window or for all groups one after the other. The answer is drawn as on tables (docs/proofs/quantiles.md).
+The question about quantiles has the count of each value that the stream's predicate allows, for one group of
+a window or for all groups one after the other. The answer is drawn as on tables (docs/proofs/quantiles.md).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from stream.privacy.planning.release_plans import (
     window_number,
 )
 from stream.privacy.planning.running_text_plans import running_size_law, text_interval, texts_are_too_large
-from stream.processing.dead_letters import Rejection
+from stream.processing.dead_letters import malformed_rejection
 from stream.tables.texts import TextGroups
 from stream.worker.families.family import (
     TERMS_CACHE_SIZE,
@@ -94,24 +94,21 @@ class _Horizon:
     def number_of(self, window: Window | None) -> int:
         """Return the number (from 1) of a question's window; Rejection if it is not a window of the stream."""
         if window is None:
-            raise Rejection(
-                "malformed",
-                "window: missing; Sotto itself asks this standing stream, once per window; ask another stream",
+            raise malformed_rejection(
+                "window: missing; Sotto itself asks this standing stream, once per window; ask another stream"
             )
         try:
             start, end = moment_ms(window.start), moment_ms(window.end)
         except ValueError as error:
-            raise Rejection("malformed", f"window: {error}") from None
+            raise malformed_rejection(f"window: {error}") from None
         found = window_number(start, self.first, self.step)
         if not found or end - start != self.size:
-            raise Rejection(
-                "malformed",
-                f"window: not a window of this stream, the first of which begins at {format_moment(self.first)}",
+            raise malformed_rejection(
+                f"window: not a window of this stream, the first of which begins at {format_moment(self.first)}"
             )
         if found > self.tree.steps:
-            raise Rejection(
-                "malformed",
-                f"window: number {found} of the stream, which counts only {self.tree.steps} windows; open another stream",
+            raise malformed_rejection(
+                f"window: number {found} of the stream, which counts only {self.tree.steps} windows; open another stream"
             )
         return found
 
@@ -132,10 +129,8 @@ class _Horizons:
         return known
 
     def _build(self, slot: int) -> _Horizon:
-        calibration, standing = (
-            self._context.calibration(slot, RunningCountCalibration),
-            self._context.standing_query(slot),
-        )
+        calibration = self._context.calibration(slot, RunningCountCalibration)
+        standing = self._context.standing_query(slot)
         if standing.begins is None:
             raise TypeError("the first window of a running_count is known")
         window = standing.window
@@ -168,10 +163,9 @@ class RunningCountFamily(PaidFamily):
         windows = horizon.number_of(query.window)
         nodes = horizon.tree.nodes(windows)
         if len(query.values) != len(nodes):
-            raise Rejection(
-                "malformed",
+            raise malformed_rejection(
                 f"values: {len(query.values)} values, and the count after {windows} windows is the sum of {len(nodes)} nodes; send "
-                "the sum of each node, in the order of the windows",
+                "the sum of each node, in the order of the windows"
             )
         return _NodeQuestion(group, nodes, query.values)
 
@@ -211,10 +205,7 @@ class _RunningTexts(NamedTuple):
 
 
 class RunningTextsFamily(RestorableFamily[RunningRelease]):
-    """Streams of kind ``running_count`` over private texts.
-
-    A released text stays released: updates, which are public, record the first answer that has it.
-    """
+    """Streams of kind ``running_count`` over private texts."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, "released texts")
@@ -240,9 +231,8 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
             self._reply(slot, state, one.content, tops + place) if place < affordable else None
             for place, one in enumerate(asked)
         ]
-        self._keep_state(
-            slot, state, [one.update for one in replies if one is not None and one.update is not None]
-        )
+        updates = [one.update for one in replies if one is not None and one.update is not None]
+        self._keep_state(slot, state, updates)
         return replies
 
     @staticmethod
@@ -275,7 +265,7 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
         )
 
     def _are_too_large(self, slot: int, calibration: RunningCountCalibration, asked: _RunningTexts) -> bool:
-        """Test whether the noisy size of all texts so far exceeds the limit, whose noise is drawn once."""
+        """Return True if the noisy size of all texts so far exceeds the limit, whose noise is drawn once."""
         names = [_LIMIT_NAME, asked.number.to_bytes(8, "big")]
         subkey = self._streams.noise.subkey(slot, DrawRole.KEYS)
         limit_noise, noise = cell_noise(running_size_law(calibration), subkey, names).tolist()
@@ -291,23 +281,21 @@ class StandingHistogramFamily(PaidFamily):
         require_form(query, "values")
         values: tuple[float, ...] = query.values
         if len(values) != (groups := self._groups(slot)):
-            raise Rejection(
-                "malformed", f"values: {len(values)} values for {groups} groups; send one value for each group"
+            raise malformed_rejection(
+                f"values: {len(values)} values for {groups} groups; send one value for each group"
             )
         return values
 
     def _replies(self, slot: int, questions: Sequence[AdmittedQuestion]) -> list[Reply]:
         calibration, groups = self._context.calibration(slot, AnswersCalibration), self._groups(slot)
-        width, spread = (
-            calibration.sensitivity_steps,
-            window_movement(
-                self._context.source(slot, EventsSource), self._context.standing_query(slot), groups
-            ).spread,
-        )
+        source, standing = self._context.source(slot, EventsSource), self._context.standing_query(slot)
+        width, spread = calibration.sensitivity_steps, window_movement(source, standing, groups).spread
         laws = (answer_law(calibration, width, spread),) * groups
         alpha, grid = alpha_for(calibration, width, groups, spread), self._streams.terms_at(slot).grid
-        standing, half = self._context.standing_query(slot), half_width(laws[0])
-        lower_limit = 0.0 if counts_from_zero(self._streams.terms_at(slot).source, standing) else None
+        half = half_width(laws[0])
+        lower_limit = 0.0 if counts_from_zero(source, standing) else None
+        attributes = self._context.mechanism(slot, Histogram).attributes
+        grouped = tuple((name, source.attributes[name]) for name in attributes)
         replies: list[Reply] = []
         for one, noise in zip(questions, self._context.answer_noise(questions, laws), strict=True):
             exact = grid.round_private(one.content, values_of(one.payload)).tolist()
@@ -321,16 +309,9 @@ class StandingHistogramFamily(PaidFamily):
                     published_interval(number, half, calibration.grid, low=lower_limit) for number in noisy
                 ),
             )
-            replies.append(
-                reply if standing.top is None else keep_largest_groups(reply, self._top(slot, standing.top))
-            )
+            top = standing.top
+            replies.append(reply if top is None else keep_largest_groups(reply, TopGroups(top, grouped)))
         return replies
-
-    def _top(self, slot: int, count: int) -> TopGroups:
-        """Return the number of groups of a window to publish, and their attributes."""
-        attributes = self._context.source(slot, EventsSource).attributes
-        names = self._context.mechanism(slot, Histogram).attributes
-        return TopGroups(count, tuple((name, attributes[name]) for name in names))
 
     def _groups(self, slot: int) -> int:
         """Return the number of groups of a window: the number of cells of the mechanism's attributes."""
@@ -352,9 +333,8 @@ class WindowQuantilesFamily(PaidFamily):
         groups, values = statistic.groups, statistic.size
         found: tuple[float, ...] = query.values
         if len(found) != groups * values:
-            raise Rejection(
-                "malformed",
-                f"values: {len(found)} counts for {values} values in each of {groups} groups; send one count for each value",
+            raise malformed_rejection(
+                f"values: {len(found)} counts for {values} values in each of {groups} groups; send one count for each value"
             )
         return found
 
