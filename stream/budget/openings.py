@@ -40,7 +40,7 @@ from schemas import (
 )
 from stream.budget.decision_records import ControlPublisher
 from stream.budget.plan_facts import facts_of_values
-from stream.budget.standing_streams import complete_spec, live_topic_facts, require_texts
+from stream.budget.standing_streams import complete_spec, declared_sizes, live_topic_facts, require_texts
 from stream.diagnostics import error_fields, get_logger
 from stream.privacy.accuracy.source_facts import (
     LEAST_REACH,
@@ -62,7 +62,7 @@ from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import MECHANISMS_OF, choose_calibration, sensitivity_steps
 from stream.processing.protocol import Outputs, RecordLike
 from stream.tables.sensitivity import rows_are_public, total_sensitivity
-from stream.tables.table_errors import private_text_message, undeclared_name_message
+from stream.tables.table_errors import private_text_message
 
 PLAN_FAILED_MESSAGE: Final = (
     "request: no plan can be computed from its numbers; change epsilon, delta, beta or the mechanism's fields"
@@ -170,7 +170,8 @@ def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable
     # One person changes a count of people by 1, and a count of rows by the number of this person's counted rows.
     sensitivities = [int((1 if getattr(mechanism, "people", False) else source.contribution) / step)]
     for index, name in enumerate(sums):
-        _refuse_private_text(source, name, f"mechanism.sums.{index}")
+        if name in source.texts:
+            raise RefusedError(f"mechanism.sums.{index}: {private_text_message(name)}")
         domain = source.attributes.get(name)
         if not isinstance(domain, Numeric):
             raise RefusedError(
@@ -185,22 +186,13 @@ def _table_facts(mechanism: Mechanism, source: TableSource, table_rows: Callable
         finer = int(domain.unit / step)
         require_total(domain, name, f"mechanism.sums.{index}", finer)
         sensitivities.append(total_sensitivity(source, domain.in_steps) * finer)
-    sizes = []
-    for index, name in enumerate(getattr(mechanism, "attributes", ())):
-        _refuse_private_text(source, name, f"mechanism.attributes.{index}")
-        if name not in source.attributes:
-            raise RefusedError(
-                f"mechanism.attributes: {undeclared_name_message(index, name, source.attributes, 'the source, which has')}"
-            )
-        sizes.append(source.attributes[name].size)
-    if len(set(getattr(mechanism, "attributes", ()))) < len(getattr(mechanism, "attributes", ())):
-        raise RefusedError("mechanism.attributes: the list contains an attribute twice; remove one of them")
+    sizes = declared_sizes(source, getattr(mechanism, "attributes", ()), "mechanism.attributes")
     return SourceFacts(
         sensitivity_steps=max(sensitivities),
         grid=float(step),
         neighbors=source.neighbors,
         universe=math.prod(sizes),
-        sizes=tuple(sizes),
+        sizes=sizes,
         rows=_public_rows(mechanism, source, table_rows),
         disjoint=True,
         contribution=source.contribution,
@@ -215,11 +207,6 @@ def _common_step(source: TableSource, sums: Sequence[str]) -> Fraction:
             one, other = step.as_integer_ratio(), domain.unit.as_integer_ratio()
             step = Fraction(math.gcd(one[0] * other[1], other[0] * one[1]), one[1] * other[1])
     return step
-
-
-def _refuse_private_text(source: TableSource, name: str, field: str) -> None:
-    if name in source.texts:
-        raise RefusedError(f"{field}: {private_text_message(name)}")
 
 
 def _public_rows(mechanism: Mechanism, source: TableSource, table_rows: Callable[[], int] | None) -> int | None:
@@ -247,7 +234,7 @@ def definition_digest(spec: StreamSpec, account: Account, calibration: Calibrati
 
 @dataclass
 class AccountPeriods:
-    """Begins the periods of sources; each period has a separate account in the ledger."""
+    """Opens streams, and begins the periods of sources; each period has a separate account in the ledger."""
 
     ledger: Ledger
     control_publisher: ControlPublisher
@@ -332,7 +319,7 @@ class AccountPeriods:
         account = self.ledger.register(source.account_of_period(start), None)
         seed = self.new_incarnation(record)
         for grant in grants:
-            self._open_stream(account, grant, start, seed, outputs)
+            self._copy_model(account, grant, start, seed, outputs)
         self._begun.append(account)
 
     def end_stream(
@@ -346,7 +333,7 @@ class AccountPeriods:
             if name in one.grants and self.ledger.end_stream(one.name, name, ending, reason):
                 self.control_publisher.publish_control(one, one.grants[name], outputs)
 
-    def _open_stream(self, account: Account, model: Grant, start: int, seed: bytes, outputs: Outputs) -> None:
+    def _copy_model(self, account: Account, model: Grant, start: int, seed: bytes, outputs: Outputs) -> None:
         if model.spec.standing is None:
             raise TypeError("a stream on a live topic must be a standing stream")
         begins = format_moment(max(start, _first_question_ms(model.spec)))
@@ -358,12 +345,22 @@ class AccountPeriods:
                 "standing": model.spec.standing.model_copy(update={"begins": begins}),
             }
         )
-        identity = StreamIdentity(
-            incarnation=blake3(name.encode(), key=blake3(seed).digest()).digest(16).hex(),
-            digest=definition_digest(spec, account, model.calibration),
-            key_id=self.key_id,
-        )
-        grant = self.ledger.reserve(spec, model.calibration, identity, model.analyst)
+        incarnation = blake3(name.encode(), key=blake3(seed).digest()).digest(16)
+        self.open_stream(account, spec, model.calibration, incarnation, model.analyst, outputs)
+
+    def open_stream(
+        self,
+        account: Account,
+        spec: StreamSpec,
+        calibration: Calibration,
+        incarnation: bytes,
+        analyst: str | None,
+        outputs: Outputs,
+    ) -> None:
+        """Reserve a stream's grant and notify its worker; RefusedError if a budget does not suffice."""
+        digest = definition_digest(spec, account, calibration)
+        identity = StreamIdentity(incarnation=incarnation.hex(), digest=digest, key_id=self.key_id)
+        grant = self.ledger.reserve(spec, calibration, identity, analyst)
         self.control_publisher.publish_control(account, grant, outputs)
 
 

@@ -23,7 +23,6 @@ from schemas import (
     RegisterSource,
     Request,
     Source,
-    StreamIdentity,
     StreamSpec,
     TableSource,
     split_period_name,
@@ -33,7 +32,6 @@ from stream.budget.decision_records import ControlPublisher
 from stream.budget.mechanism_choice import choose_mechanism, require_informative
 from stream.budget.openings import (
     AccountPeriods,
-    definition_digest,
     describe_period_budget,
     plan_stream,
     require_grid_covers_range,
@@ -84,11 +82,9 @@ class RequestHandler:
         self._ledger = ledger
         self._control_publisher = workers
         self.periods = AccountPeriods(ledger, workers, key_id=key_id, new_incarnation=new_incarnation)
-        self._key_id = key_id
         self._readings = readings
-        # Public numbers of rows by source and fingerprint, kept because tables may be unloaded.
         self._row_counts: RecentCache[tuple[str, str | None], int] = RecentCache(_ROW_COUNTS_KEPT)
-        self._new_incarnation = new_incarnation
+        """Public numbers of rows by source and fingerprint, kept because tables may be unloaded."""
 
     def handle(
         self, record: RecordLike, request: Request, outputs: Outputs
@@ -197,12 +193,8 @@ class RequestHandler:
         calibration = plan_stream(spec, account.source, count_rows)
         if request.informative:
             require_informative(replace(chosen, spec=spec), calibration, account.source, count_rows)
-        digest = definition_digest(spec, account, calibration)
-        identity = StreamIdentity(
-            incarnation=self._new_incarnation(record).hex(), digest=digest, key_id=self._key_id
-        )
-        grant = self._ledger.reserve(spec, calibration, identity, request.analyst)
-        self._control_publisher.publish_control(account, grant, outputs)
+        incarnation = self.periods.new_incarnation(record)
+        self.periods.open_stream(account, spec, calibration, incarnation, request.analyst, outputs)
         if spec.standing is None:
             return {"compared": chosen.compared} if chosen.compared else {}
         return {"begins": spec.standing.begins, "windows": promised_windows(spec, account.source)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -369,18 +370,22 @@ def _require_predicate(standing: StandingQuery, source: EventsSource) -> None:
         raise RefusedError(f"standing.where: {error}") from None
 
 
+def declared_sizes(source: TableSource | EventsSource, names: Sequence[str], field: str) -> tuple[int, ...]:
+    """Return the sizes of attributes; RefusedError about ``field`` if one is undeclared or named twice."""
+    for index, name in enumerate(names):
+        if name in source.texts:
+            raise RefusedError(f"{field}.{index}: {private_text_message(name)}")
+        if name not in source.attributes:
+            message = undeclared_name_message(index, name, source.attributes, "the source, which has")
+            raise RefusedError(f"{field}: {message}")
+    if len(set(names)) < len(names):
+        raise RefusedError(f"{field}: the list contains an attribute twice; remove one of them")
+    return tuple(source.attributes[name].size for name in names)
+
+
 def _count_groups(standing: StandingQuery, source: EventsSource) -> int:
     """Return the number of groups of a window: all cells of the attributes."""
-    for index, name in enumerate(standing.by):
-        if name in source.texts:
-            raise RefusedError(f"standing.by.{index}: {private_text_message(name)}")
-        if name not in source.attributes:
-            raise RefusedError(
-                f"standing.by: {undeclared_name_message(index, name, source.attributes, 'the source, which has')}"
-            )
-    if len(set(standing.by)) < len(standing.by):
-        raise RefusedError("standing.by: the list contains an attribute twice; remove one of them")
-    groups = math.prod(source.attributes[name].size for name in standing.by)
+    groups = math.prod(declared_sizes(source, standing.by, "standing.by"))
     if groups > MAX_GROUPS:
         raise RefusedError(
             f"standing.by: its {groups:,} groups exceed {MAX_GROUPS:,}; group by fewer or smaller attributes"

@@ -18,7 +18,7 @@ import numpy as np
 from schemas import MAX_EVENT_BYTES, Query, query_codec
 from schemas.base import REPEATED_FIELD, may_repeat_a_field, repeats_a_field
 from schemas.wire import DECODE_ERRORS, MalformedEventError, struct
-from stream.kernel.byte_columns import Column, Spans, spans_of
+from stream.kernel.byte_columns import Column, spans_of
 from stream.privacy.mechanisms.private_values import MAX_ENCODED, replace_extreme_numbers
 from stream.processing.dead_letters import Rejection, UnreadableValue, malformed_rejection
 from stream.processing.protocol import Batch, RecordLike
@@ -114,14 +114,6 @@ def rejection_of_malformed(value: bytes | None) -> Rejection:
     return malformed_rejection("event: the text is not UTF-8; send UTF-8")
 
 
-def _count_plain_quotes(row: Row) -> int:
-    """Count the quotation marks that a plain query has without repeated fields and escapes."""
-    window_and_group = row[7]
-    return (10 if row[4] is None else 12) + (
-        0 if window_and_group is None else count_quotes(window_and_group.group)
-    )
-
-
 def reject_repeated_fields(rows: list[Row], rejected: list[tuple[int, Rejection]]) -> list[Row]:
     """Reject plain queries that repeat a field, and return the others.
 
@@ -135,7 +127,8 @@ def reject_repeated_fields(rows: list[Row], rejected: list[tuple[int, Rejection]
         return rows
     kept = []
     for row in rows:
-        if row[6].count(b'"') != _count_plain_quotes(row) and repeats_a_field(row[6]):
+        expected = (10 if row[4] is None else 12) + (0 if row[7] is None else count_quotes(row[7].group))
+        if row[6].count(b'"') != expected and repeats_a_field(row[6]):
             rejected.append((row[0], _REPEATED_FIELD))
         else:
             kept.append(row)
@@ -275,7 +268,11 @@ class Admission:
     def _scan_plain(self, records: Sequence[RecordLike]) -> tuple[QuestionRows, Column]:
         """Read plain queries in one pass, and return the places of the other records."""
         streams = self._context.streams
-        events = _record_values(records)
+        if isinstance(records, RecordColumns):
+            events = records.values
+        else:
+            # A missing or unreadable value is empty here, and refused later.
+            events = spans_of([value if (value := one.value).__class__ is bytes else b"" for one in records])
         if (scanned := streams.encoded_names.scan(events, MAX_EVENT_BYTES)) is None:
             return QuestionRows.from_rows(()), np.arange(len(records))
         taken = scanned.read
@@ -356,10 +353,3 @@ class Admission:
         if stream in self._context.streams.unreadable_streams:
             return Rejection("unknown-stream", f"stream: {CONTROL_UNREAD}")
         return _UndefinedStreamRejection("unknown-stream", "stream: no such stream is open; open it first")
-
-
-def _record_values(records: Sequence[RecordLike]) -> Spans:
-    """Return the values of records; a missing or unreadable value is empty."""
-    if isinstance(records, RecordColumns):
-        return records.values
-    return spans_of([value if (value := one.value).__class__ is bytes else b"" for one in records])

@@ -242,7 +242,11 @@ class HostedStreams:
 
     def _open_streams(self, new: dict[int, StreamDefinition]) -> None:
         columns, terms_of = self.columns, [definition.terms for definition in new.values()]
-        facts = {index: _facts_of_terms(self.terms[index]) for index in set(terms_of)}
+        facts: dict[int, tuple[str, int, int]] = {}
+        for index in set(terms_of):
+            terms = self.terms[index]
+            flags = PLAIN_FLAG * terms.is_plain + STANDING_FLAG * (terms.standing is not None)
+            facts[index] = terms.family, flags, terms.calibration.cutoff or NO_CUTOFF
         self.noise.add_streams(new, len(self))
         for slot, index in zip(new, terms_of, strict=True):
             self.kinds[slot], self.flags[slot], _ = facts[index]
@@ -403,9 +407,3 @@ class HostedStreams:
             )
             for name, slot in self.slots.items()
         }
-
-
-def _facts_of_terms(terms: StreamTerms) -> tuple[str, int, int]:
-    """Return the family's name, the flags and the cutoff of a stream on these terms."""
-    flags = PLAIN_FLAG * terms.is_plain + STANDING_FLAG * (terms.standing is not None)
-    return terms.family, flags, terms.calibration.cutoff or NO_CUTOFF

@@ -24,6 +24,7 @@ from stream.processing.protocol import (
     topic_ids_of,
 )
 from stream.worker.families import Families
+from stream.worker.families.family import RestorableFamily
 from stream.worker.hosted_streams import (
     CLOSED,
     CONTROL_UNREAD,
@@ -347,11 +348,10 @@ class WorkerRestore:
         terms_with_updates = [index for index in range(len(terms)) if terms[index].has_updates]
         slots = streams.hosted_slots()
         for slot in slots[np.isin(streams.columns.terms_of[slots], terms_with_updates)].tolist():
-            count = int(streams.columns.tops[slot])
+            count, family = int(streams.columns.tops[slot]), families.one_by_one[streams.kinds[slot]]
             found = updates.first_updates(streams.names[slot], streams.incarnations[slot], count)
             if found is None:
-                streams.life.refuse(
-                    slot, "the changelog lacks updates of the stream's state; restore it from a backup"
-                )
-            else:
-                families.one_by_one[streams.kinds[slot]].restore_updates(slot, found)
+                reason = "the changelog lacks updates of the stream's state; restore it from a backup"
+                streams.life.refuse(slot, reason)
+            elif isinstance(family, RestorableFamily):
+                family.restore_updates(slot, found)

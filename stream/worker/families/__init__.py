@@ -16,7 +16,7 @@ from stream.worker.families.charged_answer_families import (
     RandomizedResponseFamily,
 )
 from stream.worker.families.estimate_family import EstimateFamily
-from stream.worker.families.family import Context, Family
+from stream.worker.families.family import Context, Family, RestorableFamily
 from stream.worker.families.hypothesis_family import HypothesisFamily
 from stream.worker.families.release_family import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
 from stream.worker.families.sparse_vector_family import SparseVectorFamily
@@ -46,8 +46,8 @@ class Families:
 
     def forget_stream(self, kind: str, slot: int) -> None:
         """Forget a retired stream of this kind."""
-        if kind in self.one_by_one:
-            self.one_by_one[kind].forget_stream(slot)
+        if isinstance(family := self.one_by_one.get(kind), RestorableFamily):
+            family.forget_stream(slot)
 
 
 def create_families(context: Context) -> Families:

@@ -138,14 +138,6 @@ class Family(ABC):
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions to open streams in order; the answer is None if a stream's grant is used up."""
 
-    def restore_updates(self, slot: int, updates: Sequence[bytes]) -> None:
-        """Restore a stream from its updates (changelog records); most families have no updates."""
-        del slot, updates
-
-    def forget_stream(self, slot: int) -> None:
-        """Forget the updates of a retired stream."""
-        del slot
-
 
 class PaidFamily(Family):
     """A family that charges each answer; subclasses define ``_reply`` or, for several questions, ``_replies``."""
