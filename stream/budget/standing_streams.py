@@ -361,15 +361,6 @@ def _require_windows(standing: StandingQuery) -> None:
         )
 
 
-def _require_predicate(standing: StandingQuery, source: EventsSource) -> None:
-    if standing.where is None:
-        return
-    try:
-        PredicateParser(source.attributes, source.texts).parse(standing.where)
-    except PredicateError as error:
-        raise RefusedError(f"standing.where: {error}") from None
-
-
 def declared_sizes(source: TableSource | EventsSource, names: Sequence[str], field: str) -> tuple[int, ...]:
     """Return the sizes of attributes; RefusedError about ``field`` if one is undeclared or named twice."""
     for index, name in enumerate(names):
@@ -381,6 +372,15 @@ def declared_sizes(source: TableSource | EventsSource, names: Sequence[str], fie
     if len(set(names)) < len(names):
         raise RefusedError(f"{field}: the list contains an attribute twice; remove one of them")
     return tuple(source.attributes[name].size for name in names)
+
+
+def _require_predicate(standing: StandingQuery, source: EventsSource) -> None:
+    if standing.where is None:
+        return
+    try:
+        PredicateParser(source.attributes, source.texts).parse(standing.where)
+    except PredicateError as error:
+        raise RefusedError(f"standing.where: {error}") from None
 
 
 def _count_groups(standing: StandingQuery, source: EventsSource) -> int:

@@ -111,7 +111,7 @@ class EngineRole:
 
 
 class Refusals:
-    """Logs why streams are not answered, once for each reason until it is gone."""
+    """Logs each reason why streams are not answered, when it appears."""
 
     def __init__(self, role: str, partition: int) -> None:
         self._log = log.bind(role=role, partition=partition)

@@ -49,10 +49,12 @@ class ReplyPublisher:
         charged: dict[int, None] = {}
         for one in questions:
             reply = next(replies) if answering[one.slot] else None
-            answers[one.place] = (
-                self._encode_halted(one) if reply is None else self._encode_reply(one, reply, costs, charged)
-            )
-            if reply is not None and reply.update is not None:
+            if reply is None:
+                totals = {"spent": streams.spent(one.slot), "tops_left": streams.shown_answers_left(one.slot)}
+                answers[one.place] = self._encode_answer(one, "halted", reason=streams.reason(one.slot), **totals)
+                continue
+            answers[one.place] = self._encode_reply(one, reply, costs, charged)
+            if reply.update is not None:
                 self._encoder.write_update(outputs, one.slot, reply.update)
         for slot in costs:
             if streams.parts_left(slot) == 0 and streams.terms_at(slot).ends_at_cutoff:
@@ -106,11 +108,6 @@ class ReplyPublisher:
             typical_error=reply.typical_error,
         )
         return (name.encode(), encode(answer), ())
-
-    def _encode_halted(self, one: AdmittedQuestion) -> Message:
-        streams, slot = self._streams, one.slot
-        totals = {"spent": streams.spent(slot), "tops_left": streams.shown_answers_left(slot)}
-        return self._encode_answer(one, "halted", reason=streams.reason(slot), **totals)
 
     def encode_retired(self, query: Any, answer: HaltedAnswer) -> Message:
         """Encode the answer to a question of a retired stream."""

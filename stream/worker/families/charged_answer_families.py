@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import AnswersCalibration, Interval, RandomizedResponse, ReleaseCalibration
-from stream.caches import RecentCache
 from stream.privacy.accuracy.intervals import NoisyNumber, half_width, ratio_bounds
 from stream.privacy.accuracy.rate_intervals import rate_bounds, ratio_interval
 from stream.privacy.composition.costs import PARTS_PER_CHARGE, shortest_decimal
@@ -44,12 +43,12 @@ from stream.privacy.planning.plans import shown_price
 from stream.privacy.planning.response_plans import ResponseLaw, response_law
 from stream.processing.dead_letters import malformed_rejection
 from stream.worker.families.family import (
-    TERMS_CACHE_SIZE,
     AdmittedQuestion,
     Context,
     Family,
     PaidFamily,
     Reply,
+    TermsCache,
     max_price_parts,
     max_price_refusal,
     price_refusal,
@@ -312,12 +311,12 @@ class RandomizedResponseFamily(Family):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._category_indices: RecentCache[int, dict[str, int]] = RecentCache(TERMS_CACHE_SIZE)
+        self._category_indices = TermsCache(context, _index_categories)
 
     def admit(self, slot: int, query: Any) -> int | None:
         """Return the index of the event's category; None for an unknown category, which is answered too."""
         require_form(query, "category")
-        return self._categories(slot).get(query.category)
+        return self._category_indices.find(slot).get(query.category)
 
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer each event with a random category; the number of answers is unlimited."""
@@ -329,16 +328,13 @@ class RandomizedResponseFamily(Family):
             replies.append(Reply(charged=False, choice=names[chosen], basis="randomized"))
         return replies
 
-    def _categories(self, slot: int) -> dict[str, int]:
-        terms = int(self._streams.columns.terms_of[slot])
-        if (numbers := self._category_indices.get(terms)) is None:
-            names, _ = self._law(slot)
-            numbers = {name: number for number, name in enumerate(names)}
-            self._category_indices.put(terms, numbers)
-        return numbers
-
     def _law(self, slot: int) -> tuple[tuple[str, ...], ResponseLaw]:
         names = self._context.mechanism(slot, RandomizedResponse).categories
         return names, response_law(
             Fraction(self._context.calibration(slot, ReleaseCalibration).epsilon_part), len(names)
         )
+
+
+def _index_categories(context: Context, slot: int) -> dict[str, int]:
+    categories = context.mechanism(slot, RandomizedResponse).categories
+    return {name: index for index, name in enumerate(categories)}

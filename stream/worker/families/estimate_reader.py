@@ -380,14 +380,14 @@ def _weight_corners(weights: WeightedPredicates, sizes: dict[str, int]) -> Weigh
 
 
 def _count_corners(predicate: Predicate, sizes: dict[str, int]) -> Weighting:
-    """Give each cell that satisfies a predicate the weight 1."""
+    """Weight each cell that satisfies a predicate by 1."""
     if (found := _corners_of_products([_factor_predicate(predicate, sizes)], sizes)) is not None:
         return found[0]
     return cheapest_weighting(cell_mask(predicate, sizes).astype(np.int64))
 
 
 def _value_corners(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Weighting:
-    """Give each cell that satisfies a predicate the code (from 0) of its value of an attribute as weight."""
+    """Weight each cell that satisfies a predicate by the code (from 0) of its value of an attribute."""
     if (factors := _factor_predicate(predicate, sizes)) is not None:
         factors[attribute] = factors[attribute] * np.arange(sizes[attribute], dtype=np.int64)
     if (found := _corners_of_products([factors], sizes)) is not None:
@@ -398,7 +398,7 @@ def _value_corners(predicate: Predicate, sizes: dict[str, int], attribute: str) 
 def _corners_of_products(
     products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]
 ) -> list[Weighting] | None:
-    """Convert products of one factor per axis to corners; None if they are no products or too large."""
+    """Convert products of one factor per axis to weightings; None if there are too many corners, or other products."""
     if not is_cheap_to_cumulate(tuple(sizes.values())):
         return None
     factors = [list(product.values()) for product in products if product is not None]

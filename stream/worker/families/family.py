@@ -27,7 +27,7 @@ from schemas import (
     form_of,
 )
 from schemas.queries import STATISTICS, Group
-from stream.caches import BoundedCache
+from stream.caches import BoundedCache, RecentCache
 from stream.formatting import find_name_in_other_case
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
 from stream.privacy.mechanisms.private_values import decode_text_counts
@@ -410,6 +410,26 @@ class Context:
             return None
         self.await_tables((slot,))
         return self.table(slot).public_size
+
+
+class TermsCache(Generic[Result]):
+    """Values that depend on streams' terms alone, for a number of recent terms.
+
+    ``build`` is a function and not a method, because a reference cycle would keep a closed partition's memory.
+    """
+
+    def __init__(self, context: Context, build: Callable[[Context, int], Result]) -> None:
+        self._context = context
+        self._build = build
+        self._known: RecentCache[int, Result] = RecentCache(TERMS_CACHE_SIZE)
+
+    def find(self, slot: int) -> Result:
+        """Return the value for a stream's terms, from the cache or built again."""
+        index = int(self._context.streams.columns.terms_of[slot])
+        if (known := self._known.get(index)) is None:
+            known = self._build(self._context, slot)
+            self._known.put(index, known)
+        return known
 
 
 _UNBATCHED_FORMS: Final = ("people", "group_by", "person_sum", *STATISTICS)

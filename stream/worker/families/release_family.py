@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Histogram, Interval, LazyHistogram, ReleaseCalibration, SparseProject
+from schemas import Interval, LazyHistogram, ReleaseCalibration, SparseProject
 from schemas.queries import STATISTICS
-from stream.caches import BoundedCache, RecentCache, weigh_array
+from stream.caches import BoundedCache, weigh_array
 from stream.privacy.accuracy.intervals import MISS_PROBABILITY, half_width, weighted_half_width
 from stream.privacy.accuracy.rate_intervals import (
     code_variance,
@@ -53,11 +53,11 @@ from stream.processing.dead_letters import Rejection, malformed_rejection
 from stream.tables.counted_table import CountedTable, cell_mask
 from stream.tables.table_errors import PredicateError, undeclared_name_message
 from stream.worker.families.family import (
-    TERMS_CACHE_SIZE,
     AdmittedQuestion,
     Context,
     Family,
     Reply,
+    TermsCache,
     answer_by_stream,
     require_form,
 )
@@ -91,7 +91,7 @@ class _ReleaseFamily(Family):
         self._release_cache: BoundedCache[str, Integers] = BoundedCache(
             RELEASE_CACHE_BYTES, weigh_array, "releases"
         )
-        self._cells_by_terms: RecentCache[int, AttributeCells] = RecentCache(TERMS_CACHE_SIZE)
+        self._cells = TermsCache(context, _cells_of_mechanism)
 
     def _calibration(self, slot: int) -> ReleaseCalibration:
         return self._context.calibration(slot, ReleaseCalibration)
@@ -101,17 +101,9 @@ class _ReleaseFamily(Family):
     ) -> tuple[CountedTable, CellQuestion]:
         """Resolve a question to at most ``mechanism.sparsity`` single cells."""
         require_form(query, "cells")
-        mechanism = self._context.mechanism(slot, kind)
-        question = self._cells(slot, mechanism.attributes).parse_question(query.cells, mechanism.sparsity)
+        sparsity = self._context.mechanism(slot, kind).sparsity
+        question = self._cells.find(slot).parse_question(query.cells, sparsity)
         return self._context.table(slot), question
-
-    def _cells(self, slot: int, attributes: Sequence[str]) -> AttributeCells:
-        """Return the cells of a stream's attributes; streams of equal terms share one object."""
-        terms = int(self._streams.columns.terms_of[slot])
-        if (known := self._cells_by_terms.get(terms)) is None:
-            known = AttributeCells(self._context.source_table(slot), attributes)
-            self._cells_by_terms.put(terms, known)
-        return known
 
     def _release(self, slot: int, table: CountedTable) -> Integers:
         incarnation = self._streams.incarnations[slot]
@@ -136,6 +128,11 @@ class _ReleaseFamily(Family):
     def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
         subkey = self._streams.noise.subkey(slot, DrawRole.RELEASE)
         return cell_noise(release_law(self._calibration(slot)), subkey, names)
+
+
+def _cells_of_mechanism(context: Context, slot: int) -> AttributeCells:
+    mechanism: Any = context.streams.terms_at(slot).mechanism
+    return AttributeCells(context.source_table(slot), mechanism.attributes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +168,7 @@ class HistogramFamily(_ReleaseFamily):
     def admit(self, slot: int, query: Any) -> tuple[CountedTable, _CellSums | _CellStatistic | CellQuestion]:
         """Resolve a question to cells of the release."""
         form = require_form(query, "count", "fraction", "groups", "cells", "rate", *STATISTICS)
-        mechanism = self._context.mechanism(slot, Histogram)
-        space = self._cells(slot, mechanism.attributes)
-        table = self._context.table(slot)
+        space, table = self._cells.find(slot), self._context.table(slot)
         if form == "cells":
             return table, space.parse_question(query.cells, len(query.cells))
         mask = self._cells_satisfying(slot, query.where, space, "where")
@@ -253,7 +248,7 @@ class HistogramFamily(_ReleaseFamily):
         )
 
     def _compute_release(self, slot: int, table: CountedTable) -> Integers:
-        space = self._cells(slot, self._context.mechanism(slot, Histogram).attributes)
+        space = self._cells.find(slot)
         counts = table.group_counts(space.attributes, self._context.predicate(slot, None))
         names = cell_bytes(np.indices(space.shape).reshape(len(space.shape), -1).T)
         return counts + self._noise(slot, names).reshape(space.shape)
@@ -326,7 +321,7 @@ class LazyHistogramFamily(_ReleaseFamily):
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         table: CountedTable = asked[0].content[0]
         questions: list[CellQuestion] = [one.content[1] for one in asked]
-        space = self._cells(slot, self._context.mechanism(slot, LazyHistogram).attributes)
+        space = self._cells.find(slot)
         calibration = self._calibration(slot)
         named = [cell for question in questions for cell in question.cells]
         noisy = iter((table.cell_counts(space.attributes, named) + self._noise(slot, cell_bytes(named))).tolist())

@@ -90,17 +90,12 @@ class QuestionRows(NamedTuple):
         """Merge two sets of questions, in the order of their records."""
         if not len(others.places) or not len(self.places):
             return others if len(others.places) else self
-        order = np.argsort(np.concatenate((self.places, others.places)), kind="stable")
-        return QuestionRows(
-            np.concatenate((self.places, others.places)),
-            concatenate_spans((self.ids, others.ids)),
-            np.concatenate((self.slots, others.slots)),
-            np.concatenate((self.values, others.values)),
-            np.concatenate((self.thresholds, others.thresholds)),
-            np.concatenate((self.offsets, others.offsets)),
-            concatenate_spans((self.payloads, others.payloads)),
-            {**self.windows_and_groups, **others.windows_and_groups},
-        ).gather(order)
+        columns = [
+            concatenate_spans(pair) if isinstance(pair[0], Spans) else np.concatenate(pair)
+            for pair in zip(self[:-1], others[:-1], strict=True)
+        ]
+        merged = QuestionRows(*columns, {**self.windows_and_groups, **others.windows_and_groups})
+        return merged.gather(np.argsort(merged.places, kind="stable"))
 
     def before_record(self, place: int) -> QuestionRows:
         """Return the questions whose records come before ``place``."""
@@ -110,16 +105,8 @@ class QuestionRows(NamedTuple):
 
     def gather(self, members: Indices) -> QuestionRows:
         """Return the questions with these indices."""
-        return QuestionRows(
-            self.places[members],
-            self.ids.gather(members),
-            self.slots[members],
-            self.values[members],
-            self.thresholds[members],
-            self.offsets[members],
-            self.payloads.gather(members),
-            self.windows_and_groups,
-        )
+        columns = (one.gather(members) if isinstance(one, Spans) else one[members] for one in self[:-1])
+        return QuestionRows(*columns, self.windows_and_groups)
 
 
 class PublishedNumber(NamedTuple):

@@ -218,11 +218,6 @@ class AttributeCells:
         """Number of values of each attribute."""
         return tuple(domain.size for domain in self._domains.values())
 
-    @property
-    def universe(self) -> int:
-        """Number of cells."""
-        return math.prod(self.shape)
-
     def parse_question(self, cells: Sequence[Any], max_cells: int) -> CellQuestion:
         """Resolve the cells of a query, without cells of weight 0; Rejection if a cell is invalid."""
         if len(cells) > max_cells:
@@ -263,7 +258,7 @@ class CellSpace:
         self._table = table
         self._sparsity = mechanism.sparsity
         self._learning_rate = learning_rate
-        self._places = min(self._cells.universe, places)
+        self._places = min(math.prod(self._cells.shape), places)
 
     def parse_question(self, cells: Sequence[Any]) -> CellQuestion:
         """Resolve the cells of a query or of an update, or raise Rejection."""

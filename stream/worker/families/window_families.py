@@ -35,7 +35,7 @@ from schemas import (
     moment_ms,
 )
 from schemas.queries import MAX_VALUE_COUNT
-from stream.caches import ENTRY_BYTES, RecentCache
+from stream.caches import ENTRY_BYTES
 from stream.privacy.accuracy.intervals import half_width
 from stream.privacy.accuracy.source_facts import counts_from_zero, window_movement
 from stream.privacy.mechanisms.private_values import (
@@ -61,12 +61,12 @@ from stream.privacy.planning.running_text_plans import running_size_law, text_in
 from stream.processing.dead_letters import malformed_rejection
 from stream.tables.texts import TextGroups
 from stream.worker.families.family import (
-    TERMS_CACHE_SIZE,
     AdmittedQuestion,
     Context,
     PaidFamily,
     Reply,
     RestorableFamily,
+    TermsCache,
     read_text_counts,
     require_form,
 )
@@ -113,30 +113,14 @@ class _Horizon:
         return found
 
 
-class _Horizons:
-    """The windows of running counts, one object for all streams with equal terms."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._known: RecentCache[int, _Horizon] = RecentCache(TERMS_CACHE_SIZE)
-
-    def horizon_of(self, slot: int) -> _Horizon:
-        """Return the windows of a stream's running count."""
-        number = int(self._context.streams.columns.terms_of[slot])
-        if (known := self._known.get(number)) is None:
-            known = self._build(slot)
-            self._known.put(number, known)
-        return known
-
-    def _build(self, slot: int) -> _Horizon:
-        calibration = self._context.calibration(slot, RunningCountCalibration)
-        standing = self._context.standing_query(slot)
-        if standing.begins is None:
-            raise TypeError("the first window of a running_count is known")
-        window = standing.window
-        first = window.first_start_from(moment_ms(standing.begins))
-        lower_limit = 0.0 if counts_from_zero(self._context.source(slot, EventsSource), standing) else None
-        return _Horizon(calibration, tree_of(calibration), first, window.every_ms, window.size_ms, lower_limit)
+def _build_horizon(context: Context, slot: int) -> _Horizon:
+    calibration, standing = context.calibration(slot, RunningCountCalibration), context.standing_query(slot)
+    if standing.begins is None:
+        raise TypeError("the first window of a running_count is known")
+    window = standing.window
+    first = window.first_start_from(moment_ms(standing.begins))
+    lower_limit = 0.0 if counts_from_zero(context.source(slot, EventsSource), standing) else None
+    return _Horizon(calibration, tree_of(calibration), first, window.every_ms, window.size_ms, lower_limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +137,12 @@ class RunningCountFamily(PaidFamily):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._horizons = _Horizons(context)
+        self._horizons = TermsCache(context, _build_horizon)
 
     def admit(self, slot: int, query: Any) -> _NodeQuestion:
         """Resolve a question; its public window and group determine its nodes."""
         require_form(query, "values")
-        horizon = self._horizons.horizon_of(slot)
+        horizon = self._horizons.find(slot)
         group = self._streams.terms_at(slot).groups.index_of(query.group)
         windows = horizon.number_of(query.window)
         nodes = horizon.tree.nodes(windows)
@@ -170,7 +154,7 @@ class RunningCountFamily(PaidFamily):
         return _NodeQuestion(group, nodes, query.values)
 
     def _replies(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply]:
-        horizon = self._horizons.horizon_of(slot)
+        horizon = self._horizons.find(slot)
         subkey = self._streams.noise.subkey(slot, DrawRole.NODES)
         names = [node_name(one.content.group, node) for one in asked for node in one.content.nodes]
         noise = iter(cell_noise(node_law(horizon.calibration), subkey, names).tolist())
@@ -209,12 +193,12 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context, "released texts")
-        self._horizons = _Horizons(context)
+        self._horizons = TermsCache(context, _build_horizon)
 
     def admit(self, slot: int, query: Any) -> _RunningTexts:
         """Resolve a question; its window is public, and the counts of its texts are private."""
         groups, is_too_large = read_text_counts(query)
-        return _RunningTexts(self._horizons.horizon_of(slot).number_of(query.window), groups, is_too_large)
+        return _RunningTexts(self._horizons.find(slot).number_of(query.window), groups, is_too_large)
 
     def _build_state(self, slot: int, updates: Sequence[Any]) -> RunningRelease:
         del slot
@@ -240,7 +224,7 @@ class RunningTextsFamily(RestorableFamily[RunningRelease]):
         return ENTRY_BYTES * (4 + len(state.texts)) + state.size
 
     def _reply(self, slot: int, state: RunningRelease, asked: _RunningTexts, number: int) -> Reply:
-        horizon = self._horizons.horizon_of(slot)
+        horizon = self._horizons.find(slot)
         calibration, incarnation = horizon.calibration, self._streams.incarnations[slot]
         if state.ended or self._are_too_large(slot, calibration, asked):
             update = ReleasedTexts(incarnation=incarnation, number=number, texts=(), last=not state.ended)
@@ -324,12 +308,12 @@ class WindowQuantilesFamily(PaidFamily):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._questions: RecentCache[int, LaplaceStatistic] = RecentCache(TERMS_CACHE_SIZE)
+        self._questions = TermsCache(context, _plan_window_question)
 
     def admit(self, slot: int, query: Any) -> tuple[float, ...]:
         """Return the counts of a window's values."""
         require_form(query, "values")
-        statistic = self._question(slot).statistic
+        statistic = self._questions.find(slot).statistic
         groups, values = statistic.groups, statistic.size
         found: tuple[float, ...] = query.values
         if len(found) != groups * values:
@@ -339,21 +323,17 @@ class WindowQuantilesFamily(PaidFamily):
         return found
 
     def _reply(self, one: AdmittedQuestion) -> Reply:
-        question = self._question(one.slot)
+        question = self._questions.find(one.slot)
         exact = self._streams.terms_at(one.slot).grid.round_private(one.content, values_of(one.payload))
         shape = question.statistic.groups, question.statistic.size
         counts: npt.NDArray[np.int64] = np.clip(exact, 0, MAX_VALUE_COUNT).reshape(shape)
         words = AnswerWords(*self._context.derive_words([one], question.words))
         return draw_quantiles(replace(question, counts=counts), words)
 
-    def _question(self, slot: int) -> LaplaceStatistic:
-        """Return the question about a stream's windows, without counts."""
-        number = int(self._streams.columns.terms_of[slot])
-        if (known := self._questions.get(number)) is None:
-            terms, source = self._streams.terms_at(slot), self._context.source(slot, EventsSource)
-            together = isinstance(terms.mechanism, Histogram)
-            statistic = window_statistic(source, self._context.standing_query(slot), together=together)
-            calibration = self._context.calibration(slot, AnswersCalibration)
-            known = plan_quantiles(statistic, calibration, source)
-            self._questions.put(number, known)
-        return known
+
+def _plan_window_question(context: Context, slot: int) -> LaplaceStatistic:
+    """Return the question about a stream's windows, without counts."""
+    source, standing = context.source(slot, EventsSource), context.standing_query(slot)
+    together = isinstance(context.streams.terms_at(slot).mechanism, Histogram)
+    statistic = window_statistic(source, standing, together=together)
+    return plan_quantiles(statistic, context.calibration(slot, AnswersCalibration), source)

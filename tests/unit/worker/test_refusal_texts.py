@@ -170,6 +170,6 @@ def test_error_outside_the_planner_refuses_no_request(monkeypatch: pytest.Monkey
     def breaks(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("stream.budget.request_handler.definition_digest", breaks)
+    monkeypatch.setattr("stream.budget.openings.definition_digest", breaks)
     with pytest.raises(ZeroDivisionError):
         ready().send(opening("1", "alarms"))
