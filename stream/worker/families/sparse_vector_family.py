@@ -90,11 +90,13 @@ class QuestionRows(NamedTuple):
         """Merge two sets of questions, in the order of their records."""
         if not len(others.places) or not len(self.places):
             return others if len(others.places) else self
-        columns = [
-            concatenate_spans(pair) if isinstance(pair[0], Spans) else np.concatenate(pair)
-            for pair in zip(self[:-1], others[:-1], strict=True)
+        pairs: Iterable[Any] = zip(self[:-1], others[:-1], strict=True)
+        columns: list[Any] = [
+            concatenate_spans(pair) if isinstance(pair[0], Spans) else np.concatenate(pair) for pair in pairs
         ]
-        merged = QuestionRows(*columns, {**self.windows_and_groups, **others.windows_and_groups})
+        merged = QuestionRows(*columns)._replace(
+            windows_and_groups={**self.windows_and_groups, **others.windows_and_groups}
+        )
         return merged.gather(np.argsort(merged.places, kind="stable"))
 
     def before_record(self, place: int) -> QuestionRows:
@@ -105,8 +107,8 @@ class QuestionRows(NamedTuple):
 
     def gather(self, members: Indices) -> QuestionRows:
         """Return the questions with these indices."""
-        columns = (one.gather(members) if isinstance(one, Spans) else one[members] for one in self[:-1])
-        return QuestionRows(*columns, self.windows_and_groups)
+        columns: Any = (one.gather(members) if isinstance(one, Spans) else one[members] for one in self[:-1])
+        return QuestionRows(*columns)._replace(windows_and_groups=self.windows_and_groups)
 
 
 class PublishedNumber(NamedTuple):
