@@ -84,7 +84,7 @@ class _RequestHead(msgspec.Struct):
 
 
 _decode_head = msgspec.json.Decoder(_RequestHead).decode
-_encode = msgspec.json.Encoder(order="sorted").encode
+_encode_plan = msgspec.json.Encoder(order="sorted").encode
 
 
 def count_requests_of_step(records: Sequence[RecordLike], ledger: Ledger) -> int:
@@ -118,7 +118,7 @@ def _plan_key(record: RecordLike, position: int, ledger: Ledger) -> bytes | None
         account = ledger.accounts.get(source) if isinstance(source, str) else None
         if account is not None and not isinstance(account.source, TableSource):
             plan["source"] = account.source.model_dump(exclude=_FIELDS_WITHOUT_EFFECT_ON_PLANS)
-        return _encode(plan)
+        return _encode_plan(plan)
     return None if request.kind in _KINDS_WITHOUT_PLAN else position.to_bytes(4, "big")
 
 

@@ -209,7 +209,7 @@ class CollectedRecords:
                 if value is not None:
                     self._receipts[key] = record.offset.to_bytes(_OFFSET_BYTES) + value
             elif key.startswith(NAMES_KEY_PREFIX) and value is not None:
-                self._retired_names.restore(cast("RetiredNames", _decode(record)))
+                self._retired_names.restore(cast("RetiredNames", _decode_ledger_record(record)))
             else:
                 keep_latest(self._others, (record,))
 
@@ -218,17 +218,20 @@ class CollectedRecords:
         for key in list(self._receipts):
             kept = self._receipts.pop(key)
             offset, value = int.from_bytes(kept[:_OFFSET_BYTES]), kept[_OFFSET_BYTES:]
-            yield cast("Receipt", _decode(Record(*self._place, offset, 0, key, value))), value
+            yield cast("Receipt", _decode_ledger_record(Record(*self._place, offset, 0, key, value))), value
 
     def take_grants(self) -> Iterator[tuple[GrantRecord, int]]:
         """Yield decoded grants, each with its record's timestamp, and drop them."""
         for offset, timestamp, value in self._grants.take():
-            yield cast("GrantRecord", _decode(Record(*self._place, offset, timestamp, None, value))), timestamp
+            yield (
+                cast("GrantRecord", _decode_ledger_record(Record(*self._place, offset, timestamp, None, value))),
+                timestamp,
+            )
 
     def take_others(self) -> list[tuple[RecordLike, LedgerRecord]]:
         """Return all other records, each with its content, and drop them."""
         others, self._others = self._others, {}
-        return [(record, _decode(record)) for record in others.values()]
+        return [(record, _decode_ledger_record(record)) for record in others.values()]
 
 
 class _GrantRecords:
@@ -248,7 +251,7 @@ class _GrantRecords:
     def add(self, key: bytes, record: RecordLike) -> None:
         """Add a record; one without a value deletes the grant."""
         if (place := self._places.pop(key, None)) is not None:
-            self._replaced_bytes += len(_read(self._blocks, place))
+            self._replaced_bytes += len(_read_shortened(self._blocks, place))
         if record.value is not None:
             self._places[key] = self._append(self._shorten(record, record.value))
         if self._replaced_bytes > MAX_REPLACED_BYTES:
@@ -270,7 +273,7 @@ class _GrantRecords:
             while closed < place >> _PLACE_BITS:
                 blocks[closed].close()
                 closed += 1
-            yield _read(blocks, place)
+            yield _read_shortened(blocks, place)
 
     def _shorten(self, record: RecordLike, value: bytes) -> bytes:
         # In a JSON string quotation marks are escaped, so a name cannot be mistaken for the field.
@@ -299,11 +302,11 @@ class _GrantRecords:
         self._replaced_bytes = 0
 
 
-def _read(blocks: list[mmap], place: int) -> bytes:
+def _read_shortened(blocks: list[mmap], place: int) -> bytes:
     block, at = blocks[place >> _PLACE_BITS], place & (1 << _PLACE_BITS) - 1
     length: int = _Head.unpack_from(block, at)[-1]
     return block[at : at + _Head.size + length]
 
 
-def _decode(record: RecordLike) -> LedgerRecord:
+def _decode_ledger_record(record: RecordLike) -> LedgerRecord:
     return decode_changelog_record(record, ledger_codec.decode_trusted)

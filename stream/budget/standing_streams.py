@@ -220,7 +220,7 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
         change = horizon_movement(source, standing)
         return SourceFacts(
             sensitivity_steps=change.together,
-            grid=_grid(source, standing),
+            grid=_number_step(source, standing),
             neighbors=source.neighbors,
             universe=groups,
             horizon=change,
@@ -241,7 +241,7 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
         change = Movement(change.each, change.each, 1, 1)
     return SourceFacts(
         sensitivity_steps=change.together,
-        grid=_grid(source, standing),
+        grid=_number_step(source, standing),
         neighbors=source.neighbors,
         universe=groups if isinstance(mechanism, Histogram) else None,
         movement=change,
@@ -345,7 +345,7 @@ def _require_no_overlap(standing: StandingQuery) -> None:
         )
 
 
-def _grid(source: EventsSource, standing: StandingQuery) -> float:
+def _number_step(source: EventsSource, standing: StandingQuery) -> float:
     """Return the step of a window's numbers: the step of the summed attribute, or 1 for counts."""
     return float(summed_domain(source, standing.count).unit) if isinstance(standing.count, SumOf) else 1.0
 

@@ -118,7 +118,7 @@ class Engine:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._partitions: dict[int, PartitionTask] = {}
         self._stopping = asyncio.Event()
-        self._parking = 0
+        self._stopping_tasks = 0
         self.refused: set[int] = set()
         """Assigned partitions that at least one topic did not have when this engine began."""
         self.refusal = ""
@@ -192,14 +192,14 @@ class Engine:
             )
             consumer.subscribe(self._topics, listener=_Listener(self, equipment))
             log.info("joined", role=self.role.name, group=self.role.group)
-            membership = Membership(self.role, settings, consumer, self._clients, lambda: self._parking > 0)
+            membership = Membership(self.role, settings, consumer, self._clients, lambda: self._stopping_tasks > 0)
             try:
                 await self._supervise(membership)
             except Exception as error:
-                self._fail(error)
+                self._report_failure(error)
                 raise
-            await self.park(self._partitions)
-            await self.discard(self._partitions)
+            await self.stop_partitions(self._partitions)
+            await self.drop_partitions(self._partitions)
         log.info("left", role=self.role.name)
 
     async def _supervise(self, membership: Membership) -> None:
@@ -209,7 +209,7 @@ class Engine:
         watching = asyncio.create_task(membership.watch())
         try:
             while not stopping.done():
-                # `park` keeps stopped tasks in `_tasks` until all have stopped, and waiting for one would return at once.
+                # `stop_partitions` keeps stopped tasks in `_tasks` until all have stopped, and waiting for one would return at once.
                 tasks = [task for task in self._tasks.values() if not task.done()]
                 await asyncio.wait({stopping, watching, *tasks}, timeout=1.0, return_when="FIRST_COMPLETED")
                 if watching.done():
@@ -232,12 +232,12 @@ class Engine:
             await asyncio.gather(watching, return_exceptions=True)
             self.health.set_not_ready_reason(f"this {self.role.name} is leaving its group")
 
-    def _fail(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         reason = str(error) if isinstance(error, KafkaError | LoggableError) else type(error).__name__
         log.error("engine ends", role=self.role.name, reason=reason)
         self.on_failure()
 
-    async def park(self, partitions: Iterable[int]) -> None:
+    async def stop_partitions(self, partitions: Iterable[int]) -> None:
         """Stop tasks at their next batch boundary and keep their state.
 
         Each task stays in ``_tasks`` until all have stopped, so that a rebalance during shutdown
@@ -246,16 +246,16 @@ class Engine:
         leaving = [partition for partition in partitions if partition in self._tasks]
         for partition in leaving:
             self._partitions[partition].stop()
-        self._parking += 1
+        self._stopping_tasks += 1
         try:
             await asyncio.gather(*(self._tasks[partition] for partition in leaving), return_exceptions=True)
         finally:
-            self._parking -= 1
+            self._stopping_tasks -= 1
         for partition in leaving:
             self._tasks.pop(partition, None)
         self.metrics.partitions.set(len(self._tasks))
 
-    async def discard(self, partitions: Iterable[int]) -> None:
+    async def drop_partitions(self, partitions: Iterable[int]) -> None:
         """Drop the state of parked partitions."""
         gone = [self._partitions.pop(partition) for partition in list(partitions) if partition not in self._tasks]
         for task in gone:
@@ -282,7 +282,7 @@ class Engine:
 
     async def start_partitions(self, partitions: set[int], equipment: Equipment) -> None:
         """Start or resume the assigned partitions and drop all others."""
-        await self.discard(set(self._partitions) - partitions)
+        await self.drop_partitions(set(self._partitions) - partitions)
         if self._stopping.is_set():
             return  # a rebalance during shutdown
         for number in sorted(partitions):
@@ -302,7 +302,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka is
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         with self._record_error():
-            await self._engine.park({topic_partition.partition for topic_partition in revoked})
+            await self._engine.stop_partitions({topic_partition.partition for topic_partition in revoked})
 
     async def on_partitions_assigned(self, assigned: set[TopicPartition]) -> None:
         with self._record_error():

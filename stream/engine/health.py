@@ -168,7 +168,7 @@ class Metrics:
             setattr(found, gauge, _EngineGauge(self, gauge, engine))
         return found
 
-    def drop(self, name: str) -> None:
+    def remove_engine(self, name: str) -> None:
         """Remove the gauges of an engine."""
         for values in self._gauge_values.values():
             values.pop(name, None)
@@ -215,7 +215,7 @@ class Probes:
             self._last_heartbeat = time.monotonic()
             await asyncio.sleep(1.0)
 
-    def answer(self, path: str) -> tuple[str, str]:
+    def answer_probe(self, path: str) -> tuple[str, str]:
         """Return status and text of a probe."""
         blocked = time.monotonic() - self._last_heartbeat
         hung = f"the event loop has been blocked for {blocked:.0f} s" if blocked > HUNG_SECONDS else ""
@@ -240,7 +240,7 @@ class Probes:
             if path not in {"/livez", "/readyz"}:
                 metrics: Iterable[bytes] = metrics_app(environ, start)
                 return metrics
-            status, text = self.answer(path)
+            status, text = self.answer_probe(path)
             start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-store")])
             return [f"{text}\n".encode()]
 
@@ -263,10 +263,10 @@ class ServiceHealth(Probes):
         """Return the health of one engine; the service is ready if all its engines are."""
         return EngineHealth(self, name)
 
-    def drop(self, name: str) -> None:
+    def remove_engine(self, name: str) -> None:
         """Remove an engine."""
         self._engine_reasons.pop(name, None)
-        self.metrics.drop(name)
+        self.metrics.remove_engine(name)
         self._combine_reasons()
 
     def set_engine_reason(self, name: str, reason: str) -> None:

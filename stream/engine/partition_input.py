@@ -164,7 +164,7 @@ class TopicIds:
 
     async def __aexit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            self._drop()
+            self._end_request()
         elif self._request is not None:  # the current error says more
             self._request.cancel()
             self._request = None
@@ -198,11 +198,11 @@ class TopicIds:
         now = time.monotonic()
         if not needed and now - self._last_asked_at < TOPIC_ID_SECONDS:
             if self._request is not None and self._request.done():
-                self._drop()  # ``confirm`` requests the ids again before an idle partition writes
+                self._end_request()  # ``confirm`` requests the ids again before an idle partition writes
             return
         self._last_asked_at = now
-        self._drop()
-        self._start()
+        self._end_request()
+        self._start_request()
 
     async def confirm(self) -> None:
         """Wait for the answer to the last request, or to a new one.
@@ -211,14 +211,14 @@ class TopicIds:
             InputRecreatedError: a topic was deleted and created again.
             KafkaError: Kafka does not answer.
         """
-        await (self._request or self._start())
+        await (self._request or self._start_request())
 
-    def _start(self) -> asyncio.Task[None]:
+    def _start_request(self) -> asyncio.Task[None]:
         request = self._request = asyncio.create_task(self._require_same_ids(), name="topic ids")
         request.add_done_callback(consume_exception)
         return request
 
-    def _drop(self) -> None:
+    def _end_request(self) -> None:
         """Cancel the request, or raise the InputRecreatedError that it has found."""
         request, self._request = self._request, None
         if request is None or request.cancel() or request.cancelled():

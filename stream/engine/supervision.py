@@ -135,7 +135,7 @@ class Membership:
 
 FAILING_SECONDS: Final = 60.0
 """Seconds of failures, or of a restore without progress, after which a partition counts as failing."""
-LONG_SECONDS: Final = 60.0
+LONG_STEP_SECONDS: Final = 60.0
 """Seconds after which a step is logged as long."""
 STALLED_SECONDS: Final = 300.0
 """Seconds after which a step that only waits for Kafka has stalled, if Kafka answers."""
@@ -175,7 +175,7 @@ class Supervision:
             if name == "resting":
                 continue
             longest = max(longest, now - since)
-            if now - since > LONG_SECONDS and self._logged_steps.get(task.partition) != since:
+            if now - since > LONG_STEP_SECONDS and self._logged_steps.get(task.partition) != since:
                 self._logged_steps[task.partition] = since
                 seconds = int(now - since)
                 log.warning("long step", role=self._role, partition=task.partition, step=name, seconds=seconds)

@@ -166,12 +166,12 @@ class _SortedFile:
         try:
             pages = os.pread(self._file, count * PAGE_BYTES, first * PAGE_BYTES)
         except OSError as error:
-            raise _unreadable(error.strerror or str(error)) from error
+            raise _unreadable_error(error.strerror or str(error)) from error
         if len(pages) != count * PAGE_BYTES:
-            raise _unreadable("a file is too short")
+            raise _unreadable_error("a file is too short")
         for number, page in enumerate(_split_pages(pages), first):
             if crc32(page[_CHECKSUM_BYTES:], number) != int.from_bytes(page[:_CHECKSUM_BYTES], "little"):
-                raise _unreadable("a page has changed")
+                raise _unreadable_error("a page has changed")
         return pages
 
     def find(self, digest: bytes) -> bytes | None:
@@ -254,7 +254,7 @@ def _close(file: IO[bytes]) -> None:
         file.close()
 
 
-def _unreadable(reason: str) -> DigestFileError:
+def _unreadable_error(reason: str) -> DigestFileError:
     return DigestFileError(
         f"{variable_of('engine_folder')}: digests of retired streams cannot be read again ({reason}); "
         "check the disk, or name another folder"

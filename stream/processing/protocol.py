@@ -104,13 +104,13 @@ class Outputs:
 
     def add(self, topic: str, partition: int, message: Message) -> None:
         """Add one message."""
-        self._at(topic, partition).add(message)
+        self._messages_to(topic, partition).add(message)
 
     def extend(self, topic: str, partition: int, messages: Collection[Message]) -> None:
         """Add several messages to one partition."""
-        self._at(topic, partition).extend(messages)
+        self._messages_to(topic, partition).extend(messages)
 
-    def _at(self, topic: str, partition: int) -> Messages:
+    def _messages_to(self, topic: str, partition: int) -> Messages:
         target = (topic, partition)
         if (messages := self.messages.get(target)) is None:
             messages = self.messages[target] = Messages()

@@ -283,7 +283,7 @@ class FeedService:
         try:
             self._health.engine_health("control").set_not_ready_reason("has not been read yet")
             await self._wait_for_first(self._follower.caught_up.wait(), following)
-            self._health.drop("control")
+            self._health.remove_engine("control")
             if not self._stopping.is_set():
                 self._engine_tasks[MERGING_ENGINE] = asyncio.create_task(self._run_merging_engine())
                 await self._manage_engines(following)
@@ -331,7 +331,7 @@ class FeedService:
         self._engines.pop(name, None)
         if self._served_sources.pop(name, None) is not None:
             self._feed_metrics.drop(name)
-        self._health.drop(f"source {name}")
+        self._health.remove_engine(f"source {name}")
         log.info("source left: its standing streams are closed", source=name)
 
     async def _run_merging_engine(self) -> None:

@@ -95,7 +95,7 @@ def _has_readable_size(value: bytes) -> bool:
     return size <= MAX_EVENT_BYTES or (size <= MAX_EVENT_BYTES + MAX_ENCODED and b'"texts":"' in value)
 
 
-def _within_limit(query: Any, value: bytes) -> Any:
+def _require_size(query: Any, value: bytes) -> Any:
     """Return the query; Rejection if the event exceeds the size limit even without its window's texts."""
     if len(value) > MAX_EVENT_BYTES and len(value) > MAX_EVENT_BYTES + len(getattr(query, "texts", None) or ""):
         raise rejection_of_malformed(value)
@@ -176,7 +176,7 @@ class Admission:
         self.shares = shares
         self._work_estimator = WorkEstimator(context)
 
-    def read(self, records: Sequence[RecordLike], budget: float = math.inf) -> QueryBatch:
+    def read_queries(self, records: Sequence[RecordLike], budget: float = math.inf) -> QueryBatch:
         """Read records until their work reaches ``budget``."""
         rows: list[Row] = []
         unresolved: list[tuple[int, int, Any]] = []
@@ -202,7 +202,7 @@ class Admission:
             except DECODE_ERRORS:
                 query = None
             try:
-                query = _within_limit(query or decode_in_full_form(value), value)
+                query = _require_size(query or decode_in_full_form(value), value)
                 slot = slot_of(query.stream)
                 if slot is None:
                     retired.append((place, *self._read_retired(query, value)))

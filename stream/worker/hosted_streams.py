@@ -104,7 +104,7 @@ class LifeCycle:
         self.reasons[slot] = reason
         return True
 
-    def refuse(self, slot: int, reason: str) -> None:
+    def refuse_stream(self, slot: int, reason: str) -> None:
         """Refuse a stream on this worker; no checkpoint records it, because another worker may answer."""
         self._columns.refused[slot] = True
         self._columns.changed[slot] = True

@@ -83,7 +83,7 @@ class SlotArrays:
             setattr(found, name, array)
         return found
 
-    def texts(self, name: str, slots: npt.NDArray[np.intp]) -> Spans:
+    def byte_spans(self, name: str, slots: npt.NDArray[np.intp]) -> Spans:
         """Return the entries of some slots in an array of bytes."""
         kind, offset = self._layout.field_of(name)
         at = slots * self._layout.size + offset
@@ -226,7 +226,7 @@ class StreamKeys:
 
     def incarnations(self, slots: npt.NDArray[np.intp]) -> Spans:
         """Return the incarnations of streams as text."""
-        return self._columns.texts("incarnation", slots)
+        return self._columns.byte_spans("incarnation", slots)
 
     def set_version(self, slot: int, version: int) -> None:
         """Derive the noise of a stream's questions for another version of its table.

@@ -88,7 +88,7 @@ class StreamControl:
             # A later version of Sotto wrote this event, perhaps to halt the stream, so the stream must not answer.
             name = _name_of(record)
             if (known := self._streams.slots.get(name)) is not None:
-                self._streams.life.refuse(known, CONTROL_UNREAD)
+                self._streams.life.refuse_stream(known, CONTROL_UNREAD)
             elif not self._streams.retired.has(name):
                 self._streams.unreadable_streams.add(name)
         return slots + self._add_streams(readable)
@@ -181,7 +181,7 @@ class StreamControl:
         streams = self._streams
         missing_keys = streams.noise.missing_keys
         for slot in missing_keys.keys() & set(slots.tolist() if missing_keys else ()):
-            streams.life.refuse(slot, f"this worker lacks noise key {missing_keys[slot]}; give it that key")
+            streams.life.refuse_stream(slot, f"this worker lacks noise key {missing_keys[slot]}; give it that key")
         terms_of = streams.columns.terms_of[slots]
         indices = np.unique(terms_of).tolist()
         for index in indices:
@@ -189,7 +189,7 @@ class StreamControl:
             source = terms.source
             if isinstance(source, EventsSource) and source.has_periods:
                 for slot in slots[terms_of == index].tolist():
-                    streams.life.refuse(slot, MODEL_NOT_ASKED_REASON)
+                    streams.life.refuse_stream(slot, MODEL_NOT_ASKED_REASON)
             self._tables.use_terms(index)
         # A table becomes unnecessary only if a stream was refreshed or has ended.
         renewed = any(streams.terms[index].version > FIRST_VERSION for index in indices)
@@ -352,6 +352,6 @@ class WorkerRestore:
             found = updates.first_updates(streams.names[slot], streams.incarnations[slot], count)
             if found is None:
                 reason = "the changelog lacks updates of the stream's state; restore it from a backup"
-                streams.life.refuse(slot, reason)
+                streams.life.refuse_stream(slot, reason)
             elif isinstance(family, RestorableFamily):
                 family.restore_updates(slot, found)

@@ -224,6 +224,6 @@ class PartitionTables:
                 hosted = slice(len(self._streams))
                 refused = np.isin(columns.terms_of[hosted], indices) & answering_mask(columns)[hosted]
                 for slot in np.flatnonzero(refused).tolist():
-                    self._streams.life.refuse(slot, f"table: {error}")
+                    self._streams.life.refuse_stream(slot, f"table: {error}")
             case error:
                 raise error

@@ -139,7 +139,7 @@ class QueryProcessor:
 
         ``needs_lookup_topics`` is True if a query names a stream that no control event has defined yet.
         """
-        return self._admission.read(records, MAX_BATCH_WORK if self.runs_in_thread else math.inf)
+        return self._admission.read_queries(records, MAX_BATCH_WORK if self.runs_in_thread else math.inf)
 
     def collect_due_outputs(self, now: float) -> Outputs:
         """Take in loaded tables, end streams, and write status records of changed streams once per interval."""

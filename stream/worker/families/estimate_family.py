@@ -185,12 +185,12 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
                 update = _measurement_record(current, read, answer, number)
                 updates.append(update)
                 number, left = number + 1, left - answer.charged_parts
-            elif (known := read.last) is not None and known[0] is answer:
+            elif (known := read.last_answer) is not None and known[0] is answer:
                 replies[place] = known[1]
                 continue
             reply = _reply(calibration, current, read, answer, update)
             if alpha is None:
-                read.last = (answer, reply)
+                read.last_answer = (answer, reply)
             replies[place] = reply if alpha is None else _add_price(calibration, reply, answer, alpha, first=first)
         self._keep_state(slot, current, updates)
         return replies

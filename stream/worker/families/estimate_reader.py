@@ -126,18 +126,18 @@ _ALLOWED_CORNERS = 4096
 class ReadQuestion:
     """A resolved question, with the fields that the changelog records if its numbers are published.
 
-    Numbers and errors are multiplied by ``unit``, the step of a summed attribute. ``last`` caches the
+    Numbers and errors are multiplied by ``unit``, the step of a summed attribute. ``last_answer`` caches the
     estimator's last answer with its reply. ``number_fits`` is False if a ⊤ would publish a number whose
     noise is too wide.
     """
 
     question: ResolvedQuestion
     form: str
-    texts: tuple[tuple[str, float], ...] = ()
+    predicates: tuple[tuple[str, float], ...] = ()
     sum: str | None = None
     group_by: tuple[str, ...] = ()
     unit: Fraction = Fraction(1)
-    last: tuple[Any, Any] | None = None
+    last_answer: tuple[Any, Any] | None = None
     number_fits: bool = True
     grouped: bool = False
     top: TopGroups | None = None
@@ -146,7 +146,7 @@ class ReadQuestion:
     @property
     def terms(self) -> tuple[Term, ...]:
         """The weighted predicates."""
-        return tuple(Term(where=where, weight=weight) for where, weight in self.texts)
+        return tuple(Term(where=where, weight=weight) for where, weight in self.predicates)
 
 
 class QuestionReader:
@@ -177,7 +177,9 @@ class QuestionReader:
                 texts = tuple((term.where, term.weight) for term in query.terms)
                 return ReadQuestion(self.resolve_linear(query.terms), form, texts)
             case "mean":
-                return ReadQuestion(self._resolve_mean(query.mean, query.where), form, unit=self._unit(query.mean))
+                return ReadQuestion(
+                    self._resolve_mean(query.mean, query.where), form, unit=self._value_step(query.mean)
+                )
             case "rate":
                 return ReadQuestion(self._resolve_rates(query), form, grouped=query.group_by is not None)
             case _:
@@ -185,7 +187,7 @@ class QuestionReader:
                 where = [Term(where=text) for text, _ in texts]
                 if form == "sum":
                     total = self.resolve_total(query.sum, where)
-                    return ReadQuestion(total, form, texts, query.sum, unit=self._unit(query.sum))
+                    return ReadQuestion(total, form, texts, query.sum, unit=self._value_step(query.sum))
                 group_by = tuple(query.group_by)
                 top = parse_top(self._source, query)
                 return ReadQuestion(self.resolve_groups(group_by, where), form, texts, group_by=group_by, top=top)
@@ -367,7 +369,7 @@ class QuestionReader:
             )
         return domain.in_steps
 
-    def _unit(self, name: str) -> Fraction:
+    def _value_step(self, name: str) -> Fraction:
         domain = self._source.attributes[name]
         return domain.unit if isinstance(domain, Numeric) else Fraction(1)
 

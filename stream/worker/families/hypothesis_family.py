@@ -42,13 +42,13 @@ _NUMBER_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class _Content:
+class _AdmittedHypothesisQuestion:
     """An admitted question, with its terms or cells in the form of changelog records."""
 
     question: Any
     terms: tuple[Term, ...]
     cells: tuple[CellWeight, ...]
-    fraction: bool
+    is_fraction: bool
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
             HYPOTHESIS_CACHE_BYTES, weigh_array, "hypotheses"
         )
 
-    def admit(self, slot: int, query: Any) -> _Content:
+    def admit(self, slot: int, query: Any) -> _AdmittedHypothesisQuestion:
         """Resolve a question, or raise Rejection."""
         sparse = isinstance(self._streams.terms_at(slot).mechanism, SparsePmw)
         form = require_form(query, *(("cells",) if sparse else ("count", "fraction", "terms")))
@@ -78,11 +78,13 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
         if query.where is not None:
             terms = (Term(where=query.where),)
         cells = tuple(CellWeight(at=cell.at, weight=cell.weight) for cell in query.cells or ())
-        return _Content(self._state(slot).space.parse_question(terms or cells), terms, cells, form == "fraction")
+        return _AdmittedHypothesisQuestion(
+            self._state(slot).space.parse_question(terms or cells), terms, cells, form == "fraction"
+        )
 
     def _answer_stream(self, slot: int, asked: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer the questions to one stream; the answer is None after the cutoff if the stream ends there."""
-        contents: list[_Content] = [one.content for one in asked]
+        contents: list[_AdmittedHypothesisQuestion] = [one.content for one in asked]
         current = self._state(slot)
         before = len(current.updates)
         calibration = self._calibration(slot)
@@ -114,7 +116,9 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
                 )
                 current.updates.append(update)
             half = half_width(self._streams.terms_at(slot).answer_noise) if step.above else None
-            replies[place] = _reply(step, calibration, current.rows, update, fraction=content.fraction, half=half)
+            replies[place] = _reply(
+                step, calibration, current.rows, update, is_fraction=content.is_fraction, half=half
+            )
         self._keep_state(slot, current, current.updates[before:])
         self._hypothesis_cache.put((slot, self._streams.incarnations[slot]), hypothesis)
         return replies
@@ -202,7 +206,7 @@ def _reply(
     rows: int,
     update: HypothesisUpdate | None,
     *,
-    fraction: bool,
+    is_fraction: bool,
     half: int | None,
 ) -> Reply:
     estimate = answer.value * calibration.grid
@@ -210,7 +214,7 @@ def _reply(
     alpha: float | None = calibration.sparse_vector.answer_alpha if answer.above else calibration.alpha
     if not answer.promised:
         alpha = None
-    if fraction:
+    if is_fraction:
         alpha = None if alpha is None else share_alpha(calibration, rows, estimate, alpha)
         estimate /= rows
         interval = None if interval is None else share_interval(calibration, rows, interval)

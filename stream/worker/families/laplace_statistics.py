@@ -56,7 +56,7 @@ from stream.worker.families.statistics import Statistic, StatisticNumber, read_s
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-MOST_WORDS: Final = 1 << 22
+MAX_WORDS: Final = 1 << 22
 """Maximum number of random words for one answer."""
 
 
@@ -109,27 +109,27 @@ class LaplaceStatistics:
         except NoiseScaleError:
             raise wide_noise_rejection(form, "answers") from None
         weights = statistic.groups * sum(2 * law.max_distance for law in found.draws)
-        for what, needed, limit in (("random words", found.words, MOST_WORDS), ("weights", weights, MOST_WEIGHTS)):
+        for what, needed, limit in (("random words", found.words, MAX_WORDS), ("weights", weights, MOST_WEIGHTS)):
             if needed > limit:
                 raise malformed_rejection(
                     f"{form}: one answer would need {needed:,} {what}, and the limit is {limit:,}; ask for fewer groups or quantiles, or "
                     "open a stream with fewer answers"
                 )
         max_parts = max_price_parts(self._calibration(slot), query)
-        return replace(found, counts=self._counts(slot, statistic), max_parts=max_parts)
+        return replace(found, counts=self._count_values(slot, statistic), max_parts=max_parts)
 
     def reply(self, one: AdmittedQuestion) -> Reply:
         """Answer a question for which the grant pays."""
         question: LaplaceStatistic = one.content
         words = AnswerWords(*self._context.derive_words([one], question.words))
         if question.statistic.uses_moments:
-            return self._variances(one.slot, question, words)
+            return self._reply_with_variances(one.slot, question, words)
         return draw_quantiles(question, words)
 
     def _calibration(self, slot: int) -> AnswersCalibration:
         return self._context.calibration(slot, AnswersCalibration)
 
-    def _counts(self, slot: int, statistic: Statistic) -> Integers:
+    def _count_values(self, slot: int, statistic: Statistic) -> Integers:
         table = self._context.table(slot)
         try:
             counts = table.group_counts((*statistic.group_by, statistic.attribute), statistic.predicate)
@@ -157,7 +157,7 @@ class LaplaceStatistics:
         )
         return LaplaceStatistic(statistic, sums=sums)
 
-    def _variances(self, slot: int, question: LaplaceStatistic, words: AnswerWords) -> Reply:
+    def _reply_with_variances(self, slot: int, question: LaplaceStatistic, words: AnswerWords) -> Reply:
         statistic, laws = question.statistic, question.sums
         calibration = self._calibration(slot)
         failure = part_failure(calibration.beta, promised_answers(calibration)) / statistic.groups

@@ -305,7 +305,7 @@ class SparseVectorFamily:
         for law, parts in laws.items():
             members = np.sort(np.concatenate(parts))
             rows = batch.rows if len(laws) == 1 else batch.rows.gather(members)
-            noise[members] = self._draw(law, rows, self._round_values.texts("query_key", rows.slots))
+            noise[members] = self._draw(law, rows, self._round_values.byte_spans("query_key", rows.slots))
         return noise
 
     def _draw(self, law: Sampler, rows: QuestionRows, subkeys: Spans) -> Integers:

@@ -323,15 +323,15 @@ def statistic_reply(
     ``beta`` exceeds the probability with which an interval may miss the true number.
     """
     if isinstance(question, Spreads):
-        found, alpha = _variances(statistic, question, numbers, max_error or 0.0)
+        found, alpha = _compute_variances(statistic, question, numbers, max_error or 0.0)
     else:
-        found, alpha = _quantiles(statistic, numbers, max_error or 0.0)
+        found, alpha = _compute_quantiles(statistic, numbers, max_error or 0.0)
     if max_error is None or beta > MISS_PROBABILITY:
         found = [StatisticNumber(one.estimate) for one in found]
     return statistic.reply(found, charged=False, basis="hypothesis", alpha=None if max_error is None else alpha)
 
 
-def _quantiles(
+def _compute_quantiles(
     statistic: Statistic, numbers: Sequence[int], max_error: float
 ) -> tuple[list[StatisticNumber], float]:
     rows = np.array(numbers, dtype=np.float64).reshape(statistic.groups, statistic.values.size) / WEIGHT_STEPS
@@ -353,7 +353,7 @@ def _quantiles(
     return found, max(bounds)
 
 
-def _variances(
+def _compute_variances(
     statistic: Statistic, question: Spreads, numbers: Sequence[int], max_error: float
 ) -> tuple[list[StatisticNumber], float]:
     reaches = [max_error * most for most in question.moves]

@@ -92,7 +92,7 @@ def metric(service_health: ServiceHealth, name: str) -> Any:
 def test_health_of_worker_without_partitions_is_ready(clock: Clock) -> None:
     service_health = check_health(Member())
     assert clock.now
-    assert service_health.answer("/readyz") == ("200 OK", "ok")
+    assert service_health.answer_probe("/readyz") == ("200 OK", "ok")
     assert (metric(service_health, "member"), metric(service_health, "ready")) == (1.0, 1.0)
 
 
@@ -100,11 +100,11 @@ def test_health_of_absent_member_gives_reason(clock: Clock) -> None:
     member = Member()
     member.joined, member.absence = False, "is not in its group, according to Kafka"
     service_health = check_health(member, Task(0, "working", clock.now))
-    assert service_health.answer("/readyz") == (
+    assert service_health.answer_probe("/readyz") == (
         "503 Service Unavailable",
         "this worker is not in its group, according to Kafka",
     )
-    assert service_health.answer("/livez") == ("200 OK", "ok")
+    assert service_health.answer_probe("/livez") == ("200 OK", "ok")
     assert (metric(service_health, "member"), metric(service_health, "ready")) == (0.0, 0.0)
 
 
@@ -114,7 +114,7 @@ def test_health_is_not_ready_after_minute_of_failures(clock: Clock) -> None:
     parked = Task(3, "resting", clock.now, 0.0)
     assert check_health(Member(), recent, parked).not_ready_reason == ""
     service_health = check_health(Member(), recent, stuck, parked)
-    assert "[2]" in service_health.answer("/readyz")[1]
+    assert "[2]" in service_health.answer_probe("/readyz")[1]
     assert metric(service_health, "failing_partitions") == 1.0
 
 
@@ -124,7 +124,7 @@ def test_health_is_not_ready_after_minute_of_stuck_restore(clock: Clock) -> None
     begun_anew = Task(3, "restoring", clock.now, clock.now - FAILING_SECONDS - 1)
     assert check_health(Member(), slow).not_ready_reason == ""
     service_health = check_health(Member(), slow, stuck, begun_anew)
-    assert "[2, 3]" in service_health.answer("/readyz")[1]
+    assert "[2, 3]" in service_health.answer_probe("/readyz")[1]
     assert metric(service_health, "failing_partitions") == 2.0
 
 
@@ -159,12 +159,12 @@ def test_health_raises_if_kafka_call_stalls_unless_kafka_is_away(clock: Clock, n
 
 def test_health_probes_report_hanging_event_loop(clock: Clock) -> None:
     service_health = ServiceHealth("budget")
-    assert service_health.answer("/readyz")[1] == "has not reached Kafka yet"
-    assert service_health.answer("/livez") == ("200 OK", "ok")
+    assert service_health.answer_probe("/readyz")[1] == "has not reached Kafka yet"
+    assert service_health.answer_probe("/livez") == ("200 OK", "ok")
     service_health.set_not_ready_reason("")
     clock.now += HUNG_SECONDS + 1
     for path in ("/livez", "/readyz"):
-        status, lack = service_health.answer(path)
+        status, lack = service_health.answer_probe(path)
         assert status.startswith("503")
         assert "event loop" in lack
 

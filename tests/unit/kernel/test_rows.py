@@ -122,7 +122,7 @@ def test_stream_columns_keep_values_through_growth_and_gather(*, is_compiled: bo
         assert picked.tops.tolist() == [63, 5, 0, 5]
         assert picked.tops_left.tolist() == [37, 95, 0, 95]
         assert columns.changed[:8].tolist() == [False] * 5 + [True] + [False] * 2
-        assert list(columns.texts("incarnation", np.array([7, 8]))) == [b"i" * 32, bytes(32)]
+        assert list(columns.byte_spans("incarnation", np.array([7, 8]))) == [b"i" * 32, bytes(32)]
         slots = np.array([63, 5])
         before = columns.gather(slots)
         after = columns.write_entries(slots, before, {"tops": np.array([64, 6]), "state": np.array([1, 0])})
