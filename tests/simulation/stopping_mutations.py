@@ -42,7 +42,7 @@ def partitions_taken_while_leaving() -> Iterator[None]:
         yield
 
 
-@replacing(Engine, "park")
+@replacing(Engine, "stop_partitions")
 async def tasks_out_of_view_while_they_stop(park: Any, self: Engine, partitions: Iterable[int]) -> None:
     """A task that is told to stop is treated as stopped, so nothing waits for its end."""
     parked = asyncio.ensure_future(park(self, list(partitions)))

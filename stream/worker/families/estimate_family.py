@@ -84,7 +84,6 @@ _BASIS_OF_KIND: Final = {
     "below": "hypothesis",
     "unpromised": "hypothesis",
 }
-_NUMBER_BYTES: Final = 8
 _CELLS_PER_BLOCK: Final = 1 << 15
 _START_PREFIX = b"start"
 _SEPARATE_PREFIX = b"alone"
@@ -279,49 +278,51 @@ class _KeyedMeasurements:
     def query_noise(self, tops: int, keys: Sequence[bytes]) -> Integers:
         """Draw the comparison noise ν of questions after ``tops`` ⊤s."""
         law = self._streams.terms_at(self._slot).query_noise
-        number = tops.to_bytes(_NUMBER_BYTES, "big")
+        number = _encode_numbers(tops)
         words, low = cell_words(self._query_key, [number + key for key in keys], law.words)
         return law.draw(words, low)
 
     def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
         """Draw the noise of the number that a ⊤ publishes."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
-        words, low = cell_words(subkey, [tops.to_bytes(_NUMBER_BYTES, "big") + key], law.words)
+        words, low = cell_words(subkey, [_encode_numbers(tops) + key], law.words)
         return int(law.draw(words, low)[0])
 
     def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
         """Draw the noise of the numbers of a question that is measured alone, for ``share`` parts."""
-        subkey = self._streams.noise.subkey(self._slot, DrawRole.ANSWER)
-        place = _SEPARATE_PREFIX + share.to_bytes(_NUMBER_BYTES, "big") + tops.to_bytes(_NUMBER_BYTES, "big") + key
-        words, low = block_words(subkey, place, count, law.words)
-        return law.draw(words, low)
+        place = _SEPARATE_PREFIX + _encode_numbers(share, tops) + key
+        return self._draw_block(DrawRole.ANSWER, place, count, law)
 
     def marginal_noise(
         self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
     ) -> Integers:
         """Draw the noise of a marginal's cells."""
-        subkey = self._streams.noise.subkey(self._slot, DrawRole.RELEASE)
-        when = _START_PREFIX if tops is None else tops.to_bytes(_NUMBER_BYTES, "big")
-        alone = b"" if share is None else _SEPARATE_PREFIX + share.to_bytes(_NUMBER_BYTES, "big")
-        place = alone + when + b"".join(axis.to_bytes(_NUMBER_BYTES, "big") for axis in axes)
+        when = _START_PREFIX if tops is None else _encode_numbers(tops)
+        alone = b"" if share is None else _SEPARATE_PREFIX + _encode_numbers(share)
+        place = alone + when + _encode_numbers(*axes)
         parts = []
         for start in range(0, cells, _CELLS_PER_BLOCK):
-            block = place + start.to_bytes(_NUMBER_BYTES, "big")
-            words, low = block_words(subkey, block, min(_CELLS_PER_BLOCK, cells - start), law.words)
-            parts.append(law.draw(words, low))
+            block, count = place + _encode_numbers(start), min(_CELLS_PER_BLOCK, cells - start)
+            parts.append(self._draw_block(DrawRole.RELEASE, block, count, law))
         return np.concatenate(parts)
 
     def choice_noise(self, number: int, count: int, law: Sampler) -> Integers:
         """Draw the noise of the scores in a round of the warm start."""
-        subkey = self._streams.noise.subkey(self._slot, DrawRole.CHOICE)
-        words, low = block_words(subkey, _START_PREFIX + number.to_bytes(_NUMBER_BYTES, "big"), count, law.words)
-        return law.draw(words, low)
+        return self._draw_block(DrawRole.CHOICE, _START_PREFIX + _encode_numbers(number), count, law)
 
     def typical_error_noise(self, order: int, law: Symmetric) -> int:
         """Draw the noise of the typical error of estimates about ``order`` attributes."""
         subkey = self._streams.noise.subkey(self._slot, DrawRole.TYPICAL)
-        words, low = cell_words(subkey, [_START_PREFIX + order.to_bytes(_NUMBER_BYTES, "big")], law.words)
+        words, low = cell_words(subkey, [_START_PREFIX + _encode_numbers(order)], law.words)
         return int(law.draw(words, low)[0])
+
+    def _draw_block(self, role: DrawRole, place: bytes, count: int, law: Sampler) -> Integers:
+        words, low = block_words(self._streams.noise.subkey(self._slot, role), place, count, law.words)
+        return law.draw(words, low)
+
+
+def _encode_numbers(*numbers: int) -> bytes:
+    return b"".join(number.to_bytes(8, "big") for number in numbers)
 
 
 def _cache_key(query: Any) -> tuple[Any, ...]:
