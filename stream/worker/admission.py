@@ -278,7 +278,7 @@ class Admission:
         taken = scanned.read
         if not streams.all_are_plain:
             taken &= streams.columns.is_plain[scanned.slots]
-        if streams.has_released_slots:
+        if streams.released_slots:
             taken &= streams.columns.start_number[scanned.slots] != 0
         offsets = (
             records.offsets

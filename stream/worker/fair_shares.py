@@ -1,8 +1,8 @@
 """Estimates the work of questions, and divides a partition's work fairly among its streams.
 
 Estimates use public facts alone: a question's text, the declared attributes, the mechanism, and the number
-of rows if it is public. They ignore caches and assume that every question corrects a hypothesis. So an
-estimate is near the worst case, and a worker that reads the queries again computes the same estimate.
+of rows if it is public. They ignore caches and assume that every question corrects a hypothesis. So a worker
+that reads the queries again computes the same estimates.
 """
 
 from __future__ import annotations
@@ -48,8 +48,7 @@ ASSUMED_ROWS: Final = 1 << 20
 ASSUMED_SCANNED_ROWS: Final = 1 << 26
 """Assumed number of rows that a question scans of a table in a database, unless a smaller number is public.
 
-Such tables are larger than tables in memory. With this number, a hundred counts over two attributes (computed
-by one scan) fit into a stream's share.
+With this number, a hundred counts over two attributes (computed by one scan) fit into a stream's share.
 """
 
 QUESTION_WORK: Final = 60_000
@@ -88,10 +87,8 @@ PRICING_WORK: Final = 1_500_000
 
 _QUESTIONS_PER_FIT: Final = 10
 """Assumed number of questions between two small fits; a large fit is assumed for each question."""
-
 _LARGE_FIT_ATTRIBUTES: Final = 5
 """Number of attributes that ``LARGE_FIT_WORK`` includes."""
-
 _MIN_CACHED_ESTIMATES: Final = 1 << 13
 """Least number of cached estimates of work, both by text and by text without its numbers."""
 _MAX_CACHED_CHARACTERS: Final = 512
@@ -163,18 +160,15 @@ class WorkEstimator:
                 work += facts.rows * row_work
                 alone = (facts.scanned_rows - facts.rows) * row_work
             if isinstance(terms.mechanism, Laplace) and query.group_by is not None:
-                sizes = [
-                    terms.source.attributes[name].size
-                    for name in query.group_by
-                    if name in terms.source.attributes
-                ]
+                declared = terms.source.attributes
+                sizes = [declared[name].size for name in query.group_by if name in declared]
                 work += LISTED_WORK * min(math.prod(sizes), MAX_CATEGORIES)
         return Work(int(work + alone), int(work))
 
     def _cached_fit_work(
         self, number: int, calibration: EstimateCalibration, query: Any, texts: Sequence[str], facts: _TableFacts
     ) -> float:
-        """Estimate the work of a question to an estimate; texts that differ only in numbers share an entry."""
+        """Estimate the work of a question to a stream with an estimate; predicates that differ only in numbers share it."""
         statistic = _statistic_attribute(query)
         named = (query.sum, query.mean, statistic, *(query.group_by or ()))
         fields = tuple(name for name in named if name is not None)
@@ -241,7 +235,9 @@ def _row_work(source: TableSource, query: Any, texts: Sequence[str]) -> float:
         # A person's sum is added up row by row.
         work += 2 * GROUPING_WORK
     sums = [query.sum, query.mean, *(one.sum for one in query.candidates or ())]
-    work += SCAN_WORK * sum(_binary_digits(source.attributes, name) for name in sums if name is not None)
+    domains = [source.attributes.get(name) for name in sums if name is not None]
+    numbers = [one for one in domains if isinstance(one, Integers | Decimals)]
+    work += SCAN_WORK * sum((one.size - 1).bit_length() for one in numbers)
     # A rate needs two counts: of its hits and of all rows.
     times = 1 if query.rate is None else 2
     grouped = len(query.group_by or ()) + (_statistic_attribute(query) is not None)
@@ -251,11 +247,6 @@ def _row_work(source: TableSource, query: Any, texts: Sequence[str]) -> float:
 def _statistic_attribute(query: Any) -> str | None:
     """Return the attribute of a quantile, variance or deviation: its counts give the statistic."""
     return next((name for form in STATISTICS if (name := getattr(query, form)) is not None), None)
-
-
-def _binary_digits(attributes: Mapping[str, Any], name: str) -> int:
-    domain = attributes.get(name)
-    return (domain.size - 1).bit_length() if isinstance(domain, Integers | Decimals) else 0
 
 
 def _fit_work(
@@ -364,10 +355,7 @@ class Shares:
         return found
 
     def admit(self, slot: int, work: int, timestamp: int) -> None:
-        """Admit a question of a stream; Rejection if its work would exceed the limit.
-
-        A question that exceeds the limit is admitted if no work is outstanding.
-        """
+        """Admit a question of a stream; Rejection if its work would exceed the limit and other work is outstanding."""
         limit = self._limits.outstanding
         if limit == 0:
             return

@@ -122,10 +122,7 @@ STANDING_FLAG: Final = 2
 
 
 class StreamSnapshot(NamedTuple):
-    """The part of a stream's state that a restore must reproduce.
-
-    ``barrier`` is None for a mechanism without a threshold.
-    """
+    """The part of a stream's state that a restore must reproduce; ``barrier`` is None without a threshold."""
 
     state: str
     answered: int
@@ -164,7 +161,8 @@ class HostedStreams:
         self.terms: list[StreamTerms] = self.terms_table.all
         self.extensions: dict[int, Extensions] = {}
         self.retired = RetiredStreamTable()
-        self._released: list[int] = []
+        self.released_slots: list[int] = []
+        """Slots of removed streams, whose names ``encoded_names`` still has."""
         self._free_slots: list[int] = []
         self._start_count = 0
         self._all_are_plain = (0, True)
@@ -283,11 +281,6 @@ class HostedStreams:
         names = self.encoded_names.texts.spans
         columns.name_at[slots], columns.name_size[slots] = names.at[slots], names.size[slots]
 
-    @property
-    def has_released_slots(self) -> bool:
-        """True if ``encoded_names`` may still have the names of released slots."""
-        return bool(self._released)
-
     def remove_retired(self, slot: int) -> None:
         """Remove a retired stream; ``columns.start_number`` of its slot is then 0."""
         columns, life = self.columns, self.life
@@ -298,19 +291,16 @@ class HostedStreams:
         self.noise.remove_stream(slot)
         columns.clear_slot(slot)
         columns.state[slot], columns.last_offset[slot], columns.is_plain[slot] = CLOSED, -1, True
-        self._released.append(slot)
+        self.released_slots.append(slot)
 
     def free_released_slots(self) -> frozenset[int]:
-        """If many slots are released, free them and the terms that only they used; return these terms.
-
-        The result has the indices of the terms in ``terms``.
-        """
-        if len(self._released) < max(MIN_RELEASED, len(self.slots) // 4):
+        """If many slots are released, free them; release the terms that only they used, and return the indices."""
+        if len(self.released_slots) < max(MIN_RELEASED, len(self.slots) // 4):
             return frozenset()
-        for slot in self._released:
+        for slot in self.released_slots:
             self.names[slot] = f'"{slot}'  # no query can name it, because names have no quotation marks
-        self._free_slots += self._released
-        self._released = []
+        self._free_slots += self.released_slots
+        self.released_slots = []
         self.encoded_names = SlotNames()
         self.encoded_names.extend([name.encode() for name in self.names])
         names, hosted = self.encoded_names.texts.spans, slice(len(self))
@@ -361,17 +351,16 @@ class HostedStreams:
 
     def answers_left(self, slot: int) -> int:
         """Return the number of ordinary charged answers for which the rest of a stream's grant pays."""
-        columns = self.columns
-        return ordinary_charges_left(
-            int(columns.cutoff[slot]), int(columns.tops[slot]), int(columns.surplus[slot])
-        )
+        return ordinary_charges_left(*self._charge_totals(slot))
 
     def parts_left(self, slot: int) -> int:
         """Return the rest of a stream's grant in parts of an ordinary charged answer."""
+        cutoff, tops, surplus = self._charge_totals(slot)
+        return (cutoff - tops) * PARTS_PER_CHARGE - surplus
+
+    def _charge_totals(self, slot: int) -> tuple[int, int, int]:
         columns = self.columns
-        return (int(columns.cutoff[slot]) - int(columns.tops[slot])) * PARTS_PER_CHARGE - int(
-            columns.surplus[slot]
-        )
+        return int(columns.cutoff[slot]), int(columns.tops[slot]), int(columns.surplus[slot])
 
     def charge(self, slot: int, parts: int) -> None:
         """Count a charged answer that costs ``parts`` of an ordinary one."""

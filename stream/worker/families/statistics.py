@@ -8,7 +8,7 @@ Statistics of published numbers are post-processing (docs/proofs/quantiles.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -202,38 +202,25 @@ class Statistic:
         return max(found.estimate - cast("float", ends.low), cast("float", ends.high) - found.estimate, 0.0)
 
     def reply(self, found: Sequence[StatisticNumber], *, charged: bool, basis: str, alpha: float | None) -> Reply:
-        """Return the answer: one number, or a list of numbers in the requested order."""
-        if self.form == "quantile" and self.values.text is not None:
-            return _texts_reply(self.values.text, found, self.is_list, charged=charged, basis=basis, alpha=alpha)
-        intervals = tuple((one.low, one.high) for one in found if one.low is not None and one.high is not None)
+        """Return the answer: one number, or a list of numbers in the requested order.
+
+        Quantiles of dates or categories, and the ends of their intervals, are texts.
+        """
+        fields: dict[str, Any] = {"charged": charged, "basis": basis, "alpha": alpha}
+        ends = tuple((one.low, one.high) for one in found if one.low is not None and one.high is not None)
+        intervals = ends if len(ends) == len(found) else None
+        if self.form == "quantile" and (text := self.values.text) is not None:
+            choices = tuple(text(int(one.estimate)) for one in found)
+            if intervals is not None:
+                fields["choice_intervals"] = tuple((text(int(low)), text(int(high))) for low, high in intervals)
+            if self.is_list:
+                return Reply(choices=choices, **fields)
+            [choice] = choices
+            return Reply(choice=choice, **fields)
         if self.is_list:
-            numbers = tuple(one.estimate for one in found)
-            complete = intervals if len(intervals) == len(found) else None
-            return Reply(charged=charged, estimates=numbers, basis=basis, alpha=alpha, intervals=complete)
+            return Reply(estimates=tuple(one.estimate for one in found), intervals=intervals, **fields)
         [one] = found
-        interval = intervals[0] if intervals else None
-        return Reply(charged=charged, estimate=one.estimate, basis=basis, alpha=alpha, interval=interval)
-
-
-def _texts_reply(
-    text: Callable[[int], str],
-    found: Sequence[StatisticNumber],
-    is_list: bool,
-    *,
-    charged: bool,
-    basis: str,
-    alpha: float | None,
-) -> Reply:
-    """Return the answer with quantiles of dates or categories and their intervals, as texts."""
-    choices = tuple(text(int(one.estimate)) for one in found)
-    ends = tuple(
-        (text(int(one.low)), text(int(one.high))) for one in found if one.low is not None and one.high is not None
-    )
-    intervals = ends if len(ends) == len(found) else None
-    if is_list:
-        return Reply(charged=charged, basis=basis, alpha=alpha, choices=choices, choice_intervals=intervals)
-    [choice] = choices
-    return Reply(charged=charged, basis=basis, alpha=alpha, choice=choice, choice_intervals=intervals)
+        return Reply(estimate=one.estimate, interval=None if intervals is None else intervals[0], **fields)
 
 
 def require_listable_groups(shape: Sequence[int]) -> None:

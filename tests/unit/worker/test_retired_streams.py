@@ -307,7 +307,7 @@ def test_question_to_a_released_slot_is_answered_by_the_digest(monkeypatch: pyte
     found = with_streams("one", "two")
     found.end("feed", "one")
     found.follow()
-    assert found.worker.streams.has_released_slots
+    assert found.worker.streams.released_slots
     assert [found.ask(name)["outcome"] for name in ("one", "two")] == ["halted", "above"]
 
 
