@@ -97,7 +97,8 @@ class StreamControl:
         """Drop the streams in these slots that are retired, and return the other slots.
 
         A retired stream is dropped even if its definition is not deleted: a slow reader may miss the
-        deletion because of compaction, or another client may repeat a definition.
+        deletion because of compaction, or another client may repeat a definition. The keys of its records
+        are added to ``stale_keys``; while ``restoring``, only the key of a checkpoint that was read.
         """
         streams, slots, left = self._streams, list(slots), []
         retired = streams.retired.select(streams.names[slot] for slot in slots)
@@ -107,13 +108,11 @@ class StreamControl:
             if name not in retired:
                 left.append(slot)
                 continue
-            if not restoring:
+            if not restoring or streams.columns.written_at[slot]:
                 self.stale_keys[name.encode()] = None
-                if streams.terms_at(slot).has_updates:
-                    updates = range(int(streams.columns.tops[slot]))
-                    self.stale_keys |= dict.fromkeys(update_key(name, number) for number in updates)
-            elif streams.columns.written_at[slot]:
-                self.stale_keys[name.encode()] = None
+            if not restoring and streams.terms_at(slot).has_updates:
+                updates = range(int(streams.columns.tops[slot]))
+                self.stale_keys |= dict.fromkeys(update_key(name, number) for number in updates)
             self._pending_ends.pop(slot, None)
             self._forget_slot(slot)
             streams.remove_retired(slot)
