@@ -45,16 +45,6 @@ _NO_HEADERS: Final[list[tuple[str, bytes]]] = []
 _Part = tuple[Spans, Spans] | list[Message]
 
 
-def batches_of(
-    producer: Producer, messages: Messages, timestamp: int, batch_bytes: int
-) -> Iterator[OutgoingBatch]:
-    """Yield batches of at most ``batch_bytes``, unless one message is longer."""
-    if isinstance(producer, TransactionalProducer) and compiled_kernel() is not None:
-        yield from encode_batches(messages, timestamp, batch_bytes)
-    else:
-        yield from _build_batches(producer, messages, timestamp)
-
-
 def _build_batches(producer: Producer, messages: Messages, timestamp: int) -> Iterator[OutgoingBatch]:
     batch = producer.create_batch()
     for number, (key, value, headers) in enumerate(messages, 1):
@@ -110,7 +100,7 @@ class FramedBatch:
 
 
 def encode_batches(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
-    """Yield encoded batches of the messages, one at a time."""
+    """Yield encoded batches of at most ``batch_bytes``, unless one message is longer."""
     for group in _group_parts(messages):
         yield from _encode_group(group, timestamp, batch_bytes)
 
@@ -401,8 +391,11 @@ class Writer:
     async def _write_batches(self, outputs: Outputs) -> None:
         timestamp, size = self._record_clock.now(), self._batch_bytes
         # Batches are encoded while earlier batches are sent, so only the batches in flight are in memory twice.
-        batches = {
-            TopicPartition(topic, partition): batches_of(self._producer, messages, timestamp, size)
+        in_kernel = isinstance(self._producer, TransactionalProducer) and compiled_kernel() is not None
+        batches: dict[TopicPartition, Iterator[OutgoingBatch]] = {
+            TopicPartition(topic, partition): encode_batches(messages, timestamp, size)
+            if in_kernel
+            else _build_batches(self._producer, messages, timestamp)
             for topic, partition, messages in outputs
         }
         if batches:
