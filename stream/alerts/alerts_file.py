@@ -122,8 +122,6 @@ class _StrictModel(BaseModel):
 
 
 class _Target(_StrictModel):
-    """Fields of all targets."""
-
     name: TargetName
     streams: Patterns = ()
     sources: Patterns = ()

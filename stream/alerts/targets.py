@@ -114,7 +114,12 @@ class Alertmanager:
         """Send the alarms that have changed or must be sent again, except during a retry pause."""
         now = self.clock()
         self._resolve_and_drop(now)
-        due = [alarm for alarm in self.alarm_table.alarms.values() if self._must_send(alarm, now)]
+        resend = span_ms(self.target.resend) / 1000
+        due = [
+            alarm
+            for alarm in self.alarm_table.alarms.values()
+            if (sent := self._sent[alarm.key]).is_due or now - sent.accepted_at >= resend
+        ]
         if not due:  # another process may deliver them now
             self.metrics.waiting.set(0)
         if now < self._not_before:
@@ -184,10 +189,6 @@ class Alertmanager:
             "endsAt": format_time(max(end, alarm.since)),
             **({} if link is None else {"generatorURL": link}),
         }
-
-    def _must_send(self, alarm: Alarm, now: float) -> bool:
-        sent = self._sent[alarm.key]
-        return sent.is_due or now - sent.accepted_at >= span_ms(self.target.resend) / 1000
 
     def _resolve_and_drop(self, now: float) -> None:
         """Resolve alarms without new answers, and drop alarms that were resolved long ago."""

@@ -30,8 +30,6 @@ PIPED_WIDTH = 100
 
 
 class _ProgressBar:
-    """A progress bar on standard error; standard output has only the result."""
-
     def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._progress = rich.progress.Progress(

@@ -129,7 +129,6 @@ def _print_others(others: list[Choice]) -> None:
 
 
 def _describe_groups_only(options: SourceOptions) -> str:
-    """Describe a stream that covers only the grouping attributes."""
     return f"over the attribute{'s' * (len(options.group_by) > 1)} {', '.join(options.group_by)} only"
 
 
@@ -174,7 +173,6 @@ def _describe_other_alpha(best: Choice) -> str:
 
 
 def _plan_command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
-    """Return the ``sotto plan --mechanism`` command for the chosen mechanism."""
     grouped_goal = goal.restrict_to_groups() if best.alone else None
     facts = goal.facts if grouped_goal is None else grouped_goal.facts
     spec = best.spec.model_dump() if best.spec is not None else {}
@@ -227,7 +225,7 @@ _NAME_PREFIX: Final = "any"
 def show_workload(
     document: str | None, options: SourceOptions, parameters: StreamParameters, *, as_json: bool
 ) -> None:
-    """Print the expected error of a pair's cell for each mechanism, and the best mechanism's definition."""
+    """Print, for counts of all pairs of attributes, each mechanism's expected error; recommend the best one."""
     source = parse_source(document)
     if source is not None and not isinstance(source, TableSource):
         raise CommandError(

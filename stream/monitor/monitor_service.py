@@ -112,7 +112,7 @@ async def serve_monitor(
             if alerts is not None:
                 coroutines.append(AlertReader(settings, client.topics, alerts).run())
             tasks = [asyncio.create_task(one) for one in coroutines]
-            ends = [asyncio.create_task(stopping.wait()), asyncio.create_task(reader.wait_until_ended())]
+            ends = [asyncio.create_task(stopping.wait()), asyncio.create_task(reader.app.wait_until_stopped())]
             try:
                 ended, _ = await asyncio.wait([*tasks, *ends], return_when=asyncio.FIRST_COMPLETED)
                 for task in ended:

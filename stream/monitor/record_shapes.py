@@ -259,12 +259,10 @@ class UnreadableRecordError(ValueError):
 
 @cache
 def _decoder(shape: Any) -> Any:
-    return msgspec.json.Decoder(shape, dec_hook=_read_model).decode
+    def to_model(model: Any, fields: Any) -> Any:  # for parts that are models of ``schemas``
+        return model.model_validate(fields, strict=False, extra="ignore")
 
-
-def _read_model(model: Any, fields: Any) -> Any:
-    """Validate a part that is a model of ``schemas``; ignore unknown fields."""
-    return model.model_validate(fields, strict=False, extra="ignore")
+    return msgspec.json.Decoder(shape, dec_hook=to_model).decode
 
 
 def decode_record(shape: type[_Shape], value: bytes) -> _Shape:

@@ -203,7 +203,7 @@ class SingleSignOn:
         if "error" in parameters or not parameters.get("code"):
             raise SignOnError("denied", "the provider sent no code")
         claims = await self._read_id_token(
-            await self._exchange(parameters["code"], str(started["verifier"])), str(started["nonce"])
+            await self._fetch_id_token(parameters["code"], str(started["verifier"])), str(started["nonce"])
         )
         name, role = self._name_of(claims), self._role_of(claims)
         bearer = Bearer(name, role, "", int(self._clock()) + self._session_seconds)
@@ -236,8 +236,7 @@ class SingleSignOn:
         }
         return jwt.JWTClaimsRegistry(now=int(self._clock()), leeway=leeway, **wanted)
 
-    async def _exchange(self, code: str, verifier: str) -> str:
-        """Exchange a code for the ID token."""
+    async def _fetch_id_token(self, code: str, verifier: str) -> str:
         provider = await self._find_provider()
         form = {
             "grant_type": "authorization_code",

@@ -179,10 +179,6 @@ class TopicReader:
         await self.app.stop()
         self._folder.cleanup()
 
-    async def wait_until_ended(self) -> None:
-        """Return when the app has stopped after an error."""
-        await self.app.wait_until_stopped()
-
     def _add_agent(self, topic: str) -> None:
         raw = self.app.topic(
             topic, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", acks=False

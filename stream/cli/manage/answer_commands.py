@@ -127,7 +127,6 @@ def _decode_answers(file: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[A
 
 
 async def _read_answers(stream: str) -> list[Result]:
-    """Read a stream's committed answers up to now."""
     settings = local_settings()
     async with AsyncClient(settings) as client:
         return await AnswerLog(settings, client.topics).read_all(stream)

@@ -113,8 +113,6 @@ def _object_problem(line: bytes) -> str | None:
 
 
 class _Report:
-    """Counts accepted events, and refused events by reason."""
-
     def __init__(self, check: EventCheck) -> None:
         self.accepted = 0
         self._check = check

@@ -70,7 +70,6 @@ class WitnessChecks:
         return checks
 
     def _add_stamps(self, settings: Settings) -> None:
-        """Read all stamped anchors, and verify their stamps."""
         name, path = f"time stamps in {settings.timestamp_file}", Path(settings.timestamp_file)
         try:
             found = read_stamps(path, Path(settings.timestamp_roots), settings.prefix)
@@ -322,7 +321,7 @@ def _matching_entries(
 ) -> Generator[list[tuple[TrailRecord, bytes]], None, None]:
     """Yield batches of the entries whose fields equal ``filters``; raise Unknown if the source does not exist."""
     found = False
-    for values in _batches(read_latest_first if latest_first else read_topic):
+    for values in _read_trail(read_latest_first if latest_first else read_topic):
         entries = [(trail_codec.decode(value), value) for value in values]
         batch = [
             one for one in entries if all(getattr(one[0], name, None) == value for name, value in filters.items())
@@ -334,10 +333,9 @@ def _matching_entries(
             client.budget(filters["source"])
 
 
-def _batches(
+def _read_trail(
     read_batches: Callable[[KafkaConnection, str], AsyncGenerator[Sequence[Any], None]],
 ) -> Iterator[Sequence[bytes]]:
-    """Yield the trail from Kafka in batches."""
     with asyncio.Runner() as runner, _open_connection(runner) as connection:
         batches = read_batches(connection, connection.topics.trail)
         try:
@@ -367,7 +365,7 @@ def _verify_topics(noted: Iterable[TrailHead], witnesses: WitnessChecks) -> Veri
     head = next((one.trail for one in ledger if isinstance(one, LedgerProgress)), None) or EMPTY_TRAIL_HEAD
     check, compared = TrailCheck(noted), None
     try:
-        for batch in _batches(read_topic):
+        for batch in _read_trail(read_topic):
             for value in batch:
                 if check.head.entries == head.entries:
                     compared = check.compare_ledger(ledger)

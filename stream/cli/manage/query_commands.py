@@ -283,7 +283,6 @@ def _show_answer(answer: Answer, *, as_json: bool) -> None:
 
 
 def _numbers_heading(answer: Answer) -> str:
-    """Return the heading of the column with the groups' numbers."""
     query: Query | None = getattr(answer, "query", None)
     if query is None:
         return "estimate"

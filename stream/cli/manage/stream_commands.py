@@ -63,7 +63,8 @@ def open_stream(
     with Client() as client:
         receipt = client.open(spec, analyst=analyst, acknowledge=force)
         grant, source = client.grant(spec.source, spec.stream), client.budget(spec.source).source
-    lines = [f"stream {spec.stream} is open at {_format_price(grant)} ({grant.calibration.method})"]
+    rho = "" if grant.cost.rho is None else f" (ρ {grant.cost.rho:.4g})"
+    lines = [f"stream {spec.stream} is open at {requested_amount(grant.spec)}{rho} ({grant.calibration.method})"]
     if receipt.compared:
         lines.append(describe_choice(receipt.compared))
     if (standing := grant.spec.standing) is not None:
@@ -206,12 +207,6 @@ def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:
     total = getattr(source, "total", None)
     bound_text = describe_promise_bound(grant.spec, describe_source_bound(source), total)
     return list(map(str, promises(grant.spec, grant.calibration, grant.extensions, bound_text)))
-
-
-def _format_price(grant: GrantRecord) -> str:
-    """Format the ε and δ that a stream requested; under zCDP, also format its ρ."""
-    rho = grant.cost.rho
-    return requested_amount(grant.spec) if rho is None else f"{requested_amount(grant.spec)} (ρ {rho:.4g})"
 
 
 def _end_stream(names: Sequence[str], end: Callable[[Client, str, str], Receipt], *, as_json: bool) -> None:

@@ -159,19 +159,15 @@ def _charge(answer: LoggedAnswer, older: Sequence[LoggedAnswer]) -> Amount | Non
     before = next((one.result.spent for one in older if one.result.index == index - 1), None)
     if before is None and index:
         return None
+    # Rounded to 12 digits, because differences of running totals have floating-point errors.
     epsilon, delta, rho = (
-        _subtract(getattr(spent, part), None if before is None else getattr(before, part))
+        float(f"{max((getattr(spent, part) or 0.0) - (getattr(before, part, None) or 0.0), 0.0):.12g}")
         for part in ("epsilon", "delta", "rho")
     )
     if spent.rho is None:
         return Amount(epsilon=epsilon, delta=delta)
     # Under zCDP the running total is ρ; with δ, ε is derived from ρ and cannot be subtracted.
     return Amount(epsilon=0.0 if spent.delta else epsilon, delta=spent.delta, rho=rho)
-
-
-def _subtract(after: float | None, before: float | None) -> float:
-    """Subtract running totals and round to 12 digits, because the difference has floating-point errors."""
-    return float(f"{max((after or 0.0) - (before or 0.0), 0.0):.12g}")
 
 
 COLUMNS: Final = (

@@ -40,7 +40,7 @@ from stream.monitor.api.http_requests import streaming_response, too_many_error,
 from stream.monitor.api.tokens import Bearer
 from stream.monitor.api.views import left_share, source_row, to_points
 from stream.monitor.budget_history import HeldEntry, PeriodEnd, TrailState, add_histories
-from stream.monitor.entries import SourceEntry, describe_guarantee, total_amount
+from stream.monitor.entries import describe_guarantee, total_amount
 from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.record_shapes import TrailShape, decode_record, to_amount
 from stream.questions.result_text import quote_formula
@@ -67,7 +67,8 @@ def population_detail(tables: MonitorTables, name: str, now: float) -> Populatio
         raise unknown_name_error("population", name, tables.populations)
     record, updated = tables.populations[name]
     row = _population_row(record, updated)
-    members = members_of(tables, name)
+    members = [entry for entry in tables.sources.values() if entry.record.population == name]
+    members.sort(key=lambda entry: entry.record.source.source)
     # Amounts of different accountants do not add up.
     have_one_accountant = all(entry.record.source.accountant == row.accountant for entry in members)
     history = add_histories([tables.trail.history(entry.record) for entry in members if have_one_accountant])
@@ -89,12 +90,6 @@ def population_detail(tables: MonitorTables, name: str, now: float) -> Populatio
 def list_allotments(tables: MonitorTables, query: AllotmentQuery) -> AllotmentPage:
     """Return the matching allotments, sorted by owner and name."""
     return AllotmentPage(items=[_allotment_row(tables, record) for record in _matching_allotments(tables, query)])
-
-
-def members_of(tables: MonitorTables, population: str) -> list[SourceEntry]:
-    """Return the sources of a population, by name."""
-    found = [entry for entry in tables.sources.values() if entry.record.population == population]
-    return sorted(found, key=lambda entry: entry.record.source.source)
 
 
 def _matching_allotments(tables: MonitorTables, query: AllotmentQuery) -> Iterable[AllotmentRecord]:
@@ -193,14 +188,10 @@ def build_spending_view(tables: MonitorTables, query: SpendingQuery) -> Spending
 
 def _sum_shares(shares: Sequence[Share]) -> Share:
     """Add up shares of one source, which have the same accountant."""
-    return Share(
-        granted=_total([one.granted for one in shares]),
-        spent=_total([one.spent for one in shares]),
-        refunded=_total([one.refunded for one in shares]),
-    )
+    return Share(**{part: _add_amounts([getattr(one, part) for one in shares]) for part in Share.model_fields})
 
 
-def _total(parts: Sequence[Amount]) -> Amount:
+def _add_amounts(parts: Sequence[Amount]) -> Amount:
     """Add up amounts. Under zCDP, if an amount has δ, its ε follows from ρ, so the sum has no ε."""
     epsilon, delta = fsum(one.epsilon for one in parts), fsum(one.delta for one in parts)
     if all(one.rho is None for one in parts):

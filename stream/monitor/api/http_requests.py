@@ -363,8 +363,6 @@ class HttpConnection(web.RequestHandler):
 
 
 class _Server(web.Server):
-    """An aiohttp server that creates HttpConnection objects."""
-
     def __init__(self, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
             if isinstance(request.protocol, HttpConnection):

@@ -138,21 +138,6 @@ class EventQuery(ApiModel):
     views: Annotated[tuple[ViewName, ...], BeforeValidator(lambda value: tuple(value.split(",")) if value else ())]
 
 
-@dataclass
-class _Subscription:
-    """A view of a connection, and the edition that was last sent."""
-
-    view: LiveView
-    sent_edition: int = 0
-
-    def next_event(self) -> str | None:
-        """Return the event to send, or None if the view is unchanged."""
-        if self.sent_edition == self.view.edition:
-            return None
-        self.sent_edition = self.view.edition
-        return self.view.text
-
-
 class EventStreams:
     """Serves connections with live views; limits their number per user."""
 
@@ -178,35 +163,34 @@ class EventStreams:
                 "too many live connections with this name; close one, or raise SOTTO_MONITOR_EVENT_STREAMS", 10
             )
         self._open[bearer.name] += 1
-        subscriptions = [_Subscription(self._live.watch(*one)) for one in wanted]
+        views = [self._live.watch(*one) for one in wanted]
         try:
             response = web.StreamResponse(headers=headers)
             with streaming_response(request):
                 await response.prepare(request)
-                await self._send(response, subscriptions, bearer)
+                await self._send(response, views, bearer)
         finally:
             self._open[bearer.name] -= 1
-            for one in subscriptions:
-                self._live.stop_watching(one.view)
+            for view in views:
+                self._live.stop_watching(view)
         return response
 
-    async def _send(
-        self, response: web.StreamResponse, subscriptions: list[_Subscription], bearer: Bearer
-    ) -> None:
+    async def _send(self, response: web.StreamResponse, views: list[LiveView], bearer: Bearer) -> None:
         loop = asyncio.get_running_loop()
         number, last_sent = 0, loop.time()
-        readiness = ""
+        readiness, sent_editions = "", dict.fromkeys(views, 0)
         while not self._closing.is_set() and self._monitor.is_valid(bearer):
             if (state := self._monitor.readiness().model_dump_json()) != readiness:
                 readiness = state
                 number, last_sent = number + 1, loop.time()
                 await write_text(response, f"id: {number}\nevent: readiness\ndata: {state}\n\n")
             if self._monitor.is_complete():
-                await self._live.refresh([one.view for one in subscriptions], bearer.name)
-            for one in subscriptions:
-                if (text := one.next_event()) is not None:
+                await self._live.refresh(views, bearer.name)
+            for view in views:
+                if sent_editions[view] != view.edition:
+                    sent_editions[view] = view.edition
                     number, last_sent = number + 1, loop.time()
-                    await write_text(response, f"id: {number}\n{text}\n\n")
+                    await write_text(response, f"id: {number}\n{view.text}\n\n")
             if loop.time() - last_sent >= KEEPALIVE_SECONDS:
                 await write_text(response, ": alive\n\n")
                 last_sent = loop.time()
@@ -244,7 +228,6 @@ class EventStreams:
 
 
 def _make_call(route: Route, given: dict[str, str]) -> ApiCall:
-    """Return a call of a view's route with the given parameters."""
     for name in route.path_parameters:
         if name not in given:
             raise _parameter_error(name, "a requested view needs this parameter; give a name")

@@ -133,7 +133,6 @@ def _statuses_of_answer_routes(path: str) -> set[str]:
 
 
 def _error_statuses(route: Route) -> set[str]:
-    """Return a route's statuses other than 200."""
     statuses = _statuses_of_answer_routes(route.path)
     if route.access is not None:
         statuses |= {"400", "401", "429", "503"}

@@ -176,14 +176,10 @@ def names_in(path: str) -> list[str]:
     return re.findall(r"{(\w+)}", path)
 
 
-def has_rights(role: AccessRole, access: AccessRole) -> bool:
-    """Return True if ``role`` includes the rights of ``access``."""
-    return _RANK_OF_ROLE[role] >= _RANK_OF_ROLE[access]
-
-
 def require_rights(bearer: Bearer | None, route: Route) -> None:
     """Raise a 403 if a user's role is not enough for a route."""
-    if route.access is not None and (bearer is None or not has_rights(bearer.role, route.access)):
+    rank = -1 if bearer is None else _RANK_OF_ROLE[bearer.role]
+    if route.access is not None and rank < _RANK_OF_ROLE[route.access]:
         owner = "nobody's" if bearer is None else f"{role_with_article(bearer.role)}'s"
         raise ProblemError(
             403, "forbidden", f"this is for {role_with_article(route.access)}; the token is {owner}"

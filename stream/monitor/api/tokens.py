@@ -105,7 +105,8 @@ class TokenFile(BaseModel):
 
     def bearer(self, text: str, now: float) -> Bearer | None:
         """Return the user of a token; None if it is unknown, expired or revoked."""
-        token = self._by_id.get(_id_of(text))
+        prefix, _, rest = text.partition("_")
+        token = self._by_id.get(rest.partition("_")[0]) if prefix == _PREFIX else None
         stored_digest = _DUMMY_DIGEST if token is None else bytes.fromhex(token.digest)
         is_right = hmac.compare_digest(_digest(text), stored_digest)
         if token is None or not is_right or token.status_at(now) != "valid":
@@ -155,11 +156,6 @@ def generate_token() -> str:
 def role_with_article(role: AccessRole) -> str:
     """Return a role with its article, such as "an operator"."""
     return f"{'a' if role == 'viewer' else 'an'} {role}"
-
-
-def _id_of(text: str) -> str:
-    parts = text.split("_", 2)
-    return parts[1] if len(parts) == 3 and parts[0] == _PREFIX else ""
 
 
 def _digest(text: str) -> bytes:

@@ -49,7 +49,7 @@ from stream.monitor.entries import (
     total_amount,
 )
 from stream.monitor.monitor_tables import MonitorTables
-from stream.monitor.record_shapes import SharedGrant, SourceRecordShape
+from stream.monitor.record_shapes import SharedGrant
 from stream.privacy.accuracy.source_facts import questions_per_window
 from stream.privacy.ledger.grants import describe_promise_per_period
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
@@ -131,20 +131,15 @@ def source_row(tables: MonitorTables, entry: SourceEntry) -> SourceRow:
         population_left_share=population_left_share(tables, record.population),
         renews=source.renews,
         renews_at=None if record.period is None else record.period.ends / 1000,
-        meaning=_describe_source_guarantee(record),
+        meaning=describe_guarantee(record.period)
+        if source.period is None
+        else f"privacy is by period: {describe_promise_per_period(source.epsilon, source.delta, source.period)}",
         streams=StreamCounts.model_validate(entry.streams),
         updated=entry.updated,
         period=source.period,
         period_of=source.period_of,
         starts=source.starts,
     )
-
-
-def _describe_source_guarantee(record: SourceRecordShape) -> str:
-    source = record.source
-    if source.period is None:
-        return describe_guarantee(record.period)
-    return f"privacy is by period: {describe_promise_per_period(source.epsilon, source.delta, source.period)}"
 
 
 def source_row_with_periods(tables: MonitorTables, entry: SourceEntry) -> SourceRow:
