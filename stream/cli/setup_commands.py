@@ -26,7 +26,7 @@ from stream.kafka.acls import (
 )
 from stream.kafka.broker_addresses import DEFAULT_FOLDER, MAX_NODES, BrokerInfo, ClusterInfo, local_settings
 from stream.kafka.topic_creation import check_topics, create_topics
-from stream.kafka.topic_layouts import durability, format_differences
+from stream.kafka.topic_layouts import durability_settings, format_differences
 from stream.privacy.noise.keys import NoiseKey, NoiseKeyError
 from stream.settings import Settings
 
@@ -141,7 +141,7 @@ def create(
     created = asyncio.run(create_topics(settings))
     if created.names:
         typer.echo(f"created {', '.join(created.names)}")
-        least = durability(created.replication)["min.insync.replicas"]
+        least = durability_settings(created.replication)["min.insync.replicas"]
         brokers = "1 broker" if created.brokers == 1 else f"{created.brokers} brokers"
         typer.echo(f"replication {created.replication}, min.insync.replicas {least}, among {brokers}")
     else:

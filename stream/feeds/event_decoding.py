@@ -205,11 +205,11 @@ _NO_CODE: Final = -1
 class Events:
     """The valid events of a batch in order, and the flaws of the other events.
 
-    ``places`` has the events' indices in the batch, and ``homes`` the partitions of their people's names. The
+    ``indices`` are the events' indices in the batch, and ``homes`` the partitions of their people's names. The
     code of a text attribute is an index in the attribute's list in ``texts``, or ``NO_TEXT``.
     """
 
-    places: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.int64]
     people: Digests
     homes: npt.NDArray[np.int64]
     times: event_fields.Moments
@@ -217,9 +217,9 @@ class Events:
     flaws: Mapping[int, event_fields.Flaw]
     texts: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
-    def merge_events(self, others: Events, places: npt.NDArray[np.int64]) -> Events:
-        """Merge with other events of the batch, whose indices in the batch are ``places``."""
-        both = np.concatenate([self.places, places[others.places]])
+    def merge_events(self, others: Events, indices: npt.NDArray[np.int64]) -> Events:
+        """Merge with other events of the batch, whose indices in the batch are ``indices``."""
+        both = np.concatenate([self.indices, indices[others.indices]])
         order = np.argsort(both)
         other_codes = dict(others.codes)
         for name, texts in self.texts.items():
@@ -232,7 +232,7 @@ class Events:
             np.concatenate([self.homes, others.homes])[order],
             np.concatenate([self.times, others.times])[order],
             {name: np.concatenate([codes, other_codes[name]])[order] for name, codes in self.codes.items()},
-            {**self.flaws, **{int(places[place]): flaw for place, flaw in others.flaws.items()}},
+            {**self.flaws, **{int(indices[row]): flaw for row, flaw in others.flaws.items()}},
             {name: [*texts, *others.texts[name]] for name, texts in self.texts.items()},
         )
 

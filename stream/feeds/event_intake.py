@@ -272,7 +272,7 @@ class FirstWindows:
         self._declared.pop(epoch, None)
         self._add_windows(())
 
-    def starts_at(self, stamps: Column) -> Column:
+    def earliest_starts(self, stamps: Column) -> Column:
         """Return for each timestamp the earliest window's start; ``NO_WINDOW`` without streams."""
         sinces = np.array([since for since, _ in self._windows], dtype=np.int64)
         starts = np.array([NO_WINDOW, *(start for _, start in self._windows)], dtype=np.int64)
@@ -343,12 +343,12 @@ class Intake:
             events = self._reader.read(values)
         for row, flaw in events.flaws.items():
             rejections[int(places[row])] = Rejection(flaw.code, flaw.message)
-        places = places[events.places]
+        places = places[events.indices]
         at_home, in_time = events.homes == self._partition, events.times <= latest[places]
         counts = (
             at_home
             & in_time
-            & ~precedes_all_windows(events.times, first.starts_at(stamps[places]), clocks[places])
+            & ~precedes_all_windows(events.times, first.earliest_starts(stamps[places]), clocks[places])
         )
         for row in np.flatnonzero(~counts).tolist():
             flaw = time_flaw(int(events.times[row]), is_ahead=not in_time[row])

@@ -45,10 +45,10 @@ class EventReader:
         plain = self._plain.read(values if isinstance(values, Spans) else spans_of([one or b"" for one in values]))
         if plain is None:
             return self._read(_as_list(values))
-        if len(plain.places) == len(values):
+        if len(plain.indices) == len(values):
             return plain
         is_left = np.ones(len(values), dtype=np.bool_)
-        is_left[plain.places] = False
+        is_left[plain.indices] = False
         places = np.flatnonzero(is_left)
         others = values.gather(places) if isinstance(values, Spans) else [values[one] for one in places.tolist()]
         return plain.merge_events(self._read(_as_list(others)), places)
@@ -247,7 +247,7 @@ class EventCheck:
         is_ahead = times > (np.iinfo(np.int64).max if now is None else now + self._ahead)
         moments, flaws = [NO_MOMENT] * len(events), dict(read.flaws)
         for place, time, ahead, before in zip(
-            read.places.tolist(), times.tolist(), is_ahead.tolist(), is_before.tolist(), strict=True
+            read.indices.tolist(), times.tolist(), is_ahead.tolist(), is_before.tolist(), strict=True
         ):
             if ahead or before:
                 flaws[place] = event_fields.time_flaw(time, is_ahead=ahead)

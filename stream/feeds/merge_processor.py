@@ -14,8 +14,8 @@ from stream.feeds.merge_state import (
     PARTIAL,
     TEXTS,
     MergedStreamState,
-    MergePeriods,
     Partials,
+    PeriodRequests,
     RunningSums,
     WaitingWindows,
     decode_progress,
@@ -92,7 +92,7 @@ class MergeProcessor:
         self._retired = RetiredStreamNames()
         self._stale_keys: list[bytes] = []
         """Keys of the changelog's records of retired streams that a restore found."""
-        self._periods = MergePeriods(topics, definitions)
+        self._periods = PeriodRequests(topics, definitions)
         self._waiting_windows = WaitingWindows()
 
     def restore(self, records: Iterable[RecordLike]) -> None:

@@ -269,7 +269,7 @@ class WaitingWindows:
                 return
 
 
-class MergePeriods:
+class PeriodRequests:
     """Sends requests to begin and close periods; the requests' ids are fixed, so repeats have no effect."""
 
     def __init__(self, topics: Topics, definitions: FeedDefinitions) -> None:

@@ -77,7 +77,7 @@ def select_events(events: Events, mask: Mask) -> Events:
         return events
     return replace(
         events,
-        places=events.places[mask],
+        indices=events.indices[mask],
         people=events.people[mask],
         homes=events.homes[mask],
         times=events.times[mask],

@@ -293,7 +293,7 @@ _METADATA_VERSION: Final = 2
 _TIMEOUT_SECONDS: Final = 2.0
 
 
-def cluster_at(host: str, port: int) -> str | None:
+def fetch_cluster_id(host: str, port: int) -> str | None:
     """Returns the cluster id at an address; None if no broker accepts requests."""
     client = b"sotto"
     request = struct.pack(f">hhih{len(client)}si", _METADATA_API_KEY, _METADATA_VERSION, 1, len(client), client, 0)

@@ -189,7 +189,7 @@ class LocalBroker:
         self, process: broker_process.Process, ports: broker_process.Ports, cluster: str, deadline: float
     ) -> None:
         # Compare the cluster id, because another broker may have taken the port.
-        while broker_process.cluster_at(broker_process.HOST, ports.clients) != cluster:
+        while broker_process.fetch_cluster_id(broker_process.HOST, ports.clients) != cluster:
             if not broker_process.is_alive(process):
                 errors = kafka_programs.error_lines([self._console, self.log])
                 port_taken = any("Address already in use" in line for line in errors)

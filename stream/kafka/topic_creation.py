@@ -21,9 +21,7 @@ from stream.kafka.topic_layouts import (
     Difference,
     TopicLayout,
     TopicsError,
-    configuration,
     configuration_differences,
-    configurations,
     create_missing,
     describe_topics,
     feed_layout,
@@ -32,6 +30,8 @@ from stream.kafka.topic_layouts import (
     layout,
     partition_differences,
     prefixes_of,
+    read_configuration,
+    read_configurations,
     require_readable,
     retention_differences,
     usual_partition_count,
@@ -106,7 +106,7 @@ async def _find_differences(
     admin: AIOKafkaAdminClient, settings: Settings, topics: Topics, existing: Mapping[str, Sequence[int]]
 ) -> list[Difference]:
     wanted = [one for one in layout(topics) if one.name in existing]
-    actual = await configurations(admin, existing) if existing else {}
+    actual = await read_configurations(admin, existing) if existing else {}
     require_readable(existing, actual)
     return [
         *partition_differences(wanted, {name: len(replicas) for name, replicas in existing.items()}),
@@ -233,7 +233,7 @@ async def inspect_topics(settings: Settings, *, attempts: int = 1, role: AclRole
     wanted = [one for one in layout(found.topics) if names is None or one.name in names]
     seen = [one for one in wanted if one.name in found.replicas]
     async with admin_client(settings) as admin:
-        actual = await configurations(admin, [one.name for one in seen])
+        actual = await read_configurations(admin, [one.name for one in seen])
     read = [one for one in seen if one.name in actual]
     differences = [
         *(one for one in found.partition_differences if names is None or one.topic in names),
@@ -292,7 +292,7 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
         if not found:
             raise TopicsError(f"topic {source.topic} was created and is not listed; see the broker's log")
         [(setting, expected)] = BROKER_TIMESTAMPS.items()
-        actual = (await configuration(admin, source.topic)).get(setting)
+        actual = (await read_configuration(admin, source.topic)).get(setting)
     if by_broker and actual != expected:
         raise TopicsError(
             f"topic {source.topic} exists with {setting}={actual}, but windows of source '{source.source}' close by the "
@@ -325,7 +325,7 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
         kept, is_new = await _ensure_topic(admin, settings, wanted)
         if not kept:
             raise TopicsError(f"topic {wanted.name} was not created; see 'sotto topics acl --role feed'")
-        actual = {} if is_new else await configurations(admin, [wanted.name])
+        actual = {} if is_new else await read_configurations(admin, [wanted.name])
     if len(kept) != wanted.partitions:
         raise TopicsError(
             f"topic {topic} has {wanted.partitions} partitions, and had {len(kept)} when its first stream began; "

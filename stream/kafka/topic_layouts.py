@@ -58,11 +58,11 @@ class TopicLayout:
             **self.configuration,
             **_PRODUCER_COMPRESSION,
             **(BROKER_TIMESTAMPS if self.has_broker_timestamps else {}),
-            **durability(replication),
+            **durability_settings(replication),
         }
 
 
-def durability(replication: int) -> dict[str, str]:
+def durability_settings(replication: int) -> dict[str, str]:
     """Returns the settings for writes to a majority of replicas and for leaders in sync."""
     return {"min.insync.replicas": str(replication // 2 + 1), "unclean.leader.election.enable": "false"}
 
@@ -266,7 +266,7 @@ async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[
     }
 
 
-async def configurations(admin: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str, dict[str, str]]:
+async def read_configurations(admin: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str, dict[str, str]]:
     """Reads the configuration of each topic; no entry if it is hidden.
 
     KafkaError if a broker does not answer or does not know a topic.
@@ -283,9 +283,9 @@ async def configurations(admin: AIOKafkaAdminClient, names: Iterable[str]) -> di
     return actual
 
 
-async def configuration(admin: AIOKafkaAdminClient, name: str) -> dict[str, str]:
-    """Reads a topic's configuration, as ``configurations`` does; TopicsError if this principal may not read it."""
-    found = await configurations(admin, [name])
+async def read_configuration(admin: AIOKafkaAdminClient, name: str) -> dict[str, str]:
+    """Reads a topic's configuration, as ``read_configurations`` does; TopicsError if this principal may not read it."""
+    found = await read_configurations(admin, [name])
     require_readable({name}, found)
     return found[name]
 

@@ -163,7 +163,9 @@ def _choose_by_hash(
     hashes = np.empty(len(person_of_row), dtype=np.uint64)
     for block in _row_blocks(len(person_of_row), _HASH_ROWS):
         own_codes = {name: column[rows[block]] for name, column in codes.items()}
-        hashes[block] = siphash(person_keys[person_of_row[block]], words_of(own_codes, len(person_of_row[block])))
+        hashes[block] = siphash(
+            person_keys[person_of_row[block]], pack_codes(own_codes, len(person_of_row[block]))
+        )
     ranks = _ranks_of_equals(person_of_row, hashes, len(names))
     for block in _row_blocks(len(person_of_row), _HASH_ROWS):
         hashes[block] = siphash(
@@ -231,7 +233,7 @@ def _append_zero_and_one(names: Words) -> Words:
     return np.concatenate([doubled, np.tile(np.arange(2, dtype=np.uint64), len(names))[:, None]], axis=1)
 
 
-def words_of(codes: Mapping[str, CodeArray], rows: int) -> Words:
+def pack_codes(codes: Mapping[str, CodeArray], rows: int) -> Words:
     """Pack each row's codes into 64-bit words, in the order of attribute names."""
     width = sum(column.dtype.itemsize for column in codes.values())
     found = np.zeros((rows, -(-width // _WORD_BYTES) * _WORD_BYTES), dtype=np.uint8)

@@ -26,7 +26,7 @@ from stream.tables.counted_table import CountedTable
 from stream.tables.encoding import siphash
 from stream.tables.engine_limits import EngineStatementError
 from stream.tables.expressions import Predicate, memory_of
-from stream.tables.people import words_of
+from stream.tables.people import pack_codes
 from stream.tables.readers.table_files import local_database
 from stream.tables.readers.table_parts import Stamp, stamp_of_source
 from stream.tables.readers.table_reading import build_table, read_rows
@@ -372,7 +372,7 @@ def _hash_unordered_rows(blocks: Iterable[Mapping[str, Any]], key: bytes) -> byt
     sums, rows = np.zeros(2, dtype=np.uint64), 0
     for block in blocks:
         count = len(next(iter(block.values())))
-        words = words_of(block, count)
+        words = pack_codes(block, count)
         for place in range(2):
             sums[place : place + 1] += siphash(keys[place], words).sum(dtype=np.uint64)
         rows += count

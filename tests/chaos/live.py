@@ -18,7 +18,7 @@ from aiokafka.errors import KafkaError
 from schemas import EventsSource, StreamSpec, format_moment
 from sotto import AsyncClient
 from stream.kafka.client.broker_connections import admin_client
-from stream.kafka.topic_layouts import durability
+from stream.kafka.topic_layouts import durability_settings
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import LEDGER_PARTITIONS
 from stream.services.processes import Service
@@ -223,7 +223,7 @@ async def live_topic(
     topic = f"{settings.prefix}-visits"
     async with admin_client(settings) as admin:
         stamp = {"message.timestamp.type": "LogAppendTime" if stamped else "CreateTime"}
-        configuration = {**stamp, **durability(replicas)}
+        configuration = {**stamp, **durability_settings(replicas)}
         await admin.create_topics([NewTopic(topic, PARTITIONS, replicas, topic_configs=configuration)])
     # After the loss of a node, a cluster shows no new records until it has removed the node; a single broker never waits.
     declared = {} if period is None else {"unit": "person-period", "period": period, "ahead": "7d"}

@@ -23,7 +23,7 @@ from stream.kafka.topic_creation import (
     find_live_topic,
     require_topics,
 )
-from stream.kafka.topic_layouts import TopicsError, configurations, layout
+from stream.kafka.topic_layouts import TopicsError, layout, read_configurations
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from tests.builders import stream
@@ -172,7 +172,7 @@ def test_live_topic_has_brokers_timestamps_for_its_clock(environment: dict[str, 
 
     async def stamps(topic: str) -> str:
         async with admin_client(settings) as admin:
-            return (await configurations(admin, [topic]))[topic]["message.timestamp.type"]
+            return (await read_configurations(admin, [topic]))[topic]["message.timestamp.type"]
 
     settings = settings_of(environment)
     broker, marks = source("broker"), source("marks")

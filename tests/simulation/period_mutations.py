@@ -16,7 +16,7 @@ from schemas import format_moment, period_name
 from stream.engine.writer import Writer
 from stream.feeds import merge_processor, merge_state
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
-from stream.feeds.merge_state import MergePeriods, RunningSums, is_asked, period_of
+from stream.feeds.merge_state import PeriodRequests, RunningSums, is_asked, period_of
 from stream.processing.protocol import Outputs
 from stream.processing.topic_names import Topics
 from stream.worker.stream_control import StreamControl
@@ -26,13 +26,13 @@ from tests.simulation.replacements import Mutation, replacing
 @contextmanager
 def asked_before_the_account_is_there() -> Iterator[None]:
     """A window asks the stream of its period while the period is only requested."""
-    is_ready, asked_by = MergePeriods.is_ready, MergePeriods.stream_asked_by
+    is_ready, asked_by = PeriodRequests.is_ready, PeriodRequests.stream_asked_by
 
-    def hasty(self: MergePeriods, outputs: Outputs, definition: StandingDefinition, start: int) -> bool:
+    def hasty(self: PeriodRequests, outputs: Outputs, definition: StandingDefinition, start: int) -> bool:
         is_ready(self, outputs, definition, start)
         return True
 
-    def expected(self: MergePeriods, definition: StandingDefinition, start: int) -> StandingDefinition | None:
+    def expected(self: PeriodRequests, definition: StandingDefinition, start: int) -> StandingDefinition | None:
         found = asked_by(self, definition, start)
         if found is not None or not is_asked(definition, start):
             return found
@@ -45,17 +45,20 @@ def asked_before_the_account_is_there() -> Iterator[None]:
         spec = definition.spec.model_copy(update={**names, "standing": standing})
         return replace(definition, spec=spec, standing=standing)
 
-    with patch.object(MergePeriods, "is_ready", hasty), patch.object(MergePeriods, "stream_asked_by", expected):
+    with (
+        patch.object(PeriodRequests, "is_ready", hasty),
+        patch.object(PeriodRequests, "stream_asked_by", expected),
+    ):
         yield
 
 
 @contextmanager
 def requests_outside_of_the_transaction() -> Iterator[None]:
     """Merging writes its requests to the ledger after the step's transaction, and treats them as written even if the write fails."""
-    begin, commit = MergePeriods.__init__, Writer.commit
+    begin, commit = PeriodRequests.__init__, Writer.commit
     asked = WeakKeyDictionary[FeedDefinitions, tuple[dict[str, str], dict[str, set[str]]]]()
 
-    def remembering(self: MergePeriods, topics: Topics, definitions: FeedDefinitions) -> None:
+    def remembering(self: PeriodRequests, topics: Topics, definitions: FeedDefinitions) -> None:
         begin(self, topics, definitions)
         self._requesting_streams, self._closing_streams = asked.setdefault(definitions, ({}, {}))
 
@@ -67,7 +70,7 @@ def requests_outside_of_the_transaction() -> Iterator[None]:
         if late:
             await commit(self, late, {})
 
-    with patch.object(MergePeriods, "__init__", remembering), patch.object(Writer, "commit", apart):
+    with patch.object(PeriodRequests, "__init__", remembering), patch.object(Writer, "commit", apart):
         yield
 
 
@@ -94,14 +97,14 @@ def running_counts_go_on_over_an_edge() -> Iterator[None]:
         yield
 
 
-@replacing(MergePeriods, "close_past_streams")
+@replacing(PeriodRequests, "close_past_streams")
 def periods_never_end(*_: Any) -> None:
     """The closing of a period's streams is never requested."""
 
 
-@replacing(MergePeriods, "close_past_streams")
+@replacing(PeriodRequests, "close_past_streams")
 def periods_end_early(
-    passed: Any, self: MergePeriods, outputs: Outputs, definition: StandingDefinition, before: int, reached: int
+    passed: Any, self: PeriodRequests, outputs: Outputs, definition: StandingDefinition, before: int, reached: int
 ) -> None:
     """A period's streams are closed at its own end."""
     length = definition.source.period_ms if definition.source.has_periods else 0

@@ -12,7 +12,7 @@ from aiokafka.errors import NodeNotReadyError, UnsupportedVersionError, for_code
 from stream.kafka.client import batch_reader
 from stream.kafka.client.client_patches import GroupObserver, KafkaConsumer
 from stream.kafka.client.transactional_producer import TransactionalProducer
-from stream.kafka.client.wire_requests import TopicId, ask_topic_ids
+from stream.kafka.client.wire_requests import TopicId, build_topic_ids_request
 
 Offsets = Mapping[TopicPartition, int]
 Fetched = Mapping[TopicPartition, Sequence[ConsumerRecord]]
@@ -122,7 +122,7 @@ class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
         if node is None:
             raise NodeNotReadyError
         try:
-            answer = await client.send(node, ask_topic_ids([partition.topic]))
+            answer = await client.send(node, build_topic_ids_request([partition.topic]))
         except UnsupportedVersionError:
             return ""
         found: TopicId = answer[partition.topic]

@@ -31,7 +31,7 @@ from aiokafka.protocol.transaction import (
 
 from stream.kafka.client import wire_requests
 from stream.kafka.client.client_patches import BrokerClient
-from stream.kafka.client.wire_requests import Encoded, Identity, ask_features, supports_second_protocol
+from stream.kafka.client.wire_requests import Encoded, Identity, build_features_request, supports_second_protocol
 
 Batches = Mapping[TopicPartition, Encoded]
 Offsets = Mapping[TopicPartition, int]
@@ -90,18 +90,20 @@ class SecondProtocol(FirstProtocol):
 
     def produce(self, batches: Batches) -> ProtocolRequest:
         """Returns the request that writes a batch to each partition."""
-        return ProtocolRequest(wire_requests.produce(self._id, self._timeout_ms, batches), tuple)
+        return ProtocolRequest(wire_requests.build_produce_request(self._id, self._timeout_ms, batches), tuple)
 
     def add_group(self, identity: Identity, group: str) -> None:
         """Returns None, because a commit of offsets adds the group to the transaction."""
 
     def commit_offsets(self, identity: Identity, group: str, offsets: Offsets) -> ProtocolRequest:
         """Returns the request that commits offsets in the transaction."""
-        return ProtocolRequest(wire_requests.commit_offsets(self._id, group, identity, offsets), tuple)
+        return ProtocolRequest(wire_requests.build_commit_request(self._id, group, identity, offsets), tuple)
 
     def end(self, identity: Identity) -> ProtocolRequest:
         """Returns the request that commits the transaction."""
-        return ProtocolRequest(wire_requests.end(self._id, identity), lambda ended: [(None, ended.error)])
+        return ProtocolRequest(
+            wire_requests.build_end_request(self._id, identity), lambda ended: [(None, ended.error)]
+        )
 
     def next_identity(self, identity: Identity, ended: Any) -> Identity:
         """Returns the identity that the coordinator has assigned in its response."""
@@ -355,7 +357,7 @@ class TransactionalProducer:
     async def _uses_second_protocol(self) -> bool:
         node, group = await self._coordinator(CoordinationType.TRANSACTION, self._id), ConnectionGroup.COORDINATION
         try:
-            return supports_second_protocol(await self._client.send(node, ask_features(), group=group))
+            return supports_second_protocol(await self._client.send(node, build_features_request(), group=group))
         except errors.UnsupportedVersionError:
             return False
 

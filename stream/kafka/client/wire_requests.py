@@ -162,12 +162,14 @@ class Request:
         return self._read(response.read())
 
 
-def ask_features() -> Request:
+def build_features_request() -> Request:
     """Returns the request for the broker's and cluster's ``Features``."""
     return Request(API_VERSIONS, _text("sotto") + _text("1") + _NO_TAGS, _parse_features, tagged=False)
 
 
-def produce(transactional_id: str, timeout_ms: int, batches: Mapping[TopicPartition, Encoded]) -> Request:
+def build_produce_request(
+    transactional_id: str, timeout_ms: int, batches: Mapping[TopicPartition, Encoded]
+) -> Request:
     """Returns the request that writes batches; the response has an error code per partition."""
     topics: dict[str, list[tuple[int, Encoded]]] = {}
     for (topic, partition), batch in batches.items():
@@ -183,7 +185,7 @@ def produce(transactional_id: str, timeout_ms: int, batches: Mapping[TopicPartit
     return Request(PRODUCE, [*pieces, between + _NO_TAGS], _parse_produce_response)
 
 
-def commit_offsets(
+def build_commit_request(
     transactional_id: str, group: str, identity: tuple[int, int], offsets: Mapping[TopicPartition, int]
 ) -> Request:
     """Returns the request that commits offsets; the response has an error code per partition."""
@@ -197,12 +199,12 @@ def commit_offsets(
     return Request(COMMIT_OFFSETS, b"".join((*parts, _NO_TAGS)), _parse_commit_response)
 
 
-def end(transactional_id: str, identity: tuple[int, int]) -> Request:
+def build_end_request(transactional_id: str, identity: tuple[int, int]) -> Request:
     """Returns the request that commits a transaction; the response is an ``EndResponse``."""
     return Request(END, _text(transactional_id) + _pack_end(*identity, True) + _NO_TAGS, _parse_end_response)
 
 
-def ask_topic_ids(topics: Collection[str]) -> Request:
+def build_topic_ids_request(topics: Collection[str]) -> Request:
     """Returns the request for the ``TopicId`` of each topic; it creates no topics."""
     asked = b"".join(_NO_ID + _text(topic) + _NO_TAGS for topic in topics)
     no_creation_no_authorizations = bytes(3)
@@ -256,13 +258,13 @@ class FieldReader:
         return self._data[self._at - size : self._at]
 
     def committed_partition(self) -> tuple[int, int]:
-        """Reads the number and error code of a partition from a response to ``commit_offsets``."""
+        """Reads the number and error code of a partition from a response to ``build_commit_request``."""
         found = self.int32(), self.int16()
         self.skip_tags()
         return found
 
     def produced_partition(self) -> tuple[int, int]:
-        """Reads the number and error code of a partition from a response to ``produce``."""
+        """Reads the number and error code of a partition from a response to ``build_produce_request``."""
         number, error, *_ = _unpack_produced(self._data, self._at)
         self._at += 30
         for _ in range(self.count()):

@@ -82,7 +82,7 @@ def _read_batches(
         yield from cursor.fetch_record_batch()
 
 
-def snapshot(address: Address) -> tuple[str, ...]:
+def read_snapshot(address: Address) -> tuple[str, ...]:
     """Return the server's start time and snapshot; while both stay equal, the rows do not change."""
     with _as_unreadable_errors(), _connect(address) as connection:
         [stamp] = _run_query(connection, "SELECT pg_postmaster_start_time()::text, pg_current_snapshot()::text")

@@ -288,9 +288,9 @@ def stamp_of(path: str) -> Stamp:
 
         return stamp_of_files(path, object_files(address))
     if address.scheme == "postgresql":
-        from stream.tables.readers.postgresql import snapshot  # noqa: PLC0415  (an extra)
+        from stream.tables.readers.postgresql import read_snapshot  # noqa: PLC0415  (an extra)
 
-        return (path, *snapshot(address))
+        return (path, *read_snapshot(address))
     # A server does not tell whether rows have changed, so the stamp is new each time, except for a fixed version.
     return (path, str(time_ns() if address.version is None else address.version))
 

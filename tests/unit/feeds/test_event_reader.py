@@ -106,7 +106,7 @@ def test_event_reader_accepts_cells_that_tables_accept(changed: dict[str, Any], 
 def test_event_flaw_has_fixed_words_and_affects_no_other_event(value: bytes | None, code: str | None) -> None:
     events = reader().read([event_bytes(), value, event_bytes()])
     assert {place: flaw.code for place, flaw in events.flaws.items()} == ({} if code is None else {1: code})
-    assert events.places.tolist() == ([0, 2] if code else [0, 1, 2])
+    assert events.indices.tolist() == ([0, 2] if code else [0, 1, 2])
     for flaw in events.flaws.values():
         words = flaw.message.split(":")[0]
         assert words in {"event", "person", "time", *SOURCE["attributes"]}
@@ -150,7 +150,7 @@ def test_event_reader_treats_events_independently() -> None:
         together = reader().read([pieces[one] for one in chosen])
         for place, one in enumerate(chosen):
             assert together.flaws.get(place) == alone[one].flaws.get(0)
-        rows = {place: at for at, place in enumerate(together.places.tolist())}
+        rows = {place: at for at, place in enumerate(together.indices.tolist())}
         for place, at in rows.items():
             single = alone[chosen[place]]
             assert together.times[at] == single.times[0]

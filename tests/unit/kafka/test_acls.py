@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from stream.cli.output import CommandError
 from stream.cli.setup_commands import topics_app
 from stream.kafka.acls import AclRole, Operation, Resource, acl_commands, default_principal, role_access
-from stream.kafka.topic_layouts import BROKER_TIMESTAMPS, durability, layout
+from stream.kafka.topic_layouts import BROKER_TIMESTAMPS, durability_settings, layout
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 
@@ -28,7 +28,7 @@ def _no_settings_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_security_page_has_settings_of_all_topics() -> None:
     text = (DOCUMENTS / "security.md").read_text()
-    for setting, value in {**durability(3), **BROKER_TIMESTAMPS}.items():
+    for setting, value in {**durability_settings(3), **BROKER_TIMESTAMPS}.items():
         assert f"`{setting}={value}`" in text
 
 

@@ -73,7 +73,7 @@ async def sent_in_pieces(batch: memoryview) -> tuple[bytes, bytes, Any]:
         connection._reader, connection._writer = await asyncio.open_connection("127.0.0.1", port)
         connection._versions = {wire_requests.PRODUCE[0]: (0, wire_requests.PRODUCE[1])}
         connection._read_task = connection._create_reader_task()
-        request = wire_requests.produce("id", 1000, {TopicPartition("topic", 0): batch})
+        request = wire_requests.build_produce_request("id", 1000, {TopicPartition("topic", 0): batch})
         answered = asyncio.ensure_future(connection.send(request))
         reader, writer = await other
         received = await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])

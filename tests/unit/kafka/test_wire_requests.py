@@ -45,7 +45,7 @@ def topics_of(body: BytesIO) -> int:
 def test_produce_request_encodes_batches_by_partition(
     transactional_id: str, timeout: int, batches: dict[TopicPartition, bytes]
 ) -> None:
-    body = BytesIO(wire_requests.produce(transactional_id, timeout, batches).encode())
+    body = BytesIO(wire_requests.build_produce_request(transactional_id, timeout, batches).encode())
     assert CompactString("utf-8").decode(body) == transactional_id
     assert Int16.decode(body) == -1, "not from all replicas in sync"
     assert Int32.decode(body) == timeout
@@ -66,7 +66,7 @@ def test_produce_request_encodes_batches_by_partition(
 def test_offset_commit_request_encodes_group_and_offsets(
     transactional_id: str, group: str, offsets: dict[TopicPartition, int]
 ) -> None:
-    body = BytesIO(wire_requests.commit_offsets(transactional_id, group, (2**40, 7), offsets).encode())
+    body = BytesIO(wire_requests.build_commit_request(transactional_id, group, (2**40, 7), offsets).encode())
     string = CompactString("utf-8")
     assert (string.decode(body), string.decode(body)) == (transactional_id, group)
     assert (Int64.decode(body), Int16.decode(body)) == (2**40, 7)
@@ -85,7 +85,7 @@ def test_offset_commit_request_encodes_group_and_offsets(
 
 
 def test_end_request_commits() -> None:
-    body = BytesIO(wire_requests.end("worker-0", (2**40, 32_000)).encode())
+    body = BytesIO(wire_requests.build_end_request("worker-0", (2**40, 32_000)).encode())
     assert CompactString("utf-8").decode(body) == "worker-0"
     assert (Int64.decode(body), Int16.decode(body)) == (2**40, 32_000)
     assert body.read() == b"\1\0"
@@ -106,7 +106,7 @@ def test_produce_response_decodes_codes_of_all_batches(
         for place, code in given_codes.items()
     ]
     body = several(topics) + Int32.encode(0) + tagged(extra)
-    request = wire_requests.produce("worker-0", 1, {})
+    request = wire_requests.build_produce_request("worker-0", 1, {})
     assert dict(request.decode(BytesIO(body))) == given_codes
 
 
@@ -119,13 +119,15 @@ def test_offset_commit_response_decodes_codes(
         for place, code in given_codes.items()
     ]
     body = Int32.encode(0) + several(topics) + tagged(extra)
-    request = wire_requests.commit_offsets("worker-0", "workers", (1, 1), {})
+    request = wire_requests.build_commit_request("worker-0", "workers", (1, 1), {})
     assert dict(request.decode(BytesIO(body))) == given_codes
 
 
 def test_end_response_decodes_next_producer_identity() -> None:
     body = struct.pack(">ihqh", 0, 51, 2**40, 3) + b"\0"
-    assert wire_requests.end("worker-0", (1, 1)).decode(BytesIO(body)) == wire_requests.EndResponse(51, 2**40, 3)
+    assert wire_requests.build_end_request("worker-0", (1, 1)).decode(BytesIO(body)) == wire_requests.EndResponse(
+        51, 2**40, 3
+    )
 
 
 @given(st.dictionaries(names, st.integers(0, 30)), tags)
@@ -139,18 +141,18 @@ def test_features_response_decodes_versions_and_features(
     apis = several([struct.pack(">hhh", 0, 0, 12) + tagged(extra)])
     fields = {0: supported, 1: struct.pack(">q", 7), 2: finalized, **extra}
     body = Int16.encode(0) + apis + Int32.encode(0) + tagged(fields)
-    assert wire_requests.ask_features().decode(BytesIO(body)) == ({0: (0, 12)}, features)
+    assert wire_requests.build_features_request().decode(BytesIO(body)) == ({0: (0, 12)}, features)
 
 
 def test_features_response_without_features_is_empty() -> None:
     body = Int16.encode(0) + several([]) + Int32.encode(0) + b"\0"
-    assert wire_requests.ask_features().decode(BytesIO(body)) == ({}, {})
+    assert wire_requests.build_features_request().decode(BytesIO(body)) == ({}, {})
 
 
 @given(st.lists(names, min_size=1, unique=True))
 def test_ask_topic_ids_names_topics_and_creates_none(topics: list[str]) -> None:
     """A metadata request of version 10 names topics without ids, and asks for neither creation nor authorizations."""
-    body = BytesIO(wire_requests.ask_topic_ids(topics).encode())
+    body = BytesIO(wire_requests.build_topic_ids_request(topics).encode())
     found = []
     for _ in range(topics_of(body)):
         assert body.read(16) == bytes(16)
@@ -183,7 +185,7 @@ def test_topic_ids_are_decoded_as_kafkas_tools_show_them(
     body = (
         Int32.encode(0) + brokers + text("cluster") + Int32.encode(1) + described + Int32.encode(-1) + tagged({})
     )
-    assert wire_requests.ask_topic_ids(list(topics)).decode(BytesIO(body)) == {
+    assert wire_requests.build_topic_ids_request(list(topics)).decode(BytesIO(body)) == {
         name: (code, base64.urlsafe_b64encode(topic_id).decode()[:22] if any(topic_id) else "")
         for name, (code, topic_id) in topics.items()
     }
@@ -191,16 +193,18 @@ def test_topic_ids_are_decoded_as_kafkas_tools_show_them(
 
 @given(tags)
 def test_request_and_response_headers_match_kafkas_layout(extra: dict[int, bytes]) -> None:
-    header = wire_requests.end("worker-0", (1, 1)).build_request_header(correlation_id=77, client_id="sotto")
+    header = wire_requests.build_end_request("worker-0", (1, 1)).build_request_header(
+        correlation_id=77, client_id="sotto"
+    )
     assert header.encode() == struct.pack(">hhih", 26, 5, 77, 5) + b"sotto\0"
     answered = BytesIO(Int32.encode(77) + tagged(extra) + b"rest")
-    assert wire_requests.end("worker-0", (1, 1)).parse_response_header(answered).correlation_id == 77
+    assert wire_requests.build_end_request("worker-0", (1, 1)).parse_response_header(answered).correlation_id == 77
     assert answered.read() == b"rest"
 
 
 def test_features_response_has_oldest_header() -> None:
     answered = BytesIO(Int32.encode(77) + b"rest")
-    assert wire_requests.ask_features().parse_response_header(answered).correlation_id == 77
+    assert wire_requests.build_features_request().parse_response_header(answered).correlation_id == 77
     assert answered.read() == b"rest"
 
 
@@ -210,12 +214,12 @@ def test_truncated_response_raises() -> None:
     )
     for end in range(len(body)):
         with pytest.raises((ValueError, IndexError, struct.error)):
-            wire_requests.produce("worker-0", 1, {}).decode(BytesIO(body[:end]))
+            wire_requests.build_produce_request("worker-0", 1, {}).decode(BytesIO(body[:end]))
 
 
 def test_request_is_prepared_only_for_broker_with_its_version() -> None:
     """Another version raises an error that callers tell from a refusal."""
-    request = wire_requests.end("worker-0", (1, 1))
+    request = wire_requests.build_end_request("worker-0", (1, 1))
     assert request.prepare({26: (0, 5)}) is request
     for versions in ({26: (0, 4)}, {26: (6, 7)}, {}):
         with pytest.raises(UnsupportedVersionError):

@@ -22,7 +22,7 @@ def read_columns(values: list[bytes | None]) -> Any:
     events = reader().read(values)
     codes = {name: column.tolist() for name, column in events.codes.items()}
     return (
-        events.places.tolist(), events.people.tolist(), events.homes.tolist(), events.times.tolist(), codes,
+        events.indices.tolist(), events.people.tolist(), events.homes.tolist(), events.times.tolist(), codes,
         dict(sorted(events.flaws.items())),
     )  # fmt: skip
 
