@@ -12,19 +12,14 @@ from schemas import EventsSource, FeedProgress, FeedStream
 from schemas.wire import struct
 from stream.feeds.changelog_pieces import Changes, PiecesLog, piece_number
 from stream.feeds.counted_streams import Beginning, StandingStreams, StreamEpoch, begins_at
-from stream.feeds.event_intake import (
-    NOT_BEGUN,
-    EventClock,
-    Intake,
-    PartitionCountChangedError,
-    TopicRecreatedError,
-)
+from stream.feeds.event_intake import NOT_BEGUN, EventClock, Intake, TopicRecreatedError
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.feeds.window_queries import PartialWriter
 from stream.processing.dead_letters import PartitionRefusals, Rejection, dead_letter
 from stream.processing.protocol import (
     PROGRESS_KEY,
     Batch,
+    InputRefusedError,
     MissedRecordError,
     Outputs,
     RecordLike,
@@ -125,7 +120,7 @@ class FeedProcessor:
     def end_restore(self) -> Mapping[str, int]:
         """End the restore and return the next offset.
 
-        PartitionCountChangedError if the topic's partition count has changed. MissedRecordError if a stream is
+        InputRefusedError if the topic's partition count has changed. MissedRecordError if a stream is
         missing in the definitions, which are not up to date.
         """
         kept_records, self._latest_records = self._latest_records, {}
@@ -133,7 +128,11 @@ class FeedProcessor:
             found = decode_changelog_record(progress, _decode_progress)
             self.topic_ids = topic_ids_of(progress)
             if found.partitions != self._partitions:
-                raise PartitionCountChangedError(self._source.topic, found.partitions, self._partitions)
+                # New events of a person are in another partition.
+                raise InputRefusedError(
+                    f"{self._source.topic}: has {self._partitions} partitions now, and had {found.partitions} when its first "
+                    "stream began; close the streams of this source, and register another source for the topic"
+                )
             self._offset, self._clock.now, self._clock.stamped = found.offset, found.clock, found.stamped
             self._log.next, self._streams.next_tally = found.piece, found.tally
             self._streams.first_windows.restore(found.first_windows)
@@ -171,7 +170,7 @@ class FeedProcessor:
     def process(self, batch: Batch) -> Outputs:
         """Count events in order, and publish the windows that close.
 
-        WriterTimestampsError if the source's clock is the broker's, but the topic's timestamps are not.
+        InputRefusedError if the source's clock is the broker's, but the topic's timestamps are not.
         """
         records, outputs, is_first = batch.records, Outputs(), self._is_new
         self._update_epochs(outputs, records[0].offset if records else self._offset)

@@ -6,7 +6,7 @@ may share a tally.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -92,14 +92,6 @@ class StreamEpoch:
     def tally_of(self, start: int) -> Tally:
         """Return the tally of a window."""
         return self.own_tally if self.own_tally is not None and start <= self.until else self.tally
-
-    def values(self, start: int) -> tuple[list[int], list[int]]:
-        """Return a window's nonzero cells and their values."""
-        return self.tally_of(start).values(self.quantity, start)
-
-    def text_counts(self, start: int) -> Mapping[bytes, int] | None:
-        """Return the counts of a window's texts; None if they are too large."""
-        return self.tally_of(start).text_counts(self.quantity, start)
 
     @property
     def changelog_record(self) -> FeedStream:

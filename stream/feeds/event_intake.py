@@ -26,17 +26,6 @@ from stream.processing.record_columns import RecordColumns
 from stream.processing.topic_names import partition_of
 
 
-class WriterTimestampsError(InputRefusedError):
-    """The topic has its writers' timestamps, which may be wrong, instead of the broker's."""
-
-    def __init__(self, topic: str) -> None:
-        super().__init__(
-            f"{topic}: has records with their writers' timestamps, but the source's clock is the broker's; set "
-            "message.timestamp.type=LogAppendTime on the topic and delete its present records, or register a source with clock "
-            "'marks' or for another topic"
-        )
-
-
 class TopicRecreatedError(InputRefusedError):
     """The topic was deleted and created again, so events may be missing or be counted twice."""
 
@@ -44,16 +33,6 @@ class TopicRecreatedError(InputRefusedError):
         super().__init__(
             f"{topic}: was deleted and created again while windows were open, so their counts would be wrong; close the streams "
             "of this source, and register another source for the new topic"
-        )
-
-
-class PartitionCountChangedError(InputRefusedError):
-    """The topic's partition count has changed, so new events of a person are in another partition."""
-
-    def __init__(self, topic: str, before: int, now: int) -> None:
-        super().__init__(
-            f"{topic}: has {now} partitions now, and had {before} when its first stream began; close the streams of this "
-            "source, and register another source for the topic"
         )
 
 
@@ -175,7 +154,7 @@ class EventClock:
     def advance(self, records: Sequence[RecordLike]) -> ClockValues:
         """Advance the clock over some records, and return its values.
 
-        WriterTimestampsError if the source's clock is the broker's, but the topic's timestamps are not.
+        InputRefusedError if the source's clock is the broker's, but the topic's timestamps are not.
         """
         marks: dict[int, Rejection | None] = {}
         if self._by_broker:
@@ -184,7 +163,11 @@ class EventClock:
             else:
                 timestamp_types = {getattr(record, "timestamp_type", None) for record in records}
             if _WRITER_TIMESTAMP in timestamp_types:
-                raise WriterTimestampsError(self._topic)
+                raise InputRefusedError(
+                    f"{self._topic}: has records with their writers' timestamps, but the source's clock is the broker's; set "
+                    "message.timestamp.type=LogAppendTime on the topic and delete its present records, or register a source "
+                    "with clock 'marks' or for another topic"
+                )
             times = _stamps(records)
         else:
             times, stamped = np.full((2, len(records)), NOT_BEGUN, dtype=np.int64)
@@ -324,7 +307,7 @@ class Intake:
     ) -> tuple[EventBatch | None, dict[int, Rejection]]:
         """Advance the clock; return the batch to count, if any, and the rejections by index.
 
-        WriterTimestampsError if the source's clock is the broker's, but the topic's timestamps are not.
+        InputRefusedError if the source's clock is the broker's, but the topic's timestamps are not.
         """
         clocks, stamps, marks = self._clock.advance(records)
         latest = self._clock.latest_event_times(records, clocks)

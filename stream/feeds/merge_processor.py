@@ -366,7 +366,8 @@ class MergeProcessor:
                 for start, partials in merged.open.items()
                 for number in partials
             }
-            merged.drop_partials()
+            merged.open.clear()
+            merged.latest.clear()
             if definition.kind == "closed":
                 nodes = (
                     getattr(definition.calibration, "nodes", 0)

@@ -97,10 +97,6 @@ class RunningSums:
         self.are_lost = self.are_lost or (not self.windows and number > 1)
         return 0 if self.are_lost or not self.windows < number <= _calibration_of(definition).steps else number
 
-    def node(self, place: int) -> tuple[int, ...]:
-        """Return the sums over one node, by group."""
-        return tuple(sums[place] for sums in self.groups)
-
 
 def _calibration_of(definition: StandingDefinition) -> RunningCountCalibration:
     if not isinstance(definition.calibration, RunningCountCalibration):
@@ -135,11 +131,6 @@ class MergedStreamState:
         """Add a new partial."""
         self.open.setdefault(partial.start, {})[partial.partition] = partial
         self.latest[partial.partition] = partial.start
-
-    def drop_partials(self) -> None:
-        """Drop the partials of open windows."""
-        self.open.clear()
-        self.latest.clear()
 
     def complete_windows(self) -> list[int]:
         """Return the open windows that every partition has published or skipped, in order."""
@@ -217,7 +208,7 @@ def encode_stream(merged: MergedStreamState) -> bytes:
 
 def encode_node(merged: MergedStreamState, place: int) -> bytes:
     """Encode a node of a stream's running count."""
-    return _encode(_WireNode(merged.incarnation, merged.running.node(place)))
+    return _encode(_WireNode(merged.incarnation, tuple(sums[place] for sums in merged.running.groups)))
 
 
 def encode_texts(merged: MergedStreamState) -> bytes:

@@ -272,10 +272,11 @@ class PartialWriter:
         cells: Sequence[int] = ()
         counts: Sequence[int] = ()
         texts: str | None = None
+        tally = stream.tally_of(stream.next)
         if stream.definition.has_texts:
-            texts = encode_text_counts(stream.text_counts(stream.next))
+            texts = encode_text_counts(tally.text_counts(stream.quantity, stream.next))
         else:
-            cells, counts = stream.values(stream.next)
+            cells, counts = tally.values(stream.quantity, stream.next)
         partial = _WirePartial(
             source=self._source,
             stream=stream.definition.spec.stream,

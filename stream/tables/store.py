@@ -242,7 +242,7 @@ class TableStore:
             # The earlier table is freed before the new one is loaded, and the rows as soon as the table is built.
             self._current.pop(source.source)
             current = None
-            rows = self._rows(source, stamp)
+            rows = self._read_rows(source, stamp)
             try:
                 table = build_table(rows, source, self._keys[0])
                 current = _CurrentTable(stamp, table, fingerprint(table, source, self._keys[0]))
@@ -255,11 +255,10 @@ class TableStore:
             self._tables[source.source, current.fingerprint] = table
         return current
 
-    def _rows(self, source: TableSource, stamp: Stamp) -> Rows | StoredRows:
+    def _read_rows(self, source: TableSource, stamp: Stamp) -> Rows | StoredRows:
         _, frame = self._frames.get(source.source, (None, None))
-        return self._read_file(source, stamp) if frame is None else read_rows(source, frame)
-
-    def _read_file(self, source: TableSource, stamp: Stamp) -> Rows | StoredRows:
+        if frame is not None:
+            return read_rows(source, frame)
         if (failed := self._unreadable.get(source.source)) is not None and failed[:2] == (stamp, source):
             raise failed[2].with_traceback(None)
         try:

@@ -10,9 +10,9 @@ import numpy as np
 
 from schemas.windows import parse_event_time
 from stream.feeds.count_processor import FeedProcessor
-from stream.feeds.counted_streams import StreamEpoch
 from stream.feeds.event_intake import NOT_BEGUN, ClockValues, EventClock
 from stream.feeds.feed_definitions import StandingDefinition
+from stream.feeds.tally import Tally
 from stream.feeds.tally_groups import TallyGroup
 from stream.tables.predicates import parse
 from tests.privacy.audit_variants import Surgery, Variant
@@ -62,13 +62,13 @@ def empty_windows_left_out(surgery: Surgery) -> None:
 
 def groups_only_when_seen(surgery: Surgery) -> None:
     """A window publishes only the groups that have events, in order."""
-    values = StreamEpoch.values
+    values = Tally.values
 
-    def seen(stream: StreamEpoch, start: int) -> Any:
-        cells, numbers = values(stream, start)
+    def seen(tally: Tally, quantity: Any, start: int) -> Any:
+        cells, numbers = values(tally, quantity, start)
         return list(range(len(cells))), numbers
 
-    surgery.patch.setattr(StreamEpoch, "values", seen)
+    surgery.patch.setattr(Tally, "values", seen)
 
 
 def watermark_of_event_times(surgery: Surgery) -> None:

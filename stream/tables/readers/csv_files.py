@@ -144,7 +144,9 @@ class _CsvText:
                 raise UnreadableError(problem)
         text = text.removeprefix(_UTF8_MARK)
         while True:
-            text = self._strip_blank_lines(text)
+            stripped = text.lstrip(b"\r\n")
+            self._line += text.count(b"\n", 0, len(text) - len(stripped))
+            text = stripped
             if (end := _first_row_end(text)) is not None:
                 break
             chunk = next(self._chunks, b"")
@@ -156,11 +158,6 @@ class _CsvText:
         if not header:
             raise UnreadableError("no line of column names")
         return self._parse_names(header)
-
-    def _strip_blank_lines(self, text: bytes) -> bytes:
-        stripped = text.lstrip(b"\r\n")
-        self._line += text.count(b"\n", 0, len(text) - len(stripped))
-        return stripped
 
     def _parse_names(self, header: bytes) -> list[str]:
         if b"\0" in header:
