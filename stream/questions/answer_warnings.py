@@ -12,6 +12,7 @@ use only published and public figures, so they cost nothing.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import repeat
 from typing import Final
@@ -20,6 +21,7 @@ from schemas import (
     INDEPENDENCE,
     Answer,
     Bins,
+    Categories,
     Dates,
     Decimals,
     Domain,
@@ -112,7 +114,7 @@ def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tu
     elif answer.estimate is not None:
         numbers, intervals = (answer.estimate,), (answer.interval,)
     else:
-        return ()
+        return () if query is None else _reasons_of_texts(answer, query, source)
     # The alpha of a quantile is in rows, so only the interval bounds the error of the value. Without the question, a
     # window's number may be a quantile.
     may_be_rank = query is None or query.quantile is not None or query.iqr is not None
@@ -128,6 +130,22 @@ def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tu
         _reason_of(number, error if error is None or error > least else None, limits, is_share=is_share)
         for number, error in zip(numbers, errors, strict=False)
     )
+
+
+def _reasons_of_texts(answer: Answer, query: Query, source: Source | None) -> tuple[str | None, ...]:
+    """Return for each quantile of dates or categories whether its interval has more than two thirds of the values."""
+    domain = source.attributes.get(query.quantile or "") if isinstance(source, TableSource) else None
+    if not isinstance(domain, Categories | Dates):
+        return ()
+    most = 2 * LARGEST_SHARE * domain.size
+    codes = ((_code_of(domain, low), _code_of(domain, high)) for low, high in answer.choice_intervals or ())
+    return tuple(OF_RANGE if high - low + 1 > most else None for low, high in codes)
+
+
+def _code_of(domain: Categories | Dates, text: str) -> int:
+    if isinstance(domain, Categories):
+        return domain.values.index(text)
+    return bisect_left(range(domain.size), text, key=domain.calendar.label)
 
 
 def describe_reasons(reasons: tuple[str | None, ...]) -> str | None:

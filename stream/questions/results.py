@@ -269,8 +269,10 @@ class Result(ConvertibleRows, Answer):
         """Yield a row for each quantile of dates or ordered categories."""
         choices = self.choices or ()
         labels = self.groups or [{"position": number} for number in range(len(choices))]
-        for label, choice, ends in zip(labels, choices, self.choice_intervals or repeat(None), strict=False):
-            number = {"choice": choice, "alpha": self.alpha, **_interval_columns(ends), **bound}
+        texts = zip(labels, choices, self.choice_intervals or repeat(None), strict=False)
+        for place, (label, choice, ends) in enumerate(texts):
+            marked = _informative_column(place, self.uninformative)
+            number = {"choice": choice, "alpha": self.alpha, **_interval_columns(ends), **marked, **bound}
             yield {**common, **_rename_clashing(label, {**common, **number}), **number}
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import shlex
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from enum import IntEnum
 from itertools import repeat
 from typing import Annotated, Any, Final
@@ -259,7 +259,7 @@ def _show_answer(answer: Answer, *, as_json: bool) -> None:
     if groups is not None:
         names = list(groups[0]) if groups else ["key"]
         if answer.estimates is None:
-            _show_texts(answer, names, groups)
+            _show_texts(answer, names, groups, marked)
             return
         cells = enumerate(zip(groups, answer.estimates, answer.intervals or repeat(None), strict=False))
         show_table(
@@ -289,15 +289,16 @@ def _numbers_heading(answer: Answer) -> str:
     return next((name for name in ("rate", *STATISTICS) if getattr(query, name) is not None), "count")
 
 
-def _show_texts(answer: Answer, names: Sequence[str], groups: Sequence[Group]) -> None:
+def _show_texts(answer: Answer, names: Sequence[str], groups: Sequence[Group], marked: Container[int]) -> None:
     """Print groups without numbers: released texts, or a date or ordered category for each group."""
     choices, ends = answer.choices, answer.choice_intervals
-    heads = [*names, *(["value"] if choices else []), *(["95 %"] if ends else [])]
+    heads = [*names, *(["value"] if choices else []), *(["95 %"] if ends else []), *([""] if marked else [])]
     rows = (
         [
             *(str(one[name]) for name in names),
             *([choices[index]] if choices else []),
             *([format_text_interval(ends[index])] if ends else []),
+            *([UNINFORMATIVE_MARK if index in marked else ""] if marked else []),
         ]
         for index, one in enumerate(groups)
     )

@@ -71,6 +71,22 @@ def test_decision_is_marked_by_the_threshold_of_its_question() -> None:
     assert reasons(above, {"value": 1.0}) == (None,)
 
 
+def test_quantile_of_texts_is_marked_by_the_width_of_its_interval() -> None:
+    """An interval with more than two thirds of the declared dates or categories says hardly anything."""
+    day = {"kind": "date", "minimum": "2024-01-01", "maximum": "2024-01-09"}
+    grade = {"kind": "categories", "values": ["low", "mid", "high"], "ordered": True}
+    table = parse_source(source("t", "table", attributes={"day": day, "grade": grade, "sex": ["F", "M"]}))
+    wide, narrow = ("2024-01-02", "2024-01-08"), ("2024-01-02", "2024-01-07")
+    by_sex = {"choices": ("2024-01-05", "2024-01-04"), "choice_intervals": (wide, narrow)}
+    assert reasons(by_sex, {"quantile": "day", "group_by": ["sex"]}, table) == (OF_RANGE, None)
+    for low, expected in (("low", OF_RANGE), ("mid", None)):
+        one = {"choice": "mid", "choice_intervals": ((low, "high"),)}
+        assert reasons(one, {"quantile": "grade"}, table) == (expected,)
+    result = _answer(by_sex).with_question(_query({"quantile": "day", "group_by": ["sex"]}), table)
+    assert [row.get("informative", True) for row in result.rows()] == [False, True]
+    assert result.warnings[-1] == f"not informative: 1 of 2 numbers; {OF_RANGE}"
+
+
 def test_value_of_a_feed_is_compared_with_its_range() -> None:
     feed = parse_source(source(minimum=0.0, maximum=30.0))
     answer = {"estimate": 1.0, "interval": [-8.0, 10.0]}
