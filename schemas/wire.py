@@ -194,24 +194,25 @@ def describe(error: ValidationError, name: Callable[[str], str] = str, given: An
 
 def _suggest_word(detail: ErrorDetails, given: Any, title: str) -> str:
     """Return the message about an unknown field or kind that is like one of the contract; else an empty text."""
-    at = given
-    for step in detail["loc"]:
+    at, is_unknown_field = given, detail["type"] == "extra_forbidden"
+    for step in detail["loc"][:-1] if is_unknown_field else detail["loc"]:
         if isinstance(at, Mapping):
             at = at.get(step, at)
         elif isinstance(at, list) and isinstance(step, int):
             at = at[step]
     if detail["type"] == KIND_ERROR:
         word, known = at.get("kind") if isinstance(at, Mapping) else None, re.findall("'([^']*)'", detail["msg"])
-    elif detail["type"] == "extra_forbidden":
-        word, kinds = detail["loc"][-1], [str(step) for step in detail["loc"][-2:-1]]
-        known = [name for kind in (*kinds, title) for name in _fields_of_models().get(kind, ())]
+    elif is_unknown_field:
+        word, model = detail["loc"][-1], title if len(detail["loc"]) == 1 else None
+        kind = at.get("kind", model) if isinstance(at, Mapping) else model
+        known = [*(_fields_of_models().get(str(kind)) or _fields_like(at, word))]
     else:
         return ""
     near = get_close_matches(word, known, n=1, cutoff=_MIN_SIMILARITY) if isinstance(word, str) else []
     if not near or word in near:
         return ""
     hint = f"did you mean '{near[0]}'?"
-    return f"unknown field; {hint}" if detail["type"] == "extra_forbidden" else f"{hint} {explain_fault(detail)}"
+    return f"unknown field; {hint}" if is_unknown_field else f"{hint} {explain_fault(detail)}"
 
 
 def read_json(text: str) -> Any:
@@ -368,6 +369,14 @@ def _fields_of_models() -> dict[str, tuple[str, ...]]:
         if "kind" in model.model_fields:
             found |= dict.fromkeys(get_args(model.model_fields["kind"].annotation), tuple(model.model_fields))
     return found
+
+
+def _fields_like(given: Any, unknown: Any) -> list[str]:
+    """Return the fields of all models that have the other fields of ``given``; none if it has no such field."""
+    models = _fields_of_models().values()
+    others = set(given if isinstance(given, Mapping) else ()) - {unknown}
+    others = {name for fields in models for name in fields if name in others}
+    return [name for fields in models if others and others <= {*fields} for name in fields]
 
 
 @cache

@@ -23,6 +23,7 @@ from schemas import (
 )
 from schemas.base import message_of_pattern
 from schemas.wire import MAX_DESCRIPTION, Codec, MalformedEventError, describe, event_models
+from stream.questions.question_forms import opening_adapter
 from tests.builders import source, stream
 from tests.unit.schemas.json_events import draw_damaged_query
 
@@ -357,6 +358,29 @@ def test_describe_names_fields_as_they_were_given(change: dict[str, Any], words:
         TypeAdapter(Source).validate_python(given)
     assert describe(refused.value, given=given).startswith(words)
     assert message_of(Codec(Source, limit=10_000), json.dumps({**TABLE, "extra": 1}).encode()).startswith("field ")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"expected_querys": 3}, "expected_querys: unknown field; did you mean 'expected_queries'?"),
+        ({"standing": {"window": {"size": "1h", "evry": "1m"}}}, "standing.window.evry: unknown field; did you mean 'every'?"),
+        ({"standing": {"cuont": "events", "window": {"size": "1h"}}}, "standing.cuont: unknown field; did you mean 'count'?"),
+    ],
+)  # fmt: skip
+def test_describe_suggests_fields_of_objects_without_a_kind(change: dict[str, Any], words: str) -> None:
+    """An unknown field is compared with the fields of the objects that have its neighbors."""
+    given = stream(**change)
+    with pytest.raises(ValidationError) as refused:
+        opening_adapter().validate_python(given)
+    assert words in describe(refused.value, given=given)
+
+
+def test_describe_suggests_no_field_of_an_outer_object() -> None:
+    given = {"id": "a", "stream": "s", "cells": [{"cell": [5, "F"]}]}
+    with pytest.raises(ValidationError) as refused:
+        Query.model_validate(given)
+    assert "cells.0.cell: unknown field; remove it" in describe(refused.value, given=given)
 
 
 def test_missing_neighbors_is_refused_with_both_values() -> None:
