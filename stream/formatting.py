@@ -255,7 +255,7 @@ def describe_rows(source: TableSource) -> tuple[str, ...]:
     lines = () if source.person is not None else (ROW_IS_PERSON,)
     keeps = any(isinstance(one, Categories) and one.other is not None for one in source.attributes.values())
     other = "; among categories with 'other' such a cell counts as it" if keeps else ""
-    return (*lines, f"rows with a missing or unreadable cell of any attribute are left out{other}")
+    return (*lines, f"rows with a missing or unreadable cell of any attribute are left out of all answers{other}")
 
 
 def counts_people(query: Query) -> bool:

@@ -76,8 +76,13 @@ def group_by_indices(options: SourceOptions, source: Source | None) -> tuple[int
 def summed_attributes(form: Form, source: Source | None, attribute: str | None) -> tuple[SummedAttribute, ...]:
     """Return the attribute to sum, or all attributes that can be summed if none is named."""
     if form not in _SUM_FORMS:
-        if attribute is not None and (form != "quantile" or source is None):
-            raise PlanError(f"--attribute: form {form} sums no attribute; give --form sum, mean or quantile")
+        if attribute is not None and form == "quantile" and source is None:
+            raise PlanError("--attribute: its values are unknown; give --source as well")
+        if attribute is not None and form != "quantile":
+            remedy = (
+                "leave it out: α is in bounds" if form == "person_sum" else "give --form sum, mean or quantile"
+            )
+            raise PlanError(f"--attribute: the α of form {form} does not depend on an attribute; {remedy}")
         return ()
     if not isinstance(source, TableSource):
         if attribute is not None:

@@ -25,7 +25,7 @@ from schemas import (
 )
 from stream.cli.output import CommandError, console, show_table
 from stream.dev.simulation_run import ErrorMeasurement, SimulationReport
-from stream.formatting import format_error_bound
+from stream.formatting import format_count, format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.form_accuracy import FORMS
 from stream.privacy.planning.inverse_plans import (
@@ -65,8 +65,8 @@ def describe_noise(calibration: Calibration) -> str:  # noqa: PLR0911 - one for 
                 else ""
             )
             return (
-                f"{gaussian if calibration.method == 'gaussian' else pure}; a {calibration.tree} tree of {calibration.levels} "
-                f"levels, up to {calibration.nodes} sums an answer; charged once{needed}"
+                f"{gaussian if calibration.method == 'gaussian' else pure}; a {calibration.tree} tree of "
+                f"{format_count(calibration.levels, 'level')}, up to {calibration.nodes} sums an answer; charged once{needed}"
             )
         case UnknownGroupsCalibration(method="selection"):
             return (

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from schemas import EventsSource, GrantRecord, Receipt, Source, registered_name
+from schemas import EventsSource, GrantRecord, Receipt, Source, TableSource, registered_name
 from stream.cli.manage.record_rows import AllPeriods, ShownGrant, group_by_name, join_grants
 from stream.cli.output import (
     AsJson,
@@ -26,6 +26,7 @@ from stream.errors import Missing
 from stream.formatting import (
     describe_choice,
     describe_promise_bound,
+    describe_rows,
     describe_source_bound,
     format_count,
     format_error_bound,
@@ -206,7 +207,8 @@ def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:
         return [f"error bounds cannot be computed here: {missing}"]
     total = getattr(source, "total", None)
     bound_text = describe_promise_bound(grant.spec, describe_source_bound(source), total)
-    return list(map(str, promises(grant.spec, grant.calibration, grant.extensions, bound_text)))
+    rows_left_out = describe_rows(source)[-1:] if isinstance(source, TableSource) else ()
+    return [*map(str, promises(grant.spec, grant.calibration, grant.extensions, bound_text)), *rows_left_out]
 
 
 def _end_stream(names: Sequence[str], end: Callable[[Client, str, str], Receipt], *, as_json: bool) -> None:

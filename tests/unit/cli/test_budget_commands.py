@@ -100,6 +100,11 @@ def test_source_commands_set_and_show_the_engine(driver: Driver) -> None:
     assert f"counted in DuckDB, and take 4 bytes of disk each; {room}" in said
     assert "each row is taken as one person; if a person has several rows, declare 'person' and" in said
     assert "rows with a missing or unreadable cell of any attribute are left out" in said
+    opened = run_connected("stream", "open", json.dumps(spec("rows", "first")))
+    for shown in (opened, run_connected("stream", "show", "rows")):
+        assert "rows with a missing or unreadable cell of any attribute are left out of all answers" in shown
+    driver.register(source())
+    assert "left out" not in run_connected("stream", "open", json.dumps(spec("values")))
     assert "table, duckdb" in run_connected("source", "list")
     driver._tables.put("visits", pl.DataFrame({"who": [1], "age": [1], "zip": [2]}))
     visits = {**table, "source": "visits", "person": "who", "contribution": 5}

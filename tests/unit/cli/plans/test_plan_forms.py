@@ -202,7 +202,11 @@ def test_plan_states_the_unit_of_an_error(arguments: list[str], of: str) -> None
         ),
         (
             ["--form", "count", "--sizes", "8,2", "--attribute", "age"],
-            "--attribute: form count sums no attribute",
+            "--attribute: the α of form count does not depend on an attribute; give --form sum, mean or quantile",
+        ),
+        (
+            ["--form", "person_sum", "--sizes", "8,2", "--attribute", "age"],
+            "--attribute: the α of form person_sum does not depend on an attribute; leave it out: α is in bounds",
         ),
         (
             ["--form", "sum", "--sizes", "8,2", "--attribute", "age"],
