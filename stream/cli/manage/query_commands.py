@@ -393,7 +393,8 @@ def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
         parts.append(", ".join(f"'{one}'" for one in answer.choices))
     ends = answer.choice_intervals if answer.choice is not None else None
     # The unit of alpha depends on the question. If the question is unknown, the intervals replace alpha.
-    is_clear = getattr(answer, "query", None) is not None or (answer.interval or answer.intervals) is None
+    intervals = answer.interval or answer.intervals or answer.choice_intervals
+    is_clear = getattr(answer, "query", None) is not None or intervals is None
     facts = [
         f"±{format_error_bound(answer.alpha)}{alpha_unit(answer)}"
         if is_clear and answer.alpha is not None
@@ -412,4 +413,6 @@ def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
         line += f" for ε {answer.price:.4g}" if answer.price else " for nothing"
     if answer.reason:
         line += f": {answer.reason}"
-    return line if answer.tops_left is None else f"{line}, {format_count(answer.tops_left, 'charged answer')} left"
+    if answer.tops_left is None or answer.outcome == "halted":
+        return line
+    return f"{line}, {format_count(answer.tops_left, 'charged answer')} left"

@@ -118,3 +118,13 @@ def test_column_of_group_numbers_is_named_by_the_question(question: dict[str, ob
         )
         == head
     )
+
+
+def test_printed_answer_names_no_rest_of_a_stream_that_ended() -> None:
+    """The rest of a closed stream is refunded; a ± in rows of rank is not printed beside a date."""
+    closed = answer(outcome="halted", alpha=None, reason="closed on request", tops_left=3)
+    assert query_commands._format_answer(closed) == "s q halted: closed on request"
+    day = answer(choice="2024-01-05", choice_intervals=(("2024-01-02", "2024-01-07"),), tops_left=3)
+    assert query_commands._format_answer(day) == (
+        "s q answer '2024-01-05' (95 %: 2024-01-02 to 2024-01-07), 3 charged answers left"
+    )
