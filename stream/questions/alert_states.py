@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from schemas import Answer, registered_name, split_period_name
 from schemas.windows import moment_ms
-from stream.formatting import describe_counted_events, format_error_bound, format_estimate
+from stream.formatting import describe_counted_events, format_error_bound, format_interval
+from stream.questions.result_text import format_content
 
 ABOVE_BYTES: Final = b'"above"'
 """Bytes that every alert contains."""
@@ -116,11 +117,18 @@ def group_text(group: AlertKey | dict[str, str | int | float] | None) -> str:
 
 
 def estimate_text(answer: Answer) -> str:
-    """Format the number of an answer with its ±; empty without a number."""
-    if answer.estimate is None:
+    """Format the numbers or texts of an answer; empty without any.
+
+    A single number has its 95 % interval, or ± if it is an alert. The question is unknown, so ± may be in another unit
+    than the numbers of other answers.
+    """
+    content = format_content(answer)
+    if content == answer.outcome:
         return ""
-    number = format_estimate(answer.estimate, answer.alpha, answer.interval)
-    return number if answer.alpha is None else f"{number} ± {format_error_bound(answer.alpha)}"
+    if answer.interval is not None and answer.outcome == "answer":
+        return f"{content} (95 %: {format_interval(answer.interval)})"
+    is_clear = answer.intervals is None and answer.choice_intervals is None
+    return f"{content} ± {format_error_bound(answer.alpha)}" if answer.alpha is not None and is_clear else content
 
 
 def window_text(answer: Answer) -> str:

@@ -9,7 +9,7 @@ from html import escape
 from itertools import repeat
 from typing import Any, Final
 
-from schemas import TOO_MANY_TEXTS, Amount, Answer, GrantRecord, Query, Source, TextInterval
+from schemas import TOO_MANY_TEXTS, Amount, Answer, GrantRecord, Query, Source, StreamSpec, TextInterval
 from stream.formatting import cut_to_interval, format_error_bound, format_estimate, format_interval
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import (
@@ -47,7 +47,7 @@ _BAR_WIDTH, _BAR_HEIGHT = 160, 14
 def format_answer(answer: Answer) -> str:
     """Format an answer in one line: stream, number with ± and interval, price, and the stream's spent ε."""
     parts = [f"{answer.stream}{format_window(answer)}:"]
-    parts.append(_format_content(answer))
+    parts.append(format_content(answer))
     if answer.alpha is not None:
         parts.append(f"± {format_error_bound(answer.alpha)}{alpha_unit(answer)}")
     if answer.interval is not None:
@@ -61,11 +61,11 @@ def format_answer(answer: Answer) -> str:
     if answer.price is not None and answer.outcome != "rejected":
         parts.append(f"for ε {answer.price:.4g}")
     if answer.spent is not None:
-        parts.append(f"· ε {answer.spent.epsilon:.4g} spent")
+        parts.append(f"· stream spent ε {answer.spent.epsilon:.4g}")
     return " ".join(parts)
 
 
-def _format_content(answer: Answer) -> str:
+def format_content(answer: Answer) -> str:
     """Format the numbers, texts or groups of an answer or, if it has none, its outcome."""
     names = _quoted_group_names(answer)
     if answer.estimate is not None:
@@ -87,8 +87,11 @@ def _format_content(answer: Answer) -> str:
 def alpha_unit(answer: Answer) -> str:
     """Return the unit of alpha if the numbers have another unit: the alpha of a quantile is in ranks."""
     query: Query | None = getattr(answer, "query", None)
-    of_ranks = query is not None and (query.quantile is not None or query.iqr is not None)
-    return " rows of rank" if of_ranks else ""
+    if query is not None and (query.quantile is not None or query.iqr is not None):
+        return " rows of rank"
+    spec: StreamSpec | None = getattr(answer, "_spec", None)
+    is_window_quantile = spec is not None and spec.standing is not None and spec.standing.quantile is not None
+    return " events of rank" if is_window_quantile else ""
 
 
 def format_text_interval(ends: TextInterval) -> str:

@@ -88,7 +88,9 @@ def test_results_convert_to_frames_of_each_kind() -> None:
 def test_result_shows_its_error_bar() -> None:
     driver = table_driver()
     one, groups = driver.ask("counts", where="sex = 'F'"), driver.ask("counts", group_by=["sex"])
-    assert re.fullmatch(r"<Result counts: [\d.]+ ± [\d.]+ \(95 %: [\d.]+ to [\d.]+\) · ε 2\.5 spent>", repr(one))
+    assert re.fullmatch(
+        r"<Result counts: [\d.]+ ± [\d.]+ \(95 %: [\d.]+ to [\d.]+\) · stream spent ε 2\.5>", repr(one)
+    )
     drawn = groups._repr_html_()
     assert drawn.count("<svg") == 2
     assert {"<th>sex</th>", "<th>±</th>", "<td>F</td>"} <= set(re.findall(r"<t[hd]>[^<]*</t[hd]>", drawn))

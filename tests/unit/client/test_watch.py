@@ -164,6 +164,22 @@ def test_format_notice_has_all_parts_within_terminal_width() -> None:
     assert "\x1b" not in line.plain
 
 
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"estimates": (31.0, -2.0), "intervals": ((29, 33), (0, 1)), "alpha": 7}, "[31, 0]"),
+        ({"estimates": (31.0,), "keys": ("hat",), "alpha": 7}, "['hat' 31] ± 7"),
+        ({"estimate": 12.0, "interval": (10, 14), "alpha": 40}, "12 (95 %: 10 to 14)"),
+        ({"keys": ("coat", "hat")}, "['coat', 'hat']"),
+        ({"choice": "mild", "choice_intervals": (("mild", "severe"),), "alpha": 40}, "'mild'"),
+    ],
+)
+def test_notice_has_all_numbers_of_an_answer(fields: dict[str, Any], shown: str) -> None:
+    """Answers of histograms, unknown groups and quantiles have their numbers, and ± only in the numbers' unit."""
+    [line] = format_notice(Notice(0.0, "late", "flights", answer("answer", group=None, **fields)), 200)
+    assert line.plain.endswith(f"01-01 05:00–06:00  {shown}")
+
+
 def test_notice_document_has_fields_of_answer() -> None:
     told_as = notice_document(Notice(1_700_000_000.5, "late", "flights", answer("above", tops_left=3)))
     assert told_as == {

@@ -14,6 +14,7 @@ from stream.formatting import format_error_bound, format_estimate
 from stream.privacy.planning.promises import Promise
 from stream.questions import Result, result_text
 from stream.questions.alert_states import estimate_text
+from tests.builders import parse_source, parse_stream, source, stream
 
 
 @pytest.mark.parametrize(
@@ -128,3 +129,13 @@ def test_printed_answer_names_no_rest_of_a_stream_that_ended() -> None:
     assert query_commands._format_answer(day) == (
         "s q answer '2024-01-05' (95 %: 2024-01-02 to 2024-01-07), 3 charged answers left"
     )
+
+
+def test_quantile_of_a_window_has_its_error_in_events_of_rank() -> None:
+    """The ± of such an answer is in another unit than its value, and so the text names the unit."""
+    standing = {"quantile": "delay", "window": {"size": "1h"}}
+    spec = parse_stream(stream("typical", "flights", "laplace", mechanism={"answers": 9}, standing=standing))
+    flights = parse_source(source("flights", "events"))
+    window = {"start": "2024-01-01T00:00:00Z", "end": "2024-01-01T01:00:00Z"}
+    published = answer(estimate=5.0, window=window).model_dump_json(exclude_none=True).encode()
+    assert "5 ± 4.001 events of rank" in repr(Result.read(published).with_stream(spec, flights))
