@@ -161,16 +161,15 @@ def format_contribution_bound(person: str, most: int, what: str) -> str:
 def describe_choice(compared: Sequence[ComparedMechanism]) -> str:
     """Describe the mechanism that ``auto`` chose and the next best mechanisms, with their expected errors."""
     chosen, *others = compared
-    text = f"auto took {chosen.kind}: a count of the workload is expected to err by {_expected_error(chosen)} ({chosen.why})"
-    listed = [f"{one.kind} {_expected_error(one)}" for one in others]
-    return text + (f"; with {', '.join(listed)}" if listed else "")
+    text = f"auto took {chosen.kind}: a count of the workload {_expected_error(chosen)} ({chosen.why})"
+    return "; ".join([text, *(f"{one.kind} {_expected_error(one)}" for one in others)])
 
 
 def _expected_error(one: ComparedMechanism) -> str:
     return (
         f"does not apply: {one.why}"
         if one.error is None
-        else f"{format_error_bound(one.error, grouped=True)} rows"
+        else f"is expected to err by {format_error_bound(one.error, grouped=True)} rows"
     )
 
 

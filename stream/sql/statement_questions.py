@@ -344,7 +344,9 @@ class _Attributes:
             return calendar_attribute(name, self._source, lambda base: self.find_attribute(base, clause))
         if len(alike := self._folded.get(name.casefold(), [])) == 1:
             return alike[0]
-        hint = did_you_mean(name, self._names) or f"; there are {quote_names(self._names)}"
+        read = [one for one in self._source.attributes if self._source.column_of(one) == name]
+        hint = f"; attributes of this column are {quote_names(read)}" if read else did_you_mean(name, self._names)
+        hint = hint or f"; there are {quote_names(self._names)}"
         raise StatementError(f"{clause}: no attribute is called {quote_name(name)}{hint}")
 
     def resolve_condition(self, text: str | None) -> str | None:

@@ -131,6 +131,8 @@ _HELP: Final = """SELECT …;            answer a statement; its price is shown 
 \\describe SOURCE     list a source's attributes
 \\quit                leave (or Ctrl-D)"""
 
+_COMMANDS_OF_WORDS: Final = {"help": "\\help", "quit": "\\quit", "exit": "\\quit"}
+
 _FROM: Final = re.compile(r'\bfrom\s+"?([\w./-]+)', re.IGNORECASE)
 _UNFINISHED_VALUE: Final = re.compile(
     r"""["]?([\w-]+)["]?\s*(?:=|<>|!=|in\s*\((?:\s*'[^']*'\s*,)*)\s*'([^']*)$""", re.IGNORECASE
@@ -169,7 +171,8 @@ async def _read_statements(catalog: Catalog) -> AsyncIterator[str]:
     async for line in lines:
         if not line.strip():
             continue
-        parts.append(line.strip())
+        word = line.strip()
+        parts.append(word if parts else _COMMANDS_OF_WORDS.get(word.rstrip(";").lower(), word))
         if parts[0].startswith("\\") or line.rstrip().endswith(";"):
             yield " ".join(parts).rstrip("; ")
             parts.clear()

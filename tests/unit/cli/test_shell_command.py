@@ -79,6 +79,14 @@ def test_shell_prices_and_asks_a_histogram(connected_driver: Driver) -> None:
     assert shown.count("1 question for ε = ") == 2
 
 
+def test_shell_takes_help_and_exit_without_a_backslash(connected_driver: Driver) -> None:
+    """Such a word alone is no statement, so the shell does not wait for a semicolon."""
+    shown = run_shell("help\nSELECT COUNT(*)\nFROM many;\nExit;\nSELECT COUNT(*) FROM many;\n")
+    assert "\\quit" in shown
+    assert "error" not in shown
+    assert connected_driver.grant("people", "many").answered == 1
+
+
 def test_shell_lists_sources_streams_and_attributes(connected_driver: Driver) -> None:
     """The lists are those of the ledger at the start."""
     output = run_shell("\\sources\n\\streams people\n\\describe people\n\\describe nobody\n\\other\n\\help\n")

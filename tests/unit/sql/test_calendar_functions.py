@@ -86,3 +86,13 @@ def test_calendar_functions_in_group_by_name_attributes(driver: Driver) -> None:
 def test_calendar_functions_without_an_attribute_are_refused(driver: Driver, statement: str, words: str) -> None:
     with pytest.raises(StatementError, match=words):
         driver.sql(statement)
+
+
+def test_column_that_is_no_attribute_is_refused_with_its_attributes() -> None:
+    """A column and the attributes that read it may have different names."""
+    day = {"kind": "date", **YEAR}
+    table = source("visits", "table", attributes={"day": day}, columns={"day": "seen_at"})
+    spec = stream("s", "visits", "laplace", mechanism={"answers": 2})
+    driver = installation(spec, sources=[table], rows={"visits": {"seen_at": DAYS}})
+    with pytest.raises(StatementError, match="is called 'seen_at'; attributes of this column are 'day'"):
+        driver.sql("SELECT EXTRACT(MONTH FROM seen_at), COUNT(*) FROM s GROUP BY 1")
