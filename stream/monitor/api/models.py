@@ -150,7 +150,12 @@ class Overview(ApiModel):
     history: Annotated[list[TrafficPoint], Field(description="Oldest first, since the monitor started.")]
     rejected: int
     workers: int
-    lag: Annotated[int | None, Field(description="Number of unanswered questions; null while unknown.")]
+    lag: Annotated[
+        int | None,
+        Field(
+            description="Number of unanswered questions; null while unknown. In an installation with live topics it may be one too small in a partition whose last question was halted."
+        ),
+    ]
     stalled: Annotated[
         list[StalledSource], Field(description="Live topics whose next window should have been answered by now.")
     ] = []
