@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from typing import get_args
 
 from aiokafka import TopicPartition
 
@@ -14,11 +15,13 @@ from schemas import (
     ExtendStream,
     HaltStream,
     JoinPopulation,
+    Mechanism,
     OpenStream,
     RefreshSource,
     Request,
     StreamSpec,
 )
+from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Record
 from stream.processing.topic_names import partition_of
@@ -28,9 +31,14 @@ from tests.simulation.world import World
 
 Upset = Callable[[World, random.Random], bool]
 
-_GOING_ON = {"numeric_sparse", "laplace", "noisy_max", "exponential"}
-"""The kinds of streams over the table that a refresh does not close."""
-_LIMITED = {"above_threshold", "numeric_sparse", "laplace", "noisy_max", "exponential", "pmw", "sparse_pmw"}
+_ONCE_PLANNED = {"histogram", "unknown_groups"}
+"""Kinds with a number of answers that no extension raises."""
+_EXTENDABLE = {
+    kind
+    for model in get_args(get_args(Mechanism)[0])
+    if model.model_fields.keys() & {"cutoff", "answers", "updates"}
+    for kind in get_args(model.model_fields["kind"].annotation)
+} - _ONCE_PLANNED
 
 
 def _publish(world: World, questions: Questions, count: int) -> None:
@@ -121,7 +129,7 @@ async def _open(world: World, questions: Questions, pace: random.Random) -> None
 
 def _extend(world: World, questions: Questions, pace: random.Random, name: str) -> None:
     """Extend a stream, even if it cannot be extended, ask it more questions, and perhaps repeat the request."""
-    limited = [spec for spec in world.streams if spec.mechanism.kind in _LIMITED]
+    limited = [spec for spec in world.streams if spec.mechanism.kind in _EXTENDABLE]
     if pace.random() < 0.7:
         limited = [spec for spec in limited if spec.stream in world.dry()] or limited
     spec = pace.choice(limited if pace.random() < 0.9 else world.streams)
@@ -144,8 +152,10 @@ async def _refresh(world: World, questions: Questions, pace: random.Random, name
     for _ in range(pace.randint(1, 2)):
         world.loop.call_later(pace.uniform(0.0, 1.0), world.request, request)
     world.injected["refresh"] += 1
-    going_on = [spec for spec in world.streams if spec.source == "people" and spec.mechanism.kind in _GOING_ON]
-    for spec in going_on[:3]:
+    tables = (spec for spec in world.streams if spec.source == "people")
+    going_on = [spec for spec in tables if spec.mechanism.kind not in RESULTS_KEPT_BY_MECHANISM]
+    for spec in going_on:
+        world.injected[f"{spec.mechanism.kind} after a refresh"] += 1
         world.loop.call_later(pace.uniform(0.0, 3.0), _ask_on, world, questions, spec)
     if going_on and pace.random() < 0.5:
         while not world.has_receipt(name):

@@ -8,6 +8,8 @@ from collections import Counter
 
 import pytest
 
+from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
+from tests.chaos.load import MIXED
 from tests.simulation.events import UPSETS
 from tests.simulation.faults import STRIKES
 from tests.simulation.mutations import SCHEDULES
@@ -36,6 +38,8 @@ def test_every_fault_and_every_end_of_a_transaction_occurs(injected: Counter[str
         for name in [*STRIKES, *upsets, "failing event", "query published twice", "clock ahead"]
     )
     assert injected["opening repeated after a retirement"] > 5
+    on_tables = {mechanism["kind"] for source, mechanism in MIXED.values() if source == "people"}
+    assert all(injected[f"{kind} after a refresh"] > 5 for kind in on_tables - RESULTS_KEPT_BY_MECHANISM.keys())
     assert all(injected[name] >= 10 for name in ["halt request", "close request", "opening repeated after a halt"])
     assert min(injected["greedy stream"], injected["retired stream"]) > 10
     assert min(injected["extension"], injected["answers beyond the opening"]) > 10
