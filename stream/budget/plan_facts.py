@@ -123,7 +123,7 @@ def _summed_attribute(domain: Numeric, neighbors: Literal["add-remove", "replace
     return SummedAttribute(
         range=in_steps.maximum - in_steps.minimum,
         moves=sum_sensitivity(in_steps, neighbors),
-        centred=sum_sensitivity(in_steps, neighbors, (in_steps.minimum + in_steps.maximum) // 2),
+        centered=sum_sensitivity(in_steps, neighbors, (in_steps.minimum + in_steps.maximum) // 2),
         unit=float(domain.unit),
     )
 

@@ -147,8 +147,8 @@ class StreamCheck:
         domain = domain.in_steps
         if (where := query.get("where")) is not None:
             domain = restrict_domain(domain, query[form], self._parser.parse(where))
-        numbers, centre = (1, 0) if form == "sum" else (2, (domain.minimum + domain.maximum) // 2)
-        width = numbers * max(1, total_sensitivity(self._source, domain, centre))
+        numbers, center = (1, 0) if form == "sum" else (2, (domain.minimum + domain.maximum) // 2)
+        width = numbers * max(1, total_sensitivity(self._source, domain, center))
         return samplers.noise_fits(self._calibration, width, numbers)
 
     def _noise_fits_spread(self, form: str, query: Mapping[str, Any]) -> bool:

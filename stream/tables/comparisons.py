@@ -142,7 +142,7 @@ class Attribute:
         if (code := self._code_of.get(category)) is None:
             same = [value for value in self._code_of if to_nfc(value) == to_nfc(category)]
             declared = (
-                f"it differs from the declared {quote_name(same[0])} in Unicode normalisation; write it in the same form"
+                f"it differs from the declared {quote_name(same[0])} in Unicode normalization; write it in the same form"
                 if same
                 else f"declared are {quote_names(self._code_of)}"
             )

@@ -206,11 +206,11 @@ class CountedTable(ABC):
         """Return the exact (private) number of rows that satisfy each predicate."""
         return np.fromiter(map(self.count, predicates), dtype=np.int64, count=len(predicates))
 
-    def total(self, attribute: str, predicate: Predicate, centre: int = 0) -> int:
-        """Return the exact (private) sum of value − centre over the matching rows.
+    def total(self, attribute: str, predicate: Predicate, center: int = 0) -> int:
+        """Return the exact (private) sum of value − center over the matching rows.
 
         Values out of the domain are clamped, or their rows left out, as declared. So one row changes the total by at most
-        ``sum_sensitivity`` with the same centre. A sum of decimals is in whole steps. DataError if the attribute has no
+        ``sum_sensitivity`` with the same center. A sum of decimals is in whole steps. DataError if the attribute has no
         sum, or if the table lacks an attribute of the predicate.
         """
         [(name, domain)] = self._require_declared((attribute,)).items()
@@ -218,7 +218,7 @@ class CountedTable(ABC):
         if (known := self._code_totals.get((name, predicate))) is None:
             known = self._sum_codes(name, predicate)
             self._code_totals.put((name, predicate), known, memory_of(predicate))
-        return known + self.count(predicate) * (integers.minimum - centre)
+        return known + self.count(predicate) * (integers.minimum - center)
 
     def group_counts(
         self,

@@ -155,15 +155,15 @@ def _cells_with_dates(source: TableSource, leaf: Codes, name: str) -> list[tuple
     ]
 
 
-def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"], centre: int = 0) -> int:
+def sum_sensitivity(domain: Domain, neighbors: Literal["add-remove", "replace"], center: int = 0) -> int:
     """Return the most by which ``CountedTable.total`` differs between neighbors.
 
-    A row adds value − centre if it satisfies the predicate, else 0. So an added row changes the total by at most
-    max |value − centre|. A replaced row changes it by at most the width of the interval that contains 0 and all values of
-    value − centre. Sums of decimals are in whole steps. DataError if the domain has no sum.
+    A row adds value − center if it satisfies the predicate, else 0. So an added row changes the total by at most
+    max |value − center|. A replaced row changes it by at most the width of the interval that contains 0 and all values of
+    value − center. Sums of decimals are in whole steps. DataError if the domain has no sum.
     """
     integers = require_summable(domain)
-    lowest, highest = integers.minimum - centre, integers.maximum - centre
+    lowest, highest = integers.minimum - center, integers.maximum - center
     if neighbors == "add-remove":
         return max(abs(lowest), abs(highest))
     return max(highest, 0) - min(lowest, 0)
@@ -179,9 +179,9 @@ def groups_sensitivity(source: TableSource) -> int:
     return source.contribution * (2 if source.neighbors == "replace" else 1)
 
 
-def total_sensitivity(source: TableSource, domain: Integers, centre: int = 0) -> int:
-    """Return the most by which one person changes a sum of value − centre."""
-    return source.contribution * sum_sensitivity(domain, source.neighbors, centre)
+def total_sensitivity(source: TableSource, domain: Integers, center: int = 0) -> int:
+    """Return the most by which one person changes a sum of value − center."""
+    return source.contribution * sum_sensitivity(domain, source.neighbors, center)
 
 
 def person_range(domain: Integers, bound: int) -> tuple[int, int]:

@@ -150,7 +150,7 @@ LABELS = """svg => [...svg.querySelectorAll(".time, .zone")]
 
 
 async def test_color_means_one_thing(scene: Scene, open_page: OpenPage) -> None:
-    """No two of the names in the theme have the same colour, in light or dark."""
+    """No two of the names in the theme have the same color, in light or dark."""
     async with scene.served() as address:
         for scheme in ("light", "dark"):
             page = await open_page(address, color_scheme=scheme)
@@ -168,12 +168,12 @@ async def test_color_means_one_thing(scene: Scene, open_page: OpenPage) -> None:
                 "bad",
                 "idle",
             )
-            colours = await page.evaluate(
+            colors = await page.evaluate(
                 "names => names.map(name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim())",
                 names,
             )
-            assert all(colours)
-            assert len(set(colours)) == len(names), colours
+            assert all(colors)
+            assert len(set(colors)) == len(names), colors
 
 
 async def test_page_uses_words_instead_of_top_and_bottom_signs(scene: Scene, open_page: OpenPage) -> None:
@@ -400,15 +400,15 @@ NAMELESS = """() => [...document.querySelectorAll("input, select, textarea, butt
 
 # Return every visible text whose contrast to the nearest background, as WCAG 2 defines it, is below 4.5.
 FAINT = """() => {
-  const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const channels = (color) => color.match(/[\\d.]+/g).map(Number);
   const light = ([red, green, blue]) => [red, green, blue]
     .map((value) => value / 255)
     .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4))
     .reduce((sum, value, index) => sum + value * [0.2126, 0.7152, 0.0722][index], 0);
   const ground = (element) => {
     for (let at = element; at; at = at.parentElement) {
-      const colour = channels(getComputedStyle(at).backgroundColor);
-      if (colour.length === 3 || colour[3] > 0) return colour;
+      const color = channels(getComputedStyle(at).backgroundColor);
+      if (color.length === 3 || color[3] > 0) return color;
     }
     return [255, 255, 255];
   };

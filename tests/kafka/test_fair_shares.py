@@ -42,7 +42,7 @@ async def test_thousands_of_large_questions_delay_no_other_stream(
     path = tmp_path / "people.csv"
     path.write_text(",".join(CELLS) + "\n" + "\n".join(["0,1,2,3,0,1,2,3,0,1"] * 1000) + "\n")
     home = partition_of(b"greedy", client.topics.partitions)
-    neighbour = next(
+    neighbor = next(
         name
         for number in count()
         if partition_of((name := f"s{number}").encode(), client.topics.partitions) == home
@@ -53,7 +53,7 @@ async def test_thousands_of_large_questions_delay_no_other_stream(
     await client.register(source("people", "table", path=str(path), attributes=CELLS, **budget))
     pmw = {"attributes": list(CELLS), "updates": 5}
     await client.open(stream("greedy", "people", "pmw", mechanism=pmw, epsilon=10.0, delta=1e-6))
-    await client.open(stream(neighbour, "people", "laplace"))
+    await client.open(stream(neighbor, "people", "laplace"))
     chance = random.Random(1)
     for number in range(QUESTIONS):
         asked = {"id": f"greedy-{number}", "stream": "greedy", "terms": _terms(chance)}
@@ -62,8 +62,8 @@ async def test_thousands_of_large_questions_delay_no_other_stream(
         await client._connection.send(client.topics.queries, "greedy", value)
     await client.flush()
     began = time.monotonic()
-    answer = await client.ask({"stream": neighbour, "where": "a1 = 1"}, timeout=PATIENCE, outcomes=True)
-    print(f"the neighbour waited for {time.monotonic() - began:.1f} s")  # noqa: T201
+    answer = await client.ask({"stream": neighbor, "where": "a1 = 1"}, timeout=PATIENCE, outcomes=True)
+    print(f"the neighbor waited for {time.monotonic() - began:.1f} s")  # noqa: T201
     assert answer.outcome == "answer"
     answers = [
         json.loads(record.value or b"") for record in await committed(settings, client.topics.answers, home)

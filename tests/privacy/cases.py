@@ -6,7 +6,7 @@ from typing import Literal
 
 from schemas import AboveThreshold, NumericSparse, SparseVectorCalibration
 from stream.privacy.planning.plans import plan_sparse_vectors
-from tests.privacy.exact import Machine, Move, neighbours
+from tests.privacy.exact import Machine, Move, find_neighbors
 
 
 def calibrations(
@@ -39,11 +39,11 @@ def calibrations(
 
 
 def moves_of(calibration: SparseVectorCalibration, margins: tuple[int, ...]) -> list[list[Move]]:
-    """Return how one person may move a query: one list for each neighbouring relation that the calibration allows."""
+    """Return how one person may move a query: one list for each neighboring relation that the calibration allows."""
     steps = calibration.sensitivity_steps
     if calibration.monotone:
-        return [neighbours(margins, steps, "up"), neighbours(margins, steps, "down")]
-    return [neighbours(margins, steps)]
+        return [find_neighbors(margins, steps, "up"), find_neighbors(margins, steps, "down")]
+    return [find_neighbors(margins, steps)]
 
 
 def near(calibration: SparseVectorCalibration) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ def highest(machine: Machine) -> int:
 def spread(calibration: SparseVectorCalibration) -> tuple[int, ...]:
     """Return pairs Δ apart near the shift, far above, far below and at both ends of the noise, where its cut tail has an effect.
 
-    A query's own threshold moves the margins of both neighbours alike, so that margins far apart are also what
+    A query's own threshold moves the margins of both neighbors alike, so that margins far apart are also what
     thresholds far apart come to.
     """
     machine = Machine.shipped(calibration)

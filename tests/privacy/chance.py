@@ -19,7 +19,7 @@ LEAST_EXPECTED = 50.0
 
 
 def fits(counts: Sequence[float], expected: Sequence[float]) -> bool:
-    """Return the result of Pearson's χ² test; neighbouring cells are merged until each has enough expected draws."""
+    """Return the result of Pearson's χ² test; neighboring cells are merged until each has enough expected draws."""
     merged: list[list[float]] = [[0.0, 0.0]]
     for count, mean in zip(counts, expected, strict=True):
         if merged[-1][1] >= LEAST_EXPECTED:

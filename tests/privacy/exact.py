@@ -34,7 +34,7 @@ Exact = npt.NDArray[np.object_]
 """Python integers, for arithmetic without rounding."""
 
 Move = tuple[int, int]
-"""One query's distance from the threshold under either neighbour."""
+"""One query's distance from the threshold under either neighbor."""
 
 BITS = 192
 UNIT = 1 << BITS
@@ -279,7 +279,9 @@ def outcomes(machine: Machine, margins: Iterable[int], queries: int) -> Outcomes
     return Outcomes(of=found, margins=choices, slack=4 * len(prior) * (queries + 1))
 
 
-def neighbours(margins: Iterable[int], steps: int, direction: Literal["any", "up", "down"] = "any") -> list[Move]:
+def find_neighbors(
+    margins: Iterable[int], steps: int, direction: Literal["any", "up", "down"] = "any"
+) -> list[Move]:
     """Return all moves of at most so many steps within a range of margins."""
     choices = sorted(set(margins))
     moves = [(a, b) for a in choices for b in choices if abs(a - b) <= steps]
@@ -309,7 +311,7 @@ def worst_delta(outcomes: Outcomes, moves: Sequence[Move], loss: Callable[[Trans
         return clipped
 
     def play(transcript: Transcript) -> tuple[Exact, Exact, Exact]:
-        """Return the value of the game from here on, and P(transcript) under either neighbour, by the moves so far."""
+        """Return the value of the game from here on, and P(transcript) under either neighbor, by the moves so far."""
         if transcript in outcomes.of:
             ours, theirs = outcomes.gather(transcript, left), outcomes.gather(transcript, right)
             return excess(transcript, ours, theirs), ours, theirs
@@ -325,7 +327,7 @@ def worst_delta(outcomes: Outcomes, moves: Sequence[Move], loss: Callable[[Trans
 
 
 class WorstCase(NamedTuple):
-    """The transcript with the largest loss, with the margins of both neighbours."""
+    """The transcript with the largest loss, with the margins of both neighbors."""
 
     loss: float
     transcript: Transcript

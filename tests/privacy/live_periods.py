@@ -145,7 +145,7 @@ def in_period(person: Person, period: int, *, inside: bool = True) -> Person:
     return tuple(one for one in person if ((one.comes - one.ago) * MINUTE // HOUR == period) is inside)
 
 
-def neighbours(
+def find_neighbors(
     others: Mapping[str, Person], own: Sequence[Person], period: int, *, replaced: bool
 ) -> Iterator[tuple[Mapping[str, Person], Mapping[str, Person]]]:
     """Yield pairs of topics that differ in one person's events of a period, which are missing in one or, with ``replaced``, another person's."""

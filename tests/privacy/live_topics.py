@@ -236,7 +236,7 @@ def _control_records(source: EventsSource, name: str, query: BoundedQuery) -> St
 
 @dataclass
 class LargestMoves:
-    """The largest moves of each stream's numbers by one person, over all tried neighbours."""
+    """The largest moves of each stream's numbers by one person, over all tried neighbors."""
 
     each: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     all: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -260,7 +260,7 @@ def lives(moments: Sequence[Moment], most: int) -> list[Person]:
     return [chosen for size in range(1, most + 1) for chosen in combinations(moments, size)]
 
 
-def neighbours(
+def find_neighbors(
     source: EventsSource, others: Mapping[str, Person], own: Sequence[Person], who: str = "me"
 ) -> Iterator[tuple[Mapping[str, Person], Mapping[str, Person]]]:
     """Yield pairs of topics that differ in all events of one person, which are missing in one or, under replacement, another person's."""

@@ -122,8 +122,8 @@ def chances(threshold_rate: float, rate: float, lacking: int, *, top: bool) -> F
     return above if top else 1.0 - above
 
 
-def neighbours(rows: Rows, *, replace: bool) -> set[Rows]:
-    """Return the neighbouring tables with sorted rows; no question depends on the order of rows."""
+def find_neighbors(rows: Rows, *, replace: bool) -> set[Rows]:
+    """Return the neighboring tables with sorted rows; no question depends on the order of rows."""
     if not replace:
         return {tuple(sorted((*rows, cell))) for cell in range(CELLS)}
     changed = {

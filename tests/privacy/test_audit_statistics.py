@@ -118,7 +118,7 @@ def test_search_finds_one_number_among_many() -> None:
     assert bound > 0.5
     assert likely > unlikely
     assert trials == 1500
-    # These neighbours have the same law, so nothing can be found.
+    # These neighbors have the same law, so nothing can be found.
     assert judge(case(1.0), (releases(0), releases(0)), 1e-6)[-1] == 0.0
     assert event.label
 

@@ -28,8 +28,8 @@ from tests.privacy.exact import (
     Outcomes,
     Transcript,
     WorstCase,
+    find_neighbors,
     law_of,
-    neighbours,
     outcomes,
     worst_delta,
     worst_loss,
@@ -50,7 +50,7 @@ def shipped_machine(method: str, cutoff: int = 1) -> tuple[SparseVectorCalibrati
 def worst(machine: Machine, margins: tuple[int, ...], queries: int) -> WorstCase:
     """Return the worst case with Δ = 1, after a check that it exceeds ε = 1 far beyond any rounding."""
     law = outcomes(machine, margins, queries)
-    moves = neighbours(margins, 1)
+    moves = find_neighbors(margins, 1)
     found = worst_loss(law, moves, least=2.0**-30)
     assert worst_delta(law, moves, lambda _: ONE) > Fraction(1, 10**6)
     return found
@@ -134,7 +134,7 @@ def test_check_finds_noise_redrawn_on_redelivery(method: str) -> None:
     calibration, machine = shipped_machine(method)
     margins = near(calibration)
     once = outcomes(machine, margins, 3)
-    moves = neighbours(margins, 1)
+    moves = find_neighbors(margins, 1)
     # Only transcripts of full length: the same queries are asked in both deliveries.
     full = {transcript: table for transcript, table in once.of.items() if len(transcript) == 3}
     twice: dict[Transcript, Exact] = {(*a, *b): (full[a] * full[b]) >> BITS for a in full for b in full}
@@ -157,7 +157,7 @@ def test_check_finds_the_same_noise_for_other_data(method: str) -> None:
         [int((prior * np.maximum(passes(b) - passes(a), 0)).sum() >> BITS) for b in margins] for a in margins
     ]
     law = Outcomes({(BELOW, ABOVE): np.array(differing, dtype=object)}, margins, 0)
-    found = worst_loss(law, neighbours(margins, 1))
+    found = worst_loss(law, find_neighbors(margins, 1))
     assert found.loss == math.inf
     assert found.probability > 0.01
 
@@ -172,7 +172,7 @@ def test_check_finds_a_false_promise_of_monotone_queries(method: str) -> None:
 def test_check_finds_a_sensitivity_twice_as_declared(method: str) -> None:
     calibration, machine = shipped_machine(method)
     margins = spread(calibration.model_copy(update={"sensitivity_steps": 2}))
-    found = worst_loss(outcomes(machine, margins, 4), neighbours(margins, 2))
+    found = worst_loss(outcomes(machine, margins, 4), find_neighbors(margins, 2))
     assert found.loss > 1.5
 
 
@@ -181,5 +181,5 @@ def test_check_accepts_every_shipped_method(method: str) -> None:
     calibration, machine = shipped_machine(method)
     for margins in (near(calibration), (calibration.shift + 6, calibration.shift + 7), spread(calibration)):
         law = outcomes(machine, margins, 4)
-        assert worst_loss(law, neighbours(margins, 1), least=2.0**-30).loss <= 1.0 + 1e-9
-        assert worst_delta(law, neighbours(margins, 1), lambda _: ONE) <= 5 * Fraction(DELTA_PER_DRAW)
+        assert worst_loss(law, find_neighbors(margins, 1), least=2.0**-30).loss <= 1.0 + 1e-9
+        assert worst_delta(law, find_neighbors(margins, 1), lambda _: ONE) <= 5 * Fraction(DELTA_PER_DRAW)

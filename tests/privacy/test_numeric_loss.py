@@ -32,7 +32,7 @@ def shipped_machine(calibration: SparseVectorCalibration) -> Machine:
 
 
 def worst(calibration: SparseVectorCalibration, machine: Machine, queries: int) -> float:
-    """Return the largest loss of any transcript, over all neighbours near the threshold."""
+    """Return the largest loss of any transcript, over all neighbors near the threshold."""
     law = outcomes(machine, near(calibration), queries)
     return max(worst_loss(law, moves, least=2.0**-30).loss for moves in moves_of(calibration, law.margins))
 

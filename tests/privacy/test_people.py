@@ -276,7 +276,7 @@ def test_hypotheses_fit_whole_people_in_every_part(kind: str, neighbors: str) ->
     _, calibration = opened(mechanism, neighbors)
     assert isinstance(calibration, HypothesisCalibration)
     seen = moves() if neighbors == "add-remove" else {name: replaced(name) for name in moves()}
-    assert calibration.epsilon_rows > 0.0, "how many rows there are is private, whatever neighbours are"
+    assert calibration.epsilon_rows > 0.0, "how many rows there are is private, whatever neighbors are"
     rows = worst(sampler("two_sided", rows_rate(calibration)), seen["rows"])
     assert rows == pytest.approx(calibration.epsilon_rows, rel=1e-6)
     _fits(calibration.sparse_vector, max(abs(step) for (step,) in seen["count"]) * WEIGHT_STEPS)

@@ -16,7 +16,7 @@ import pytest
 from schemas import RunningCountCalibration
 from stream.privacy.accuracy.source_facts import horizon_movement, window_movement
 from tests.privacy.audit_variants import Variant, broken
-from tests.privacy.live_periods import HOUR, Asked, MovedInPeriod, World, in_period, neighbours
+from tests.privacy.live_periods import HOUR, Asked, MovedInPeriod, World, find_neighbors, in_period
 from tests.privacy.live_topics import MINUTE, BoundedQuery, Counted, Moment, Person, about, lives
 from tests.privacy.period_variants import VARIANTS
 
@@ -96,7 +96,7 @@ def pairs(where: World, chosen: Iterable[Person]) -> Iterator[tuple[Asked, Asked
     all_chosen = list(chosen)
     for period in range(PERIODS):
         own = [life for life in all_chosen if in_period(life, period)]
-        for one, other in neighbours(OTHERS, own, period, replaced=replaced):
+        for one, other in find_neighbors(OTHERS, own, period, replaced=replaced):
             yield numbers(one), numbers(other), period
 
 

@@ -1,6 +1,6 @@
 """Streams that answer from an estimate never lose more than they claim, by exact probabilities on small tables.
 
-The shipped estimator runs on both of two neighbouring tables, with the noise that makes the public transcript the same; the
+The shipped estimator runs on both of two neighboring tables, with the noise that makes the public transcript the same; the
 probability of this noise follows from its law. A transcript has the noisy number of rows, the cells of every measured
 marginal, the published numbers, and the questions with a ⊤.
 """
@@ -32,8 +32,8 @@ from tests.privacy.pmw_transcripts import (
     Rows,
     calibration,
     chances,
+    find_neighbors,
     first_weights,
-    neighbours,
     question,
     two_sided,
 )
@@ -224,7 +224,7 @@ def excesses(
             for transcript in transcripts(plan, rows, added, shifts):
                 allowed = float(claimed.first_loss + sum(transcript.tops) * claimed.loss_per_answer)
                 here = log_likelihood(plan, rows, transcript, wrong, added=added)
-                for other in neighbours(rows, replace=replace):
+                for other in find_neighbors(rows, replace=replace):
                     there = log_likelihood(plan, other, transcript, wrong, added=added)
                     if here == there == -math.inf:
                         continue
@@ -301,7 +301,7 @@ def excesses_of_gaussian_noise(
             allowed = float(claimed.first_loss + tops * claimed.loss_per_answer)
             mine: Drawn = []
             here = log_likelihood(plan, rows, transcript, gaussian=mine)
-            for other in neighbours(rows, replace=replace):
+            for other in find_neighbors(rows, replace=replace):
                 theirs: Drawn = []
                 there = log_likelihood(plan, other, transcript, gaussian=theirs)
                 if here == there == -math.inf:
@@ -337,7 +337,7 @@ def test_too_narrow_gaussian_noise_is_found(kind: Any) -> None:
 @pytest.mark.parametrize("replace", [False, True])
 def test_person_moves_every_error_by_at_most_the_steps_of_a_row(replace: bool) -> None:
     for rows in combinations_with_replacement(range(CELLS), 2):
-        for other in neighbours(rows, replace=replace):
+        for other in find_neighbors(rows, replace=replace):
             for one, estimate in product(QUESTIONS, (-300, 0, 777, 2048)):
                 mine, theirs = (
                     TensorCells(np.bincount(some, minlength=CELLS).astype(np.int64)) for some in (rows, other)

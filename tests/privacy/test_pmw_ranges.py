@@ -53,7 +53,7 @@ def cells(people: tuple[int, ...], axes: tuple[int, ...]) -> TensorCells:
     return TensorCells(whole.sum(axis=along).astype(np.int64))
 
 
-def neighbours(*relations: Neighbors) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def find_neighbors(*relations: Neighbors) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield tables of two people, with one person more or with one person replaced."""
     for people in combinations_with_replacement(range(2 * SIZE), 2):
         for other in range(2 * SIZE):
@@ -67,7 +67,7 @@ def neighbours(*relations: Neighbors) -> Iterator[tuple[tuple[int, ...], tuple[i
 def test_person_moves_the_error_of_a_mean_by_the_steps_of_a_row(where: str) -> None:
     question = mean_of(where)
     published = list(product((-3, 0, 2, 7), (-WEIGHT_STEPS, 0, 700, 3 * WEIGHT_STEPS)))
-    for one, other in neighbours("add-remove", "replace"):
+    for one, other in find_neighbors("add-remove", "replace"):
         mine, theirs = (question.compute_numbers(cells(people, question.axes)) for people in (one, other))
         for estimates in published:
             assert (
@@ -82,7 +82,7 @@ def test_person_moves_a_sum_by_its_width(where: str, neighbors: Neighbors) -> No
     """The person moves the sum's error by the steps of a row."""
     question = reader(neighbors).resolve_total("x", [Term(where=where)])
     moved = 0
-    for one, other in neighbours(neighbors):
+    for one, other in find_neighbors(neighbors):
         mine, theirs = (question.compute_numbers(cells(people, question.axes)) for people in (one, other))
         moved = max(moved, abs(mine[0] - theirs[0]))
         for estimate in (-7, 0, 3, 50):

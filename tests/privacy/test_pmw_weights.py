@@ -132,10 +132,10 @@ class Instance:
 
 
 def number_excess(ours: Instance, theirs: Instance, path: Path, epsilon: Fraction, *, up: bool) -> Fraction:
-    """Return by how much P(number and direction) exceeds e^ε times the neighbour's; only the sampler's cut tail can exceed it."""
-    centre, estimate = next_question(path.steps).count(ours.table), ours.estimate(path)
+    """Return by how much P(number and direction) exceeds e^ε times the neighbor's; only the sampler's cut tail can exceed it."""
+    center, estimate = next_question(path.steps).count(ours.table), ours.estimate(path)
     factor = exponential_below(epsilon)
-    values = range(centre + ours.numbers.first, centre + ours.numbers.last + 1)
+    values = range(center + ours.numbers.first, center + ours.numbers.last + 1)
     return sum(
         (
             max(ours.number_law(path, value) - factor * theirs.number_law(path, value), Fraction(0))
@@ -151,7 +151,7 @@ def tables(most: int) -> Iterator[Rows]:
         yield from combinations_with_replacement(range(CELLS), size)
 
 
-def neighbours(table: Rows, relation: str) -> set[Rows]:
+def find_neighbors(table: Rows, relation: str) -> set[Rows]:
     shorter = [table[:place] + table[place + 1 :] for place in range(len(table))]
     if relation == "add-remove":
         return set(shorter)
@@ -211,7 +211,7 @@ def test_pattern_of_corrections_reveals_at_most_its_charge(
     cut_tail = Fraction(DELTA_PER_DRAW) * (queries + cutoff) * 2**queries * 3**cutoff
     found = []
     for table in tables(2):
-        for other in neighbours(table, relation):
+        for other in find_neighbors(table, relation):
             for pair in ((table, other), (other, table)):
                 for rows, threshold in ((2, 1), (5, 0)):
                     excess, over = worst_excess(calibration, pair, rows, threshold, queries)
@@ -226,7 +226,7 @@ def test_number_and_its_direction_reveal_at_most_the_numbers_part(epsilon: float
     slightly_less = Fraction(epsilon) * 99 / 100
     found = []
     for table in tables(2):
-        for other in neighbours(table, "replace"):
+        for other in find_neighbors(table, "replace"):
             ours, theirs = (Instance(calibration, one, 4, 1) for one in (table, other))
             for up in (False, True):
                 excess = number_excess(ours, theirs, Path(), Fraction(epsilon), up=up)

@@ -1,6 +1,6 @@
 """A grant pays for any mix of questions with and without a wanted accuracy: exact losses, noise and errors.
 
-The shipped estimator runs on both of two neighbouring tables, with the noise that makes the public transcript the same, as in
+The shipped estimator runs on both of two neighboring tables, with the noise that makes the public transcript the same, as in
 ``test_pmw``. The asker chooses questions and errors depending on earlier published values.
 """
 
@@ -41,8 +41,8 @@ from tests.privacy.pmw_transcripts import (
     Rows,
     calibration,
     chances,
+    find_neighbors,
     first_weights,
-    neighbours,
     question,
     two_sided,
 )
@@ -221,7 +221,7 @@ def excesses(made: EstimateCalibration, *, replace: bool) -> Iterator[tuple[floa
                     - Fraction(made.epsilon_rows)
                     + Fraction(here.charged, PARTS_PER_CHARGE) * claimed.loss_per_answer
                 )
-                for other in neighbours(rows, replace=replace):
+                for other in find_neighbors(rows, replace=replace):
                     there = seen(made, other, transcript)
                     assert (there.charged, there.kinds) == (here.charged, here.kinds)
                     if here.log_likelihood == there.log_likelihood == -math.inf:

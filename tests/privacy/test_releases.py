@@ -1,7 +1,7 @@
 """A release never loses more than its ε, by exact enumeration of the shipped noise.
 
-A neighbour moves a histogram by 1 in one cell, or by 1 in each of two, and every row of a projection by 1 or by 2. The
-noise of the other cells is the same under both neighbours, so that the cells moved decide.
+A neighbor moves a histogram by 1 in one cell, or by 1 in each of two, and every row of a projection by 1 or by 2. The
+noise of the other cells is the same under both neighbors, so that the cells moved decide.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def test_composed_projection_uses_up_exactly_its_delta(projections: int, epsilon
     law = noise_of(calibration)
     worst = worst_delta([law] * projections, [1] * projections, epsilon)
     assert worst <= Fraction(delta) + cut_tail(projections, epsilon)
-    # The ratio of a discrete Laplace law and its neighbour is e^ε0 or e^−ε0 everywhere: composition is tight.
+    # The ratio of a discrete Laplace law and its neighbor is e^ε0 or e^−ε0 everywhere: composition is tight.
     assert float(worst) == pytest.approx(delta, rel=1e-6)
 
 

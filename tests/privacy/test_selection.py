@@ -1,4 +1,4 @@
-"""The exact privacy loss of noisy max and the exponential mechanism, over all neighbours on small grids of scores."""
+"""The exact privacy loss of noisy max and the exponential mechanism, over all neighbors on small grids of scores."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def exponential_chances(plan: AnswersCalibration) -> Chances:
     )
 
 
-def neighbouring(candidates: int, steps: int, *, monotone: bool) -> Iterator[tuple[Scores, Scores]]:
+def neighboring(candidates: int, steps: int, *, monotone: bool) -> Iterator[tuple[Scores, Scores]]:
     """Yield all pairs of score vectors that differ by one person; the least score is 0 or near it."""
     downs = 0 if monotone else -steps
     for scores in product(range(REACH + 1), repeat=candidates):
@@ -137,14 +137,14 @@ def test_neighbors_differ_by_at_most_the_budget_of_an_answer(
     chances = law(plan)
     cut = candidates * DELTA_PER_DRAW if law is noisy_max_chances else DELTA_PER_CHOICE
     allowed = Fraction((1.0 + math.exp(plan.epsilon_answer)) * cut)
-    pairs = neighbouring(candidates, plan.sensitivity_steps, monotone=plan.monotone)
+    pairs = neighboring(candidates, plan.sensitivity_steps, monotone=plan.monotone)
     assert all(excess(chances(one), chances(other), plan.epsilon_answer) <= allowed for one, other in pairs)
 
 
 @pytest.mark.parametrize("monotone", [False, True])
 def test_noisy_max_uses_up_its_budget_exactly(monotone: bool) -> None:
     chances = noisy_max_chances(calibration(0.5, monotone=monotone))
-    loss = worst_loss(chances, neighbouring(2, 1, monotone=monotone))
+    loss = worst_loss(chances, neighboring(2, 1, monotone=monotone))
     assert loss == pytest.approx(0.5, abs=1e-12)
 
 
@@ -153,14 +153,14 @@ def test_textbook_two_sided_noise_keeps_to_the_budget_too() -> None:
     chances = noisy_max_chances(plan)
     allowed = Fraction((1.0 + math.exp(2.0)) * 2 * DELTA_PER_DRAW)
     assert all(
-        excess(chances(one), chances(other), 2.0) <= allowed for one, other in neighbouring(2, 1, monotone=False)
+        excess(chances(one), chances(other), 2.0) <= allowed for one, other in neighboring(2, 1, monotone=False)
     )
 
 
 @pytest.mark.parametrize("law", [noisy_max_chances, exponential_chances])
 def test_false_promise_of_monotone_scores_is_found(law: Callable[[AnswersCalibration], Chances]) -> None:
     chances = law(calibration(1.0, monotone=True))
-    assert worst_loss(chances, neighbouring(2, 1, monotone=False)) > 1.7
+    assert worst_loss(chances, neighboring(2, 1, monotone=False)) > 1.7
 
 
 def test_released_largest_noisy_score_is_found() -> None:
@@ -173,7 +173,7 @@ def test_released_largest_noisy_score_is_found() -> None:
 
     losses = [
         math.inf if with_value(other, value) == 0 else math.log(with_value(one, value) / with_value(other, value))
-        for one, other in neighbouring(2, 1, monotone=False)
+        for one, other in neighboring(2, 1, monotone=False)
         for value in range(2 * REACH)
         if with_value(one, value) > 0
     ]

@@ -28,8 +28,8 @@ from tests.privacy.live_topics import (
     about,
     asked_questions,
     behind,
+    find_neighbors,
     lives,
-    neighbours,
     opened,
     punctual,
     records_of_people,
@@ -127,7 +127,7 @@ def largest_moves(
             known[key] = asked_questions(source, streams, records_of_people(people), END, step, schedule, counted)
         return known[key]
 
-    for one, other in neighbours(source, OTHERS, lives(MOMENTS, most)):
+    for one, other in find_neighbors(source, OTHERS, lives(MOMENTS, most)):
         found.compare(numbers(one), numbers(other))
     return found
 

@@ -65,7 +65,7 @@ def compute_typical_errors(
     return TypicalErrors(opening, SETS, ROWS, shares)
 
 
-def neighbours(rows: Sequence[Row], *, replace: bool) -> list[list[Row]]:
+def find_neighbors(rows: Sequence[Row], *, replace: bool) -> list[list[Row]]:
     if not replace:
         return [[*rows, row] for row in EVERYONE]
     return [[*rows[:place], row, *rows[place + 1 :]] for place in range(len(rows)) for row in EVERYONE]
@@ -98,7 +98,7 @@ def test_mean_distance_moves_by_at_most_its_sensitivity(replace: bool) -> None:
         for count in (1, 2) if replace else (0, 1):
             for rows in combinations_with_replacement(EVERYONE, count):
                 here = distances(rows, weights, known)
-                for other in neighbours(rows, replace=replace):
+                for other in find_neighbors(rows, replace=replace):
                     there = distances(other, weights, known)
                     most = max(most, *(abs(one - two) for one, two in zip(here, there, strict=True)))
     sensitivity = made.marginal_sensitivity * STEPS

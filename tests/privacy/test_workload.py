@@ -191,7 +191,7 @@ def transcripts(plan: EstimateCalibration, rows: Sequence[Row]) -> Iterator[Tran
         yield Transcript(max(1, len(rows) + shift) if plan.epsilon_rows else len(rows), singles, places, cells)
 
 
-def neighbours(rows: Sequence[Row], *, replace: bool) -> list[list[Row]]:
+def find_neighbors(rows: Sequence[Row], *, replace: bool) -> list[list[Row]]:
     if not replace:
         return [[*rows, row] for row in EVERYONE]
     return [[*rows[:-1], row] for row in EVERYONE if row != rows[-1]]
@@ -204,7 +204,7 @@ def excesses(patch: pytest.MonkeyPatch, *, replace: bool, wrong: float = 1.0) ->
     for rows in ([(0, 0, 0)], [(0, 0, 0), (1, 1, 0), (1, 1, 1)]):
         for transcript in transcripts(made, rows):
             here = log_likelihood(made, rows, transcript, patch, wrong)
-            for other in neighbours(rows, replace=replace):
+            for other in find_neighbors(rows, replace=replace):
                 there = log_likelihood(made, other, transcript, patch, wrong)
                 yield abs(here - there) - allowed * FLOATS
 
@@ -226,7 +226,7 @@ def test_scores_move_by_one_row_for_each_row_that_moves(replace: bool) -> None:
         rows = [EVERYONE[place] for place in rng.integers(0, 8, 30)]
         singles = tuple(tuple(rng.integers(0, 30, 2).tolist()) for _ in range(3))
         found = []
-        for table in (rows, *neighbours(rows, replace=replace)):
+        for table in (rows, *find_neighbors(rows, replace=replace)):
             forced = ForcedNoise(table, Transcript(30, singles, (), ()))
             measured = Measurements(SIZES, made, partial(true_cells, table), forced, NoMemory())
             law = chosen_set_law(made, 2)

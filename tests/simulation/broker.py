@@ -148,7 +148,7 @@ class Broker:
             for log in logs:
                 log.awaited.pop(news, None)
 
-    def initialise(self, transactional_id: str) -> int | None:
+    def initialize(self, transactional_id: str) -> int | None:
         """Fence the id's previous owner; return the new epoch, or None while its last transaction is still ending."""
         identity = self._identities.setdefault(transactional_id, _Identity())
         if identity.current is not None:

@@ -277,7 +277,7 @@ class SimulatedProducer:
 
     async def start(self) -> None:
         while True:
-            epoch = await self._process.call(lambda: self._broker.initialise(self._id))
+            epoch = await self._process.call(lambda: self._broker.initialize(self._id))
             if epoch is not None:
                 self._epoch = epoch
                 return

@@ -31,12 +31,12 @@ WHILE = 90.0
 @contextmanager
 def _fences_that_do_not_end() -> Iterator[None]:
     """Block fences, as if the predecessor's transaction had written to a partition that has no leader now."""
-    initialise = Broker.initialise
+    initialize = Broker.initialize
 
     def never(self: Broker, name: str) -> int | None:
-        return None if name == f"{group_of('worker')}-{STUCK}" else initialise(self, name)
+        return None if name == f"{group_of('worker')}-{STUCK}" else initialize(self, name)
 
-    with patch.object(Broker, "initialise", never):
+    with patch.object(Broker, "initialize", never):
         yield
 
 

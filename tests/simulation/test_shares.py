@@ -43,8 +43,8 @@ def _burst(world: World) -> str:
         asked = question(spec.mechanism.kind, chance, on_table=True)
         world.ask(f"greedy-{number}", spec.stream, event(f"greedy-{number}", spec.stream, asked))
     home = partition_of(spec.stream.encode(), PARTITIONS)
-    neighbour = next((one for one in PLAIN if partition_of(one.encode(), PARTITIONS) == home), PLAIN[0])
-    world.ask("neighbour", neighbour, event("neighbour", neighbour, {"value": 0.0}))
+    neighbor = next((one for one in PLAIN if partition_of(one.encode(), PARTITIONS) == home), PLAIN[0])
+    world.ask("neighbor", neighbor, event("neighbor", neighbor, {"value": 0.0}))
     return spec.stream
 
 

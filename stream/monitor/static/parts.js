@@ -7,7 +7,7 @@ import { route } from "./routes.js";
 const SIGNS = { open: "●", exhausted: "◐", halted: "■", closed: "○" };
 const ENDINGS = { halted: "halting", closed: "closing" };
 
-/** A state as a colour, a sign and a word; also for an open stream that is ending or that does not answer. */
+/** A state as a color, a sign and a word; also for an open stream that is ending or that does not answer. */
 export function stateBadge() {
   const sign = make("span", { "aria-hidden": "true" });
   const word = make("span");
@@ -62,7 +62,7 @@ function describeBudget(row) {
   );
 }
 
-/** The legend of burnBar's colours. */
+/** The legend of burnBar's colors. */
 export function burnLegend() {
   const entries = [
     ["spent", "spent"],

@@ -42,7 +42,7 @@ export function timeTicks(from, until, wanted) {
 export const LETTER = 7; // largest width of a label's letter, in pixels
 export const GAP = 10; // smallest distance between two labels, in pixels
 
-/** Return the labels, each centred on its place, that lie within bounds and do not touch the one before. */
+/** Return the labels, each centered on its place, that lie within bounds and do not touch the one before. */
 export function apart(labels, { from, until }) {
   const kept = [];
   let end = from - GAP;

@@ -5,7 +5,7 @@ hits. If p is the true share, then hits − p·rows is noise alone. The interval
 |hits − p·rows| is within the bound of this noise (Fieller 1954). Proofs: docs/noise.md, "Confidence
 intervals".
 
-A variance follows from a count and two sums about a public centre. The codes 0 … h of an attribute
+A variance follows from a count and two sums about a public center. The codes 0 … h of an attribute
 become y = 2·code − h, from −h to h. The numbers are the count N, S = Σ y and Z = Σ (2y² − h²); one row
 changes them by at most 1, h and h². The variance of y is (Z/N + h²)/2 − (S/N)²; the variance of the
 codes is a quarter of it (docs/proofs/quantiles.md).
@@ -290,12 +290,12 @@ def person_sensitivities(size: int, *, replaced: bool) -> tuple[int, int, int]:
 def compute_moments(counts: npt.NDArray[np.int64]) -> tuple[int, int, int]:
     """Return the private numbers N, S and Z; ``counts`` has the number of rows of each code."""
     most = len(counts) - 1
-    centred = 2 * np.arange(len(counts), dtype=np.int64) - most
-    squares = 2 * centred * centred - most * most
+    centered = 2 * np.arange(len(counts), dtype=np.int64) - most
+    squares = 2 * centered * centered - most * most
     # Products of 30-bit counts and 42-bit squares could overflow 64 bits together.
     high, low = squares >> _LOW_BITS, squares & ((1 << _LOW_BITS) - 1)
     squared = (int(counts @ high) << _LOW_BITS) + int(counts @ low)
-    return int(counts.sum()), int(counts @ centred), squared
+    return int(counts.sum()), int(counts @ centered), squared
 
 
 def code_variance(numbers: Sequence[float], reaches: Sequence[float], size: int) -> tuple[float, float, float]:

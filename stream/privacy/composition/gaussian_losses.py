@@ -276,9 +276,9 @@ def _maximize(rough: Callable[[float], float], exact: Callable[[Decimal], Decima
         first, second = low + (high - low) / 3, high - (high - low) / 3
         low, high = (first, high) if rough(first) < rough(second) else (low, second)
     # Doubles locate a maximum with only half of their digits.
-    centre = Decimal(math.exp((low + high) / 2))
-    left, right = centre * Decimal("0.999"), centre * Decimal("1.001")
-    best = exact(centre)
+    center = Decimal(math.exp((low + high) / 2))
+    left, right = center * Decimal("0.999"), center * Decimal("1.001")
+    best = exact(center)
     for _ in range(_FINE_STEPS):
         third = (right - left) / 3
         at_first, at_second = exact(left + third), exact(right - third)

@@ -264,10 +264,10 @@ class Estimator:
         limit = alpha * question.unit
         if index is not None and reach <= limit:
             cells = None if numbered else self._noisy_cells_on(index, question.axes)
-            centres = self._measured.noisy_numbers(index) if cells is None else question.compute_numbers(cells)
+            centers = self._measured.noisy_numbers(index) if cells is None else question.compute_numbers(cells)
             noise = self._noise(question, index, numbered=numbered)
             estimate = self._answers_without_top([question])[0].answer.numbers
-            return self._clamp_estimate(question, estimate, centres, reach, noise, limit)
+            return self._clamp_estimate(question, estimate, centers, reach, noise, limit)
         if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
             slack = limit / question.width - Fraction(self._promise)
             return self._compare_with_threshold(question, math.floor(slack * WEIGHT_STEPS))
@@ -459,16 +459,16 @@ class Estimator:
             else:
                 by_source.setdefault(index, []).append((place, reach))
         for index, members in by_source.items():
-            centres_by_question = _numbers_of_questions(
+            centers_by_question = _numbers_of_questions(
                 [questions[place] for place, _ in members], self._noisy_cells_on(index, axes)
             )
-            for (place, reach), centres in zip(members, centres_by_question, strict=True):
+            for (place, reach), centers in zip(members, centers_by_question, strict=True):
                 question = questions[place]
                 noise = self._noise(question, index, numbered=False)
-                answer = self._clamp_estimate(question, estimates[place], centres, reach, noise)
+                answer = self._clamp_estimate(question, estimates[place], centers, reach, noise)
                 if isinstance(question, Rates):
                     law, more = self._measured.listed[index].law, self._count_cells_per_cell(question, index)
-                    answer = replace(answer, rates=question.compute_rate_intervals(centres, law, more))
+                    answer = replace(answer, rates=question.compute_rate_intervals(centers, law, more))
                 answers[place] = answer
         return answers
 
@@ -518,11 +518,11 @@ class Estimator:
         width = question.width
         room = math.floor((self._promise * width if limit is None else limit) - reach)
         clamped = tuple(
-            min(max(number, centre - room), centre + room)
-            for number, centre in zip(numbers, measured, strict=True)
+            min(max(number, center - room), center + room)
+            for number, center in zip(numbers, measured, strict=True)
         )
         reaches = [
-            (reach + abs(number - centre)) / width for number, centre in zip(clamped, measured, strict=True)
+            (reach + abs(number - center)) / width for number, center in zip(clamped, measured, strict=True)
         ]
         return EstimateAnswer(
             "settled",

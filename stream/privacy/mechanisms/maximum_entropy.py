@@ -3,7 +3,7 @@
 The result has the same bits on every machine.
 
 Let y_S be the noisy counts on the axes S, σ_S their standard deviation, and p₀ the product of the measured
-one-way marginals. The estimate is p ∝ p₀·exp(Σ_S θ_S) for the θ that maximises the concave function
+one-way marginals. The estimate is p ∝ p₀·exp(Σ_S θ_S) for the θ that maximizes the concave function
 
     Σ_S ⟨θ_S, y_S⟩ − rows·ln Σ_x p₀(x) e^{Σ_S θ_S(x)} − Σ_S τ_S‖θ_S‖²/2,        τ_S = σ_S/2.
 

@@ -369,7 +369,7 @@ def _calibration(
 
 
 def _best_division(task: _EstimateInputs) -> _Division:
-    """Return the division of ``epsilon_left`` that minimises the larger of the errors of ⊥s and of numbers."""
+    """Return the division of ``epsilon_left`` that minimizes the larger of the errors of ⊥s and of numbers."""
     optimum = optimize.minimize_scalar(
         lambda share: _division(task, share).error,
         bounds=(_LEAST_SHARE, _LARGEST_SHARE),

@@ -57,16 +57,16 @@ FORMS: Final[tuple[Form, ...]] = (
 class SummedAttribute:
     """A summed attribute: its range, and the most by which one row changes its sum, in steps of ``unit``.
 
-    ``centred`` is the most by which one row changes the sum of the distances from the middle of the range.
+    ``centered`` is the most by which one row changes the sum of the distances from the middle of the range.
     """
 
     range: int
     moves: int
-    centred: int
+    centered: int
     unit: float = 1.0
 
 
-UNKNOWN_RANGE: Final = SummedAttribute(range=1, moves=1, centred=1)
+UNKNOWN_RANGE: Final = SummedAttribute(range=1, moves=1, centered=1)
 """Represents an unknown attribute: errors are multiples of its range or of its sum's sensitivity."""
 
 
@@ -317,7 +317,7 @@ def _mean_error(calibration: Calibration, goal: PlanGoal, summed: SummedAttribut
     rows, width = goal.facts.contribution, max(1, summed.range)
     if isinstance(calibration, AnswersCalibration):
         top = alpha_for(
-            calibration, _QUOTIENT_NUMBERS * rows * max(1, summed.centred), _QUOTIENT_NUMBERS, _QUOTIENT_NUMBERS
+            calibration, _QUOTIENT_NUMBERS * rows * max(1, summed.centered), _QUOTIENT_NUMBERS, _QUOTIENT_NUMBERS
         )
         bottom = alpha_for(calibration, _QUOTIENT_NUMBERS * rows, _QUOTIENT_NUMBERS, _QUOTIENT_NUMBERS)
         # A mean differs from the middle of the range by at most half the range.

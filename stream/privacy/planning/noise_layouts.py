@@ -64,7 +64,7 @@ def stated_split(width: int) -> float:
 
 
 def best_split_and_shift(layout_for: LayoutFor, start: EpsilonSplit, beta: float) -> tuple[EpsilonSplit, int]:
-    """Return the split of ε (three significant digits) and the shift that minimise α.
+    """Return the split of ε (three significant digits) and the shift that minimize α.
 
     The search alternates between two steps: it finds the least α for a fixed split and shift, and then the
     split and shift with the least failure probability for this α. Near the optimum both have the same
@@ -92,15 +92,15 @@ def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Epsilon
 
 
 def best_numbers_share(layout_for: LayoutFor, start: EpsilonSplit, beta: float) -> EpsilonSplit:
-    """Return ``start`` with the numbers' part of ε (three digits) that minimises α without a shift."""
+    """Return ``start`` with the numbers' part of ε (three digits) that minimizes α without a shift."""
 
     def error(logit: float) -> float:
         layout = layout_for(replace(start, numbers_share=_fraction(logit)))
         return least_alpha(layout, 0, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
 
-    centre = _logit(start.numbers_share)
+    center = _logit(start.numbers_share)
     optimum = optimize.minimize_scalar(
-        error, bounds=(centre - 2.0, centre + 2.0), method="bounded", options={"xatol": 2e-3, "maxiter": 40}
+        error, bounds=(center - 2.0, center + 2.0), method="bounded", options={"xatol": 2e-3, "maxiter": 40}
     )
     return replace(start, numbers_share=_round_fraction(_fraction(float(optimum.x))))
 

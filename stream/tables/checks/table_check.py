@@ -60,9 +60,9 @@ def advise_on_columns(columns: ColumnMatch) -> Iterator[str]:
         found = alike.get(_normalize_name(name))
         near = [found] if found is not None else get_close_matches(name, columns.undeclared, n=1)
         if near:
-            normalised = " (they differ in Unicode normalisation)" if to_nfc(near[0]) == to_nfc(name) else ""
+            normalized = " (they differ in Unicode normalization)" if to_nfc(near[0]) == to_nfc(name) else ""
             yield (
-                f"column {quote_name(near[0])} may be the declared {quote_name(name)}: names must be equal, character by character{normalised}"
+                f"column {quote_name(near[0])} may be the declared {quote_name(name)}: names must be equal, character by character{normalized}"
             )
     if len(columns.undeclared) == len(columns.found):
         yield "no declared column was found; check that the first line of a CSV file has the column names"
@@ -167,9 +167,9 @@ def _normalize_name(text: str) -> str:
 def _describe_difference(found: str, declared: str) -> str:
     """Describe the difference of two texts that are equal after folding."""
     if to_nfc(found) == to_nfc(declared):
-        return "Unicode normalisation"
+        return "Unicode normalization"
     plain = "".join(found.casefold().split()) == "".join(declared.casefold().split())
-    return "spaces or case" if plain else "spaces, case or Unicode normalisation"
+    return "spaces or case" if plain else "spaces, case or Unicode normalization"
 
 
 def check_table(

@@ -135,14 +135,14 @@ class LaplaceFamily(Family):
                 for n, w in zip(noisy, question.widths, strict=True)
             )
             low, high = question.low or 0.0, question.high or 0.0
-            bounds = (low - question.centre, high - question.centre)
+            bounds = (low - question.center, high - question.center)
             estimate, alpha = ratio_interval(top, bottom, bounds)
             dividend, divisor = (NoisyNumber(n, law) for n, law in zip(noisy, laws, strict=True))
             ends = ratio_bounds(dividend, divisor, *bounds)
-            first, last = ((end + question.centre) / question.divisor for end in ends)
+            first, last = ((end + question.center) / question.divisor for end in ends)
             return Reply(
                 charged=True,
-                estimate=(estimate + question.centre) / question.divisor,
+                estimate=(estimate + question.center) / question.divisor,
                 basis="noisy",
                 alpha=None if alpha is None else alpha / question.divisor,
                 interval=(first, last),

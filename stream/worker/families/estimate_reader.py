@@ -89,7 +89,7 @@ class BoxReader:
         self._frames: RecentCache[tuple[str, ...], _Frame] = RecentCache(_KEPT_FRAMES)
 
     def parse_box(self, where: str) -> Box | None:
-        """Return the question for the count of a box; None if the predicate is not recognised as a box."""
+        """Return the question for the count of a box; None if the predicate is not recognized as a box."""
         ranges = self.tables.ranges(self.source, where)
         if not ranges:
             return None

@@ -352,10 +352,10 @@ class Context:
         predicate = self.predicate(slot, where, field)
         return _reject_value_errors(field, lambda: self.table(slot).people_count(predicate, min_rows or 1))
 
-    def total(self, slot: int, attribute: str, where: str | None, *, centre: int = 0, field: str = "sum") -> int:
-        """Return the private true sum of an attribute minus ``centre`` for each row."""
+    def total(self, slot: int, attribute: str, where: str | None, *, center: int = 0, field: str = "sum") -> int:
+        """Return the private true sum of an attribute minus ``center`` for each row."""
         return _reject_value_errors(
-            field, lambda: self.table(slot).total(attribute, self.predicate(slot, where), centre)
+            field, lambda: self.table(slot).total(attribute, self.predicate(slot, where), center)
         )
 
     def to_grid_steps(self, slot: int, number: int, attribute: str | None = None) -> float:

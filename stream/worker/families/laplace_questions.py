@@ -39,7 +39,7 @@ class LaplaceQuestion:
       the rounding to steps, but they are read only near a tie.
     - ``shape``: the form of the answer. With ``number`` or ``vector``, the answer is each number divided by
       ``divisor``: the number of steps in 1 for a sum, the public number of rows for a share, otherwise 1.
-      With ``quotient``, it is the quotient of two numbers plus ``centre``, divided by ``divisor``, the number
+      With ``quotient``, it is the quotient of two numbers plus ``center``, divided by ``divisor``, the number
       of steps in 1. With ``rates``, it is each group's share of hits: ``numbers`` has the hits of all groups,
       then the misses; ``is_ungrouped`` is True for a question without groups, and ``excluded`` has the positions
       of the groups that ``where`` excludes by the declared domains alone.
@@ -53,7 +53,7 @@ class LaplaceQuestion:
     widths: tuple[int, ...]
     shape: Literal["number", "vector", "quotient", "rates"]
     divisor: int | Fraction = 1
-    centre: float = 0.0
+    center: float = 0.0
     low: float | None = None
     high: float | None = None
     sent_values: tuple[float, ...] = ()
@@ -155,9 +155,9 @@ class LaplaceQuestions:
         unit = self._context.numeric_domain(slot, attribute, field).unit
         return 1 if unit == 1 else 1 / unit
 
-    def _sum_width(self, slot: int, domain: Integers, centre: int = 0) -> int:
+    def _sum_width(self, slot: int, domain: Integers, center: int = 0) -> int:
         # A constant attribute has sensitivity 0, but noise needs a scale.
-        return max(1, total_sensitivity(self._context.source_table(slot), domain, centre))
+        return max(1, total_sensitivity(self._context.source_table(slot), domain, center))
 
     def _count_width(self, slot: int) -> int:
         return self._context.source_table(slot).contribution
@@ -216,9 +216,9 @@ class LaplaceQuestions:
 
     def _resolve_mean(self, slot: int, query: Any) -> LaplaceQuestion:
         domain = self._summed_domain(slot, query.mean, query.where, "mean")
-        centre = (domain.minimum + domain.maximum) // 2
-        width = self._sum_width(slot, domain, centre)
-        total = self._context.total(slot, query.mean, query.where, centre=centre, field="mean")
+        center = (domain.minimum + domain.maximum) // 2
+        width = self._sum_width(slot, domain, center)
+        total = self._context.total(slot, query.mean, query.where, center=center, field="mean")
         low, high = float(domain.minimum), float(domain.maximum)
         count = self._context.count(slot, query.where)
         return LaplaceQuestion(
@@ -226,7 +226,7 @@ class LaplaceQuestions:
             (2 * width, 2 * self._count_width(slot)),
             "quotient",
             self._steps_in_one(slot, query.mean, "mean"),
-            float(centre),
+            float(center),
             low,
             high,
             moved=2,

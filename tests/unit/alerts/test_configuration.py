@@ -102,7 +102,7 @@ def test_alerts_file_has_defaults(folder: Path) -> None:
         ({"secret_files": ["a", "b", "c"]}, "secret_files"),
         ({"give_up": "soon"}, "give_up: "),
         ({"name": "on call"}, "targets.0.name: "),
-        ({"colour": "red"}, "colour: unknown field; remove it"),
+        ({"color": "red"}, "color: unknown field; remove it"),
         ({"secret_files": ["/nowhere/at-all"]}, "target oncall: secret_files: cannot read file /nowhere/at-all"),
         ({"bearer_file": "/nowhere/at-all"}, "target oncall: bearer_file: cannot read"),
     ],

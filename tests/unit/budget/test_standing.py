@@ -23,11 +23,11 @@ NUMBERS = {"kind": "laplace", "answers": 30_000}
 ALL_GROUPS = {"kind": "histogram", "attributes": ["origin"], "answers": 9}
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "where": (standing(where="colour = 1"), "standing.where: "),
-    "by": (standing(by=["origin", "colour"]), "standing.by: name 2 is no attribute"),
+    "where": (standing(where="color = 1"), "standing.where: "),
+    "by": (standing(by=["origin", "color"]), "standing.by: name 2 is no attribute"),
     "by twice": (standing(by=["origin", "origin"]), "standing.by: the list contains an attribute twice"),
     "sum": (standing(count={"sum": "origin"}), "standing.count.sum: "),
-    "unknown sum": (standing(count={"sum": "colour"}), "standing.count.sum: "),
+    "unknown sum": (standing(count={"sum": "color"}), "standing.count.sum: "),
     "groups": (standing(by=["origin", "gate"]), "standing.by: its 12,000 groups exceed 10,000"),
     "histogram's groups": (
         standing(mechanism={"kind": "histogram", "attributes": ["gate"]}, by=[]),
@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "standing.quantile: must name an ordered attribute (numbers, bins, dates or ordered categories); the source declares delay, gate, speed, wait",
     ),
     "quantile of nothing": (
-        standing(mechanism=NUMBERS, quantile="colour"),
+        standing(mechanism=NUMBERS, quantile="color"),
         "standing.quantile: must name an ordered attribute",
     ),
     "quantile of its group": (

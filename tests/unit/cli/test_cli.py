@@ -131,7 +131,7 @@ def test_unreachable_broker_is_one_clear_line() -> None:
 
 
 HOSTILE = "a\x1b[2J\x1b]0;title\x07\x9b31m\u202eb\n[red]c"
-"""A text that would clear the screen, rename the window, colour text, reverse the writing direction, begin a line, and be read as markup."""
+"""A text that would clear the screen, rename the window, color text, reverse the writing direction, begin a line, and be read as markup."""
 WRITTEN_OUT = "a\\x1b[2J\\x1b]0;title\\x07\\x9b31m\\u202eb\\n[red]c"
 
 

@@ -108,7 +108,7 @@ def test_message_is_one_short_line(seed: int) -> None:
             "threshold: is too large; give at most 1000000000000000",
         ),
         (b'{"id":"a","stream":"s","value":1,"threshold":[]}', "threshold: is not a number"),
-        (b'{"id":"a","stream":"s","value":1,"colour":1}', "field 4: unknown field; remove it"),
+        (b'{"id":"a","stream":"s","value":1,"color":1}', "field 4: unknown field; remove it"),
         (b'{"id":"a","stream":"s"}', "give exactly one question"),
         (b'{"id":"a","stream":"s","where":""}', "where: is too short; give 1 or more characters"),
     ],

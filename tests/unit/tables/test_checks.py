@@ -174,17 +174,17 @@ def test_check_names_missing_column_and_checks_others(tmp_path: Path) -> None:
         (
             "ward\nPa\u0308diatrie\n",
             {"ward": WARD},
-            "is the declared 'Pädiatrie' except for Unicode normalisation",
+            "is the declared 'Pädiatrie' except for Unicode normalization",
         ),
         (
             "ward\npa\u0308diatrie\n",
             {"ward": WARD},
-            "'Pädiatrie' except for spaces, case or Unicode normalisation",
+            "'Pädiatrie' except for spaces, case or Unicode normalization",
         ),
         (
             "wa\u0308rd,age\nA,1\n",
             {"wärd": WARD, "age": AGE},
-            "character by character (they differ in Unicode normalisation)",
+            "character by character (they differ in Unicode normalization)",
         ),
         ("age,sex\n1,X\n", {"sex": SEX}, "declare 'other'"),
         ("age,sex\n11,F\n", {"age": AGE}, "a declaration is public"),

@@ -116,7 +116,7 @@ def numbers(table: CountedTable, asked: Sequence[Predicate]) -> list[object]:
     table.count_together(asked, sums)
     found += [table.count(one) for one in asked]
     found += [table.total(*one) for one in sums]
-    found += [table.total("money", asked[0], centre=7)]
+    found += [table.total("money", asked[0], center=7)]
     for one in asked[:2]:
         found += [table.people_count(one, least) for least in (1, 2)]
         found += [table.person_total("whole", one, bound) for bound in (1, 5, 10**9)]

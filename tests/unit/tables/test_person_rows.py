@@ -165,7 +165,7 @@ def test_equal_rows_of_person_are_distinct() -> None:
 @pytest.mark.parametrize("kind", ["memory", "csv", "parquet"])
 @pytest.mark.parametrize("nobody", [None, "", "  "])
 def test_public_size_counts_rows_without_a_name(nobody: str | None, kind: str, tmp_path: Path) -> None:
-    """If neighbours replace a person, a row that loses its name does not change the public number of people."""
+    """If neighbors replace a person, a row that loses its name does not change the public number of people."""
     sizes, fingerprints = [], []
     for last in ("dee", nobody):
         cells = pl.DataFrame(frame([("ann", 1, "a"), ("ben", 2, "b"), ("ben", 3, "b"), (last, 1, "a")]))
@@ -195,7 +195,7 @@ def test_rows_without_name_are_left_out(nobody: str | None) -> None:
 def test_rows_outside_domain_use_no_contribution() -> None:
     table = load_table([("ann", 77, "a")] * 50 + [("ann", 1, "a"), ("ben", 77, "b")], 1)
     assert counted_rows(table) == Counter({(1, 0): 1})
-    assert table.public_size == 2, "neighbours replace whoever the file names"
+    assert table.public_size == 2, "neighbors replace whoever the file names"
 
 
 def test_numeric_names_equal_their_text() -> None:

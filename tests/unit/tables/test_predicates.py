@@ -220,7 +220,7 @@ def test_similar_value_is_refused_with_difference() -> None:
     with pytest.raises(PredicateError) as refused:
         parse("ward = 'Pa\u0308diatrie'", {"ward": Categories(values=("Pädiatrie", "Pa"))})
     assert (
-        "not a declared value of 'ward'; it differs from the declared 'Pädiatrie' in Unicode normalisation"
+        "not a declared value of 'ward'; it differs from the declared 'Pädiatrie' in Unicode normalization"
         in str(refused.value)
     )
 

@@ -39,14 +39,14 @@ SUMMED = st.sampled_from(["age", "education-num"])
     table=st.lists(rows, max_size=80),
     said=predicates.filter(lambda said: said.text.count("(") < 14),
     name=SUMMED,
-    centres=st.lists(st.integers(-(10**20), 10**20), max_size=2),
+    centers=st.lists(st.integers(-(10**20), 10**20), max_size=2),
 )
-def test_total_equals_row_by_row_sum(table: Rows, said: PredicateCase, name: str, centres: list[int]) -> None:
+def test_total_equals_row_by_row_sum(table: Rows, said: PredicateCase, name: str, centers: list[int]) -> None:
     loaded, predicate = PrivateTable.load(source(), columns(table)), parse(said.text, ATTRIBUTES)
     values = [int(row[name]) for row in map(read_by_hand, table) if row is not None and said.test(row)]
     assert loaded.total(name, predicate) == sum(values)
-    for centre in centres:
-        assert loaded.total(name, predicate, centre) == sum(value - centre for value in values)
+    for center in centers:
+        assert loaded.total(name, predicate, center) == sum(value - center for value in values)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 256, 257, 65_536, 65_537, 1 << 20])
@@ -56,7 +56,7 @@ def test_total_is_exact_for_domain_of_any_size(size: int, minimum: int) -> None:
     values = [minimum, *range(minimum, minimum + size, 1 + size // 90), minimum + size - 1]
     table = PrivateTable.load(source({"x": domain}), {"x": values})
     assert table.total("x", TRUE) == sum(values)
-    assert table.total("x", TRUE, centre=minimum) == sum(value - minimum for value in values)
+    assert table.total("x", TRUE, center=minimum) == sum(value - minimum for value in values)
     assert table.total("x", FALSE) == 0
 
 
@@ -101,7 +101,7 @@ def test_total_is_independent_of_cache_size() -> None:
 
 def test_total_of_table_without_rows_is_zero() -> None:
     table = PrivateTable.load(source({"x": Integers(minimum=5, maximum=9)}), {"x": []})
-    assert table.total("x", TRUE) == table.total("x", FALSE, centre=7) == 0
+    assert table.total("x", TRUE) == table.total("x", FALSE, center=7) == 0
 
 
 NOT_SUMMED: list[Domain] = [Categories(values=("1", "2")), Bins(edges=(0.0, 1.0))]
@@ -125,13 +125,13 @@ def test_total_refuses_unknown_attribute_and_other_schema() -> None:
 
 
 @pytest.mark.parametrize("neighbors", ["add-remove", "replace"])
-@pytest.mark.parametrize("centre", [-5, -1, 0, 1, 2, 6])
+@pytest.mark.parametrize("center", [-5, -1, 0, 1, 2, 6])
 @pytest.mark.parametrize(("minimum", "maximum"), [(0, 0), (0, 3), (-3, 0), (-2, 1), (2, 4), (-4, -2), (1, 1)])
 def test_sum_sensitivity_is_largest_difference_of_neighbors(
     neighbors: Literal["add-remove", "replace"],
     minimum: int,
     maximum: int,
-    centre: int,
+    center: int,
 ) -> None:
     domain = Integers(minimum=minimum, maximum=maximum)
     attributes: dict[str, Domain] = {"x": domain, "asked": Categories(values=("yes", "no"))}
@@ -142,7 +142,7 @@ def test_sum_sensitivity_is_largest_difference_of_neighbors(
             "x": [value for value, _ in people],
             "asked": [asked for _, asked in people],
         }
-        return PrivateTable.load(source(attributes), frame).total("x", predicate, centre)
+        return PrivateTable.load(source(attributes), frame).total("x", predicate, center)
 
     # One value beyond each end as well: clamping is part of what is bounded.
     possible = [(value, asked) for value in range(minimum - 1, maximum + 2) for asked in ("yes", "no")]
@@ -150,25 +150,25 @@ def test_sum_sensitivity_is_largest_difference_of_neighbors(
     with_one = [total(*others, person) for person in possible]
     nearby = [total(*others)] if neighbors == "add-remove" else with_one
     largest = max(abs(one - another) for one in with_one for another in nearby)
-    assert largest == sum_sensitivity(domain, neighbors, centre)
+    assert largest == sum_sensitivity(domain, neighbors, center)
 
 
 @unhurried
-@given(table=st.lists(rows, max_size=12), person=rows, other=rows, name=SUMMED, centre=st.integers(-40, 40))
+@given(table=st.lists(rows, max_size=12), person=rows, other=rows, name=SUMMED, center=st.integers(-40, 40))
 def test_sum_sensitivity_bounds_totals_of_neighbors(
     table: Rows,
     person: Mapping[str, Cell],
     other: Mapping[str, Cell],
     name: str,
-    centre: int,
+    center: int,
 ) -> None:
     predicate = parse("sex <> 'F' AND age < 24", ATTRIBUTES)
     without, having, replaced = (
-        PrivateTable.load(source(), columns([*table, *more])).total(name, predicate, centre)
+        PrivateTable.load(source(), columns([*table, *more])).total(name, predicate, center)
         for more in ([], [person], [other])
     )
-    assert abs(having - without) <= sum_sensitivity(ATTRIBUTES[name], "add-remove", centre)
-    assert abs(having - replaced) <= sum_sensitivity(ATTRIBUTES[name], "replace", centre)
+    assert abs(having - without) <= sum_sensitivity(ATTRIBUTES[name], "add-remove", center)
+    assert abs(having - replaced) <= sum_sensitivity(ATTRIBUTES[name], "replace", center)
 
 
 @unhurried
@@ -178,7 +178,7 @@ def test_sum_sensitivity_bounds_totals_of_neighbors(
     other=rows,
     said=predicates.filter(lambda said: said.text.count("(") < 14),
     name=SUMMED,
-    centred=st.booleans(),
+    centered=st.booleans(),
 )
 def test_sum_sensitivity_of_restricted_domain_bounds_totals(
     table: Rows,
@@ -187,18 +187,18 @@ def test_sum_sensitivity_of_restricted_domain_bounds_totals(
     said: PredicateCase,
     name: str,
     *,
-    centred: bool,
+    centered: bool,
 ) -> None:
     predicate, domain = parse(said.text, ATTRIBUTES), ATTRIBUTES[name]
     assert isinstance(domain, Integers)
     left = restrict_domain(domain, name, predicate)
-    centre = (left.minimum + left.maximum) // 2 if centred else 0
+    center = (left.minimum + left.maximum) // 2 if centered else 0
     without, having, replaced = (
-        PrivateTable.load(source(), columns([*table, *more])).total(name, predicate, centre)
+        PrivateTable.load(source(), columns([*table, *more])).total(name, predicate, center)
         for more in ([], [person], [other])
     )
-    assert abs(having - without) <= sum_sensitivity(left, "add-remove", centre)
-    assert abs(having - replaced) <= sum_sensitivity(left, "replace", centre)
+    assert abs(having - without) <= sum_sensitivity(left, "add-remove", center)
+    assert abs(having - replaced) <= sum_sensitivity(left, "replace", center)
     row = read_by_hand(person)
     if row is not None and said.test(row):
         assert left.minimum <= int(row[name]) <= left.maximum

@@ -32,7 +32,7 @@ REJECTED = [
     pytest.param(b"[]", "malformed", "event: is not an object", False, id="no object"),
     pytest.param(b"\xff" * 9, "malformed", "event: Invalid JSON", False, id="not UTF-8"),
     pytest.param(
-        query("bad", "feed-0", 1.0, colour=1), "malformed", "field 4: unknown field", True, id="unknown field"
+        query("bad", "feed-0", 1.0, color=1), "malformed", "field 4: unknown field", True, id="unknown field"
     ),
     pytest.param(
         query("bad", "feed-0", 1.0, threshold=1e16),
@@ -245,7 +245,7 @@ def test_event_without_readable_id_and_stream_has_no_address(fields: dict[str, o
 
 
 def test_address_is_read_despite_other_faults() -> None:
-    assert address_of(b'{"value":[{}],"id":"a","stream":"s","colour":"\xff"}') == ("a", "s")
+    assert address_of(b'{"value":[{}],"id":"a","stream":"s","color":"\xff"}') == ("a", "s")
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "[NaN, -Infinity]", '{"id":NaN}'])

@@ -110,17 +110,17 @@ def test_plot_marks_the_choice_and_hatches_vacuous_errors(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_calibration_has_one_color_in_every_plot(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The colour of a line does not depend on its number of points.
+    # The color of a line does not depend on its number of points.
     monkeypatch.setattr(plan_output, "error_curve", partial(error_curve, points=5))
     axes = draw_axes(monkeypatch, "--mechanism", kind, "--delta", "1e-6", *MORE.get(kind, []))
-    colours = {
+    colors = {
         line.get_label(): line.get_color()
         for line in axes.lines
         if not line.get_label().startswith(("_", "chosen"))
     }
-    assert {name_of(one) for one in _listed(kind)} == set(colours)
-    assert colours == {name: plan_output.style_of(name)[0] for name in colours}
-    assert len(set(colours.values())) == len(colours)
+    assert {name_of(one) for one in _listed(kind)} == set(colors)
+    assert colors == {name: plan_output.style_of(name)[0] for name in colors}
+    assert len(set(colors.values())) == len(colors)
 
 
 def _listed(kind: str) -> list[Calibration]:

@@ -109,7 +109,7 @@ def test_missing_alternative_has_a_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "source", "options", "words"),
     [
-        ({"by": ["colour"]}, SOURCE, [], "standing.by: name 1 is no attribute of the source"),
+        ({"by": ["color"]}, SOURCE, [], "standing.by: name 1 is no attribute of the source"),
         (
             {},
             {**SOURCE, "source": "others"},

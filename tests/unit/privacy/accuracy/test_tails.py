@@ -68,10 +68,10 @@ def test_sum_tail_is_that_of_convolved_laws(rate: float, terms: int) -> None:
     law = one
     for _ in range(terms - 1):
         law = np.convolve(law, one)
-    centre = len(law) // 2
+    center = len(law) // 2
     for least in (1, 2, 5, 17, math.ceil(3 * math.sqrt(terms) / rate), math.ceil(15 / rate)):
         tail = sum_tail(rate, terms, least)
-        assert tail == pytest.approx(float(law[centre + least :].sum()), rel=3e-6)
+        assert tail == pytest.approx(float(law[center + least :].sum()), rel=3e-6)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.01, 1e-6])

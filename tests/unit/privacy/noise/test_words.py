@@ -14,7 +14,7 @@ SUBKEY = bytes(range(32, 64))
 
 Place = tuple[str, int, int, bytes]
 
-# A tiny alphabet makes neighbouring fields run into each other as often as possible.
+# A tiny alphabet makes neighboring fields run into each other as often as possible.
 topics = st.text("a\x00\x01", max_size=4)
 payloads = st.binary(max_size=4) | st.lists(st.sampled_from([b"a", b"\x00", b"\x01"]), max_size=9).map(b"".join)
 places: st.SearchStrategy[Place] = st.tuples(topics, st.integers(0, 3), st.integers(0, 3), payloads)

@@ -200,7 +200,7 @@ def test_ratio_interval_is_whole_range_if_denominator_may_be_zero() -> None:
 
 
 @pytest.mark.parametrize("top", [-30.0, 0.0, 84.0, 300.0])
-def test_ratio_interval_is_centred_on_range_if_nothing_is_known(top: float) -> None:
+def test_ratio_interval_is_centered_on_range_if_nothing_is_known(top: float) -> None:
     assert ratio_interval((top, 900.0), (1.0, 20.0), (0.0, 84.0)) == (42.0, 42.0)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from zlib import crc32
 
 FIRST_ROW = bytes.fromhex("d1d33964 0100000000000000 00000000 3a30000001000000 00000000 10000000 0000")
-"""A bitmap that contains 0, in the serialised form of Delta's protocol: magic number, number of parts, part 0, its Roaring bitmap."""
+"""A bitmap that contains 0, in the serialized form of Delta's protocol: magic number, number of parts, part 0, its Roaring bitmap."""
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:

@@ -166,8 +166,8 @@ def test_sums_that_might_be_clipped_are_not_counted_in_windows(mechanism: dict[s
 
 @pytest.mark.parametrize("least", [2**50 + 1, 2**52 + 1, 2**53 - 3])
 def test_largest_totals_are_compared_and_published_exactly(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
-    def total(_: PrivateTable, attribute: str, predicate: Predicate, centre: int = 0) -> int:
-        return least + (repr(predicate) == repr(seen.setdefault(attribute, predicate))) * 3 + centre
+    def total(_: PrivateTable, attribute: str, predicate: Predicate, center: int = 0) -> int:
+        return least + (repr(predicate) == repr(seen.setdefault(attribute, predicate))) * 3 + center
 
     seen: dict[str, Predicate] = {}
     monkeypatch.setattr(PrivateTable, "total", total)
