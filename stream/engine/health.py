@@ -159,7 +159,8 @@ class Metrics:
         self.batch_seconds = build_metric(
             Histogram, "batch_seconds", "Time from a fetched batch to its committed transaction."
         )
-        self._gauge_values: dict[str, dict[str, float]] = {name: {} for name in _GAUGE_COMBINERS}
+        self.gauge_values: dict[str, dict[str, float]] = {name: {} for name in _GAUGE_COMBINERS}
+        """For each gauge, the values of engines."""
 
     def engine_metrics(self, engine: str) -> Metrics:
         """Return the metrics of one engine; counters are shared, and gauges are combined."""
@@ -170,15 +171,8 @@ class Metrics:
 
     def remove_engine(self, name: str) -> None:
         """Remove the gauges of an engine."""
-        for values in self._gauge_values.values():
+        for values in self.gauge_values.values():
             values.pop(name, None)
-
-    def set_engine_gauge(self, gauge: str, engine: str, value: float) -> None:
-        """Set one engine's value of a gauge, and show the combined value."""
-        values = self._gauge_values[gauge]
-        values[engine] = value
-        shown: Gauge = getattr(self, gauge)
-        shown.set(_GAUGE_COMBINERS[gauge](values.values()))
 
 
 @dataclass(frozen=True)
@@ -190,8 +184,11 @@ class _EngineGauge:
     engine: str
 
     def set(self, value: float) -> None:
-        """Set this engine's value."""
-        self.service_metrics.set_engine_gauge(self.gauge, self.engine, value)
+        """Set this engine's value, and show the combined value."""
+        values = self.service_metrics.gauge_values[self.gauge]
+        values[self.engine] = value
+        shown: Gauge = getattr(self.service_metrics, self.gauge)
+        shown.set(_GAUGE_COMBINERS[self.gauge](values.values()))
 
 
 class Probes:

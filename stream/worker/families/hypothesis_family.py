@@ -131,8 +131,7 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
 
     def _hypothesis(self, slot: int, current: _HypothesisState) -> Hypothesis:
         key = (slot, self._streams.incarnations[slot])
-        hypothesis = self._hypothesis_cache.get(key)
-        if hypothesis is None:
+        if (hypothesis := self._hypothesis_cache.get(key)) is None:
             hypothesis = current.space.uniform_hypothesis()
             for update in current.updates:
                 question: Any = current.space.parse_question(update.terms or update.cells)

@@ -132,7 +132,9 @@ class LaplaceQuestions:
     def _resolve_count(self, slot: int, query: Any) -> LaplaceQuestion:
         count = self._context.count(slot, query.where)
         high = self._context.count_limit(slot)
-        return LaplaceQuestion((count,), (self._count_width(slot),), "number", low=0.0, high=high)
+        return LaplaceQuestion(
+            (count,), (self._context.source_table(slot).contribution,), "number", low=0.0, high=high
+        )
 
     def _resolve_people(self, slot: int, query: Any) -> LaplaceQuestion:
         people = self._context.people(slot, query.where, min_rows=query.min_rows)
@@ -158,9 +160,6 @@ class LaplaceQuestions:
     def _sum_width(self, slot: int, domain: Integers, center: int = 0) -> int:
         # A constant attribute has sensitivity 0, but noise needs a scale.
         return max(1, total_sensitivity(self._context.source_table(slot), domain, center))
-
-    def _count_width(self, slot: int) -> int:
-        return self._context.source_table(slot).contribution
 
     def _sum_limits(self, slot: int, domain: Integers) -> tuple[float | None, float | None]:
         rows = self._context.public_rows(slot)
@@ -223,7 +222,7 @@ class LaplaceQuestions:
         count = self._context.count(slot, query.where)
         return LaplaceQuestion(
             (total, count),
-            (2 * width, 2 * self._count_width(slot)),
+            (2 * width, 2 * self._context.source_table(slot).contribution),
             "quotient",
             self._steps_in_one(slot, query.mean, "mean"),
             float(center),

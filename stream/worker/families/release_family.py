@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from schemas import Interval, LazyHistogram, ReleaseCalibration, SparseProject
+from schemas import Interval, ReleaseCalibration, SparseProject
 from schemas.queries import STATISTICS
 from stream.caches import BoundedCache, weigh_array
-from stream.privacy.accuracy.intervals import MISS_PROBABILITY, half_width, weighted_half_width
+from stream.privacy.accuracy.intervals import MISS_PROBABILITY, clip_interval, half_width, weighted_half_width
 from stream.privacy.accuracy.rate_intervals import (
     code_variance,
     compute_moments,
@@ -96,14 +96,19 @@ class _ReleaseFamily(Family):
     def _calibration(self, slot: int) -> ReleaseCalibration:
         return self._context.calibration(slot, ReleaseCalibration)
 
-    def _resolve_cells(
-        self, slot: int, query: Any, kind: type[LazyHistogram | SparseProject]
-    ) -> tuple[CountedTable, CellQuestion]:
-        """Resolve a question to at most ``mechanism.sparsity`` single cells."""
+    def admit(self, slot: int, query: Any) -> Any:
+        """Resolve a question to a table and at most ``mechanism.sparsity`` single cells."""
         require_form(query, "cells")
-        sparsity = self._context.mechanism(slot, kind).sparsity
-        question = self._cells.find(slot).parse_question(query.cells, sparsity)
+        mechanism: Any = self._streams.terms_at(slot).mechanism
+        question = self._cells.find(slot).parse_question(query.cells, mechanism.sparsity)
         return self._context.table(slot), question
+
+    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
+        """Answer questions from their streams' releases."""
+        return [self._reply(one) for one in questions]
+
+    def _reply(self, one: AdmittedQuestion) -> Reply:
+        raise NotImplementedError
 
     def _release(self, slot: int, table: CountedTable) -> Integers:
         incarnation = self._streams.incarnations[slot]
@@ -119,11 +124,8 @@ class _ReleaseFamily(Family):
         """Return the confidence interval of a weighted sum of cells, within its public limits."""
         half = weighted_half_width(release_law(self._calibration(slot)), question.steps) / WEIGHT_STEPS
         most = self._context.count_limit(slot)
-        ends = (max(0.0, estimate - half), max(0.0, estimate + half))
-        if most is None:
-            return ends
-        limit = most * max(question.steps) / WEIGHT_STEPS
-        return min(ends[0], limit), min(ends[1], limit)
+        limit = None if most is None else most * max(question.steps) / WEIGHT_STEPS
+        return clip_interval((estimate - half, estimate + half), 0.0, limit)
 
     def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
         subkey = self._streams.noise.subkey(slot, DrawRole.RELEASE)
@@ -188,10 +190,6 @@ class HistogramFamily(_ReleaseFamily):
             # The number of rows is private, so the share is computed as a rate among all cells.
             return table, _CellSums(np.ones_like(mask), (), hits=mask)
         return table, _CellSums(mask, (), max(1, rows))
-
-    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions from their streams' releases."""
-        return [self._reply(one) for one in questions]
 
     def _cells_satisfying(
         self, slot: int, where: str | None, space: AttributeCells, field: str
@@ -310,10 +308,6 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
 class LazyHistogramFamily(_ReleaseFamily):
     """Streams of kind ``lazy_histogram``."""
 
-    def admit(self, slot: int, query: Any) -> tuple[CountedTable, CellQuestion]:
-        """Resolve a question to single cells."""
-        return self._resolve_cells(slot, query, LazyHistogram)
-
     def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
         """Answer questions; the noise of all cells of a stream is drawn at once."""
         return answer_by_stream(questions, self._replies)
@@ -338,15 +332,8 @@ class LazyHistogramFamily(_ReleaseFamily):
 class SparseProjectFamily(_ReleaseFamily):
     """Streams of kind ``sparse_project``."""
 
-    def admit(self, slot: int, query: Any) -> tuple[CountedTable, CellQuestion]:
-        """Resolve a question to single cells."""
-        return self._resolve_cells(slot, query, SparseProject)
-
-    def answer(self, questions: Sequence[AdmittedQuestion]) -> list[Reply | None]:
-        """Answer questions by inner products; the error bound follows from the noisy projection."""
-        return [self._reply(one) for one in questions]
-
     def _reply(self, one: AdmittedQuestion) -> Reply:
+        """Answer a question by inner products; the error bound follows from the noisy projection."""
         table, question = one.content
         release = self._release(one.slot, table)
         seed = matrix_seed(self._streams.incarnations[one.slot])
