@@ -1,7 +1,7 @@
 """Loads the tables of a partition's streams beside its loop.
 
 A load begins with the control event of the table's first stream. A step waits for a table only if it has a
-question to one of the table's streams. Until a refreshed table is loaded, its streams answer from the
+question to one of the table's open streams. Until a refreshed table is loaded, its streams answer from the
 version before.
 """
 
@@ -139,15 +139,15 @@ class PartitionTables:
             self._finish(key)
 
     def await_slots(self, slots: Iterable[int]) -> None:
-        """Wait for the tables of the streams in these slots.
+        """Wait for the tables of the streams in these slots, except of ended streams: their answers need no table.
 
         Raises:
             CancelledStepError: the partition is given up.
         """
         if not self._loading:
             return
-        terms_of = self._streams.columns.terms_of
-        wanted = {int(terms_of[slot]) for slot in slots}
+        terms_of, can_answer = self._streams.columns.terms_of, self._streams.life.can_answer
+        wanted = {int(terms_of[slot]) for slot in slots if can_answer(slot)}
         for key in [key for key, one in self._loading.items() if not wanted.isdisjoint(one.indices)]:
             while key in self._loading:
                 if is_step_cancelled():

@@ -76,6 +76,15 @@ def test_question_waits_for_its_own_table(worker: LoadingWorker) -> None:
     assert [future.done() for future in worker.threads.held] == [True]
 
 
+@pytest.mark.parametrize("end", ["close", "halt"])
+def test_question_to_an_ended_stream_waits_for_no_table(worker: LoadingWorker, end: str) -> None:
+    """A stream may end while its table is still loaded; its answer is halted at once."""
+    getattr(worker.driver, end)("people", "adults", reason="done")
+    worker.apply_lookup_records()
+    assert worker.ask("adults", where="age >= 0").outcome == "halted"
+    assert not any(future.done() for future in worker.threads.held)
+
+
 def test_restored_worker_loads_tables_beside_its_steps(worker: LoadingWorker) -> None:
     """The restore of a partition does not wait for tables."""
     restored = worker.processor = worker.new_processor()
