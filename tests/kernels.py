@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import runpy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import stream.kernel
 from stream.kernel import load_kernel
 
 ROOT = Path(__file__).parents[1]
@@ -28,3 +31,13 @@ def kernel() -> Any:
     if (library := built_kernel()) is None:
         pytest.skip("no C compiler (cc, gcc or clang, or the package ziglang)")
     return library
+
+
+@contextmanager
+def use_kernel(library: Any) -> Iterator[None]:
+    """Use another kernel, or no kernel, in a ``with`` block, so that results can be compared."""
+    before, stream.kernel._library = stream.kernel._library, library
+    try:
+        yield
+    finally:
+        stream.kernel._library = before

@@ -108,7 +108,7 @@ class TrailWriter:
         grant = None if account is None else account.grants.get(receipt.stream or "")
         fields: dict[str, Any] = _requested_amounts(request)
         if receipt.outcome == "opened" and grant is not None and account is not None:
-            fields["granted"] = receipt.granted or to_amount(grant.cost, account.source)
+            fields["granted"] = receipt.granted or to_amount(grant.claim.cost, account.source)
             self._note_grant(fields["granted"])
             fields["stream_digest"] = grant.digest
             fields["mechanism"] = grant.spec.mechanism.kind
@@ -140,7 +140,7 @@ class TrailWriter:
         amounts: dict[str, Any] = {"epsilon": account.source.epsilon, "delta": account.source.delta}
         self._write_entry(outputs, TrailRequest, **shared, **amounts, action="register", outcome="registered")
         for name, grant in account.grants.items():
-            granted = to_amount(grant.cost, account.source)
+            granted = to_amount(grant.claim.cost, account.source)
             self._note_grant(granted)
             self._write_entry(
                 outputs,
@@ -174,8 +174,8 @@ class TrailWriter:
             source=account.source.source,
             stream=grant.stream,
             reason=grant.reason,
-            spent=spent_amount(grant.spent, grant.cost, account.source),
-            refunded=to_amount(grant.refunded, account.source),
+            spent=spent_amount(grant.claim.spent, grant.claim.cost, account.source),
+            refunded=to_amount(grant.claim.refunded, account.source),
             totals=self._record_totals(account),
         )
 

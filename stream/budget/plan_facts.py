@@ -20,7 +20,7 @@ from schemas import (
     ValuesSource,
 )
 from schemas.queries import MAX_VALUES
-from stream.privacy.accuracy.source_facts import Movement, QuantileFacts, SourceFacts
+from stream.privacy.accuracy.source_facts import GroupSensitivity, QuantileFacts, SourceFacts
 from stream.privacy.composition.costs import RefusedError
 from stream.privacy.planning.answer_plans import parse_quantiles
 from stream.privacy.planning.form_accuracy import FORMS, Form, RankedAttribute, SummedAttribute
@@ -202,7 +202,7 @@ def facts_of_values(steps: int, grid: float, neighbors: Any) -> SourceFacts:
 def facts_of_windows(each: int, total: int, groups: int, neighbors: Any) -> SourceFacts:
     """Return the facts of windows if a person changes each window by ``each`` and all together by ``total``."""
     people = 2 if neighbors == "replace" else 1
-    moved = Movement(each=total, together=people * total, spread=people, numbers=people * total)
+    moved = GroupSensitivity(each=total, together=people * total, spread=people, numbers=people * total)
     return SourceFacts(sensitivity_steps=each, neighbors=neighbors, universe=groups, horizon=moved)
 
 

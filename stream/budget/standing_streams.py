@@ -34,15 +34,15 @@ from stream.budget.plan_facts import quantile_facts
 from stream.formatting import MAX_NAMES_LENGTH, longest_name, values_of
 from stream.privacy.accuracy.source_facts import (
     LARGEST_NUMBER,
-    Movement,
+    GroupSensitivity,
     SourceFacts,
     groups_by_text,
-    horizon_movement,
+    horizon_sensitivity,
     require_monotone_counts,
     require_total,
     summed_domain,
     summed_range,
-    window_movement,
+    window_sensitivity,
 )
 from stream.privacy.composition.costs import RefusedError
 from stream.tables.predicates import PredicateParser
@@ -217,7 +217,7 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     if isinstance(mechanism, RunningCount):
         _require_small_questions(standing, source, numbers=MAX_CANDIDATES)
         _require_no_overlap(standing)
-        change = horizon_movement(source, standing)
+        change = horizon_sensitivity(source, standing)
         return SourceFacts(
             sensitivity_steps=change.together,
             grid=_number_step(source, standing),
@@ -225,7 +225,7 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
             universe=groups,
             horizon=change,
         )
-    change = window_movement(source, standing, groups)
+    change = window_sensitivity(source, standing, groups)
     _require_no_repeated_fields(mechanism, standing)
     _require_monotone(mechanism, standing, source)
     _require_threshold(mechanism, standing, source)
@@ -238,13 +238,13 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     else:
         _require_small_questions(standing, source, numbers=1)
         _require_one_window(spec, groups)
-        change = Movement(change.each, change.each, 1, 1)
+        change = GroupSensitivity(change.each, change.each, 1, 1)
     return SourceFacts(
         sensitivity_steps=change.together,
         grid=_number_step(source, standing),
         neighbors=source.neighbors,
         universe=groups if isinstance(mechanism, Histogram) else None,
-        movement=change,
+        window=change,
     )
 
 
@@ -258,12 +258,12 @@ def _quantile_stream_facts(
     _require_small_questions(standing, source, numbers=counts, number_bytes=_COUNT_BYTES, together=together)
     if not together:
         _require_one_window(spec, groups)
-    change = window_movement(source, standing, found.group_count)
+    change = window_sensitivity(source, standing, found.group_count)
     return SourceFacts(
         sensitivity_steps=change.together,
         neighbors=source.neighbors,
         universe=groups if together else None,
-        movement=change,
+        window=change,
         quantiles=found,
     )
 
@@ -280,13 +280,13 @@ def _unknown_groups_facts(spec: StreamSpec, standing: StandingQuery, source: Eve
         )
     _require_one_window(spec, 1)
     rows = 1 if standing.count == "people" else source.contribution
-    change = Movement(rows, rows, 1, rows)
+    change = GroupSensitivity(rows, rows, 1, rows)
     return SourceFacts(
         sensitivity_steps=rows,
         neighbors=source.neighbors,
         disjoint=True,
         contribution=rows,
-        movement=change,
+        window=change,
         text_bytes=source.texts[standing.by[0]].max_length,
     )
 
@@ -298,7 +298,7 @@ def _running_texts_facts(standing: StandingQuery, source: EventsSource) -> Sourc
     """
     _require_text_question("running_count", standing, source)
     _require_no_overlap(standing)
-    change = horizon_movement(source, standing)
+    change = horizon_sensitivity(source, standing)
     return SourceFacts(
         sensitivity_steps=change.together,
         neighbors=source.neighbors,

@@ -205,7 +205,7 @@ class TrailCheck:
         account, grant = ledger.find_stream(record.spec.source, name)
         source = account.source
         findings = []
-        if record.cost != to_amount(grant.cost, source):
+        if record.cost != to_amount(grant.claim.cost, source):
             findings.append(f"stream '{name}': its cost in the ledger is not the cost of its plan")
         if (opening := self._openings.get(name)) is None:
             return findings

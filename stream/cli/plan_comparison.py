@@ -19,7 +19,8 @@ from stream.formatting import format_error_bound
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.choices import MODELS, Choice
 from stream.privacy.planning.form_accuracy import Form, PlanGoal
-from stream.privacy.planning.inverse_plans import cutoff_field, promised_alpha
+from stream.privacy.planning.inverse_plans import cutoff_field
+from stream.privacy.planning.plans import promised_alpha
 from stream.privacy.planning.promises import VACUOUS
 from stream.privacy.planning.workload_choices import (
     StreamParameters,

@@ -17,7 +17,7 @@ from schemas import Categories, Dates, Decimals, EventsSource
 from schemas.windows import YEAR_10000_MS
 from stream.feeds import event_fields
 from stream.kernel.byte_columns import Spans, spans_of
-from stream.kernel.json_fields import Fields, LocatedFields, SlotNames, digests
+from stream.kernel.json_fields import FieldLocator, LocatedFields, SlotNames, digest_and_partition
 from stream.tables.date_codes import date_codes, text_series
 from stream.tables.encoding import bin_codes, decimal_codes, integer_codes, near_tie_mask
 
@@ -160,7 +160,7 @@ _SEED: Final = np.uint32(0x9747B28C)
 
 def digests_and_homes(names: Sequence[bytes], partitions: int) -> tuple[Digests, npt.NDArray[np.int64]]:
     """Return the digest of each name, and its partition by Kafka's default partitioner."""
-    if (found := digests(names if isinstance(names, Spans) else spans_of(names), partitions)) is None:
+    if (found := digest_and_partition(names if isinstance(names, Spans) else spans_of(names), partitions)) is None:
         return digests_of(names), partitions_of(names, partitions)
     found[0][:, 1] |= np.uint64(1)
     return found
@@ -238,7 +238,7 @@ class Events:
 
 
 class PlainReader:
-    """Reads the plain events (see ``Fields.scan``) of one source with the compiled kernel."""
+    """Reads the plain events (see ``FieldLocator.scan``) of one source with the compiled kernel."""
 
     def __init__(self, source: EventsSource, partitions: int) -> None:
         self._partitions = partitions
@@ -252,7 +252,7 @@ class PlainReader:
         has_prefix_path = any(
             prefix != path and path[: len(prefix)] == prefix for prefix in paths for path in paths
         )
-        self._fields = None if has_prefix_path else Fields(sorted(paths))
+        self._fields = None if has_prefix_path else FieldLocator(sorted(paths))
         self._names: dict[str, SlotNames] = {}
         for name, domain in source.attributes.items():
             if isinstance(domain, Categories):
@@ -269,7 +269,7 @@ class PlainReader:
         codes = {name: self._codes(name, values, columns[self._paths[name]]) for name in self._domains}
         for name in self._texts:
             values.exclude_numbers(columns[self._paths[name]])
-        rows = np.flatnonzero(values.read)
+        rows = np.flatnonzero(values.is_read)
         people, homes = digests_and_homes(values.texts(columns[self._person], rows), self._partitions)
         found = {name: column[rows] for name, column in codes.items()}
         listed: dict[str, Sequence[bytes]] = {}
@@ -285,19 +285,19 @@ class PlainReader:
             code_if_unknown = _NO_CODE if domain.other is None else domain.values.index(domain.other)
             return values.read_slots(column, self._names[name], code_if_unknown)
         if isinstance(domain, Dates):
-            rows = np.flatnonzero(values.read)
-            dates: event_fields.Codes = np.zeros(len(values.read), dtype=np.int64)
+            rows = np.flatnonzero(values.is_read)
+            dates: event_fields.Codes = np.zeros(len(values.is_read), dtype=np.int64)
             # The digits of a JSON number are no date, so Decoder reads the row, and refuses it.
             texts = text_series([text.decode("ascii") for text in values.texts(column, rows)])
-            dates[rows], values.read[rows] = date_codes("", domain, texts)
+            dates[rows], values.is_read[rows] = date_codes("", domain, texts)
             return dates
         numbers = values.read_numbers(column)
-        numbers[~values.read] = np.nan
+        numbers[~values.is_read] = np.nan
         if isinstance(domain, Decimals):
             # Decoder reads a number that may be halfway between two steps, because it uses the number's text.
             numbers[near_tie_mask(domain, numbers)] = np.nan
             codes, known = decimal_codes(domain, numbers)
         else:
             codes, known = (bin_codes if domain.kind == "bins" else integer_codes)(domain, numbers)  # type: ignore[arg-type]
-        np.logical_and(values.read, known, out=values.read)
+        np.logical_and(values.is_read, known, out=values.is_read)
         return codes

@@ -1,14 +1,12 @@
 """Runs loops over the events of a batch: in the kernel, compiled from C, or without it in Python.
 
-Both give the same bytes. The kernel does not depend on Kafka, streams or privacy. This module loads it.
+Both give the same bytes. The kernel does not depend on Kafka, streams or privacy. This module loads the kernel.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -55,10 +53,6 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
 }
 
 
-class _LoadedKernel:
-    library: Any = None
-
-
 def digest_sources(folder: Path) -> str:
     """Return a digest of the C sources in a folder."""
     return sha256(b"".join(source.read_bytes() for source in sorted(folder.glob("*.[ch]")))).hexdigest()
@@ -98,17 +92,7 @@ def describe_missing_kernel() -> str | None:
 
 def compiled_kernel() -> Any:
     """Return the kernel's functions, or None without a kernel."""
-    return _LoadedKernel.library
+    return _library
 
 
-@contextmanager
-def use_kernel(library: Any) -> Iterator[None]:
-    """Use another kernel, or no kernel, in a ``with`` block, so that results can be compared."""
-    before, _LoadedKernel.library = _LoadedKernel.library, library
-    try:
-        yield
-    finally:
-        _LoadedKernel.library = before
-
-
-_LoadedKernel.library = load_kernel()
+_library = load_kernel()

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from stream.kernel import compiled_kernel
-from stream.kernel.byte_columns import Buffer, Column, Sizes, Spans, address, addresses, spans_of
+from stream.kernel.byte_columns import Buffer, Column, Spans, address, addresses, spans_of
 
 
 class EqualRows(NamedTuple):
@@ -172,22 +172,18 @@ class RecordReader:
     def __init__(self, data: memoryview, max_records: int) -> None:
         self.rows = 0
         self._data: Buffer = np.frombuffer(data, dtype=np.uint8)
-        self._offset: Column = np.empty(max_records, dtype=np.int64)
-        self._time: Column = np.empty(max_records, dtype=np.int64)
-        self._key_at: Column = np.empty(max_records, dtype=np.int64)
-        self._key_size: Sizes = np.empty(max_records, dtype=np.int32)
-        self._at: Column = np.empty(max_records, dtype=np.int64)
-        self._size: Sizes = np.empty(max_records, dtype=np.int32)
-        columns = (self._offset, self._time, self._key_at, self._key_size, self._at, self._size)
+        self._offset, self._time, self._key_at, self._value_at = np.empty((4, max_records), dtype=np.int64)
+        self._key_size, self._value_size = np.empty((2, max_records), dtype=np.int32)
+        columns = (self._offset, self._time, self._key_at, self._key_size, self._value_at, self._value_size)
         self._pointers = (address(self._data), *(address(column) for column in columns))
 
     def read(
         self, start: int, stop: int, *, count: int, last_delta: int, base: int, first_time: int, appended: int
     ) -> bool:
-        """Read the records of a batch between two positions; return False if their format is unsupported.
+        """Read the records of a batch between two positions; return False if the kernel does not support their format.
 
-        ``base`` is the first offset of the batch, and ``last_delta`` the difference of its last one. ``appended`` is the
-        time at which the log appended the batch; it is negative if each record has its own time.
+        ``base`` is the first offset of the batch, and ``last_delta`` the difference of the last offset from it.
+        ``appended`` is the time at which the log appended the batch; it is negative if each record has its own time.
         """
         data, *columns = self._pointers
         found = compiled_kernel().sotto_unframe(
@@ -205,7 +201,7 @@ class RecordReader:
             self._offset[rows],
             self._time[rows],
             Spans(self._data, self._key_at[rows], self._key_size[rows]),
-            Spans(self._data, self._at[rows], self._size[rows]),
+            Spans(self._data, self._value_at[rows], self._value_size[rows]),
         )
 
 

@@ -22,8 +22,6 @@ Buffer = npt.NDArray[np.uint8]
 _INITIAL_STRINGS: Final = 64
 _INITIAL_BYTES: Final = 1024
 _HUGE_PAGE_MIN_BYTES: Final = 4 << 20
-
-
 _OBJECT_HEADER_BYTES: Final = object.__basicsize__
 """Size of CPython's object header."""
 

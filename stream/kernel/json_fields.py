@@ -28,12 +28,12 @@ _ENTRY_BYTES: Final = 16
 
 
 class ScannedQueries(NamedTuple):
-    """Columns of scanned events; only rows in the mask ``read`` have a meaning.
+    """Columns of scanned events; only rows in the mask ``is_read`` have a meaning.
 
     ``ids`` are the raw texts between quotation marks. A missing threshold is NaN.
     """
 
-    read: npt.NDArray[np.bool_]
+    is_read: npt.NDArray[np.bool_]
     ids: Spans
     slots: Column
     values: npt.NDArray[np.float64]
@@ -47,7 +47,7 @@ class SlotNames:
         self.texts = ByteStrings()
         self._seed = secrets.randbits(64)
         self._table = _empty_table(_INITIAL_ENTRIES)
-        self._entered_count = 0
+        self._added_count = 0
         self._used_entries = 0
 
     def extend(self, names: Sequence[bytes]) -> None:
@@ -57,16 +57,16 @@ class SlotNames:
     def replace(self, slot: int, name: bytes) -> None:
         """Give a slot another name; ``scan`` may still find the slot by its earlier name."""
         self.texts.replace(slot, name)
-        if slot < self._entered_count:
+        if slot < self._added_count:
             if 2 * (self._used_entries + 1) > len(self._table):
                 self._table = _empty_table(1 << (3 * len(self.texts)).bit_length())
-                self._entered_count = self._used_entries = 0
+                self._added_count = self._used_entries = 0
             else:
-                self._enter(slot, slot + 1)
+                self._add_to_table(slot, slot + 1)
 
     def table_with_names(self) -> tuple[npt.NDArray[np.uint64], int, int, Spans]:
         """Return the hash table from names to slots, its size, its seed, and the names."""
-        self._enter_new_names()
+        self._add_new_names()
         return self._table, len(self._table), self._seed, self.texts.spans
 
     def scan(self, events: Spans, limit: int) -> ScannedQueries | None:
@@ -78,7 +78,7 @@ class SlotNames:
         """
         if (library := compiled_kernel()) is None:
             return None
-        self._enter_new_names()
+        self._add_new_names()
         count, names = len(events), self.texts.spans
         read, slots = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64)
         ids = Spans(events.data, np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int32))
@@ -94,18 +94,18 @@ class SlotNames:
         )
         return ScannedQueries(read, ids, slots, values, thresholds)
 
-    def _enter_new_names(self) -> None:
+    def _add_new_names(self) -> None:
         """Add new names to the table."""
         count = len(self.texts)
-        if self._entered_count == count or compiled_kernel() is None:
+        if self._added_count == count or compiled_kernel() is None:
             return
-        if 2 * (self._used_entries + count - self._entered_count) > len(self._table):
+        if 2 * (self._used_entries + count - self._added_count) > len(self._table):
             self._table = _empty_table(1 << (2 * count).bit_length())
-            self._entered_count = self._used_entries = 0
-        self._enter(self._entered_count, count)
-        self._entered_count = count
+            self._added_count = self._used_entries = 0
+        self._add_to_table(self._added_count, count)
+        self._added_count = count
 
-    def _enter(self, first: int, end: int) -> None:
+    def _add_to_table(self, first: int, end: int) -> None:
         if (library := compiled_kernel()) is None:
             return
         names = self.texts.spans
@@ -133,13 +133,13 @@ ReadMask = npt.NDArray[np.bool_]
 
 
 class LocatedFields:
-    """Locations of fields in texts; ``read`` is the mask of the rows with plain texts.
+    """Locations of fields in texts; ``is_read`` is the mask of the rows with plain texts.
 
-    A conversion clears ``read`` for the rows that it does not support; Python code reads these rows.
+    A conversion clears ``is_read`` for the rows that it does not support; Python code reads these rows.
     """
 
     def __init__(self, data: Buffer, columns: int, rows: int) -> None:
-        self.read: ReadMask = np.zeros(rows, dtype=np.bool_)
+        self.is_read: ReadMask = np.zeros(rows, dtype=np.bool_)
         self.data = data
         self.at: Column = np.zeros((columns, rows), dtype=np.int64)
         self.size: Sizes = np.zeros((columns, rows), dtype=np.int32)
@@ -147,13 +147,13 @@ class LocatedFields:
 
     def read_numbers(self, column: int) -> npt.NDArray[np.float64]:
         """Return the numbers of a column; rows whose number converts to a double in several roundings are excluded."""
-        found = np.full(len(self.read), np.nan)
+        found = np.full(len(self.is_read), np.nan)
         compiled_kernel().sotto_numbers(*self._column_addresses(column), address(found))
         return found
 
     def read_slots(self, column: int, names: SlotNames, slot_if_unknown: int) -> Column:
         """Return the slot of each name, and ``slot_if_unknown`` for unknown names; if it is negative, their rows are excluded."""
-        found: Column = np.full(len(self.read), -1, dtype=np.int64)
+        found: Column = np.full(len(self.is_read), -1, dtype=np.int64)
         table, entries, seed, texts = names.table_with_names()
         end = (address(table), entries, seed, address(texts.data), slot_if_unknown, address(found))
         compiled_kernel().sotto_find(*self._column_addresses(column), *end)
@@ -161,7 +161,7 @@ class LocatedFields:
 
     def read_moments(self, column: int, end: int) -> Column:
         """Return times, given as whole numbers or ISO 8601, in milliseconds since 1970 and below ``end``."""
-        found: Column = np.full(len(self.read), -1, dtype=np.int64)
+        found: Column = np.full(len(self.is_read), -1, dtype=np.int64)
         compiled_kernel().sotto_moments(*self._column_addresses(column), end, address(found))
         return found
 
@@ -170,7 +170,7 @@ class LocatedFields:
 
         A number may be spelled in several ways (1, 1.0) but is one category.
         """
-        np.logical_and(self.read, self.kind[column] != _NUMBER, out=self.read)
+        np.logical_and(self.is_read, self.kind[column] != _NUMBER, out=self.is_read)
 
     def exclude_non_people(self, column: int) -> None:
         """Exclude rows whose person is neither a nonblank text of at most 256 bytes nor an integer."""
@@ -181,11 +181,11 @@ class LocatedFields:
         return Spans(self.data, self.at[column, rows], self.size[column, rows])
 
     def _column_addresses(self, column: int) -> tuple[int, ...]:
-        columns = (self.at[column], self.size[column], self.kind[column], self.read)
-        return len(self.read), address(self.data), *(address(column_array) for column_array in columns)
+        columns = (self.at[column], self.size[column], self.kind[column], self.is_read)
+        return len(self.is_read), address(self.data), *(address(column_array) for column_array in columns)
 
 
-class Fields:
+class FieldLocator:
     """Locates the values of fields in JSON texts; the path of a field has the names of nested objects."""
 
     def __init__(self, paths: Sequence[tuple[str, ...]]) -> None:
@@ -229,12 +229,12 @@ class Fields:
             limit,
             len(self._name_starts),
             *addresses(self._names.data, self._name_starts, self._names.size, *self._tree),
-            *addresses(found.read, found.at, found.size, found.kind),
+            *addresses(found.is_read, found.at, found.size, found.kind),
         )
         return found
 
 
-def digests(texts: Spans, partitions: int) -> tuple[Words, Column] | None:
+def digest_and_partition(texts: Spans, partitions: int) -> tuple[Words, Column] | None:
     """Return the texts' 16-byte BLAKE2b digests and Kafka partitions; None without a kernel."""
     if (library := compiled_kernel()) is None:
         return None

@@ -1,6 +1,6 @@
 """Assigns consecutive numbers to 16-byte keys, and counts rows by these numbers.
 
-A key takes 24 to 40 bytes in these hash tables. In a Python dictionary it would take 150 bytes, and each event would need
+A key takes 24 to 40 bytes in these hash tables, and 150 bytes in a Python dictionary, where each event would also need
 a step in Python.
 """
 
@@ -203,7 +203,7 @@ class AddedCounts(NamedTuple):
     """The result of ``add_counts``.
 
     - ``changed`` has the indexes with a changed count.
-    - ``newly_marked`` is the number of these that had no mark before.
+    - ``newly_marked`` is the number of changed indexes that had no mark before.
     - ``row_count`` is the number of counted rows.
     """
 

@@ -135,33 +135,33 @@ def window_text(answer: Answer) -> str:
     """Format an answer's window in UTC: ``2013-01-01 05:00–06:00``."""
     if answer.window is None:
         return ""
-    start, end = answer.window.start, answer.window.end
-    try:
-        first, last = _format_moment(moment_ms(start)), _format_moment(moment_ms(end))
-    except ValueError:  # a window of a later version
-        return f"{start}–{end}"
+    if (moments := _window_moments(answer)) is None:
+        return f"{answer.window.start}–{answer.window.end}"
+    first, last = map(_format_moment, moments)
     day, time = last.split(" ")
     return f"{first}–{time if first.startswith(day) else last}"
 
 
 def window_end(answer: Answer, stamp: float) -> float:
     """Return the end of an answer's window in Unix seconds, at most the answer's timestamp."""
-    if answer.window is None:
-        return stamp
-    try:
-        return min(moment_ms(answer.window.end) / 1000, stamp)
-    except ValueError:
-        return stamp
+    moments = _window_moments(answer)
+    return stamp if moments is None else min(moments[1] / 1000, stamp)
 
 
 def window_seconds(answer: Answer) -> float:
     """Return the length of an answer's window in seconds; 0 without a window."""
+    moments = _window_moments(answer)
+    return 0.0 if moments is None else max(moments[1] - moments[0], 0) / 1000
+
+
+def _window_moments(answer: Answer) -> tuple[int, int] | None:
+    """Return start and end of an answer's window in Unix milliseconds; None for a window of a later version."""
     if answer.window is None:
-        return 0.0
+        return None
     try:
-        return max(moment_ms(answer.window.end) - moment_ms(answer.window.start), 0) / 1000
+        return moment_ms(answer.window.start), moment_ms(answer.window.end)
     except ValueError:
-        return 0.0
+        return None
 
 
 def format_time(seconds: float) -> str:

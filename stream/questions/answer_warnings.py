@@ -177,8 +177,8 @@ def _reason_of(
         return None
     if limits is not None and error > LARGEST_SHARE * (limits[1] - limits[0]):
         return OF_RANGE
-    # Near 0, a number with a public range (such as a mean) is as informative as elsewhere. So only shares, and numbers
-    # without a range, are compared with their error. If a limit cuts an interval off at 0, the error equals the number.
+    # A number with a public range (such as a mean) is as informative near 0 as elsewhere. So only shares, and numbers
+    # without a range, are compared with their error. If an interval is cut off at 0, its error equals the number.
     counts = limits is None or is_share
     return OF_NUMBER if counts and error and error >= abs(number) else None
 
@@ -188,8 +188,8 @@ def _public_range(query: Query, source: Source | None) -> tuple[float, float] | 
     if query.fraction or query.rate is not None:
         return 0.0, 1.0
     if isinstance(source, ValuesSource):
-        given = source.minimum, source.maximum
-        return None if given[0] is None or given[1] is None else (given[0], given[1])
+        low, high = source.minimum, source.maximum
+        return None if low is None or high is None else (low, high)
     name = query.mean or query.quantile
     if name is None or not isinstance(source, TableSource):
         return None

@@ -231,16 +231,13 @@ def _with_cells_beyond(domain: Domain) -> tuple[Domain, int]:
 
 def _describe_end(name: str, domain: Domain, ends: set[bool]) -> str:
     """Describe the values beyond a range that its ends count too."""
-    lower, higher, values = (
-        ("earlier", "later", "dates") if isinstance(domain, Dates) else ("lower", "higher", "values")
-    )
+    is_dates = isinstance(domain, Dates)
+    lower, higher, values = ("earlier", "later", "dates") if is_dates else ("lower", "higher", "values")
     low, high = _end_labels(domain)
     if len(ends) == 2:
         return f"'{name}': {low} also counts all {lower} {values}, {high} all {higher} ones"
-    return (
-        f"'{name}': {high} also counts all {higher} {values}"
-        if True in ends
-        else f"'{name}': {low} also counts all {lower} {values}"
+    return f"'{name}': " + (
+        f"{high} also counts all {higher} {values}" if True in ends else f"{low} also counts all {lower} {values}"
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import inf, isfinite
 from numbers import Integral, Real
+from sys import float_info
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -111,13 +112,6 @@ def require_marks(source: EventsSource) -> EventsSource:
     return source
 
 
-def _as_float(number: Real) -> float:
-    try:
-        return float(number)
-    except OverflowError:
-        return inf
-
-
 def parse_time(time: str | float | datetime) -> int:
     """Convert ISO 8601, a datetime with a zone, or Unix seconds to Unix milliseconds.
 
@@ -135,7 +129,7 @@ def parse_time(time: str | float | datetime) -> int:
         found = (time - _EPOCH) // timedelta(milliseconds=1)
     elif isinstance(time, bool) or not isinstance(time, Real):
         raise Invalid(f"time: {time!r:.80} is not a time; {_TIME_FORMS}")
-    elif not isfinite(seconds := _as_float(time)):
+    elif not isfinite(seconds := inf if abs(time) > float_info.max else float(time)):
         raise Invalid(f"time: {seconds} is not a time; {_TIME_FORMS}")
     elif not 0 <= seconds < YEAR_10000_MS:
         raise Invalid(f"time: {seconds:.15g} is not from 1970 to 9999; {_TIME_FORMS}")
@@ -166,23 +160,23 @@ class Replay:
     def __init__(self, source: EventsSource, every: str, until: int | None = None) -> None:
         require_marks(source)
         try:
-            self._every = span_ms(every)
+            self._every_ms = span_ms(every)
         except ValueError as error:
             raise Invalid(f"marks: {error}") from None
-        if self._every == 0:
+        if self._every_ms == 0:
             raise Invalid("marks: the interval is less than a millisecond; give a longer one")
-        if self._every > span_ms(source.ahead):
+        if self._every_ms > span_ms(source.ahead):
             raise Invalid(
                 f"marks: the interval is {every}, but source '{source.source}' refuses events that are more than {source.ahead} "
                 "ahead of the mark before them; give a shorter interval, or register a source with a longer 'ahead'"
             )
-        self._until = until
+        self._until_ms = until
 
     def group_by_mark(self, events: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, list[bytes]]]:
         """Yield each mark in Unix milliseconds with the events after it, in their order.
 
         ``events`` are pairs of an event's bytes and its time. An event with the time ``NO_MOMENT``, which feeds will
-        refuse, stays after the event before it. All events are read before the first mark is yielded.
+        refuse, stays behind the event that precedes it. All events are read before the first mark is yielded.
 
         Raises:
             Invalid: no event has a valid time, or the first and last are too far apart.
@@ -192,32 +186,24 @@ class Replay:
         current = timeless
         for event, moment in events:
             if moment != NO_MOMENT:
-                current = events_by_mark.setdefault(self._mark_before(moment), [])
+                mark = moment - moment % self._every_ms
+                mark = mark if self._until_ms is None else min(mark, self._until_ms)
+                current = events_by_mark.setdefault(mark, [])
             current.append(event)
         if not events_by_mark:
             raise Invalid(
                 "no event has a valid time, so the first mark is unknown; nothing is written; correct the events' times"
             )
         first = min(events_by_mark)
-        last = max(events_by_mark) + self._every if self._until is None else self._until
+        last = max(events_by_mark) + self._every_ms if self._until_ms is None else self._until_ms
         events_by_mark[first] = timeless + events_by_mark[first]
-        return self._pair_marks(first, last, events_by_mark)
-
-    def _mark_before(self, moment: int) -> int:
-        """Return the last mark at or before a time; for a time after ``until``, the last mark of all."""
-        mark = moment - moment % self._every
-        return mark if self._until is None else min(mark, self._until)
-
-    def _pair_marks(
-        self, first: int, last: int, events_by_mark: dict[int, list[bytes]]
-    ) -> Iterator[tuple[int, list[bytes]]]:
-        count = -(-(last - first) // self._every)
+        count = -(-(last - first) // self._every_ms)
         if count > MAX_MARKS:
             raise Invalid(
                 f"marks: from {format_moment(first)} to {format_moment(last)} there are {count:,}, more than {MAX_MARKS:,}; give a longer interval, "
                 "leave out events with wrong dates, or set the end of the replay"
             )
-        marks = [*range(first, last, self._every), last]
+        marks = [*range(first, last, self._every_ms), last]
         return ((mark, events_by_mark.get(mark, [])) for mark in marks)
 
 
@@ -239,8 +225,8 @@ def encode_event(event: Mapping[str, Any]) -> bytes:
         raise Invalid(_describe_unwritable(event)) from None
 
 
-def _json_form(value: Any) -> Any:
-    """Convert a value of a type that msgspec does not know; numpy and pandas are not imported."""
+def _json_form(value: Any) -> Any:  # noqa: PLR0911 - one for each type
+    """Convert a value of a type that msgspec does not know, such as a numpy scalar, without importing numpy."""
     match value:
         case Mapping():
             return dict(value)
@@ -250,27 +236,18 @@ def _json_form(value: Any) -> Any:
             return value.isoformat() if value == value else None  # noqa: PLR0124  (pandas' NaT is a datetime)
         case Integral():
             return int(value)
-    if _numpy_kind(value) in "fMbS":
-        return _numpy_form(value)
-    if isinstance(value, Real):
-        return float(value)
-    raise TypeError(type(value).__name__)
-
-
-def _numpy_kind(value: Any) -> str:
-    return str(value.dtype.kind) if getattr(value, "shape", None) == () and hasattr(value, "dtype") else "-"
-
-
-def _numpy_form(value: Any) -> Any:
-    """Convert a numpy scalar: a float to its shortest decimal, a datetime to ISO 8601 in UTC."""
-    match _numpy_kind(value):
+    is_scalar = getattr(value, "shape", None) == () and hasattr(value, "dtype")
+    match value.dtype.kind if is_scalar else None:
         case "f":
-            return float(str(value))
+            return float(str(value))  # the shortest decimal of a float of fewer bits
         case "M":
             text = str(value.astype("datetime64[ms]"))
             return None if text == "NaT" else f"{text}Z"
-        case _:
+        case "b" | "S":
             return value.item()
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(type(value).__name__)
 
 
 _encode = msgspec.json.Encoder(enc_hook=_json_form).encode

@@ -11,6 +11,7 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 
 from schemas import Domain, Integers, Numeric
+from stream.formatting import find_name_in_other_case
 from stream.questions.answer_warnings import CHARGED_AS_USUAL_TEXT
 from stream.tables.expressions import Constant
 from stream.tables.predicates import PredicateParser
@@ -22,7 +23,7 @@ _MAX_SHOWN_CHARACTERS: Final = 120
 
 _KEYWORDS: Final = frozenset({TokenType.AND, TokenType.OR, TokenType.NOT, TokenType.IN, TokenType.BETWEEN})
 
-_COMPARISON_SIGNS: Final[dict[type[exp.Expr], tuple[str, str]]] = {
+COMPARISON_SIGNS: Final[dict[type[exp.Expr], tuple[str, str]]] = {
     exp.EQ: ("=", "="),
     exp.NEQ: ("<>", "<>"),
     exp.LT: ("<", ">"),
@@ -77,13 +78,9 @@ def find_number_comparisons(text: str, attributes: Mapping[str, Domain]) -> list
 
     Texts that cannot be parsed have none; the worker refuses them.
     """
-    folded: dict[str, list[str]] = {}
-    for name in attributes:
-        folded.setdefault(name.casefold(), []).append(name)
 
     def find_attribute(name: str) -> str | None:
-        alike = folded.get(name.casefold(), [])
-        return name if name in attributes else alike[0] if len(alike) == 1 else None
+        return name if name in attributes else find_name_in_other_case(name, attributes)
 
     try:
         tokens = [
@@ -108,8 +105,8 @@ def _number_comparisons(tree: exp.Expr) -> Iterator[tuple[str, str, str]]:
     """Yield each comparison with a number as (attribute, sign, number), in text order."""
     for node in tree.dfs():
         pairs: list[tuple[exp.Expr, str, exp.Expr]] = []
-        if type(node) in _COMPARISON_SIGNS:
-            sign, mirrored = _COMPARISON_SIGNS[type(node)]
+        if type(node) in COMPARISON_SIGNS:
+            sign, mirrored = COMPARISON_SIGNS[type(node)]
             pairs = [(node.this, sign, node.expression), (node.expression, mirrored, node.this)]
         elif isinstance(node, exp.Between):
             pairs = [(node.this, ">=", node.args["low"]), (node.this, "<=", node.args["high"])]
@@ -128,11 +125,11 @@ def _number_text(node: exp.Expr) -> str | None:
 
 
 def _rows_of_comparison(domain: Numeric, sign: str, constant: Decimal) -> str | None:
-    domain_in_steps, steps = domain.in_steps, Fraction(constant) / domain.unit
-    is_undecided = domain_in_steps.minimum <= steps <= domain_in_steps.maximum
+    whole, steps = domain.in_steps, Fraction(constant) / domain.unit
+    is_undecided = whole.minimum <= steps <= whole.maximum
     if sign in {"=", "<>"}:
         is_undecided &= steps.denominator == 1
         holds_outside = sign == "<>"
     else:
-        holds_outside = (steps > domain_in_steps.maximum) == (sign in {"<", "<="})
+        holds_outside = (steps > whole.maximum) == (sign in {"<", "<="})
     return None if is_undecided else "every row" if holds_outside else "no row"

@@ -79,8 +79,9 @@ def set_default_max_price(query: Query) -> Query:
 def limit_by_plan(queries: Sequence[Query], grant: GrantRecord, source: Source) -> tuple[Query, ...] | Results:
     """Apply ``max_price`` to questions to an open stream whose plan fixes the charge of every answer.
 
-    Workers take ``max_price`` from streams of ``laplace`` over tables and from estimates of ``pmw`` only. Returns the
-    queries to send, or, if one may cost more than its limit, a rejection of each query with its price.
+    Workers apply it themselves for ``laplace`` over tables and for estimates of ``pmw``, and refuse it for other
+    streams. Returns the queries to send or, if one may cost more than its limit, a rejection of each query with its
+    price.
     """
     is_laplace = isinstance(grant.spec.mechanism, Laplace) and isinstance(source, TableSource)
     limits = [one.max_price for one in queries]
@@ -131,14 +132,13 @@ def require_many(questions: object) -> None:
 
 def require_headers(headers: object) -> None:
     """Raise ``Invalid`` if ``headers`` are not pairs of a name and bytes."""
-    if not isinstance(headers, Sequence) or not all(_is_header(one) for one in headers):
+    for one in headers if isinstance(headers, Sequence) else [headers]:
+        match one:
+            case (str(), bytes()) if isinstance(one, tuple):
+                continue
         raise Invalid(
             "headers: is not a list of pairs of a name and bytes; give for example [('traceparent', b'00-…')]"
         )
-
-
-def _is_header(one: object) -> bool:
-    return isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], bytes)
 
 
 def require_timeout(seconds: object) -> None:
@@ -218,11 +218,9 @@ def as_settings(settings: Settings | str | None, fields: Mapping[str, Any]) -> S
         return validate_as_invalid(
             lambda: local_settings(**fields), lambda name: name if name in fields else variable_of(name)
         )
-    return (
-        settings
-        if not fields
-        else validate_as_invalid(lambda: Settings.model_validate({**settings.model_dump(), **fields}))
-    )
+    if not fields:
+        return settings
+    return validate_as_invalid(lambda: Settings.model_validate({**settings.model_dump(), **fields}))
 
 
 def as_requests(requests: Iterable[Request]) -> list[Request]:

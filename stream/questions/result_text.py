@@ -46,8 +46,7 @@ _BAR_WIDTH, _BAR_HEIGHT = 160, 14
 
 def format_answer(answer: Answer) -> str:
     """Format an answer in one line: stream, number with ± and interval, price, and the stream's spent ε."""
-    parts = [f"{answer.stream}{format_window(answer)}:"]
-    parts.append(format_content(answer))
+    parts = [f"{answer.stream}{format_window(answer)}:", format_content(answer)]
     if answer.alpha is not None:
         parts.append(f"± {format_error_bound(answer.alpha)}{alpha_unit(answer)}")
     if answer.interval is not None:
@@ -85,7 +84,7 @@ def format_content(answer: Answer) -> str:
 
 
 def alpha_unit(answer: Answer) -> str:
-    """Return the unit of alpha if the numbers have another unit: the alpha of a quantile is in ranks."""
+    """Return the unit of alpha if it is not the unit of the numbers: a quantile's alpha is in rows or events of rank."""
     query: Query | None = getattr(answer, "query", None)
     if query is not None and (query.quantile is not None or query.iqr is not None):
         return " rows of rank"
@@ -224,11 +223,7 @@ def _draw_bar(row: Mapping[str, Any], scale: tuple[float, float]) -> str:
     def x_of(number: float) -> float:
         return (number - low) / (high - low) * (_BAR_WIDTH - 4) + 2
 
-    left, right, middle = (
-        x_of(ends[0]),
-        x_of(ends[1]),
-        x_of(cut_to_interval(row["estimate"], ends_of(row, "estimate"))),
-    )
+    left, right, middle = map(x_of, (*ends, cut_to_interval(row["estimate"], ends_of(row, "estimate"))))
     half = _BAR_HEIGHT / 2
     labels = [format_estimate(end, _alpha_of(row, "estimate")) for end in ends]
     return (
@@ -297,7 +292,7 @@ def _is_answered(answer: Answer) -> bool:
 
 
 def _added_loss(grant: GrantRecord, source: Source, answer: Answer) -> Cost:
-    """Return the loss after an answer minus the loss before it, by its index and its ``tops_left``."""
+    """Return the loss that an answer adds to its stream, from its index and its ``tops_left``."""
     if answer.index is None or not _is_answered(answer):
         return NO_COST
     charged, left = is_charged(answer), answer.tops_left

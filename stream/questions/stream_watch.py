@@ -77,21 +77,14 @@ def parse_opening(
     except DECODE_ERRORS:
         return None  # a record of a later version
     state = grant.state if grant.state != "open" or grant.next_state is None else grant.next_state
-    return StreamOpening(
-        stream,
-        source,
-        grant.identity.incarnation,
-        state,
-        grant.reason,
-        timestamp_ms / 1000,
-        alert_terms_of(grant.spec),
-    )
+    time, terms = timestamp_ms / 1000, alert_terms_of(grant.spec)
+    return StreamOpening(stream, source, grant.identity.incarnation, state, grant.reason, time, terms)
 
 
 def add_if_changed(known: dict[str, StreamOpening], opening: StreamOpening) -> bool:
-    """Add an opening to ``known``; return False, and add nothing, if only its time differs.
+    """Add an opening to ``known``; return False, and add nothing, if at most its time has changed.
 
-    The ledger also rewrites the record of an unchanged opening; then the time of the first record stays.
+    The ledger sometimes writes the record of an unchanged opening again; the time of the first record is kept.
     """
     before = known.get(opening.stream)
     if before is not None and before._replace(time=opening.time) == opening:
@@ -240,11 +233,8 @@ class Watch:
         )
         if answer.outcome == "halted":
             # The ledger may report the end before or after this answer; the notice has the earlier time.
-            ends = (
-                self._report_end(opening, f"halted: {answer.reason}", notice.time)
-                if opening.end is None
-                else self._report_end(opening, opening.end, min(notice.time, opening.time))
-            )
+            time = notice.time if opening.end is None else min(notice.time, opening.time)
+            ends = self._report_end(opening, opening.end or f"halted: {answer.reason}", time)
             return ends or ([notice] if self._all_answers else [])
         if answer.outcome != "rejected" and opening.end is None:
             self._ended.pop(opening.stream)
@@ -323,11 +313,8 @@ def _first_window(standing: StandingQuery, source: EventsSource) -> tuple[int, i
 def _describe_number(standing: StandingQuery) -> str:
     name, q = standing.quantile, standing.q
     if name is None:
-        return (
-            f"how many {standing.count}"
-            if isinstance(standing.count, str)
-            else f"the sum of '{standing.count.sum}'"
-        )
+        count = standing.count
+        return f"how many {count}" if isinstance(count, str) else f"the sum of '{count.sum}'"
     if q is None or q == 0.5:
         return f"the median of '{name}'"
     if isinstance(q, float):

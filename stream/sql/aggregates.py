@@ -64,6 +64,19 @@ def strip_parentheses(node: exp.Expr) -> exp.Expr:
     return node
 
 
+def remove_table_names(select: exp.Select, table: exp.Table) -> None:
+    """Remove the table's name and alias from attributes: ``t.age`` becomes ``age``."""
+    for column in select.find_all(exp.Column):
+        if column.table in {table.name, table.alias} and not column.args.get("db"):
+            column.set("table", None)
+
+
+def whole_number_of(node: exp.Expr | None, max_digits: int) -> int | None:
+    """Return the value of a literal that is a whole number of at most ``max_digits`` digits, else None."""
+    is_whole = isinstance(node, exp.Literal) and not node.is_string and node.this.isdecimal()
+    return int(node.this) if is_whole and node is not None and len(node.this) <= max_digits else None
+
+
 def is_number(node: exp.Expr, number: int) -> bool:
     """Return whether a node is a literal with this value, in any notation."""
     if not isinstance(node, exp.Literal) or node.is_string:
@@ -76,11 +89,9 @@ def is_number(node: exp.Expr, number: int) -> bool:
 
 def describe_node(node: exp.Expr) -> str:
     """Return the name of a node for messages."""
-    return (
-        f"{node.sql_name()}"
-        if isinstance(node, exp.Func) and not isinstance(node, exp.Anonymous)
-        else "this expression"
-    )
+    if isinstance(node, exp.Func) and not isinstance(node, exp.Anonymous):
+        return f"{node.sql_name()}"
+    return "this expression"
 
 
 _REMEDIES: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
@@ -99,8 +110,7 @@ _SPREADS: Final[dict[type[exp.Expr], Literal["variance", "stddev"]]] = {
     exp.StddevPop: "stddev",
     exp.StddevSamp: "stddev",
 }
-"""The form of each aggregate of a spread. The noise hides the difference between sample and population, so both have
-one form."""
+"""The form of each aggregate of a spread; the noise hides the difference between sample and population."""
 
 
 def distinct_message(declared: str = "") -> str:
@@ -164,19 +174,13 @@ def _parse_count(name: str, node: exp.Count | exp.CountIf, where: str | None) ->
     if isinstance(counted, exp.Distinct):
         if len(counted.expressions) != 1 or counted.args.get("on"):
             raise StatementError(distinct_message())
-        return AnswerColumn(
-            name,
-            "people",
-            where,
-            person=attribute_of(strip_parentheses(counted.expressions[0]), "COUNT(DISTINCT …)"),
-        )
+        person = attribute_of(counted.expressions[0], "COUNT(DISTINCT …)")
+        return AnswerColumn(name, "people", where, person=person)
     if isinstance(counted, exp.Case):
         condition, value = _parse_case(counted)
         if not _is_null(counted.args.get("default")) or isinstance(value, exp.Null):
             raise StatementError("COUNT(CASE … ELSE …) counts every row; leave ELSE out")
-        return AnswerColumn(
-            name, "count", join_conditions(where, condition), counted_columns=_counted_columns(value)
-        )
+        where, counted = join_conditions(where, condition), value
     return AnswerColumn(name, "count", where, counted_columns=_counted_columns(counted))
 
 
@@ -195,13 +199,13 @@ def _parse_sum_or_mean(name: str, node: exp.Sum | exp.Avg, where: str | None, *,
         return AnswerColumn(name, form, where, attribute_of(inner, node.key.upper()))
     condition, value = _parse_case(inner)
     default = inner.args.get("default")
-    none = _is_null(default)
-    zero = default is not None and is_number(default, 0)
-    if is_number(value, 1) and (zero or (none and form == "sum")):
+    else_null = _is_null(default)
+    else_zero = default is not None and is_number(default, 0)
+    if is_number(value, 1) and (else_zero or (else_null and form == "sum")):
         if form == "sum":
             return AnswerColumn(name, "count", join_conditions(where, condition))
         return _make_share(name, condition, where, grouped=grouped)
-    if isinstance(value, exp.Column) and (none or (zero and form == "sum")):
+    if isinstance(value, exp.Column) and (else_null or (else_zero and form == "sum")):
         return AnswerColumn(name, form, join_conditions(where, condition), attribute_of(value, node.key.upper()))
     raise StatementError(
         f"this {node.key.upper()}(CASE …) cannot be asked; write CASE WHEN … THEN 1 ELSE 0 END, or CASE WHEN … THEN attribute END"
@@ -211,11 +215,8 @@ def _parse_sum_or_mean(name: str, node: exp.Sum | exp.Avg, where: str | None, *,
 def _parse_share(name: str, node: exp.Div, where: str | None, *, grouped: bool) -> AnswerColumn:
     denominator = parse_aggregate("", strip_parentheses(node.expression), None, grouped=grouped)
     numerator = parse_aggregate("", _without_factor(strip_parentheses(node.this)), None, grouped=grouped)
-    if (denominator.form, denominator.where, numerator.form) != (
-        "count",
-        None,
-        "count",
-    ) or numerator.where is None:
+    forms = denominator.form, numerator.form
+    if forms != ("count", "count") or denominator.where is not None or numerator.where is None:
         raise StatementError(
             "only COUNT(*) FILTER (WHERE …) / COUNT(*) can be divided; ask for each number in a separate column"
         )

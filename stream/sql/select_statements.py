@@ -25,7 +25,9 @@ from stream.sql.aggregates import (
     attribute_of,
     condition_of,
     parse_aggregate,
+    remove_table_names,
     strip_parentheses,
+    whole_number_of,
 )
 from stream.sql.statement_clauses import Having, PeopleQuery, parse_having, parse_people_column, parse_people_query
 from stream.sql.statement_text import (
@@ -72,7 +74,7 @@ _STATEMENT_REMEDIES: Final[dict[str, str]] = {
 """Remedies for statements other than SELECT, by their first word."""
 
 _FIRST_TOKENS: Final = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.SEMICOLON})
-"""First tokens of the statements that are given to the parser; it logs a warning about most others."""
+"""Statements with other first tokens are refused before parsing, because the parser logs warnings about them."""
 
 _MAX_DIGITS: Final = 18
 """Maximum number of digits of an integer in LIMIT, GROUP BY and ORDER BY."""
@@ -143,7 +145,7 @@ def _parse_text(text: str) -> SelectStatement:
         trees = [tree for tree in _DIALECT.parse(text) if tree is not None]
     except SqlglotError as error:
         remedy = remedy_of(text, f"{SUPPORTED_AGGREGATES} FROM a source")
-        raise StatementError(f"the statement cannot be read{_describe_place(error)}; {remedy}") from None
+        raise StatementError(f"the statement cannot be read{_describe_position(error)}; {remedy}") from None
     if len(trees) != 1:
         raise StatementError(f"{len(trees)} statements are given; give one SELECT")
     select = trees[0]
@@ -177,7 +179,8 @@ def _parse_select(select: exp.Select, text: str) -> SelectStatement:
     people = None
     if select.args.get("from_") is not None and isinstance(select.args["from_"].this, exp.Subquery):
         people = parse_people_query(select.args["from_"].this)
-        _refuse_clauses_beside_subquery(select)
+        if outside := next((name for name in ("where", "group", "having") if select.args.get(name)), None):
+            raise StatementError(f"{outside.upper()}: goes inside the subquery; move it there")
         select.args["from_"].set("this", people.table)
     table, table_names = _parse_table(select)
     where = condition_of(select.args["where"].this) if select.args.get("where") else None
@@ -198,16 +201,16 @@ def _parse_select(select: exp.Select, text: str) -> SelectStatement:
         )
     if repeated := next((name for index, name in enumerate(names) if name in names[:index]), None):
         raise StatementError(f"two columns have the name '{repeated}'; give one of them another name with AS")
-    conditions = tuple(conditions_of(text, table_names))
+    known = [_names_of_column(column, node) for column, node in zip(columns, select.expressions, strict=True)]
     return SelectStatement(
         table,
         columns,
         groups,
-        _parse_order(select, columns),
+        _parse_order(select, known),
         _parse_limit(select),
         aliases,
-        _parse_having_clause(select, columns),
-        conditions,
+        _parse_having_clause(select, columns, known),
+        tuple(conditions_of(text, table_names)),
         where,
     )
 
@@ -229,27 +232,15 @@ def _replace_distinct_by_group_by(select: exp.Select) -> None:
     select.set("group", exp.Group(expressions=[one.copy() for one in columns]))
 
 
-def _refuse_clauses_beside_subquery(select: exp.Select) -> None:
-    """Refuse WHERE, GROUP BY and HAVING outside a subquery of people."""
-    extra = next((name for name in ("where", "group", "having") if select.args.get(name)), None)
-    if extra is not None:
-        raise StatementError(f"{extra.upper()}: goes inside the subquery; move it there")
-
-
 def _parse_table(select: exp.Select) -> tuple[str, set[str]]:
-    """Return the table's name, and the set of its name and alias.
-
-    The name and the alias are removed from attributes: ``t.age`` becomes ``age``.
-    """
+    """Return the table's name, and the set of its name and alias; both are removed from attributes."""
     clause = select.args.get("from_")
     table = clause.this if clause is not None else None
     if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
         raise StatementError("FROM: name one source or one stream")
     if any(value for name, value in table.args.items() if name not in {"this", "alias"}):
         raise StatementError(_ONE_NAME_RULE)
-    for column in select.find_all(exp.Column):
-        if column.table in {table.name, table.alias} and not column.args.get("db"):
-            column.set("table", None)
+    remove_table_names(select, table)
     return table.name, {table.name, table.alias}
 
 
@@ -268,7 +259,7 @@ def _parse_groups(select: exp.Select) -> tuple[tuple[str, ...], tuple[str, ...]]
     }
     found, aliases = [], []
     for one in group.expressions:
-        if (number := _parse_whole_number(one)) is not None:
+        if (number := whole_number_of(one, _MAX_DIGITS)) is not None:
             index = number - 1
             chosen = select.expressions[index] if 0 <= index < len(select.expressions) else None
             one = chosen.this if isinstance(chosen, exp.Alias) else chosen  # noqa: PLW2901
@@ -315,15 +306,21 @@ def _normal_form(node: exp.Expr) -> str:
     return node.sql(dialect="postgres", normalize_functions="lower", comments=False)
 
 
-def _parse_having_clause(select: exp.Select, columns: Sequence[Column]) -> Having | None:
+def _names_of_column(column: Column, node: exp.Expr) -> set[str]:
+    """Return the names and expressions by which HAVING and ORDER BY may refer to a column."""
+    inner = strip_parentheses(node.this if isinstance(node, exp.Alias) else node)
+    found = {column.name, _normal_form(node)}
+    if not isinstance(inner, exp.Column):
+        return found | {_normal_form(inner)}
+    return found | {inner.name} if is_calendar_name(inner.name) else found
+
+
+def _parse_having_clause(
+    select: exp.Select, columns: Sequence[Column], known: Sequence[set[str]]
+) -> Having | None:
     clause = select.args.get("having")
     if clause is None:
         return None
-    known = [{column.name, _normal_form(node)} for column, node in zip(columns, select.expressions, strict=True)]
-    known = [
-        {*names, _normal_form(node.this)} if isinstance(node, exp.Alias) else names
-        for names, node in zip(known, select.expressions, strict=True)
-    ]
 
     def column_of(node: exp.Expr) -> int:
         index = _find_column(node.name if isinstance(node, exp.Column) else _normal_form(node), known)
@@ -336,22 +333,17 @@ def _parse_having_clause(select: exp.Select, columns: Sequence[Column]) -> Havin
     return parse_having(clause.this, column_of)
 
 
-def _parse_order(select: exp.Select, columns: Sequence[Column]) -> tuple[tuple[int, bool], ...]:
+def _parse_order(select: exp.Select, known: Sequence[set[str]]) -> tuple[tuple[int, bool], ...]:
     order = select.args.get("order")
-    known = [{column.name, _normal_form(node)} for column, node in zip(columns, select.expressions, strict=True)]
-    for names, node in zip(known, select.expressions, strict=True):
-        inner = strip_parentheses(node.this if isinstance(node, exp.Alias) else node)
-        if isinstance(inner, exp.Column) and is_calendar_name(inner.name):
-            names.add(inner.name)
     keys = []
     for one in order.expressions if order is not None else ():
         key = strip_parentheses(one.this)
-        if (number := _parse_whole_number(key)) is not None:
+        if (number := whole_number_of(key, _MAX_DIGITS)) is not None:
             index = number - 1
         else:
             name = key.name if isinstance(key, exp.Column) else _normal_form(key)
             index = _find_column(name, known)
-        if not 0 <= index < len(columns):
+        if not 0 <= index < len(known):
             raise StatementError("ORDER BY: name a column of the result, or its position")
         keys.append((index, bool(one.args.get("desc"))))
     return tuple(keys)
@@ -371,7 +363,8 @@ def _parse_limit(select: exp.Select) -> int | None:
     options = limit.args.get("limit_options")
     if options is not None and (options.args.get("percent") or options.args.get("with_ties")):
         raise StatementError("FETCH: give a whole number of rows, without PERCENT and WITH TIES")
-    number = _parse_whole_number(limit.expression if isinstance(limit, exp.Limit) else limit.args.get("count"))
+    given = limit.expression if isinstance(limit, exp.Limit) else limit.args.get("count")
+    number = whole_number_of(given, _MAX_DIGITS)
     if number is None:
         raise StatementError(f"LIMIT: give a whole number of at most {_MAX_DIGITS} digits")
     if not number:
@@ -379,12 +372,7 @@ def _parse_limit(select: exp.Select) -> int | None:
     return number
 
 
-def _parse_whole_number(node: exp.Expr | None) -> int | None:
-    is_whole = isinstance(node, exp.Literal) and not node.is_string and node.this.isdecimal()
-    return int(node.this) if is_whole and node is not None and len(node.this) <= _MAX_DIGITS else None
-
-
-def _describe_place(error: SqlglotError) -> str:
+def _describe_position(error: SqlglotError) -> str:
     first = getattr(error, "errors", None) or [{}]
     line, column = first[0].get("line"), first[0].get("col")
     return f" near line {line}, column {column}" if line and column else ""

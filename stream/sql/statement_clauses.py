@@ -12,13 +12,16 @@ from typing import Any, Final, Literal
 
 from sqlglot import exp
 
+from stream.questions.predicate_limits import COMPARISON_SIGNS
 from stream.sql.aggregates import (
     AnswerColumn,
     StatementError,
     attribute_of,
     condition_of,
     is_number,
+    remove_table_names,
     strip_parentheses,
+    whole_number_of,
 )
 
 SUPPORTED_SUBQUERIES: Final = (
@@ -48,9 +51,7 @@ def parse_people_query(node: Any) -> PeopleQuery:
     known = {"kind", "expressions", "from_", "where", "group", "having"}
     if any(value and name not in known for name, value in select.args.items()):
         raise StatementError(SUPPORTED_SUBQUERIES)
-    for column in select.find_all(exp.Column):
-        if column.table in {table.name, table.alias} and not column.args.get("db"):
-            column.set("table", None)
+    remove_table_names(select, table)
     group = select.args.get("group")
     if group is None or len(group.expressions) != 1:
         raise StatementError(SUPPORTED_SUBQUERIES)
@@ -82,7 +83,7 @@ def parse_people_column(name: str, node: exp.Expr, people: PeopleQuery) -> Answe
         if isinstance(clamped, exp.Least) and len(clamped.expressions) == 1:
             sides = [strip_parentheses(clamped.this), strip_parentheses(clamped.expressions[0])]
             columns = [side for side in sides if isinstance(side, exp.Column)]
-            bounds = [bound for side in sides if (bound := _parse_whole_number(side)) is not None]
+            bounds = [bound for side in sides if (bound := whole_number_of(side, _MAX_DIGITS)) is not None]
             attribute = people.sums.get(columns[0].name.casefold()) if columns else None
             if attribute is not None and bounds:
                 return AnswerColumn(
@@ -102,7 +103,7 @@ def _parse_min_rows(having: exp.Expr) -> int:
     """Return k of ``HAVING COUNT(*) >= k``, or of ``> k - 1``."""
     if isinstance(having, exp.GTE | exp.GT) and isinstance(strip_parentheses(having.this), exp.Count):
         counted = strip_parentheses(strip_parentheses(having.this).this)
-        number = _parse_whole_number(strip_parentheses(having.expression))
+        number = whole_number_of(strip_parentheses(having.expression), _MAX_DIGITS)
         if isinstance(counted, exp.Star) and number is not None:
             least = number + isinstance(having, exp.GT)
             if least >= 1:
@@ -112,26 +113,18 @@ def _parse_min_rows(having: exp.Expr) -> int:
     )
 
 
-def _parse_whole_number(node: exp.Expr) -> int | None:
-    is_whole = isinstance(node, exp.Literal) and not node.is_string and node.this.isdecimal()
-    return int(node.this) if is_whole and len(node.this) <= 10 else None
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Compares the number in a column of the result with a literal."""
 
     column: int
-    operator: Literal["=", "<>", "<", "<=", ">", ">="]
+    operator: str
     number: float
 
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Combines conditions.
-
-    All ``parts`` must hold (``and``), at least one part (``or``), or the only part must not hold (``not``).
-    """
+    """Combines conditions: ``not`` has one part."""
 
     connective: Literal["and", "or", "not"]
     parts: tuple[Having, ...]
@@ -140,22 +133,6 @@ class Combination:
 Having = Comparison | Combination
 """A condition on the numbers of a row of the result."""
 
-_OPERATORS: Final[dict[type[exp.Expr], Literal["=", "<>", "<", "<=", ">", ">="]]] = {
-    exp.EQ: "=",
-    exp.NEQ: "<>",
-    exp.LT: "<",
-    exp.LTE: "<=",
-    exp.GT: ">",
-    exp.GTE: ">=",
-}
-_MIRRORED: Final[dict[str, Literal["=", "<>", "<", "<=", ">", ">="]]] = {
-    "=": "=",
-    "<>": "<>",
-    "<": ">",
-    "<=": ">=",
-    ">": "<",
-    ">=": "<=",
-}
 _OPERATOR_FUNCTIONS: Final[dict[str, Callable[[float, float], bool]]] = {
     "=": eq,
     "<>": ne,
@@ -164,6 +141,8 @@ _OPERATOR_FUNCTIONS: Final[dict[str, Callable[[float, float], bool]]] = {
     ">": gt,
     ">=": ge,
 }
+_MAX_DIGITS: Final = 10
+"""Maximum number of digits of a bound and of a number of rows."""
 _SUPPORTED_FORM: Final = "HAVING: compare a number of the result with a literal, as COUNT(*) >= 100"
 
 
@@ -173,9 +152,8 @@ def parse_having(node: exp.Expr, column_of: Callable[[exp.Expr], int]) -> Having
     match node:
         case exp.And() | exp.Or():
             connective: Literal["and", "or"] = "and" if isinstance(node, exp.And) else "or"
-            return Combination(
-                connective, (parse_having(node.this, column_of), parse_having(node.expression, column_of))
-            )
+            sides = parse_having(node.this, column_of), parse_having(node.expression, column_of)
+            return Combination(connective, sides)
         case exp.Not():
             return Combination("not", (parse_having(node.this, column_of),))
         case exp.Between():
@@ -184,14 +162,14 @@ def parse_having(node: exp.Expr, column_of: Callable[[exp.Expr], int]) -> Having
             if low is None or high is None or node.args.get("symmetric"):
                 raise StatementError(_SUPPORTED_FORM)
             return Combination("and", (Comparison(index, ">=", low), Comparison(index, "<=", high)))
-    operator = _OPERATORS.get(type(node))
-    if operator is None:
+    if type(node) not in COMPARISON_SIGNS:
         raise StatementError(_SUPPORTED_FORM)
+    sign, mirrored = COMPARISON_SIGNS[type(node)]
     left, right = strip_parentheses(node.this), strip_parentheses(node.expression)
     if (number := _number_of(right)) is not None:
-        return Comparison(column_of(left), operator, number)
+        return Comparison(column_of(left), sign, number)
     if (number := _number_of(left)) is not None:
-        return Comparison(column_of(right), _MIRRORED[operator], number)
+        return Comparison(column_of(right), mirrored, number)
     raise StatementError(_SUPPORTED_FORM)
 
 

@@ -26,7 +26,7 @@ from schemas import (
     UnknownGroups,
 )
 from schemas.queries import STATISTICS
-from stream.formatting import did_you_mean
+from stream.formatting import did_you_mean, find_name_in_other_case
 from stream.privacy.accuracy.rate_intervals import NUMBERS_PER_VARIANCE, row_sensitivities
 from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
@@ -90,7 +90,7 @@ class StreamCheck:
             )
 
     def check_question(self, column: str, query: Mapping[str, Any]) -> None:
-        """Refuse an unsupported question; StatementError names its column or quotes its condition."""
+        """Refuse an unsupported question; the StatementError names its column or quotes its condition."""
         forms = (*_SUM_FORMS, *STATISTICS)
         named = {*query.get("group_by", ()), *(query[form] for form in forms if form in query)}
         for where in (query.get("where"), query.get("rate")):
@@ -99,11 +99,8 @@ class StreamCheck:
             try:
                 named |= attributes_of(self._parser.parse(where))
             except PredicateError as error:
-                message = (
-                    self._condition_error()
-                    or f"column '{to_one_line(column)}', where {to_one_line(where)}: {error}"
-                )
-                raise StatementError(message) from None
+                message = f"column '{to_one_line(column)}', where {to_one_line(where)}: {error}"
+                raise StatementError(self._condition_error() or message) from None
         if not self._noise_fits_question(query):
             raise StatementError(f"column '{to_one_line(column)}': {samplers.wide_noise_message('answers')}")
         if self._lacks_counts and column:
@@ -126,23 +123,21 @@ class StreamCheck:
         return None
 
     def _noise_fits_question(self, query: Mapping[str, Any]) -> bool:
-        """Return whether the noise that a sum needs fits the noise's number range.
+        """Return whether the noise of a sum, mean or spread fits 52 binary digits.
 
         A mean is a sum and a count, which share the ε of the answer.
         """
-        if "person_sum" in query and isinstance(self._calibration, AnswersCalibration):
+        if not isinstance(self._calibration, AnswersCalibration):
+            return True
+        if "person_sum" in query:
             summed = self._attributes[query["person_sum"]]
             width = person_sensitivity(self._source, summed, query["bound"]) if isinstance(summed, Integers) else 1
             return samplers.noise_fits(self._calibration, max(1, width), 1)
         if (spread := next((form for form in _SPREAD_FORMS if form in query), None)) is not None:
-            return self._noise_fits_spread(spread, query)
+            return self._noise_fits_spread(self._calibration, spread, query)
         form = next((form for form in _SUM_FORMS if form in query), None)
         domain = None if form is None else self._attributes[query[form]]
-        if (
-            form is None
-            or not isinstance(domain, Integers | Decimals)
-            or not isinstance(self._calibration, AnswersCalibration)
-        ):
+        if form is None or not isinstance(domain, Integers | Decimals):
             return True
         domain = domain.in_steps
         if (where := query.get("where")) is not None:
@@ -151,17 +146,14 @@ class StreamCheck:
         width = numbers * max(1, total_sensitivity(self._source, domain, center))
         return samplers.noise_fits(self._calibration, width, numbers)
 
-    def _noise_fits_spread(self, form: str, query: Mapping[str, Any]) -> bool:
-        """Return whether the noise that the three numbers of a variance need fits its number range."""
-        if not isinstance(self._calibration, AnswersCalibration):
-            return True
+    def _noise_fits_spread(self, calibration: AnswersCalibration, form: str, query: Mapping[str, Any]) -> bool:
         size = self._attributes[query[form]].size
         if (where := query.get("where")) is not None:
             first, end = codes_within(size, query[form], self._parser.parse(where))
             size = end - first
         each = NUMBERS_PER_VARIANCE * self._source.contribution * (2 if self._source.neighbors == "replace" else 1)
         return all(
-            samplers.noise_fits(self._calibration, each * width, NUMBERS_PER_VARIANCE)
+            samplers.noise_fits(calibration, each * width, NUMBERS_PER_VARIANCE)
             for width in row_sensitivities(size)
         )
 
@@ -274,7 +266,12 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
         for index, column in enumerate(columns)
         if isinstance(column, AnswerColumn)
         for question in _column_questions(index, column, source, groups)
-    ] or [_group_names_question(where, source, groups)]
+    ]
+    if not asked:
+        # A statement without aggregates asks one question: for the groups of a text.
+        if not any(name in source.texts for name in groups):
+            raise no_aggregates_error()
+        asked = [StatementQuestion(None, None, {"group_by": groups, **_where_field(where)})]
     for question in asked:
         check.check_question("" if question.column is None else columns[question.column].name, question.query)
     excluded = (
@@ -318,23 +315,13 @@ def code_in_group(source: TableSource, groups: Sequence[str], name: str, row: in
     return row // prod(others) % size
 
 
-def _group_names_question(where: str | None, source: TableSource, groups: tuple[str, ...]) -> StatementQuestion:
-    """Return the only question of a statement without aggregates, which asks for the groups of a text."""
-    if not any(name in source.texts for name in groups):
-        raise no_aggregates_error()
-    return StatementQuestion(None, None, {"group_by": groups} | ({} if where is None else {"where": where}))
-
-
 class _Attributes:
     def __init__(self, source: TableSource) -> None:
         self._source = source
         self._names = (*source.attributes, *source.texts)
-        self._folded: dict[str, list[str]] = {}
-        for name in self._names:
-            self._folded.setdefault(name.casefold(), []).append(name)
 
     def __contains__(self, name: str) -> bool:
-        return name.casefold() in self._folded
+        return name.casefold() in map(str.casefold, self._names)
 
     def find_attribute(self, name: str, clause: str) -> str:
         """Return the declared name; a name in another case is accepted if it is unambiguous."""
@@ -342,8 +329,8 @@ class _Attributes:
             return name
         if is_calendar_name(name):
             return calendar_attribute(name, self._source, lambda base: self.find_attribute(base, clause))
-        if len(alike := self._folded.get(name.casefold(), [])) == 1:
-            return alike[0]
+        if (alike := find_name_in_other_case(name, self._names)) is not None:
+            return alike
         read = [one for one in self._source.attributes if self._source.column_of(one) == name]
         hint = f"; attributes of this column are {quote_names(read)}" if read else did_you_mean(name, self._names)
         hint = hint or f"; there are {quote_names(self._names)}"
@@ -467,28 +454,31 @@ def _statistic_query(column: AnswerColumn, source: TableSource, groups: tuple[st
         raise StatementError(
             f"GROUP BY: '{attribute}' is also the attribute of a column; group by other attributes"
         )
-    found: dict[str, Any] = {column.form: attribute}
-    found |= {} if column.where is None else {"where": column.where}
+    found: dict[str, Any] = {column.form: attribute, **_where_field(column.where)}
     found |= {} if column.q is None else {"q": column.q}
     return found | ({"group_by": groups} if groups else {})
 
 
 def _column_query(column: AnswerColumn, where: str | None) -> dict[str, Any]:
+    condition = _where_field(where)
     match column.form:
         case "count":
             return {"where": where or "TRUE"}
         case "people":
             least = {} if column.min_rows is None else {"min_rows": column.min_rows}
-            return {"people": True, **least} | ({} if where is None else {"where": where})
+            return {"people": True, **least, **condition}
         case "rate":
-            return {"rate": column.rate} | ({} if where is None else {"where": where})
+            return {"rate": column.rate, **condition}
         case "person_sum":
-            bounded = {"person_sum": column.attribute, "bound": column.bound}
-            return bounded | ({} if where is None else {"where": where})
+            return {"person_sum": column.attribute, "bound": column.bound, **condition}
         case "fraction":
-            return {"where": where, "fraction": True}
+            return {**condition, "fraction": True}
         case form:
-            return {form: column.attribute} | ({} if where is None else {"where": where})
+            return {form: column.attribute, **condition}
+
+
+def _where_field(where: str | None) -> dict[str, str]:
+    return {} if where is None else {"where": where}
 
 
 def _cell_predicates(name: str, domain: Domain) -> tuple[str, ...]:

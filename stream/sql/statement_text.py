@@ -28,13 +28,11 @@ from stream.tables.table_errors import quote_name, to_one_line
 
 _DIALECT: Final = Dialect.get_or_raise("postgres")
 
-_EXTRACT_GRANULARITIES: Final = {
-    "MONTH": "month-of-year",
-    "ISODOW": "weekday",
-    "HOUR": "hour-of-day",
-    "YEAR": "year",
+_GRANULARITIES: Final = {
+    "EXTRACT": {"MONTH": "month-of-year", "ISODOW": "weekday", "HOUR": "hour-of-day", "YEAR": "year"},
+    "DATE_TRUNC": {unit.upper(): unit for unit in ("hour", "day", "week", "month", "quarter", "year")},
 }
-_TRUNC_GRANULARITIES: Final = {unit.upper(): unit for unit in ("hour", "day", "week", "month", "quarter", "year")}
+"""The granularity of each unit of a calendar function."""
 _CALENDAR_NAME: Final = re.compile(r"(EXTRACT|DATE_TRUNC)\((\w+) FROM (.+)\)", re.DOTALL)
 _DAY: Final = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:[T ]00:00(?::00)?)?")
 _DATE_TYPES: Final = frozenset(
@@ -146,13 +144,9 @@ def _name_function(node: exp.Expr) -> exp.Expr:
         column, exp.Column
     ):
         return node
+    word = "EXTRACT" if isinstance(node, exp.Extract) else "DATE_TRUNC"
     unit = str(inner.name if isinstance(node, exp.Extract) else node.args["unit"].name).upper()
-    word, known = (
-        ("EXTRACT", _EXTRACT_GRANULARITIES)
-        if isinstance(node, exp.Extract)
-        else ("DATE_TRUNC", _TRUNC_GRANULARITIES)
-    )
-    if unit not in known:
+    if unit not in (known := _GRANULARITIES[word]):
         instead = "; ISODOW counts from Monday" if unit == "DOW" else ""
         raise StatementError(f"{word}: {quote_name(unit)} cannot be asked; name {', '.join(known)}{instead}")
     return exp.column(exp.to_identifier(f"{word}({unit} FROM {column.name})", quoted=True))
@@ -169,7 +163,7 @@ def calendar_attribute(name: str, source: TableSource, find_attribute: Callable[
     if found is None:
         return find_attribute(name)
     word, unit, base = found.groups()
-    wanted = (_EXTRACT_GRANULARITIES if word == "EXTRACT" else _TRUNC_GRANULARITIES)[unit]
+    wanted = _GRANULARITIES[word][unit]
     declared = find_attribute(base)
     domain, column = source.attributes[declared], source.column_of(declared)
     if not isinstance(domain, Dates):

@@ -13,7 +13,6 @@ from schemas import (
     EstimateCalibration,
     EventsSource,
     GrantRecord,
-    Source,
     SourceRecord,
     TableSource,
     Text,
@@ -143,11 +142,13 @@ def find_targets(
     """
     tables = {one.source.source: one.source for one in sources}
     grant = next((one for one in grants if one.spec.stream == name), None)
-    if isinstance(tables.get(name if grant is None else grant.spec.source), EventsSource):
+    source = tables.get(name if grant is None else grant.spec.source)
+    if isinstance(source, EventsSource):
         raise StatementError(
             f"FROM {name}: is about a live topic, whose windows ask its streams; statements are about tables"
         )
-    by_text = _groups_by_text(tables.get(name if grant is None else grant.spec.source), groups)
+    texts = source.texts if isinstance(source, TableSource) else {}
+    by_text = not {text.casefold() for text in texts}.isdisjoint(group.casefold() for group in groups)
     answering = TEXT_MECHANISMS if by_text else COUNT_MECHANISMS
     found = _open_grants(name, tables, grants, answering) if grant is None else [grant]
     kind = found[0].spec.mechanism.kind
@@ -163,12 +164,6 @@ def find_targets(
             f"FROM {name}: source '{found[0].spec.source}' is not a table; statements are about tables"
         )
     return [Target(table, one) for one in found]
-
-
-def _groups_by_text(source: Source | None, groups: Sequence[str]) -> bool:
-    """Return whether one of the attributes of GROUP BY is a text of the source."""
-    texts = source.texts if isinstance(source, TableSource) else {}
-    return not {text.casefold() for text in texts}.isdisjoint(name.casefold() for name in groups)
 
 
 def _open_grants(

@@ -275,7 +275,7 @@ class Admission:
             events = spans_of([value if (value := one.value).__class__ is bytes else b"" for one in records])
         if (scanned := streams.encoded_names.scan(events, MAX_EVENT_BYTES)) is None:
             return QuestionRows.from_rows(()), np.arange(len(records))
-        taken = scanned.read
+        taken = scanned.is_read
         if not streams.all_are_plain:
             taken &= streams.columns.is_plain[scanned.slots]
         if streams.released_slots:

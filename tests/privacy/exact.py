@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from schemas import SparseVectorCalibration
 from stream.privacy.mechanisms.above_threshold import answer_sampler, query_sampler, threshold_sampler
+from stream.privacy.mechanisms.selection import RankLaw
 from stream.privacy.noise.samplers import (
     STRETCH,
     TABLE_BITS,
@@ -354,3 +355,9 @@ def worst_loss(outcomes: Outcomes, moves: Sequence[Move], least: float = 2.0**-4
             margins, others = tuple(a for a, _ in chosen), tuple(b for _, b in chosen)
             found = WorstCase(float(losses[index]), transcript, margins, others, float(ours[index]))
     return found
+
+
+def code_weights(counts: npt.NDArray[np.int64], law: RankLaw) -> list[int]:
+    """The weight with which each code of a quantile is drawn."""
+    places, weight_list = law.weight_positions(counts)
+    return [weight_list[place] for place in places.tolist()]

@@ -14,8 +14,9 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise.samplers import Sampler, gaussian
 from stream.privacy.planning.answer_plans import answer_law
-from stream.privacy.planning.estimate_plans import marginal_law, opening_law
+from stream.privacy.planning.estimate_plans import marginal_law
 from stream.privacy.planning.plans import choose_calibration, name_of, plan_calibrations
+from stream.privacy.planning.warm_starts import warm_start_law
 from tests.builders import parse_spec
 from tests.privacy.exact import law_of
 from tests.privacy.losses import cut_tail, worst_delta
@@ -93,5 +94,5 @@ def test_opening_and_marginal_use_up_the_rest_of_the_comparisons() -> None:
     assert isinstance(found, EstimateCalibration)
     assert (found.noise, found.starts, found.cutoff) == ("gaussian", 2, 1)
     left = float(Fraction(found.epsilon) - losses(found).total)
-    laws = [opening_law(found), opening_law(found), marginal_law(found, numbered=False)]
+    laws = [warm_start_law(found), warm_start_law(found), marginal_law(found, numbered=False)]
     assert keeps(laws, [1, 1, 1], left, found.delta, 0.3)

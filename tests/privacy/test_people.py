@@ -28,9 +28,10 @@ from stream.privacy.mechanisms.releases import matrix_seed, project
 from stream.privacy.mechanisms.selection import score_noise, selection_rate
 from stream.privacy.noise.samplers import DELTA_PER_DRAW, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
-from stream.privacy.planning.estimate_plans import marginal_law, number_law, opening_law
+from stream.privacy.planning.estimate_plans import marginal_law, number_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
 from stream.privacy.planning.plans import noise_rate
+from stream.privacy.planning.warm_starts import warm_start_law
 from stream.tables.columns_table import PrivateTable
 from stream.tables.predicates import parse
 from tests import builders
@@ -293,7 +294,7 @@ def test_estimate_divides_each_part_among_a_persons_rows(neighbors: str) -> None
     parts = losses(calibration)
     assert rows > 0
     lost = {
-        "opening": worst(opening_law(calibration), seen["groups"]) * calibration.starts,
+        "opening": worst(warm_start_law(calibration), seen["groups"]) * calibration.starts,
         "top": worst(marginal_law(calibration, numbered=False), seen["groups"]),
         "numbered": worst(marginal_law(calibration, numbered=True), seen["groups"])
         + worst(number_law(calibration, 1), seen["count"]),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from schemas import RunningCountCalibration
-from stream.privacy.accuracy.source_facts import horizon_movement, window_movement
+from stream.privacy.accuracy.source_facts import horizon_sensitivity, window_sensitivity
 from tests.privacy.audit_variants import Variant, broken
 from tests.privacy.live_periods import HOUR, Asked, MovedInPeriod, World, find_neighbors, in_period
 from tests.privacy.live_topics import MINUTE, BoundedQuery, Counted, Moment, Person, about, lives
@@ -146,7 +146,7 @@ def test_plan_of_each_period_fits_the_moves_in_it(neighbors: str) -> None:
         assert len(streams) == PERIODS + 1
         standing = definitions[name].standing
         if name in RUNNING:
-            wanted = horizon_movement(where.source, standing)
+            wanted = horizon_sensitivity(where.source, standing)
             for one in streams:
                 assert isinstance(one.calibration, RunningCountCalibration)
                 assert (one.calibration.sensitivity_steps, one.calibration.moved) == (
@@ -154,7 +154,7 @@ def test_plan_of_each_period_fits_the_moves_in_it(neighbors: str) -> None:
                     wanted.numbers,
                 )
         else:
-            each = window_movement(where.source, standing, 2).each
+            each = window_sensitivity(where.source, standing, 2).each
             assert {one.calibration.sensitivity_steps for one in streams} == {each}
         assert len({one.incarnation for one in streams}) == PERIODS + 1
 

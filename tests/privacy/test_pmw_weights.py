@@ -326,7 +326,7 @@ def test_shipped_run_has_the_checked_law_on_every_noise_outcome(fresh: bool, tab
             threshold=threshold,
             tops=0,
             cutoff=calibration.cutoff,
-            strength=TensorCorrection(),
+            correction=TensorCorrection(),
         )
         found[tuple(steps)] = found.get(tuple(steps), Fraction(0)) + probability
     assert sum(found.values()) == 1

@@ -13,9 +13,10 @@ import pytest
 
 from stream.privacy.accuracy.rate_intervals import compute_moments, person_sensitivities
 from stream.privacy.accuracy.release_accuracy import edge_reaches, ranges_around
-from stream.privacy.mechanisms.selection import UNIFORM_BITS, RankLaw, choose_code, code_weights, rank_law
+from stream.privacy.mechanisms.selection import UNIFORM_BITS, RankLaw, choose_code, rank_law
 from stream.privacy.noise.samplers import Gaussian, Symmetric, TwoSidedGeometric
 from stream.privacy.planning.answer_plans import rates_for
+from tests.privacy.exact import code_weights
 
 EPSILON = Fraction(3, 4)
 DELTA_PER_DRAW = 2.0**-147

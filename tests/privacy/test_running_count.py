@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stream.privacy.accuracy.source_facts import Movement
+from stream.privacy.accuracy.source_facts import GroupSensitivity
 from stream.privacy.noise.samplers import Sampler, sampler
 from stream.privacy.planning.release_plans import node_law, node_name, tree_of
 from stream.worker.families import window_families
@@ -34,12 +34,12 @@ INFINITE = 10**6
 """Stands for a move that no noise hides, because the same noise is added to different numbers."""
 
 
-def events_once(replaced: bool) -> Movement:
-    return Movement(1, 2, 2, 2) if replaced else Movement(1, 1, 1, 1)
+def events_once(replaced: bool) -> GroupSensitivity:
+    return GroupSensitivity(1, 2, 2, 2) if replaced else GroupSensitivity(1, 1, 1, 1)
 
 
-def events_twice(replaced: bool) -> Movement:
-    return Movement(2, 4, 2, 4) if replaced else Movement(2, 2, 1, 2)
+def events_twice(replaced: bool) -> GroupSensitivity:
+    return GroupSensitivity(2, 4, 2, 4) if replaced else GroupSensitivity(2, 2, 1, 2)
 
 
 DYADIC = Stream(steps=3, by=("side",), method="textbook", epsilon=2.0)

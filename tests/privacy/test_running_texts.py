@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from schemas import RunningCountCalibration
-from stream.privacy.accuracy.source_facts import Movement, SourceFacts
+from stream.privacy.accuracy.source_facts import GroupSensitivity, SourceFacts
 from stream.privacy.mechanisms.releases import RunningRelease
 from stream.privacy.noise.samplers import Sampler, sampler
 from stream.privacy.planning import running_text_plans
@@ -58,7 +58,7 @@ def plan_texts(
         sensitivity_steps=people * TOTAL,
         neighbors="replace" if replace else "add-remove",
         contribution=TOTAL,
-        horizon=Movement(TOTAL, people * TOTAL, people, people * TOTAL),
+        horizon=GroupSensitivity(TOTAL, people * TOTAL, people, people * TOTAL),
         text_bytes=1,
     )
     spec = parse_spec("running_count", steps=STEPS, epsilon=EPSILON, delta=DELTA)

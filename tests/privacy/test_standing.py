@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from schemas import EventsSource
-from stream.privacy.accuracy.source_facts import window_movement
+from stream.privacy.accuracy.source_facts import window_sensitivity
 from tests.privacy import standing_variants
 from tests.privacy.audit_variants import Variant, broken
 from tests.privacy.live_topics import (
@@ -240,14 +240,14 @@ def test_counts_of_a_person_in_all_windows_are_bounded(count: Any, by: str) -> N
     assert found.all_windows["running"] == total * each
 
 
-def test_movement_figures_of_plans_are_the_largest_moves() -> None:
+def test_planned_sensitivities_are_the_largest_changes() -> None:
     """The ledger's figures of one person's largest moves are those of each of these queries."""
     for neighbors in ("add-remove", "replace"):
         source = about(neighbors=neighbors)
         found = largest_moves(source, QUERIES, most=5 if neighbors == "add-remove" else 2)
         for name, stream in zip(QUERIES, opened(source, QUERIES), strict=True):
             groups = 2 if stream.standing.by else 1
-            planned = window_movement(source, stream.standing, groups)
+            planned = window_sensitivity(source, stream.standing, groups)
             assert found.each[name] <= planned.each, (neighbors, name)
             assert found.all[name] <= planned.together, (neighbors, name)
 

@@ -13,7 +13,7 @@ import pytest
 
 from schemas import AnswersCalibration, SparseVectorCalibration, StandingQuery, format_moment
 from sotto import Driver
-from stream.privacy.accuracy.source_facts import window_movement
+from stream.privacy.accuracy.source_facts import window_sensitivity
 from stream.privacy.composition.gaussian_losses import gaussian_rho
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise.keyed_noise import DrawRole, event_words, stream_subkey
@@ -98,9 +98,9 @@ CASES = list(product(RANGES, ["add-remove", "replace"]))
 
 
 @pytest.mark.parametrize(("count", "neighbors"), CASES)
-def test_planned_movement_is_the_largest_move_of_a_person(count: str, neighbors: str) -> None:
+def test_planned_sensitivity_is_the_largest_change_by_a_person(count: str, neighbors: str) -> None:
     seen = moves(count, neighbors)
-    planned = window_movement(
+    planned = window_sensitivity(
         builders.parse_source(source(neighbors)), StandingQuery.model_validate(asks(count)), len(GROUPS)
     )
     assert planned.each == max(abs(step) for one in seen for step in one)
@@ -138,7 +138,7 @@ def test_gaussian_noise_of_a_window_fits_the_largest_norm(count: str, neighbors:
     assert calibration.method == "gaussian"
     query = definition_of(driver, "s").spec.standing
     assert query is not None
-    spread = window_movement(builders.parse_source(source(neighbors)), query, len(GROUPS)).spread
+    spread = window_sensitivity(builders.parse_source(source(neighbors)), query, len(GROUPS)).spread
     variance = Fraction(calibration.deviation) ** 2 * calibration.sensitivity_steps**2 / spread
     assert answer_law(calibration, calibration.sensitivity_steps, spread).variance == variance  # type: ignore[union-attr]
     seen = moves(count, neighbors)
@@ -195,7 +195,7 @@ def test_window_numbers_are_recomputed_from_the_key(count: str, delta: float) ->
     definition = definition_of(driver, "s")
     query = definition.spec.standing
     assert query is not None
-    spread = window_movement(builders.parse_source(source("replace")), query, len(GROUPS)).spread
+    spread = window_sensitivity(builders.parse_source(source("replace")), query, len(GROUPS)).spread
     law = answer_law(calibration, calibration.sensitivity_steps, spread)
     answers = driver.ask_many(
         {"id": f"{number}", "stream": "s", "values": [number, 0, -number], "window": window(number)}

@@ -20,7 +20,7 @@ from stream.privacy.mechanisms.measurements import Axes, Measurements
 from stream.privacy.mechanisms.releases import TensorCells
 from stream.privacy.mechanisms.selection import TypicalErrors, error_of_sums
 from stream.privacy.noise.samplers import Symmetric, TwoSidedGeometric
-from stream.privacy.planning.workload_plans import compared_orders, typical_law
+from stream.privacy.planning.warm_starts import compared_orders, typical_law
 from tests.privacy.pmw_transcripts import FLOATS, STEPS, Integers, NoMemory, calibration, count_cells, two_sided
 
 SIZES = (2, 3, 2)

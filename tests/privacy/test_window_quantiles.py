@@ -15,15 +15,15 @@ import numpy.typing as npt
 import pytest
 
 from schemas import AnswersCalibration, EventsSource, StandingQuery
-from stream.privacy.accuracy.source_facts import window_movement
+from stream.privacy.accuracy.source_facts import window_sensitivity
 from stream.privacy.composition.gaussian_losses import gaussian_rho
 from stream.privacy.composition.losses import losses
-from stream.privacy.mechanisms.selection import RankLaw, code_weights
+from stream.privacy.mechanisms.selection import RankLaw
 from stream.privacy.planning import answer_plans
 from stream.worker.families.laplace_statistics import LaplaceStatistic, plan_quantiles
 from stream.worker.families.statistics import window_statistic
 from tests import builders
-from tests.privacy.exact import law_of
+from tests.privacy.exact import code_weights, law_of
 from tests.privacy.service import KEY, definition_of
 
 CONTRIBUTION = 2
@@ -188,6 +188,6 @@ def test_gaussian_noise_of_a_windows_counts_fits_their_norm(neighbors: str, toge
     assert 500 * int((steps**2).sum(axis=2).max()) / variance <= 2 * gaussian_rho(noise)
     assert sum(one.count for one in noise) >= 500 * int((steps != 0).sum(axis=2).max())
     query = StandingQuery.model_validate({"quantile": "pay", "by": ["group"], "window": {"size": "1h"}})
-    planned = window_movement(about, query, GROUPS if together else 1)
+    planned = window_sensitivity(about, query, GROUPS if together else 1)
     assert planned.each == int(np.abs(steps).max())
     assert planned.together == int(np.abs(steps).sum(axis=2).max())

@@ -24,7 +24,7 @@ from stream.privacy.mechanisms.measurements import Axes, MeasuredMarginal, Measu
 from stream.privacy.mechanisms.releases import TensorCells
 from stream.privacy.mechanisms.selection import measure_workload, noisy_max
 from stream.privacy.noise.samplers import Geometric, Sampler, Symmetric, sampler
-from stream.privacy.planning.workload_plans import chosen_set_law, count_rounds, set_choice_law
+from stream.privacy.planning.warm_starts import chosen_set_law, count_rounds, set_choice_law
 from tests.privacy.pmw_transcripts import FLOATS, STEPS, Integers, NoMemory, count_cells, two_sided
 
 pytestmark = pytest.mark.usefixtures("fitted_once")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stream.optional_packages import np, special
 from stream.privacy.accuracy.noise_laws import (
@@ -26,6 +26,9 @@ from stream.privacy.accuracy.noise_laws import (
 )
 from stream.privacy.composition.gaussian_losses import LEAST_VARIANCE
 from stream.privacy.noise.samplers import Gaussian, Symmetric
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 CONFIDENCE: Final = 0.95
 """Probability that an interval contains the true number."""
@@ -79,7 +82,9 @@ def half_width(law: Symmetric, terms: int = 1, miss: float = MISS_PROBABILITY) -
 
 
 def _laplace_sum_half_width(rate: float, terms: int, miss: float) -> int:
-    terms = terms if terms <= _EXACT_TERMS else _round_up_terms(terms)
+    if terms > _EXACT_TERMS:
+        unit = 1 << (terms.bit_length() - _SIGNIFICANT_BITS)
+        terms = -(-terms // unit) * unit
     deviation = math.sqrt(2.0 * terms) / rate
     if terms <= _EXACT_TERMS or (terms <= _MOST_EXACT_TERMS and deviation > _TRANSFORM_DEVIATION):
         return sum_reach(rate, terms, 1, miss)
@@ -100,7 +105,7 @@ def weighted_half_width(law: Symmetric, weights: Sequence[int]) -> int:
 
 
 def half_width_bound(law: Symmetric, terms: int, largest: int) -> int:
-    """Return an h that ``weighted_half_width`` does not exceed for weights of at most ``largest``."""
+    """Return an h that bounds ``weighted_half_width`` for ``terms`` weights of at most ``largest``."""
     return math.ceil(largest * sum_alpha(law, terms, 1, MISS_PROBABILITY, full_weights=False))
 
 
@@ -108,7 +113,7 @@ def ratio_bounds(numerator: NoisyNumber, denominator: NoisyNumber, low: float, h
     """Return the 95 % confidence interval of a quotient that lies from ``low`` to ``high``.
 
     If r is the true quotient, then numerator − r·denominator is noise alone: the difference of two
-    independent draws (Fieller 1954). The interval has every r for which noise of this size or more has a
+    independent draws (Fieller 1954). The interval has every r for which noise of at least this size has a
     probability above 5 %. If the denominator is within its own noise, every r may be possible.
     """
 
@@ -162,12 +167,6 @@ def clip_interval(interval: tuple[float, float], low: float | None, high: float 
     return first, last
 
 
-def _round_up_terms(terms: int) -> int:
-    """Round up to six significant binary digits."""
-    unit = 1 << max(0, terms.bit_length() - _SIGNIFICANT_BITS)
-    return -(-terms // unit) * unit
-
-
 def _gaussian_half_width(variance: float, miss: float) -> int:
     """Return the least half-width of one draw of discrete Gaussian noise."""
     values = np.arange(1, math.ceil(12.0 * math.sqrt(variance)) + 12, dtype=np.float64)
@@ -198,7 +197,12 @@ def _transformed_half_width(rate: float, terms: int, span: int, miss: float) -> 
     q, gap = math.exp(-rate), -math.expm1(-rate)
     # 1 − 2q·cos θ + q² = (1 − q)² + 4q·sin²(θ/2)
     logs = -np.log1p(4.0 * q * np.square(np.sin(0.5 * angles)) / (gap * gap))
-    masses = np.fft.irfft(np.exp(terms * logs), size)[: size // 2]
+    return half_width_of_transform(terms * logs, size, miss)
+
+
+def half_width_of_transform(logs: NDArray[np.float64], size: int, miss: float) -> int:
+    """Return the least k with P(|S| > k) ≤ ``miss`` from the logarithms of the characteristic function of S."""
+    masses = np.fft.irfft(np.exp(logs), size)[: size // 2]
     tails = 1.0 - (2.0 * np.cumsum(masses) - masses[0])
     return int(np.argmax(tails + _TRANSFORM_ERROR <= miss))
 
@@ -225,7 +229,7 @@ def _difference_tail(first: Symmetric, second: Symmetric, factor: float, at_leas
 def _denominator_half_width(first: Symmetric, second: Symmetric) -> float:
     """Return the half-width of the denominator's noise ``second``.
 
-    It is the one that ``_difference_tail`` implies if its ``factor``, a possible quotient, becomes very large.
+    It follows from the limit of ``_difference_tail`` as the quotient (``factor``) grows.
     """
     if isinstance(first, Gaussian) or isinstance(second, Gaussian):
         miss = MISS_PROBABILITY / (_gaussian_factor(first) * _gaussian_factor(second))

@@ -34,6 +34,19 @@ _MOST_TERMS = 1 << 18
 """Maximum number of noise values that are summed to decide between two bounds one step apart."""
 
 
+def least_passing(passes: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the least integer above ``low`` that passes; all larger integers must pass too.
+
+    ``high`` is where the search starts; it is doubled until it passes.
+    """
+    while not passes(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    return high
+
+
 def part_failure(beta: float, parts: int) -> float:
     """Return the failure probability p of each part, given the past: 1 − (1 − p)^parts = ``beta``."""
     return -math.expm1(math.log1p(-beta) / parts)
@@ -72,18 +85,12 @@ def sum_tail(rate: float, terms: int, at_least: int) -> float:
 def sum_reach(rate: float, terms: int, sums: int, beta: float) -> int:
     """Return an x that no |sum| of ``sums`` sums of ``terms`` two-sided draws exceeds.
 
-    The bound holds with probability 1 − ``beta``, by a union bound, so the sums may have draws in common.
+    The bound holds with probability 1 − ``beta``. It is a union bound, so the sums may have draws in common.
     """
     if terms == 1:
         return two_sided_reach(rate, sums, beta)
     allowed = beta / (2.0 * sums)
-    low, high = -1, max(1, math.ceil(1.0 / rate))
-    while sum_tail(rate, terms, high + 1) > allowed:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if sum_tail(rate, terms, middle + 1) > allowed else (low, middle)
-    return high
+    return least_passing(lambda x: sum_tail(rate, terms, x + 1) <= allowed, -1, max(1, math.ceil(1.0 / rate)))
 
 
 def noisy_max_reach(rate: float, candidates: int, beta: float) -> int:

@@ -25,6 +25,7 @@ from stream.privacy.accuracy.intervals import (
     NoisyNumber,
     clip_interval,
     half_width,
+    half_width_of_transform,
     ratio_bounds,
 )
 from stream.privacy.accuracy.noise_laws import SUM_ROUNDING, normal_reach, variance_of
@@ -36,18 +37,14 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Integers = NDArray[np.int64]
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-
 _LARGEST_ODDS: Final = 1e9
 """If the odds are at least this number, a share counts as 1."""
 _PARTS: Final = 64
 """Number of equal parts of [0, 1] in which shares are searched; each part has one bound of its noise."""
-_ROUNDED: Final = 0.01
-"""Part of the missing probability for the difference between discrete and continuous noise."""
-_MOVED: Final = 0.02
-"""Part of the missing probability for the distance between a share and the middle of its part."""
+_DISCRETE_SHARE: Final = 0.01
+"""Part of the miss probability for the difference between discrete and continuous noise."""
+_MIDDLE_SHARE: Final = 0.02
+"""Part of the miss probability for the distance between a share and the middle of its part."""
 _MOST_POINTS: Final = 1 << 17
 """Maximum length of a transform; wider noise is bounded by continuous noise."""
 _WRAPS: Final = 3
@@ -56,7 +53,6 @@ _LARGEST_RATE: Final = 500.0
 """Larger rates are computed as this rate; the noise is then practically always 0."""
 _COVERED_DEVIATIONS: Final = 14
 """A transform covers this many standard deviations; the rest has probability below 1e−6."""
-_TRANSFORM_ERROR: Final = 2e-6
 _GRID_SHARE: Final = 0.03
 """Part of the noise's deviation that the grid of a transform may add."""
 
@@ -67,6 +63,10 @@ class NoiseSum(NamedTuple):
     law: Symmetric
     draws: int
     step: int = 1
+
+    def half_width(self, miss: float = MISS_PROBABILITY) -> int:
+        """Return a bound, in units, that the noise exceeds with probability ``miss`` at most."""
+        return half_width(self.law, self.draws, miss) * self.step
 
 
 def rate_bounds(hits: NoisyNumber, misses: NoisyNumber) -> tuple[float, float]:
@@ -81,24 +81,20 @@ def rate_bounds(hits: NoisyNumber, misses: NoisyNumber) -> tuple[float, float]:
 
 
 def rate_bounds_of_sums(hits: float, misses: float, law: Symmetric, draws: tuple[int, int]) -> tuple[float, float]:
-    """Return the interval of ``rate_bounds`` for sums of noisy cells; ``draws`` has the number of cells of each."""
+    """Return the interval of ``rate_bounds`` for two sums of noisy cells; ``draws`` has their numbers of cells."""
     if not any(draws):
         return 0.0, 1.0
     first, second = (NoiseSum(law, one) for one in draws)
     # |(1 − p)X − pY| ≤ max(|X|, |Y|)
-    widest = max(_half_width_at_half_miss(first), _half_width_at_half_miss(second))
+    widest = max(first.half_width(MISS_PROBABILITY / 2), second.half_width(MISS_PROBABILITY / 2))
     return _possible_shares(hits, hits + misses, widest, first, second, of_misses=True)
 
 
 def share_bounds_of_rows(hits: float, noise: NoiseSum, rows: NoisyNumber, unit: int) -> tuple[float, float]:
-    """Return the 95 % confidence interval of hits / rows; a row has ``unit`` of the units of ``hits``."""
+    """Return the 95 % confidence interval of hits / rows; one row counts ``unit`` in ``hits``."""
     second = NoiseSum(rows.law, 1, unit)
-    widest = _half_width_at_half_miss(noise) + _half_width_at_half_miss(second)
+    widest = noise.half_width(MISS_PROBABILITY / 2) + second.half_width(MISS_PROBABILITY / 2)
     return _possible_shares(hits, rows.number * unit, widest, noise, second, of_misses=False)
-
-
-def _half_width_at_half_miss(noise: NoiseSum) -> float:
-    return half_width(noise.law, noise.draws, MISS_PROBABILITY / 2) * noise.step
 
 
 def _possible_shares(
@@ -135,14 +131,14 @@ def _share_reach(first: NoiseSum, second: NoiseSum, part: int, of_misses: bool) 
         return _lattice_reach(first, second, part, of_misses, size)
     squares = sum(weight * weight * one.draws for one, weight in sums)
     if not isinstance(first.law, Gaussian) and not isinstance(second.law, Gaussian):
-        rest = math.sqrt(squares * math.log(2.0 / _ROUNDED) / 3.0)
+        rest = math.sqrt(squares * math.log(2.0 / _DISCRETE_SHARE) / 3.0)
         rates = float(first.law.rate), float(second.law.rate)
         scales = [(one.draws, weight / rate) for (one, weight), rate in zip(sums, rates, strict=True)]
         return (_laplace_reach(scales, deviation) + rest) * SUM_ROUNDING
     if isinstance(first.law, Gaussian) and isinstance(second.law, Gaussian):
         rounded = sum(one.draws / (24.0 * float(variance_of(one.law))) for one, _ in sums)
-        missed = MISS_PROBABILITY * (math.exp(-rounded) - _ROUNDED)
-        rest = math.sqrt(0.5 * squares * math.log(2.0 / (MISS_PROBABILITY * _ROUNDED)))
+        missed = MISS_PROBABILITY * (math.exp(-rounded) - _DISCRETE_SHARE)
+        rest = math.sqrt(0.5 * squares * math.log(2.0 / (MISS_PROBABILITY * _DISCRETE_SHARE)))
         if missed > 0.0:
             return deviation * normal_reach(missed) + rest
     parts = MISS_PROBABILITY - SECOND_MISS_PROBABILITY, SECOND_MISS_PROBABILITY
@@ -164,8 +160,10 @@ def _lattice_reach(first: NoiseSum, second: NoiseSum, part: int, of_misses: bool
     for one, weight in ((first, unit - middle if of_misses else unit), (second, middle)):
         if one.draws:
             logs += one.draws * _log_characteristic(one.law, np.arange(size // 2 + 1) * weight % size, size)
-    moved = half_width(second.law, second.draws + (first.draws if of_misses else 0), MISS_PROBABILITY * _MOVED)
-    return (_quantile(logs, size, MISS_PROBABILITY * (1.0 - _MOVED)) + 0.5 * moved) / unit
+    moved = half_width(
+        second.law, second.draws + (first.draws if of_misses else 0), MISS_PROBABILITY * _MIDDLE_SHARE
+    )
+    return (half_width_of_transform(logs, size, MISS_PROBABILITY * (1.0 - _MIDDLE_SHARE)) + 0.5 * moved) / unit
 
 
 def _log_characteristic(law: Symmetric, turns: Integers, size: int) -> Floats:
@@ -189,20 +187,13 @@ def _log_of_laplace(rate: float, turns: Integers, size: int) -> Floats:
     return found
 
 
-def _quantile(logs: Floats, size: int, missed: float) -> int:
-    """Return the least k with P(|S| > k) ≤ ``missed`` from the logarithms of the characteristic function."""
-    masses = np.fft.irfft(np.exp(logs), size)[: size // 2]
-    tails = 1.0 - (2.0 * np.cumsum(masses) - masses[0])
-    return int(np.argmax(tails + _TRANSFORM_ERROR <= missed))
-
-
 def _laplace_reach(sums: Sequence[tuple[int, float]], deviation: float) -> float:
-    """Return an x that sums of continuous Laplace noise exceed with 5 % · (1 − ``_ROUNDED``) at most.
+    """Return an x that sums of continuous Laplace noise exceed with 5 % · (1 − ``_DISCRETE_SHARE``) at most.
 
     ``sums`` has pairs of a number of draws and their scale. The bound adds discrete noise on a fine grid and
     the remainders of the draws between the grid's points.
     """
-    missed = MISS_PROBABILITY * _ROUNDED
+    missed = MISS_PROBABILITY * _DISCRETE_SHARE
     rest = math.sqrt(sum(draws for draws, _ in sums) * math.log(2.0 / missed) / 3.0)
     grid = _GRID_SHARE * deviation / rest
     size = _transform_size(deviation / grid)
@@ -210,7 +201,7 @@ def _laplace_reach(sums: Sequence[tuple[int, float]], deviation: float) -> float
     for draws, scale in sums:
         if draws:
             logs += draws * _log_of_laplace(grid / scale, np.arange(size // 2 + 1), size)
-    return grid * (_quantile(logs, size, MISS_PROBABILITY * (1.0 - _ROUNDED) - missed) + rest)
+    return grid * (half_width_of_transform(logs, size, MISS_PROBABILITY * (1.0 - _DISCRETE_SHARE) - missed) + rest)
 
 
 def ratio_interval(
@@ -287,7 +278,7 @@ def person_sensitivities(size: int, *, replaced: bool) -> tuple[int, int, int]:
     return (count, 2 * total, 2 * squared) if replaced else (count, total, squared)
 
 
-def compute_moments(counts: npt.NDArray[np.int64]) -> tuple[int, int, int]:
+def compute_moments(counts: Integers) -> tuple[int, int, int]:
     """Return the private numbers N, S and Z; ``counts`` has the number of rows of each code."""
     most = len(counts) - 1
     centered = 2 * np.arange(len(counts), dtype=np.int64) - most

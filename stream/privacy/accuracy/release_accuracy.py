@@ -4,10 +4,10 @@ The bounds of sums hold for questions fixed before the release's noise is known,
 2011; only a single cell's bound also holds for adaptive questions. Derivations:
 docs/proofs/histogram.md, docs/proofs/sparse-project.md.
 
-A quantile has an error in rank (if it is drawn, or found in noisy cells) and an interval of values. The
-*misfit* of an edge between two codes is P − q·N, where P is the number of rows below the edge, N the number
-of all rows, and q the quantile from 0 to 1 (``quantile`` in code). A misfit is negative below the quantile
-and positive above it. Proofs: docs/proofs/quantiles.md.
+A quantile has an error bound in rank, and an interval of values. The *misfit* of an edge between two codes is
+P − q·N, where P is the number of rows below the edge, N the number of all rows, and q the quantile from 0 to 1
+(``quantile`` in code). A misfit is negative below the quantile and positive above it. Proofs:
+docs/proofs/quantiles.md.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def draw_reach(rate: float, values: int, failure: float) -> float:
 
 
 def misfits_reach(law: Symmetric, cells: int, sums: int, quantile: float, failure: float) -> float:
-    """Bound the misfits of ``sums`` edges between ``cells`` noisy cells.
+    """Bound the noise of the misfits of ``sums`` edges between ``cells`` cells.
 
     The bound holds with probability 1 − ``failure``.
     """
@@ -247,10 +247,7 @@ def misfits_reach(law: Symmetric, cells: int, sums: int, quantile: float, failur
 
 
 def sums_reach(law: Symmetric, cells: int, failure: float) -> float:
-    """Bound a sum of ``cells`` noisy cells with weights of at most 1.
-
-    The bound holds with probability 1 − ``failure``.
-    """
+    """Bound the noise of a sum of ``cells`` cells with weights of at most 1; fails with probability ``failure``."""
     if isinstance(law, Gaussian):
         return math.sqrt(float(law.variance) * cells) * math.sqrt(2.0 * math.log(2.0 / failure)) * _ROUNDING
     return laplace_sum_alpha(float(law.rate), cells, 1, failure, full_weights=False)
@@ -259,9 +256,9 @@ def sums_reach(law: Symmetric, cells: int, failure: float) -> float:
 def edge_reaches(law: Symmetric, left: IntegerArray, quantile: float, failure: float) -> Floats:
     """Return an x for each edge, which the noise of its misfit exceeds with probability ``failure``.
 
-    The bound is for one tail of one edge. ``left`` has the number of noisy cells below each edge; its last
-    entry counts all cells. The noise of a misfit is (1 − q) times the noise of the cells below the edge,
-    minus q times the noise of the other cells.
+    Each x bounds one tail of one edge. ``left`` has the number of noisy cells below each edge; its last entry
+    counts all cells. The noise of a misfit is (1 − q) times the noise of the cells below the edge, minus q
+    times the noise of the other cells.
     """
     total = int(left[-1])
     if isinstance(law, Gaussian):

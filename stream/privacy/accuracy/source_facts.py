@@ -28,8 +28,8 @@ from stream.privacy.composition.costs import RefusedError, shortest_decimal
 
 
 @dataclass(frozen=True, slots=True)
-class Movement:
-    """The sensitivity of the numbers of all groups: how much one person can change them.
+class GroupSensitivity:
+    """How much one person can change the numbers of all groups.
 
     A person changes at most ``numbers`` of the numbers, each by at most ``each``, and all by at most
     ``together`` in the ℓ₁ norm. The ℓ₂ sensitivity is at most ``together``/√``spread``.
@@ -70,7 +70,7 @@ class SourceFacts:
     - ``records_per_person``: maximum number of a person's records in one stream (for records); ``contribution``: the
       contribution bound, to which the sensitivity is proportional.
     - ``rounding``: largest change by rounding to the grid; half a step for values in queries, 0 for tables.
-    - ``movement``: sensitivity of one window of a standing stream; ``horizon``: sensitivity of all windows
+    - ``window``: sensitivity of one window of a standing stream; ``horizon``: sensitivity of all windows
       of a running count together.
     - ``quantiles``: facts about the quantiles that a standing stream asks for in each window.
     - ``text_bytes``: maximum number of bytes of a text, if a standing stream has unknown groups.
@@ -87,8 +87,8 @@ class SourceFacts:
     disjoint: bool = False
     rounding: float = 0.0
     contribution: int = 1
-    horizon: Movement | None = None
-    movement: Movement | None = None
+    horizon: GroupSensitivity | None = None
+    window: GroupSensitivity | None = None
     quantiles: QuantileFacts | None = None
     text_bytes: int | None = None
 
@@ -145,7 +145,7 @@ def questions_per_window(source: EventsSource, mechanism: Mechanism, standing: S
     return math.prod(source.attributes[name].size for name in standing.by)
 
 
-def window_movement(source: EventsSource, standing: StandingQuery, groups: int) -> Movement:
+def window_sensitivity(source: EventsSource, standing: StandingQuery, groups: int) -> GroupSensitivity:
     """Return the sensitivity of a window's numbers, one for each group.
 
     All events of a person may lie in one group. In a count of people, a person changes only the
@@ -157,22 +157,22 @@ def window_movement(source: EventsSource, standing: StandingQuery, groups: int) 
     if standing.quantile is not None:
         # Each group has a count for each value: a person changes them by at most ``most`` events in all.
         groups *= source.attributes[standing.quantile].size
-        return Movement(most, people * most, people, min(groups, people * most))
+        return GroupSensitivity(most, people * most, people, min(groups, people * most))
     if standing.count == "people":
         moved = min(groups, people)
-        return Movement(1, moved, moved, moved)
+        return GroupSensitivity(1, moved, moved, moved)
     low, high = _one_event(source, standing)
     farthest = max(high, -low)
     each = most * max(1, high - low) if replaced else most * farthest
     numbers = min(groups, people * most)
     if not replaced or groups == 1:
-        return Movement(each, each, 1, numbers)
+        return GroupSensitivity(each, each, 1, numbers)
     # If both contributions are in one group, their changes add up if the signs may differ; otherwise they cancel.
     spread = 1 if low < 0 < high else 2
-    return Movement(each, 2 * most * farthest, spread, numbers)
+    return GroupSensitivity(each, 2 * most * farthest, spread, numbers)
 
 
-def horizon_movement(source: EventsSource, standing: StandingQuery) -> Movement:
+def horizon_sensitivity(source: EventsSource, standing: StandingQuery) -> GroupSensitivity:
     """Return the sensitivity of all windows and groups of a running count.
 
     Windows must not overlap. At most ``total`` events of a person count in all windows together (in a count
@@ -187,9 +187,9 @@ def horizon_movement(source: EventsSource, standing: StandingQuery) -> Movement:
     low, high = _one_event(source, standing)
     farthest = source.total * max(high, -low)
     if source.neighbors == "add-remove":
-        return Movement(farthest, farthest, 1, source.total)
+        return GroupSensitivity(farthest, farthest, 1, source.total)
     spread = 1 if low < 0 < high else 2
-    return Movement(source.total * (high - low), 2 * farthest, spread, 2 * source.total)
+    return GroupSensitivity(source.total * (high - low), 2 * farthest, spread, 2 * source.total)
 
 
 def _one_event(source: EventsSource, standing: StandingQuery) -> tuple[int, int]:

@@ -53,7 +53,7 @@ class RunLayout:
     The rates are λ in P(|noise| = x) ∝ e^{−λx}, per step. With ``fresh_threshold`` the threshold noise is
     drawn again after each of at most ``tops`` ⊤s. ``queries`` is the maximum number of queries, including
     those answered ⊤. If ``numbers`` is ``fresh``, the published numbers have noise of the rate
-    ``top_number_rate`` and may be wrong by ``answer_ratio``·α. If it is ``gap``, they may be wrong by α.
+    ``top_number_rate`` and may be wrong by ``number_error_ratio``·α. If it is ``gap``, they may be wrong by α.
     """
 
     one_sided: bool
@@ -64,7 +64,7 @@ class RunLayout:
     queries: int
     numbers: Literal["none", "fresh", "gap"] = "none"
     top_number_rate: float = 0.0
-    answer_ratio: float = 1.0
+    number_error_ratio: float = 1.0
 
 
 def noise_rates(calibration: SparseVectorCalibration) -> tuple[float, float]:
@@ -86,7 +86,7 @@ def gap_bias(calibration: SparseVectorCalibration) -> float:
     return (calibration.shift + threshold - query) * calibration.grid
 
 
-def run_layout(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) -> RunLayout:
+def run_layout(calibration: SparseVectorCalibration, number_error_ratio: float = 1.0) -> RunLayout:
     """Return the layout of a run with a calibration and its planned number of queries."""
     threshold_rate, query_rate = noise_rates(calibration)
     tops = min(calibration.cutoff, calibration.expected_queries)
@@ -99,7 +99,7 @@ def run_layout(calibration: SparseVectorCalibration, answer_ratio: float = 1.0) 
         queries=calibration.expected_queries,
         numbers=calibration.numbers,
         top_number_rate=top_number_rate(calibration),
-        answer_ratio=answer_ratio,
+        number_error_ratio=number_error_ratio,
     )
 
 
@@ -162,8 +162,7 @@ def failure_bound(
     * 1 − E[F(α+ρ+s)^{k−h} · min(F(α+ρ+s), S(−α+ρ+s))^h] if ρ is drawn once for the whole run,
     * 1 − E[F(α+ρ_min+s)^k · Π_r S(−α+ρ_r+s)] over h independent ρ_r if ρ is drawn again after each ⊤.
 
-    It equals these values except for the division of ρ into ``blocks``, and for the mass of the ``tail``,
-    which counts as failure. If gaps are published, P(−α+ρ+s <= ν < α+ρ+s) replaces S. Fresh numbers fail
+    It exceeds these values because ρ is divided into ``blocks``, and because its ``tail`` counts as failure. If gaps are published, P(−α+ρ+s <= ν < α+ρ+s) replaces S. Fresh numbers fail
     independently of the decisions.
     """
     nodes = _block_ends(layout, alpha, shift, blocks, tail)
@@ -181,7 +180,7 @@ def failure_bound(
         _, failures = _block_failures(layout, nodes, worst)
         total = sum(_tails(layout, nodes)) + float(np.sum(failures))
     if layout.numbers == "fresh":
-        error = math.floor(layout.answer_ratio * alpha)
+        error = math.floor(layout.number_error_ratio * alpha)
         total += (1.0 - min(1.0, total)) * top_numbers_failure(layout.top_number_rate, layout.tops, error)
     return min(1.0, total * _ROUNDING)
 

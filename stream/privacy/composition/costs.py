@@ -3,8 +3,7 @@
 A budget is the decimal that the operator wrote, rounded down to whole units. A cost is the exact
 value of the double from which the noise scale is computed, rounded up to whole units. So rounding
 never makes a sum of grants exceed a budget. Plans round a requested ε or δ down, so that n streams that
-each request 1/n of a budget fit into it together (``affordable_epsilon``, ``affordable_delta``; proof
-in docs/proofs/composition.md, "Equal parts").
+each request 1/n of a budget fit into it together (proof: docs/proofs/composition.md, "Equal parts").
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ def charged_answers(calibration: Calibration, extensions: Extensions) -> int:
 def extended_beta(calibration: Calibration, extensions: Extensions) -> float:
     """Return the probability with which the error bound may fail for some charged answer.
 
-    The probability grows by β with every ``cutoff`` charged answers. If it is 1 or more, no bound holds
-    for all of them together; the bound for the first ``cutoff`` charged answers still holds.
+    The probability grows by β with every ``cutoff`` charged answers. If it is 1 or more, no bound holds for
+    all charged answers together; the bound for the first ``cutoff`` of them still holds.
     """
     if not extensions:
         return calibration.beta
@@ -74,7 +73,7 @@ def displayed_state(state: StreamState, left: int | None, beyond: str = "end") -
     """Return the state to display; the rest of the grant pays for ``left`` ordinary answers.
 
     If ``left`` is 0, the stream is displayed as exhausted, although the rest of its grant may pay for a
-    question with a larger ``alpha``. A stream that then continues with free answers (``beyond`` is not
+    cheaper question (with a larger ``alpha``). A stream that continues with free answers (``beyond`` is not
     "end") stays open.
     """
     return "exhausted" if state == "open" and left is not None and left <= 0 and beyond == "end" else state
@@ -96,8 +95,8 @@ class Cost:
     """An exact cost or budget, in units: 10⁻¹² of ε (``loss``) and of ``rho``, 10⁻³⁰ of ``delta``.
 
     ``loss`` is added up by basic composition. With the accountant ``pure``, ``rho`` is 0; with ``zcdp``,
-    ``delta`` is 0. ``unbounded`` counts the streams with Gaussian noise, whose ε by basic
-    composition is infinite; ``loss`` contains the ε of their other noise.
+    ``delta`` is 0. ``unbounded`` counts the streams with Gaussian noise, whose ε by basic composition is
+    infinite; ``loss`` has the ε of the other noise of these streams.
     """
 
     loss: int = 0
@@ -264,9 +263,9 @@ def extension_cost(
     """Return the most that an extension may spend after ``start`` charged answers.
 
     Under ``pure`` the losses of its charges add up, or are composed optimally without the rest of the
-    stream. Under ``zcdp`` independent charges count as in the opening. Charges may depend on earlier ones:
-    a threshold's noise is drawn only once, or ``uneven`` charges count as one part. Then the extension,
-    given the past, is pure with twice the earlier loss plus its own loss. Proofs:
+    stream. Under ``zcdp`` independent charges count as in the opening. If the noise of a threshold is drawn
+    only once, or if ``uneven`` charges count as one part, charges depend on earlier charges. Then the
+    extension, given the past, is pure with twice the earlier loss plus its own loss. Proofs:
     docs/proofs/composition.md, "Extensions".
     """
     parts = losses(calibration)
@@ -299,10 +298,9 @@ def _realised_extension(
     """Return the part of an extension's cost that is spent after ``charges`` ordinary charges.
 
     If less than one of the ``start`` earlier charges is left, free answers may already use the extension.
-    A stream with an ``AnswersCalibration`` has no free answers.
     """
-    free = not isinstance(calibration, AnswersCalibration)
-    if charges <= start - free:
+    has_free_answers = not isinstance(calibration, AnswersCalibration)
+    if charges <= start - has_free_answers:
         return NO_COST
     full = extension_cost(calibration, accountant, extension, start, uneven=uneven)
     if full.delta:
@@ -378,20 +376,16 @@ def unpaid_error(label: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy:
 
 
 def format_amount(amount: Amount) -> str:
-    """Format an amount with all digits that the ledger distinguishes."""
+    """Format an amount with all digits that the ledger distinguishes, and δ with the digits of plans."""
     if amount.rho is not None:
         return f"ρ = {_format_number(amount.rho)}" + (
             "" if amount.delta else f" (ε = {_format_number(amount.epsilon)} added up)"
         )
-    return f"ε = {_format_number(amount.epsilon)}" + (
-        f", δ = {_format_delta(amount.delta)}" if amount.delta else ""
-    )
+    if not amount.delta:
+        return f"ε = {_format_number(amount.epsilon)}"
+    delta = Context(prec=DELTA_DIGITS, rounding=ROUND_DOWN).create_decimal(repr(amount.delta))
+    return f"ε = {_format_number(amount.epsilon)}, δ = {_format_number(float(delta))}"
 
 
 def _format_number(value: float) -> str:
     return repr(value).removesuffix(".0")
-
-
-def _format_delta(value: float) -> str:
-    """Format δ with the digits that plans keep."""
-    return _format_number(float(Context(prec=DELTA_DIGITS, rounding=ROUND_DOWN).create_decimal(repr(value))))

@@ -7,8 +7,8 @@ v = Σπᵢ(1 + T/(σᵢ² − T)). For every T below all variances, docs/proofs
     δ(ε) ≤ (1 + η)^N · [e^{v/2 − c} Φ((v − c − ε)/√v) − e^ε Φ(−(c + ε)/√v)],    η = 2Σ_{j≥1}
     e^{−2π²Tj²},
 
-With T = η = 0, the right side is the δ of continuous Gaussian noise. It is computed in decimal arithmetic
-and rounded up.
+With T = η = 0, the right side is the δ of continuous Gaussian noise. The bound is computed in decimal
+arithmetic and rounded up.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, ROUND_FLOOR, Context, Decimal, getcontext, localcontext
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from stream.optional_packages import optimize, special
+from stream.privacy.noise.samplers import to_decimal
 
 LEAST_VARIANCE: Final = 3
 """Noise of a smaller variance is not composed, because T/(σ² − T) would be too loose."""
@@ -47,20 +48,20 @@ _LARGEST_LOG: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class GaussianNumbers:
-    """``count`` numbers, each with noise of the same variance and ℓ₂ sensitivity √``squared``.
+    """``count`` numbers, each with noise of this ``variance`` and ℓ₂ sensitivity √``squared_sensitivity``.
 
-    The sensitivity of numbers that a person changes together may be counted in one entry; ``squared`` is 0
-    in the entries of the other numbers.
+    If a person changes several numbers together, the joint sensitivity may be given for one of them; the
+    others then have ``squared_sensitivity`` 0.
     """
 
     count: int
-    squared: int
+    squared_sensitivity: int
     variance: Fraction
 
     @property
     def precision(self) -> Fraction:
         """Δ²/σ² of all numbers together."""
-        return self.count * self.squared / self.variance
+        return self.count * self.squared_sensitivity / self.variance
 
 
 def gaussian_rho(numbers: Sequence[GaussianNumbers]) -> Fraction:
@@ -69,10 +70,7 @@ def gaussian_rho(numbers: Sequence[GaussianNumbers]) -> Fraction:
 
 
 def gaussian_delta(numbers: Sequence[GaussianNumbers], epsilon: Fraction) -> float:
-    """Return a δ at which adaptive measurements are (``epsilon``, δ)-DP.
-
-    The δ is rounded up. It is 1 if no smaller one is known.
-    """
+    """Return a δ, rounded up, at which adaptive measurements are (``epsilon``, δ)-DP; 1 if none is known."""
     if not numbers:
         return 0.0
     if epsilon < 0 or any(part.variance < LEAST_VARIANCE for part in numbers):
@@ -89,7 +87,7 @@ def _bound_delta(
     # Both terms are nearly equal if noise is wide.
     digits = _DIGITS + max(0, -math.floor(math.log10(spread)))
     with localcontext(Context(prec=digits, Emax=MAX_EMAX, Emin=MIN_EMIN)):
-        c, v, e = _to_decimal(half), _to_decimal(spread), _to_decimal(epsilon)
+        c, v, e = to_decimal(half), to_decimal(spread), to_decimal(epsilon)
         root = v.sqrt()
         nearer, further = (c + e - v) / root, (c + e) / root
         if farther > _MAX_TAIL_DEVIATIONS:
@@ -101,10 +99,9 @@ def _bound_delta(
 
 
 def least_noise_factor(shape: Sequence[GaussianNumbers], epsilon: Fraction, delta: Fraction) -> float:
-    """Return nearly the least factor by which noise must be widened so that it is (ε, δ)-DP.
+    """Return nearly the least factor by which ``widen_noise`` makes the noise (ε, δ)-DP.
 
-    If ``widen_noise`` multiplies all deviations by the factor, ``gaussian_delta`` is at most δ. The
-    factor is infinite if ε or δ is not above 0.
+    The factor is infinite if ε or δ is not above 0.
     """
     if epsilon <= 0 or delta <= 0:
         return math.inf
@@ -129,11 +126,7 @@ def rough_epsilon(precision: float, delta: float) -> float:
     def excess(epsilon: float) -> float:
         first = float(special.log_ndtr((half - epsilon) / root))
         second = epsilon + float(special.log_ndtr(-(half + epsilon) / root))
-        return (
-            first
-            + math.log(max(-math.expm1(min(second - first, 0.0)), _LEAST_RELATIVE_DIFFERENCE))
-            - math.log(delta)
-        )
+        return _log_difference(first, second) - math.log(delta)
 
     # If ε is larger, even the first term is below δ.
     high = half + root * math.sqrt(-2.0 * math.log(delta))
@@ -143,7 +136,7 @@ def rough_epsilon(precision: float, delta: float) -> float:
 def widen_noise(shape: Sequence[GaussianNumbers], factor: float) -> tuple[GaussianNumbers, ...]:
     """Return the same measurements with all deviations multiplied by ``factor``."""
     squared = Fraction(factor) ** 2
-    return tuple(GaussianNumbers(part.count, part.squared, part.variance * squared) for part in shape)
+    return tuple(GaussianNumbers(part.count, part.squared_sensitivity, part.variance * squared) for part in shape)
 
 
 def _rough_log_delta(shape: Sequence[GaussianNumbers], precision: float, epsilon: float, factor: float) -> float:
@@ -156,13 +149,22 @@ def _rough_log_delta(shape: Sequence[GaussianNumbers], precision: float, epsilon
         v = 0.0
         for part in shape:
             variance = float(part.variance) * squared
-            v += part.count * part.squared / variance * (1.0 + smoothing_part / (variance - smoothing_part))
+            v += (
+                part.count
+                * part.squared_sensitivity
+                / variance
+                * (1.0 + smoothing_part / (variance - smoothing_part))
+            )
         root = math.sqrt(v)
         first = 0.5 * v - c + float(special.log_ndtr((v - c - epsilon) / root))
         second = epsilon + float(special.log_ndtr(-(c + epsilon) / root))
-        share = -math.expm1(min(second - first, 0.0))
-        best = min(best, first + math.log(max(share, _LEAST_RELATIVE_DIFFERENCE)) + float(ripple) * count)
+        best = min(best, _log_difference(first, second) + float(ripple) * count)
     return best
+
+
+def _log_difference(first: float, second: float) -> float:
+    """Return ln(e^first − e^second) for first ≥ second, within what doubles can separate."""
+    return first + math.log(max(-math.expm1(min(second - first, 0.0)), _LEAST_RELATIVE_DIFFERENCE))
 
 
 def _upper_tail(z: Decimal) -> Decimal:
@@ -199,10 +201,6 @@ def _mills_convergent(z: Decimal, terms: int) -> Decimal:
     return 1 / value
 
 
-def _to_decimal(value: Fraction) -> Decimal:
-    return Decimal(value.numerator) / Decimal(value.denominator)
-
-
 def round_up(value: Decimal) -> float:
     """Return the least double that is not below a decimal."""
     nearest = float(value)
@@ -223,20 +221,8 @@ def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
 
     The result is rounded down by less than 10⁻¹⁸.
     """
-
-    def rough(log_order: float) -> float:
-        order_minus_one = math.exp(log_order)
-        return (float(epsilon) + _rough_log_terms(order_minus_one, log_delta) / order_minus_one) / (
-            1.0 + order_minus_one
-        )
-
-    def exact(order_minus_one: Decimal) -> Decimal:
-        return (exact_epsilon + _log_terms(order_minus_one, exact_log) / order_minus_one) / (1 + order_minus_one)
-
-    log_delta = _log_of_fraction(delta)
     with localcontext(prec=_ORDER_DIGITS):
-        exact_epsilon, exact_log = _to_decimal(epsilon), _to_decimal(delta).ln()
-        rho = _maximize(rough, exact) - _SLACK
+        rho = _maximize(lambda term, order, given: (given + term) / order, epsilon, delta) - _SLACK
         return Fraction(max(rho, Decimal(0)).quantize(Decimal("1e-30"), rounding=ROUND_FLOOR))
 
 
@@ -246,31 +232,31 @@ def least_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
 
     The result is rounded up by less than 10⁻¹⁸.
     """
-
-    def rough(log_order: float) -> float:
-        order_minus_one = math.exp(log_order)
-        return _rough_log_terms(order_minus_one, log_delta) / order_minus_one - float(rho) * (
-            1.0 + order_minus_one
-        )
-
-    def exact(order_minus_one: Decimal) -> Decimal:
-        return _log_terms(order_minus_one, exact_log) / order_minus_one - exact_rho * (1 + order_minus_one)
-
     if rho == 0:
         return Fraction(0)
-    log_delta = _log_of_fraction(delta)
     with localcontext(prec=_ORDER_DIGITS):
-        exact_rho, exact_log = _to_decimal(rho), _to_decimal(delta).ln()
-        epsilon = _SLACK - _maximize(rough, exact)
+        epsilon = _SLACK - _maximize(lambda term, order, given: term - given * order, rho, delta)
         return Fraction(max(epsilon, Decimal(0)).quantize(Decimal("1e-30"), rounding=ROUND_CEILING))
 
 
-def _maximize(rough: Callable[[float], float], exact: Callable[[Decimal], Decimal]) -> Decimal:
-    """Return the maximum of a unimodal function of the Rényi order α > 1.
+def _maximize(combine: Callable[[Any, Any, Any], Any], given: Fraction, delta: Fraction) -> Decimal:
+    """Return the maximum of combine(L/(α − 1), α, ``given``) over the Rényi order α > 1.
 
-    The maximum is located in doubles (``rough``), then in decimals (``exact``). The function is unimodal,
-    because for fixed ρ, ln δ is convex in α.
+    L is the result of ``_log_terms``. The maximum is located in doubles (``rough``), then in decimals
+    (``exact``). The function is unimodal, because for fixed ρ, ln δ is convex in α.
     """
+    rough_given, rough_log = float(given), math.log(delta.numerator) - math.log(delta.denominator)
+    exact_given, exact_log = to_decimal(given), to_decimal(delta).ln()
+
+    def rough(log_order: float) -> float:
+        above_one = math.exp(log_order)
+        value: float = combine(_rough_log_terms(above_one, rough_log) / above_one, 1.0 + above_one, rough_given)
+        return value
+
+    def exact(above_one: Decimal) -> Decimal:
+        value: Decimal = combine(_log_terms(above_one, exact_log) / above_one, 1 + above_one, exact_given)
+        return value
+
     low, high = -_LARGEST_ORDER_LOG, _LARGEST_ORDER_LOG
     for _ in range(_COARSE_STEPS):
         first, second = low + (high - low) / 3, high - (high - low) / 3
@@ -290,18 +276,14 @@ def _maximize(rough: Callable[[float], float], exact: Callable[[Decimal], Decima
     return best
 
 
-def _rough_log_terms(order_minus_one: float, log_delta: float) -> float:
+def _rough_log_terms(above_one: float, log_delta: float) -> float:
     """Return ln δ + ln(α−1) − α ln(1 − 1/α) in doubles."""
-    order = 1.0 + order_minus_one
-    return log_delta + math.log(order_minus_one) + order * math.log1p(1.0 / order_minus_one)
+    order = 1.0 + above_one
+    return log_delta + math.log(above_one) + order * math.log1p(1.0 / above_one)
 
 
-def _log_terms(order_minus_one: Decimal, log_delta: Decimal) -> Decimal:
+def _log_terms(above_one: Decimal, log_delta: Decimal) -> Decimal:
     """Return ln δ + ln(α−1) − α ln(1 − 1/α), where 1 − 1/α = (α−1)/α."""
-    order = 1 + order_minus_one
-    log_order_minus_one = order_minus_one.ln()
-    return log_delta + log_order_minus_one + order * (order.ln() - log_order_minus_one)
-
-
-def _log_of_fraction(value: Fraction) -> float:
-    return math.log(value.numerator) - math.log(value.denominator)
+    order = 1 + above_one
+    log_above_one = above_one.ln()
+    return log_delta + log_above_one + order * (order.ln() - log_above_one)

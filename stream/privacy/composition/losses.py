@@ -61,7 +61,7 @@ def top_numbers_failure(rate: float, tops: int, error: int) -> float:
 class Losses:
     """The pure privacy losses and the Gaussian noise that a calibration composes.
 
-    - ``pure_parts``: the pure mechanisms, as pairs of their number and the ε of each.
+    - ``pure_parts``: the pure mechanisms, as pairs of a number of equal mechanisms and the ε of each.
     - ``first_loss``, ``loss_per_answer``: after the first answer and t charged answers, the loss is
       ``first_loss`` + t·``loss_per_answer``.
     - ``loss_while_open``: additional loss until the last charged answer, for the noisy threshold of a
@@ -200,7 +200,7 @@ def _list_estimate_noise(
 
     One person changes ``marginal_sensitivity`` cells of a marginal by 1 each. The precision
     (1/variance) of a ⊤ is divided between its marginal and the number published with it; the number's
-    variance is at least the variance of the cells.
+    variance is at least the variance of a cell.
     """
     if calibration.noise == "laplace":
         return (), ()

@@ -16,6 +16,7 @@ from typing import Final
 
 from stream.optional_packages import optimize
 from stream.privacy.composition.gaussian_losses import TWO_PI, round_up
+from stream.privacy.noise.samplers import to_decimal
 
 _DIGITS: Final = 50
 _MARGIN: Final = 1 + Decimal("1e-25")
@@ -46,7 +47,7 @@ def optimal_delta(epsilon_round: float, rounds: int, epsilon: float) -> float:
         start = min(last, math.floor(rounds / (1.0 + math.exp(min(epsilon_round, 700.0)))))
         gap = excess - 2 * round_loss * start
         weight = _binomial_weight(rounds, start, Decimal(epsilon_round))
-        discount = (-Decimal(gap.numerator) / Decimal(gap.denominator)).exp()
+        discount = (-to_decimal(gap)).exp()
         growth = Decimal(epsilon_round).exp()
     with localcontext(Context(prec=digits, Emax=MAX_EMAX, Emin=MIN_EMIN)):
         total = weight * (1 - discount)
@@ -129,9 +130,9 @@ def round_fraction_up(value: Fraction) -> float:
 def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
     """Return the least ε at which the rounds are (ε, δ)-DP, rounded up.
 
-    The result is at most ``rounds`` · ``epsilon_round``/10^10 above the exact value, and ``optimal_delta(epsilon_round, rounds, ε)
-    <= delta`` holds for the returned double. No theorem about pure rounds can give a smaller ε (Kairouz,
-    Oh & Viswanath 2015).
+    The result is at most ``rounds`` · ``epsilon_round``/10^10 above the exact value. ``optimal_delta`` at the
+    returned double is at most ``delta``. No theorem about pure rounds can give a smaller ε (Kairouz, Oh &
+    Viswanath 2015).
     """
     highest = round_fraction_up(Fraction(epsilon_round) * rounds)
     if optimal_delta(epsilon_round, rounds, 0.0) <= delta:
@@ -147,9 +148,8 @@ def optimal_epsilon(epsilon_round: float, rounds: int, delta: float) -> float:
 def optimal_round_epsilon(epsilon: float, delta: float, rounds: int) -> float:
     """Return the largest loss ε0 of each round, rounded down, at which the rounds are (ε, δ)-DP together.
 
-    ``optimal_delta(ε0, rounds, epsilon) <= delta`` holds for the returned double, which is at most one
-    part in 10^10 below the best ε0. If ``delta`` is 0, the result is ``epsilon``/``rounds``, rounded so that
-    ``rounds`` times the result is at most ``epsilon``, exactly.
+    The result is at most one part in 10^10 below the best ε0, and ``optimal_delta`` at the returned double is
+    at most ``delta``. If ``delta`` is 0, the result is ``epsilon``/``rounds``, rounded down.
     """
     low = round_fraction_down(Fraction(epsilon) / rounds)
     if delta <= 0.0:

@@ -39,7 +39,7 @@ from stream.privacy.ledger.grants import Claim, Grant, GrantAmounts, describe_pr
 from stream.privacy.ledger.retirement import RetiredGrants
 
 CountedGrant = Grant | RetiredGrants
-"""An object with claims on budgets: one grant, or the sums of retired grants."""
+"""The holder of claims on budgets: one grant, or the sums of retired grants."""
 
 
 class BudgetAmounts(TypedDict):
@@ -72,9 +72,9 @@ class Ceiling:
     def left(self) -> Cost:
         """The amount that may still be granted.
 
-        Under ``zcdp`` a cost is paid if it fits either in ε or in ρ, so one of the two may be negative.
-        Gaussian noise has no finite ε by basic composition. If the sums contain a stream with Gaussian
-        noise, ``unbounded`` of the result is negative, and only ρ decides.
+        Under ``zcdp`` a cost is paid if it fits either in ε or in ρ, so one of the two may be negative. If a
+        grant has Gaussian noise, whose ε by basic composition is infinite, then ``unbounded`` of the result is
+        negative, and only ρ decides.
         """
         return self.total - self.counted
 
@@ -370,9 +370,9 @@ class Account:
             ending=grant.ending,
             settled=grant.settled,
             reason=grant.reason,
-            cost=to_amount(grant.cost, self.source),
-            spent=spent_amount(grant.spent, grant.cost, self.source),
-            refunded=to_amount(grant.refunded, self.source),
+            cost=to_amount(grant.claim.cost, self.source),
+            spent=spent_amount(grant.claim.spent, grant.claim.cost, self.source),
+            refunded=to_amount(grant.claim.refunded, self.source),
             answered=grant.answered,
             tops=grant.tops,
             surplus=grant.surplus,

@@ -71,7 +71,7 @@ def describe_promise(terms: BudgetTerms, number: int) -> str:
 
 
 def describe_joining(source: str, population: str, number: int) -> str:
-    """Describe the loss in a population's earlier periods, if a source joins it in a later period."""
+    """Describe the loss in a population's earlier periods, for a source that joins it in period ``number``."""
     return (
         f"the grants of '{source}' count from period {number} of population '{population}' on; they did not count in its earlier periods, "
         "so each of these may have cost a person that much more than the population's budget"
@@ -81,9 +81,9 @@ def describe_joining(source: str, population: str, number: int) -> str:
 def completed_cost(calibration: Calibration, accountant: str, totals: EdgeTotals, extensions: Extensions) -> Cost:
     """Return the part of a stream's cost, rounded down, that counts in earlier periods only.
 
-    ``totals`` are the stream's totals at the start of the current period. A charge counts in
-    an earlier period only if no later answer uses its noise, and if the losses of charges add up. All other
-    noise counts again in each period in which the stream may answer.
+    ``totals`` are the stream's totals at the start of the current period. A charge counts in earlier periods
+    only if no later answer uses its noise and the losses of charges add up. Any other charge counts again in
+    each period in which the stream may answer.
     """
     if accountant != "pure" or totals.answered == 0 or any(extension.delta for extension in extensions):
         return NO_COST
@@ -125,8 +125,9 @@ class GrantAmounts(NamedTuple):
 class Claim:
     """A grant's amounts in one budget, computed by that budget's accountant.
 
-    ``counted`` is the amount that counts against the budget in the current ``period``. ``start_totals`` has
-    the stream's totals at the start of the period; it is None if the stream was opened later.
+    ``cost`` includes all extensions; parts of it are ``spent`` and ``refunded``. ``counted`` is the amount that
+    counts against the budget in the current ``period``. ``start_totals`` has the stream's totals at the start of
+    the period; it is None if the stream was opened later.
     """
 
     accountant: str
@@ -223,21 +224,6 @@ class Grant:
         return self.opening[_INCARNATION_BYTES:_IDENTITY_BYTES].hex()
 
     @property
-    def cost(self) -> Cost:
-        """The cost in the source's budget, with all extensions."""
-        return self.claim.cost
-
-    @property
-    def spent(self) -> Cost:
-        """The spent part of the cost."""
-        return self.claim.spent
-
-    @property
-    def refunded(self) -> Cost:
-        """The refunded part of the cost."""
-        return self.claim.refunded
-
-    @property
     def is_over(self) -> bool:
         """True if the stream has ended and its totals are final; a halted stream may still be closed."""
         return self.settled and (self.state == "closed" or (self.ending == "halted" and not self.lost))
@@ -286,8 +272,8 @@ class Grant:
 
     def update_claim(self, claim: Claim) -> None:
         """Recompute the spent, refunded and counted amounts from the current totals."""
-        figures = (self.answered, self.tops, self.surplus, self.extensions)
-        realised = realised_cost(self.calibration, claim.accountant, *figures, uneven=self.has_uneven_prices)
+        totals = (self.answered, self.tops, self.surplus, self.extensions)
+        realised = realised_cost(self.calibration, claim.accountant, *totals, uneven=self.has_uneven_prices)
         if self.lost:
             claim.spent = claim.cost
         else:
@@ -298,7 +284,7 @@ class Grant:
     def counted_amount(self, claim: Claim, more: Cost = NO_COST) -> Cost:
         """Return the amount that counts in the current period; ``more`` is the cost of an extension.
 
-        The amount is the whole cost without the charges that count in earlier periods only. It is 0 if the
+        The amount is the whole cost without the part that counts in earlier periods only. It is 0 if the
         stream ended before the current period and was not extended since.
         """
         start_totals, held = claim.start_totals, claim.cost + more - claim.refunded
@@ -325,8 +311,8 @@ def plan_extension(
 ) -> Extension:
     """Return the largest extension that ``epsilon`` pays for.
 
-    With δ, the charges of the extension are composed optimally if they are equal and independent; earlier
-    charges are not part of this composition.
+    With δ, the charges of the extension are composed optimally if they are equal and independent; charges
+    before the extension are not part of this composition.
 
     Raises:
         PlanError: the stream cannot be extended, or ε pays for no answer.
@@ -337,20 +323,22 @@ def plan_extension(
     granted, failing = round_fraction_up(answers * each), 0.0
     # If questions may have their own prices, charges are not equal rounds.
     if delta > 0.0 and has_independent_answers(calibration) and not takes_alpha(calibration):
-        charge_epsilon, most, most_delta = (
+        each_rounded, most, most_delta = (
             round_fraction_up(each),
             affordable_epsilon(epsilon),
             affordable_delta(delta),
         )
-        longest = _most_answers(charge_epsilon, most, most_delta, answers)
+        longest = _most_answers(each_rounded, most, most_delta, answers)
         if longest > answers:
             answers, failing = longest, most_delta
-            granted = min(most, optimal_epsilon(charge_epsilon, longest, failing))
+            granted = min(most, optimal_epsilon(each_rounded, longest, failing))
     before = charged_answers(calibration, extensions)
     if answers == 0:
+        price = round_fraction_up(each)
+        if exact_decimal(price) < each:
+            price = math.nextafter(price, math.inf)
         raise PlanError(
-            f"epsilon: {epsilon!r} pays for no further charged answer, because each costs "
-            f"{_rounded_up_decimal(each)!r}; give at least as much"
+            f"epsilon: {epsilon!r} pays for no further charged answer, because each costs {price!r}; give at least as much"
         )
     if before + answers > MAX_ANSWERS:
         raise PlanError(
@@ -358,11 +346,6 @@ def plan_extension(
             f"all; give at most {max(0.0, float((MAX_ANSWERS - before) * each)):.6g}"
         )
     return Extension(request=request, answers=answers, epsilon=granted, delta=failing)
-
-
-def _rounded_up_decimal(value: Fraction) -> float:
-    found = round_fraction_up(value)
-    return found if exact_decimal(found) >= value else math.nextafter(found, math.inf)
 
 
 def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: Extensions) -> None:
@@ -391,7 +374,6 @@ def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: 
 
 
 def _most_answers(charge_epsilon: float, epsilon: float, delta: float, least: int) -> int:
-
     def holds(rounds: int) -> bool:
         return optimal_delta(charge_epsilon, rounds, epsilon) <= delta
 
@@ -429,7 +411,7 @@ def check_report(grant: Grant, answered: int, tops: int, surplus: int, state: St
 def _cutoffs(grant: Grant) -> set[int]:
     """Return the totals, in parts of a charge, at which a worker may report the stream exhausted.
 
-    For a worker that does not know the last extensions yet, the stream is exhausted at a lower total.
+    A worker that does not know the last extensions yet reports it at a lower total.
     """
     extensions = grant.extensions
     return {

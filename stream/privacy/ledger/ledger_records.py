@@ -27,70 +27,43 @@ from stream.privacy.ledger.grants import Claim, Grant
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.planning.plans import are_uneven
 
+_RESTORE_RANKS: Final[dict[type[object], int]] = {PopulationRecord: 0, SourceRecord: 1, AllotmentRecord: 2}
+"""The order in which records are restored, because records refer to records of lower ranks; all others are last."""
+
 
 def restore_ledger(
     ledger: Ledger, records: Iterable[LedgerRecord], further_grants: Iterable[GrantRecord] = ()
 ) -> None:
-    """Fill an empty ledger from the last record of each key, and sum the budgets over the grants.
+    """Fill an empty ledger from the last record of each key; budgets are sums over the grants.
 
-    ``further_grants`` have other keys than ``records``. They are restored one after the other, so that they
-    need not be in memory together.
+    ``further_grants`` have other keys than ``records``. They are read one by one, so that they need not be in
+    memory together.
     """
-    latest: dict[tuple[str | None, ...], LedgerRecord] = {}
     source_by_parent: dict[str, EventsSource] = {}
-    for record in records:
-        latest[_record_key(record)] = _share_attributes(record, source_by_parent)
-    for record in latest.values():
-        if isinstance(record, PopulationRecord):
-            label = f"population '{record.population.population}'"
-            budget = _restore_budget(label, record.population, record.period)
-            ledger.add_owner(PopulationAccount(record.population, budget, record.state, record.reason))
-    for record in latest.values():
-        if isinstance(record, SourceRecord):
-            _restore_source(ledger, record)
-    for record in latest.values():
-        if isinstance(record, AllotmentRecord):
-            owner = (
-                ledger.population_account(record.population)
-                if record.population
-                else ledger.account(record.source or "")
-            )
-            owner.budget.allot(record.allotment, record.analysts, (record.epsilon, record.delta), ())
-    _restore_retired(ledger, latest.values())
     # Streams with equal calibrations share one object, because most calibrations are equal.
     plans: dict[Calibration, Calibration] = {}
-    grants = (record for record in latest.values() if isinstance(record, GrantRecord))
-    for record in chain(grants, further_grants):
-        _restore_grant(ledger, record, plans.setdefault(record.calibration, record.calibration))
-
-
-def _restore_retired(ledger: Ledger, records: Iterable[LedgerRecord]) -> None:
-    """Restore the names of retired streams, and the sums of their amounts."""
-    for one in records:
-        if isinstance(one, RetiredNames):
-            ledger.retired_names.restore(one)
-        elif isinstance(one, RetiredTotals):
-            account = ledger.accounts[one.source]
-            retired = account.retired_grants(one.analyst)
-            retired.restore(one)
-            ledger.add_to_budgets(account, retired)
-
-
-def _record_key(record: LedgerRecord) -> tuple[str | None, ...]:  # noqa: PLR0911  (one for each kind)
-    match record:
-        case SourceRecord():
-            return "source", record.source.source
-        case PopulationRecord():
-            return "population", record.population.population
-        case AllotmentRecord():
-            return "allotment", record.source, record.population, record.allotment
-        case GrantRecord():
-            return "grant", record.spec.stream
-        case RetiredTotals():
-            return "retired", record.source, record.analyst
-        case RetiredNames():
-            return "retired_names", str(record.number)
-    return (None,)
+    listed = [_share_attributes(record, source_by_parent) for record in records]
+    listed.sort(key=lambda one: _RESTORE_RANKS.get(type(one), len(_RESTORE_RANKS)))
+    for record in chain(listed, further_grants):
+        match record:
+            case PopulationRecord(population=population):
+                budget = _restore_budget(f"population '{population.population}'", population, record.period)
+                ledger.add_owner(PopulationAccount(population, budget, record.state, record.reason))
+            case SourceRecord():
+                _restore_source(ledger, record)
+            case AllotmentRecord():
+                name, source = record.population, record.source or ""
+                owner = ledger.population_account(name) if name else ledger.account(source)
+                owner.budget.allot(record.allotment, record.analysts, (record.epsilon, record.delta), ())
+            case RetiredNames():
+                ledger.retired_names.restore(record)
+            case RetiredTotals():
+                account = ledger.accounts[record.source]
+                retired = account.retired_grants(record.analyst)
+                retired.restore(record)
+                ledger.add_to_budgets(account, retired)
+            case GrantRecord():
+                _restore_grant(ledger, record, plans.setdefault(record.calibration, record.calibration))
 
 
 def _restore_budget(label: str, terms: BudgetTerms, period: Period | None) -> Budget:
@@ -170,7 +143,7 @@ RESULTS_KEPT_BY_MECHANISM: Final = {
     "lazy_histogram": _KEPT_RELEASE,
     "sparse_project": _KEPT_RELEASE,
 }
-"""Subject and verb of a text about the results that a mechanism keeps from one version of the data.
+"""Begins a text about the results that a mechanism keeps from one version of the data.
 
 The noise of these mechanisms must never be added to another version of the data. All other mechanisms draw
 new noise for each question and answer from the current version (docs/tables.md, "New versions").
@@ -194,8 +167,8 @@ def require_refreshable(account: Account) -> None:
 def refresh_source(ledger: Ledger, account: Account, fingerprint: str, *, close: bool) -> list[Grant]:
     """Begin a new version of the source's data; return the grants whose workers must be notified.
 
-    Streams whose mechanism keeps results of the old version are closed. This includes exhausted
-    streams, because they could be extended. With ``close`` all streams are closed. A stream that is ending is skipped.
+    Streams whose mechanism keeps results of the old version are closed, also if they are exhausted, because
+    they could be extended. With ``close`` all streams are closed. A stream that is ending is skipped.
     """
     account.version, account.fingerprint = account.version + 1, fingerprint
     ledger.mark_changed(account)

@@ -1,7 +1,7 @@
 """Digests of the names of retired streams, and the sums of their amounts.
 
-A retired stream has neither a grant object nor a separate record. Its name is never used again, and its
-amounts count for ever.
+A retired stream has neither a grant object nor a ledger record. Its name is never used again, and its amounts
+count for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stream.privacy.ledger.grants import Claim, Grant
 DIGEST_BYTES: Final = 16
 
 NameKind = Literal["stream", "source", "periods"]
-"""Kind of a retired name: a stream, a period's account, or a model whose periods had retired streams."""
+"""What a retired name names: a stream, the account of a period, or a model whose periods had retired streams."""
 
 
 def name_digest(kind: NameKind, name: str) -> bytes:
@@ -54,22 +54,12 @@ class Digests(Protocol):
     def find(self, digest: bytes) -> bytes | None: ...  # noqa: D102
 
 
-class DigestsInMemory:
+class DigestsInMemory(set[bytes]):
     """A set of digests in memory, for commands that check a ledger."""
-
-    def __init__(self) -> None:
-        self._digests: set[bytes] = set()
-
-    def __len__(self) -> int:
-        return len(self._digests)
-
-    def add(self, digest: bytes) -> None:
-        """Add a digest."""
-        self._digests.add(digest)
 
     def find(self, digest: bytes) -> bytes | None:
         """Return empty bytes if the digest was added, else None."""
-        return b"" if digest in self._digests else None
+        return b"" if digest in self else None
 
 
 class NameDigests:

@@ -38,7 +38,7 @@ from stream.privacy.ledger.retirement import NAMES_KEY_PREFIX, Digests, EndedStr
 from stream.privacy.planning.plans import are_uneven
 
 TRANSITIONS: Final[Mapping[StreamState, frozenset[StreamState]]] = {
-    # Open: by an extension. Exhausted: its grant is used up. Halted: by a request or its worker.
+    # An extension leaves the stream open. A request or the worker halts it.
     "open": frozenset({"open", "exhausted", "halted", "closed"}),
     # An extension opens the stream again, a request closes it, and a halt only prevents extensions.
     "exhausted": frozenset({"open", "closed"}),
@@ -60,7 +60,7 @@ class Ledger:
     """All accounts, with the operations of the budget service.
 
     ``clock`` is in milliseconds since 1970, never goes back, and decides the period of each budget.
-    ``source_of_stream`` maps each stream to its source, except those in ``retired_names``.
+    ``source_of_stream`` maps each stream to its source, except the streams in ``retired_names``.
     ``renewing_owners`` lists the sources and populations whose budgets renew. ``periods`` maps each
     source with periods to the accounts of its periods.
     """
@@ -374,7 +374,7 @@ class Ledger:
         return True
 
     def halt_source(self, source: str, reason: str) -> list[Grant]:
-        """Refuse new streams permanently and return the grants that must be halted."""
+        """Refuse new streams of a source permanently; return the grants that must be halted."""
         account = self.account(source)
         account.state, account.reason = "halted", reason
         self.changes.mark_changed(account, [])

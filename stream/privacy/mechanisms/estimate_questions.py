@@ -1,8 +1,8 @@
 """Questions about a tensor of cells, and the error of an estimate for each question, in whole steps.
 
 The error of a question is measured in units of its number's sensitivity, so one row changes it by at most
-1024 steps, the error of one row. If a question has several numbers, its error is the largest of their errors. All
-classes of questions have these attributes:
+1024 steps. If a question has several numbers, its error is the largest of their errors. All classes of
+questions have these attributes:
 
 - ``axes``: the axes (attributes) that the question depends on, in increasing order.
 - ``key``: canonical bytes, which are the same for equal questions.
@@ -43,7 +43,7 @@ def scale_and_round(masses: Sequence[int], total: int, rows: int) -> Numbers:
 class LinearQuestion:
     """A question of one number: a weighted sum over cells.
 
-    The weights are a linear combination of ``parts``; ``weights`` computes the weight of each cell.
+    The weights are the sum of ``parts``, each times its factor; ``weights`` computes the weight of each cell.
     ``extent`` returns the number of cells with a weight, and True if these cells are a range on every axis.
     """
 
@@ -56,11 +56,6 @@ class LinearQuestion:
     width: int
     full_weights: bool
     count: int = 1
-
-    @property
-    def single_part(self) -> Weighting | None:
-        """The only part if the weights consist of one part with the factor 1, else None."""
-        return self.parts[0][1] if len(self.parts) == 1 and self.parts[0][0] == 1 else None
 
     @cached_property
     def _extent(self) -> tuple[int, bool]:
@@ -154,21 +149,23 @@ class _MaskedSums:
     @property
     def count(self) -> int:
         """Number of sums."""
-        return math.prod(self.mask.shape[axis] for axis in self.grouped)
+        groups: int = math.prod(self.mask.shape[axis] for axis in self.grouped)
+        return len(self._parts) * groups
 
     @cached_property
     def summed_cells(self) -> int:
         """Largest number of cells in one sum."""
-        return int(self._sums(self.mask.astype(np.int64)).max(initial=0))
+        return max(int(self._sums(part.astype(np.int64)).max(initial=0)) for part in self._parts)
 
     @cached_property
     def are_ranges(self) -> bool:
         """True if the cells of every sum are a range of each axis."""
-        return extent_of(self.mask)[1]
+        return all(extent_of(part)[1] for part in self._parts)
 
     def compute_numbers(self, cells: TensorCells) -> Numbers:
-        """Return the sums in steps, in row-major order."""
-        return tuple((self._sums(np.where(self.mask, cells.tensor, 0)) * WEIGHT_STEPS).tolist())
+        """Return the sums in steps, in row-major order, first all sums of the first part."""
+        sums = [self._sums(np.where(part, cells.tensor, 0)) * WEIGHT_STEPS for part in self._parts]
+        return tuple(number for part in sums for number in part.tolist())
 
     def compute_error(self, private: Numbers, estimates: Numbers) -> int:
         """Return the largest error of a sum."""
@@ -177,6 +174,11 @@ class _MaskedSums:
     def _sums(self, tensor: IntegerArray) -> IntegerArray:
         return sum_to_marginal(tensor, self.grouped).reshape(-1)
 
+    @property
+    def _parts(self) -> tuple[npt.NDArray[np.bool_], ...]:
+        """Masks of the cells that are summed separately."""
+        return (self.mask,)
+
 
 class CellGroups(_MaskedSums):
     """The counts of groups (cells of the ``grouped`` axes) over the cells in ``mask``."""
@@ -184,37 +186,17 @@ class CellGroups(_MaskedSums):
 
 @dataclass(frozen=True, eq=False)
 class Rates(CellGroups):
-    """Two counts of each group: its hits (rows in ``hits``) and its misses (other rows in the mask).
+    """Two counts of each group: first its hits (rows in ``hits``), then its misses (other rows in the mask).
 
-    The sets of cells that are counted are disjoint, as in `CellGroups`.
+    The counted sets of cells are disjoint, as in `CellGroups`.
     """
 
     hits: npt.NDArray[np.bool_] = field(kw_only=True)
 
     @property
-    def count(self) -> int:
-        """Number of counts: two for each group."""
-        return 2 * super().count
-
-    @cached_property
-    def summed_cells(self) -> int:
-        """Largest number of cells in one count."""
-        return max(int(self._sums(part.astype(np.int64)).max(initial=0)) for part in self._parts)
-
-    @cached_property
-    def are_ranges(self) -> bool:
-        """True if the cells of every count are a range of each axis."""
-        return all(extent_of(part)[1] for part in self._parts)
-
-    @property
     def excluded_groups(self) -> list[int]:
         """Positions of the groups without a cell in the mask."""
         return [place for place, cells in enumerate(self._sums(self.mask.astype(np.int64)).tolist()) if not cells]
-
-    def compute_numbers(self, cells: TensorCells) -> Numbers:
-        """Return the hits and then the misses of all groups in steps, in row-major order."""
-        sums = [self._sums(np.where(part, cells.tensor, 0)) * WEIGHT_STEPS for part in self._parts]
-        return tuple(number for part in sums for number in part.tolist())
 
     def compute_rate_intervals(
         self, numbers: Numbers, law: Symmetric, more: int = 1
@@ -231,7 +213,7 @@ class Rates(CellGroups):
         )
 
     @property
-    def _parts(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    def _parts(self) -> tuple[npt.NDArray[np.bool_], ...]:
         return self.mask & self.hits, self.mask & ~self.hits
 
 
@@ -275,9 +257,9 @@ class Ranks(_MaskedSums):
 class Spreads:
     """Count, sum and sum of squares of an attribute in each group, from which its variance follows.
 
-    ``moves`` has the most by which one row changes each of the three numbers. The error is the largest error
-    of a number, in units of its sensitivity. ``mask``, ``grouped`` and ``ordered`` are as in `Ranks`. Only
-    rows with codes from ``first`` up to ``end`` count.
+    ``moves`` has the sensitivity of each of the three numbers to one row. The error is the largest error of
+    a number, in units of its sensitivity. ``ordered`` is the axis of the attribute in the mask. Only rows
+    with codes from ``first`` up to (but not including) ``end`` count.
     """
 
     axes: tuple[int, ...]
@@ -327,8 +309,8 @@ class Spreads:
 class MeanQuestion:
     """The mean of an attribute, from the sum of (value − minimum) and the number of rows.
 
-    Let m be the estimate of the mean. The error is the count's error or |sum − m·count| / range, whichever
-    is larger. One person changes each of them by at most one row.
+    Let m be the estimate of the mean. The error is the larger of the count's error and |sum − m·count| / range.
+    One person changes each of the two by at most one row.
     """
 
     rows: LinearQuestion
@@ -395,6 +377,7 @@ def memory_of_question(question: ResolvedQuestion) -> int:
 
 
 def _mean_steps(estimates: Numbers, range_size: int) -> int:
+    """Return the estimated mean above the minimum, in steps; the middle of the range if no row is counted."""
     total, count = estimates
     if count <= 0:
         return range_size * WEIGHT_STEPS // 2
@@ -411,12 +394,3 @@ def extent_of(weights: npt.NDArray[np.generic]) -> tuple[int, bool]:
         positions = np.flatnonzero(used.any(axis=others))
         volume *= int(positions[-1] - positions[0]) + 1 if len(positions) else 0
     return count, count == volume
-
-
-def single_parts(questions: Sequence[ResolvedQuestion]) -> list[tuple[int, Weighting]]:
-    """Return the index and the weights of each question whose weights consist of a single part."""
-    found = []
-    for place, question in enumerate(questions):
-        if isinstance(question, LinearQuestion) and (weighting := question.single_part) is not None:
-            found.append((place, weighting))
-    return found

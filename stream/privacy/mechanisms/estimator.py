@@ -1,11 +1,11 @@
 """Answers from an estimate of the table, and the sparse vector that decides on new measurements.
 
 The estimate is fitted to all measurements. A question is *settled* for free if an earlier measurement
-proves that the estimate's error is within the promise. Otherwise the estimate answers the question for free
-if its error is below the noisy threshold (⊥). If not (⊤), the marginal of the question's attributes is
-measured, and also the question's own number if this is more accurate. A question that requests an error
-that a comparison cannot promise is measured alone, at its own price. All public state is a function of the
-list of measurements. Proofs: docs/proofs/pmw.md.
+proves that the estimate's error is at most α (the *promise*). Otherwise the estimate answers the question
+for free if its error is below the noisy threshold (⊥). If not (⊤), the marginal of the question's attributes
+is measured, and also the question's own number if this is more accurate. A question may request an error
+that a comparison cannot promise; it is then measured alone, at its own price. All public state is a function
+of the list of measurements. Proofs: docs/proofs/pmw.md.
 """
 
 from __future__ import annotations
@@ -39,17 +39,16 @@ from stream.privacy.mechanisms.estimate_questions import (
     SingleNumber,
     box_numbers,
     scale_and_round,
-    single_parts,
 )
 from stream.privacy.mechanisms.maximum_entropy import average_equal_axes, fit_distribution
-from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, Memory, price_alone
+from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, ValueCache, price_alone
 from stream.privacy.mechanisms.releases import TensorCells, weighted_sums
 from stream.privacy.mechanisms.selection import TypicalErrors, measure_workload
 from stream.privacy.noise.samplers import NoiseScaleError, sampler
 from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
-from stream.privacy.planning.plans import parts_within, takes_alpha
-from stream.privacy.planning.workload_plans import ExpectedSets
+from stream.privacy.planning.plans import Price, parts_within, takes_alpha
+from stream.privacy.planning.warm_starts import ExpectedSets
 
 IntegerArray = npt.NDArray[np.int64]
 
@@ -73,10 +72,10 @@ class EstimateAnswer:
     - ``kind``: ``settled`` (a measurement bounds the error), ``below`` (⊥), ``above`` (⊤), ``priced``
       (measured alone), ``unpromised`` (free without an error bound, because less than a charge is left),
       ``refused`` (the rest of the grant does not pay) or ``limited`` (might cost more than its limit).
-    - ``numbers``: the published numbers in the question's unit; ``reach``: their error bounds, None if
-      ``unpromised``.
-    - ``has_number``: True if a ⊤ published a number; ``has_marginal``: False if no marginal was
-      measured.
+    - ``numbers``: the published numbers in the question's unit; ``error_bounds``: a bound for each number, or
+      None if the answer is ``unpromised``.
+    - ``has_number``: True if a ⊤ measured the question's own number; ``has_marginal``: False if no marginal
+      was measured.
     - ``charged_parts``: the price in parts of a charge; for ``refused`` and ``limited`` questions the price
       that they would have.
     - ``intervals``: the 95 % confidence interval of each measured number. For a mean, the first interval
@@ -84,12 +83,12 @@ class EstimateAnswer:
     - ``rates``: the 95 % confidence interval of each measured rate or share.
     - ``is_covered``: False if the question is about an attribute, or two attributes, that no measured
       marginal contains.
-    - ``typical``: the root distance R of the typical error of estimates, if it is known.
+    - ``error_scale``: the root distance R from which typical errors of estimates follow, if R is known.
     """
 
     kind: Literal["settled", "below", "above", "unpromised", "priced", "refused", "limited"]
     numbers: Numbers
-    reach: tuple[float, ...] | None
+    error_bounds: tuple[float, ...] | None
     has_number: bool = False
     charged_parts: int = 0
     has_marginal: bool = True
@@ -97,20 +96,20 @@ class EstimateAnswer:
     noise: NoiseSum | None = None
     rates: tuple[tuple[float, float], ...] | None = None
     is_covered: bool = True
-    typical: float | None = None
+    error_scale: float | None = None
 
 
 @dataclass(slots=True, eq=False)
 class _FreeAnswer:
     """The answer that a question gets if it is not ⊤.
 
-    ``compared`` is True if the estimate must be compared with the table. ``below`` is True if it was
-    compared since the last ⊤, with the result ⊥.
+    ``needs_comparison`` is True if the estimate must be compared with the table. ``was_below`` is True if it
+    was compared since the last ⊤, with the result ⊥.
     """
 
     answer: EstimateAnswer
-    compared: bool
-    below: bool = False
+    needs_comparison: bool
+    was_below: bool = False
 
 
 @dataclass(eq=False)
@@ -118,7 +117,7 @@ class Estimator:
     """The measurements of one stream, and the estimates that follow from them.
 
     - ``sizes``: number of values of each attribute; ``rows``: the row count, which may be noisy.
-    - ``private``: returns the true counts of a marginal.
+    - ``true_counts``: returns the private counts of a marginal.
     - ``workload``: the sets of attributes from which the warm start chooses; ``expected``: the sets of
       attributes over which typical errors are averaged.
     - ``tops``: number of charged answers so far; ``parts_left``: the rest of the grant, in parts of a
@@ -128,9 +127,9 @@ class Estimator:
     sizes: tuple[int, ...]
     calibration: EstimateCalibration
     rows: int
-    private: Callable[[Axes], TensorCells]
+    true_counts: Callable[[Axes], TensorCells]
     draws: Draws
-    memory: Memory
+    cache: ValueCache
     workload: Sequence[Axes] = ()
     expected: ExpectedSets = field(default_factory=dict)
 
@@ -140,23 +139,23 @@ class Estimator:
         self._cutoff = self.calibration.cutoff
         self._bounds = ErrorBounds(self.calibration)
         self._promise = self.calibration.sparse_vector.alpha
-        self._measured = Measurements(self.sizes, self.calibration, self.private, self.draws, self.memory)
+        self._measured = Measurements(self.sizes, self.calibration, self.true_counts, self.draws, self.cache)
         self._has_workload = self.calibration.warm_start == "workload"
         # A fit is slow if many pairs of attributes are measured that depend strongly on each other.
         self._uses_one_estimate = math.prod(self.sizes) <= MAX_CELLS_OF_ONE_ESTIMATE and not self._has_workload
-        self._opening_complete, self._opening_charged = False, not self._has_workload
-        self._typical: TypicalErrors | None = None
+        self._warm_start_complete, self._warm_start_charged = False, not self._has_workload
+        self._typical_errors: TypicalErrors | None = None
         self._free_answers: RecentCache[bytes, _FreeAnswer] = RecentCache(_FREE_ANSWER_CACHE_BYTES // 2)
-        self._on_tops: RecentCache[tuple[int, int, bool], float] = RecentCache(_MAX_CACHED_BOUNDS)
-        self._reaches: RecentCache[tuple[Axes, int, bool], tuple[float, int | None]] = RecentCache(
+        self._top_bounds: RecentCache[tuple[int, int, bool], float] = RecentCache(_MAX_CACHED_BOUNDS)
+        self._marginal_bounds: RecentCache[tuple[Axes, int, bool], tuple[float, int | None]] = RecentCache(
             _MAX_CACHED_BOUNDS
         )
-        self._provenance: RecentCache[Axes, tuple[bool, float | None]] = RecentCache(_MAX_CACHED_BOUNDS)
+        self._coverage: RecentCache[Axes, tuple[bool, float | None]] = RecentCache(_MAX_CACHED_BOUNDS)
 
     @property
     def nbytes(self) -> int:
-        """Approximate memory in bytes, without the values in the cache ``memory``."""
-        bounds = self._on_tops.weight + self._reaches.weight + self._provenance.weight
+        """Approximate memory in bytes, without the values in ``cache``."""
+        bounds = self._top_bounds.weight + self._marginal_bounds.weight + self._coverage.weight
         return self._measured.nbytes + self._free_answers.weight + _BYTES_PER_BOUND * bounds
 
     def add_measurement(self, question: ResolvedQuestion | None, axes: Axes, share: int | None = None) -> None:
@@ -169,7 +168,7 @@ class Estimator:
         self._measured.add(self.tops, axes, question, share)
         self.tops += 1
         self.parts_left -= PARTS_PER_CHARGE if share is None else share
-        for cache in (self._free_answers, self._reaches, self._provenance):
+        for cache in (self._free_answers, self._marginal_bounds, self._coverage):
             cache.clear()
 
     def _complete_warm_start(self) -> None:
@@ -177,14 +176,14 @@ class Estimator:
 
         The choice of marginals depends on private data; it is charged with the first answer.
         """
-        if self._opening_complete:
+        if self._warm_start_complete:
             return
-        self._opening_complete = True
+        self._warm_start_complete = True
         if self._has_workload:
             measure_workload(self._measured, self.workload, self.rows)
         if self.calibration.epsilon_typical > 0.0:
             opening = self._measured.copy()
-            self._typical = TypicalErrors(
+            self._typical_errors = TypicalErrors(
                 opening, self.expected, self.rows, lambda axes: self._estimated_shares(axes, opening)
             )
 
@@ -212,19 +211,19 @@ class Estimator:
         is ⊤ iff error + ν ≥ threshold + ρ, in whole steps. Questions are decided in blocks: after the first
         ⊤ of a block, the rest of the block is decided again. Blocks grow until a ⊤ occurs.
 
-        ``opening_parts`` is the charge for the warm start, which comes with the first answer; 0 after it.
-        Until then no refusal depends on the choices of the warm start.
+        The first answer is also charged ``opening_parts`` for the warm start; later answers have 0. Until
+        the first answer no refusal depends on the choices of the warm start.
         """
         requested_errors, limits = requested_errors or {}, limits or {}
         self._complete_warm_start()
-        self._opening_charged = not opening_parts or not self._has_workload
-        alone = sorted({*requested_errors, *limits})
+        self._warm_start_charged = not opening_parts or not self._has_workload
+        decided_alone = sorted({*requested_errors, *limits})
         answers: list[EstimateAnswer] = []
         size = _FIRST_BLOCK
         while len(answers) < len(questions) and (self.parts_left > 0 or beyond):
             start = len(answers)
             if any(answer.kind not in _REFUSALS for answer in answers):
-                self._opening_charged, opening_parts = True, 0
+                self._warm_start_charged, opening_parts = True, 0
             if start in limits:
                 parts, tested = self._largest_charge(questions[start], requested_errors.get(start))
                 price = (
@@ -236,16 +235,15 @@ class Estimator:
             if start in requested_errors:
                 answers.append(self._answer_within(questions[start], requested_errors[start]))
                 continue
-            place = bisect_right(alone, start)
-            asked = questions[start : min(start + size, *alone[place : place + 1], len(questions))]
+            place = bisect_right(decided_alone, start)
+            asked = questions[start : min(start + size, *decided_alone[place : place + 1], len(questions))]
             block = [self._choose_published(question) for question in asked]
             free_answers = self._answers_without_top(block)
             first_top = (
                 self._find_first_top(block, free_answers) if self.parts_left >= PARTS_PER_CHARGE else len(block)
             )
-            unpaid = EstimateAnswer("refused", (), None, charged_parts=PARTS_PER_CHARGE)
             answers += [
-                unpaid
+                _refuse(PARTS_PER_CHARGE)
                 if free_answer.answer.kind == "unpromised" and not beyond
                 else self._add_share_interval(one, free_answer.answer)
                 for one, free_answer in zip(asked, free_answers[:first_top], strict=False)
@@ -258,8 +256,10 @@ class Estimator:
 
     def _answer_within(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer:
         """Answer within ``alpha``: by an earlier measurement, by a comparison, or by a new measurement."""
-        if not self._opening_charged and (refused := self._refuse_in_advance(question, alpha)) is not None:
-            return refused
+        if not self._warm_start_charged:
+            refusal = self._price_unsettled(question, alpha)
+            if isinstance(refusal, EstimateAnswer):
+                return refusal
         reach, index, numbered = self._find_best_measurement(question)
         limit = alpha * question.unit
         if index is not None and reach <= limit:
@@ -268,14 +268,13 @@ class Estimator:
             noise = self._noise(question, index, numbered=numbered)
             estimate = self._answers_without_top([question])[0].answer.numbers
             return self._clamp_estimate(question, estimate, centers, reach, noise, limit)
-        if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
+        priced = self._price_unsettled(question, alpha)
+        if priced is None:
             slack = limit / question.width - Fraction(self._promise)
             return self._compare_with_threshold(question, math.floor(slack * WEIGHT_STEPS))
-        if not takes_alpha(self.calibration):
-            return EstimateAnswer("refused", (), None)
-        price, marginal = price_alone(self.calibration, question, alpha)
-        if price.parts > self.parts_left:
-            return EstimateAnswer("refused", (), None, charged_parts=price.parts)
+        if isinstance(priced, EstimateAnswer):
+            return priced
+        price, marginal = priced
         self.add_measurement(question, question.axes if marginal else (), price.share)
         index = len(self._measured.listed) - 1
         numbers, reach = self._measured.noisy_numbers(index), float(self._measured.listed[index].reach)
@@ -286,7 +285,7 @@ class Estimator:
             (reach,) * len(numbers),
             charged_parts=price.parts,
             has_marginal=marginal,
-            intervals=_intervals_around(numbers, _half_width(noise)),
+            intervals=_intervals_around(numbers, noise.half_width()),
         )
 
     def _compare_with_threshold(self, question: ResolvedQuestion, slack: int) -> EstimateAnswer:
@@ -324,32 +323,32 @@ class Estimator:
     def _largest_charge(self, question: ResolvedQuestion, alpha: Fraction | None) -> tuple[int, bool]:
         """Return the most parts that a question may cost, and True if a comparison decides on the charge."""
         if alpha is None:
-            compared = (
-                not self._opening_charged
-                or self._answers_without_top([self._choose_published(question)])[0].compared
+            needs_comparison = (
+                not self._warm_start_charged
+                or self._answers_without_top([self._choose_published(question)])[0].needs_comparison
             )
-            return (PARTS_PER_CHARGE, True) if compared else (0, False)
+            return (PARTS_PER_CHARGE, True) if needs_comparison else (0, False)
         reach, index, _ = self._find_best_measurement(question)
-        if self._opening_charged and index is not None and reach <= alpha * question.unit:
+        if self._warm_start_charged and index is not None and reach <= alpha * question.unit:
             return 0, False
-        if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
+        priced = self._price_unsettled(question, alpha)
+        if priced is None:
             return PARTS_PER_CHARGE, True
-        if not takes_alpha(self.calibration):
-            return 0, False
-        return price_alone(self.calibration, question, alpha)[0].parts, False
+        return priced.charged_parts if isinstance(priced, EstimateAnswer) else priced[0].parts, False
 
-    def _refuse_in_advance(self, question: ResolvedQuestion, alpha: Fraction) -> EstimateAnswer | None:
-        """Return the refusal of a question whose price, if no measurement settles it, exceeds the grant's rest."""
+    def _price_unsettled(
+        self, question: ResolvedQuestion, alpha: Fraction
+    ) -> tuple[Price, bool] | EstimateAnswer | None:
+        """Return how an unsettled question is paid: its own price, a refusal, or None for a comparison.
+
+        The price comes with the second value of `price_alone`.
+        """
         if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
             return None
         if not takes_alpha(self.calibration):
-            return EstimateAnswer("refused", (), None)
-        price, _ = price_alone(self.calibration, question, alpha)
-        return (
-            EstimateAnswer("refused", (), None, charged_parts=price.parts)
-            if price.parts > self.parts_left
-            else None
-        )
+            return _refuse(0)
+        priced = price_alone(self.calibration, question, alpha)
+        return _refuse(priced[0].parts) if priced[0].parts > self.parts_left else priced
 
     def _choose_published(self, question: ResolvedQuestion) -> ResolvedQuestion:
         """Return the count of a share's hits if measurements settle this count but not the share."""
@@ -397,21 +396,23 @@ class Estimator:
             promise = self._promise if self.parts_left >= PARTS_PER_CHARGE else None
             for question, numbers, settled in zip(group, estimates, settled_answers, strict=True):
                 answer = settled or self._answer_from_estimate(axes, numbers, promise)
-                found = free_answers[question.key] = _FreeAnswer(answer, compared=answer.kind == "below")
+                found = free_answers[question.key] = _FreeAnswer(answer, answer.kind == "below")
                 size = 2 * ENTRY_BYTES + len(question.key) + BYTES_PER_NUMBER * len(numbers)
                 self._free_answers.put(question.key, found, size)
         return [free_answers[question.key] for question in questions]
 
-    def _answer_from_estimate(self, axes: Axes, numbers: Numbers, reach: float | None) -> EstimateAnswer:
-        """Return an answer with the estimate's numbers; ``reach`` is their error bound, or None."""
-        if (known := self._provenance.get(axes)) is None:
-            typical = None if self._typical is None else self._typical.error_scale(axes, self._measured)
-            known = self._measured.are_measured_together(axes), typical
-            self._provenance.put(axes, known)
-        together, typical = known
-        reaches = None if reach is None else (reach,) * len(numbers)
-        kind: Literal["below", "unpromised"] = "unpromised" if reach is None else "below"
-        return EstimateAnswer(kind, numbers, reaches, is_covered=together, typical=typical)
+    def _answer_from_estimate(self, axes: Axes, numbers: Numbers, bound: float | None) -> EstimateAnswer:
+        """Return an answer with the estimate's numbers and the error bound of each, if there is one."""
+        if (known := self._coverage.get(axes)) is None:
+            typical = self._typical_errors
+            scale = None if typical is None else typical.error_scale(axes, self._measured)
+            known = self._measured.are_measured_together(axes), scale
+            self._coverage.put(axes, known)
+        is_covered, scale = known
+        if bound is None:
+            return EstimateAnswer("unpromised", numbers, None, is_covered=is_covered, error_scale=scale)
+        bounds = (bound,) * len(numbers)
+        return EstimateAnswer("below", numbers, bounds, is_covered=is_covered, error_scale=scale)
 
     def _estimated_shares(self, axes: Axes, measured: Measurements | None = None) -> TensorCells:
         """Return the estimated shares on ``axes``, from ``measured`` or by default from all measurements."""
@@ -426,7 +427,7 @@ class Estimator:
         """Return the shares on ``axes`` of the estimate that is fitted on ``frame``."""
         used = measured.indices_for_fit(frame)
         key = ("shares", axes, frame, used)
-        if (cached := self.memory.get(key)) is None:
+        if (cached := self.cache.get(key)) is None:
             if axes == frame:
                 marginals = average_equal_axes(measured.noisy_marginals(frame))
                 tensor = fit_distribution([self.sizes[axis] for axis in frame], marginals, self.rows)
@@ -434,7 +435,7 @@ class Estimator:
                 others = tuple(place for place, axis in enumerate(frame) if axis not in axes)
                 tensor = self._fitted_shares(frame, frame, measured).tensor.sum(axis=others)
             cached = TensorCells(tensor)
-            self.memory.put(key, cached)
+            self.cache.put(key, cached)
         return cached  # type: ignore[no-any-return]
 
     def _settle_questions(
@@ -442,8 +443,7 @@ class Estimator:
     ) -> list[EstimateAnswer | None]:
         """Return the answers of settled questions, and None for other questions.
 
-        A measurement whose noise is small enough settles a question: the estimate is clamped to the
-        interval in which the measurement proves the promised error.
+        The estimate is clamped to the interval in which the measurement proves the promised error.
         """
         answers: list[EstimateAnswer | None] = [None] * len(questions)
         by_source: dict[int, list[tuple[int, float | Fraction]]] = {}
@@ -483,7 +483,7 @@ class Estimator:
         if not question.full_weights:
             return best, own_index, True
         key = (question.axes, question.summed_cells, question.are_ranges)
-        if (cached := self._reaches.get(key)) is None:
+        if (cached := self._marginal_bounds.get(key)) is None:
             cached = min(
                 (
                     (
@@ -501,7 +501,7 @@ class Estimator:
                 default=(math.inf, None),
                 key=operator.itemgetter(0),
             )
-            self._reaches.put(key, cached)
+            self._marginal_bounds.put(key, cached)
         reach, index = cached
         return (reach * width, index, False) if reach * width < best else (best, own_index, True)
 
@@ -521,16 +521,11 @@ class Estimator:
             min(max(number, center - room), center + room)
             for number, center in zip(numbers, measured, strict=True)
         )
-        reaches = [
-            (reach + abs(number - center)) / width for number, center in zip(clamped, measured, strict=True)
-        ]
-        return EstimateAnswer(
-            "settled",
-            clamped,
-            tuple(map(float, reaches)),
-            intervals=_intervals_around(measured, _half_width(noise)),
-            noise=noise,
+        bounds = tuple(
+            float((reach + abs(number - center)) / width) for number, center in zip(clamped, measured, strict=True)
         )
+        intervals = _intervals_around(measured, noise.half_width())
+        return EstimateAnswer("settled", clamped, bounds, intervals=intervals, noise=noise)
 
     def _noise(self, question: ResolvedQuestion, index: int, *, numbered: bool) -> NoiseSum:
         """Return the noise of each number of a measurement, in the question's unit.
@@ -554,20 +549,20 @@ class Estimator:
 
     def _noisy_cells_on(self, index: int, axes: Axes) -> TensorCells:
         key = ("on", index, axes)
-        if (cached := self.memory.get(key)) is None:
+        if (cached := self.cache.get(key)) is None:
             cached = TensorCells(self._measured.noisy_counts_on(index, axes))
-            self.memory.put(key, cached)
+            self.cache.put(key, cached)
         return cached  # type: ignore[no-any-return]
 
     def _bound_on_top(self, question: ResolvedQuestion) -> tuple[bool, float]:
         """Return True if a ⊤ publishes a number, and the error bound on ⊤ in units of the sensitivity."""
         key = (question.summed_cells, question.count, question.full_weights)
-        if (bound := self._on_tops.get(key)) is None:
+        if (bound := self._top_bounds.get(key)) is None:
             law = marginal_law(self.calibration, numbered=False)
             bound = self._bounds.bound_new_numbers(
                 law, question.count, question.summed_cells, full_weights=question.full_weights
             )
-            self._on_tops.put(key, bound)
+            self._top_bounds.put(key, bound)
         numbered = isinstance(question, SingleNumber) and bound > self._promise
         return numbered, self.calibration.sparse_vector.answer_alpha if numbered else bound
 
@@ -578,11 +573,7 @@ class Estimator:
 
         A question that was ⊥ after the same number of ⊤s is ⊥ again, because error and noise are equal.
         """
-        asked = [
-            place
-            for place, free_answer in enumerate(free_answers)
-            if free_answer.compared and not free_answer.below
-        ]
+        asked = [place for place, free in enumerate(free_answers) if free.needs_comparison and not free.was_below]
         if not asked:
             return len(questions)
         compared = [questions[place] for place in asked]
@@ -591,7 +582,7 @@ class Estimator:
         above = errors + noise >= self.calibration.threshold + self.draws.barrier(self.tops)
         first = int(np.argmax(above)) if above.any() else len(asked)
         for place in asked[:first]:
-            free_answers[place].below = True
+            free_answers[place].was_below = True
         return asked[first] if first < len(asked) else len(questions)
 
     def _compute_errors(self, questions: Sequence[ResolvedQuestion], estimates: Sequence[Numbers]) -> IntegerArray:
@@ -601,12 +592,10 @@ class Estimator:
         for place, question in enumerate(questions):
             by_axes.setdefault(question.axes, []).append(place)
         for axes, places in by_axes.items():
-            group = [questions[place] for place in places]
+            true_numbers = _numbers_of_questions([questions[place] for place in places], self.true_counts(axes))
             errors[places] = [
-                question.compute_error(true, estimates[place])
-                for place, question, true in zip(
-                    places, group, _numbers_of_questions(group, self.private(axes)), strict=True
-                )
+                questions[place].compute_error(true, estimates[place])
+                for place, true in zip(places, true_numbers, strict=True)
             ]
         return errors
 
@@ -621,12 +610,10 @@ class Estimator:
         measured = self._measured
         if numbered:
             numbers, noise = measured.noisy_numbers(index), self._noise(question, index, numbered=True)
-            half = _half_width(noise)
+            half = noise.half_width()
         else:
-            numbers, law = (
-                question.compute_numbers(TensorCells(measured.noisy_counts(index))),
-                measured.listed[index].law,
-            )
+            numbers = question.compute_numbers(TensorCells(measured.noisy_counts(index)))
+            law = measured.listed[index].law
             # For a mean, the weights in sum − mean·rows are at most the range of the attribute.
             width = max(1, question.range) if isinstance(question, MeanQuestion) else question.width
             half = (
@@ -647,8 +634,8 @@ class Estimator:
         )
 
 
-def _half_width(noise: NoiseSum) -> int:
-    return half_width(noise.law, noise.draws) * noise.step
+def _refuse(charged_parts: int) -> EstimateAnswer:
+    return EstimateAnswer("refused", (), None, charged_parts=charged_parts)
 
 
 def _intervals_around(numbers: Numbers, half: int) -> tuple[tuple[int, int], ...]:
@@ -659,11 +646,14 @@ def _numbers_of_questions(questions: Sequence[ResolvedQuestion], cells: TensorCe
     boxes = [question for question in questions if isinstance(question, Box)]
     if len(boxes) == len(questions):
         return [(number,) for number in box_numbers(boxes, cells)] if boxes else []
-    single = single_parts(questions)
-    numbers: list[Numbers | None] = [None] * len(questions)
-    for (place, _), value in zip(single, weighted_sums([one for _, one in single], cells).tolist(), strict=True):
-        numbers[place] = (value,)
+    single = [
+        (place, question.parts[0][1])
+        for place, question in enumerate(questions)
+        if isinstance(question, LinearQuestion) and [factor for factor, _ in question.parts] == [1]
+    ]
+    sums = weighted_sums([weighting for _, weighting in single], cells).tolist()
+    number_of = {place: (value,) for (place, _), value in zip(single, sums, strict=True)}
     return [
-        question.compute_numbers(cells) if cached is None else cached
-        for question, cached in zip(questions, numbers, strict=True)
+        number_of[place] if place in number_of else question.compute_numbers(cells)
+        for place, question in enumerate(questions)
     ]

@@ -74,8 +74,8 @@ def fit_distribution(
 ) -> IntegerArray:
     """Return the estimated share of each cell, as integers with total near 2⁴².
 
-    ``marginals`` have distinct axes; without marginals the distribution is uniform. ``most_steps`` limits
-    the number of steps, for a faster and less exact fit.
+    ``marginals`` have distinct axes; without marginals the distribution is uniform. ``most_steps`` is a
+    smaller number of steps, for a faster and less exact fit.
     """
     # The largest axis is the last one, because sums over long runs of memory are fast.
     order = sorted(range(len(shape)), key=lambda axis: (shape[axis], axis))
@@ -85,10 +85,8 @@ def fit_distribution(
         axes = sorted(one.axes, key=position_of.__getitem__)
         counts = np.ascontiguousarray(one.counts.transpose([one.axes.index(axis) for axis in axes]))
         reordered.append(NoisyMarginal(tuple(position_of[axis] for axis in axes), counts, one.variance))
-    steps = steps_for(math.prod(shape))
-    estimate = _fit_ordered(
-        [shape[axis] for axis in order], reordered, rows, steps if most_steps is None else most_steps
-    )
+    steps = count_fit_steps(math.prod(shape)) if most_steps is None else most_steps
+    estimate = _fit_ordered([shape[axis] for axis in order], reordered, rows, steps)
     return np.ascontiguousarray(estimate.transpose([position_of[axis] for axis in range(len(shape))]))
 
 
@@ -181,8 +179,8 @@ class _MarginalSums:
         return total
 
 
-def steps_for(cells: int) -> int:
-    """Return the number of steps of a fit; large tensors take fewer steps, because they gain less by each."""
+def count_fit_steps(cells: int) -> int:
+    """Return the number of steps of a fit; a further step improves a large tensor less than a small one."""
     return max(_LEAST_STEPS, min(_MOST_STEPS, _CELL_STEPS // cells))
 
 
@@ -217,8 +215,8 @@ def move_to_product(
 
     ``singles`` has the measured marginal of each of its axes, in order. The sum of squares of the noise of m
     cells has the mean m·σ² and the standard deviation s·σ², with s = √(5m) for Laplace noise and √(2m) for
-    Gaussian noise. If the squared difference is below (m + s)·σ², the product replaces the marginal. From
-    (m + 2s)·σ² on, the marginal stays. Between these limits, it moves by a part of the difference.
+    Gaussian noise. If the sum of squared differences is below (m + s)·σ², the product replaces the marginal.
+    From (m + 2s)·σ² on, the marginal stays. Between these limits, it moves by a part of the difference.
     """
     placed = [NoisyMarginal((place,), single.counts, single.variance) for place, single in enumerate(singles)]
     totals = sum(ordered_sum(single.counts) for single in singles)
@@ -259,7 +257,7 @@ def _product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Floats
 
 def _weights(base: Floats, log: Floats) -> Floats:
     """Return p₀·exp(Σ θ) scaled to integers, of which the largest is 2³²."""
-    # Exponents have 16 binary digits.
+    # Exponents are rounded to multiples of 2⁻¹⁶.
     tables = exponentials(1.0, 1 << _RESOLUTION_BITS)
     down = np.minimum((log - log.max()) * -float(1 << _RESOLUTION_BITS), float(tables.most)).astype(np.int64)
     weights = base * tables.evaluate(down)
@@ -274,7 +272,7 @@ def _to_integers(weights: Floats) -> IntegerArray:
 
 @dataclass(frozen=True, slots=True)
 class Exponentials:
-    """Two tables that give exp(−unit·k) for whole k ≥ 0, to the same bits on every machine.
+    """Two tables from which exp(−unit·k) follows for whole k ≥ 0, with the same bits on every machine.
 
     A value is the product of two correctly rounded entries, with a relative error below 2⁻⁵¹. Values below
     exp(−32) are 0.

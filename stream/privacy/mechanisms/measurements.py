@@ -24,17 +24,12 @@ from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, Re
 from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, move_to_product, ordered_sum, sum_to_axes
 from stream.privacy.mechanisms.releases import TensorCells
 from stream.privacy.noise.samplers import Sampler, Symmetric, sampler
-from stream.privacy.planning.estimate_plans import (
-    marginal_law,
-    number_law,
-    opening_axes,
-    opening_law,
-    opening_order,
-)
+from stream.privacy.planning.estimate_plans import marginal_law, number_law
 from stream.privacy.planning.plans import Price, estimate_price, noise_rate, numbers_failure
+from stream.privacy.planning.warm_starts import warm_start_axes, warm_start_law, warm_start_order
 
 MAX_CONNECTED_CELLS: Final = 1 << 12
-"""Attributes are connected by further ones only if the table of all has at most this many cells."""
+"""Maximum number of cells of the table to which `Measurements.connect_axes` adds attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,8 @@ def price_alone(
 ) -> tuple[Price, bool]:
     """Return the least price at which every number of a question is within ``alpha``.
 
-    The second value is True if the price is for a measurement of the marginal of the question's attributes.
+    The second value is True if the price pays for the marginal of the question's attributes, and False if it
+    pays for the question's own numbers.
     """
     steps = alpha * question.unit
     numbers = estimate_price(
@@ -85,13 +81,13 @@ Axes = tuple[int, ...]
 
 
 class Draws(Protocol):
-    """Draws the noise of one stream."""
+    """Draws the noise of one stream. ``tops`` is the number of earlier ⊤s."""
 
     def barrier(self, tops: int) -> int:
-        """Return the threshold's noise ρ after ``tops`` ⊤s."""
+        """Return the threshold's noise ρ."""
 
     def query_noise(self, tops: int, keys: Sequence[bytes]) -> IntegerArray:
-        """Return the noise ν of questions after ``tops`` ⊤s."""
+        """Return the noise ν of questions with these keys."""
 
     def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
         """Return the noise of the number that a ⊤ publishes."""
@@ -114,7 +110,7 @@ class Draws(Protocol):
         """Return the noise of the typical error of estimates about ``order`` attributes."""
 
 
-class Memory(Protocol):
+class ValueCache(Protocol):
     """A cache of values that can be computed again."""
 
     def get(self, key: Any) -> Any:
@@ -128,6 +124,7 @@ class Memory(Protocol):
 class MeasuredMarginal:
     """One measurement: a marginal on ``axes`` with the law of its noise.
 
+    - ``tops``: the number of earlier ⊤s; None in the warm start.
     - ``question``: the question whose own numbers were measured too, or None; ``reach``: the error bound
       of these numbers, in units of the sensitivity.
     - ``share``: the number of parts for which the question was measured alone, or None. If ``axes`` are
@@ -173,21 +170,21 @@ _BYTES_PER_MEASUREMENT: Final = 2048
 class Measurements:
     """The measurements of one stream, in order in ``listed``.
 
-    ``sizes`` has the number of values of each attribute; ``private`` returns the true counts of a marginal.
+    ``sizes`` has the number of values of each attribute; ``true_counts`` returns the private counts of a marginal.
     ``best_by_question`` maps a question's key to the index of the most accurate measurement of its numbers.
     """
 
     sizes: tuple[int, ...]
     calibration: EstimateCalibration
-    private: Callable[[Axes], TensorCells]
+    true_counts: Callable[[Axes], TensorCells]
     draws: Draws
-    memory: Memory
+    cache: ValueCache
 
     def __post_init__(self) -> None:
         calibration = self.calibration
         self.listed = [
-            MeasuredMarginal(axes, opening_law(calibration), None)
-            for axes in (opening_axes(self.sizes, opening_order(calibration)) if calibration.starts else ())
+            MeasuredMarginal(axes, warm_start_law(calibration), None)
+            for axes in (warm_start_axes(self.sizes, warm_start_order(calibration)) if calibration.starts else ())
         ]
         self._singles = {one.axes[0]: index for index, one in enumerate(self.listed) if len(one.axes) == 1}
         self.best_by_question: dict[bytes, int] = {}
@@ -224,7 +221,7 @@ class Measurements:
         return _BYTES_PER_MEASUREMENT * len(self.listed) + _BYTES_PER_INDEX * indices
 
     def append(self, measurement: MeasuredMarginal) -> None:
-        """List a measurement."""
+        """Add a measurement to the list."""
         self.listed.append(measurement)
         for cache in (self._used, self._covering, self._connected):
             cache.clear()
@@ -232,9 +229,10 @@ class Measurements:
     def connect_axes(self, axes: Axes, most: int = MAX_CONNECTED_CELLS) -> Axes:
         """Return ``axes`` with the attributes by which measured marginals connect them.
 
-        If no measurement contains two of the axes, attributes that were measured with both are added, the
-        smallest first. If there are none, the attributes on the shortest chain of measurements between the
-        two are added. The table of all these attributes has at most ``most`` cells.
+        Two axes that no measurement contains together are connected by the attributes that were measured
+        with each of them, the smallest first. If there are no such attributes, they are connected by the
+        attributes on the shortest chain of measurements between the two. The table of all these attributes
+        has at most ``most`` cells.
         """
         if (cached := self._connected.get((axes, most))) is None:
             measured = [measurement.axes for measurement in self.listed]
@@ -245,7 +243,7 @@ class Measurements:
     def indices_for_fit(self, frame: Axes) -> tuple[int, ...]:
         """Return the indices of the measurements that a fit on the axes ``frame`` uses.
 
-        These measurements contain two or more of the axes, or an axis that no earlier measurement contains.
+        Each of them contains two or more of the axes, or an axis that no earlier measurement contains.
         """
         if (cached := self._used.get(frame)) is None:
             used, covered = [], set[int]()
@@ -284,14 +282,14 @@ class Measurements:
     def noisy_counts(self, index: int) -> IntegerArray:
         """Return a measurement's noisy counts."""
         key = ("counts", index, self.listed[index].axes)
-        if (cached := self.memory.get(key)) is None:
+        if (cached := self.cache.get(key)) is None:
             measurement = self.listed[index]
-            true = self.private(measurement.axes).tensor
+            true = self.true_counts(measurement.axes).tensor
             noise = self.draws.marginal_noise(
                 measurement.tops, measurement.axes, true.size, measurement.law, measurement.share
             )
             cached = true + noise.reshape(true.shape)
-            self.memory.put(key, cached)
+            self.cache.put(key, cached)
         return cached  # type: ignore[no-any-return]
 
     def noisy_numbers(self, index: int) -> Numbers:
@@ -301,23 +299,18 @@ class Measurements:
             raise ValueError("this measurement has no published number")
         if measurement.share is not None and measurement.axes:
             return measurement.question.compute_numbers(TensorCells(self.noisy_counts(index)))
-        true = measurement.question.compute_numbers(self.private(measurement.question.axes))
+        true = measurement.question.compute_numbers(self.true_counts(measurement.question.axes))
         if measurement.share is not None:
             noise = self.draws.numbers_noise(
                 measurement.tops, measurement.question.key, measurement.share, len(true), measurement.law
             )
             return tuple(number + drawn for number, drawn in zip(true, noise.tolist(), strict=True))
-        return (
-            true[0]
-            + self.draws.number_noise(
-                measurement.tops, measurement.question.key, self._number_law(measurement.question)
-            ),
-        )
+        law = self._number_law(measurement.question)
+        return (true[0] + self.draws.number_noise(measurement.tops, measurement.question.key, law),)
 
     def noisy_counts_on(self, index: int, axes: Axes) -> IntegerArray:
         """Return a measurement's noisy counts, summed over all axes but ``axes``."""
-        measured_axes = self.listed[index].axes
-        others = tuple(place for place, axis in enumerate(measured_axes) if axis not in axes)
+        others = tuple(place for place, axis in enumerate(self.listed[index].axes) if axis not in axes)
         counts = self.noisy_counts(index)
         return counts.sum(axis=others) if others else counts
 
@@ -327,14 +320,13 @@ class Measurements:
         for index in self.indices_for_fit(frame):
             shared = tuple(axis for axis in self.listed[index].axes if axis in frame)
             measurement = sum_to_axes(self._combined_marginal(index), shared)
-            places = tuple(frame.index(axis) for axis in shared)
-            marginals.append(NoisyMarginal(places, measurement.counts, measurement.variance))
+            marginals.append(replace(measurement, axes=tuple(frame.index(axis) for axis in shared)))
         return marginals
 
     def _combined_marginal(self, index: int) -> NoisyMarginal:
         """Combine a marginal's cells with the number that was measured with it, weighted by precision.
 
-        The marginal of an unselected set is moved to the product of its attributes if it differs little.
+        The marginal of an unselected set is changed as `move_to_product` describes.
         """
         one = self.listed[index]
         counts = self.noisy_counts(index).astype(np.float64)

@@ -6,9 +6,9 @@ answer is rows·q(p̂). If its error exceeds the noisy threshold (⊤), the answ
 multiplied by exp(±η q(x)) in each cell x. Otherwise the hypothesis answers for free (⊥).
 Source: Hardt & Rothblum 2010; Dwork & Roth 2014, Section 4.2; proofs: docs/proofs/pmw-weights.md.
 
-``SparseHypothesis`` is for a universe (all cells) that is too large to enumerate. All cells that no update
-has named have the same weight, so time and memory depend only on the named cells. Source: Blum & Roth 2011,
-Section 4 (Sparse Multiplicative Weights).
+``SparseHypothesis`` is for a universe (all cells) that is too large to enumerate. A cell is *named* if the
+question of an update contains it. All other cells have the same weight, so time and memory depend only on
+the named cells. Source: Blum & Roth 2011, Section 4 (Sparse Multiplicative Weights).
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class SparseHypothesis:
         self._shares = None
 
     def _current_shares(self) -> dict[Cell, int]:
-        """Return the shares of the named cells; ``_other_share`` is the share of each unnamed cell."""
+        """Return the shares of the named cells; ``_other_share`` is the share of each other cell."""
         if self._shares is None:
             with localcontext(_DECIMAL_CONTEXT):
                 others = Decimal(self._universe - len(self._weights))
@@ -140,24 +140,23 @@ _BLOCK_CELLS: Final = 1 << 13
 _BUFFER_CELLS: Final = 1 << 17
 """Number of weights that are converted to doubles at once; they fit into a core's cache."""
 
-_MARGINAL_BUDGET: Final = 4
-_STEP: Final = 1
-"""A count that is divided into a share is at least this many steps away from 0 and from all rows."""
+_CACHED_MARGINALS_SIZE: Final = 4
+"""Maximum size of all cached marginals, in multiples of the tensor's size."""
 _LOG_ODDS_CONTEXT: Final = Context(prec=40)
 """Decimal arithmetic gives the same result on every machine."""
 
 
 class Noise(Protocol):
-    """Draws a stream's noise after ``tops`` ⊤s; questions are given by their place in the batch."""
+    """Draws a stream's noise after ``tops`` ⊤s; questions are given by their places in the batch."""
 
     def barrier(self, tops: int) -> int:
-        """Return ρ + s of the round after ``tops`` ⊤s."""
+        """Return ρ + s."""
 
     def query_noise(self, tops: int, places: range) -> IntegerArray:
-        """Return ν of the questions at these places, after ``tops`` ⊤s."""
+        """Return ν of the questions at these places."""
 
     def answer_noise(self, tops: int, place: int) -> int:
-        """Return the noise of the number on the ⊤ at this place."""
+        """Return the noise of the number that the ⊤ at this place publishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +186,12 @@ class TensorCorrection:
     gap: int = 0
     reach: int = 0
 
-    def choose_multiple(self, observed_error: int, estimate: int = 0) -> int:
+    def choose_multiple(self, observed_error: int, estimate: int = 0) -> int:  # noqa: ARG002 - as SparseCorrection
         """Return the multiple of η by which to correct.
 
         It is the largest multiple with which the distance to the true distribution falls by at least 2γ²,
         for every true error within ``reach`` of ``observed_error``.
         """
-        del estimate
         if self.gap == 0:
             return 1
         observed_error = abs(observed_error)
@@ -206,8 +204,8 @@ class TensorCorrection:
 class SparseCorrection:
     """Computes how strongly to correct a sparse hypothesis: by the part of the error that is certain.
 
-    ``gap`` and ``reach`` are as in ``TensorCorrection``. ``rows`` is the row count used by estimates.
-    ``most`` is an upper bound of this count and of the true one, in steps; ``learning_rate`` is η.
+    ``gap`` and ``reach`` are as in ``TensorCorrection``. ``rows`` is the row count that estimates use, in
+    steps. ``most`` is an upper bound of it and of the true row count, in steps; ``learning_rate`` is η.
     """
 
     gap: int
@@ -227,9 +225,10 @@ class SparseCorrection:
         with localcontext(_LOG_ODDS_CONTEXT) as context:
             sign = 1 if observed_error > 0 else -1
             # Answers are rounded to a step, so the end of the step with the smaller correction is used.
-            start = Decimal(min(max(estimate + sign, _STEP), self.rows - _STEP)) / self.rows
+            # Both shares are at least one step away from 0 and from 1.
+            start = Decimal(min(max(estimate + sign, 1), self.rows - 1)) / self.rows
             end = Decimal(estimate) / self.rows + sign * Decimal(least) / self.most
-            margin = Decimal(_STEP) / self.most
+            margin = Decimal(1) / self.most
             end = min(max(end, margin), 1 - margin)
             odds = (end / (1 - end)) / (start / (1 - start))
             distance = sign * context.ln(odds) / Decimal(self.learning_rate)
@@ -246,7 +245,7 @@ def answer_questions(
     threshold: int,
     tops: int,
     cutoff: int,
-    strength: TensorCorrection | SparseCorrection,
+    correction: TensorCorrection | SparseCorrection,
     beyond: bool = False,
 ) -> list[HypothesisAnswer]:
     """Answer questions in order until the cutoff.
@@ -278,7 +277,7 @@ def answer_questions(
             above=True,
             value=value,
             up=observed_error > 0,
-            times=strength.choose_multiple(observed_error, int(estimates[first_top])),
+            times=correction.choose_multiple(observed_error, int(estimates[first_top])),
         )
         hypothesis.update(questions[place], up=step.up, times=step.times)
         steps.append(step)
@@ -320,15 +319,15 @@ class TensorHypothesis:
     @property
     def nbytes(self) -> int:
         """Largest memory between two calls, in bytes: log-weights, p̂ and marginals."""
-        return (2 + _MARGINAL_BUDGET) * self._log_weights.nbytes
+        return (2 + _CACHED_MARGINALS_SIZE) * self._log_weights.nbytes
 
     def estimate_answers(self, questions: Sequence[TensorQuestion], rows: int) -> IntegerArray:
         """Return rows·q(p̂) of each question in steps, rounded to the nearest step, halves upwards."""
-        group: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        places_by_axes: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for place, question in enumerate(questions):
-            group[question.axes].append(place)
+            places_by_axes[question.axes].append(place)
         estimates = np.empty(len(questions), dtype=np.int64)
-        for axes, places in group.items():
+        for axes, places in places_by_axes.items():
             marginal = self._marginal(axes)
             at_once = _BUFFER_CELLS // min(len(marginal), _BLOCK_CELLS)
             for start in range(0, len(places), at_once):
@@ -354,9 +353,9 @@ class TensorHypothesis:
             self._total = int(self._tensor.sum())
         marginal_sums = self._marginals.get(axes)
         if marginal_sums is None:
-            marginal_sums = _summed_over_others(self._tensor, axes)
+            marginal_sums = _sum_to_axes(self._tensor, axes)
             kept = sum(marginal.nbytes for marginal in self._marginals.values())
-            if kept + marginal_sums.nbytes > _MARGINAL_BUDGET * self._tensor.nbytes:
+            if kept + marginal_sums.nbytes > _CACHED_MARGINALS_SIZE * self._tensor.nbytes:
                 self._marginals = {}
             self._marginals[axes] = marginal_sums
         return marginal_sums
@@ -371,11 +370,11 @@ class TensorHypothesis:
         return np.rint(weights, out=weights)
 
 
-def _summed_over_others(tensor: Floats, axes: tuple[int, ...]) -> Floats:
+def _sum_to_axes(tensor: Floats, axes: tuple[int, ...]) -> Floats:
     """Return a flat marginal; the longest runs of summed axes come first, for speed."""
     runs = [
-        (kept, math.prod(tensor.shape[axis] for axis in answer_questions))
-        for kept, answer_questions in groupby(range(tensor.ndim), key=lambda axis: axis in axes)
+        (kept, math.prod(tensor.shape[axis] for axis in run))
+        for kept, run in groupby(range(tensor.ndim), key=lambda axis: axis in axes)
     ]
     summed = tensor.reshape([size for _, size in runs])
     for place in sorted(range(len(runs)), key=lambda place: -runs[place][1]):
@@ -387,12 +386,12 @@ def _summed_over_others(tensor: Floats, axes: tuple[int, ...]) -> Floats:
 def _masses(vectors: Sequence[npt.NDArray[np.integer]], marginal: Floats) -> Floats:
     """Return the sum of q(x)·p̂(x) for each question, as exact integers below 2⁵³."""
     masses = np.zeros(len(vectors))
-    written = np.empty((len(vectors), min(len(marginal), _BLOCK_CELLS)))
+    buffer = np.empty((len(vectors), min(len(marginal), _BLOCK_CELLS)))
     for start in range(0, len(marginal), _BLOCK_CELLS):
         part = marginal[start : start + _BLOCK_CELLS]
-        for row, vector in zip(written, vectors, strict=True):
+        for row, vector in zip(buffer, vectors, strict=True):
             row[: len(part)] = vector[start : start + _BLOCK_CELLS]
-        masses += written[:, : len(part)] @ part
+        masses += buffer[:, : len(part)] @ part
     return masses
 
 

@@ -1,16 +1,15 @@
 """Releases (noisy cells, projections and counts of texts), and exact sums over a table's cells.
 
-All numbers are integers. The noise of a cell is derived from the stream and the cell alone (the noise of a
-text also from the question's position). So a cell that is computed separately, at any time, has the same
-noise as in the whole release. Privacy: docs/proofs/histogram.md, docs/proofs/sparse-project.md and
-docs/proofs/unknown-groups.md.
+All numbers are integers. The noise of a cell is derived from the stream and the cell alone, so a cell has the
+same noise alone as in the whole release. The noise of a text also depends on the question's position.
+Privacy: docs/proofs/histogram.md, docs/proofs/sparse-project.md and docs/proofs/unknown-groups.md.
 
 Sums over the cells of a *tensor* (one axis for each attribute) are exact: true counts, noisy counts, and an
 estimate's shares are integers. A weighting gives each cell a weight. It is stored as its differences along
 all axes, its *corners*: a weighting that is 1 in a box and 0 outside has 2ⁿ corners for n axes, and its sum
 needs only 2ⁿ entries of the cumulative sums. If cumulative sums or corners need much more memory than
-the tensor, the weights of the cells are stored instead. 64-bit sums may overflow on the way, and are exact
-if the result fits 63 bits.
+the tensor, the weights of the cells are stored instead. A 64-bit sum is exact if its result fits 63 bits,
+even if a partial sum overflows.
 """
 
 from __future__ import annotations
@@ -95,14 +94,10 @@ def inner_products(bits: Bits, release: IntegerArray) -> list[int]:
     return [2 * int(release[column.view(np.bool_)].sum()) - total for column in bits]
 
 
-NO_ROW: Final = 0
-
 _NUMBERS_PER_GROUP: Final = 3
 """A group has three numbers in an answer: its count and the two ends of its interval."""
 _EXTRA_CHARACTERS: Final = 4
-"""Maximum number of characters that such a number has beyond the count: a digit, a sign, punctuation."""
-
-
+"""Maximum number of characters by which such a number is longer than the count: a digit, a sign, punctuation."""
 _NUMBERS_BYTES_PER_TEXT: Final = 64
 """Bytes reserved in an answer for the numbers of a running count's text, which grow with each answer."""
 
@@ -123,7 +118,7 @@ def release_groups(
     so that the order depends on the released groups alone.
     """
     noisy = counts + noise
-    found = np.flatnonzero((counts > NO_ROW) & (noisy >= threshold)).tolist()
+    found = np.flatnonzero((counts > 0) & (noisy >= threshold)).tolist()
     return sorted((ReleasedGroup(texts[place], int(noisy[place])) for place in found), key=_sort_key)
 
 
@@ -132,10 +127,7 @@ def json_size(text: bytes) -> int:
     return len(msgspec.json.encode(text.decode()))
 
 
-def count_fitting_groups(
-    groups: Sequence[ReleasedGroup],
-    size_of: Callable[[bytes], int] = json_size,
-) -> int:
+def count_fitting_groups(groups: Sequence[ReleasedGroup], size_of: Callable[[bytes], int] = json_size) -> int:
     """Return how many of the released groups fit into an answer; the number depends on these groups alone."""
     size = 0
     for place, group in enumerate(groups[:MAX_KEYS]):
@@ -150,7 +142,7 @@ def count_fitting_groups(
 class RunningRelease:
     """The texts that a running count has released, and their ``size`` in an answer, in bytes.
 
-    A released text stays released. ``ended`` is True after the private texts have become too large.
+    A released text stays released. ``ended`` is True if the count has ended because its texts are too large.
     """
 
     texts: set[bytes] = field(default_factory=set)

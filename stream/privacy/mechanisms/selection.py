@@ -1,8 +1,9 @@
-"""Random choices: noisy maximum, exponential mechanism, randomized response; marginals of a workload.
+"""Random choices: noisy maximum, exponential mechanism, randomized response; choices of a warm start.
 
 Noisy maximum and exponential mechanism choose a candidate by its private score, in whole grid steps with
-sensitivity Δ. Their rate is ε0/(2Δ) per step, or ε0/Δ if between neighbors all scores change in the same
-direction. Both are ε0-differentially private for any number of candidates (docs/proofs/noisy-max.md).
+sensitivity Δ. Their rate is ε0/(2Δ) per step. It is ε0/Δ if scores are *monotone*: between neighbors all
+scores change in the same direction. Both mechanisms are ε0-differentially private for any number of
+candidates (docs/proofs/noisy-max.md).
 Randomized response replaces a person's category at random (docs/proofs/randomized-response.md).
 
 Quantiles of an ordered attribute are drawn by the exponential mechanism, exactly. Of n rows, let b rows
@@ -11,18 +12,18 @@ max(0, b − q·n, q·n − u): the number of rows by which the rank of x misses
 probability ∝ e^{−rate·distance} (docs/proofs/quantiles.md).
 
 *Warm start* (docs/proofs/pmw.md): for a workload, sets of attributes are chosen one after the other, and
-the marginal on each is measured. A choice is a noisy maximum: the score of a set, in whole steps, is the
+the marginal on each is measured. Each choice is a noisy maximum. The score of a set, in whole steps, is the
 ℓ₁ distance of its marginal from the estimate, minus the noise that measuring it would add. The number of
-rounds follows from the plan and the public (or noisy) number of rows. Key, stream and table determine all
+choices follows from the plan and the public (or noisy) number of rows. Key, stream and table determine all
 results, with the same bits on every machine.
 
 *Typical errors* of estimates (docs/proofs/pmw.md): the root distance of a set A of attributes is
-‖D_A − F_A‖₁/√|A|, with the table's counts D_A, the estimate's F_A and the number |A| of cells. Let R be
-the mean root distance of sets with the same number of attributes. An estimate that sums the share f of all cells
-typically errs by R·√(f·(1 − f)); for a single cell this is about the mean error of a cell. If a measured
-marginal contains the set, R follows from the marginal's noise. Otherwise R is a noisy mean over all
-expected sets with the same number of attributes, after the warm start. One person moves each ‖D_A − F_A‖₁ by at most
-the sensitivity, and so also the weighted mean of these distances.
+‖D_A − F_A‖₁/√|A|, with the table's counts D_A, the estimated counts F_A and the number |A| of cells. Let R
+be the mean root distance of sets with equal numbers of attributes. An estimate that sums the share f of all
+cells typically errs by R·√(f·(1 − f)); for a single cell this is about the mean error of a cell. If a
+measured marginal contains the set, R follows from the marginal's noise. Otherwise R is measured once, after
+the warm start: a noisy mean over all expected sets with this number of attributes. One person changes each
+‖D_A − F_A‖₁ by at most the sensitivity, and so also the weighted mean of these distances.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import localcontext
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -45,11 +46,10 @@ from stream.privacy.accuracy.release_accuracy import DRAW_BITS, MOST_STEPS, draw
 from stream.privacy.mechanisms.maximum_entropy import average_equal_axes, estimate_product, fit_distribution
 from stream.privacy.mechanisms.measurements import Axes, MeasuredMarginal, Measurements
 from stream.privacy.mechanisms.releases import TensorCells
-from stream.privacy.noise.samplers import NoiseScaleError, Sampler, Symmetric, sampler
-from stream.privacy.planning.estimate_plans import opening_order
+from stream.privacy.noise.samplers import NoiseScaleError, Sampler, Symmetric, sampler, to_decimal
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.response_plans import RESPONSE_BITS, ResponseLaw
-from stream.privacy.planning.workload_plans import (
+from stream.privacy.planning.warm_starts import (
     TYPICAL_UNIT,
     ExpectedSets,
     chosen_set_law,
@@ -59,6 +59,7 @@ from stream.privacy.planning.workload_plans import (
     set_choice_law,
     set_weights,
     typical_law,
+    warm_start_order,
 )
 
 IntegerArray = npt.NDArray[np.int64]
@@ -72,7 +73,7 @@ UNIFORM_BITS = 256
 UNIFORM_WORDS = UNIFORM_BITS // 64
 
 GAP_DIGITS = 14
-"""Number of hexadecimal digits of the difference of two scores, which are within ±2⁵³ steps."""
+"""Number of hexadecimal digits of the difference of two scores; scores are within ±2⁵³ steps."""
 
 
 def selection_rate(calibration: AnswersCalibration) -> Fraction:
@@ -106,7 +107,7 @@ class ExponentialWeights:
     def powers(self) -> tuple[tuple[int, ...], ...]:
         """e^{−rate·v·16^i}·2^192, rounded down, for each hexadecimal digit i and value v."""
         with localcontext(prec=100):
-            base = -Decimal(self.rate.numerator) / Decimal(self.rate.denominator)
+            base = -to_decimal(self.rate)
             return tuple(
                 tuple(int((base * value * 16**digit).exp() * 2**WEIGHT_BITS) for value in range(16))
                 for digit in range(GAP_DIGITS)
@@ -150,7 +151,7 @@ def choose_response(own: int | None, law: ResponseLaw, uniform: int) -> int:
 
     ``uniform`` is an integer below 2^128. Exactly ``law.other_weight`` of its values lead to each category
     other than ``own``, and the rest to ``own``. If ``own`` is None (the person has none of the k
-    categories), the numbers of values that lead to the categories differ by at most one.
+    categories), each category is equally probable, up to one value of ``uniform``.
     """
     if own is None:
         return uniform * law.categories >> RESPONSE_BITS
@@ -220,12 +221,6 @@ rank_law = lru_cache(maxsize=4096)(RankLaw)
 """Returns the law for a rate and a quantile; equal laws share one object."""
 
 
-def code_weights(counts: IntegerArray, law: RankLaw) -> list[int]:
-    """Return the weight of each code: private."""
-    places, weight_list = law.weight_positions(counts)
-    return [weight_list[place] for place in places.tolist()]
-
-
 def choose_code(counts: IntegerArray, law: RankLaw, uniform: int) -> int:
     """Draw a code with probability ∝ its weight; ``uniform`` is an integer below 2^256.
 
@@ -275,15 +270,14 @@ def _score(
 ) -> int:
     """Return the private score of a set, in steps."""
     shares = _estimate(measured, axes, rows, cached_estimates)
-    return marginal_distance(measured, axes, shares, rows) - math.ceil(
-        shares.size * mean_noise(law) * WEIGHT_STEPS
-    )
+    added_noise = math.ceil(shares.size * mean_noise(law) * WEIGHT_STEPS)
+    return marginal_distance(measured, axes, shares, rows) - added_noise
 
 
 def marginal_distance(measured: Measurements, axes: Axes, shares: IntegerArray, rows: int) -> int:
     """Return the private ℓ₁ distance of a marginal from the estimated shares, in steps."""
     estimate = np.rint(shares * (float(rows) * WEIGHT_STEPS / float(shares.sum()))).astype(np.int64)
-    return int(np.abs(measured.private(axes).tensor * WEIGHT_STEPS - estimate).sum())
+    return int(np.abs(measured.true_counts(axes).tensor * WEIGHT_STEPS - estimate).sum())
 
 
 def _estimate(
@@ -318,7 +312,7 @@ class TypicalErrors:
     estimate_on: Callable[[Axes], TensorCells]
 
     def __post_init__(self) -> None:
-        self._compared_counts = compared_orders(opening_order(self.warm_start.calibration), self.expected)
+        self._compared_counts = compared_orders(warm_start_order(self.warm_start.calibration), self.expected)
         self._known: dict[int, float | None] = {}
 
     def error_scale(self, axes: Axes, measured: Measurements) -> float | None:
@@ -337,7 +331,7 @@ class TypicalErrors:
     def _noisy_mean(self, attribute_count: int) -> float | None:
         """Return R of the expected sets that the warm start did not measure.
 
-        R is at least the scale of its noise, because smaller values cannot be distinguished from 0.
+        R is at least the scale of its noise, because a smaller R cannot be distinguished from 0.
         """
         sets = [
             axes for axes in self.expected.get(attribute_count, ()) if not self.warm_start.covering_marginals(axes)

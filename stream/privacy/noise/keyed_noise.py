@@ -1,8 +1,8 @@
 """Derives uniform 64-bit words from the noise key; an event at a position always has the same words.
 
-Each part of a hashed message has a fixed length or is preceded by its length, so that different parts
-never give the same message. A stream's subkey depends on the version of this derivation, the key's id,
-the stream's incarnation, the whole definition (mechanism, calibration, source with its fingerprint) and
+Each part of a hashed message has a fixed length or is preceded by its length, so that two different lists
+of parts never give the same message. A stream's subkey depends on the version of this derivation, the key's
+id, the stream's incarnation, the whole definition (mechanism, calibration, source with its fingerprint) and
 the role of the noise. An event's words depend on the subkey, the event's position and its bytes. Because
 they depend on the position, the noise of two events with equal bytes is independent.
 """

@@ -30,7 +30,7 @@ _ID_CONTEXT = "sotto 2026 noise key id v1"
 
 
 class NoiseKeyError(SottoError, RuntimeError):
-    """There is no usable noise key; the message has a remedy and never shows the key.
+    """There is no usable noise key; the message never shows the key.
 
     Examples:
         >>> try:

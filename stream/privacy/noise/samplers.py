@@ -1,13 +1,13 @@
 """Exact samplers of noise on the integers, from uniform words.
 
-**Geometric.** A geometric variable G on {0, 1, 2, …} with P(G ≥ x) = qˣ, q = exp(−rate), has independent binary
-digits: digit i is 1 with probability q^(2^i) / (1 + q^(2^i)). Each digit compares one 128-bit
-uniform word with that probability in fixed point, so that the sampled distribution is a product of
-Bernoulli variables with known probabilities. The number of words and comparisons depends on the rate alone, never on the
-outcome: timestamps reveal nothing about the noise. (The low 64 bits are read only if the high 64
-bits tie, which has probability 2⁻⁶⁴ per digit.)
+**Geometric.** A geometric variable G on {0, 1, 2, …} with P(G ≥ x) = qˣ, q = exp(−rate), has independent
+binary digits: digit i is 1 with probability q^(2^i) / (1 + q^(2^i)). Each digit is drawn by comparing a
+128-bit uniform word with this probability in fixed point. So the sampled distribution is a product of
+Bernoulli variables with known probabilities. The number of words and comparisons depends on the rate alone,
+never on the outcome: timestamps reveal nothing about the noise. (The low 64 bits are read only if the high
+64 bits tie, which has probability 2⁻⁶⁴ per digit.)
 
-**Discrete Gaussian.** P(k) ∝ exp(−k²/2σ²) takes one table look-up. The first bit of a 128-bit word
+**Discrete Gaussian.** A draw with P(k) ∝ exp(−k²/2σ²) is one table look-up. The first bit of a 128-bit word
 is the sign; a binary search compares the other 127 bits with the cumulative probabilities of |k|
 in fixed point. The work depends on σ² alone, never on the outcome. (The low 64 bits are read only
 if the high ones tie with an entry, which has probability 2⁻⁶³ per entry.)
@@ -42,9 +42,9 @@ FIXED_POINT_BITS = 128
 DELTA_PER_DRAW = 2.0**-60
 """Largest total variation distance between a draw and its ideal law (docs/noise.md).
 
-For a one-sided draw it is at most 2⁻⁶², the probability of the tail that is cut off, plus at most
-2⁻¹²⁰ for rounding the probabilities of its digits. Two-sided noise is two such draws, and its
-distance at most twice as large. The bound also holds for Gaussian noise that is a sum of draws.
+For a one-sided draw it is at most 2⁻⁶² (the probability of the tail that is cut off) plus 2⁻¹²⁰ (for rounding
+the probabilities of the digits). Two-sided noise is two such draws, so its distance is at most twice as large.
+The bound also holds for Gaussian noise that is a sum of draws.
 """
 
 LowWords = Callable[[int], Words]
@@ -59,10 +59,7 @@ LARGEST_VARIANCE: Final = 1 << (2 * (MAX_DIGITS - 4) + 1)
 
 
 def geometric_digits(rate: Fraction) -> int:
-    """Count the binary digits of geometric noise with P(G ≥ x) = exp(−rate·x).
-
-    The tail beyond them has probability at most 2⁻⁶².
-    """
+    """Count the binary digits of geometric noise; larger noise has a probability of at most 2⁻⁶²."""
     with localcontext(prec=60):
         reach = Decimal(TAIL_BITS) * Decimal(2).ln() * Decimal(rate.denominator)
         steps = int(reach / Decimal(rate.numerator)) + 1
@@ -73,8 +70,9 @@ class NoiseScaleError(ValueError):
     """The noise would not fit a 64-bit integer."""
 
 
-def _exp(exponent: Fraction) -> Decimal:
-    return (Decimal(exponent.numerator) / Decimal(exponent.denominator)).exp()
+def to_decimal(value: Fraction) -> Decimal:
+    """Convert a fraction to a decimal with the precision of the current context."""
+    return Decimal(value.numerator) / Decimal(value.denominator)
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class Geometric:
 
     @cached_property
     def digits(self) -> int:
-        """Number of binary digits; the tail beyond them has probability at most 2⁻⁶²."""
+        """Number of binary digits of a draw."""
         return geometric_digits(self.rate)
 
     @property
@@ -106,7 +104,7 @@ class Geometric:
     def probabilities(self) -> tuple[int, ...]:
         """Each digit's probability of being 1, as an integer out of 2¹²⁸."""
         with localcontext(prec=80):
-            powers = [_exp(-self.rate * 2**digit) for digit in range(self.digits)]
+            powers = [to_decimal(-self.rate * 2**digit).exp() for digit in range(self.digits)]
             return tuple(int(power / (1 + power) * 2**FIXED_POINT_BITS) for power in powers)
 
     @cached_property
@@ -258,11 +256,12 @@ def _draw_level(variance: Fraction, words: Words, column: int, low: LowWords) ->
         size += step * (table[size + (step - 1)] <= magnitudes)
         step >>= 1
     for row in np.flatnonzero((size > 0) & (table[size - 1] == magnitudes)).tolist():
-        size[row] -= _count_too_high(table, lower, int(size[row]), magnitudes[row], low(row)[column])
+        size[row] -= _count_excess(table, lower, int(size[row]), magnitudes[row], low(row)[column])
     return np.where(words >> np.uint64(_SIGN_BIT), -size, size)
 
 
-def _count_too_high(table: Words, lower: Words, count: int, high: np.uint64, low: np.uint64) -> int:
+def _count_excess(table: Words, lower: Words, count: int, high: np.uint64, low: np.uint64) -> int:
+    """Return by how much ``count`` is too large, according to the low words of the entries that tie."""
     excess = 0
     while excess < count and table[count - 1 - excess] == high and lower[count - 1 - excess] > low:
         excess += 1
@@ -299,10 +298,7 @@ def noise_fits(calibration: AnswersCalibration, sensitivity_steps: int, moved: i
 
 
 def wide_noise_message(charged: str) -> str:
-    """Return the error text for a number whose noise would be too wide.
-
-    ``charged`` is the name of the charged answers.
-    """
+    """Return the error text for a number with too much noise; ``charged`` is a name of the charged answers."""
     return (
         f"its noise would not fit {MAX_DIGITS} binary digits; ask of an attribute with a smaller range, nearer to 0, or open a "
         f"stream with a larger epsilon or fewer {charged}"

@@ -6,8 +6,8 @@ instead (docs/proofs/composition.md). Error bounds are exact for integer noise. 
 docs/proofs/laplace.md and docs/proofs/noisy-max.md.
 
 The error of a quantile is measured in rank. If an attribute has few values, the rows with each value are
-counted. Otherwise the exponential mechanism draws a value with three quarters of ε, and the rest pays for
-noisy counts of ranges around it. Proofs: docs/proofs/quantiles.md.
+counted. Otherwise the exponential mechanism draws a value with three quarters of ε, and the rest of ε pays
+for noisy counts of ranges around this value. Proofs: docs/proofs/quantiles.md.
 """
 
 from __future__ import annotations
@@ -50,9 +50,6 @@ PartsMethod = Literal["textbook", "basic", "optimal"]
 
 _ROUNDING = 1.0 + 1e-10
 """Margin above the rounding errors of a few operations."""
-
-_TWO_NUMBERS = 2
-"""Maximum count of an answer's numbers that one row changes: both of a quotient, or those of two groups."""
 
 
 def _plan_numbers(spec: StreamSpec, facts: SourceFacts) -> tuple[AnswersCalibration, ...]:
@@ -126,7 +123,7 @@ def vector_sensitivity(sensitivity_steps: int, values: int, facts: SourceFacts) 
     ``sensitivity_steps`` includes the contribution bound; for a standing stream it is the
     sensitivity of the whole answer.
     """
-    if values == 1 or facts.movement is not None:
+    if values == 1 or facts.window is not None:
         return sensitivity_steps
     if facts.disjoint:
         return sensitivity_steps * (2 if facts.neighbors == "replace" else 1)
@@ -139,8 +136,8 @@ def count_changed_numbers(values: int, facts: SourceFacts) -> int:
     For disjoint groups, all rows of the person are then in one group, or in two groups if neighbors replace
     a row.
     """
-    if facts.movement is not None:
-        return facts.movement.spread
+    if facts.window is not None:
+        return facts.window.spread
     if values > 1 and facts.disjoint:
         return 2 if facts.neighbors == "replace" else 1
     return values
@@ -152,9 +149,10 @@ def _count_values(mechanism: Laplace | Histogram, facts: SourceFacts) -> int:
 
 def _most_changed_numbers(mechanism: Laplace | Histogram, facts: SourceFacts) -> int:
     """Return the largest number of values of one answer that a person may change."""
-    if facts.movement is not None:
-        return facts.movement.numbers
-    return max(_TWO_NUMBERS, _count_values(mechanism, facts), min(facts.groups_steps, MAX_CATEGORIES))
+    if facts.window is not None:
+        return facts.window.numbers
+    # A row changes both numbers of a quotient, or the numbers of two groups.
+    return max(2, _count_values(mechanism, facts), min(facts.groups_steps, MAX_CATEGORIES))
 
 
 def answer_law(calibration: AnswersCalibration, sensitivity_steps: int, moved: int) -> Symmetric:
@@ -298,22 +296,22 @@ def parse_quantiles(q: float | Sequence[float]) -> tuple[Fraction, ...]:
 
 
 def rates_for(
-    epsilon: Fraction, quantiles: Sequence[Fraction], moved: int, *, replaced: bool, grouped: bool
+    epsilon: Fraction, quantiles: Sequence[Fraction], contribution: int, *, replaced: bool, grouped: bool
 ) -> list[Fraction]:
     """Return the rate of each quantile's draw; together all draws cost ``epsilon``.
 
-    The distance d of a value is the number of rows between it and the quantile; a draw publishes
-    the value with probability proportional to exp(−rate·d). One person has ``moved`` rows. A row
-    that is added or removed changes each distance by at most max(q, 1 − q), up or down; a
-    replaced row changes it by at most 1. For q = 0 and q = 1 all distances change in the same direction. If
-    ``grouped``, a replaced row may move from one group to another, and then changes the draws of both.
+    The distance d of a value is the number of rows between the value and the quantile; a draw publishes the
+    value with probability proportional to exp(−rate·d). One person has ``contribution`` rows. Adding or
+    removing a row changes each distance by at most max(q, 1 − q), up or down; replacing a row changes it by at
+    most 1. For q = 0 and q = 1 all distances change in the same direction. If ``grouped``, a replaced row may
+    move from one group to another, and then changes the draws of both.
     """
     found = []
     for quantile in quantiles:
         spread = Fraction(1) if quantile in (0, 1) else 2 * max(quantile, 1 - quantile)
         if replaced:
             spread = 2 * spread if grouped else Fraction(1 if quantile in (0, 1) else 2)
-        found.append(epsilon / (len(quantiles) * moved * spread))
+        found.append(epsilon / (len(quantiles) * contribution * spread))
     return found
 
 
@@ -335,14 +333,14 @@ def quantile_noise(calibration: AnswersCalibration, facts: QuantileFacts) -> Qua
     Raises:
         NoiseScaleError: the noise is too wide.
     """
-    moved = facts.contribution * (2 if facts.replaced else 1)
+    sensitivity = facts.contribution * (2 if facts.replaced else 1)
     if calibration.method == "gaussian" or facts.value_count <= COUNTED_VALUES_FACTOR * len(facts.quantiles) ** 2:
-        return QuantileNoise((), answer_law(calibration, moved, 2 if facts.replaced else 1))
+        return QuantileNoise((), answer_law(calibration, sensitivity, 2 if facts.replaced else 1))
     epsilon = Fraction(calibration.epsilon_answer)
     rates = rates_for(
         epsilon * DRAW_SHARE, facts.quantiles, facts.contribution, replaced=facts.replaced, grouped=facts.grouped
     )
-    return QuantileNoise(tuple(rates), sampler("two_sided", epsilon * (1 - DRAW_SHARE) / moved))
+    return QuantileNoise(tuple(rates), sampler("two_sided", epsilon * (1 - DRAW_SHARE) / sensitivity))
 
 
 def rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts, noise: QuantileNoise) -> float:

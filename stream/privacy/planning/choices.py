@@ -93,7 +93,7 @@ class Choice:
 
     ``alpha`` is its error at the goal's ε, and ``epsilon`` the ε that it needs for the goal's error. ``why``
     describes how ε is spent. If the mechanism does not apply, ``why`` is the reason, and ``alpha`` and
-    ``epsilon`` are None. If ``alone`` is True, the mechanism has only the grouped attributes.
+    ``epsilon`` are None. If ``alone`` is True, the mechanism is planned over the grouped attributes alone.
     """
 
     kind: str
@@ -116,8 +116,8 @@ def rank_mechanisms(goal: PlanGoal, on_mechanism: Callable[[str], None] = lambda
 
     ``on_mechanism`` is called with each kind before it is planned. With groups, a mechanism over a
     table's attributes may appear twice: with all attributes, and with the grouped attributes alone. If ε is
-    given, mechanisms are ranked by α, otherwise by ε. If two of them differ by at most a thousandth, the
-    simpler one is first.
+    given, mechanisms are ranked by α, otherwise by ε. Of two that differ by at most a thousandth, the simpler
+    one is first.
 
     Raises:
         PlanError: the goal has neither ε nor α, α depends on private facts, or there are too many groups.
@@ -130,15 +130,15 @@ def rank_mechanisms(goal: PlanGoal, on_mechanism: Callable[[str], None] = lambda
         on_mechanism(kind)
         choices += _plan_all_and_grouped(kind, goal)
     applying = [choice for choice in choices if choice.applies]
-    least = min((_ranking_figure(choice, goal) for choice in applying), default=math.inf)
-    ranked = sorted(applying, key=lambda choice: max(_ranking_figure(choice, goal), TIE_FACTOR * least))
+    least = min((_ranking_value(choice, goal) for choice in applying), default=math.inf)
+    ranked = sorted(applying, key=lambda choice: max(_ranking_value(choice, goal), TIE_FACTOR * least))
     return (*ranked, *(choice for choice in choices if not choice.applies))
 
 
-def _ranking_figure(choice: Choice, goal: PlanGoal) -> float:
+def _ranking_value(choice: Choice, goal: PlanGoal) -> float:
     """Return the α or ε by which a choice is ranked; infinite if no ε is enough for the requested error."""
-    figure = choice.alpha if goal.epsilon is not None else choice.epsilon
-    return math.inf if figure is None else figure
+    value = choice.alpha if goal.epsilon is not None else choice.epsilon
+    return math.inf if value is None else value
 
 
 def _plan_all_and_grouped(kind: str, goal: PlanGoal) -> list[Choice]:
@@ -166,11 +166,11 @@ def _plan_mechanism(kind: str, goal: PlanGoal) -> Choice:
             kind, "its error depends on the table, because the number of rows is private; give --rows"
         )
     alpha = form_alpha(calibration, spec.mechanism, goal)
-    worthless = is_vacuous(
+    vacuous = is_vacuous(
         spec, calibration.model_copy(update={"alpha": as_count_error(alpha, goal)}), goal.facts.rows
     )
     return Choice(
-        kind, spec, calibration, alpha, needed, worthless, _describe_spending(calibration, spec.mechanism, goal)
+        kind, spec, calibration, alpha, needed, vacuous, _describe_spending(calibration, spec.mechanism, goal)
     )
 
 

@@ -1,7 +1,6 @@
-"""Planner of streams with an estimate: warm start, number of ⊤s, division of ε.
+"""Planner of streams with an estimate: number of ⊤s, threshold, division of ε.
 
-The *warm start* (``opening`` in code) measures marginals before the first question. A ⊤ measures the
-marginal of its question. A plan depends on public sizes alone. The noise of comparisons is one-sided, so
+A ⊤ measures the marginal of its question. A plan depends on public sizes alone. The noise of comparisons is one-sided, so
 the error of a ⊥ never exceeds the threshold plus the threshold's noise. The number of questions affects only
 how many ⊤s noise alone causes. Proofs: docs/proofs/pmw.md. Errors are in rows; a step is 1/1024 row.
 """
@@ -12,11 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import combinations
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from schemas import EstimateCalibration, Pmw, SparseVectorCalibration, StreamSpec
-from schemas.mechanisms import MAX_UNIVERSE
 from stream.optional_packages import optimize
 from stream.privacy.accuracy.noise_laws import (
     noise_reach,
@@ -30,15 +27,19 @@ from stream.privacy.composition.pure_rounds import round_fraction_down
 from stream.privacy.noise.samplers import Symmetric, gaussian, sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
-from stream.privacy.planning.workload_plans import (
+from stream.privacy.planning.warm_starts import (
     DEFAULT_UPDATES,
     START_SHARE,
     TYPICAL_SHARE,
+    Order,
+    WarmStart,
     WorkloadStart,
-    can_select,
     compared_orders,
     expected_sets,
     plan_workload,
+    resolve_warm_start,
+    warm_start_axes,
+    wide_noise_scales,
     workload_axes,
 )
 
@@ -48,7 +49,7 @@ THRESHOLD_PART = 0.5
 _FALSE_TOP_SHARE = 0.2
 """The largest part of the ⊤s that noise alone may cause, although the estimate answers the question well."""
 _WIDE_RARITY = 2.75
-"""If pairs are measured, noise may cause a ⊤ on one of e^2.75 ≈ 16 questions about many cells."""
+"""If pairs are measured, noise may cause a ⊤ on one in e^2.75 ≈ 16 questions about many cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Comparisons:
     - ``updates``: number of ⊤s.
     - ``slack``: an error of the estimate that rarely causes a ⊤.
     - ``wide``: the noise scale (√½ standard deviations) of the noisiest sum of cells of a measured pair of
-      attributes; such noise must rarely cause a ⊤ either. None if the warm start measures no pairs, or the
+      attributes; this noise must rarely cause a ⊤ either. None if the warm start measures no pairs, or the
       threshold does not depend on them.
     """
 
@@ -111,17 +112,6 @@ class Comparisons:
 NUMBERS_PART, MEASURED_PART = 0.3, 0.1
 """Parts of β for the numbers of ⊤s and for sums of cells; ``ROWS_SHARE`` is the part for the row count."""
 
-Order = Literal[0, 1, 2]
-Opening = Literal[0, 1, 2, "workload"]
-
-MOST_PAIRS = 15
-"""The warm start measures all pairs of attributes if there are at most this many (six attributes)."""
-_MOST_PAIR_NOISE = 320.0
-"""Pairs are measured if the sum of half of the largest pair's cells has at most this much noise.
-
-The unit is the noise scale of a marginal that is measured alone. More noise would cause too many ⊤s.
-"""
-
 _START_SHARE = {0: 0.0, 1: 0.2, 2: 0.65}
 _WHOLE_START_SHARE = 0.8
 """Part of ε for a warm start that measures all cells, and so answers every question."""
@@ -136,8 +126,6 @@ _NUMBER_SHARE, _NUMBER_SHARE_BESIDE_PAIRS = 0.3, 0.5
 """Part of a ⊤'s ε for its number, without and with measured pairs; the rest is for its marginal."""
 SLACK_NOISE_SCALES = 3.0
 """The slack, in noise scales of one measured cell, if no gap is requested."""
-_WIDE_CELLS = 1 << 11
-"""A pair with more cells is treated as one with this many, because most of its cells are empty."""
 _LEAST_SHARE, _LARGEST_SHARE = 0.02, 0.8
 _EXACT_BOUND_LIMIT = 1.5
 """If the least possible error of a sum exceeds this multiple of α, the exact bound is not computed."""
@@ -184,22 +172,19 @@ class _Division(NamedTuple):
     tops_epsilon: float
 
 
-def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCalibration, ...]:
-    """Return one calibration, with Laplace noise; it uses no δ.
+def plan_laplace_estimate(spec: StreamSpec, facts: SourceFacts) -> EstimateCalibration:
+    """Return the best calibration with Laplace noise; it uses no δ.
 
     If a person has several rows, the plan is made with ε divided by their number (group privacy).
     """
-    if (rows := facts.contribution) > 1:
-        spec_of_one_row = spec.model_copy(update={"epsilon": round_fraction_down(Fraction(spec.epsilon) / rows)})
-        calibrations = _plan_for_one_row(spec_of_one_row, facts)
-        return tuple(
-            calibration.model_copy(update={"contribution": rows, "epsilon": spec.epsilon})
-            for calibration in calibrations
-        )
-    return _plan_for_one_row(spec, facts)
+    if (rows := facts.contribution) == 1:
+        return _plan_for_one_row(spec, facts)
+    spec_of_one_row = spec.model_copy(update={"epsilon": round_fraction_down(Fraction(spec.epsilon) / rows)})
+    plan = _plan_for_one_row(spec_of_one_row, facts)
+    return plan.model_copy(update={"contribution": rows, "epsilon": spec.epsilon})
 
 
-def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCalibration, ...]:
+def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> EstimateCalibration:
     mechanism = spec.mechanism
     if not isinstance(mechanism, Pmw):
         raise TypeError(f"{mechanism.kind} has no estimate")
@@ -209,7 +194,7 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCal
         raise PlanError("mechanism.kind: an estimate needs a table's cells; open the stream on a table")
     warm_start = resolve_warm_start(mechanism, sizes)
     order: Order = 1 if warm_start == "workload" else warm_start
-    starts = len(opening_axes(sizes, order))
+    starts = len(warm_start_axes(sizes, order))
     order = order if starts else 0
     width = 1 if facts.neighbors == "add-remove" else 2
     typical = spec.epsilon * _typical_share(mechanism, warm_start, order, sizes)
@@ -258,10 +243,10 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> tuple[EstimateCal
         "marks_guesses": warm_start in {0, 1},
         "estimate": 2 if workload.rounds else 1,
     }
-    return (best.model_copy(update=more),)
+    return best.model_copy(update=more)
 
 
-def _typical_share(mechanism: Pmw, warm_start: Opening, order: Order, sizes: Sequence[int]) -> float:
+def _typical_share(mechanism: Pmw, warm_start: WarmStart, order: Order, sizes: Sequence[int]) -> float:
     """Return the part of ε for typical errors; by default, only a warm start for a workload has one."""
     wanted = warm_start == "workload" if mechanism.typical_error is None else mechanism.typical_error
     if not wanted:
@@ -274,38 +259,6 @@ def _typical_share(mechanism: Pmw, warm_start: Opening, order: Order, sizes: Seq
             "has a typical error; leave typical_error out"
         )
     return TYPICAL_SHARE
-
-
-def resolve_warm_start(mechanism: Pmw, sizes: Sequence[int]) -> Opening:
-    """Choose the warm start: the number of attributes of each measured marginal, or ``workload``."""
-    if mechanism.warm_start != "auto":
-        return mechanism.warm_start
-    if mechanism.workload != "pairs":
-        return "workload"
-    pairs = len(opening_axes(sizes, 2))
-    if (
-        pairs
-        and math.comb(len(sizes), 2) <= MOST_PAIRS
-        and pairs * math.sqrt(largest_pair(sizes) / 2.0) <= _MOST_PAIR_NOISE
-    ):
-        return 2
-    return "workload" if can_select(workload_axes(mechanism, sizes), sizes) else 1
-
-
-def opening_axes(sizes: Sequence[int], order: Order) -> tuple[tuple[int, ...], ...]:
-    """Return the axes of each marginal that the warm start measures; a marginal has at most 2²⁰ cells."""
-    if order == 0:
-        return ()
-    return tuple(
-        axes
-        for axes in combinations(range(len(sizes)), order)
-        if math.prod(sizes[axis] for axis in axes) <= MAX_UNIVERSE
-    )
-
-
-def opening_order(calibration: EstimateCalibration) -> Order:
-    """Return the number of attributes of each marginal that the warm start measures without a choice."""
-    return 1 if calibration.warm_start == "workload" else calibration.warm_start
 
 
 def default_updates(sizes: Sequence[int], order: Order) -> int:
@@ -389,16 +342,6 @@ def _division(task: _EstimateInputs, share: float) -> _Division:
     )
 
 
-def wide_noise_scales(sizes: Sequence[int]) -> float:
-    """Return the noise scale of a sum of half of the largest pair's cells, in noise scales of one cell."""
-    return math.sqrt(min(largest_pair(sizes), _WIDE_CELLS) / 2.0)
-
-
-def largest_pair(sizes: Sequence[int]) -> int:
-    """Return the number of cells of the largest pair that a warm start measures."""
-    return max(math.prod(sizes[axis] for axis in axes) for axes in opening_axes(sizes, 2))
-
-
 @dataclass(frozen=True)
 class ErrorBounds:
     """The error bounds of one stream; together they fail with a probability of at most their parts of β.
@@ -440,13 +383,6 @@ class ErrorBounds:
         """
         beta = NUMBERS_PART * self.calibration.beta / self.calibration.cutoff
         return sum_alpha(law, summed, numbers, beta, full_weights=full_weights)
-
-
-def opening_law(calibration: EstimateCalibration) -> Symmetric:
-    """Return the noise of each cell that the warm start measures."""
-    if calibration.noise == "gaussian":
-        return gaussian(Fraction(calibration.deviation_start) ** 2)
-    return sampler("two_sided", Fraction(calibration.epsilon_start) / calibration.marginal_sensitivity)
 
 
 def marginal_law(calibration: EstimateCalibration, *, numbered: bool) -> Symmetric:

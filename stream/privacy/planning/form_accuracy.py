@@ -1,9 +1,9 @@
 """Error of answers of one form under a plan, from public facts alone.
 
-If public facts determine the ``alpha`` of such answers, it is the result. The error of a quotient of two
-private numbers also depends on the private denominator. So for means, and for shares with a private row
-count, the result is the error times the denominator: the ``alpha`` of an answer is at most this result
-divided by (noisy denominator − error of the denominator). Proofs: docs/proofs/laplace.md and pmw.md.
+If public facts determine the ``alpha`` of such answers, the result is this ``alpha``. The error of a quotient
+of two private numbers also depends on the private denominator. So for means, and for shares with a private row
+count, the result is the error times the denominator: the ``alpha`` of an answer is at most the result divided
+by (noisy denominator − error of the denominator). Proofs: docs/proofs/laplace.md and pmw.md.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from stream.privacy.planning.answer_plans import (
 )
 from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law
 from stream.privacy.planning.hypothesis_plans import rows_reach
-from stream.privacy.planning.inverse_plans import promised_alpha
 from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import promised_alpha
 
 Form = QuestionForm | Literal["alarm", "running", "texts"]
 """The form of a question, or one of three further forms: ``alarm`` (is a number above a threshold?), ``running``
@@ -55,7 +55,7 @@ FORMS: Final[tuple[Form, ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class SummedAttribute:
-    """A summed attribute: its range, and the most by which one row changes its sum, in steps of ``unit``.
+    """A summed attribute, in steps of ``unit``: its range, and the most that one row ``moves`` its sum.
 
     ``centered`` is the most by which one row changes the sum of the distances from the middle of the range.
     """
@@ -67,7 +67,7 @@ class SummedAttribute:
 
 
 UNKNOWN_RANGE: Final = SummedAttribute(range=1, moves=1, centered=1)
-"""Represents an unknown attribute: errors are multiples of its range or of its sum's sensitivity."""
+"""Stands for an unknown attribute: errors are then multiples of its range or of its sum's sensitivity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class RankedAttribute:
 class PlanGoal:
     """The goal of a plan: to answer ``queries`` questions (or windows) with ``epsilon``, or within ``alpha``.
 
-    ``fields`` has further fields of mechanisms, which are used for the mechanisms that have them.
+    ``fields`` has further fields of mechanisms, each for the mechanisms that have a field of this name.
     ``group_by`` has the positions of the grouped attributes in ``facts.sizes``; it is empty if questions may
     have any grouping. ``summed`` has the attributes of sums and means, and ``ranked`` the attributes of
     quantiles; both are empty if their ranges are unknown. ``q`` is the quantile.
@@ -208,10 +208,8 @@ def form_alpha(  # noqa: PLR0911 - one for each form
             return sum_alpha(law, goal.queries, sums, calibration.beta, full_weights=True) * calibration.grid
         case "groups" if isinstance(calibration, EstimateCalibration):
             law, groups = marginal_law(calibration, numbered=False), listed_groups(goal).groups
-            return max(
-                promised_alpha(calibration),
-                ErrorBounds(calibration).bound_new_numbers(law, groups, 1, full_weights=True),
-            )
+            measured = ErrorBounds(calibration).bound_new_numbers(law, groups, 1, full_weights=True)
+            return max(promised_alpha(calibration), measured)
         case _:
             return _count_error(calibration, mechanism, goal)
 
@@ -297,12 +295,8 @@ def _rate_error(calibration: Calibration, mechanism: Mechanism, goal: PlanGoal) 
     error = promised_alpha(calibration)
     if isinstance(calibration, EstimateCalibration):
         law, cells = marginal_law(calibration, numbered=False), max(1, (facts.universe or 1) // groups)
-        error = max(
-            error,
-            ErrorBounds(calibration).bound_new_numbers(
-                law, 2 * groups, min(cells, MAX_CATEGORIES), full_weights=True
-            ),
-        )
+        bounds, summed = ErrorBounds(calibration), min(cells, MAX_CATEGORIES)
+        error = max(error, bounds.bound_new_numbers(law, 2 * groups, summed, full_weights=True))
     return error
 
 

@@ -1,7 +1,7 @@
 """Planner of streams with an estimate and Gaussian measurements, for δ > 0.
 
-The planner starts from the best plan with Laplace noise. It multiplies both the error bound of this plan and
-the noise of its warm start by one factor: the least factor for which the cost stays within (ε, δ).
+The planner starts from the best plan with Laplace noise. It multiplies the error bound of this plan and the
+noise of its warm start by the same factor: the least factor for which the cost stays within (ε, δ).
 Comparisons with the threshold use no δ. Proofs: docs/proofs/pmw.md. Errors are in rows.
 """
 
@@ -31,12 +31,10 @@ from stream.privacy.planning.estimate_plans import (
     Comparisons,
     marginal_law,
     number_law,
-    opening_law,
-    wide_noise_scales,
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import scale_fits
-from stream.privacy.planning.workload_plans import chosen_set_law
+from stream.privacy.planning.warm_starts import chosen_set_law, warm_start_law, wide_noise_scales
 
 _WARM_START_OF_PAIRS = 2
 _LEAST_ERROR_FACTOR = 1e-2
@@ -87,7 +85,7 @@ class _GaussianSearch:
     chosen_deviation: float = 0.0
 
     def best_division(self, factor: float) -> _EpsilonDivision:
-        """Return the best division of ε if error bound and warm start's noise are ``factor`` times as large."""
+        """Return the best division of ε for ``factor`` times the Laplace plan's error bound and warm-start noise."""
         laplace_plan = self.laplace_plan
         failure = part_failure(NUMBERS_PART * laplace_plan.beta, laplace_plan.cutoff)
         number = factor * laplace_plan.alpha * (1.0 - _MARGIN) / normal_reach(failure)
@@ -99,7 +97,10 @@ class _GaussianSearch:
         if laplace_plan.rounds:
             fixed_precision += laplace_plan.marginal_sensitivity / chosen**2
         pure_epsilon = laplace_plan.epsilon_rows + laplace_plan.epsilon_choices + laplace_plan.epsilon_typical
-        widest_marginal = number * (1.0 - _MARGIN) * _widest_marginal(laplace_plan.marginal_sensitivity)
+        # With this noise of cells beside a number, the number's variance is at least the variance of a ⊤'s cells
+        # without a number, which ``losses`` assumes.
+        cells = laplace_plan.marginal_sensitivity
+        widest_marginal = math.inf if cells == 1 else number * (1.0 - _MARGIN) * math.sqrt(cells / (cells - 1))
 
         def divide(log_marginal_factor: float) -> _EpsilonDivision:
             marginal = min(self.marginal_deviation * math.exp(log_marginal_factor), widest_marginal)
@@ -151,14 +152,6 @@ def plan_calibrations(
     return (min(calibrations, key=lambda plan: plan.alpha),) if calibrations else ()
 
 
-def _widest_marginal(sensitivity: int) -> float:
-    """Return the widest noise of cells beside a number, in deviations of the number.
-
-    With it the number's variance is at least that of a ⊤'s cells without a number, which ``losses`` assumes.
-    """
-    return math.inf if sensitivity == 1 else math.sqrt(sensitivity / (sensitivity - 1))
-
-
 def _list_searches(
     spec: StreamSpec, facts: SourceFacts, mechanism: Pmw, laplace_plan: EstimateCalibration
 ) -> list[_GaussianSearch]:
@@ -167,7 +160,7 @@ def _list_searches(
         laplace_plan,
         spec.epsilon,
         spec.delta,
-        start_deviation=math.sqrt(variance_of(opening_law(laplace_plan))) if laplace_plan.starts else 0.0,
+        start_deviation=math.sqrt(variance_of(warm_start_law(laplace_plan))) if laplace_plan.starts else 0.0,
         marginal_deviation=math.sqrt(variance_of(marginal_law(laplace_plan, numbered=True))),
         requested_slack=None if gap is None else gap * max(1, facts.rows or 1),
         chosen_deviation=math.sqrt(

@@ -60,11 +60,6 @@ class _HypothesisTask:
     rows: int
     universe: int
 
-    @property
-    def gap(self) -> float | None:
-        """The requested error of the hypothesis, as a share of the rows."""
-        return self.mechanism.gap
-
     def log_universe(self, updates: int) -> float:
         """Return ln of the number of cells that the hypothesis distinguishes."""
         return math.log(max(2, self.count_cells(updates) or self.universe))
@@ -95,22 +90,22 @@ class _HypothesisTask:
 class _HypothesisDivision:
     """A division of ε.
 
-    ``rows_share`` is the part of ε for the row count. The error of numbers is ``answer_ratio`` times the
+    ``rows_share`` is the part of ε for the row count. The error of numbers is ``number_error_ratio`` times the
     error of decisions. ``error`` is the error bound in rows.
     """
 
     rows_share: float
-    answer_ratio: float
+    number_error_ratio: float
     error: float
 
 
 def plan_calibrations(
     spec: StreamSpec, facts: SourceFacts, *, textbook_alone: bool = False
 ) -> tuple[HypothesisCalibration, ...]:
-    """Return the textbook's calibration, another one and, if δ > 0, a third one.
+    """Return the textbook's calibration, one that draws the threshold's noise once and, if δ > 0, a third.
 
-    The second draws the threshold's noise once, the third again after each ⊤. ``alpha`` is in rows and holds
-    for tables of at most ``rows`` rows; cost and noise do not depend on the true number of rows.
+    The third draws the threshold's noise again after each ⊤. ``alpha`` is in rows and holds for tables of at
+    most ``rows`` rows; cost and noise do not depend on the true number of rows.
     """
     task = _task_for(spec, facts)
     makers: list[Callable[[], HypothesisCalibration]] = [lambda: _plan_textbook_hypothesis(task)]
@@ -125,9 +120,9 @@ def count_cells(universe: int, sparsity: int, updates: int, rows: int) -> int:
     """Return the number of cells over which a sparse hypothesis spreads the rows initially.
 
     If the universe (all cells) is small, the result is its size. Otherwise the result exceeds the number of
-    cells that updates can name, and is so large that a question about cells that no update named is
-    answered with at most one row. The bound on updates holds with the logarithm of this number, and of any
-    larger number (docs/proofs/pmw-weights.md, Theorem 4).
+    cells that updates can name, and is so large that a question about other cells is answered with at most one
+    row. The bound on updates holds with the logarithm of this number, and of any larger number
+    (docs/proofs/pmw-weights.md, Theorem 4).
     """
     return min(universe, max(sparsity * updates + 1, sparsity * rows))
 
@@ -146,7 +141,7 @@ def updates_for(log_universe: float, gap: float, factor: float = 0.5) -> int:
 
 
 def rows_reach(calibration: HypothesisCalibration | EstimateCalibration) -> int:
-    """Bound the error of the noisy row count; the bound may fail with its part of β.
+    """Bound the error of the noisy row count; the bound fails with probability ``ROWS_SHARE``·β at most.
 
     If there is noise, the bound is at least 1, because a smaller noisy count is raised to 1.
     """
@@ -189,13 +184,17 @@ def _task_for(spec: StreamSpec, facts: SourceFacts) -> _HypothesisTask:
 def _plan_calibrated(task: _HypothesisTask, make: _Planner) -> HypothesisCalibration:
     updates = task.mechanism.updates
     if updates is None:
-        updates = _best_updates(task, make) if task.gap is None else _least_updates(task, task.gap)
+        updates = (
+            _best_updates(task, make) if task.mechanism.gap is None else _least_updates(task, task.mechanism.gap)
+        )
     division = _best_division(task, updates, make)
     epsilon_rows, other_epsilon = _divide_epsilon(task, division.rows_share)
     vector = make(
-        task.plan_inputs(updates, epsilon=other_epsilon, numbers="fresh", answer_ratio=division.answer_ratio)
+        task.plan_inputs(
+            updates, epsilon=other_epsilon, numbers="fresh", number_error_ratio=division.number_error_ratio
+        )
     )
-    gap = task.gap or guaranteed_gap(task.log_universe(updates), updates)
+    gap = task.mechanism.gap or guaranteed_gap(task.log_universe(updates), updates)
     return _calibration(task, "calibrated", vector, gap, 4.0 * gap, epsilon_rows)
 
 
@@ -243,7 +242,7 @@ def _best_division(task: _HypothesisTask, updates: int, make: _Planner) -> _Hypo
     each = vector.epsilon_threshold + vector.epsilon_query
     rate = each / ((1 if vector.fresh_threshold else updates) * vector.sensitivity_steps)
     numbers = max(1, two_sided_reach(rate, updates, vector.beta)) * vector.grid
-    gap = (task.gap or guaranteed_gap(task.log_universe(updates), updates)) * task.rows
+    gap = (task.mechanism.gap or guaranteed_gap(task.log_universe(updates), updates)) * task.rows
     rows = -math.log(ROWS_SHARE * task.spec.beta) * task.facts.contribution / task.spec.epsilon
 
     def division_at(part: float) -> _HypothesisDivision:
@@ -283,15 +282,15 @@ def _plan_textbook_hypothesis(task: _HypothesisTask) -> HypothesisCalibration:
         return vector.alpha <= gap_of(updates) * task.rows
 
     updates = task.mechanism.updates
-    if updates is None and task.gap is not None:
-        updates = _least_updates(task, task.gap, 4.0)
+    if updates is None and task.mechanism.gap is not None:
+        updates = _least_updates(task, task.mechanism.gap, 4.0)
     elif updates is None:
         updates, beyond = 1, MAX_ANSWERS
         while beyond - updates > max(1, updates // 1000):
             middle = min(max(round(math.sqrt(updates * beyond)), updates + 1), beyond - 1)
             updates, beyond = (middle, beyond) if is_accurate(middle) else (updates, middle)
     vector = plan_textbook(task.plan_inputs(updates, epsilon=other_epsilon, numbers="fresh"))
-    gap = task.gap or gap_of(updates)
+    gap = task.mechanism.gap or gap_of(updates)
     return _calibration(task, "textbook", vector, gap, gap / 2.0, epsilon_rows)
 
 

@@ -1,8 +1,8 @@
 """Inverse planners: the ε, charged answers or rows for a requested error.
 
-Each inverse planner searches with the ordinary planner, so its result agrees with the planned error of
-every mechanism. A plan with the result keeps to the requested error. The best value may differ from the
-result by a relative ``TOLERANCE``, but not by more. The module also computes the error curves of a plan.
+Each inverse planner searches with the ordinary planner, so a plan with its result keeps to the requested
+error. The relative difference of the result from the best value is at most ``TOLERANCE``. The module also
+computes the error curves of a plan.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from schemas import Calibration, RandomizedResponse, SparseVectorCalibration, StreamSpec
+from schemas import Calibration, RandomizedResponse, StreamSpec
 from schemas.mechanisms import MAX_ANSWERS
 from stream.optional_packages import np
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.planning import plans
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import plan_calibrations
+from stream.privacy.planning.plans import choose_calibration, plan_calibrations, promised_alpha
 
 CUTOFF_FIELDS: Final = ("cutoff", "answers", "updates")
 """Names of the fields for the cutoff of a mechanism: its number of ⊤s, noisy answers or updates."""
@@ -41,7 +40,7 @@ def cutoff_field(kind: str, model: type[BaseModel], *, standing: bool) -> str | 
 
 
 TOLERANCE = 1e-3
-"""Largest relative difference between a result and the best value; plans are not more exact either."""
+"""Largest relative difference between a result and the best value."""
 
 LEAST_EPSILON, LARGEST_EPSILON = 1e-6, 1000.0
 LARGEST_ROWS = 10**12
@@ -49,13 +48,6 @@ LARGEST_ROWS = 10**12
 _FIRST_ROWS = 10_000
 _UNBOUNDED_DISTANCE = math.log(64.0)
 """For the search, an infinite error is 64 times too large, and an error of 0 is 64 times too small."""
-
-
-def promised_alpha(calibration: Calibration) -> float:
-    """Return the larger one of the error bounds of a stream's decisions and numbers."""
-    if isinstance(calibration, SparseVectorCalibration):
-        return max(calibration.alpha, calibration.answer_alpha)
-    return calibration.alpha
 
 
 def needed_epsilon(
@@ -76,7 +68,7 @@ def needed_epsilon(
 
     boundary = _find_boundary(error_at, alpha, spec.epsilon, (LEAST_EPSILON, LARGEST_EPSILON), integral=False)
     if boundary is None:
-        least = measure(plans.choose_calibration(spec.model_copy(update={"epsilon": LARGEST_EPSILON}), facts))
+        least = measure(choose_calibration(spec.model_copy(update={"epsilon": LARGEST_EPSILON}), facts))
         raise PlanError(
             f"alpha: even epsilon = {LARGEST_EPSILON:g} leaves an error of {least:.4g}; ask for a larger alpha, a "
             "finer grid or fewer charged answers"
@@ -103,7 +95,7 @@ def largest_cutoff(spec: StreamSpec, facts: SourceFacts, alpha: float) -> int:
     if boundary is None:
         return MAX_ANSWERS
     if boundary[1] == 1:
-        least = promised_alpha(plans.choose_calibration(_with_cutoff(spec, 1), facts))
+        least = promised_alpha(choose_calibration(_with_cutoff(spec, 1), facts))
         raise PlanError(
             f"alpha: a single charged answer already has an error of {least:.4g}; ask for a larger alpha or raise epsilon"
         )
@@ -128,7 +120,7 @@ def needed_rows(spec: StreamSpec, facts: SourceFacts, alpha_fraction: float) -> 
 
     boundary = _find_boundary(error_at, alpha_fraction, _FIRST_ROWS, (1, LARGEST_ROWS), integral=True)
     if boundary is None:
-        plans.choose_calibration(spec, replace(facts, rows=LARGEST_ROWS))
+        choose_calibration(spec, replace(facts, rows=LARGEST_ROWS))
         raise PlanError(
             f"alpha: no table of up to 10^12 rows has an error of {alpha_fraction:g} of its rows; ask for a larger "
             "fraction or raise epsilon"
@@ -146,7 +138,7 @@ def _error_or_infinity(
     spec: StreamSpec, facts: SourceFacts, measure: Callable[[Calibration], float] = promised_alpha
 ) -> float:
     try:
-        return measure(plans.choose_calibration(spec, facts))
+        return measure(choose_calibration(spec, facts))
     except PlanError:
         return math.inf
 
@@ -247,10 +239,10 @@ def error_curve(
     """
     for value, varied in varied_specs(spec, against, points)[start:]:
         try:
-            boundary = plan_calibrations(varied, facts)
+            calibrations = plan_calibrations(varied, facts)
         except PlanError:
-            boundary = ()
-        yield PlanPoint(value, boundary)
+            calibrations = ()
+        yield PlanPoint(value, calibrations)
 
 
 def varied_specs(

@@ -87,7 +87,7 @@ def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Epsilon
     decisions = replace(halves, numbers="none")
     shift = round(_first_shift(decisions, beta))
     error = least_alpha(decisions, shift, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
-    number_error = math.log(1.0 + halves.tops / beta) / (halves.top_number_rate * halves.answer_ratio)
+    number_error = math.log(1.0 + halves.tops / beta) / (halves.top_number_rate * halves.number_error_ratio)
     return EpsilonSplit(threshold, number_error / (error + number_error))
 
 
@@ -203,7 +203,7 @@ def require_fit(scale: float, remedy: str, grid: float | None = None) -> None:
 class PlanInputs:
     """The inputs of a sparse vector's plan.
 
-    The error of numbers may be ``answer_ratio`` times the error of decisions.
+    The error of numbers may be ``number_error_ratio`` times the error of decisions.
     """
 
     cutoff: int
@@ -215,7 +215,7 @@ class PlanInputs:
     sensitivity_steps: int
     grid: float
     numbers: Literal["none", "fresh", "gap"] = "none"
-    answer_ratio: float = 1.0
+    number_error_ratio: float = 1.0
 
 
 def plan_textbook(inputs: PlanInputs) -> SparseVectorCalibration:
@@ -234,7 +234,7 @@ def plan_textbook(inputs: PlanInputs) -> SparseVectorCalibration:
         stated = 2.0 * inputs.epsilon / math.sqrt(32.0 * cutoff * math.log((2.0 if fresh else 1.0) / inputs.delta))
         if stated > per_round and optimal_delta(stated, cutoff, inputs.epsilon) <= inputs.delta:
             per_round, delta, answers = stated, inputs.delta, 1.0 / (math.sqrt(512.0) + 1.0)
-    inputs = replace(inputs, monotone=False, answer_ratio=1.0)
+    inputs = replace(inputs, monotone=False, number_error_ratio=1.0)
     parts = _divide_epsilon(inputs, per_round, EpsilonSplit(0.5, answers if fresh else 0.0))
     result = _calibration(inputs, "textbook", parts, 0, delta=delta)
     sigma = 1.0 / parts[0]
@@ -334,7 +334,7 @@ def _layout_function(
             queries=inputs.expected_queries,
             numbers=inputs.numbers,
             top_number_rate=total * split.numbers_share / ((1 if fresh else inputs.cutoff) * fine_steps),
-            answer_ratio=inputs.answer_ratio,
+            number_error_ratio=inputs.number_error_ratio,
         )
 
     return layout_for
@@ -364,8 +364,10 @@ def _calibration(
     )
     rates = (*noise_rates(draft), top_number_rate(draft)) if inputs.numbers == "fresh" else noise_rates(draft)
     _require_noise_fit(inputs, min(rates))
-    error = least_alpha(run_layout(draft, inputs.answer_ratio), shift, inputs.beta)
-    number_error = {"none": 0, "fresh": math.floor(inputs.answer_ratio * error), "gap": error}[inputs.numbers]
+    error = least_alpha(run_layout(draft, inputs.number_error_ratio), shift, inputs.beta)
+    number_error = {"none": 0, "fresh": math.floor(inputs.number_error_ratio * error), "gap": error}[
+        inputs.numbers
+    ]
     return draft.model_copy(update={"alpha": error * inputs.grid, "answer_alpha": number_error * inputs.grid})
 
 

@@ -3,9 +3,9 @@
 Plans depend on public parameters alone: the stream's specification and the source's public facts.
 
 The *price* of a question that requests an error is counted in parts of an ordinary charge
-(``PARTS_PER_CHARGE``). The question gets ``share`` parts of the charge's ε and as many parts of its β: the
-fewest parts with which its noise keeps to the requested error. With δ = 0 the losses of all answers add up,
-so a grant pays for a fixed number of parts, however questions divide them. Prices depend on public values
+(``PARTS_PER_CHARGE``). The question gets the same number of parts (``share``) of the charge's ε and of its β:
+the fewest parts with which its noise keeps to the requested error. With δ = 0 the losses of all answers add
+up, so a grant pays for a fixed number of parts, however questions divide them. Prices depend on public values
 alone. Proofs: docs/proofs/laplace.md, docs/proofs/pmw.md.
 """
 
@@ -42,7 +42,7 @@ from schemas import (
     TableSource,
     UnknownGroups,
 )
-from stream.privacy.accuracy.noise_laws import two_sided_reach
+from stream.privacy.accuracy.noise_laws import least_passing, two_sided_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import LARGEST_STEPS, exact_alpha
 from stream.privacy.composition.costs import (
@@ -150,13 +150,18 @@ def ranking_error(calibration: Calibration) -> float:
     """Return the exact error by which calibrations are ranked."""
     if isinstance(calibration, SparseVectorCalibration) and calibration.method == "textbook":
         return exact_alpha(calibration) + 2.0 * calibration.rounding
+    return promised_alpha(calibration)
+
+
+def promised_alpha(calibration: Calibration) -> float:
+    """Return the larger one of the error bounds of a stream's decisions and numbers."""
     if isinstance(calibration, SparseVectorCalibration):
         return max(calibration.alpha, calibration.answer_alpha)
     return calibration.alpha
 
 
 def name_of(calibration: Calibration) -> str:
-    """Return a name for a calibration: its method and, if necessary, its noise or sparse vector."""
+    """Return a name for a calibration: its method and, to tell two calibrations apart, its noise or sparse vector."""
     if isinstance(calibration, EstimateCalibration) and calibration.noise != "laplace":
         return f"{calibration.method}, {calibration.noise}"
     if isinstance(calibration, HypothesisCalibration) and calibration.method != "textbook":
@@ -189,7 +194,7 @@ def _plan_with_warnings(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibrati
     return tuple(one.model_copy(update={"vacuous": is_vacuous(spec, one, facts.rows)}) for one in found)
 
 
-def _plan_by_mechanism(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibration, ...]:  # noqa: PLR0911 - one for each planner
+def _plan_by_mechanism(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibration, ...]:  # noqa: C901, PLR0911 - one for each planner
     match spec.mechanism:
         case AboveThreshold() | NumericSparse():
             found = plan_sparse_vectors(
@@ -204,23 +209,22 @@ def _plan_by_mechanism(spec: StreamSpec, facts: SourceFacts) -> tuple[Calibratio
             return tuple(_with_rounding(one, facts.rounding) for one in found)
         case Laplace() | NoisyMax() | Exponential():
             return answer_plans.plan_calibrations(spec, facts)
-        case Histogram() if facts.movement is not None:
+        case Histogram() if facts.window is not None:
             return answer_plans.plan_calibrations(spec, facts)
         case RandomizedResponse():
             return response_plans.plan_calibrations(spec, facts)
         case Histogram() | LazyHistogram() | SparseProject():
             return release_plans.plan_calibrations(spec, facts)
         case RunningCount():
-            texts = facts.text_bytes is not None
-            return (running_text_plans.plan_calibrations if texts else release_plans.plan_running_counts)(
-                spec, facts
-            )
+            if facts.text_bytes is not None:
+                return running_text_plans.plan_calibrations(spec, facts)
+            return release_plans.plan_running_counts(spec, facts)
         case UnknownGroups():
             return unknown_groups_plans.plan_calibrations(spec, facts)
         case Pmw(worst_case=True) | SparsePmw():
             return hypothesis_plans.plan_calibrations(spec, facts)
         case Pmw():
-            [laplace_plan] = estimate_plans.plan_calibrations(spec, facts)
+            laplace_plan = estimate_plans.plan_laplace_estimate(spec, facts)
             gaussian = gaussian_plans.plan_calibrations(spec, facts, laplace_plan)
             return (*_textbook_hypotheses(spec, facts), laplace_plan, *gaussian)
         case _:
@@ -257,7 +261,7 @@ def _without_names(spec: StreamSpec) -> StreamSpec:
 class Price:
     """The price of a question: ``parts`` of an ordinary charge.
 
-    The noise is the noise of ``share`` parts of the charge's ε; its bound is ``reach`` steps.
+    The noise has ``share`` parts of the charge's ε; its bound is ``reach`` steps.
     """
 
     share: int
@@ -286,7 +290,7 @@ def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -
 
 
 def epsilon_of(calibration: Calibration, parts: int, rounded: Callable[[Fraction], int] = math.ceil) -> float:
-    """Return the ε of ``parts`` for display, rounded up, or as the function ``rounded`` does."""
+    """Return the ε of ``parts`` for display, in units that ``rounded`` rounds, by default up."""
     loss = losses(calibration).loss_per_answer * Fraction(parts, PARTS_PER_CHARGE)
     return rounded(loss * EPSILON_UNITS) / EPSILON_UNITS
 
@@ -323,9 +327,9 @@ def parts_within(calibration: Calibration, max_price: float | str) -> int:
 
 
 def opening_parts(calibration: EstimateCalibration) -> int:
-    """Return what the first answer costs beside its own charge, in parts of a charge: at most the grant.
+    """Return the cost of the first answer beside its own charge, in parts of a charge; at most the grant.
 
-    With δ > 0 the grant counts as spent in full from the first answer.
+    With δ > 0 the grant counts as spent in full from the first answer on.
     """
     whole = parts_within(calibration, "100%")
     if not is_pure(calibration):
@@ -401,8 +405,7 @@ def numbers_failure(calibration: EstimateCalibration, charges: float) -> float:
 def _least_share(rate: float, values: int, failure: Callable[[float], float], steps: int) -> tuple[int, int]:
     """Return the least share whose noise is within ``steps``, and the bound (reach) of this noise.
 
-    ``rate`` is the noise rate for a whole charge. The search bisects, because the bound falls as the share
-    grows.
+    ``rate`` is the noise rate for a whole charge. The bound falls as the share grows.
     """
 
     def reach(share: int) -> int:
@@ -410,13 +413,6 @@ def _least_share(rate: float, values: int, failure: Callable[[float], float], st
         return two_sided_reach(rate * charges, values, failure(charges))
 
     # A smaller share would need noise that does not fit 52 binary digits.
-    low = math.ceil(HEADROOM * PARTS_PER_CHARGE / (rate * LARGEST_NOISE))
-    if reach(max(1, low)) <= steps:
-        return max(1, low), reach(max(1, low))
-    high = max(2, 2 * low)
-    while reach(high) > steps:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if reach(middle) > steps else (low, middle)
-    return high, reach(high)
+    least = max(1, math.ceil(HEADROOM * PARTS_PER_CHARGE / (rate * LARGEST_NOISE)))
+    share = least_passing(lambda share: reach(share) <= steps, least - 1, least)
+    return share, reach(share)

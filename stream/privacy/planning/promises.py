@@ -9,7 +9,9 @@ interval; for other mechanisms it is α. Warnings depend on public facts alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, assert_never
 
 from schemas import (
@@ -42,7 +44,7 @@ from schemas import (
 from schemas.queries import MAX_CANDIDATES
 from stream.formatting import format_error_bound
 from stream.privacy.accuracy.intervals import half_width
-from stream.privacy.accuracy.noise_laws import two_sided_reach
+from stream.privacy.accuracy.noise_laws import least_passing, two_sided_reach
 from stream.privacy.accuracy.release_accuracy import release_law
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import gap_bias
@@ -86,8 +88,8 @@ def promises(
     """Return the error bounds of a stream, from its public definition alone.
 
     Extensions do not change the bounds for the charged answers of the opening. But the more answers there
-    are, the more probably some answer exceeds its bound. ``counted`` is a text about the contribution bound
-    in rows. It is empty if there is no such bound, and is not shown for streams that count people.
+    are, the more probably some answer exceeds its bound. ``counted`` describes the contribution bound in rows,
+    which does not apply to streams that count people; it is empty without such a bound.
     """
     opening = _opening_promises(spec, calibration)
     if counted and not getattr(spec.mechanism, "people", False):
@@ -102,119 +104,92 @@ def promises(
     return tuple(_with_remark(promise, extended) for promise in opening)
 
 
-def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: C901, PLR0911, PLR0912 - one for each mechanism
+def _opening_promises(spec: StreamSpec, calibration: Calibration) -> tuple[Promise, ...]:  # noqa: C901, PLR0911, PLR0912, PLR0915 - one for each mechanism
     mechanism, over = spec.mechanism, _over_first(calibration.expected_queries, "answer")
+    promise = partial(_build_promise, calibration)
     match mechanism:
         case AboveThreshold() | NumericSparse():
-            decided = _build_promise(
-                calibration,
-                "each 'above' and 'below' is right about values further than ",
-                " from the threshold",
-                over,
-            )
+            right = "each 'above' and 'below' is right about values further than "
+            decided = promise(right, " from the threshold", over)
             if not isinstance(calibration, SparseVectorCalibration) or calibration.numbers == "none":
                 return (decided,)
             lean = gap_bias(calibration) if calibration.numbers == "gap" else 0.0
-            remark = (
-                f"of values far above the threshold they are {format_error_bound(lean, grouped=True)} too low on average"
-                if lean > 0.0
-                else ""
-            )
-            number = _build_promise(
-                calibration,
-                "each number beside an 'above' is within ±",
-                "",
-                over,
-                remark,
-                calibration.answer_alpha,
+            remark = ""
+            if lean > 0.0:
+                remark = f"of values far above the threshold they are {format_error_bound(lean, grouped=True)} too low on average"
+            number = promise(
+                "each number beside an 'above' is within ±", "", over, remark, calibration.answer_alpha
             )
             return decided, number
         case Laplace() | Histogram() if spec.standing is not None and spec.standing.quantile is not None:
-            over = (
-                _over_first(promised_answers(calibration), "answer")
-                if isinstance(calibration, AnswersCalibration)
-                else ""
-            )
-            return (_build_promise(calibration, "each quantile's rank is within ±", " events", over),)
+            return (promise("each quantile's rank is within ±", " events", _over_charged(calibration)),)
         case Laplace(dimensions=dimensions):
             dimensions_text = f", of up to {dimensions:,} in an answer," if dimensions > 1 else ""
             table = "on a table: each count; numbers with a larger sensitivity carry their own alpha"
             remark = "" if spec.standing is not None else table
-            return (
-                _build_promise(
-                    calibration,
-                    f"each number{dimensions_text} is within ±",
-                    "",
-                    _over_charged(calibration),
-                    remark,
-                ),
-            )
+            return (promise(f"each number{dimensions_text} is within ±", "", _over_charged(calibration), remark),)
         case NoisyMax() | Exponential():
             before = f"each choice among up to {MAX_CANDIDATES} candidates is at most "
             remark = "fewer candidates carry a smaller alpha"
-            return (_build_promise(calibration, before, " below the best", _over_charged(calibration), remark),)
+            return (promise(before, " below the best", _over_charged(calibration), remark),)
         case RandomizedResponse():
             over = _over_first(calibration.expected_queries, "event")
-            return (_build_promise(calibration, "each category's estimated share is within ±", "", over),)
+            return (promise("each category's estimated share is within ±", "", over),)
         case Histogram() if isinstance(calibration, AnswersCalibration):
             over = _over_first(promised_answers(calibration), "window")
-            return (_build_promise(calibration, "each number of a window is within ±", "", over),)
+            return (promise("each number of a window is within ±", "", over),)
         case Histogram():
             remark = "sums of cells carry their own alpha"
-            return (
-                _build_promise(
-                    calibration, "each cell is within ±", "", "over all cells, however often asked", remark
-                ),
-            )
+            return (promise("each cell is within ±", "", "over all cells, however often asked", remark),)
         case LazyHistogram(sparsity=sparsity) | SparseProject(sparsity=sparsity):
             worst = "for the worst table, all of its rows in one cell; each answer carries its own, which is smaller for others"
             whole = worst if isinstance(mechanism, SparseProject) else ""
             cells = f"answer about up to {sparsity:,} cells" if sparsity > 1 else "answer about a cell"
             if isinstance(calibration, ReleaseCalibration) and calibration.noise_only:
                 remark = "each answer carries its whole error, which depends on the table"
-                return (_build_promise(calibration, f"the noise in each {cells} is within ±", "", over, remark),)
-            return (_build_promise(calibration, f"each {cells} is within ±", "", over, whole),)
+                return (promise(f"the noise in each {cells} is within ±", "", over, remark),)
+            return (promise(f"each {cells} is within ±", "", over, whole),)
         case RunningCount(steps=steps):
             groups = calibration.groups if isinstance(calibration, RunningCountCalibration) else 1
             over = f"over all {steps:,} windows" if steps > 1 else "over the one window"
             over += f" and {groups:,} groups" if groups > 1 else ""
             remark = "an answer made of fewer sums carries a smaller alpha"
             if isinstance(calibration, RunningCountCalibration) and calibration.threshold is not None:
-                over, remark = f"{over} and all texts", describe_running_release(calibration)
-            return (_build_promise(calibration, "each number so far is within ±", "", over, remark),)
+                over = f"{over} and all texts"
+                remark = _describe_release(partial(count_released_with, calibration), "counted so far")
+            return (promise("each number so far is within ±", "", over, remark),)
         case UnknownGroups(counts=counts):
             certain = ("a text is released for certain from ", " people on")
             words = ("the count of each text is within ±", "") if counts else certain
             over, remark = _over_charged(calibration), _release_remark(spec, calibration)
-            promise = _build_promise(calibration, *words, over, remark)
-            return (promise if counts else replace(promise, probability=1.0),)
+            released = promise(*words, over, remark)
+            return (released if counts else replace(released, probability=1.0),)
         case Pmw() if isinstance(calibration, EstimateCalibration):
             after = "" if mechanism.beyond == "end" else "; later answers have no bound"
             remark = f"while its measurements last{after}; sums, means, shares and groups carry their own"
             remark += f"; {_for_few_rows(calibration)}"
-            return (_build_promise(calibration, "each count is within ±", "", "over all answers", remark),)
+            return (promise("each count is within ±", "", "over all answers", remark),)
         case Pmw(updates=updates, gap=gap, rows=rows) | SparsePmw(updates=updates, gap=gap, rows=rows):
             remarks = [f"for a table of at most {rows:,} rows"] if rows else []
             remarks += ["while its updates last"] if updates and gap else []
-            return (_build_promise(calibration, "each count is within ±", "", over, ", ".join(remarks)),)
+            return (promise("each count is within ±", "", over, ", ".join(remarks)),)
         case _:
             assert_never(mechanism)
 
 
 def _release_remark(spec: StreamSpec, calibration: Calibration) -> str:
-    """Describe how many rows, events or people a text needs to be released."""
+    """Describe with how many rows, events or people a text is released."""
     if not isinstance(calibration, UnknownGroupsCalibration):
         return ""
-    half, mostly = (rows_released_with(calibration, chance) for chance in (0.5, 0.95))
     counted = "rows" if spec.standing is None else spec.standing.count
     unit = "people" if calibration.method == "selection" else counted
+    return _describe_release(partial(rows_released_with, calibration), f"{unit}")
+
+
+def _describe_release(released_with: Callable[[float], int], unit: str) -> str:
+    """Describe with how many of a unit a text is released; ``released_with`` returns them for a probability."""
+    half, mostly = released_with(0.5), released_with(0.95)
     return f"a text with {half:,} {unit} is released with probability 50 % or more, one with {mostly:,} with 95 %"
-
-
-def describe_running_release(calibration: RunningCountCalibration) -> str:
-    """Describe with how many events so far a text is released by a running count."""
-    half, mostly = (count_released_with(calibration, chance) for chance in (0.5, 0.95))
-    return f"a text with {half:,} counted so far is released with probability 50 % or more, one with {mostly:,} with 95 %"
 
 
 def _for_few_rows(calibration: EstimateCalibration) -> str:
@@ -228,21 +203,8 @@ def _for_few_rows(calibration: EstimateCalibration) -> str:
 
 def laplace_answers(calibration: EstimateCalibration, alpha: float) -> int:
     """Return how many counts laplace answers within ``alpha`` rows, with the same ε and β."""
-    rate = calibration.epsilon / calibration.contribution
-
-    def keeps(count: int) -> bool:
-        return two_sided_reach(rate / count, count, calibration.beta) <= alpha
-
-    if not keeps(1):
-        return 0
-    most = 1
-    while keeps(2 * most):
-        most *= 2
-    low, high = most, 2 * most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    return low
+    rate, beta = calibration.epsilon / calibration.contribution, calibration.beta
+    return least_passing(lambda count: two_sided_reach(rate / count, count, beta) > alpha, 0, 1) - 1
 
 
 def is_vacuous(spec: StreamSpec, calibration: Calibration, rows: int | None) -> bool:
@@ -314,7 +276,7 @@ def describe_uninformative(
     answer. If none of these is known, the result is None.
     """
     error, what = _describe_error(spec.mechanism, calibration)
-    beyond = _find_exceeded_figure(spec, error, calibration.alpha, facts, source)
+    beyond = _describe_exceeded(spec, error, calibration.alpha, facts, source)
     if beyond is None and expected is not None and error > abs(expected):
         beyond = f"the expected answer {expected:g}"
     if beyond is None:
@@ -333,10 +295,10 @@ def _describe_error(mechanism: Mechanism, calibration: Calibration) -> tuple[flo
     return calibration.alpha, "its alpha"
 
 
-def _find_exceeded_figure(
+def _describe_exceeded(
     spec: StreamSpec, error: float, alpha: float, facts: SourceFacts, source: Source | None
 ) -> str | None:
-    """Describe the public figure that the error exceeds; None if it exceeds none."""
+    """Describe the public number that the error exceeds; None if it exceeds none."""
     mechanism = spec.mechanism
     if isinstance(mechanism, RandomizedResponse):
         return "a third of the range of a share" if alpha > LARGEST_SHARE else None

@@ -1,10 +1,10 @@
 """Planner of mechanisms that release something once, and the trees of running counts.
 
-These mechanisms are histogram, lazy_histogram, sparse_project and running_count. A histogram is one part,
-with Laplace noise or, if δ > 0, Gaussian noise. A projection (sparse_project) has one part for each row of
-its matrix. A running count is one release of all sums of all groups. All parts together are
-(ε, δ)-private by basic or optimal composition (Kairouz, Oh & Viswanath 2015). Proofs:
-docs/proofs/histogram.md, sparse-project.md and running-count.md.
+These mechanisms are histogram, lazy_histogram, sparse_project and running_count. The *parts* of a release are
+composed by basic or optimal composition (Kairouz, Oh & Viswanath 2015). A histogram is one part, with Laplace
+noise or, if δ > 0, Gaussian noise. A projection (sparse_project) has one part for each row of its matrix. A
+running count is one release of all sums of all groups. Proofs: docs/proofs/histogram.md, sparse-project.md
+and running-count.md.
 
 A running count of T windows has a binary tree with one leaf for each number of windows t = 0 … T. Each
 branching, with the leaves a … b − 1 on its left and b … c − 1 on its right, has a *node*: the sum of the
@@ -38,9 +38,9 @@ from schemas import (
     StreamSpec,
 )
 from schemas.queries import MAX_CANDIDATES
-from stream.privacy.accuracy.noise_laws import sum_alpha
+from stream.privacy.accuracy.noise_laws import least_passing, sum_alpha
 from stream.privacy.accuracy.release_accuracy import cell_alpha, lazy_alpha, noise_alpha, projection_alpha
-from stream.privacy.accuracy.source_facts import Movement, SourceFacts
+from stream.privacy.accuracy.source_facts import GroupSensitivity, SourceFacts
 from stream.privacy.composition.gaussian_losses import least_noise_factor
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise.samplers import Symmetric, gaussian, sampler
@@ -115,14 +115,10 @@ def _leaves(levels: int, most: int) -> int:
 
 @lru_cache(maxsize=4096)
 def _min_nodes_per_answer(tree: CountingTree) -> int:
-    """Return the least limit of nodes per answer (right turns) with which a tree has enough leaves."""
+    """Return the fewest nodes per answer (right turns) with which a tree has enough leaves."""
     if tree.shape == "dyadic":
         return tree.levels
-    low, high = 0, tree.steps
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _leaves(tree.levels, middle) > tree.steps else (middle, high)
-    return high
+    return least_passing(lambda most: _leaves(tree.levels, most) > tree.steps, 0, tree.steps)
 
 
 def next_node_sums(sums: Sequence[int], kept: int, count: int) -> list[int]:
@@ -320,7 +316,7 @@ def draft_tree(
     spec: StreamSpec, facts: SourceFacts, method: Literal["basic", "textbook", "gaussian"], tree: CountingTree
 ) -> RunningCountCalibration:
     """Return a calibration of a tree, with Laplace noise and no error bound yet."""
-    moved, groups = _movement(facts), facts.universe or 1
+    sensitivity, groups = _horizon_sensitivity(facts), facts.universe or 1
     answers = tree.steps * groups
     return RunningCountCalibration(
         method=method,
@@ -329,12 +325,12 @@ def draft_tree(
         groups=groups,
         levels=tree.levels,
         nodes=tree.max_nodes,
-        moved=moved.numbers,
-        spread=moved.spread,
+        moved=sensitivity.numbers,
+        spread=sensitivity.spread,
         epsilon=spec.epsilon,
         delta=0.0,
         grid=facts.grid,
-        sensitivity_steps=moved.together,
+        sensitivity_steps=sensitivity.together,
         cutoff=answers,
         expected_queries=answers,
         beta=spec.beta,
@@ -342,12 +338,12 @@ def draft_tree(
     )
 
 
-def _movement(facts: SourceFacts) -> Movement:
+def _horizon_sensitivity(facts: SourceFacts) -> GroupSensitivity:
     if facts.horizon is not None:
         return facts.horizon
     people = 2 if facts.neighbors == "replace" else 1
     together = people * facts.sensitivity_steps
-    return Movement(each=facts.sensitivity_steps, together=together, spread=people, numbers=together)
+    return GroupSensitivity(each=facts.sensitivity_steps, together=together, spread=people, numbers=together)
 
 
 def with_alpha(draft: RunningCountCalibration, least: float = 0.0) -> RunningCountCalibration:

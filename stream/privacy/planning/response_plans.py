@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 from schemas import Answer, GrantRecord, RandomizedResponse, ReleaseCalibration, StreamSpec
 from stream.privacy.accuracy.noise_laws import clopper_pearson_lower, clopper_pearson_upper
 from stream.privacy.accuracy.source_facts import SourceFacts
+from stream.privacy.noise.samplers import to_decimal
 from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
 
 RESPONSE_BITS = 128
@@ -38,8 +39,7 @@ class ResponseLaw:
         """
         with localcontext(prec=80):
             # e^ε is lowered by more than all rounding errors together, so that the result is never too small.
-            power = (Decimal(self.epsilon.numerator) / Decimal(self.epsilon.denominator)).exp()
-            power_rounded_down = power * (1 - Decimal(10) ** -60)
+            power_rounded_down = to_decimal(self.epsilon).exp() * (1 - Decimal(10) ** -60)
             exact = Decimal(1 << RESPONSE_BITS) / (power_rounded_down + self.categories - 1)
             return int(exact.to_integral_value(rounding=ROUND_CEILING))
 
@@ -55,7 +55,7 @@ class ResponseLaw:
 
     @property
     def slope(self) -> float:
-        """The change of an answer's probability if its share grows from 0 to 1: the difference of both probabilities."""
+        """By how much the probability of an answer grows if its share grows from 0 to 1."""
         return (self.own_weight - self.other_weight) / (1 << RESPONSE_BITS)
 
 
@@ -249,7 +249,7 @@ def estimate_stream_shares(
         first_choice = choice_by_index.setdefault(answer.index, answer.choice)
         if first_choice != answer.choice:
             raise ShareEstimateError(
-                f"answers: two differ at index {answer.index} of stream '{stream}'; give those of one installation"
+                f"answers: two differ at index {answer.index} of stream '{stream}'; give answers of one installation only"
             )
         if len(choice_by_index) == counted:
             continue

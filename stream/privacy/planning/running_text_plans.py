@@ -1,8 +1,8 @@
-"""Planner of running counts of texts: the tree, the threshold, and the test of the texts' size.
+"""Planner of running counts of texts: the tree, the threshold, and the size test.
 
-A running count releases texts whose noisy count reaches a threshold T, until all texts together become too
-large; a test with noise decides this. A part of ε is for the test, the rest for the noise of the sums (the
-nodes of the counting tree in `release_plans`). ε and δ are for all windows together. Proof:
+A running count releases texts whose noisy count reaches a threshold T. It ends when all texts together become
+too large, which a noisy *size test* decides. A part of ε is for the size test, the rest for the noise of the
+sums (the nodes of the counting tree in `release_plans`). ε and δ are for all windows together. Proof:
 docs/proofs/unknown-groups.md, "Running counts".
 """
 
@@ -15,11 +15,11 @@ from functools import lru_cache
 from typing import Final
 
 from schemas import RunningCount, RunningCountCalibration, StreamSpec
-from stream.privacy.accuracy.intervals import half_width
-from stream.privacy.accuracy.noise_laws import sum_tail
+from stream.privacy.accuracy.intervals import MISS_PROBABILITY, half_width
+from stream.privacy.accuracy.noise_laws import least_passing, sum_tail
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import round_fraction_down
-from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, sampler
+from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, sampler, to_decimal
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.release_plans import (
     CountingTree,
@@ -33,14 +33,14 @@ from stream.privacy.planning.release_plans import (
 from stream.privacy.planning.unknown_groups_plans import (
     DELTA_SHARE,
     MOST_WINDOW_BYTES,
-    largest_text,
+    TEXT_OVERHEAD,
     least_room,
     require_delta,
     size_remedy,
 )
 
 SIZE_PART: Final = Fraction(1, 8)
-"""The part of ε for the test of the texts' size."""
+"""The part of ε for the size test."""
 MOST_NODES: Final = 16
 """Maximum number of nodes that an answer adds up, each with noise per text.
 
@@ -50,7 +50,6 @@ With more nodes the threshold would hardly be lower.
 _DIGITS: Final = 80
 _ABOVE: Final = 1 + Decimal(10) ** -60
 """A factor that raises a decimal by more than all its rounding errors."""
-_MISS: Final = 0.05
 
 
 def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCountCalibration, ...]:
@@ -60,13 +59,13 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCoun
     require_delta(spec)
     steps = spec.mechanism.steps
     trees = [CountingTree(steps, levels) for levels in range(1, steps.bit_length() + 1)]
-    drafts = [_with_threshold(spec, facts, tree) for tree in trees if tree.max_nodes <= MOST_NODES]
+    drafts = [_with_thresholds(spec, facts, tree) for tree in trees if tree.max_nodes <= MOST_NODES]
     best = min(drafts, key=lambda one: (one.threshold or 0, one.levels))
-    textbook = _with_threshold(spec, facts, dyadic_tree(steps)).model_copy(update={"method": "textbook"})
+    textbook = _with_thresholds(spec, facts, dyadic_tree(steps)).model_copy(update={"method": "textbook"})
     return with_alpha(textbook, least=theorem_alpha(textbook)), with_alpha(best)
 
 
-def _with_threshold(spec: StreamSpec, facts: SourceFacts, tree: CountingTree) -> RunningCountCalibration:
+def _with_thresholds(spec: StreamSpec, facts: SourceFacts, tree: CountingTree) -> RunningCountCalibration:
     draft = _draft_at(spec.epsilon, spec, facts, tree)
     require_fit(float(1 / node_rate(draft)), ", or register a source with a smaller total")
     release_delta = _release_delta(draft, facts.contribution)
@@ -76,17 +75,17 @@ def _with_threshold(spec: StreamSpec, facts: SourceFacts, tree: CountingTree) ->
             "windows; lower epsilon or raise delta"
         )
 
-    def size_noise_margin_at(epsilon: float) -> int | None:
+    def room_at(epsilon: float) -> int | None:
         other = _draft_at(epsilon, spec, facts, tree)
         if _release_delta(other, facts.contribution) <= 0:
             return None
         return least_room(_size_rate(other), _size_test_delta(other) / 2, MOST_WINDOW_BYTES // 4)
 
-    if (room := size_noise_margin_at(spec.epsilon)) is None:
+    if (room := room_at(spec.epsilon)) is None:
         raise PlanError(
             f"epsilon, delta: with ε {spec.epsilon:.3g}, a total of {facts.contribution:,} and texts of up to {facts.text_bytes} bytes, the "
             "noise of the test of the texts' size would exceed half of the size limit; "
-            + size_remedy(spec.epsilon, size_noise_margin_at, "the source's total")
+            + size_remedy(spec.epsilon, room_at, "the source's total")
         )
     threshold = _least_threshold(draft, facts.contribution, release_delta)
     return draft.model_copy(
@@ -100,14 +99,14 @@ def _draft_at(epsilon: float, spec: StreamSpec, facts: SourceFacts, tree: Counti
     limits = {
         "delta": spec.delta,
         "epsilon_size": round_fraction_down(Fraction(epsilon) * SIZE_PART),
-        "text_bytes": largest_text(facts.text_bytes or 0),
+        "text_bytes": (facts.text_bytes or 0) + TEXT_OVERHEAD,
         "most_bytes": MOST_WINDOW_BYTES,
     }
     return draft_tree(changed, facts, "basic", tree).model_copy(update=limits)
 
 
 def _allowed_probability(calibration: RunningCountCalibration) -> Decimal:
-    """Return δ/(1 + e^ε): how probably texts that only one person has may be revealed."""
+    """Return δ/(1 + e^ε): the probability with which texts that only one person has may be revealed."""
     with localcontext(prec=_DIGITS):
         return Decimal(calibration.delta) / (1 + Decimal(calibration.epsilon).exp()) / _ABOVE
 
@@ -144,15 +143,10 @@ def _least_threshold(calibration: RunningCountCalibration, total_contribution: i
         together, apart = (sum_tail(float(rate), nodes, threshold - own) for own in (total_contribution, 1))
         return calibration.steps * max(together, total_contribution * apart) <= float(allowed)
 
-    low, high = total_contribution, 2 * total_contribution + 1
-    while not may_hold(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if may_hold(middle) else (middle, high)
-    while release_probability(rate, nodes, total_contribution, high) * calibration.steps > allowed:
-        high += 1
-    return high
+    threshold = least_passing(may_hold, total_contribution, 2 * total_contribution + 1)
+    while release_probability(rate, nodes, total_contribution, threshold) * calibration.steps > allowed:
+        threshold += 1
+    return threshold
 
 
 @lru_cache(maxsize=1024)
@@ -174,7 +168,7 @@ def sum_tail_above(rate: Fraction, nodes: int, at_least: int) -> Decimal:
     negative binomial laws are computed as tails of binomial laws.
     """
     with localcontext(prec=_DIGITS):
-        ratio = (-Decimal(rate.numerator) / Decimal(rate.denominator)).exp()
+        ratio = (-to_decimal(rate)).exp()
         rest = 1 - ratio
         found = Decimal(0)
         for used in range(1, nodes + 1):
@@ -189,7 +183,7 @@ def sum_tail_above(rate: Fraction, nodes: int, at_least: int) -> Decimal:
 
 
 def running_size_law(calibration: RunningCountCalibration) -> TwoSidedGeometric:
-    """Return the law of the noise of the texts' size in each window, and of the noise of the size limit."""
+    """Return the law of the noise of the size test: of each window's size and of the size limit."""
     return sampler("two_sided", _size_rate(calibration))
 
 
@@ -211,8 +205,8 @@ def text_interval(calibration: RunningCountCalibration, nodes: int, noisy: int) 
     its noise alone.
     """
     law, threshold = node_law(calibration), calibration.threshold or 1
-    low = noisy - half_width(law, nodes, _MISS / 2)
-    return (low if low > threshold else 1), max(1, noisy + half_width(law, nodes, _MISS))
+    low = noisy - half_width(law, nodes, MISS_PROBABILITY / 2)
+    return (low if low > threshold else 1), max(1, noisy + half_width(law, nodes))
 
 
 def count_released_with(calibration: RunningCountCalibration, chance: float) -> int:

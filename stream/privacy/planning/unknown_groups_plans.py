@@ -1,11 +1,11 @@
 """Planner of unknown_groups: the least threshold, or rule of selection, for the stream's ε and δ.
 
 Each of c answers is (ε/c, δ/c)-private; these ε and δ add up. On live topics an answer is about a window,
-and a part of its δ is for a test whether the window's texts are too large. If no counts are released, the
-rule of Desfontaines, Voss, Gipson & Mandayam (2022) selects texts: the probability of release rises with
-the number of people as fast as (ε, δ) allows, in integers. A person changes the size of a window's texts
-only by texts that no other person has. Such texts cost δ and no ε, so the noisy test of the size costs no
-ε either. Proofs: docs/proofs/unknown-groups.md.
+and a part of its δ is for the *size test*: whether the window's texts are too large. If no counts are
+released, the rule of Desfontaines, Voss, Gipson & Mandayam (2022) selects texts: the probability of release
+rises with the number of people as fast as (ε, δ) allows, in integers. A person changes the size of a window's
+texts only by texts that no other person has. Such texts cost δ and no ε, so the size test, which is noisy,
+costs no ε either. Proofs: docs/proofs/unknown-groups.md.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from schemas import MAX_TEXTS, StreamSpec, UnknownGroups, UnknownGroupsCalibration
 from stream.optional_packages import np
 from stream.privacy.accuracy.intervals import CONFIDENCE
-from stream.privacy.accuracy.noise_laws import part_failure, two_sided_reach
+from stream.privacy.accuracy.noise_laws import least_passing, part_failure, two_sided_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import optimal_round_epsilon, round_fraction_down
-from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, sampler
+from stream.privacy.noise.samplers import DELTA_PER_DRAW, TwoSidedGeometric, sampler, to_decimal
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ TEXT_OVERHEAD: Final = 12
 SIZE_SHARE: Final = Fraction(9, 10)
 """The noise rate of the size test for one text, as a part of the noise rate of a count."""
 DELTA_SHARE: Final = Fraction(1, 16)
-"""The part of δ for the case that the test accepts a window that is too large."""
+"""The part of δ for the case that the size test accepts a window that is too large."""
 
 
 def text_size(text: bytes) -> int:
@@ -47,11 +47,6 @@ def text_size(text: bytes) -> int:
 def most_texts_within(most_bytes: int) -> int:
     """Return the largest number of texts, each of at least one byte, whose size is within a limit."""
     return most_bytes // (1 + TEXT_OVERHEAD)
-
-
-def largest_text(max_length: int) -> int:
-    """Return the largest size of a text of at most ``max_length`` bytes."""
-    return max_length + TEXT_OVERHEAD
 
 
 def size_law(calibration: UnknownGroupsCalibration) -> TwoSidedGeometric:
@@ -197,61 +192,53 @@ def most_texts(calibration: UnknownGroupsCalibration) -> int:
 
 
 def _window_limits(max_length: int, steps: int, epsilon: float, delta: Fraction) -> dict[str, Any]:
-    """Return the limits of a window's texts; PlanError if the size test has too little δ or room.
+    """Return the limits of a window's texts; PlanError if the size test has too little δ or too much noise.
 
     ``steps`` is the number of texts that a person changes. A window above the limit passes the test with a
     probability of at most (δ₀/16)/(1 + e^ε₀), with the ε₀ and δ₀ of an answer.
     """
-    longest = largest_text(max_length)
+    longest = max_length + TEXT_OVERHEAD
 
-    def size_noise_margin_at(epsilon: float) -> int | None:
-        law = size_rate(Fraction(epsilon) / steps, longest)
-        return least_room(law, _share_of_size_test(epsilon, delta), MOST_WINDOW_BYTES // 2)
+    def room_at(epsilon: float) -> int | None:
+        rate = size_rate(Fraction(epsilon) / steps, longest)
+        return least_room(rate, _size_test_failure(epsilon, delta), MOST_WINDOW_BYTES // 2)
 
-    if _share_of_size_test(epsilon, delta) <= Decimal(DELTA_PER_DRAW):
+    if _size_test_failure(epsilon, delta) <= Decimal(DELTA_PER_DRAW):
         raise PlanError(
             f"epsilon, delta: ε {epsilon:.3g} and δ {float(delta):.3g} for each answer leave too little δ for the test of a "
             "window's size; lower epsilon or raise delta"
         )
-    if (room := size_noise_margin_at(epsilon)) is None:
+    if (room := room_at(epsilon)) is None:
         raise PlanError(
             f"epsilon, delta: with ε {epsilon:.3g} and δ {float(delta):.3g} for each answer and texts of up to {max_length} bytes, "
             "the noise of the test of a window's size would exceed half of the size limit; "
-            + size_remedy(epsilon, size_noise_margin_at, "answers or the source's contribution")
+            + size_remedy(epsilon, room_at, "answers or the source's contribution")
         )
     return {"text_bytes": longest, "most_bytes": MOST_WINDOW_BYTES, "size_threshold": MOST_WINDOW_BYTES + 1 - room}
 
 
-def _share_of_size_test(epsilon: float, delta: Fraction) -> Decimal:
+def _size_test_failure(epsilon: float, delta: Fraction) -> Decimal:
     """Return the probability with which the size test may fail."""
     with localcontext(prec=_DIGITS):
-        share = delta * DELTA_SHARE
-        return Decimal(share.numerator) / share.denominator / (1 + Decimal(epsilon).exp())
+        return to_decimal(delta * DELTA_SHARE) / (1 + Decimal(epsilon).exp())
 
 
-def size_remedy(epsilon: float, size_noise_margin_at: Callable[[float], int | None], bound: str) -> str:
-    """Return the remedy if the size test has no room; it names a larger ε only if this helps.
+def size_remedy(epsilon: float, room_at: Callable[[float], int | None], bound: str) -> str:
+    """Return the remedy if the size test has too much noise; it names a larger ε only if this helps.
 
     A larger ε makes the test's noise smaller, but leaves a smaller probability for its failure.
     """
     factors = (1.1**step for step in range(1, 96))
-    if any(
-        epsilon * factor < _LARGEST_EPSILON and size_noise_margin_at(epsilon * factor) is not None
-        for factor in factors
-    ):
+    if any(epsilon * factor < _LARGEST_EPSILON and room_at(epsilon * factor) is not None for factor in factors):
         return f"raise epsilon, lower {bound}, or declare a smaller max_length"
     return f"a larger epsilon does not help: lower {bound}, or declare a smaller max_length"
 
 
 def least_room(rate: Fraction, allowed: Decimal, most: int) -> int | None:
-    """Return the least x ≥ 1 with P(noise ≥ x) ≤ ``allowed``; None if it is above ``most``."""
+    """Return the least x ≥ 1 with P(noise ≥ x) ≤ ``allowed``, the room for noise; None if it is above ``most``."""
     if tail_probability(rate, most) > allowed:
         return None
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if tail_probability(rate, middle) > allowed else (low, middle)
-    return high
+    return least_passing(lambda room: tail_probability(rate, room) <= allowed, 0, most)
 
 
 def release_probability(rate: Fraction, rows: int, threshold: int) -> Decimal:
@@ -272,20 +259,20 @@ def tail_probability(rate: Fraction, at_least: int) -> Decimal:
     For x = ``at_least`` ≥ 1 it is q^x / (1 + q) + 2⁻⁶⁰, with q = e^−rate.
     """
     with localcontext(prec=_DIGITS):
-        exponent = Decimal(rate.numerator) / Decimal(rate.denominator)
         if at_least < 1:
             return Decimal(1)
+        exponent = to_decimal(rate)
         ideal = (-exponent * at_least).exp() / (1 + (-exponent).exp())
         return min(Decimal(1), ideal * (1 + Decimal(10) ** (3 - _DIGITS // 2)) + Decimal(DELTA_PER_DRAW))
 
 
 @lru_cache(maxsize=1024)
 def least_threshold(rate: Fraction, rows: int, delta: Fraction, share: Fraction = Fraction(0)) -> int:
-    """Return the least threshold at which texts of one person are released with at most δ.
+    """Return the least threshold at which texts of one person are released with probability δ at most.
 
-    The person has ``rows`` rows. Also, a text that only this person has, in a rows, is released with a
-    probability p for which −ln(1 − p) ≤ rate·(a − share). So the release costs no more ε than the rows.
-    ``share`` is the part of one row's rate that the test of a window's size uses.
+    The person has ``rows`` rows. Let a text that only this person has occur in a of them. Its probability p of
+    release must also satisfy −ln(1 − p) ≤ rate·(a − share), so that the release costs no more ε than the a
+    rows. ``share`` is the part of one row's rate that the test of a window's size uses.
     """
 
     def holds(threshold: int) -> bool:
@@ -293,19 +280,12 @@ def least_threshold(rate: Fraction, rows: int, delta: Fraction, share: Fraction 
             failing = release_probability(rate, rows, threshold)
             if failing * delta.denominator > delta.numerator:
                 return False
-            step = Decimal(rate.numerator) / Decimal(rate.denominator)
-            tested = Decimal(share.numerator) / Decimal(share.denominator)
+            step, tested = to_decimal(rate), to_decimal(share)
             return all(
                 -(1 - tail_probability(rate, threshold - own)).ln() <= step * (own - tested) for own in {1, rows}
             )
 
-    low, high = rows, 2 * rows + 1
-    while not holds(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
+    return least_passing(holds, rows, 2 * rows + 1)
 
 
 def rows_released_with(calibration: UnknownGroupsCalibration, chance: float) -> int:
@@ -329,7 +309,7 @@ def group_interval(calibration: UnknownGroupsCalibration, noisy: int) -> tuple[i
     released text has at least one row.
     """
     rate, miss = float(count_rate(calibration)), (1.0 - CONFIDENCE) / 2.0
-    # For n below T, the upper tail depends only on the condition. From T on, q^(x − n) bounds it.
+    # For n below T, the upper tail does not depend on n. From T on, q^(x − n) bounds it.
     informative = math.exp(-rate * (noisy - calibration.threshold)) < miss
     low = noisy - math.floor(math.log(1.0 / miss) / rate * _ROUNDING_MARGIN) if informative else 1
     # The condition that the text is released makes the lower tail less likely.
@@ -390,5 +370,4 @@ def expected_entries(epsilon: float, delta: float) -> float:
 def _exponential_below(epsilon: Fraction) -> int:
     """Return e^ε · 2¹²⁸, rounded down."""
     with localcontext(prec=_DIGITS):
-        exponent = Decimal(epsilon.numerator) / Decimal(epsilon.denominator)
-        return int((exponent.exp() * (1 - _SLACK)) * (1 << _BITS))
+        return int((to_decimal(epsilon).exp() * (1 - _SLACK)) * (1 << _BITS))

@@ -1,6 +1,6 @@
 """Choice of a mechanism for a workload: the expected error of one count of its cells.
 
-α bounds the errors of all answers together; the expected error is the mean size of the error of one
+α bounds the errors of all answers together; the expected error is the mean absolute error of one
 count. It follows from public parameters; for ``pmw`` also from factors that were measured on example
 tables. ``sotto plan --about`` prints the comparison, and a stream with the mechanism ``auto`` gets the
 best mechanism.
@@ -31,19 +31,27 @@ from stream.privacy.accuracy.noise_laws import variance_of
 from stream.privacy.accuracy.release_accuracy import release_law
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.planning.answer_plans import answer_law
-from stream.privacy.planning.estimate_plans import FEW_UPDATES, opening_law, resolve_warm_start
+from stream.privacy.planning.estimate_plans import FEW_UPDATES
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration
-from stream.privacy.planning.workload_plans import Axes, chosen_set_law, count_rounds, mean_noise
+from stream.privacy.planning.warm_starts import (
+    Axes,
+    chosen_set_law,
+    count_rounds,
+    mean_noise,
+    resolve_warm_start,
+    warm_start_law,
+)
 
 _ESTIMATE_FACTORS: Final = ((2, 1.0), (4, 0.8), (6, 0.7))
-"""Pairs of a number of attributes and the mean error of an estimate's cell up to this number.
+"""Pairs (n, e): with at most n attributes, the mean error of an estimate's cell is e.
 
 The error is in units of a measured cell's noise. Each further measurement that contains an attribute improves
 the fit. The measured errors were 0.22 to 0.8 with seven or more attributes, 0.47 to 1.26 with four to six
 (0.7 and 0.8 in the middle), and about 1 with two.
 """
 _LEAST_ESTIMATE_FACTOR: Final = 0.5
+"""The mean error with more attributes."""
 _INFORMATIVE_SHARE: Final = 1 / 3
 """A count is informative if its expected error is at most this part of the mean count of a cell."""
 
@@ -186,47 +194,42 @@ def _expected_error(
     """Return the expected error of a cell, and how ε is spent."""
     sizes = facts.sizes
     cells = [_count_cells(axes, sizes) for axes in sets]
-    factor_of_estimates = _estimate_factor(sets)
+    count = len({axis for axes in sets for axis in axes})
+    factors = (factor for most, factor in _ESTIMATE_FACTORS if count <= most)
+    factor_of_estimates = next(factors, _LEAST_ESTIMATE_FACTOR)
     match calibration:
         case AnswersCalibration():
             moved = 2 if facts.neighbors == "replace" else 1
             law = answer_law(calibration, facts.groups_steps, moved)
-            return mean_noise(
-                law
-            ), f"one charged answer for each of {calibration.cutoff:,} questions; answers no further ones"
+            why = f"one charged answer for each of {calibration.cutoff:,} questions; answers no further ones"
+            return mean_noise(law), why
         case ReleaseCalibration():
             universe, each = math.prod(sizes), variance_of(release_law(calibration))
             spread = sum(count * math.sqrt(2.0 / math.pi * each * universe / count) for count in cells)
-            return spread / sum(
-                cells
-            ), f"measures all {universe:,} cells once; a count has the noise of its cells; no sums and means"
+            why = f"measures all {universe:,} cells once; a count has the noise of its cells; no sums and means"
+            return spread / sum(cells), why
         case EstimateCalibration(warm_start="workload"):
             set_count = sum(1 for axes in sets if len(axes) > 1)
             rounds = count_rounds(calibration, facts.rows or MAX_UNIVERSE**2, set_count)
-            chosen = factor_of_estimates * mean_noise(
-                chosen_set_law(calibration, rounds, every=rounds == set_count)
-            )
-            single = mean_noise(opening_law(calibration))
+            law = chosen_set_law(calibration, rounds, every=rounds == set_count)
+            chosen = factor_of_estimates * mean_noise(law)
+            single = mean_noise(warm_start_law(calibration))
             errors = [single if len(axes) == 1 else chosen for axes in sets]
             spread = sum(count * error for count, error in zip(cells, errors, strict=True))
             word = "pairs" if {len(axes) for axes in sets} == {2} else "sets"
-            # A table with fewer rows than the least that the plan assumes gets fewer rounds.
+            # If the number of rows is private, a small table gets fewer rounds.
             most = "up to " if facts.rows is None else ""
             why = f"measures {most}{rounds} of {set_count} {word}; other {word} are computed from these"
             return spread / sum(cells), why
         case EstimateCalibration(warm_start=2) if max(map(len, sets)) <= 2:
-            return factor_of_estimates * mean_noise(
-                opening_law(calibration)
-            ), "measures all pairs; answers any other question too"
+            error = factor_of_estimates * mean_noise(warm_start_law(calibration))
+            return error, "measures all pairs; answers any other question too"
         case EstimateCalibration(warm_start=1) if max(map(len, sets)) == 1:
-            return mean_noise(opening_law(calibration)), "measures all attributes; answers any other question too"
+            return mean_noise(
+                warm_start_law(calibration)
+            ), "measures all attributes; answers any other question too"
         case _:
             return None, "does not measure the workload in advance"
-
-
-def _estimate_factor(sets: Sequence[Axes]) -> float:
-    count = len({axis for axes in sets for axis in axes})
-    return next((factor for most, factor in _ESTIMATE_FACTORS if count <= most), _LEAST_ESTIMATE_FACTOR)
 
 
 def _count_cells(axes: Axes, sizes: Sequence[int]) -> int:

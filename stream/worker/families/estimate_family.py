@@ -40,7 +40,7 @@ from stream.privacy.noise.keyed_noise import DrawRole, block_words, cell_words
 from stream.privacy.noise.samplers import Sampler, Symmetric, sampler
 from stream.privacy.planning.hypothesis_plans import rows_rate
 from stream.privacy.planning.plans import first_price, opening_parts, shown_price
-from stream.privacy.planning.workload_plans import expected_sets, workload_axes
+from stream.privacy.planning.warm_starts import expected_sets, workload_axes
 from stream.processing.dead_letters import PRICE, Rejection
 from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
 from stream.worker.families.family import (
@@ -353,7 +353,7 @@ def _reply(
         # The ⊤ has published only the count.
         question = question.counted
     if read.statistic is not None and isinstance(question, Ranks | Spreads):
-        reach = None if answer.reach is None else max(answer.reach)
+        reach = None if answer.error_bounds is None else max(answer.error_bounds)
         reply = statistic_reply(read.statistic, question, answer.numbers, reach, calibration.beta)
         return replace(reply, charged=charged, basis=basis, update=update)
     if isinstance(question, MeanQuestion):
@@ -368,7 +368,7 @@ def _reply(
             interval=None if interval is None else _convert_interval_to_unit(read, interval),
         )
     scale = question.width / question.unit
-    alpha = None if answer.reach is None else _convert_to_unit(read, max(answer.reach) * scale)
+    alpha = None if answer.error_bounds is None else _convert_to_unit(read, max(answer.error_bounds) * scale)
     numbers = tuple(_convert_to_unit(read, number / question.unit) for number in answer.numbers)
     typical = _typical_error(current, read, answer)
     fields: dict[str, Any] = {"charged": charged, "basis": basis, "update": update, "typical_error": typical}
@@ -389,10 +389,10 @@ def _reply(
 
 def _typical_error(current: _EstimateState, read: ReadQuestion, answer: EstimateAnswer) -> float | None:
     question = read.question.counted if isinstance(read.question, ShareQuestion) else read.question
-    if answer.typical is None or read.form not in _TYPICAL_FORMS or not question.full_weights:
+    if answer.error_scale is None or read.form not in _TYPICAL_FORMS or not question.full_weights:
         return None
     cells = math.prod(current.estimator.sizes[axis] for axis in question.axes)
-    found = error_of_sums(answer.typical, question.summed_cells, cells)
+    found = error_of_sums(answer.error_scale, question.summed_cells, cells)
     return (found / current.rows if read.form == "fraction" else found) or None
 
 
@@ -513,14 +513,14 @@ def _mean_interval(question: MeanQuestion, answer: EstimateAnswer) -> Interval |
 def _mean_and_error(question: MeanQuestion, answer: EstimateAnswer) -> tuple[float, float | None]:
     bounds = (0.0, float(question.range))
     total, count = answer.numbers[0], answer.numbers[1] / question.rows.unit
-    if answer.kind == "above" and answer.reach is not None:
-        reach = answer.reach[0]
+    if answer.kind == "above" and answer.error_bounds is not None:
+        reach = answer.error_bounds[0]
         estimate, alpha = ratio_interval((float(total), reach * max(1, question.range)), (count, reach), bounds)
         return question.minimum + estimate, alpha
     estimate = question.mean(answer.numbers)
-    if answer.reach is None:
+    if answer.error_bounds is None:
         return estimate, None
     above = estimate - question.minimum
     worst = max(above, question.range - above)
-    sure = count - answer.reach[0]
-    return estimate, min(worst, question.range * answer.reach[0] / sure) if sure > 0.0 else worst
+    sure = count - answer.error_bounds[0]
+    return estimate, min(worst, question.range * answer.error_bounds[0] / sure) if sure > 0.0 else worst

@@ -99,7 +99,7 @@ class HypothesisFamily(RestorableFamily[_HypothesisState]):
             threshold=calibration.threshold,
             tops=len(current.updates),
             cutoff=int(self._streams.columns.cutoff[slot]),
-            strength=correction_rule(calibration, current.rows),
+            correction=correction_rule(calibration, current.rows),
             beyond=not self._streams.terms_at(slot).ends_at_cutoff,
         )
         replies: list[Reply | None] = [None] * len(contents)

@@ -37,7 +37,7 @@ from schemas import (
 from schemas.queries import MAX_VALUE_COUNT
 from stream.caches import ENTRY_BYTES
 from stream.privacy.accuracy.intervals import half_width
-from stream.privacy.accuracy.source_facts import counts_from_zero, window_movement
+from stream.privacy.accuracy.source_facts import counts_from_zero, window_sensitivity
 from stream.privacy.mechanisms.private_values import (
     published_interval,
     published_numbers,
@@ -273,7 +273,7 @@ class StandingHistogramFamily(PaidFamily):
     def _replies(self, slot: int, questions: Sequence[AdmittedQuestion]) -> list[Reply]:
         calibration, groups = self._context.calibration(slot, AnswersCalibration), self._groups(slot)
         source, standing = self._context.source(slot, EventsSource), self._context.standing_query(slot)
-        width, spread = calibration.sensitivity_steps, window_movement(source, standing, groups).spread
+        width, spread = calibration.sensitivity_steps, window_sensitivity(source, standing, groups).spread
         laws = (answer_law(calibration, width, spread),) * groups
         alpha, grid = alpha_for(calibration, width, groups, spread), self._streams.terms_at(slot).grid
         half = half_width(laws[0])

@@ -17,7 +17,7 @@ from stream.feeds.event_counts import TextTally
 from stream.feeds.feed_definitions import StandingDefinition
 from stream.feeds.merge_processor import MergeProcessor
 from stream.feeds.window_queries import matches_definition
-from stream.privacy.accuracy.source_facts import Movement, SourceFacts
+from stream.privacy.accuracy.source_facts import GroupSensitivity, SourceFacts
 from stream.privacy.mechanisms.private_values import MAX_ENCODED, decode_text_counts, encode_text_counts
 from stream.privacy.planning.running_text_plans import plan_calibrations
 from stream.privacy.planning.unknown_groups_plans import MOST_WINDOW_BYTES, TEXT_OVERHEAD, text_size
@@ -204,7 +204,7 @@ def merge_windows(
     calibration: Any = streams.texts_calibration(most_bytes)
     if steps is not None:
         mechanism = RunningCount(kind="running_count", steps=steps)
-        facts = SourceFacts(horizon=Movement(1, 1, 1, 1), text_bytes=40)
+        facts = SourceFacts(horizon=GroupSensitivity(1, 1, 1, 1), text_bytes=40)
         planned = spec.model_copy(update={"mechanism": mechanism, "delta": 1e-3})
         calibration = plan_calibrations(planned, facts)[-1].model_copy(update={"most_bytes": most_bytes})
     spec = spec.model_copy(update={"mechanism": mechanism, "delta": 1e-6})

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from stream.feeds.event_decoding import digests_and_homes, digests_of, partitions_of
 from stream.feeds.event_reader import EventReader
-from stream.kernel import use_kernel
-from tests.kernels import kernel
+from tests.kernels import kernel, use_kernel
 from tests.unit.feeds.event_readers import GOOD, event_bytes, reader
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from stream.kernel import use_kernel
-from tests.kernels import kernel
+from tests.kernels import kernel, use_kernel
 from tests.processing import process_records
 from tests.unit.feeds.crashes import check_counts
 from tests.unit.feeds.topic import (

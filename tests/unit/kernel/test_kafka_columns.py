@@ -23,14 +23,13 @@ from stream.engine.writer import encode_batches
 from stream.kafka.client import adapter, column_reader
 from stream.kafka.client.client_patches import fetcher
 from stream.kafka.client.column_reader import checksum_of
-from stream.kernel import use_kernel
 from stream.kernel.array_operations import crc32c
 from stream.kernel.byte_columns import Spans, spans_of
 from stream.processing.dead_letters import UnreadableValue
 from stream.processing.protocol import Message, Messages
 from stream.processing.record_columns import MessageColumns, RecordColumns, can_be_concatenated, concatenate
 from tests import bombs
-from tests.kernels import kernel
+from tests.kernels import kernel, use_kernel
 
 PLACE = TopicPartition("queries", 0)
 assert adapter.KAFKA, "bounded reading is under every consumer"

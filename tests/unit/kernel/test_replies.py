@@ -11,11 +11,10 @@ import pytest
 
 from schemas import MAX_EVENT_BYTES, Amount, Charge, Checkpoint, Position, StreamStatus
 from schemas.wire import Codec
-from stream.kernel import use_kernel
 from stream.processing.protocol import Outputs
 from stream.worker.hosted_streams import STATES
 from stream.worker.output_encoding import OutputEncoder
-from tests.kernels import kernel
+from tests.kernels import kernel, use_kernel
 from tests.unit.worker.batches import DRIVER, new_worker
 
 

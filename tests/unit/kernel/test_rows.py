@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kernel import compiled_kernel, use_kernel
+from stream.kernel import compiled_kernel
 from stream.kernel.byte_columns import LINE_BYTES, RowLayout, empty_rows, grow_to, mapped_zeros
 from stream.privacy.noise.keys import NoiseKey
 from stream.worker.families.sparse_vector_family import RoundValues
 from stream.worker.hosted_streams import HostedStreams
 from stream.worker.stream_columns import StreamColumns
-from tests.kernels import kernel
+from tests.kernels import kernel, use_kernel
 
 RECORD = np.dtype(
     {

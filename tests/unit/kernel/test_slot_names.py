@@ -16,7 +16,7 @@ def slots_of(names: SlotNames, *asked: str) -> list[int | None]:
     events = spans_of([b'{"id":"q","stream":"%s","value":1}' % name.encode() for name in asked])
     scanned = names.scan(events, 1 << 14)
     assert scanned is not None
-    return [int(slot) if read else None for read, slot in zip(scanned.read, scanned.slots, strict=True)]
+    return [int(slot) if read else None for read, slot in zip(scanned.is_read, scanned.slots, strict=True)]
 
 
 def test_replaced_names_are_found_in_their_slots() -> None:

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from schemas import MAX_EVENT_BYTES, Query
 from schemas.base import repeats_a_field
 from schemas.wire import encode, struct
-from stream.kernel import SOURCE_FOLDER, describe_missing_kernel, digest_sources, load_kernel, use_kernel
+from stream.kernel import SOURCE_FOLDER, describe_missing_kernel, digest_sources, load_kernel
 from stream.kernel.array_operations import group_rows, keyed_words, pack_rows
 from stream.kernel.byte_columns import Column, Spans, concatenate_spans, spans_of
 from stream.kernel.json_fields import SlotNames
 from stream.kernel.key_numbering import KeyNumbering, add_counts, count_up_to_bound
 from stream.privacy.noise.keyed_noise import DrawRole, event_words, round_words, stream_subkey, stream_subkeys
 from stream.privacy.noise.keys import NoiseKey
-from tests.kernels import ROOT, kernel
+from tests.kernels import ROOT, kernel, use_kernel
 
 texts = st.lists(st.binary(max_size=200), min_size=1, max_size=30)
 long_texts = st.lists(
@@ -163,7 +163,7 @@ def test_scanned_query_equals_parsed_query(log: list[bytes]) -> None:
         found = names.scan(spans_of(log), MAX_EVENT_BYTES)
     assert found is not None
     for place, event in enumerate(log):
-        if found.read[place]:
+        if found.is_read[place]:
             query = msgspec.json.decode(event, type=_Plain)
             assert not repeats_a_field(event)
             assert STREAMS[found.slots[place]] == query.stream
@@ -186,7 +186,7 @@ def test_scan_accepts_exactly_plain_text_at_any_position() -> None:
         )
     assert found is not None
     plain = [text.isascii() and text.decode().isprintable() and not {*text} & {*b'"\\'} for text in texts]
-    assert found.read.tolist() == plain
+    assert found.is_read.tolist() == plain
     assert [own for own, is_plain in zip(found.ids, plain, strict=True) if is_plain] == [
         text for text, is_plain in zip(texts, plain, strict=True) if is_plain
     ]
@@ -211,12 +211,12 @@ def test_scan_reads_ordinary_queries_and_leaves_others(threshold: str) -> None:
     with use_kernel(kernel()):
         found = names.scan(spans_of(log + others), MAX_EVENT_BYTES)
         assert found is not None
-        assert found.read.tolist() == [True] * len(STREAMS) + [False] * (1 + len(others))
+        assert found.is_read.tolist() == [True] * len(STREAMS) + [False] * (1 + len(others))
         assert found.slots[: len(STREAMS)].tolist() == list(range(len(STREAMS)))
         assert found.values[: len(STREAMS)].tolist() == [number / 10 for number in range(len(STREAMS))]
         too_long = names.scan(spans_of(log), 10)
     assert too_long is not None
-    assert not too_long.read.any()
+    assert not too_long.is_read.any()
 
 
 def test_spans_are_found_after_concatenation_and_gather() -> None:
@@ -245,7 +245,7 @@ def test_scan_finds_every_name_despite_collisions() -> None:
         with use_kernel(kernel()):
             found = names.scan(spans_of(log), MAX_EVENT_BYTES)
         assert found is not None
-        assert found.read.tolist() == [True] * count + [False] * count
+        assert found.is_read.tolist() == [True] * count + [False] * count
         assert found.slots[:count].tolist() == list(range(count))
 
 
@@ -435,7 +435,7 @@ def test_scan_distinguishes_names_with_equal_start() -> None:
             assert found is not None
             entered = known[: known.index(name) + 1]
             # The longest name of a stream has 128 characters.
-            assert found.read.tolist() == [one in entered and len(one) <= 128 for one in known]
-            assert [known[slot] for slot in found.slots[found.read].tolist()] == [
+            assert found.is_read.tolist() == [one in entered and len(one) <= 128 for one in known]
+            assert [known[slot] for slot in found.slots[found.is_read].tolist()] == [
                 one for one in entered if len(one) <= 128
             ]

@@ -9,11 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.kernel import use_kernel
 from stream.kernel.byte_columns import spans_of
 from stream.processing.protocol import Outputs, Record, RecordLike
 from stream.processing.record_columns import MessageColumns, RecordColumns
-from tests.kernels import kernel
+from tests.kernels import kernel, use_kernel
 from tests.processing import process_records
 from tests.unit.installation import HIGH, LOW, query, records
 from tests.unit.worker.batches import FEEDS, TABLES, new_worker

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream.sql import AnswerColumn, GroupColumn, StatementError, parse_statement
-from stream.sql.statement_clauses import satisfies_having
+from stream.sql.statement_clauses import Comparison, satisfies_having
 
 
 def test_counts_by_a_group_are_read() -> None:
@@ -143,6 +143,16 @@ def test_name_with_special_characters_needs_double_quotes(name: str, rest: str) 
 def test_result_can_be_ordered_and_limited() -> None:
     statement = parse_statement("SELECT race, COUNT(*) n FROM adult GROUP BY 1 ORDER BY n DESC, 1 LIMIT 3")
     assert (statement.groups, statement.order, statement.limit) == (("race",), ((1, True), (0, False)), 3)
+
+
+def test_order_finds_aliased_column_by_its_expression() -> None:
+    """ORDER BY and HAVING accept the expression of a column with an alias; an alias goes before an attribute."""
+    statement = parse_statement(
+        "SELECT race, (COUNT(*)) AS n FROM adult GROUP BY 1 HAVING COUNT(*) > 9 ORDER BY COUNT(*)"
+    )
+    assert (statement.order, statement.having) == (((1, False),), Comparison(1, ">", 9.0))
+    swapped = parse_statement("SELECT a AS b, b AS a, COUNT(*) FROM t GROUP BY t.a, t.b ORDER BY a")
+    assert swapped.order == ((1, False),)
 
 
 @pytest.mark.parametrize(

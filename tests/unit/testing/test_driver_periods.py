@@ -378,7 +378,9 @@ def test_ledger_from_a_backup_begins_no_more_streams_in_periods() -> None:
     assert streams.keys() == grants(driver).keys()
     assert {name for name, one in streams.items() if one.ending == "halted"} == {"late", f"late@{DAYS[1]}"}
     # The possible charges of a new stream in a period, and those of the lost stream, fit into one budget.
-    assert kept.accounts["flights"].budget.left == kept.accounts["flights"].budget.total - streams["late"].cost
+    assert (
+        kept.accounts["flights"].budget.left == kept.accounts["flights"].budget.total - streams["late"].claim.cost
+    )
 
 
 def test_receipt_names_one_period_as_the_unit_of_the_budget() -> None:

@@ -51,7 +51,7 @@ def records_of(ledger: Ledger) -> list[bytes]:
 
 
 def ledger_from_records(records: Iterable[bytes]) -> Ledger:
-    """Return the ledger that these changelog records restore; later records replace earlier ones."""
+    """Return the ledger that these changelog records, the last of each key, restore."""
     ledger = Ledger()
     restore_ledger(ledger, [codec.decode(record) for record in records])
     return ledger

@@ -132,14 +132,14 @@ def test_zcdp_ledger_stays_within_epsilon_and_delta_after_refunds(
             ledger.record_charge(
                 "feed", name, identity(number).incarnation, answered=answered, tops=0, state="closed"
             )
-            assert grant.refunded.rho == (0 if answered else grant.cost.rho)
+            assert grant.claim.refunded.rho == (0 if answered else grant.claim.cost.rho)
     account = ledger.account("feed")
     net = account.budget.granted - account.budget.refunded
     assert can_pay(net, account.budget.total, "zcdp")
     if net.rho <= account.budget.total.rho:
         assert exact_delta(granted_rounds(ledger, "feed"), epsilon) <= delta * (1 + 1e-9)
     else:
-        lost = sum(grant.cost.loss - grant.refunded.loss for grant in account.grants.values())
+        lost = sum(grant.claim.cost.loss - grant.claim.refunded.loss for grant in account.grants.values())
         assert lost <= Fraction(repr(epsilon)) * 10**12
 
 
@@ -259,7 +259,7 @@ def test_zcdp_ledger_counts_only_rho_while_gaussian_noise_is_granted() -> None:
     # Its ε and δ follow from ρ; losses are not added up.
     assert record.left.delta == record.granted.delta == 1e-6
     assert record.granted.epsilon == pytest.approx(
-        float(least_epsilon(Fraction(grant.cost.rho, 10**12), Fraction(1e-6)))
+        float(least_epsilon(Fraction(grant.claim.cost.rho, 10**12), Fraction(1e-6)))
     )
     # This fits if losses are added up, but not in ρ.
     with pytest.raises(RefusedError, match=r"ρ = 0\.0"):
@@ -281,7 +281,7 @@ def test_zcdp_ledger_counts_rho_of_closed_gaussian_stream_for_ever() -> None:
     account = ledger.account("feed")
     assert (account.budget.left.unbounded, account.budget.spent.rho, account.budget.refunded.rho) == (
         -1,
-        grant.cost.rho,
+        grant.claim.cost.rho,
         0,
     )
     with pytest.raises(RefusedError):

@@ -64,7 +64,7 @@ class LedgerMachine(RuleBasedStateMachine):
         account = self.ledger.account(where.source)
         cost = stream_cost(calibration(asked), where.accountant)
         if account.state == "open" and can_pay(cost, account.budget.left, where.accountant):
-            assert reserve(self.ledger, asked, self.opened).cost == cost
+            assert reserve(self.ledger, asked, self.opened).claim.cost == cost
         else:
             self.refused(asked)
         return where.source, asked.stream, self.opened
@@ -89,13 +89,13 @@ class LedgerMachine(RuleBasedStateMachine):
         old, account = before[stream[0]], self.ledger.accounts[stream[0]]
         grant, earlier = account.grants[stream[1]], old.grants[stream[1]]
         self.extended += 1
-        cost = grant.cost - earlier.cost
+        cost = grant.claim.cost - earlier.claim.cost
         assert grant.extension_of_request(extension.request, account.source.accountant) == (extension, cost)
         assert (old.state, earlier.ending) == ("open", None)
         assert earlier.state in {"open", "exhausted"}
         assert can_pay(cost, old.budget.left, account.source.accountant)
         assert grant.extensions == (*earlier.extensions, extension)
-        assert (grant.cost, account.budget.granted) == (earlier.cost + cost, old.budget.granted + cost)
+        assert (grant.claim.cost, account.budget.granted) == (earlier.claim.cost + cost, old.budget.granted + cost)
         # Under zcdp, the answers that an optimal composition pays for count by their sum or by ρ.
         assert cost.loss <= exact_decimal(epsilon) * EPSILON_UNITS or (
             account.source.accountant == "zcdp" and delta > 0.0
@@ -189,23 +189,23 @@ class LedgerMachine(RuleBasedStateMachine):
         for account in self.ledger.accounts.values():
             assert account.budget.spent <= account.budget.granted - account.budget.refunded
             for grant in account.grants.values():
-                assert NO_COST <= grant.spent <= grant.cost - grant.refunded
-                assert grant.refunded >= NO_COST
+                assert NO_COST <= grant.claim.spent <= grant.claim.cost - grant.claim.refunded
+                assert grant.claim.refunded >= NO_COST
 
     @invariant()
     def source_totals_are_sums_over_streams(self) -> None:
         for account in self.ledger.accounts.values():
             grants = list(account.grants.values())
-            assert account.budget.granted == sum((grant.cost for grant in grants), NO_COST)
-            assert account.budget.spent == sum((grant.spent for grant in grants), NO_COST)
-            assert account.budget.refunded == sum((grant.refunded for grant in grants), NO_COST)
-            assert all(grant.refunded == NO_COST for grant in grants if grant.state != "closed")
+            assert account.budget.granted == sum((grant.claim.cost for grant in grants), NO_COST)
+            assert account.budget.spent == sum((grant.claim.spent for grant in grants), NO_COST)
+            assert account.budget.refunded == sum((grant.claim.refunded for grant in grants), NO_COST)
+            assert all(grant.claim.refunded == NO_COST for grant in grants if grant.state != "closed")
 
     @invariant()
     def refunds_need_closed_streams(self) -> None:
         for account in self.ledger.accounts.values():
             for grant in account.grants.values():
-                assert grant.ending == "closed" or (grant.state != "closed" and grant.refunded == NO_COST)
+                assert grant.ending == "closed" or (grant.state != "closed" and grant.claim.refunded == NO_COST)
 
     @invariant()
     def tops_stay_within_grants(self) -> None:

@@ -45,7 +45,7 @@ def test_renewal_counts_lost_stream_until_it_is_closed() -> None:
     reserve(ledger, spec("alarms"), 1)
     ledger.halt_lost_stream("feed", "alarms", "lost")
     account = start_next_period(ledger).account("feed")
-    assert account.budget.counted == account.grants["alarms"].cost
+    assert account.budget.counted == account.grants["alarms"].claim.cost
     ledger.end_stream("feed", "alarms", "closed", "done")
     ledger.record_charge("feed", "alarms", identity(1).incarnation, answered=0, tops=0, state="closed")
     assert start_next_period(ledger).account("feed").budget.counted == NO_COST

@@ -81,7 +81,7 @@ def test_fit_with_small_noise_keeps_all_marginals() -> None:
 
 def test_fit_meets_optimality_conditions(monkeypatch: pytest.MonkeyPatch) -> None:
     # One marginal: ln(p/p₀) = θ + constant with θ = (y − n·p)/τ, for any noise.
-    monkeypatch.setattr(maximum_entropy, "steps_for", lambda _: 3000)
+    monkeypatch.setattr(maximum_entropy, "count_fit_steps", lambda _: 3000)
     counts = table(shape=(6, 4))
     noise = np.array([[(7 * row + 5 * column) % 11 - 5.0 for column in range(4)] for row in range(6)])
     one = NoisyMarginal((0, 1), counts + 8.0 * noise, 100.0)

@@ -28,7 +28,7 @@ from stream.privacy.planning.hypothesis_plans import RESOLUTION, guaranteed_gap,
 Integers = npt.NDArray[np.int64]
 
 FULL = 1024
-STRENGTH = TensorCorrection(gap=5 * FULL, reach=3 * FULL)
+CORRECTION = TensorCorrection(gap=5 * FULL, reach=3 * FULL)
 SHAPE = (3, 2, 4)
 
 
@@ -208,8 +208,8 @@ def test_correction_of_any_strength_gains_least_step(gap: int, reach: int, shown
 
 def test_choose_multiple_is_proportional_to_clear_error() -> None:
     """A doubtful error is corrected by the least step."""
-    strength = TensorCorrection(gap=10, reach=20)
-    assert [strength.choose_multiple(shown) for shown in (0, 10, 30, 40, 100, 1000)] == [1, 1, 1, 3, 10, 100]
+    correction = TensorCorrection(gap=10, reach=20)
+    assert [correction.choose_multiple(shown) for shown in (0, 10, 30, 40, 100, 1000)] == [1, 1, 1, 3, 10, 100]
     assert TensorCorrection().choose_multiple(10**9) == 1
 
 
@@ -253,7 +253,7 @@ def one_by_one(
         nu = int(noise.query_noise(tops, range(place, place + 1))[0])
         if abs(private[place] - estimate) + nu >= threshold + noise.barrier(tops):
             value = private[place] + noise.answer_noise(tops, place)
-            times = STRENGTH.choose_multiple(abs(value - estimate))
+            times = CORRECTION.choose_multiple(abs(value - estimate))
             steps.append(HypothesisAnswer(above=True, value=value, up=value > estimate, times=times))
             for _ in range(times):
                 hypothesis.update(question, up=value > estimate)
@@ -282,7 +282,7 @@ def test_answer_questions_equals_one_by_one(
         threshold=threshold,
         tops=0,
         cutoff=cutoff,
-        strength=STRENGTH,
+        correction=CORRECTION,
     )
     assert steps == one_by_one(asked, private, noise, threshold, cutoff)
 
@@ -307,7 +307,7 @@ def test_answer_questions_is_independent_of_batch_boundaries(
             threshold=20000,
             tops=tops,
             cutoff=cutoff,
-            strength=STRENGTH,
+            correction=CORRECTION,
         )
     whole = one_by_one([q for q, _ in case], [v for _, v in case], Scripted(seed, 5000), 20000, cutoff)
     assert steps == whole
@@ -339,7 +339,7 @@ def test_hypothesis_of_million_cells_stays_within_gibibyte() -> None:
         threshold=10**6,
         tops=0,
         cutoff=3,
-        strength=TensorCorrection(),
+        correction=TensorCorrection(),
     )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

@@ -14,9 +14,10 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import realised_cost, stream_cost
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise.samplers import sampler
-from stream.privacy.planning.estimate_plans import ErrorBounds, opening_axes, opening_order, plan_calibrations
+from stream.privacy.planning.estimate_plans import ErrorBounds, plan_laplace_estimate
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration
+from stream.privacy.planning.warm_starts import warm_start_axes, warm_start_order
 from tests.builders import parse_spec
 from tests.unit.privacy.planning.domains import FIVE, FOURTEEN
 
@@ -24,8 +25,7 @@ spec = partial(parse_spec, "pmw", expected_queries=5000)
 
 
 def plan(sizes: tuple[int, ...] = FIVE, neighbors: Any = "add-remove", **fields: Any) -> EstimateCalibration:
-    [found] = plan_calibrations(spec(**fields), SourceFacts(sizes=sizes, neighbors=neighbors, rows=50_000))
-    return found
+    return plan_laplace_estimate(spec(**fields), SourceFacts(sizes=sizes, neighbors=neighbors, rows=50_000))
 
 
 @pytest.mark.parametrize("sizes", [FIVE, FOURTEEN, (10,), (10, 4), (3000, 3000)])
@@ -37,7 +37,7 @@ def test_plan_parts_stay_within_epsilon(sizes: tuple[int, ...], warm_start: Any,
     assert parts.total <= Fraction(1.0)
     assert float(parts.total) == pytest.approx(1.0, rel=1e-9)
     assert parts.first_loss + found.cutoff * parts.loss_per_answer == parts.total
-    assert found.starts == len(opening_axes(sizes, opening_order(found)))
+    assert found.starts == len(warm_start_axes(sizes, warm_start_order(found)))
     assert Fraction(found.epsilon_number) < Fraction(found.sparse_vector.epsilon_answer) / found.cutoff
     assert (found.epsilon_rows == 0.0) == (neighbors == "replace")
 
@@ -130,7 +130,7 @@ def test_plan_division_of_epsilon_has_least_error() -> None:
 def test_gap_is_share_of_rows() -> None:
     assert plan(gap=0.05).threshold - plan(gap=0.01).threshold == pytest.approx(0.04 * 50_000 * 1024, rel=0.05)
     with pytest.raises(PlanError, match=r"mechanism\.rows"):
-        plan_calibrations(spec(gap=0.05), SourceFacts(sizes=FIVE))
+        plan_laplace_estimate(spec(gap=0.05), SourceFacts(sizes=FIVE))
 
 
 def test_plan_refuses_noise_that_does_not_fit() -> None:

@@ -15,8 +15,9 @@ from stream.privacy.composition.costs import NO_COST, Cost, realised_cost, strea
 from stream.privacy.composition.gaussian_losses import gaussian_delta, gaussian_rho
 from stream.privacy.composition.losses import is_pure, losses
 from stream.privacy.noise.samplers import Gaussian, gaussian
-from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law, opening_law
+from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law
 from stream.privacy.planning.plans import choose_calibration, name_of, plan_calibrations
+from stream.privacy.planning.warm_starts import warm_start_law
 from tests.builders import parse_spec
 from tests.unit.privacy.planning.domains import FIVE, FOURTEEN
 
@@ -63,7 +64,7 @@ def test_gaussian_plan_has_less_error_and_keeps_delta(
     assert better.warm_start == pure.warm_start
     if pure.starts:
         assert (better.cutoff, better.starts) == (pure.cutoff, pure.starts)
-        noise = variance_of(opening_law(better)) / variance_of(opening_law(pure))
+        noise = variance_of(warm_start_law(better)) / variance_of(warm_start_law(pure))
         assert math.sqrt(noise) == pytest.approx(factor, rel=1e-2)
     parts = losses(better)
     delta = gaussian_delta(parts.gaussian, Fraction(better.epsilon) - parts.total)
@@ -131,7 +132,7 @@ def test_gaussian_stream_adds_up_epsilon_until_first_gaussian_draw() -> None:
 
 def test_gaussian_error_bounds_are_gaussian_tails() -> None:
     found = plan()
-    bounds, law = ErrorBounds(found), opening_law(found)
+    bounds, law = ErrorBounds(found), warm_start_law(found)
     one = bounds.bound_cell_sums(law, 1, (85, 16), ranges=True)
     failure = 0.5 * 0.1 * 0.05 / (found.starts + found.cutoff)
     assert 1360 * math.erfc(one / found.deviation_start / math.sqrt(2)) <= failure * 1.001

@@ -20,9 +20,9 @@ from stream.privacy.planning.inverse_plans import (
     largest_cutoff,
     needed_epsilon,
     needed_rows,
-    promised_alpha,
 )
 from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.plans import promised_alpha
 from tests.builders import parse_spec
 
 FINE = SourceFacts(sensitivity_steps=1024, grid=1.0 / 1024)

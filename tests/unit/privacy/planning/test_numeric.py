@@ -45,7 +45,7 @@ def all_plans(
     beta: float = 0.05,
     monotone: bool = False,
     steps: int = FINE,
-    answer_ratio: float = 1.0,
+    number_error_ratio: float = 1.0,
 ) -> dict[str, SparseVectorCalibration]:
     """Return all candidates by method, for queries of sensitivity 1 on a grid of 1/steps."""
     found = plan_sparse_vectors(
@@ -56,7 +56,7 @@ def all_plans(
         beta=beta,
         sensitivity_steps=steps,
         grid=1.0 / steps,
-        answer_ratio=answer_ratio,
+        number_error_ratio=number_error_ratio,
     )
     return {one.method: one for one in found}
 
@@ -110,7 +110,7 @@ problems = st.fixed_dictionaries(
         "beta": st.floats(1e-9, 0.5),
         "monotone": st.booleans(),
         "steps": st.sampled_from([1, 8, 1024, 2**20]),
-        "answer_ratio": st.sampled_from([0.5, 1.0, 3.0]),
+        "number_error_ratio": st.sampled_from([0.5, 1.0, 3.0]),
     }
 )
 
@@ -166,7 +166,7 @@ def test_fresh_share_is_near_optimal(method: str) -> None:
 def test_answer_ratio_lowers_error_of_decisions() -> None:
     even, wide = (
         all_plans(20, 1000, "fresh")["one_sided"],
-        all_plans(20, 1000, "fresh", answer_ratio=3.0)["one_sided"],
+        all_plans(20, 1000, "fresh", number_error_ratio=3.0)["one_sided"],
     )
     assert wide.alpha < 0.8 * even.alpha
     assert wide.answer_alpha == pytest.approx(3.0 * wide.alpha, rel=1e-3)
@@ -183,8 +183,10 @@ def test_answer_ratio_lowers_error_of_decisions() -> None:
     ],
 )
 def test_numeric_plan_has_check_values(cutoff: int, monotone: bool, gap: float, fresh: float, wide: float) -> None:
-    def alpha(numbers: Numbers, answer_ratio: float = 1.0) -> float:
-        return all_plans(cutoff, 1000, numbers, monotone=monotone, answer_ratio=answer_ratio)["one_sided"].alpha
+    def alpha(numbers: Numbers, number_error_ratio: float = 1.0) -> float:
+        return all_plans(cutoff, 1000, numbers, monotone=monotone, number_error_ratio=number_error_ratio)[
+            "one_sided"
+        ].alpha
 
     assert alpha("gap") == pytest.approx(gap, rel=0.002)
     assert alpha("fresh") == pytest.approx(fresh, rel=0.002)

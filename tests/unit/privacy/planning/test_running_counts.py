@@ -8,7 +8,7 @@ import pytest
 
 from schemas import RunningCountCalibration, StreamSpec
 from stream.privacy.accuracy.noise_laws import sum_tail, variance_of
-from stream.privacy.accuracy.source_facts import Movement, SourceFacts
+from stream.privacy.accuracy.source_facts import GroupSensitivity, SourceFacts
 from stream.privacy.composition.costs import Cost, realised_cost, stream_cost
 from stream.privacy.composition.gaussian_losses import gaussian_delta
 from stream.privacy.composition.losses import losses
@@ -58,7 +58,7 @@ def test_answer_alpha_fails_with_exact_part_of_beta(method: str) -> None:
 
 
 def test_node_law_covers_movement_of_one_person_in_all_levels() -> None:
-    moved = Movement(each=5, together=10, spread=2, numbers=10)
+    moved = GroupSensitivity(each=5, together=10, spread=2, numbers=10)
     plan = plans(spec(steps=50, epsilon=0.5), SourceFacts(horizon=moved))["basic"]
     assert 1 / node_law(plan).rate == plan.levels * 10 / Fraction(1, 2)  # type: ignore[union-attr]
 
@@ -73,7 +73,7 @@ def test_running_count_is_charged_once_with_first_answer() -> None:
 
 
 def test_gaussian_plan_covers_all_levels_and_uses_delta() -> None:
-    moved = Movement(each=5, together=10, spread=2, numbers=10)
+    moved = GroupSensitivity(each=5, together=10, spread=2, numbers=10)
     plan = plans(spec(steps=50, delta=1e-6), SourceFacts(horizon=moved))["gaussian"]
     together, apart = losses(plan).gaussian_first
     assert together.precision == Fraction(plan.levels * 50) / Fraction(plan.deviation) ** 2
@@ -104,7 +104,7 @@ def test_extension_of_horizon_is_refused() -> None:
 
 
 def test_plan_refuses_noise_that_fits_no_integer_with_remedy() -> None:
-    moved = Movement(each=10**12, together=10**12, spread=1, numbers=1)
+    moved = GroupSensitivity(each=10**12, together=10**12, spread=1, numbers=1)
     with pytest.raises(PlanError, match="raise epsilon, or register a source with a smaller total"):
         plan_calibrations(spec(steps=1000, epsilon=1e-3), SourceFacts(horizon=moved))
 
@@ -117,7 +117,7 @@ def test_needed_epsilon_of_running_count_keeps_error() -> None:
 
 @pytest.mark.parametrize(("groups", "windows"), [(1, 2), (1, 365), (7, 24)])
 def test_rank_mechanisms_prefers_running_count_to_noisy_windows(groups: int, windows: int) -> None:
-    facts = SourceFacts(universe=groups, horizon=Movement(1, 1, 1, 1))
+    facts = SourceFacts(universe=groups, horizon=GroupSensitivity(1, 1, 1, 1))
     first, second = rank_mechanisms(
         PlanGoal("running", windows, 1.0, None, 0.05, 0.0, facts, fields={}),
     )[:2]

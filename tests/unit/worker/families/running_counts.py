@@ -21,7 +21,7 @@ from schemas import (
     format_moment,
 )
 from stream.formatting import cells_of
-from stream.privacy.accuracy.source_facts import Movement, SourceFacts
+from stream.privacy.accuracy.source_facts import GroupSensitivity, SourceFacts
 from stream.privacy.planning.release_plans import next_node_sums, plan_running_counts, tree_of
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
@@ -45,7 +45,7 @@ BEGINS, EVERY = 1_000_000_000_000, 3_600_000
 """The stream's beginning and the distance of windows; it begins in the middle of a window, so the next window is the first that counts."""
 FIRST = -(-BEGINS // EVERY) * EVERY
 
-TWICE = Movement(each=2, together=2, spread=1, numbers=2)
+TWICE = GroupSensitivity(each=2, together=2, spread=1, numbers=2)
 """Limits by which two events of a person count."""
 
 Person = Sequence[tuple[int, int]]
@@ -68,7 +68,7 @@ class Stream:
     method: str = "basic"
     epsilon: float = 1.0
     delta: float = 0.0
-    moved: Movement = TWICE
+    moved: GroupSensitivity = TWICE
     changed: Mapping[str, Any] = field(default_factory=dict)
     """Fields that replace those of the stream's calibration."""
 

@@ -1,9 +1,10 @@
-"""Warm starts for a workload: the sets of attributes, the number of rounds, the division of ε.
+"""Warm starts: the marginals that a stream with an estimate measures before its first question.
 
-The warm start measures all single attributes. Then each round chooses one set of the workload and measures
-it. The module also plans the typical errors of estimates: the sets of attributes over which they are
-averaged, and their noise. With the constants below, the errors of all pairs' cells were small on tables of
-several kinds (`python -m benchmarks.workloads`); privacy and error bounds hold for any constants.
+A warm start measures no marginal, all single attributes, or all pairs. With a workload it measures all single
+attributes; then each *round* chooses one set of the workload and measures it. The module also plans the
+typical errors of estimates: the sets of attributes over which they are averaged, and their noise. With the
+constants below, the errors of all pairs' cells were small on tables of several kinds
+(`python -m benchmarks.workloads`); privacy and error bounds hold for any constants.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from schemas import EstimateCalibration, Pmw
 from schemas.mechanisms import MAX_UNIVERSE
@@ -25,6 +26,9 @@ from stream.privacy.planning.noise_layouts import PlanError
 
 _Item = TypeVar("_Item")
 Axes = tuple[int, ...]
+Order = Literal[0, 1, 2]
+"""Number of attributes of each marginal that a warm start measures without a choice."""
+WarmStart = Literal[0, 1, 2, "workload"]
 ExpectedSets = Mapping[int, tuple[Axes, ...]]
 """Sets of attributes about which questions are expected, by their number of attributes."""
 
@@ -33,6 +37,7 @@ START_SHARE = 0.85
 _SINGLES_SHARE, _CHOICES_SHARE = 0.25, 0.2
 """Parts of the warm start's ε for single attributes and for choices; the rest is for chosen sets."""
 MOST_SETS = 256
+"""Maximum number of sets of a workload."""
 MOST_CELLS = 1 << 21
 """Maximum number of cells of all sets of a workload together, because each round reads all of them."""
 _ROUND_ROWS = 8.5
@@ -52,11 +57,20 @@ _MAX_TYPICAL_CELLS = 1 << 14
 _MAX_TYPICAL_ATTRIBUTES = 40
 """Limits of a typical error: sets over which it is averaged, by their number of attributes; cells of a set;
 and attributes that occur in the sets."""
+_WIDE_CELLS = 1 << 11
+"""A pair with more cells is treated as one with this many, because most of its cells are empty."""
+MOST_PAIRS = 15
+"""The warm start measures all pairs of attributes if there are at most this many (six attributes)."""
+_MOST_PAIR_NOISE = 320.0
+"""Pairs are measured if the sum of half of the largest pair's cells has at most this much noise.
+
+The unit is the noise scale of a marginal that is measured alone. More noise would cause too many ⊤s.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadStart:
-    """A planned warm start.
+    """A planned warm start with a workload.
 
     It has ``least_rounds`` to ``rounds`` rounds: k rounds if the table has k²·``rounds_rows`` rows. Its ε is
     divided between single attributes, choices of sets, and measurements of chosen sets.
@@ -87,6 +101,57 @@ class WorkloadStart:
         }
 
 
+def resolve_warm_start(mechanism: Pmw, sizes: Sequence[int]) -> WarmStart:
+    """Choose the warm start: the number of attributes of each measured marginal, or ``workload``."""
+    if mechanism.warm_start != "auto":
+        return mechanism.warm_start
+    if mechanism.workload != "pairs":
+        return "workload"
+    pairs = len(warm_start_axes(sizes, 2))
+    if (
+        pairs
+        and math.comb(len(sizes), 2) <= MOST_PAIRS
+        and pairs * math.sqrt(largest_pair(sizes) / 2.0) <= _MOST_PAIR_NOISE
+    ):
+        return 2
+    sets = workload_axes(mechanism, sizes)
+    can_select = 2 < len(sets) <= MOST_SETS and _count_cells(sets, sizes) <= MOST_CELLS
+    return "workload" if can_select else 1
+
+
+def warm_start_axes(sizes: Sequence[int], order: Order) -> tuple[Axes, ...]:
+    """Return the axes of each marginal that the warm start measures; a marginal has at most 2²⁰ cells."""
+    if order == 0:
+        return ()
+    return tuple(
+        axes
+        for axes in combinations(range(len(sizes)), order)
+        if math.prod(sizes[axis] for axis in axes) <= MAX_UNIVERSE
+    )
+
+
+def warm_start_order(calibration: EstimateCalibration) -> Order:
+    """Return the number of attributes of each marginal that the warm start measures without a choice."""
+    return 1 if calibration.warm_start == "workload" else calibration.warm_start
+
+
+def warm_start_law(calibration: EstimateCalibration) -> Symmetric:
+    """Return the law of the noise of each cell that the warm start measures without a choice."""
+    if calibration.noise == "gaussian":
+        return gaussian(Fraction(calibration.deviation_start) ** 2)
+    return sampler("two_sided", Fraction(calibration.epsilon_start) / calibration.marginal_sensitivity)
+
+
+def wide_noise_scales(sizes: Sequence[int]) -> float:
+    """Return the noise scale of a sum of half of the largest pair's cells, in noise scales of one cell."""
+    return math.sqrt(min(largest_pair(sizes), _WIDE_CELLS) / 2.0)
+
+
+def largest_pair(sizes: Sequence[int]) -> int:
+    """Return the number of cells of the largest pair that a warm start measures."""
+    return max(math.prod(sizes[axis] for axis in axes) for axes in warm_start_axes(sizes, 2))
+
+
 def workload_axes(mechanism: Pmw, sizes: Sequence[int]) -> tuple[Axes, ...]:
     """Return the workload's different sets of two or more attributes with at most 2²⁰ cells."""
     sets: list[Axes]
@@ -96,11 +161,6 @@ def workload_axes(mechanism: Pmw, sizes: Sequence[int]) -> tuple[Axes, ...]:
         axis_of = {name: axis for axis, name in enumerate(mechanism.attributes)}
         sets = [tuple(sorted(axis_of[name] for name in names)) for names in mechanism.workload if len(names) > 1]
     return tuple(axes for axes in sets if math.prod(sizes[axis] for axis in axes) <= MAX_UNIVERSE)
-
-
-def can_select(sets: Sequence[Axes], sizes: Sequence[int]) -> bool:
-    """Return True if there are more than two sets, and not too many sets or cells."""
-    return 2 < len(sets) <= MOST_SETS and _count_cells(sets, sizes) <= MOST_CELLS
 
 
 def _count_cells(sets: Sequence[Axes], sizes: Sequence[int]) -> int:
@@ -161,7 +221,7 @@ def chosen_set_law(calibration: EstimateCalibration, rounds: int, *, every: bool
 
 
 def mean_noise(law: Symmetric) -> float:
-    """Return the mean size of the noise in a cell."""
+    """Return the mean of the absolute noise in a cell."""
     if isinstance(law, Gaussian):
         return math.sqrt(2.0 / math.pi * variance_of(law))
     return math.sqrt(0.5 * variance_of(law))
@@ -170,7 +230,7 @@ def mean_noise(law: Symmetric) -> float:
 def expected_sets(mechanism: Pmw, sizes: Sequence[int]) -> ExpectedSets:
     """Return the sets of one, two and three attributes over which typical errors are averaged.
 
-    If the mechanism has no workload, these are all sets; if there are too many, evenly spaced sets of them.
+    Without a workload these are all sets of attributes. If there are too many, they are thinned out evenly.
     """
     given: tuple[Axes, ...] = ()
     if not isinstance(mechanism.workload, str):
