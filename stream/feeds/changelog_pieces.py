@@ -292,11 +292,11 @@ def _digests(value: bytes) -> UInt64Array:
 
 
 SLACK_ENTRIES: Final = 65_536
-"""The changelog may have twice as many entries as the counts of the open windows, plus this number."""
+"""The changelog may have twice as many entries as the open windows need, plus this number."""
 REWRITTEN_ENTRIES: Final = 32_768
-"""A step rewrites old entries up to this number or, if it is larger, to four times the number of its new entries.
+"""A step rewrites at most this number of old entries, or four times its new entries if these are more.
 
-An earlier step's entries are rewritten all together, so the last of these steps may exceed the limit.
+The entries of an earlier step are rewritten together, so a step may exceed the limit once.
 """
 
 Changes = Sequence[tuple[TallyGroup, StepChanges]]

@@ -15,19 +15,8 @@ from stream.feeds.counted_streams import Beginning, StandingStreams, StreamEpoch
 from stream.feeds.event_intake import NOT_BEGUN, EventClock, Intake, TopicRecreatedError
 from stream.feeds.feed_definitions import FeedDefinitions, StandingDefinition
 from stream.feeds.window_queries import PartialWriter
+from stream.processing import protocol
 from stream.processing.dead_letters import PartitionRefusals, Rejection, dead_letter
-from stream.processing.protocol import (
-    PROGRESS_KEY,
-    Batch,
-    InputRefusedError,
-    MissedRecordError,
-    Outputs,
-    RecordLike,
-    decode_changelog_record,
-    keep_latest,
-    topic_id_headers,
-    topic_ids_of,
-)
 from stream.processing.topic_names import Topics
 
 MAX_WORK_PER_STEP: Final = 1_000_000
@@ -82,7 +71,7 @@ class FeedProcessor:
         self.topic_ids: dict[str, str] = {}
         self._seen_version = -1
         self._is_new = False
-        self._latest_records: dict[bytes, RecordLike] = {}
+        self._latest_records: dict[bytes, protocol.RecordLike] = {}
 
     def note_end_of_input(self, moment: float) -> None:
         """Advance the clock: all records before ``moment``, in seconds since 1970, have been read.
@@ -113,9 +102,9 @@ class FeedProcessor:
         """Time, in seconds since 1970, after which an event closes a window; None if only marks close windows."""
         return None if self.next_close is None else self._clock.timestamp_for(self.next_close)
 
-    def restore(self, records: Iterable[RecordLike]) -> None:
+    def restore(self, records: Iterable[protocol.RecordLike]) -> None:
         """Collect records of the changelog; the latest record of each key is used."""
-        keep_latest(self._latest_records, records)
+        protocol.keep_latest(self._latest_records, records)
 
     def end_restore(self) -> Mapping[str, int]:
         """End the restore and return the next offset.
@@ -124,12 +113,12 @@ class FeedProcessor:
         missing in the definitions, which are not up to date.
         """
         kept_records, self._latest_records = self._latest_records, {}
-        if (progress := kept_records.pop(PROGRESS_KEY, None)) is not None:
-            found = decode_changelog_record(progress, _decode_progress)
-            self.topic_ids = topic_ids_of(progress)
+        if (progress := kept_records.pop(protocol.PROGRESS_KEY, None)) is not None:
+            found = protocol.decode_changelog_record(progress, _decode_progress)
+            self.topic_ids = protocol.topic_ids_of(progress)
             if found.partitions != self._partitions:
                 # New events of a person are in another partition.
-                raise InputRefusedError(
+                raise protocol.InputRefusedError(
                     f"{self._source.topic}: has {self._partitions} partitions now, and had {found.partitions} when its first "
                     "stream began; close the streams of this source, and register another source for the topic"
                 )
@@ -138,12 +127,12 @@ class FeedProcessor:
             self._streams.first_windows.restore(found.first_windows)
         self._is_new = progress is None
         definitions = {one.spec.stream: one for one in self._definitions.streams_of(self._source.source)}
-        pieces: dict[int, RecordLike] = {}
+        pieces: dict[int, protocol.RecordLike] = {}
         for key, record in kept_records.items():
             if (number := piece_number(key)) is not None:
                 pieces[number] = record
             elif key.startswith((_STREAM, _LATER_EPOCH)):
-                self._resume_stream(key, decode_changelog_record(record, _decode_stream), definitions)
+                self._resume_stream(key, protocol.decode_changelog_record(record, _decode_stream), definitions)
         self._streams.drop_unused()
         self._log.apply_pieces(pieces, self._streams.tally_groups)
         self.latest_refused = PartitionRefusals(self._offset)
@@ -156,23 +145,23 @@ class FeedProcessor:
         """
         raise TopicRecreatedError(topic)
 
-    def apply_lookup_records(self, records: Sequence[RecordLike]) -> Outputs:
+    def apply_lookup_records(self, records: Sequence[protocol.RecordLike]) -> protocol.Outputs:
         """Return no outputs: feeds have no lookup topics; ``ControlFollower`` updates the definitions."""
         del records
-        return Outputs()
+        return protocol.Outputs()
 
-    def prepare(self, records: Sequence[RecordLike]) -> Batch:
+    def prepare(self, records: Sequence[protocol.RecordLike]) -> protocol.Batch:
         """Return the events of one step; the more windows each event lies in, the fewer events."""
         tallies = self._streams.tallies.values()
         windows_per_event = sum(tally.rule.size // tally.rule.interval_ms for tally in tallies)
-        return Batch(records[: max(1, MAX_WORK_PER_STEP // max(1, windows_per_event))])
+        return protocol.Batch(records[: max(1, MAX_WORK_PER_STEP // max(1, windows_per_event))])
 
-    def process(self, batch: Batch) -> Outputs:
+    def process(self, batch: protocol.Batch) -> protocol.Outputs:
         """Count events in order, and publish the windows that close.
 
         InputRefusedError if the source's clock is the broker's, but the topic's timestamps are not.
         """
-        records, outputs, is_first = batch.records, Outputs(), self._is_new
+        records, outputs, is_first = batch.records, protocol.Outputs(), self._is_new
         self._update_epochs(outputs, records[0].offset if records else self._offset)
         changes = self._count_events(records, outputs) if records else []
         outputs.extend(self.changelog, self._partition, self._log.write(changes, self._streams.tally_groups))
@@ -189,10 +178,10 @@ class FeedProcessor:
             self._write_progress(outputs)
         return outputs
 
-    def collect_due_outputs(self, now: float) -> Outputs:
+    def collect_due_outputs(self, now: float) -> protocol.Outputs:
         """Publish due windows: those that have closed since the last step, or were beyond its limit."""
         del now
-        return self.process(Batch(()))
+        return self.process(protocol.Batch(()))
 
     @property
     def moment(self) -> int:
@@ -220,7 +209,9 @@ class FeedProcessor:
             name = key.split(b"|", 2)[2].decode()
         known, is_retired = definitions.get(name), self._definitions.is_retired(name)
         if not is_retired and (known is None or known.incarnation != record.incarnation):
-            raise MissedRecordError(f"{self.changelog} counts for {name}, which control has not defined yet")
+            raise protocol.MissedRecordError(
+                f"{self.changelog} counts for {name}, which control has not defined yet"
+            )
         epoch = record.epoch or 0
         self._changelog_keys.setdefault(name, {})[epoch] = key
         if known is None or is_retired:
@@ -230,7 +221,7 @@ class FeedProcessor:
             awaits_first = epoch > 0 and since is not None and not self._clock.has_read(since)
             self._streams.resume(known, record, epoch, awaits_first=awaits_first)
 
-    def _update_epochs(self, outputs: Outputs, offset: int) -> None:
+    def _update_epochs(self, outputs: protocol.Outputs, offset: int) -> None:
         """Begin epochs that control has added since the last step; drop epochs of closed and retired streams.
 
         An epoch that is known at the partition's first step counts the whole topic. An epoch that is added
@@ -284,7 +275,7 @@ class FeedProcessor:
             first is None,
         )
 
-    def _update_epoch_bounds(self, outputs: Outputs) -> None:
+    def _update_epoch_bounds(self, outputs: protocol.Outputs) -> None:
         """Set the first and last window of each epoch whose beginning or end the clock has passed."""
         for stream in self._streams:
             was = stream.next, stream.last, stream.awaits_first
@@ -299,14 +290,14 @@ class FeedProcessor:
         self._streams.drop_unused()
         self._clock.clock_before_mark.clear()
 
-    def _drop_epoch(self, outputs: Outputs, name: str, epoch: int) -> None:
+    def _drop_epoch(self, outputs: protocol.Outputs, name: str, epoch: int) -> None:
         if (name, epoch) in self._streams.streams:
             self._streams.end((name, epoch))
         self._write_changelog(outputs, self._changelog_keys[name].pop(epoch), None)
         if not self._changelog_keys[name]:
             del self._changelog_keys[name]
 
-    def _count_events(self, records: Sequence[RecordLike], outputs: Outputs) -> Changes:
+    def _count_events(self, records: Sequence[protocol.RecordLike], outputs: protocol.Outputs) -> Changes:
         self._clock.latest_time_before_marks = self._streams.latest_time_before_marks
         batch, rejections = self._intake.read(records, self._streams.first_windows)
         for place, rejection in sorted(rejections.items()):
@@ -316,10 +307,10 @@ class FeedProcessor:
         found = ((group, group.count(batch, self._log.next)) for group in self._streams.tally_groups)
         return [(group, touched) for group, touched in found if touched is not None]
 
-    def _write_changelog(self, outputs: Outputs, key: bytes, value: bytes | None) -> None:
+    def _write_changelog(self, outputs: protocol.Outputs, key: bytes, value: bytes | None) -> None:
         outputs.add(self.changelog, self._partition, (key, value, ()))
 
-    def _write_stream(self, outputs: Outputs, stream: StreamEpoch) -> None:
+    def _write_stream(self, outputs: protocol.Outputs, stream: StreamEpoch) -> None:
         """Write an epoch's progress; the record of an ended epoch remains until a later epoch begins."""
         name, epoch = stream.key
         kept = stream.changelog_record
@@ -334,7 +325,7 @@ class FeedProcessor:
         value = kept.model_dump_json(exclude_defaults=True).encode()
         self._write_changelog(outputs, self._changelog_keys[name][epoch], value)
 
-    def _write_progress(self, outputs: Outputs) -> None:
+    def _write_progress(self, outputs: protocol.Outputs) -> None:
         progress = _WireProgress(
             self._offset,
             self._clock.now,
@@ -344,10 +335,10 @@ class FeedProcessor:
             self._clock.stamped,
             self._streams.first_windows.changelog_windows,
         )
-        headers = topic_id_headers(self.topic_ids)
-        outputs.add(self.changelog, self._partition, (PROGRESS_KEY, _encode(progress), headers))
+        headers = protocol.topic_id_headers(self.topic_ids)
+        outputs.add(self.changelog, self._partition, (protocol.PROGRESS_KEY, _encode(progress), headers))
 
-    def _reject(self, outputs: Outputs, record: RecordLike, rejection: Rejection) -> None:
+    def _reject(self, outputs: protocol.Outputs, record: protocol.RecordLike, rejection: Rejection) -> None:
         self.rejected[rejection.code] += 1
         self.latest_refused.add(record.offset, rejection.reason)
         partition = self._partition % self._topics.partitions

@@ -44,7 +44,7 @@ from stream.processing.protocol import (
 from stream.processing.topic_names import Topics, partition_of
 
 MAX_QUESTIONS_PER_STEP: Final = MAX_GROUPS
-"""A step ends after the window with which its questions, or its counts, reach this number."""
+"""A step ends once its questions, or the counts in them, have reached this number."""
 
 _PARTITION_COUNT_CHANGED = Rejection(
     "malformed",

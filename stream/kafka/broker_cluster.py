@@ -5,14 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self
 
-from stream.kafka.broker_addresses import (
-    DEFAULT_FOLDER,
-    MAX_NODES,
-    ClusterInfo,
-    Member,
-    are_free,
-    choose_cluster_ports,
-)
+from stream.kafka import broker_addresses
 from stream.kafka.broker_process import (
     BrokerError,
     ClusterState,
@@ -44,7 +37,7 @@ class LocalCluster:
 
     def __init__(
         self,
-        folder: Path = DEFAULT_FOLDER,
+        folder: Path = broker_addresses.DEFAULT_FOLDER,
         nodes: int | None = None,
         *,
         detached: bool = False,
@@ -57,8 +50,10 @@ class LocalCluster:
             raise BrokerError(
                 f"{self.folder} holds a cluster of {len(known.nodes)} nodes; start it as it is, or choose another folder"
             )
-        if not 2 <= self.size <= MAX_NODES:
-            raise BrokerError(f"a cluster has 2 to {MAX_NODES} nodes, not {self.size}; choose a number between")
+        if not 2 <= self.size <= broker_addresses.MAX_NODES:
+            raise BrokerError(
+                f"a cluster has 2 to {broker_addresses.MAX_NODES} nodes, not {self.size}; choose a number between"
+            )
         if known is None and (self.folder / "data").exists():
             raise BrokerError(f"{self.folder} holds a single broker; choose another folder for a cluster")
         self.detached = detached
@@ -78,7 +73,7 @@ class LocalCluster:
         port: int | None = None,
         timeout: float = _START_SECONDS,
         progress: Callable[[str], None] | None = None,
-    ) -> ClusterInfo:
+    ) -> broker_addresses.ClusterInfo:
         """Starts the nodes that do not run, and waits until all nodes answer within ``timeout`` seconds.
 
         The first download does not count. Without a ``port`` for clients, the first node has its last port, or
@@ -107,12 +102,12 @@ class LocalCluster:
         """Kills all nodes by SIGKILL, like a power cut; returns whether a node ran."""
         return self._for_each_broker(LocalBroker.kill)
 
-    def status(self) -> ClusterInfo | None:
+    def status(self) -> broker_addresses.ClusterInfo | None:
         """The cluster, or None if no node of it runs."""
         if (state := read_own_cluster(self.folder)) is None:
             return None
         nodes = tuple(broker.status() for broker in self._brokers(state))
-        return ClusterInfo(state.bootstrap, nodes, self.folder) if any(nodes) else None
+        return broker_addresses.ClusterInfo(state.bootstrap, nodes, self.folder) if any(nodes) else None
 
     def node(self, number: int) -> LocalBroker:
         """Returns one node, numbered from 1, to start, stop or kill it alone.
@@ -149,10 +144,10 @@ class LocalCluster:
             first = known.nodes[0].clients
             if runs and port not in {None, first}:
                 raise BrokerError(f"The cluster in {self.folder} runs on port {first}; stop it first")
-            if runs or (port in {None, first} and are_free(known.nodes)):
+            if runs or (port in {None, first} and broker_addresses.are_free(known.nodes)):
                 return known
         cluster = known.cluster if known is not None else new_cluster_id()
-        state = ClusterState(cluster, choose_cluster_ports(self.size, port))
+        state = ClusterState(cluster, broker_addresses.choose_cluster_ports(self.size, port))
         write_cluster(self.folder, state)
         return state
 
@@ -162,7 +157,7 @@ class LocalCluster:
                 node_folder(self.folder, number),
                 detached=self.detached,
                 heap_megabytes=self._heap_megabytes,
-                member=Member(number, state.cluster, state.nodes),
+                member=broker_addresses.Member(number, state.cluster, state.nodes),
             )
             for number in range(1, len(state.nodes) + 1)
         ]

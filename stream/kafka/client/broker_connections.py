@@ -15,20 +15,10 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
+from aiokafka import errors
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.conn import collect_hosts, create_conn
-from aiokafka.errors import (
-    ClusterAuthorizationFailedError,
-    GroupAuthorizationFailedError,
-    KafkaConnectionError,
-    KafkaError,
-    NodeNotReadyError,
-    SaslAuthenticationFailed,
-    TopicAuthorizationFailedError,
-    TransactionalIdAuthorizationFailed,
-    UnsupportedSaslMechanismError,
-)
 
 from stream.diagnostics import get_logger
 from stream.kafka.broker_addresses import address_origin
@@ -43,10 +33,10 @@ PROBE_SECONDS = 5.0
 
 _CLEARTEXT_MECHANISMS: Final = frozenset({"PLAIN", "OAUTHBEARER"})
 _REFUSALS: Final = (
-    ClusterAuthorizationFailedError,
-    GroupAuthorizationFailedError,
-    TopicAuthorizationFailedError,
-    TransactionalIdAuthorizationFailed,
+    errors.ClusterAuthorizationFailedError,
+    errors.GroupAuthorizationFailedError,
+    errors.TopicAuthorizationFailedError,
+    errors.TransactionalIdAuthorizationFailed,
 )
 
 
@@ -54,7 +44,7 @@ class SecurityError(ExplainedError):
     """A setting prevents the connection to Kafka; the message names the setting."""
 
 
-class UnansweredError(ExplainedError, KafkaConnectionError):  # type: ignore[misc]  # aiokafka is not typed
+class UnansweredError(ExplainedError, errors.KafkaConnectionError):  # type: ignore[misc]  # aiokafka is not typed
     """No broker answers; the message names the address and its origin."""
 
 
@@ -99,14 +89,14 @@ async def admin_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]
     try:
         try:
             await admin.start()
-        except KafkaConnectionError:
+        except errors.KafkaConnectionError:
             await raise_if_refused(settings)
             raise UnansweredError(
                 f"no broker answers at {settings.bootstrap} ({address_origin(settings)}); start one with 'sotto broker start' or "
                 f"'sotto up', or set {variable_of('bootstrap')}"
             ) from None
         yield admin
-    except NodeNotReadyError:
+    except errors.NodeNotReadyError:
         # aiokafka does not notice that a token is refused, and then finds no broker.
         if settings.sasl_mechanism == "OAUTHBEARER":
             raise SecurityError(_authentication_message(settings, settings.bootstrap)) from None
@@ -135,28 +125,28 @@ async def raise_if_refused(settings: Settings) -> None:
                 f"TLS with {host}:{port} failed ({error.reason or 'refused'}); check {variable_of('security_protocol')}, and "
                 f"{variable_of('tls_certificate_file')} if the broker asks for a certificate"
             ) from None
-        except SaslAuthenticationFailed:
+        except errors.SaslAuthenticationFailed:
             raise SecurityError(_authentication_message(settings, f"{host}:{port}")) from None
-        except UnsupportedSaslMechanismError:
+        except errors.UnsupportedSaslMechanismError:
             raise SecurityError(
                 f"{host}:{port} does not offer {settings.sasl_mechanism}; set {variable_of('sasl_mechanism')} to one that it does"
             ) from None
-        except KafkaConnectionError:
+        except errors.KafkaConnectionError:
             raise ClosedError(
                 f"{host}:{port} closes the connection; unless it is starting or stopping, check {variable_of('security_protocol')} "
                 f"({settings.security_protocol}), and {variable_of('tls_certificate_file')} if it asks for a certificate"
             ) from None
-        except (OSError, KafkaError):
+        except (OSError, errors.KafkaError):
             continue
         await connected.close()
 
 
-def is_refusal(error: KafkaError) -> bool:
+def is_refusal(error: errors.KafkaError) -> bool:
     """Returns whether Kafka denies this principal an operation."""
     return isinstance(error, _REFUSALS)
 
 
-def describe_error(error: KafkaError) -> str:
+def describe_error(error: errors.KafkaError) -> str:
     """Describes a Kafka error in one line with a remedy."""
     if isinstance(error, ExplainedError):
         return str(error)
@@ -319,10 +309,12 @@ async def retry_until_available(
     for pause in chain(RETRY_PAUSES, repeat(RETRY_PAUSES[-1])):
         try:
             return await unless_stopped(stopping, start())
-        except (KafkaError, OSError, TimeoutError) as error:
+        except (errors.KafkaError, OSError, TimeoutError) as error:
             if not is_temporary(error):
                 raise
-            reason = describe_error(error) if isinstance(error, KafkaError) else f"Kafka: {type(error).__name__}"
+            reason = (
+                describe_error(error) if isinstance(error, errors.KafkaError) else f"Kafka: {type(error).__name__}"
+            )
             log.warning("waiting for Kafka", reason=reason, seconds=pause)
             if report is not None:
                 report(f"waits for Kafka: {reason}")
@@ -367,7 +359,7 @@ async def ask_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
     for attempts_left in reversed(range(BROKER_ATTEMPTS)):
         try:
             return await ask()
-        except (NodeNotReadyError, KafkaConnectionError):
+        except (errors.NodeNotReadyError, errors.KafkaConnectionError):
             if attempts_left == 0:
                 raise
             await asyncio.sleep(BROKER_RETRY_SECONDS)
@@ -376,4 +368,4 @@ async def ask_any_broker(ask: Callable[[], Awaitable[Result]]) -> Result:
 
 def is_temporary(error: Exception) -> bool:
     """Returns whether an error is temporary: it may end when a broker starts or becomes leader."""
-    return not isinstance(error, KafkaError) or bool(error.retriable) or isinstance(error, ClosedError)
+    return not isinstance(error, errors.KafkaError) or bool(error.retriable) or isinstance(error, ClosedError)

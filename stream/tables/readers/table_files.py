@@ -43,7 +43,7 @@ PathParts = tuple[str, ...]
 _SUFFIXES: Final = (".csv", ".csv.gz", ".parquet")
 _DATABASE_SUFFIX: Final = ".duckdb"
 _LOG_SUFFIX: Final = ".wal"
-"""Ending of the file beside a DuckDB file that has the changes that are not yet in it."""
+"""Suffix of the file beside a DuckDB file, with the changes that the DuckDB file still lacks."""
 _ANY_FOLDERS: Final = "**"
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 

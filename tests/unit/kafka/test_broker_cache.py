@@ -23,8 +23,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files 
 @pytest.fixture(autouse=True)
 def _small_kafka(monkeypatch: pytest.MonkeyPatch) -> None:
     pins = {coordinate: hashlib.sha256(content).hexdigest() for coordinate, content in JARS.items()}
-    for module in (kafka_files, kafka_programs):
-        monkeypatch.setattr(module, "PINNED_JARS", pins)
+    monkeypatch.setattr(kafka_files, "PINNED_JARS", pins)
 
 
 @pytest.fixture
