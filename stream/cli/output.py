@@ -13,6 +13,7 @@ from typing import Annotated, Any, BinaryIO, Final, TypeVar
 
 import typer
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleDimensions, Group, RenderableType
 from rich.padding import Padding
@@ -166,7 +167,7 @@ def say_progress(text: str) -> None:
 def show_json(value: BaseModel | dict[str, Any] | list[Any]) -> None:
     """Print one JSON value on one line, with control characters escaped."""
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
-    text = json.dumps(_to_json_value(value), ensure_ascii=not encoding.startswith("utf"))
+    text = json.dumps(to_jsonable_python(value), ensure_ascii=not encoding.startswith("utf"))
     # Unprintable characters occur only in JSON strings.
     typer.echo(
         "".join(character if character.isprintable() else json.dumps(character)[1:-1] for character in text)
@@ -198,16 +199,6 @@ def requested_amount(spec: StreamSpec) -> str:
 
 def _escape_character(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode()
-
-
-def _to_json_value(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if isinstance(value, dict):
-        return {name: _to_json_value(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_to_json_value(item) for item in value]
-    return value
 
 
 Parsed = TypeVar("Parsed")

@@ -70,7 +70,7 @@ def plan(
         ),
     ] = None,
     q: Annotated[
-        float, typer.Option("--q", help="With --form quantile: which one, from 0 to 1.", min=0.0, max=1.0)
+        float, typer.Option("--q", help="With --form quantile: the quantile, from 0 to 1.", min=0.0, max=1.0)
     ] = 0.5,
     source: Annotated[
         str | None,

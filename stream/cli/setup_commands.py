@@ -123,12 +123,16 @@ def create(
     partitions: Annotated[
         int | None,
         typer.Option(
-            help="Partitions of queries, answers and state; the existing number, or four.", min=1, max=10_000
+            help="Partitions of queries, answers and state; if omitted, the existing number, or four.",
+            min=1,
+            max=10_000,
         ),
     ] = None,
     replication: Annotated[
         int | None,
-        typer.Option(help="Replicas of each topic; three, or one per broker if there are fewer.", min=1, max=10),
+        typer.Option(
+            help="Replicas of each topic; if omitted, three, or one per broker if there are fewer.", min=1, max=10
+        ),
     ] = None,
 ) -> None:
     """Create the missing topics with their configuration; check existing topics without changing them.
@@ -166,7 +170,7 @@ def compare_topics() -> None:
 def acl(
     role: Annotated[list[AclRole] | None, typer.Option(help="Only this role; repeat it for several.")] = None,
     principal: Annotated[
-        str | None, typer.Option(help="Principal of the --role; else User:PREFIX-ROLE.", metavar="User:NAME")
+        str | None, typer.Option(help="Principal of the role; if omitted, User:PREFIX-ROLE.", metavar="User:NAME")
     ] = None,
     live: Annotated[
         list[str] | None, typer.Option(help="A live topic that feeds read; repeat it for several.")

@@ -318,39 +318,22 @@ def summary_row(entry: TrailRecord) -> list[str]:
     totals = getattr(entry, "totals", None)
     left = format_amount(totals.left) if totals is not None else ""
     author = getattr(entry, "by", None) or getattr(entry, "analyst", None) or ""
-    head = [str(entry.number), time_text, author]
+    action: str = entry.kind
+    decision = "" if totals is None else f"spent {format_amount(totals.spent)}"
     match entry.kind:
         case "request":
             granted = f" {format_amount(entry.granted)}" if entry.granted is not None else ""
             reason = f": {entry.reason}" if entry.reason else ""
-            part = (
-                f"{entry.allotment}: ε {entry.epsilon:g} of {subject}" if entry.allotment is not None else subject
-            )
-            return [*head, entry.action, part or "", f"{entry.outcome}{granted}{reason}", left]
+            if entry.allotment is not None:
+                subject = f"{entry.allotment}: ε {entry.epsilon:g} of {subject}"
+            action, decision = entry.action, f"{entry.outcome}{granted}{reason}"
         case "event":
-            back = (
-                f", {format_amount(entry.refunded)} back"
-                if entry.event == "closed" and entry.refunded is not None
-                else ""
-            )
-            spent = f"spent {format_amount(entry.spent)}" if entry.spent is not None else ""
-            return [*head, entry.event, subject or "", f"{spent}{back}", left]
+            action, decision = entry.event, "" if entry.spent is None else f"spent {format_amount(entry.spent)}"
+            if entry.event == "closed" and entry.refunded is not None:
+                decision += f", {format_amount(entry.refunded)} back"
         case "beginning":
-            return [
-                *head,
-                "beginning",
-                "",
-                f"there were {format_count(entry.sources, 'source')}, {format_count(entry.streams, 'stream')}",
-                left,
-            ]
+            counts = format_count(entry.sources, "source"), format_count(entry.streams, "stream")
+            decision = f"there were {', '.join(counts)}"
         case "restored":
-            return [
-                *head,
-                "restored",
-                "",
-                f"since the backup: {entry.since}; {format_count(entry.lost, 'stream')} halted",
-                left,
-            ]
-        case _:
-            spent = "" if totals is None else f"spent {format_amount(totals.spent)}"
-            return [*head, entry.kind, subject or "", spent, left]
+            decision = f"since the backup: {entry.since}; {format_count(entry.lost, 'stream')} halted"
+    return [str(entry.number), time_text, author, action, subject or "", decision, left]

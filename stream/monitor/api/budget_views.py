@@ -61,7 +61,7 @@ def list_populations(tables: MonitorTables) -> PopulationPage:
     return PopulationPage(items=[_population_row(record, updated) for _, (record, updated) in found])
 
 
-def population_detail(tables: MonitorTables, name: str, now: float) -> PopulationDetail:
+def build_population_detail(tables: MonitorTables, name: str, now: float) -> PopulationDetail:
     """Return a population with sources, allotments, history and forecasts; raise a 404 if it is unknown."""
     if name not in tables.populations:
         raise unknown_name_error("population", name, tables.populations)
@@ -296,7 +296,7 @@ class TrailExports:
             response = web.StreamResponse(headers=_HEADERS)
             with streaming_response(request):
                 await response.prepare(request)
-                for text in trail_csv(list(trail)[::-1], trail_filter):
+                for text in format_trail_csv(list(trail)[::-1], trail_filter):
                     await write_text(response, text)
                     # If the client reads fast, no write waits, and other tasks run only here.
                     await asyncio.sleep(0)
@@ -305,7 +305,7 @@ class TrailExports:
         return response
 
 
-def trail_csv(entries: list[HeldEntry], trail_filter: TrailFilter) -> Iterator[str]:
+def format_trail_csv(entries: list[HeldEntry], trail_filter: TrailFilter) -> Iterator[str]:
     """Yield the CSV in parts, header first."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -238,16 +238,14 @@ class WaitingConnections:
     def __init__(self, limit: int = MAX_WAITING) -> None:
         self._limit = limit
         self._by_address: dict[str, OrderedDict[HttpConnection, None]] = {}
-        self._count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return sum(map(len, self._by_address.values()))
 
     def add(self, connection: HttpConnection) -> None:
         """Add a connection; above the limit, abort the oldest one of the address that has the most."""
         self._by_address.setdefault(connection.address, OrderedDict())[connection] = None
-        self._count += 1
-        if self._count > self._limit:
+        if len(self) > self._limit:
             most = max(self._by_address.values(), key=len)
             next(iter(most)).abort_connection()
 
@@ -256,7 +254,6 @@ class WaitingConnections:
         of_address = self._by_address.get(connection.address, OrderedDict())
         if connection in of_address:
             del of_address[connection]
-            self._count -= 1
             if not of_address:
                 del self._by_address[connection.address]
 

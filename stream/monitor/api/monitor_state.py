@@ -29,7 +29,7 @@ from stream.monitor.api.question_routes import Asker
 from stream.monitor.api.service_models import WorkersView
 from stream.monitor.api.source_views import stalled_sources
 from stream.monitor.api.tokens import Bearer, TokenError, TokenFile
-from stream.monitor.api.views import forecasts, seconds_until_exhausted, source_row
+from stream.monitor.api.views import forecast_budget, seconds_until_exhausted, source_row
 from stream.monitor.budget_history import HEADLINE_WINDOW, PACE_WINDOWS
 from stream.monitor.entries import STATES, Series
 from stream.monitor.monitor_alerts import Alerts
@@ -239,7 +239,7 @@ class _MetricsCollector(Collector):
             "Time until a source's budget is used up at the last week's pace; +Inf: never.",
             "source",
             {
-                name: seconds_until_gone(forecasts(tables, one, now)[headline], now)
+                name: seconds_until_gone(forecast_budget(tables, one, now)[headline], now)
                 for name, one in entries.items()
             },
         )

@@ -49,11 +49,11 @@ from stream.monitor.api.budget_models import (
     TrailQuery,
 )
 from stream.monitor.api.budget_views import (
+    build_population_detail,
     build_spending_view,
     list_allotments,
     list_populations,
     list_trail,
-    population_detail,
 )
 from stream.monitor.api.forms import (
     Curve,
@@ -226,7 +226,7 @@ def _sources(monitor: Monitor, call: ApiCall) -> SourcePage:
 @_add_route("GET", "/api/budgets/{source}", "A source's budget over time, with forecasts", live_event="budget")
 def _budget(monitor: Monitor, call: ApiCall) -> BurnDown:
     entry = views.find_source(monitor.tables, call.path_values["source"])
-    shown = views.budget_over_time(monitor.tables, entry, monitor.clock())
+    shown = views.build_burn_down(monitor.tables, entry, monitor.clock())
     return shown.model_copy(update={"feed": build_feed_view(monitor.tables, entry, monitor.workers.members)})
 
 
@@ -244,7 +244,7 @@ def _populations(monitor: Monitor, _: ApiCall) -> PopulationPage:
     "GET", "/api/populations/{population}", "A population with its sources and allotments", live_event="population"
 )
 def _population(monitor: Monitor, call: ApiCall) -> PopulationDetail:
-    return population_detail(monitor.tables, call.path_values["population"], monitor.clock())
+    return build_population_detail(monitor.tables, call.path_values["population"], monitor.clock())
 
 
 @_add_route("GET", "/api/allotments", "Allotments", query=AllotmentQuery, live_event="allotments")
@@ -265,7 +265,7 @@ def _streams(monitor: Monitor, call: ApiCall) -> StreamPage:
 @_add_route("GET", "/api/streams/{stream}", "A stream with its definition and timeline", live_event="stream")
 def _stream(monitor: Monitor, call: ApiCall) -> StreamDetail:
     entry, _ = views.find_stream(monitor.tables, call.path_values["stream"])
-    return views.stream_detail(monitor.tables, entry, monitor.clock())
+    return views.build_stream_detail(monitor.tables, entry, monitor.clock())
 
 
 async def read_answers(monitor: Monitor, call: ApiCall) -> AnswersView:

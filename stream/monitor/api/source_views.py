@@ -30,9 +30,9 @@ from stream.monitor.api.views import (
     decode_grant,
     left_share,
     population_left_share,
-    rates,
     seconds_until_exhausted,
     source_row_with_periods,
+    stream_rates,
     stream_row_with_periods,
 )
 from stream.monitor.entries import STATES, PeriodsByName, SourceEntry, StreamEntry
@@ -240,7 +240,7 @@ def _sort_and_slice(entries: Sequence[_Item], key: Callable[[_Item], _Key], quer
 
 
 def _rate(entry: StreamEntry, now: float, name: Literal["above", "below"]) -> float:
-    return float(getattr(rates(entry, now)[0], name))
+    return float(getattr(stream_rates(entry, now)[0], name))
 
 
 def _sort_key_of(tables: MonitorTables, sort: SourceSort, entry: SourceEntry) -> _Key:

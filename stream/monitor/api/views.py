@@ -190,7 +190,7 @@ def population_left_share(tables: MonitorTables, population: str | None) -> floa
     return left_share(record.left, total_amount(declared.epsilon, declared.delta, declared.accountant))
 
 
-def budget_over_time(tables: MonitorTables, entry: SourceEntry, now: float) -> BurnDown:
+def build_burn_down(tables: MonitorTables, entry: SourceEntry, now: float) -> BurnDown:
     """Return a source's budget over time: the trail's totals, then the ledger's current record."""
     record = entry.record
     points = to_points(tables.trail.history(record))
@@ -202,11 +202,11 @@ def budget_over_time(tables: MonitorTables, entry: SourceEntry, now: float) -> B
         source=source_row_with_periods(tables, entry),
         unread=tables.trail.unread,
         points=points,
-        forecasts=forecasts(tables, entry, now),
+        forecasts=forecast_budget(tables, entry, now),
     )
 
 
-def forecasts(tables: MonitorTables, entry: SourceEntry, now: float) -> list[Forecast]:
+def forecast_budget(tables: MonitorTables, entry: SourceEntry, now: float) -> list[Forecast]:
     """Return a source's forecasts, one for the pace of spending in each of ``PACE_WINDOWS``."""
     record = entry.record
     history = tables.trail.history(record)
@@ -255,7 +255,7 @@ def sources_on_same_data(tables: MonitorTables, source: Source) -> Iterator[Sour
             yield decode_source(tables, entry)
 
 
-def rates(entry: StreamEntry, now: float) -> list[Rate]:
+def stream_rates(entry: StreamEntry, now: float) -> list[Rate]:
     """Return a stream's rates over each window."""
     if entry.is_idle or (activity := entry.activity) is None:
         return [Rate(window_seconds=seconds, above=0.0, below=0.0) for seconds in RATE_WINDOWS]
@@ -319,7 +319,7 @@ def stream_row(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamR
         promises=_promises(tables, entry),
         cost=grant.cost,
         refunded=grant.refunded,
-        rates=rates(entry, now),
+        rates=stream_rates(entry, now),
         dry_in=seconds_until_exhausted(tables, entry, now),
         period_of=named[0] if named else None,
         starts=named[1] if named else None,
@@ -368,7 +368,7 @@ def _decode_record(kind: type[_Record], raw: bytes) -> _Record:
     return record
 
 
-def stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamDetail:
+def build_stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -> StreamDetail:
     """Return a stream with its definition and timeline."""
     record = decode_grant(entry)
     source_entry = tables.sources.get(record.spec.source)

@@ -54,17 +54,17 @@ def test_stream_without_recent_answers_is_shown_as_before() -> None:
         installation.now += 100.0
         installation.ask("rare", LOW, HIGH)
     tables, entry = installation.tables, installation.tables.streams["rare"]
-    before = views.stream_detail(tables, entry, installation.now + 2 * IDLE_SECONDS)
+    before = views.build_stream_detail(tables, entry, installation.now + 2 * IDLE_SECONDS)
     assert not entry.is_idle
     installation.now += 2 * IDLE_SECONDS
     installation.ask("usual", LOW)
     assert entry.is_idle
-    assert views.stream_detail(tables, entry, installation.now) == before
+    assert views.build_stream_detail(tables, entry, installation.now) == before
     assert len(before.timeline) == 4
     installation.now += 60.0
     installation.ask("rare", HIGH)
     assert not entry.is_idle
-    after = views.stream_detail(tables, entry, installation.now)
+    after = views.build_stream_detail(tables, entry, installation.now)
     assert after.timeline[:-1] == before.timeline
     assert [rate.above * rate.window_seconds for rate in after.row.rates] == [1.0, 1.0, 1.0]
 

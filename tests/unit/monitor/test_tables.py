@@ -143,7 +143,7 @@ def test_digests_add_free_answers() -> None:
     installation.show(status(installation, "ward", 40, 2, 55))
     row = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now)
     assert (row.answered, row.tops, row.tops_left) == (40, 2, 8)
-    detail = views.stream_detail(installation.tables, installation.tables.streams["ward"], installation.now)
+    detail = views.build_stream_detail(installation.tables, installation.tables.streams["ward"], installation.now)
     assert detail.position is not None
     assert detail.position.offset == 55
 
@@ -197,7 +197,7 @@ def test_timeline_starts_at_opening_and_ends_with_totals() -> None:
     for second in range(500):
         installation.now += 60.0
         installation.show(status(installation, "ward", 2 * second + 1, second, second))
-    timeline = views.stream_detail(
+    timeline = views.build_stream_detail(
         installation.tables, installation.tables.streams["ward"], installation.now
     ).timeline
     assert 16 <= len(timeline) <= 64
@@ -212,7 +212,7 @@ def test_burn_down_has_every_step_of_budget() -> None:
         installation.now += 100.0
         installation.driver.open(spec(f"s{number}"))
         installation.flow()
-    points = views.budget_over_time(
+    points = views.build_burn_down(
         installation.tables, installation.tables.sources["feed"], installation.now
     ).points
     assert [point.left.epsilon for point in points] == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]
@@ -229,7 +229,7 @@ def test_zcdp_source_keeps_rho() -> None:
     assert row.total.rho is not None
     assert row.left.rho is not None
     assert row.left_share == pytest.approx(max(row.left.rho / row.total.rho, row.left.epsilon / row.total.epsilon))
-    points = views.budget_over_time(
+    points = views.build_burn_down(
         installation.tables, installation.tables.sources["feed"], installation.now
     ).points
     assert points[-1].left == row.left

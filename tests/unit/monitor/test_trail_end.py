@@ -9,8 +9,8 @@ import pytest
 
 from stream.budget.receipts import entry_digest
 from stream.monitor.api.budget_models import BurnDown, Forecast, TrailQuery
-from stream.monitor.api.budget_views import list_trail, population_detail
-from stream.monitor.api.views import budget_over_time
+from stream.monitor.api.budget_views import build_population_detail, list_trail
+from stream.monitor.api.views import build_burn_down
 from stream.monitor.budget_history import TrailState
 from stream.monitor.monitor_tables import MonitorTables
 from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, get, spec
@@ -76,7 +76,7 @@ def split_at(tables: MonitorTables, start: int, values: list[bytes]) -> TrailSta
 
 
 def budget(tables: MonitorTables, installation: Installation, source: str) -> BurnDown:
-    return budget_over_time(tables, tables.sources[source], installation.now)
+    return build_burn_down(tables, tables.sources[source], installation.now)
 
 
 def comparable_fields(forecast: Forecast) -> tuple[Any, ...]:
@@ -102,12 +102,12 @@ def test_trail_end_forecasts_as_the_whole_trail_does(installation: Installation,
             if begun <= installation.now - found.window_seconds:
                 assert comparable_fields(found) == comparable_fields(wanted), start
                 compared += 1
-        assert population_detail(tables, "patients", installation.now).points == []
+        assert build_population_detail(tables, "patients", installation.now).points == []
     assert compared > 4 * len(values)
 
 
 def all_forecasts(tables: MonitorTables, installation: Installation) -> list[Forecast]:
-    found = population_detail(tables, "patients", installation.now).forecasts
+    found = build_population_detail(tables, "patients", installation.now).forecasts
     return [*found, *(one for source in SOURCES for one in budget(tables, installation, source).forecasts)]
 
 
