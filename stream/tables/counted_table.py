@@ -25,6 +25,7 @@ from stream.tables.table_errors import (
     PredicateError,
     private_text_message,
     quote_name,
+    quote_names,
     undeclared_name_message,
 )
 
@@ -120,7 +121,7 @@ def cell_mask(predicate: Predicate, sizes: Mapping[str, int]) -> npt.NDArray[np.
     def leaf(node: Codes) -> npt.NDArray[np.bool_]:
         if (size := sizes.get(node.attribute)) is None:
             raise PredicateError(
-                f"attribute {quote_name(node.attribute)} is not one of the stream's attributes; ask only about those"
+                f"attribute {quote_name(node.attribute)} is not one of the stream's attributes, which are {quote_names(sizes)}"
             )
         if size != node.size:
             raise PredicateError(

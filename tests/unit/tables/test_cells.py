@@ -249,7 +249,9 @@ def test_cell_codes_need_exactly_one_value_per_attribute() -> None:
 
 
 def test_cell_mask_refuses_predicate_outside_axes() -> None:
-    with pytest.raises(PredicateError, match="attribute 'sex' is not one of the stream's attributes; ask only"):
+    with pytest.raises(
+        PredicateError, match="attribute 'sex' is not one of the stream's attributes, which are 'age'"
+    ):
         cell_mask(parse("age = 20 OR sex = 'F'", ATTRIBUTES), {"age": 10})
     with pytest.raises(PredicateError, match="declares 'age' with other values"):
         cell_mask(parse("age = 20", ATTRIBUTES), {"age": 11})
