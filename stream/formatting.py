@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from difflib import get_close_matches
 from itertools import pairwise, product
@@ -181,9 +181,9 @@ def describe_table_bound(source: Source) -> str:
     return describe_source_bound(source) if isinstance(source, TableSource) else ""
 
 
-def warn_about_repetition(source: Source, registered: Iterable[SourceRecord]) -> str | None:
-    """Return a warning if the source is registered already, or None; its table is not read again."""
-    if source.source not in {record.source.source for record in registered}:
+def warn_about_repetition(source: Source, registered: Container[str]) -> str | None:
+    """Return a warning if a source of this name is registered, or None; its table is not read again."""
+    if source.source not in registered:
         return None
     changed = f"; if its table has changed, run 'sotto source refresh {source.source}'"
     return f"source: '{source.source}' was registered before, so nothing changes{changed if isinstance(source, TableSource) else ''}"

@@ -82,7 +82,8 @@ def add(
     with Client() as client:
         earlier = client.list_sources()
         receipt = client.register(wanted)
-    print_warnings(filter(None, (warn_about_repetition(wanted, earlier), warn_about_shared_data(wanted, earlier))))
+    names = {record.source.source for record in earlier}
+    print_warnings(filter(None, (warn_about_repetition(wanted, names), warn_about_shared_data(wanted, earlier))))
     details: list[str] = []
     if isinstance(wanted, EventsSource):
         details = [

@@ -34,7 +34,7 @@ from schemas.base import ByKind
 from schemas.wire import MalformedEventError
 from stream.diagnostics import get_logger, span
 from stream.errors import Refused
-from stream.formatting import warn_about_shared_data
+from stream.formatting import warn_about_repetition, warn_about_shared_data
 from stream.monitor.api import forms, question_routes, views
 from stream.monitor.api.answer_views import AnswerQuery, AnswersView, list_answers
 from stream.monitor.api.budget_models import (
@@ -331,7 +331,11 @@ def _declaration(monitor: Monitor, call: ApiCall) -> Declaration:
     except (Refused, DataError) as error:
         raise ProblemError(409, "refused", str(error)[:1024]) from None
     registered = views.sources_on_same_data(monitor.tables, call.body)
-    remarks = [*found.remarks, *filter(None, [warn_about_shared_data(call.body, registered)])]
+    shared, repeated = (
+        warn_about_shared_data(call.body, registered),
+        warn_about_repetition(call.body, monitor.tables.sources),
+    )
+    remarks = [*found.remarks, *filter(None, [shared, repeated])]
     population = call.body.population
     if population not in {None, *monitor.tables.populations}:
         remarks.append(f"population '{population}' is not registered; register it first")

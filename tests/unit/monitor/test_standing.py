@@ -37,8 +37,10 @@ async def test_declaration_warns_of_another_budget_of_the_same_topic() -> None:
     async with installation.web() as client:
         same = await post(client, "/api/declarations", flights(source="again"), VIEWER)
         other = await post(client, "/api/declarations", flights(source="again", topic="elsewhere"), VIEWER)
+        repeated = await post(client, "/api/declarations", flights(), VIEWER)
     assert any("topic: again has the same data as 'flights'" in one for one in same["remarks"])
-    assert not any("same data" in one for one in other["remarks"])
+    assert not any("same data" in one or "registered before" in one for one in other["remarks"])
+    assert "source: 'flights' was registered before, so nothing changes" in repeated["remarks"]
 
 
 async def test_standing_stream_is_planned_with_windows_and_shown_with_query() -> None:
