@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, TypeVar
 
 import polars as pl
 from blake3 import blake3
@@ -30,100 +30,106 @@ PartitionName = tuple[str, int]
 BATCH_EVENTS = 5000
 
 
-class Logs(Protocol):
-    """The topics that a task reads and writes."""
-
-    def log(self, place: PartitionName) -> Sequence[Record]:
-        """Return all records of a partition."""
-
-    def read_compacted(self, place: PartitionName) -> Sequence[Record]:
-        """Return the latest record of each key."""
-
-    def write(self, outputs: Outputs) -> None:
-        """Append the outputs of a step."""
+AnyProcessor = TypeVar("AnyProcessor", bound=Processor)
 
 
-class Task:
-    """A processor restored from its tables and changelog, with its positions in the topics."""
+class Task(Generic[AnyProcessor]):
+    """A processor restored from its lookup topics and changelog; ``committed`` has each input's next offset."""
 
-    def __init__(self, processor: Processor, partition: int, logs: Logs) -> None:
-        self._processor = processor
+    def __init__(
+        self,
+        processor: AnyProcessor,
+        partition: int,
+        installation: MemoryInstallation,
+        committed: dict[PartitionName, int],
+    ) -> None:
+        self.processor = processor
         self._partition = partition
-        self._logs = logs
-        self._at: dict[str, int] = {}
+        self._installation = installation
+        self._committed = committed
+        self._lookup_positions: dict[PartitionName, int] = {}
         for topic in processor.lookup_topics:
-            processor.restore(logs.read_compacted((topic, partition)))
-            self._at[topic] = len(logs.log((topic, partition)))
-        processor.restore(logs.read_compacted((processor.changelog, partition)))
-        self._at |= processor.end_restore()
+            processor.restore(installation.read_compacted((topic, partition)))
+            self._lookup_positions[topic, partition] = len(installation.log((topic, partition)))
+        processor.restore(installation.read_compacted((processor.changelog, partition)))
+        processor.end_restore()
 
     def step(self) -> bool:
         """Process at most one batch of each topic; return whether there was a record."""
-        processor = self._processor
+        processor = self.processor
         moved = [
-            self._process(topic, Batch, lambda batch: processor.apply_lookup_records(batch.records))
+            self._process(
+                self._lookup_positions, topic, Batch, lambda batch: processor.apply_lookup_records(batch.records)
+            )
             for topic in processor.lookup_topics
         ]
-        moved += [self._process(topic, processor.prepare, processor.process) for topic in processor.inputs]
+        moved += [
+            self._process(self._committed, topic, processor.prepare, processor.process)
+            for topic in processor.inputs
+        ]
         return any(moved)
 
     def collect_due_outputs(self, now: float) -> bool:
         """Run the processor's work that is due at ``now``; return whether the processor wrote a record."""
-        outputs = self._processor.collect_due_outputs(now)
-        self._logs.write(outputs)
+        outputs = self.processor.collect_due_outputs(now)
+        self._installation.write(outputs)
         return bool(outputs)
 
     def _process(
-        self, topic: str, prepare: Callable[[Sequence[Any]], Batch], process: Callable[[Any], Outputs]
+        self,
+        positions: dict[PartitionName, int],
+        topic: str,
+        prepare: Callable[[Sequence[Any]], Batch],
+        process: Callable[[Any], Outputs],
     ) -> bool:
-        at = self._at.get(topic, 0)
-        records = self._logs.log((topic, self._partition))[at : at + BATCH_EVENTS]
+        place = (topic, self._partition)
+        at = positions.get(place, 0)
+        records = self._installation.log(place)[at : at + BATCH_EVENTS]
         if records:
             batch = prepare(records)
-            self._logs.write(process(batch))
-            self._at[topic] = at + len(batch.records)
+            self._installation.write(process(batch))
+            positions[place] = at + len(batch.records)
         return bool(records)
 
 
 class Feeds:
     """The feeds of all sources; a live topic has as many partitions as the installation."""
 
-    def __init__(self, topics: Topics, logs: Logs) -> None:
+    def __init__(
+        self, topics: Topics, installation: MemoryInstallation, committed: dict[PartitionName, int]
+    ) -> None:
         self._topics = topics
-        self._logs = logs
+        self._installation = installation
+        self._committed = committed
         self._definitions = FeedDefinitions()
         self._control_positions = dict.fromkeys(range(topics.partitions), 0)
-        self._tasks: dict[tuple[str, int], tuple[FeedProcessor, Task]] = {}
+        self._counting: dict[tuple[str, int], Task[FeedProcessor]] = {}
         self._merging = [
-            Task(MergeProcessor(topics, number, self._definitions), number, logs)
+            Task(MergeProcessor(topics, number, self._definitions), number, installation, committed)
             for number in self._control_positions
         ]
 
     def step(self) -> bool:
         """Run one step of every task; return whether there was a record."""
-        moved = self._follow_control()
-        for _, task in self._tasks.values():
-            moved |= task.step()
-        for task in self._merging:
-            moved |= task.step()
-        return moved
+        moved = [self._follow_control(), *(task.step() for task in self._counting.values())]
+        return any([*moved, *(task.step() for task in self._merging)])
 
     def collect_due_outputs(self, now: float) -> bool:
         """Close the windows that are due at ``now``; return whether a record was written."""
         moved = False
-        for processor, task in self._tasks.values():
-            processor.note_end_of_input(now)
+        for task in self._counting.values():
+            task.processor.note_end_of_input(now)
             moved |= task.collect_due_outputs(now)
-            while processor.has_more_outputs:
+            while task.processor.has_more_outputs:
                 moved |= task.collect_due_outputs(now)
-        for task in self._merging:
-            moved |= task.collect_due_outputs(now)
+        for merging in self._merging:
+            moved |= merging.collect_due_outputs(now)
         return moved
 
     def _follow_control(self) -> bool:
         moved = False
         for number, at in self._control_positions.items():
-            if records := self._logs.log((self._topics.control, number))[at:]:
+            if records := self._installation.log((self._topics.control, number))[at:]:
                 self._definitions.apply_control(records)
                 self._control_positions[number] = at + len(records)
                 moved = True
@@ -131,11 +137,11 @@ class Feeds:
             # All tasks share one clock, so ``collect_due_outputs`` need not wait for slow partitions.
             prompt = source.model_copy(update={"idle": "0s"})
             for number in range(self._topics.partitions):
-                if (name, number) not in self._tasks:
+                if (name, number) not in self._counting:
                     processor = FeedProcessor(
                         self._topics, prompt, number, self._topics.partitions, self._definitions
                     )
-                    self._tasks[name, number] = (processor, Task(processor, number, self._logs))
+                    self._counting[name, number] = Task(processor, number, self._installation, self._committed)
         return moved
 
 
@@ -156,6 +162,7 @@ class MemoryInstallation:
         self._frames: dict[str, pl.DataFrame] = {}
         self._logs: dict[PartitionName, list[Record]] = {}
         self._positions: dict[PartitionName, int] = {}
+        """The committed offset of each input partition."""
         self._start()
 
     def records(self, topic: str) -> list[Record]:
@@ -233,8 +240,8 @@ class MemoryInstallation:
 
     def _start(self) -> None:
         topics = self.topics
-        self._workers = [self._restore_worker(partition) for partition in range(topics.partitions)]
-        self._budget = BudgetProcessor(
+        self._worker_tasks = [self._restore_worker(partition) for partition in range(topics.partitions)]
+        budget = BudgetProcessor(
             topics,
             0,
             key_id=self._key.key_id,
@@ -244,18 +251,20 @@ class MemoryInstallation:
             ).digest(16),
             retire_after_ms=self._retire_after_ms,
         )
-        self._budget.restore(self.read_compacted((topics.ledger, 0)))
-        self._budget.end_restore()
-        self._feeds = Feeds(topics, self)
+        self._budget_task = Task(budget, 0, self, self._positions)
+        self._feeds = Feeds(topics, self, self._positions)
 
-    def _restore_worker(self, partition: int) -> QueryProcessor:
-        topics = self.topics
-        worker = QueryProcessor(topics, partition, self._key, self._tables, self._limits)
-        worker.restore(self.read_compacted((topics.control, partition)))
-        worker.restore(self.read_compacted((topics.state, partition)))
-        worker.end_restore()
-        self._positions[topics.control, partition] = len(self._logs.get((topics.control, partition), ()))
-        return worker
+    def _restore_worker(self, partition: int) -> Task[QueryProcessor]:
+        worker = QueryProcessor(self.topics, partition, self._key, self._tables, self._limits)
+        return Task(worker, partition, self, self._positions)
+
+    @property
+    def _workers(self) -> list[QueryProcessor]:
+        return [task.processor for task in self._worker_tasks]
+
+    @property
+    def _budget(self) -> BudgetProcessor:
+        return self._budget_task.processor
 
     def read_compacted(self, place: PartitionName) -> list[Record]:
         """Return the latest record of each key of a partition.
@@ -268,46 +277,23 @@ class MemoryInstallation:
         return sorted(latest.values(), key=lambda record: record.offset)
 
     def _process_all(self) -> None:
-        topics = self.topics
         for worker in self._workers:
             self.write(worker.apply_lookup_records(()))
         while True:
-            moved = self._process_next(topics.requests, 0, self._budget.prepare, self._budget.process)
-            moved |= self._process_next(topics.charges, 0, self._budget.prepare, self._budget.process)
-            for partition in range(topics.partitions):
-                moved |= self._follow(partition)
-                worker = self._workers[partition]
-                moved |= self._process_next(topics.queries, partition, worker.prepare, worker.process)
-            moved |= self._feeds.step()
-            if not moved and not self._feeds.collect_due_outputs(self._now / 1000):
-                outputs = self._budget.collect_due_outputs(self._now / 1000)
-                self.write(outputs)
-                if not outputs:
-                    return
+            moved = [self._budget_task.step(), *map(self._step_worker, range(self.topics.partitions))]
+            if any([*moved, self._feeds.step()]):
+                continue
+            now = self._now / 1000
+            if not self._feeds.collect_due_outputs(now) and not self._budget_task.collect_due_outputs(now):
+                return
 
-    def _follow(self, partition: int) -> bool:
-        worker = self._workers[partition]
+    def _step_worker(self, partition: int) -> bool:
         try:
-            return self._process_next(
-                self.topics.control, partition, Batch, lambda batch: worker.apply_lookup_records(batch.records)
-            )
+            return self._worker_tasks[partition].step()
         except MissedRecordError:
-            worker = self._workers[partition] = self._restore_worker(partition)
-            self.write(worker.apply_lookup_records(()))
+            task = self._worker_tasks[partition] = self._restore_worker(partition)
+            self.write(task.processor.apply_lookup_records(()))
             return True
-
-    def _process_next(
-        self, topic: str, partition: int, prepare: Callable[..., Batch], process: Callable[[Any], Outputs]
-    ) -> bool:
-        place = (topic, partition)
-        log = self._logs.get(place, [])
-        at = self._positions.get(place, 0)
-        if at >= len(log):
-            return False
-        batch = prepare(log[at : at + BATCH_EVENTS])
-        self.write(process(batch))
-        self._positions[place] = at + len(batch.records)
-        return True
 
     def write(self, outputs: Outputs) -> None:
         """Append the outputs of a step.

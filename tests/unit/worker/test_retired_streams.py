@@ -371,7 +371,7 @@ def test_closed_partition_frees_its_files_without_a_garbage_collection() -> None
     ]
     gc.disable()
     try:
-        del driver._workers, driver._budget
+        del driver._worker_tasks, driver._budget_task
         assert [table() for table in tables] == [None, None]
     finally:
         gc.enable()
