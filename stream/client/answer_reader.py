@@ -52,6 +52,30 @@ class PendingQuestion:
     timeout: float | None
     published_at: float
 
+    def fail_if_rejected(self, delivery: asyncio.Future[Any]) -> None:
+        """Fail this question if Kafka rejects its record."""
+
+        def set_error(done: asyncio.Future[Any]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None and not self.future.done():
+                self.future.set_exception(translate_kafka_error(error) if isinstance(error, KafkaError) else error)
+
+        delivery.add_done_callback(set_error)
+
+    async def wait_for_answer(self) -> Result:
+        """Wait for the committed answer; raise Timeout or Unreachable if it does not arrive."""
+        left = None if self.timeout is None else self.published_at + self.timeout - time.monotonic()
+        try:
+            value = await asyncio.wait_for(self.future, left)
+        except TimeoutError:
+            raise Timeout(
+                f"no answer to '{self.query.id}' from stream '{self.query.stream}' within {self.timeout:g} s: it may still come, and be "
+                "charged; look for it in the stream's answers before you ask again, and check that 'sotto serve worker' runs",
+                [self.query],
+            ) from None
+        except Unreachable as lost:
+            raise Unreachable(str(lost), [self.query]) from lost
+        return Result.read(value, self.query, self.source)
+
 
 IDLE_PARTITION_SECONDS: Final = 10.0
 """Seconds for which a partition is still read after its last pending question."""
@@ -127,34 +151,6 @@ class AnswerListener:
             self._connection.require_open()  # a disconnected client cancels its futures
             future.result()  # raises the error of a consumer that failed meanwhile
         return PendingQuestion(query, source, future, timeout, time.monotonic())
-
-    @staticmethod
-    def fail_if_rejected(pending: PendingQuestion, delivery: asyncio.Future[Any]) -> None:
-        """Fail the pending question if Kafka rejects its record."""
-
-        def set_error(done: asyncio.Future[Any]) -> None:
-            if not done.cancelled() and (error := done.exception()) is not None and not pending.future.done():
-                pending.future.set_exception(
-                    translate_kafka_error(error) if isinstance(error, KafkaError) else error
-                )
-
-        delivery.add_done_callback(set_error)
-
-    @staticmethod
-    async def wait_for_answer(pending: PendingQuestion) -> Result:
-        """Wait for the committed answer; raise Timeout or Unreachable if it does not arrive."""
-        left = None if pending.timeout is None else pending.published_at + pending.timeout - time.monotonic()
-        try:
-            value = await asyncio.wait_for(pending.future, left)
-        except TimeoutError:
-            raise Timeout(
-                f"no answer to '{pending.query.id}' from stream '{pending.query.stream}' within {pending.timeout:g} s: it may still come, and be "
-                "charged; look for it in the stream's answers before you ask again, and check that 'sotto serve worker' runs",
-                [pending.query],
-            ) from None
-        except Unreachable as lost:
-            raise Unreachable(str(lost), [pending.query]) from lost
-        return Result.read(value, pending.query, pending.source)
 
     def _forget(self, stream: bytes, identifier: str, future: asyncio.Future[bytes]) -> None:
         pending = self._futures[stream]
@@ -339,7 +335,7 @@ def _unanswered_queries(errors: Iterable[Timeout | Unreachable]) -> tuple[Query,
 
 async def _answer_or_error(pending: PendingQuestion) -> Result | Timeout | Unreachable:
     try:
-        return await AnswerListener.wait_for_answer(pending)
+        return await pending.wait_for_answer()
     except (Timeout, Unreachable) as lost:
         return lost
 

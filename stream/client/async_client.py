@@ -160,8 +160,7 @@ class AsyncClient(AsyncCalls):
             return
         query = as_query(question, fields, self._new_id)
         require_headers(headers)
-        self._connection.require_open()
-        with translate_errors():
+        with self._connection.guard_call():
             (await self._send(query, headers)).add_done_callback(self._add_delivery_error)
 
     async def advance(self, source: str, time: str | float | datetime) -> None:
@@ -202,8 +201,7 @@ class AsyncClient(AsyncCalls):
             >>> for result in client.answers(from_beginning=True):
             ...     print(result.stream, result.outcome)
         """
-        self._connection.require_open()
-        with translate_errors():
+        with self._connection.guard_call():
             consumer = await self._connection.open_answers_consumer(from_beginning=from_beginning)
             try:
                 while True:
@@ -230,8 +228,7 @@ class AsyncClient(AsyncCalls):
             >>> for notice in client.watch("ward-*"):
             ...     print(notice)
         """
-        self._connection.require_open()
-        with translate_errors():
+        with self._connection.guard_call():
             watch = Watch(streams, source, all_answers=quiet)
             async with aclosing(watch_notices(self._connection, watch, from_beginning=from_beginning)) as notices:
                 async for notice in notices:
@@ -240,7 +237,7 @@ class AsyncClient(AsyncCalls):
     async def _ask_query(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ASYNC109
         pending = await self._publish(query, timeout, headers)
         try:
-            return await AnswerListener.wait_for_answer(pending)
+            return await pending.wait_for_answer()
         finally:
             pending.future.cancel()
 
@@ -255,12 +252,11 @@ class AsyncClient(AsyncCalls):
     ) -> PendingQuestion:
         query = set_default_max_price(as_query(question, {}, self._new_id))
         require_timeout(timeout)
-        self._connection.require_open()
-        with translate_errors():
+        with self._connection.guard_call():
             source = await self._ledger.find_source(query.stream) if is_about_table(query) else None
             pending = await self._listener.add_question(query, source, timeout)
             try:
-                self._listener.fail_if_rejected(pending, await self._send(query, headers))
+                pending.fail_if_rejected(await self._send(query, headers))
             except BaseException:
                 pending.future.cancel()
                 raise
@@ -293,21 +289,18 @@ class AsyncClient(AsyncCalls):
     async def _read_topic(
         self, topic: str, partitions: Iterable[int] = (0,)
     ) -> AsyncGenerator[Sequence[Any], None]:
-        self._connection.require_open()
-        with translate_errors():
+        with self._connection.guard_call():
             async for records in read_topic(self._connection, topic, partitions):
                 yield records
 
     async def _read_latest_first(self, topic: str, partition: int) -> AsyncGenerator[Sequence[Any], None]:
-        self._connection.require_open()
-        with translate_errors():
+        with self._connection.guard_call():
             async with aclosing(read_latest_first(self._connection, topic, partition)) as batches:
                 async for records in batches:
                     yield records
 
     async def _read_ledger(self) -> LedgerView:
-        self._connection.require_open()
-        with translate_errors():
+        with self._connection.guard_call():
             return await self._ledger.read()
 
     async def _send_requests(self, requests: Sequence[Request], timeout: float) -> list[Receipt]:  # noqa: ASYNC109
@@ -315,13 +308,12 @@ class AsyncClient(AsyncCalls):
 
         Another client may use the same id, so a receipt must also have the request's digest.
         """
-        self._connection.require_open()
         wanted = [(request.request, request_digest(request)) for request in requests]
         missing = set(wanted)
         receipts: dict[tuple[str, str], Receipt] = {}
         waiting: set[bytes] = set()
         try:
-            with translate_errors():
+            with self._connection.guard_call():
                 async with asyncio.timeout(timeout):
                     await self._send_and_read(requests, missing, receipts, waiting)
         except TimeoutError:

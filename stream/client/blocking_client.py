@@ -138,12 +138,8 @@ class ClientThread:
 
     def close_generator(self, generator: AsyncGenerator[Any, None]) -> None:
         """Close a generator of the client unless the client is disconnected."""
-
-        async def close() -> None:
-            await generator.aclose()
-
         if not self._is_stopped:
-            self.run(close())
+            self.run(generator.aclose())
 
     def stop(self) -> None:
         """Disconnect and end the thread; waiting calls raise a SottoError. A repeated call has no effect."""

@@ -122,6 +122,13 @@ class KafkaConnection:
         if not self.is_open:
             raise SottoError("the client is not connected; use 'async with AsyncClient() as client'")
 
+    @contextmanager
+    def guard_call(self) -> Iterator[None]:
+        """Require an open connection, and convert errors of the ``with`` block into a SottoError."""
+        self.require_open()
+        with translate_errors():
+            yield
+
     async def close(self) -> None:
         """Deliver pending records for up to 10 seconds and close; later calls raise a SottoError."""
         self.is_open = False

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from pydantic import BaseModel
@@ -50,15 +50,6 @@ _AFTER: Final = b"}"
 """The byte after the separator ``|``. All keys of a prefix sort before the prefix that ends in this byte."""
 
 
-class KeyedRecord(Protocol):
-    """The attributes of a ledger's Kafka record that a view reads."""
-
-    @property
-    def key(self) -> bytes | None: ...  # noqa: D102
-    @property
-    def value(self) -> bytes | None: ...  # noqa: D102
-
-
 class LedgerView:
     """The ledger's latest records, encoded; a record is decoded when a call asks for it.
 
@@ -75,8 +66,8 @@ class LedgerView:
         with _storage_errors(), self._database:
             self._database.execute("DELETE FROM record")
 
-    def add(self, records: Iterable[KeyedRecord]) -> None:
-        """Add records in the order of the ledger.
+    def add(self, records: Iterable[Any]) -> None:
+        """Add Kafka records in the order of the ledger.
 
         Raises:
             Unreachable: the temporary file cannot be written.
