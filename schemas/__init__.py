@@ -1,232 +1,163 @@
-"""The contract: every event on every topic, as immutable pydantic models."""
+"""The contract: every event on every topic, as immutable pydantic models.
 
-from schemas.answers import (
-    INDEPENDENCE,
-    TOO_MANY_TEXTS,
-    Answer,
-    Interval,
-    MemberStatus,
-    Outcome,
-    PartitionStatus,
-    RejectedHeaders,
-    StreamStatus,
-    TextInterval,
-    answer_codec,
-    status_codec,
-)
-from schemas.base import (
-    FIRST_VERSION,
-    MAX_ANSWER_BYTES,
-    MAX_DEFINITION_BYTES,
-    MAX_EVENT_BYTES,
-    MAX_RECORD_BYTES,
-    Amount,
-    Event,
-    Position,
-)
-from schemas.calibrations import (
-    AnswersCalibration,
-    Calibration,
-    EstimateCalibration,
-    HypothesisCalibration,
-    Method,
-    ReleaseCalibration,
-    RunningCountCalibration,
-    SparseVectorCalibration,
-    UnknownGroupsCalibration,
-)
-from schemas.changelogs import (
-    Charge,
-    Checkpoint,
-    FeedProgress,
-    FeedStream,
-    FirstWindow,
-    HypothesisUpdate,
-    Measurement,
-    MergedStream,
-    NodeSums,
-    Partial,
-    Progress,
-    ReleasedTexts,
-    StreamState,
-    TextTotals,
-    charge_codec,
-)
-from schemas.domains import Bins, Categories, Dates, Decimals, Domain, Integers, Numeric
-from schemas.ledger import (
-    AllotmentRecord,
-    ComparedMechanism,
-    ExactCost,
-    GrantRecord,
-    LedgerProgress,
-    LedgerRecord,
-    PopulationRecord,
-    Receipt,
-    RetiredClaim,
-    RetiredNames,
-    RetiredTotals,
-    SourceRecord,
-    Totals,
-    TrailBeginning,
-    TrailEvent,
-    TrailHead,
-    TrailPoint,
-    TrailRecord,
-    TrailRequest,
-    TrailRestored,
-    TrailStanding,
-    WaitingRequest,
-    ledger_codec,
-    receipt_codec,
-    trail_codec,
-)
-from schemas.mechanisms import (
-    MAX_CATEGORIES,
-    MAX_KEY_BYTES,
-    MAX_KEYS,
-    MAX_UNIVERSE,
-    AboveThreshold,
-    Auto,
-    Exponential,
-    Histogram,
-    Laplace,
-    LazyHistogram,
-    Mechanism,
-    NoisyMax,
-    NumericSparse,
-    Pmw,
-    RandomizedResponse,
-    RequestedMechanism,
-    RunningCount,
-    SparsePmw,
-    SparseProject,
-    UnknownGroups,
-)
-from schemas.queries import MAX_PREDICATE_LENGTH, Candidate, Cell, Form, Group, Query, Term, form_of, query_codec
-from schemas.requests import (
-    Allot,
-    BeginPeriod,
-    CloseStream,
-    ExtendStream,
-    HaltSource,
-    HaltStream,
-    JoinPopulation,
-    OpenStream,
-    RefreshSource,
-    RegisterPopulation,
-    RegisterSource,
-    Request,
-    request_codec,
-    subject_of,
-)
-from schemas.sources import (
-    MAX_TEXTS,
-    EdgeTotals,
-    EventsSource,
-    Period,
-    Population,
-    RecordsSource,
-    Source,
-    Standing,
-    TableSource,
-    Text,
-    ValuesSource,
-    period_name,
-    registered_name,
-    split_period_name,
-)
-from schemas.streams import (
-    MAX_GROUPS,
-    Control,
-    Extension,
-    Extensions,
-    OpeningSpec,
-    RetiredAnswer,
-    RetiredStreams,
-    StandingQuery,
-    StreamClosed,
-    StreamHalted,
-    StreamIdentity,
-    StreamOpened,
-    StreamSpec,
-    SumOf,
-    control_codec,
-    retired_streams_codec,
-)
-from schemas.table_places import Address, ColumnKind, View, ViewTable
-from schemas.windows import Window, Windows, format_moment, moment_ms, span_ms
+Each name is imported under its own name, by which type checkers export it.
+"""
 
-__all__ = [
-    "FIRST_VERSION",
-    "MAX_ANSWER_BYTES",
-    "MAX_CATEGORIES",
-    "MAX_DEFINITION_BYTES",
-    "MAX_EVENT_BYTES",
-    "answer_codec",
-    "charge_codec",
-    "control_codec",
-    "ledger_codec",
-    "query_codec",
-    "receipt_codec",
-    "request_codec",
-    "retired_streams_codec",
-    "status_codec",
-    "trail_codec",
-]
-__all__ += ["MAX_GROUPS", "MAX_PREDICATE_LENGTH", "MAX_RECORD_BYTES", "MAX_UNIVERSE", "AboveThreshold"]
-__all__ += ["INDEPENDENCE", "TOO_MANY_TEXTS"]
-__all__ += ["Address", "Allot", "AllotmentRecord", "Amount", "Answer", "AnswersCalibration", "BeginPeriod"]
-__all__ += ["Bins", "Calibration", "Candidate", "Categories", "Cell", "Charge", "Checkpoint", "CloseStream"]
-__all__ += ["Dates", "Decimals", "Numeric"]
-__all__ += ["Control", "Domain", "EdgeTotals", "EstimateCalibration", "Event", "EventsSource", "Exponential"]
-__all__ += ["ExtendStream", "Extension", "Extensions", "FeedProgress", "FeedStream", "FirstWindow", "Form"]
-__all__ += ["GrantRecord", "Group", "HaltSource", "HaltStream", "Histogram", "HypothesisCalibration"]
-__all__ += [
-    "HypothesisUpdate",
-    "Integers",
-    "Interval",
-    "JoinPopulation",
-    "Laplace",
-    "LazyHistogram",
-    "LedgerProgress",
-]
-__all__ += ["LedgerRecord", "Measurement", "Mechanism", "MemberStatus", "MergedStream", "Method", "NodeSums"]
-__all__ += ["NoisyMax", "NumericSparse", "OpenStream", "Outcome", "Partial", "PartitionStatus", "Period"]
-__all__ += ["Pmw", "Population", "PopulationRecord", "Position", "Progress", "Query", "RandomizedResponse"]
-__all__ += ["Receipt", "RecordsSource", "RefreshSource", "RegisterPopulation", "RegisterSource"]
-__all__ += [
-    "RejectedHeaders",
-    "ReleaseCalibration",
-    "ReleasedTexts",
-    "Request",
-    "RunningCount",
-    "RunningCountCalibration",
-]
-__all__ += ["Source", "SourceRecord", "SparsePmw", "SparseProject", "SparseVectorCalibration", "Standing"]
-__all__ += ["StandingQuery", "StreamClosed", "StreamHalted", "StreamIdentity", "StreamOpened", "StreamSpec"]
-__all__ += ["StreamState", "StreamStatus", "SumOf", "TableSource", "Term", "Totals", "TrailBeginning"]
-__all__ += ["TrailEvent", "TrailHead", "TrailPoint", "TrailRecord", "TrailRequest", "TrailRestored"]
-__all__ += [
-    "TrailStanding",
-    "ValuesSource",
-    "WaitingRequest",
-    "Window",
-    "Windows",
-    "form_of",
-    "moment_ms",
-    "period_name",
-]
-__all__ += ["ExactCost", "RetiredAnswer", "RetiredClaim", "RetiredNames", "RetiredStreams", "RetiredTotals"]
-__all__ += ["format_moment", "registered_name", "span_ms", "split_period_name", "subject_of"]
-__all__ += [
-    "MAX_KEYS",
-    "MAX_KEY_BYTES",
-    "MAX_TEXTS",
-    "Text",
-    "TextInterval",
-    "TextTotals",
-    "UnknownGroups",
-    "UnknownGroupsCalibration",
-]
-__all__ += ["Auto", "ComparedMechanism", "OpeningSpec", "RequestedMechanism"]
-__all__ += ["ColumnKind", "View", "ViewTable"]
+from schemas.answers import INDEPENDENCE as INDEPENDENCE
+from schemas.answers import TOO_MANY_TEXTS as TOO_MANY_TEXTS
+from schemas.answers import Answer as Answer
+from schemas.answers import Interval as Interval
+from schemas.answers import MemberStatus as MemberStatus
+from schemas.answers import Outcome as Outcome
+from schemas.answers import PartitionStatus as PartitionStatus
+from schemas.answers import RejectedHeaders as RejectedHeaders
+from schemas.answers import StreamStatus as StreamStatus
+from schemas.answers import TextInterval as TextInterval
+from schemas.answers import answer_codec as answer_codec
+from schemas.answers import status_codec as status_codec
+from schemas.base import FIRST_VERSION as FIRST_VERSION
+from schemas.base import MAX_ANSWER_BYTES as MAX_ANSWER_BYTES
+from schemas.base import MAX_DEFINITION_BYTES as MAX_DEFINITION_BYTES
+from schemas.base import MAX_EVENT_BYTES as MAX_EVENT_BYTES
+from schemas.base import MAX_RECORD_BYTES as MAX_RECORD_BYTES
+from schemas.base import Amount as Amount
+from schemas.base import Event as Event
+from schemas.base import Position as Position
+from schemas.calibrations import AnswersCalibration as AnswersCalibration
+from schemas.calibrations import Calibration as Calibration
+from schemas.calibrations import EstimateCalibration as EstimateCalibration
+from schemas.calibrations import HypothesisCalibration as HypothesisCalibration
+from schemas.calibrations import Method as Method
+from schemas.calibrations import ReleaseCalibration as ReleaseCalibration
+from schemas.calibrations import RunningCountCalibration as RunningCountCalibration
+from schemas.calibrations import SparseVectorCalibration as SparseVectorCalibration
+from schemas.calibrations import UnknownGroupsCalibration as UnknownGroupsCalibration
+from schemas.changelogs import Charge as Charge
+from schemas.changelogs import Checkpoint as Checkpoint
+from schemas.changelogs import FeedProgress as FeedProgress
+from schemas.changelogs import FeedStream as FeedStream
+from schemas.changelogs import FirstWindow as FirstWindow
+from schemas.changelogs import HypothesisUpdate as HypothesisUpdate
+from schemas.changelogs import Measurement as Measurement
+from schemas.changelogs import MergedStream as MergedStream
+from schemas.changelogs import NodeSums as NodeSums
+from schemas.changelogs import Partial as Partial
+from schemas.changelogs import Progress as Progress
+from schemas.changelogs import ReleasedTexts as ReleasedTexts
+from schemas.changelogs import StreamState as StreamState
+from schemas.changelogs import TextTotals as TextTotals
+from schemas.changelogs import charge_codec as charge_codec
+from schemas.domains import Bins as Bins
+from schemas.domains import Categories as Categories
+from schemas.domains import Dates as Dates
+from schemas.domains import Decimals as Decimals
+from schemas.domains import Domain as Domain
+from schemas.domains import Integers as Integers
+from schemas.domains import Numeric as Numeric
+from schemas.ledger import AllotmentRecord as AllotmentRecord
+from schemas.ledger import ComparedMechanism as ComparedMechanism
+from schemas.ledger import ExactCost as ExactCost
+from schemas.ledger import GrantRecord as GrantRecord
+from schemas.ledger import LedgerProgress as LedgerProgress
+from schemas.ledger import LedgerRecord as LedgerRecord
+from schemas.ledger import PopulationRecord as PopulationRecord
+from schemas.ledger import Receipt as Receipt
+from schemas.ledger import RetiredClaim as RetiredClaim
+from schemas.ledger import RetiredNames as RetiredNames
+from schemas.ledger import RetiredTotals as RetiredTotals
+from schemas.ledger import SourceRecord as SourceRecord
+from schemas.ledger import Totals as Totals
+from schemas.ledger import TrailBeginning as TrailBeginning
+from schemas.ledger import TrailEvent as TrailEvent
+from schemas.ledger import TrailHead as TrailHead
+from schemas.ledger import TrailPoint as TrailPoint
+from schemas.ledger import TrailRecord as TrailRecord
+from schemas.ledger import TrailRequest as TrailRequest
+from schemas.ledger import TrailRestored as TrailRestored
+from schemas.ledger import TrailStanding as TrailStanding
+from schemas.ledger import WaitingRequest as WaitingRequest
+from schemas.ledger import ledger_codec as ledger_codec
+from schemas.ledger import receipt_codec as receipt_codec
+from schemas.ledger import trail_codec as trail_codec
+from schemas.mechanisms import MAX_CATEGORIES as MAX_CATEGORIES
+from schemas.mechanisms import MAX_KEY_BYTES as MAX_KEY_BYTES
+from schemas.mechanisms import MAX_KEYS as MAX_KEYS
+from schemas.mechanisms import MAX_UNIVERSE as MAX_UNIVERSE
+from schemas.mechanisms import AboveThreshold as AboveThreshold
+from schemas.mechanisms import Auto as Auto
+from schemas.mechanisms import Exponential as Exponential
+from schemas.mechanisms import Histogram as Histogram
+from schemas.mechanisms import Laplace as Laplace
+from schemas.mechanisms import LazyHistogram as LazyHistogram
+from schemas.mechanisms import Mechanism as Mechanism
+from schemas.mechanisms import NoisyMax as NoisyMax
+from schemas.mechanisms import NumericSparse as NumericSparse
+from schemas.mechanisms import Pmw as Pmw
+from schemas.mechanisms import RandomizedResponse as RandomizedResponse
+from schemas.mechanisms import RequestedMechanism as RequestedMechanism
+from schemas.mechanisms import RunningCount as RunningCount
+from schemas.mechanisms import SparsePmw as SparsePmw
+from schemas.mechanisms import SparseProject as SparseProject
+from schemas.mechanisms import UnknownGroups as UnknownGroups
+from schemas.queries import MAX_PREDICATE_LENGTH as MAX_PREDICATE_LENGTH
+from schemas.queries import Candidate as Candidate
+from schemas.queries import Cell as Cell
+from schemas.queries import Form as Form
+from schemas.queries import Group as Group
+from schemas.queries import Query as Query
+from schemas.queries import Term as Term
+from schemas.queries import form_of as form_of
+from schemas.queries import query_codec as query_codec
+from schemas.requests import Allot as Allot
+from schemas.requests import BeginPeriod as BeginPeriod
+from schemas.requests import CloseStream as CloseStream
+from schemas.requests import ExtendStream as ExtendStream
+from schemas.requests import HaltSource as HaltSource
+from schemas.requests import HaltStream as HaltStream
+from schemas.requests import JoinPopulation as JoinPopulation
+from schemas.requests import OpenStream as OpenStream
+from schemas.requests import RefreshSource as RefreshSource
+from schemas.requests import RegisterPopulation as RegisterPopulation
+from schemas.requests import RegisterSource as RegisterSource
+from schemas.requests import Request as Request
+from schemas.requests import request_codec as request_codec
+from schemas.requests import subject_of as subject_of
+from schemas.sources import MAX_TEXTS as MAX_TEXTS
+from schemas.sources import EdgeTotals as EdgeTotals
+from schemas.sources import EventsSource as EventsSource
+from schemas.sources import Period as Period
+from schemas.sources import Population as Population
+from schemas.sources import RecordsSource as RecordsSource
+from schemas.sources import Source as Source
+from schemas.sources import Standing as Standing
+from schemas.sources import TableSource as TableSource
+from schemas.sources import Text as Text
+from schemas.sources import ValuesSource as ValuesSource
+from schemas.sources import period_name as period_name
+from schemas.sources import registered_name as registered_name
+from schemas.sources import split_period_name as split_period_name
+from schemas.streams import MAX_GROUPS as MAX_GROUPS
+from schemas.streams import Control as Control
+from schemas.streams import Extension as Extension
+from schemas.streams import Extensions as Extensions
+from schemas.streams import OpeningSpec as OpeningSpec
+from schemas.streams import RetiredAnswer as RetiredAnswer
+from schemas.streams import RetiredStreams as RetiredStreams
+from schemas.streams import StandingQuery as StandingQuery
+from schemas.streams import StreamClosed as StreamClosed
+from schemas.streams import StreamHalted as StreamHalted
+from schemas.streams import StreamIdentity as StreamIdentity
+from schemas.streams import StreamOpened as StreamOpened
+from schemas.streams import StreamSpec as StreamSpec
+from schemas.streams import SumOf as SumOf
+from schemas.streams import control_codec as control_codec
+from schemas.streams import retired_streams_codec as retired_streams_codec
+from schemas.table_places import Address as Address
+from schemas.table_places import ColumnKind as ColumnKind
+from schemas.table_places import View as View
+from schemas.table_places import ViewTable as ViewTable
+from schemas.windows import Window as Window
+from schemas.windows import Windows as Windows
+from schemas.windows import format_moment as format_moment
+from schemas.windows import moment_ms as moment_ms
+from schemas.windows import span_ms as span_ms

@@ -6,17 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from schemas.base import (
-    MAX_DEFINITION_BYTES,
-    Analysts,
-    ByKind,
-    Delta,
-    Epsilon,
-    Event,
-    EventId,
-    Identifier,
-    Reason,
-)
+from schemas.base import MAX_DEFINITION_BYTES, Analysts, ByKind, Delta, Epsilon, Event, EventId, Identifier, Reason
 from schemas.sources import Population, Source
 from schemas.streams import OpeningSpec
 from schemas.windows import Moment

@@ -12,64 +12,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from schemas import AllotmentRecord, Answer, GrantRecord, PopulationRecord, Query, Receipt, SourceRecord
-    from stream.client.async_client import AsyncClient
-    from stream.client.blocking_client import Client
-    from stream.errors import (
-        Exhausted,
-        Forbidden,
-        Halted,
-        Invalid,
-        Missing,
-        NotAnswered,
-        Refused,
-        Rejected,
-        SottoError,
-        Timeout,
-        Unknown,
-        Unreachable,
-    )
-    from stream.privacy.noise.keys import NoiseKeyError
-    from stream.processing.dead_letters import DeadLetter
-    from stream.questions import Result, Results
-    from stream.questions.alert_states import Notice
-    from stream.settings import Settings
-    from stream.sql import StatementError, Table
-    from stream.testing import Driver, NotReproducibleError
-
-__all__ = [
-    "AllotmentRecord",
-    "Answer",
-    "AsyncClient",
-    "Client",
-    "DeadLetter",
-    "Driver",
-    "Exhausted",
-    "Forbidden",
-    "GrantRecord",
-    "Halted",
-    "Invalid",
-    "Missing",
-    "NoiseKeyError",
-    "NotAnswered",
-    "NotReproducibleError",
-    "Notice",
-    "PopulationRecord",
-    "Query",
-    "Receipt",
-    "Refused",
-    "Rejected",
-    "Result",
-    "Results",
-    "Settings",
-    "SottoError",
-    "SourceRecord",
-    "StatementError",
-    "Table",
-    "Timeout",
-    "Unknown",
-    "Unreachable",
-]
+    from schemas import AllotmentRecord as AllotmentRecord
+    from schemas import Answer as Answer
+    from schemas import GrantRecord as GrantRecord
+    from schemas import PopulationRecord as PopulationRecord
+    from schemas import Query as Query
+    from schemas import Receipt as Receipt
+    from schemas import SourceRecord as SourceRecord
+    from stream.client.async_client import AsyncClient as AsyncClient
+    from stream.client.blocking_client import Client as Client
+    from stream.errors import Exhausted as Exhausted
+    from stream.errors import Forbidden as Forbidden
+    from stream.errors import Halted as Halted
+    from stream.errors import Invalid as Invalid
+    from stream.errors import Missing as Missing
+    from stream.errors import NotAnswered as NotAnswered
+    from stream.errors import Refused as Refused
+    from stream.errors import Rejected as Rejected
+    from stream.errors import SottoError as SottoError
+    from stream.errors import Timeout as Timeout
+    from stream.errors import Unknown as Unknown
+    from stream.errors import Unreachable as Unreachable
+    from stream.privacy.noise.keys import NoiseKeyError as NoiseKeyError
+    from stream.processing.dead_letters import DeadLetter as DeadLetter
+    from stream.questions import Result as Result
+    from stream.questions import Results as Results
+    from stream.questions.alert_states import Notice as Notice
+    from stream.settings import Settings as Settings
+    from stream.sql import StatementError as StatementError
+    from stream.sql import Table as Table
+    from stream.testing import Driver as Driver
+    from stream.testing import NotReproducibleError as NotReproducibleError
 
 _NAMES_BY_MODULE: Final = {
     "schemas": "AllotmentRecord Answer GrantRecord PopulationRecord Query Receipt SourceRecord",
@@ -88,6 +61,8 @@ _NAMES_BY_MODULE: Final = {
     "stream.testing": "Driver NotReproducibleError",
 }
 _MODULE_OF: Final = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
+
+__all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (type checkers read the imports above)
 
 
 def __getattr__(name: str) -> Any:

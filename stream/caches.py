@@ -26,10 +26,6 @@ def weigh_array(array: Any) -> int:
     return ENTRY_BYTES + int(array.nbytes)
 
 
-def _weigh_as_one(_: object) -> int:
-    return 1
-
-
 def cache_bytes() -> Mapping[str, int]:
     """Return the bytes that the process's named caches hold, by name."""
     with _named_caches_lock:
@@ -52,7 +48,7 @@ class BoundedCache(Generic[Key, Value]):
     be put again. The metrics show a cache with a ``name``; its weights must be bytes.
     """
 
-    def __init__(self, capacity: int, weigh: Callable[[Value], int] = _weigh_as_one, name: str = "") -> None:
+    def __init__(self, capacity: int, weigh: Callable[[Value], int] = lambda _: 1, name: str = "") -> None:
         self.name = name
         self._capacity = capacity
         self._weigh = weigh

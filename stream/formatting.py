@@ -153,11 +153,6 @@ def longest_name(attributes: Mapping[str, Domain], by: Sequence[str]) -> int:
     return sum(len(name) + max(len(str(value)) for value in values_of(attributes[name])) for name in by)
 
 
-def format_contribution_bound(person: str, most: int, what: str) -> str:
-    """Format a contribution bound, as ``of each 'patient' at most 3 rows count``."""
-    return f"of each '{person}' at most {most:,} {what}{'s count' if most > 1 else ' counts'}"
-
-
 def describe_choice(compared: Sequence[ComparedMechanism]) -> str:
     """Describe the mechanism that ``auto`` chose and the next best mechanisms, with their expected errors."""
     chosen, *others = compared
@@ -239,7 +234,7 @@ def _data_of(source: Source) -> set[tuple[str, str]]:
 
 def contribution_bound_of(source: Source) -> int | None:
     """Return a source's contribution bound, or None."""
-    if isinstance(source, EventsSource) or (isinstance(source, TableSource) and source.person is not None):
+    if isinstance(source, EventsSource | TableSource) and source.person is not None:
         return source.contribution
     return None
 
@@ -266,8 +261,9 @@ def counts_people(query: Query) -> bool:
 
 def describe_source_bound(source: Source) -> str:
     """Describe a source's contribution bound in words; empty without one."""
-    person = getattr(source, "person", None)
-    return "" if person is None else describe_bound(source.kind, person, contribution_bound_of(source) or 1)
+    if not isinstance(source, EventsSource | TableSource) or source.person is None:
+        return ""
+    return describe_bound(source.kind, source.person, source.contribution)
 
 
 def describe_counted_events(count: object, bound_text: str) -> str:
@@ -292,9 +288,6 @@ def describe_promise_bound(spec: StreamSpec, bound_text: str, total: int | None)
 
 
 def describe_bound(kind: str, person: str, most: int) -> str:
-    """Describe a contribution bound in words for a source of this kind."""
-    return (
-        format_contribution_bound(person, most, "event") + " in a window"
-        if kind == "events"
-        else format_contribution_bound(person, most, "row")
-    )
+    """Describe the contribution bound of a source of this kind, as ``of each 'patient' at most 3 rows count``."""
+    what, where = ("event", " in a window") if kind == "events" else ("row", "")
+    return f"of each '{person}' at most {most:,} {what}{'s count' if most > 1 else ' counts'}{where}"

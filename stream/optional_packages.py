@@ -119,12 +119,7 @@ def convert_s3_errors(make_error: Callable[[str], Exception]) -> Iterator[None]:
 def connect_to_postgresql(address: Address, seconds: int) -> Iterator[Any]:
     """Open a connection to the database of an address."""
     # The parts of an address have no characters that need escapes here.
-    settings = {
-        "host": address.host,
-        "port": address.port,
-        "dbname": address.parts[0],
-        "connect_timeout": seconds,
-    }
+    settings = {"host": address.host, "port": address.port, "dbname": address.parts[0], "connect_timeout": seconds}
     text = " ".join(f"{name}='{value}'" for name, value in settings.items())
     connection = import_module("adbc_driver_postgresql.dbapi").connect(text)
     try:

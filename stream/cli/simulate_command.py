@@ -148,7 +148,7 @@ def _as_json(report: SimulationReport, data: str) -> dict[str, Any]:
                 "rejected": len(run.rejections),
                 "halted": run.halted,
                 "charged": run.charged,
-                "spent": run.spent,
+                "spent": run.grant.spent,
                 "broken": run.broken,
                 "ended": None if run.ended is None else asdict(run.ended),
                 "rejections": [{"line": line, "reason": reason} for line, reason in run.rejections.items()],
@@ -185,7 +185,7 @@ def _print(report: SimulationReport, data: str) -> None:
                 f"{len(run.rejections):,}",
                 f"{run.halted:,}",
                 "once" if run.charged is None else f"{run.charged:,} / {cutoff:,}",
-                format_amount(run.spent),
+                format_amount(run.grant.spent),
                 "–" if run.ended is None else f"line {run.ended.line:,}",
             ]
             for run in report.runs

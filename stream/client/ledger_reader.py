@@ -15,13 +15,7 @@ from stream.budget.receipts import RECEIPT_KEY_PREFIX
 from stream.caches import ENTRY_BYTES, RecentCache
 from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_view import LedgerView
-from stream.engine.restore import (
-    TopicWentBackError,
-    create_reader,
-    read_span,
-    read_to_end,
-    require_visible,
-)
+from stream.engine.restore import TopicWentBackError, create_reader, read_span, read_to_end, require_visible
 from stream.errors import Forbidden, SottoError, Unknown
 from stream.questions import Result
 from stream.questions.stream_watch import (

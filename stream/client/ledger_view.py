@@ -12,14 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from pydantic import BaseModel
 
-from schemas import (
-    AllotmentRecord,
-    GrantRecord,
-    PopulationRecord,
-    SourceRecord,
-    ledger_codec,
-    registered_name,
-)
+from schemas import AllotmentRecord, GrantRecord, PopulationRecord, SourceRecord, ledger_codec, registered_name
 from schemas.wire import DECODE_ERRORS, Codec, MalformedEventError
 from stream.errors import Invalid, Unknown, Unreachable
 from stream.formatting import MAX_COMPARED_NAMES, did_you_mean

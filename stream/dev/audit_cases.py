@@ -187,7 +187,6 @@ LAPLACE: Final = (
         _TOPIC,
         _sides([[_event("ann", "00:01")], [], []], [_my_events("00:02", "00:03", "00:04")] * 3),
         {**_PLAN, "standing": _HOURLY},
-        resolution=1.0,
     ),
     # An event after the window's end must not close the window for other people.
     Case(
@@ -196,7 +195,6 @@ LAPLACE: Final = (
         _TOPIC,
         _sides([[], [], _EIGHT_OTHERS], [_my_events("00:02", "00:03"), [], _my_events("01:02")]),
         {**_PLAN, "standing": _HOURLY},
-        resolution=1.0,
     ),
     Case(
         "one person in an empty window more",
@@ -214,11 +212,9 @@ HISTOGRAM: Final = (
         {"kind": "histogram", "attributes": ["group"]},
         _TOPIC,
         _sides(
-            [_EIGHT_OTHERS, [], []],
-            [[_event("me", "00:02"), *_my_events("00:03", "00:04", group="b")], [], []],
+            [_EIGHT_OTHERS, [], []], [[_event("me", "00:02"), *_my_events("00:03", "00:04", group="b")], [], []]
         ),
         {**_PLAN, "standing": {**_HOURLY, "by": ["group"]}},
-        resolution=1.0,
     ),
 )
 
@@ -262,12 +258,7 @@ RUNNING: Final = (
         _TOPIC_WITH_PERIODS,
         _sides(
             [[], [], [], [_event("ann", "01:05")]],
-            [
-                _my_events("00:02", "00:16"),
-                _my_events("00:17", "00:31", "00:32"),
-                _my_events("00:46"),
-                [],
-            ],
+            [_my_events("00:02", "00:16"), _my_events("00:17", "00:31", "00:32"), _my_events("00:46"), []],
         ),
         {"epsilon": 2.0, "beta": 0.1, "standing": _QUARTERS},
         event=_all_grown,
@@ -310,20 +301,17 @@ _RUNNING_PLAN: Final = {"epsilon": 2.0, "beta": 0.1, "standing": _HOURLY}
 
 
 def _running_sides(*sums: tuple[Sequence[float], Sequence[float]]) -> tuple[Side, Side]:
-    def _build_side(side: int) -> Side:
-        hours = [f"2026-01-01T0{hour}:00:00Z" for hour in range(len(sums) + 1)]
-        windows = [{"start": start, "end": end} for start, end in pairwise(hours)]
-        return Side([{"values": pair[side], "window": window} for pair, window in zip(sums, windows, strict=True)])
-
-    return _build_side(0), _build_side(1)
+    hours = [f"2026-01-01T0{hour}:00:00Z" for hour in range(len(sums) + 1)]
+    windows = [{"start": start, "end": end} for start, end in pairwise(hours)]
+    one, other = (
+        Side([{"values": values, "window": window} for values, window in zip(side, windows, strict=True)])
+        for side in zip(*sums, strict=True)
+    )
+    return one, other
 
 
 def _all_raised(transcript: Transcript) -> bool:
     return all(seen.numbers[0] >= 1 for seen in transcript)
-
-
-def _two_raised(transcript: Transcript) -> bool:
-    return all(seen.numbers[0] >= 1 for seen in transcript[:2])
 
 
 COUNTED_CASES: Final = (
@@ -343,7 +331,7 @@ COUNTED_CASES: Final = (
         _COUNTED_TOPIC,
         _running_sides(([0.0], [1.0]), ([0.0], [1.0]), ([0.0, 0.0], [1.0, 0.0])),
         {**_RUNNING_PLAN, "calibration": "textbook"},
-        event=_two_raised,
+        event=lambda transcript: _all_raised(transcript[:2]),
     ),
     Case(
         "another's event in place of one",

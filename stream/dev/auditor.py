@@ -13,7 +13,14 @@ from blake3 import blake3
 from schemas import Answer, OpenStream, Source
 from stream.client.client_calls import require_accepted
 from stream.dev.audit_cases import HALTED, AnswerContent, Case, Transcript
-from stream.dev.event_search import Samples, TranscriptEvent, epsilon_at_least, label_event, search_event
+from stream.dev.event_search import (
+    Samples,
+    TranscriptEvent,
+    epsilon_at_least,
+    label_event,
+    search_event,
+    split_samples,
+)
 from stream.questions.question_forms import as_source, as_spec
 from stream.testing import Driver
 
@@ -55,10 +62,10 @@ def sample(case: Case, *, runs: int, seed: int) -> tuple[Samples, str]:
     for first in range(0, runs, RUNS_AT_A_TIME):
         name = f"{seed}|{case.kind}|{case.pair}|{first}"
         driver = Driver(blake3(name.encode(), derive_key_context=_KEY_CONTEXT).digest(), partitions=1)
-        runs_of_batch = _Installation(case, driver).play(min(RUNS_AT_A_TIME, runs - first))
-        for run in runs_of_batch:
+        for run in _Installation(case, driver).play(min(RUNS_AT_A_TIME, runs - first)):
             transcripts[run.side].append(tuple(run.answers))
-        method = _calibration_method(driver)
+        control_event = msgspec.json.decode(driver.records(driver.topics.control)[-1].value or b"{}")
+        method = str(control_event["calibration"].get("method", ""))
     return transcripts, method
 
 
@@ -159,11 +166,6 @@ class _Installation:
             run.has_ended = not may_resume and run.answers[-1] == HALTED
 
 
-def _calibration_method(driver: Driver) -> str:
-    value = driver.records(driver.topics.control)[-1].value or b"{}"
-    return str(msgspec.json.decode(value)["calibration"].get("method", ""))
-
-
 FALSE_ALARM = 1e-6
 """Default bound on the probability that any correct mechanism is flagged."""
 
@@ -245,23 +247,12 @@ def judge(case: Case, samples: Samples, error_probability: float) -> tuple[Trans
     event is known, half of the runs select an event and its direction, and the other half test them.
     """
     if case.event is not None:
-        events, tested, each = (
-            [label_event(case.event, side, samples) for side in (0, 1)],
-            samples,
-            error_probability / 2,
-        )
+        tested, each = samples, error_probability / 2
+        events = [label_event(case.event, side, samples) for side in (0, 1)]
     else:
-        middle = len(samples[0]) // 2
-        tested = (samples[0][middle:], samples[1][middle:])
-        events = [
-            search_event(
-                (samples[0][:middle], samples[1][:middle]),
-                delta=case.delta,
-                error_probability=error_probability,
-                trials=len(tested[0]),
-            )
-        ]
+        selecting, tested = split_samples(samples)
         each = error_probability
+        events = [search_event(selecting, delta=case.delta, error_probability=each, trials=len(tested[0]))]
     trials = len(tested[0])
     judged = []
     for event in events:

@@ -196,9 +196,7 @@ class CheckedBackup:
 
 
 def check_backup(
-    backup: BackupFile,
-    noted: Iterable[TrailHead] = (),
-    note_head: Callable[[TrailHead], None] = lambda _: None,
+    backup: BackupFile, noted: Iterable[TrailHead] = (), note_head: Callable[[TrailHead], None] = lambda _: None
 ) -> CheckedBackup:
     """Read and verify a backup; call ``note_head`` with the trail's head after each entry.
 

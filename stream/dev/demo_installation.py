@@ -36,11 +36,7 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.questions import Result
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
-from stream.tables.demo_tables import (
-    ADULT_PATH,
-    adult_source,
-    read_flights,
-)
+from stream.tables.demo_tables import ADULT_PATH, adult_source, read_flights
 
 TABLE, FEED = "adult", "vitals"
 BUDGET = 10.0

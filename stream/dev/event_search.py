@@ -77,7 +77,7 @@ def search_event(samples: Samples, *, delta: float, error_probability: float, tr
 
     The first half of the samples trains the scores; the second half selects the score, its direction and its bound.
     """
-    training, selection = _halves(samples)
+    training, selection = split_samples(samples)
     best, best_bound = TranscriptEvent(lambda _: True, 0, "every transcript"), -1.0
     for make in (_by_transcript, _by_counts, _by_position):
         score = make(training)
@@ -130,23 +130,22 @@ def format_transcript(transcript: Transcript) -> str:
     return " ".join(one if times == 1 else f"{one}×{times}" for one, times in runs)
 
 
-def _halves(samples: Samples) -> tuple[Samples, Samples]:
+def split_samples(samples: Samples) -> tuple[Samples, Samples]:
+    """Return the first and the second half of the runs of each side."""
     middle = len(samples[0]) // 2
     return (samples[0][:middle], samples[1][:middle]), (samples[0][middle:], samples[1][middle:])
 
 
 def _by_transcript(samples: Samples) -> Score:
     """Score by the frequency of the whole transcript; this is best if there are few and short transcripts."""
-    ratio = _Ratio.estimate([list(transcripts) for transcripts in samples])
-    return ratio.score_of
+    ratios = _estimate_ratios(samples)
+    return lambda transcript: ratios.get(transcript, 0.0)
 
 
 def _by_counts(samples: Samples) -> Score:
     """Score by the counts of answers in any order; this is best for long transcripts of few different answers."""
-    ratio = _Ratio.estimate(
-        [[_count_answers(transcript) for transcript in transcripts] for transcripts in samples]
-    )
-    return lambda transcript: ratio.score_of(_count_answers(transcript))
+    ratios = _estimate_ratios([list(map(_count_answers, transcripts)) for transcripts in samples])
+    return lambda transcript: ratios.get(_count_answers(transcript), 0.0)
 
 
 def _by_position(samples: Samples) -> Score:
@@ -155,10 +154,10 @@ def _by_position(samples: Samples) -> Score:
     This is best for transcripts with many numbers. Items whose frequencies do not differ clearly are
     ignored, because their errors would add up.
     """
-    ratio = _Ratio.estimate(
+    ratios = _estimate_ratios(
         [[part for t in transcripts for part in _parts(t)] for transcripts in samples], min_deviations=2.5
     )
-    return lambda transcript: math.fsum(ratio.score_of(part) for part in _parts(transcript))
+    return lambda transcript: math.fsum(ratios.get(part, 0.0) for part in _parts(transcript))
 
 
 def _count_answers(transcript: Transcript) -> Hashable:
@@ -173,23 +172,14 @@ def _parts(transcript: Transcript) -> list[Hashable]:
     return parts
 
 
-@dataclass(frozen=True)
-class _Ratio:
-    """Logarithms of the ratio of an item's frequencies on both sides; 0 for unknown items."""
+def _estimate_ratios(items: Sequence[Sequence[Hashable]], *, min_deviations: float = 0.0) -> dict[Hashable, float]:
+    """Return the logarithm of the ratio of each item's frequencies on both sides.
 
-    logarithms: dict[Hashable, float]
-
-    @classmethod
-    def estimate(cls, items: Sequence[Sequence[Hashable]], *, min_deviations: float = 0.0) -> _Ratio:
-        """Estimate ratios; differences below ``min_deviations`` standard deviations count as 0."""
-        first, second = (Counter(side) for side in items)
-        return cls(
-            {
-                item: math.log((first[item] + 1) / (second[item] + 1))
-                for item in first | second
-                if (first[item] - second[item]) ** 2 >= min_deviations**2 * (first[item] + second[item])
-            }
-        )
-
-    def score_of(self, item: Hashable) -> float:
-        return self.logarithms.get(item, 0.0)
+    Items are left out if their counts differ by less than ``min_deviations`` standard deviations.
+    """
+    first, second = (Counter(side) for side in items)
+    return {
+        item: math.log((first[item] + 1) / (second[item] + 1))
+        for item in first | second
+        if (first[item] - second[item]) ** 2 >= min_deviations**2 * (first[item] + second[item])
+    }

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -233,13 +233,7 @@ class RestoredLedger:
         return self._trail.head or EMPTY_TRAIL_HEAD
 
     def make_outputs(
-        self,
-        since: Since,
-        backup_digest: str,
-        reason: str | None = None,
-        *,
-        requests: int = 0,
-        charges: int = 0,
+        self, since: Since, backup_digest: str, reason: str | None = None, *, requests: int = 0, charges: int = 0
     ) -> Iterator[Outputs]:
         """Yield all changed records and a control event for each stream, in batches.
 
@@ -293,15 +287,10 @@ def _batches(items: Iterable[Result]) -> Iterator[list[Result]]:
         yield batch
 
 
-class AcceptedRollback(NamedTuple):
-    """The number of sources, and the number of lost streams, which count as wholly spent."""
-
-    sources: int
-    lost: int
-
-
-async def accept_rollback(settings: Settings, since: Since, reason: str) -> AcceptedRollback:
+async def accept_rollback(settings: Settings, since: Since, reason: str) -> tuple[int, int]:
     """Continue from the topics as they are; the trail and each witness get the reason.
+
+    Returns the number of sources, and the number of lost streams, which count as wholly spent.
 
     Args:
         settings: the settings of the installation.
@@ -343,7 +332,7 @@ async def accept_rollback(settings: Settings, since: Since, reason: str) -> Acce
         await writer.commit_parts(chain([entries], changes))
     finally:
         await writer.close()
-    return AcceptedRollback(len(restored.ledger.accounts), lost)
+    return len(restored.ledger.accounts), lost
 
 
 async def _read_ledger(settings: Settings, topics: Topics) -> list[LedgerRecord]:

@@ -71,19 +71,16 @@ def judge_mixed_answers(
         return f"none of {len(answers):,} questions was answered: {answers[0].reason}", False
     spent = max(answer.spent.epsilon for answer in answers if answer.spent is not None)
     bases = Counter(answer.basis for answer in answers)
+    laplace = spec.model_copy(update={"mechanism": Laplace(kind="laplace", answers=MIXED_QUESTION_COUNT)})
+    laplace_epsilon = needed_epsilon(laplace, SourceFacts(disjoint=True), alpha)
     seen = (
         f"{len(answers):,} questions cost ε {spent:.3g} of {spec.epsilon:g}; {bases['noisy']} were measured; promise for counts: "
         f"±{alpha:.0f} ({alpha / asked.rows:.1%} of the rows); largest error {max(counts):.0f}, mean error {np.mean(counts):.0f}; "
-        f"Laplace noise would cost ε {_laplace_epsilon(spec, alpha):.3g} for the same promise"
+        f"Laplace noise would cost ε {laplace_epsilon:.3g} for the same promise"
     )
     unpromised = sum(answer.alpha is None for answer in answers) - silent
     seen += f"; {unpromised} answers without a promise" if unpromised else ""
     return seen + (f"; {silent} questions without an answer" if silent else ""), held and silent == 0
-
-
-def _laplace_epsilon(spec: StreamSpec, alpha: float) -> float:
-    each = Laplace(kind="laplace", answers=MIXED_QUESTION_COUNT)
-    return needed_epsilon(spec.model_copy(update={"mechanism": each}), SourceFacts(disjoint=True), alpha)
 
 
 def _draw_question(

@@ -319,18 +319,10 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
     ),
     "histogram": (
         Case(
-            "one row more",
-            {"kind": "histogram", **_BY_SEX},
-            _ADD_REMOVE_TABLE,
-            _table_sides(_GROUPS, "F"),
-            _PLAN,
+            "one row more", {"kind": "histogram", **_BY_SEX}, _ADD_REMOVE_TABLE, _table_sides(_GROUPS, "F"), _PLAN
         ),
         Case(
-            "one row changed",
-            {"kind": "histogram", **_BY_SEX},
-            _REPLACE_TABLE,
-            _table_sides(_GROUPS, "FF"),
-            _PLAN,
+            "one row changed", {"kind": "histogram", **_BY_SEX}, _REPLACE_TABLE, _table_sides(_GROUPS, "FF"), _PLAN
         ),
         *audit_cases.HISTOGRAM,
     ),

@@ -18,17 +18,7 @@ import polars as pl
 from blake3 import blake3
 from pydantic import ValidationError
 
-from schemas import (
-    Address,
-    Bins,
-    Categories,
-    Dates,
-    Decimals,
-    Domain,
-    Query,
-    TableSource,
-    Text,
-)
+from schemas import Address, Bins, Categories, Dates, Decimals, Domain, Query, TableSource, Text
 from schemas.base import repeats_a_field, shape_fault
 from schemas.calendars import HOUR_US, parse_day
 from schemas.wire import describe, read_json

@@ -12,7 +12,6 @@ from blake3 import blake3
 
 from schemas import (
     AboveThreshold,
-    Amount,
     Answer,
     Calibration,
     EventsSource,
@@ -233,11 +232,6 @@ class Run:
         """Number of charged answers out of ``cutoff``; None without a cutoff."""
         grant, cutoff = self.grant, self.grant.calibration.cutoff
         return cutoff - ordinary_charges_left(cutoff, grant.tops, grant.surplus) if cutoff else None
-
-    @property
-    def spent(self) -> Amount:
-        """The part of ``grant.cost`` that the run has spent."""
-        return self.grant.spent
 
     @property
     def broken(self) -> int:

@@ -9,14 +9,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from schemas import (
-    Numeric,
-    Query,
-    Source,
-    TableSource,
-    ValuesSource,
-    form_of,
-)
+from schemas import Numeric, Query, Source, TableSource, ValuesSource, form_of
 from stream.dev.simulation_inputs import SimulationError
 from stream.formatting import cells_of
 from stream.privacy.accuracy.source_facts import clamping_range

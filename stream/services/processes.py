@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -53,11 +52,9 @@ class Service:
             for name, value in settings.model_dump(exclude_unset=True).items()
         }
         # Settings are passed in the environment: every user of the machine can read command lines.
-        dropped_variables = (
-            NOISE_KEY_VARIABLES | MONITOR_TOKEN_VARIABLES
-            if role == "monitor"
-            else NOISE_KEY_VARIABLES | MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
-        )
+        dropped_variables = NOISE_KEY_VARIABLES | MONITOR_TOKEN_VARIABLES
+        if role != "monitor":
+            dropped_variables |= MONITOR_NAMES_VARIABLES
         environment = environment_without(dropped_variables, {**os.environ, **passed_settings})
         if key_file is not None:
             environment[KEY_FILE_VARIABLE] = str(key_file)
@@ -81,14 +78,6 @@ class Service:
         """Kill the service without an order to stop, as a power cut would."""
         self._process.kill()
         self._process.wait()
-
-    def suspend(self) -> None:
-        """Suspend the service (SIGSTOP)."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Resume the service (SIGCONT)."""
-        self._process.send_signal(signal.SIGCONT)
 
     def rotate_large_log(self) -> None:
         """Rotate a log larger than ``LOG_BYTES``; lines written during the copy are lost."""
@@ -189,12 +178,9 @@ class Replicas:
         self._settings = settings
         self._count = count
         self._command = [sys.executable, "-P", "-m", "stream.cli", "serve", role, "--stop-with-stdin", *arguments]
-        dropped_variables = MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
-        self._dropped_variables = (
-            dropped_variables | NOISE_KEY_VARIABLES
-            if "--key-file" in arguments or role == "feed"
-            else dropped_variables
-        )
+        self._dropped_variables = MONITOR_TOKEN_VARIABLES | MONITOR_NAMES_VARIABLES
+        if "--key-file" in arguments or role == "feed":
+            self._dropped_variables |= NOISE_KEY_VARIABLES
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:

@@ -90,7 +90,7 @@ async def write_heartbeats(settings: Settings, role: EngineRole, started: float)
 
     If a heartbeat fails, the next one is tried: the service does not depend on heartbeats.
     """
-    is_shown = False
+    key, is_shown = f"{KEY_PREFIX}{role.member}".encode(), False
     while True:
         producer: Any = None
         try:
@@ -98,9 +98,10 @@ async def write_heartbeats(settings: Settings, role: EngineRole, started: float)
             producer = KafkaProducer(**connection_options(settings))
             await producer.start()
             while True:
-                await producer.send_and_wait(
-                    role.status_topic, key=_heartbeat_key(role), value=_encode_heartbeat(role, started)
+                status = MemberStatus(
+                    role=role.name, member=role.member, version=VERSION, started=started, memory=resident_bytes()
                 )
+                await producer.send_and_wait(role.status_topic, key=key, value=status.model_dump_json().encode())
                 is_shown = True
                 await asyncio.sleep(HEARTBEAT_SECONDS)
         except (KafkaError, OSError) as error:
@@ -108,31 +109,19 @@ async def write_heartbeats(settings: Settings, role: EngineRole, started: float)
             await asyncio.sleep(HEARTBEAT_SECONDS)
         except asyncio.CancelledError:
             if is_shown:
-                await _delete_heartbeat(producer, role)
+                await _delete_heartbeat(producer, role, key)
             raise
         finally:
             if producer is not None:
                 await producer.stop()
 
 
-async def _delete_heartbeat(producer: Any, role: EngineRole) -> None:
-    """Delete this process's heartbeat."""
+async def _delete_heartbeat(producer: Any, role: EngineRole, key: bytes) -> None:
     try:
         async with asyncio.timeout(_DELETION_SECONDS):
-            await producer.send_and_wait(role.status_topic, key=_heartbeat_key(role), value=None)
+            await producer.send_and_wait(role.status_topic, key=key, value=None)
     except (KafkaError, OSError, TimeoutError):
         log.info("could not remove the heartbeat", role=role.name)
-
-
-def _heartbeat_key(role: EngineRole) -> bytes:
-    return f"{KEY_PREFIX}{role.member}".encode()
-
-
-def _encode_heartbeat(role: EngineRole, started: float) -> bytes:
-    status = MemberStatus(
-        role=role.name, member=role.member, version=VERSION, started=started, memory=resident_bytes()
-    )
-    return status.model_dump_json().encode()
 
 
 def resident_bytes() -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -66,9 +68,9 @@ async def worker_killed(now: Round) -> None:
 
 async def worker_suspended_past_its_session(now: Round) -> None:
     worker = now.chance.choice(now.workers)
-    worker.suspend()
+    os.kill(worker.pid, signal.SIGSTOP)
     await asyncio.sleep(now.chance.uniform(1.0, 9.0))
-    worker.resume()
+    os.kill(worker.pid, signal.SIGCONT)
 
 
 async def worker_told_to_stop(now: Round) -> None:
@@ -156,9 +158,9 @@ async def feed_killed(now: Round) -> None:
 
 async def feed_suspended_past_its_session(now: Round) -> None:
     feed = now.chance.choice(now.feeds)
-    feed.suspend()
+    os.kill(feed.pid, signal.SIGSTOP)
     await asyncio.sleep(now.chance.uniform(1.0, 9.0))
-    feed.resume()
+    os.kill(feed.pid, signal.SIGCONT)
 
 
 async def feed_joins_and_another_leaves(now: Round) -> None:

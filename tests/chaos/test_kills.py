@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -37,10 +39,10 @@ async def test_killed_workers_and_a_zombie_lose_and_double_nothing(
         workers.append(installation.start("worker"))
     zombie = workers[0]
     await installation.ask(1500)
-    zombie.suspend()
+    os.kill(zombie.pid, signal.SIGSTOP)
     installation.injected["SIGSTOP past the session, SIGCONT"] += 1
     await installation.answered()
-    zombie.resume()
+    os.kill(zombie.pid, signal.SIGCONT)
     await installation.ask(1000)
     await installation.answered()
     findings = await installation.verified()
@@ -95,7 +97,7 @@ async def test_budget_service_killed_before_a_grant_grants_each_once(
             installation.injected[killed] += 1
             budget = installation.start("budget")
         else:
-            budget.resume()
+            os.kill(budget.pid, signal.SIGCONT)
         [receipt] = await installation.client.requests([OpenStream(request=spec.stream, stream=spec)], 60)
         assert receipt.outcome == "opened"
         if installation.injected[killed] == 2 or (installation.injected[killed] and attempt >= 30):
@@ -142,12 +144,12 @@ async def test_kills_in_windows_leave_each_asked_and_answered_once(
             budget.kill()
             installation.injected["SIGKILL budget service"] += 1
             installation.start("budget")
-    feeds[0].suspend()
+    os.kill(feeds[0].pid, signal.SIGSTOP)
     installation.injected["SIGSTOP feed past its session, SIGCONT"] += 1
     joining = installation.start("feed")
     installation.injected["feed joins"] += 1
     await installation.logged(joining, "partition ready", 60)
-    feeds[0].resume()
+    os.kill(feeds[0].pid, signal.SIGCONT)
     await asyncio.to_thread(feeds[1].stop)
     installation.injected["feed leaves"] += 1
     await installation.ask(300)
@@ -176,7 +178,7 @@ async def test_kills_at_period_edges_leave_each_period_handled_once(
             worker.kill()
             installation.injected["SIGKILL worker before a period's edge"] += 1
         if fault == 2:
-            feeds[0].suspend()
+            os.kill(feeds[0].pid, signal.SIGSTOP)
             installation.injected["SIGSTOP feed over a period's edge, SIGCONT"] += 1
         await live.reached(_edge(live.now) + 5 * live.pace.step)
         feeds.pop().kill()
@@ -188,7 +190,7 @@ async def test_kills_at_period_edges_leave_each_period_handled_once(
         if fault == 1:
             worker = installation.start("worker")
         if fault == 2:
-            feeds[0].resume()
+            os.kill(feeds[0].pid, signal.SIGCONT)
     await live.reached(_edge(live.now) + 1)
     findings = await installation.verified()
     periods = [name for name in findings.sources if name.startswith("visits@")]
@@ -221,7 +223,7 @@ async def _suspended_while_granting(
         async with asyncio.timeout(120):
             while (await written.end_offsets([place]))[place] == before:
                 await asyncio.sleep(0)
-        budget.suspend()
+        os.kill(budget.pid, signal.SIGSTOP)
         end = (await written.end_offsets([place]))[place]
         stable = (await committed.end_offsets([place]))[place]
         return int(stable) < int(end)

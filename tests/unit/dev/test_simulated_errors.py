@@ -157,9 +157,9 @@ def test_simulated_charges_endings_and_rejections_are_the_streams() -> None:
         assert each.ended is not None
         assert each.ended.line == 5
         assert "exhausted" in each.ended.reason
-        assert each.spent.epsilon == each.grant.cost.epsilon == 2.0
+        assert each.grant.spent.epsilon == each.grant.cost.epsilon == 2.0
     free = run({"kind": "histogram", "attributes": ["sex"]}, ["sex = 'F'"]).runs[0]
-    assert (free.charged, free.ended, free.spent.epsilon) == (None, None, 2.0)
+    assert (free.charged, free.ended, free.grant.spent.epsilon) == (None, None, 2.0)
 
 
 def test_error_of_a_decision_is_the_distance_to_the_right_side() -> None:
