@@ -103,15 +103,15 @@ def demo(
 
 
 def _show(report: DemoReport) -> None:
-    figures = report.figures
+    measured = report.measurements
     _show_checks(
         report,
-        f"{figures['queries_asked']:,} queries, a worker killed half-way: {figures['queries_per_second']:,}/s with the "
-        f"takeover; then {figures['backlog_answers_per_second']:,}/s on a backlog",
+        f"{measured['queries_asked']:,} queries, a worker killed half-way: {measured['queries_per_second']:,}/s with the "
+        f"takeover; then {measured['backlog_answers_per_second']:,}/s on a backlog",
     )
     console.print(
-        f"{figures['streams_halted']} of {figures['streams']} streams reached their cutoff and were halted; "
-        f"{figures['above']:,} above, {figures['below']:,} below, {figures['halted_answers']:,} 'halted'",
+        f"{measured['streams_halted']} of {measured['streams']} streams reached their cutoff and were halted; "
+        f"{measured['above']:,} above, {measured['below']:,} below, {measured['halted_answers']:,} 'halted'",
         highlight=False,
     )
 
@@ -126,7 +126,7 @@ def _show_checks(report: DemoReport, title: str) -> None:
 
 
 def _show_departures(report: DemoReport) -> None:
-    figures = report.figures
+    measured = report.measurements
     show_table(
         "alerts, and the half-days that truly were the worst (exact figures, which only the data's holder may see)",
         ["from (UTC)", "airport", "late aircraft", "rank", "alert"],
@@ -138,13 +138,13 @@ def _show_departures(report: DemoReport) -> None:
                 "" if one["rank"] is None else f"{one['rank']}",
                 "alert" if one["alert"] else "",
             ]
-            for one in figures["windows"]
+            for one in measured["windows"]
         ],
     )
-    _show_checks(report, f"{figures['departures']:,} departures of 2013 replayed in {figures['seconds']:g} s")
+    _show_checks(report, f"{measured['departures']:,} departures of 2013 replayed in {measured['seconds']:g} s")
     console.print(
-        f"The bound of one per aircraft and half-day left out {figures['left_out']:,} of {figures['late']:,} late departures; "
-        f"{figures['without_aircraft']:,} departures without an aircraft were set aside.",
+        f"The bound of one per aircraft and half-day left out {measured['left_out']:,} of {measured['late']:,} late departures; "
+        f"{measured['without_aircraft']:,} departures without an aircraft were set aside.",
         highlight=False,
     )
 

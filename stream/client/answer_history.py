@@ -156,7 +156,7 @@ class _PageReader:
         """Return the stream's answers from ``start`` to ``end``; None if the block exceeds ``most_bytes``."""
         answers: list[LoggedAnswer] = []
         oldest: float | None = None
-        unreadable, begun_at = 0, self.bytes_read
+        unreadable, bytes_before = 0, self.bytes_read
         async with aclosing(read_span(self.consumer, self.partition, start, end, _FETCHED_RECORDS)) as batches:
             async for records in batches:
                 for record in records:
@@ -170,7 +170,7 @@ class _PageReader:
                         unreadable += 1
                     else:
                         answers.append(answer)
-                if self.bytes_read - begun_at > most_bytes:
+                if self.bytes_read - bytes_before > most_bytes:
                     return None
         self.oldest_read = self.oldest_read if oldest is None else oldest
         self.unreadable += unreadable

@@ -111,7 +111,7 @@ class NotSupportedError(DatabaseError):
     """Required by DB-API; never raised: a statement that is not supported is a ``ProgrammingError``."""
 
 
-_CLASSES: Final[tuple[tuple[tuple[type[SottoError], ...], type[DatabaseError]], ...]] = (
+_ERROR_CLASSES: Final[tuple[tuple[tuple[type[SottoError], ...], type[DatabaseError]], ...]] = (
     ((Invalid, Unknown), ProgrammingError),
     ((NotAnswered, Timeout, Unreachable, Forbidden), OperationalError),
     ((SottoError,), DatabaseError),
@@ -124,7 +124,7 @@ def convert_errors() -> Iterator[None]:
     try:
         yield
     except SottoError as error:
-        kind = next(kind for causes, kind in _CLASSES if isinstance(error, causes))
+        kind = next(kind for causes, kind in _ERROR_CLASSES if isinstance(error, causes))
         raise kind(str(error)) from None
 
 

@@ -153,7 +153,7 @@ class DemoReport:
     """All checks and measurements of one run of the demo."""
 
     checks: list[Check]
-    figures: dict[str, Any]
+    measurements: dict[str, Any]
 
     @property
     def held(self) -> bool:
@@ -162,7 +162,7 @@ class DemoReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON fields."""
-        return {"held": self.held, "checks": [asdict(check) for check in self.checks], **self.figures}
+        return {"held": self.held, "checks": [asdict(check) for check in self.checks], **self.measurements}
 
 
 def check_answers(
@@ -265,12 +265,10 @@ def exact_counts() -> dict[WindowAirport, Truth]:
     # Only the first late departure of an aircraft in a window counts, at any airport.
     counted = late.unique(["window", "aircraft"], keep="first", maintain_order=True)
     bounded = counted.group_by("window", "origin").agg(aircraft=pl.len())
-    figures = (
-        late.group_by("window", "origin").agg(departures=pl.len()).join(bounded, ["window", "origin"], "left")
-    )
+    counts = late.group_by("window", "origin").agg(departures=pl.len()).join(bounded, ["window", "origin"], "left")
     return {
         (format_moment(window), origin): Truth(aircraft or 0, departures)
-        for window, origin, departures, aircraft in figures.iter_rows()
+        for window, origin, departures, aircraft in counts.iter_rows()
     }
 
 

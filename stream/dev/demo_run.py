@@ -210,7 +210,7 @@ async def run_demo(running: DemoInstallation, progress: DemoProgress, *, queries
             after > 0,
         )
     )
-    figures = {
+    measurements = {
         "queries_asked": len(asked),
         "queries_answered": len(answers),
         "above": outcomes["above"],
@@ -224,7 +224,7 @@ async def run_demo(running: DemoInstallation, progress: DemoProgress, *, queries
         "queries_per_second": round(len(asked) / (ended - began)),
         "budgets": [record.model_dump(mode="json", exclude={"source"}) for record, _ in budgets],
     }
-    return DemoReport(checks + tour_checks, figures)
+    return DemoReport(checks + tour_checks, measurements)
 
 
 async def _publish(client: AsyncClient, order: list[DemoQuestion], reader: DemoAnswers) -> None:

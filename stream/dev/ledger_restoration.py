@@ -39,7 +39,7 @@ from stream.processing.protocol import PROGRESS_KEY, Outputs
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_of
 from stream.services.witness_guards import read_ends
 from stream.settings import Settings
-from stream.witnesses.anchor import Anchor, begin_generation, largest_end, read_binding_anchors
+from stream.witnesses.anchor import Anchor, begin_generation, largest_end, read_newest_generations
 from stream.witnesses.witness_kinds import open_witnesses
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
@@ -73,7 +73,7 @@ async def restore_backup(
             or has another prefix or number of partitions.
     """
     witnesses = open_witnesses(settings.witnesses)
-    anchored = chain.from_iterable(read_binding_anchors(witnesses, settings.prefix))
+    anchored = chain.from_iterable(read_newest_generations(witnesses, settings.prefix))
     checked = check_backup(backup, [*noted, *(anchor.head for anchor in anchored)])
     if since == "nothing" and checked.missing_heads:
         raise BackupError(f"{checked.missing_heads[0]}; so there were requests since the backup, see '--since'")
@@ -305,7 +305,7 @@ async def accept_rollback(settings: Settings, since: Since, reason: str) -> tupl
     witnesses = open_witnesses(settings.witnesses)
     if not witnesses:
         raise BackupError("SOTTO_WITNESSES: is not set; give the addresses that the budget service has")
-    anchors_by_witness = await asyncio.to_thread(read_binding_anchors, witnesses, settings.prefix)
+    anchors_by_witness = await asyncio.to_thread(read_newest_generations, witnesses, settings.prefix)
     topics = await require_topics(settings)
     async with admin_client(settings) as admin:
         await _require_stopped(admin, budget_group(settings))

@@ -57,11 +57,11 @@ def judge_mixed_answers(
     asked: MixedQuestions, answers: Sequence[Answer], spec: StreamSpec, alpha: float
 ) -> tuple[str, bool]:
     """Describe promise, error and cost, and check every answer against its α."""
-    held, counts, silent = True, [], 0
+    held, counts, unanswered = True, [], 0
     for question, truth, answer in zip(asked.questions, asked.truths, answers, strict=True):
         numbers = answer.estimates or (() if answer.estimate is None else (answer.estimate,))
         if len(numbers) != len(truth):
-            silent += 1
+            unanswered += 1
             continue
         errors = [abs(number - true) for number, true in zip(numbers, truth, strict=True)]
         held &= answer.alpha is None or max(errors) <= answer.alpha
@@ -78,9 +78,9 @@ def judge_mixed_answers(
         f"±{alpha:.0f} ({alpha / asked.rows:.1%} of the rows); largest error {max(counts):.0f}, mean error {np.mean(counts):.0f}; "
         f"Laplace noise would cost ε {laplace_epsilon:.3g} for the same promise"
     )
-    unpromised = sum(answer.alpha is None for answer in answers) - silent
+    unpromised = sum(answer.alpha is None for answer in answers) - unanswered
     seen += f"; {unpromised} answers without a promise" if unpromised else ""
-    return seen + (f"; {silent} questions without an answer" if silent else ""), held and silent == 0
+    return seen + (f"; {unanswered} questions without an answer" if unanswered else ""), held and unanswered == 0
 
 
 def _draw_question(

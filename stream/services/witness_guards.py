@@ -75,7 +75,7 @@ class WatchedWitness:
         self._call: asyncio.Future[Any] | None = None
 
     async def read(self, installation: str, tries: int) -> list[Anchor] | None:
-        """Return the binding anchors; None if the witness cannot be read in ``tries`` tries."""
+        """Return the newest generation of anchors; None if the witness cannot be read in ``tries`` tries."""
         found = await self._run("read", lambda: self._witness.read_newest(installation))
         while found is None and (tries := tries - 1) > 0:
             await asyncio.sleep(RETRY_SECONDS)
@@ -83,9 +83,9 @@ class WatchedWitness:
         if found is None:
             return None
         self.latest_time = max([self.latest_time, *(one.written for one in found)])
-        binding = newest_generation(found)
-        self.generation = binding[0].generation if binding else 0
-        return binding
+        anchors = newest_generation(found)
+        self.generation = anchors[0].generation if anchors else 0
+        return anchors
 
     async def write(self, anchor: Anchor) -> bool:
         """Write an anchor; return whether it was written."""
@@ -192,11 +192,11 @@ class WitnessGuard(SessionGuard):
         for name in self._compared_topics:
             place = TopicPartition(getattr(self.topics, name), partition)
             end = (await consumer.end_offsets([place]))[place]
-            for witness, binding in self._anchors.items():
-                if (anchored := largest_end(binding, name, partition)) > end:
+            for witness, anchors in self._anchors.items():
+                if (anchored := largest_end(anchors, name, partition)) > end:
                     raise RolledBackError(
                         f"{place.topic} partition {partition} ends at offset {end}, but offset {anchored} was anchored "
-                        f"({witness.name}, {binding[0].time}); {REMEDY}"
+                        f"({witness.name}, {anchors[0].time}); {REMEDY}"
                     )
 
     async def _read_witnesses(self) -> None:
@@ -207,7 +207,7 @@ class WitnessGuard(SessionGuard):
             tries = FIRST_TRIES if self._read_at is None else 1
             read = await asyncio.gather(*(one.read(self.settings.prefix, tries) for one in self._watched))
             self._anchors |= {
-                one: binding for one, binding in zip(self._watched, read, strict=True) if binding is not None
+                one: anchors for one, anchors in zip(self._watched, read, strict=True) if anchors is not None
             }
             self._read_at = time.monotonic()
             self._show_failures()
@@ -241,7 +241,7 @@ class AnchoringGuard(WitnessGuard):
         address, path = self.settings.timestamp_authority, Path(self.settings.timestamp_file)
         self._stamper = WatchedWitness(TimeStamper(address, path)) if address else None
         self._stamped_at = float("-inf")
-        self._prompt = asyncio.Event()
+        self._write_now = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -261,7 +261,7 @@ class AnchoringGuard(WitnessGuard):
         self._compared.clear()
         self._head = processor.trail_head if isinstance(processor, AnchoredProcessor) else None
         await super().check(partition, processor, consumer)
-        self._prompt.set()
+        self._write_now.set()
         if self._writing is None:
             self._writing = asyncio.create_task(self._write_regularly(), name="anchors")
 
@@ -272,13 +272,13 @@ class AnchoringGuard(WitnessGuard):
             self._head = processor.trail_head
             granted = processor.take_largest_grant()
             if granted is not None and granted >= self.settings.anchor_epsilon:
-                self._prompt.set()
+                self._write_now.set()
 
     async def _compare(self, partition: int, consumer: Consumer) -> None:
         await super()._compare(partition, consumer)
-        for witness, binding in self._anchors.items():
+        for witness, anchors in self._anchors.items():
             if witness not in self._compared:
-                await self._compare_trail(witness, binding)
+                await self._compare_trail(witness, anchors)
                 self._compared.add(witness)
 
     def _services(self) -> list[WatchedWitness]:
@@ -318,8 +318,8 @@ class AnchoringGuard(WitnessGuard):
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.anchor_seconds):
-                    await self._prompt.wait()
-            self._prompt.clear()
+                    await self._write_now.wait()
+            self._write_now.clear()
             try:
                 await self._write_anchors()
             except (KafkaError, OSError) as error:
@@ -331,19 +331,19 @@ class AnchoringGuard(WitnessGuard):
                 self._show_failures()
             await asyncio.sleep(LEAST_ANCHOR_SECONDS)
 
-    async def _compare_trail(self, witness: WatchedWitness, binding: Sequence[Anchor]) -> None:
+    async def _compare_trail(self, witness: WatchedWitness, anchors: Sequence[Anchor]) -> None:
         """Raise RolledBackError unless the trail contains the longest anchored head and the ledger's head."""
-        if not binding:
+        if not anchors:
             log.warning("witness has no anchor yet; nothing was compared", witness=witness.name)
             return
-        check = AnchoredTrail(binding[0].head, self._head)
+        check = AnchoredTrail(anchors[0].head, self._head)
         if not check.is_decided:
             await self._follow_trail(check)
         if (finding := check.describe_difference()) is not None:
             raise RolledBackError(
-                f"nothing is granted: {finding} ({witness.name}, anchored {binding[0].time}); {REMEDY}"
+                f"nothing is granted: {finding} ({witness.name}, anchored {anchors[0].time}); {REMEDY}"
             )
-        log.info("trail contains anchor", witness=witness.name, entries=binding[0].head.entries)
+        log.info("trail contains anchor", witness=witness.name, entries=anchors[0].head.entries)
 
     async def _follow_trail(self, check: AnchoredTrail) -> None:
         """Add the trail's entries to a check, from the anchored entry on."""

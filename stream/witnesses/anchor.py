@@ -1,7 +1,7 @@
 """Anchors: heads of the audit trail with the ends of topics, and the protocol of a witness.
 
 An anchor holds facts that stay true unless Kafka's topics are rolled back. When an operator accepts a rollback, a new
-*generation* of anchors begins in all witnesses, and anchors of earlier generations bind no longer.
+*generation* of anchors begins in all witnesses, and anchors of earlier generations are not compared any more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from schemas import TrailHead
 from stream.errors import SottoError
 
 MAX_ANCHORS_READ: Final = 100
-"""Maximum number of anchors that a witness returns: the newest binds, and earlier ones are further evidence."""
+"""Maximum number of anchors that a witness returns."""
 LARGEST_TIME: Final = 9_999_999_999_999
 """Largest time of an anchor, in milliseconds since 1970: 13 digits, in the year 2286."""
 
@@ -93,11 +93,11 @@ def next_anchor_time(latest: int) -> int:
 
 
 def newest_generation(anchors: Iterable[Anchor]) -> list[Anchor]:
-    """Return the anchors that bind, which are the newest generation's; the longest trail comes first."""
+    """Return the anchors of the newest generation; the anchor of the longest trail comes first."""
     found = list(anchors)
     generation = max((one.generation for one in found), default=0)
-    binding = [one for one in found if one.generation == generation]
-    return sorted(binding, key=lambda one: (one.head.entries, one.written), reverse=True)
+    newest = [one for one in found if one.generation == generation]
+    return sorted(newest, key=lambda one: (one.head.entries, one.written), reverse=True)
 
 
 def largest_end(anchors: Iterable[Anchor], topic: str, partition: int) -> int:
@@ -106,8 +106,8 @@ def largest_end(anchors: Iterable[Anchor], topic: str, partition: int) -> int:
     return max((one[partition] for one in ends if partition < len(one)), default=0)
 
 
-def read_binding_anchors(witnesses: Sequence[Witness], installation: str) -> list[list[Anchor]]:
-    """Return, for each witness, the anchors of its newest generation: only these bind.
+def read_newest_generations(witnesses: Sequence[Witness], installation: str) -> list[list[Anchor]]:
+    """Return the newest generation of each witness.
 
     Raises:
         WitnessError: a witness cannot be read.
@@ -122,19 +122,19 @@ def begin_generation(
     reason: str,
     ends: Mapping[str, tuple[int, ...]] | None = None,
 ) -> None:
-    """Begin a new generation in each witness with one anchor, so that earlier anchors bind no longer.
+    """Begin a new generation in each witness with one anchor, so that earlier anchors are not compared any more.
 
     Call this before the topics change: if a later step fails, services grant nothing until all steps are repeated.
 
     Raises:
         WitnessError: a witness cannot be read or written.
     """
-    binding = read_binding_anchors(witnesses, installation)
-    latest = max((one[0].generation for one in binding if one), default=0)
+    newest = read_newest_generations(witnesses, installation)
+    latest = max((one[0].generation for one in newest if one), default=0)
     anchor = Anchor(
         installation=installation,
         generation=latest + 1,
-        written=next_anchor_time(max((one.written for found in binding for one in found), default=0)),
+        written=next_anchor_time(max((one.written for found in newest for one in found), default=0)),
         head=head,
         ends=dict(ends or {}),
         reason=reason,

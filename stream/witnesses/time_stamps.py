@@ -33,7 +33,7 @@ def stamped_statement(installation: str, head: TrailHead) -> bytes:
 
 
 def read_stamps(path: Path, roots: Path, installation: str) -> list[tuple[Anchor, str | None]]:
-    """Return the binding anchors of a file, each with the time of its stamp, or None if the stamp is invalid.
+    """Return a file's newest generation, with the time of each anchor's stamp, or None if the stamp is invalid.
 
     Raises:
         Missing: the client is not installed.

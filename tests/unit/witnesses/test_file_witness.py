@@ -137,10 +137,10 @@ def test_newest_generation_binds_in_any_order() -> None:
         anchor(31, written=99_999),
         anchor(14, generation=1, ends={"state": (5, 5)}),
     ]
-    binding = newest_generation(anchors)
-    assert [one.head.entries for one in binding] == [14, 12]
-    assert [largest_end(binding, "state", partition) for partition in range(3)] == [5, 6, 0]
-    assert largest_end(binding, "control", 0) == 0
+    newest = newest_generation(anchors)
+    assert [one.head.entries for one in newest] == [14, 12]
+    assert [largest_end(newest, "state", partition) for partition in range(3)] == [5, 6, 0]
+    assert largest_end(newest, "control", 0) == 0
     assert newest_generation([]) == []
 
 
