@@ -306,7 +306,9 @@ def _message_of_fault(detail: ErrorDetails) -> str:
     kind, loc = detail["type"], detail["loc"]
     if kind == "extra_forbidden":
         other = _EQUIVALENT_FIELDS.get(str(loc[-1]))
-        if other is not None and len(loc) > 1 and other in _fields_of_mechanisms().get(str(loc[-2]), ()):
+        kind = str(loc[-2]) if len(loc) > 1 else ""
+        # A histogram over a table is charged once: it has neither 'cutoff' nor 'answers'.
+        if other is not None and kind != "histogram" and other in _fields_of_models().get(kind, ()):
             return f"unknown field; give '{other}' in its place"
         return "unknown field; remove it"
     if kind == "missing" and loc[-1] in _MISSING_FIELD_MESSAGES:
@@ -348,17 +350,6 @@ def event_models() -> list[type[Event]]:
     for model in found:
         found += model.__subclasses__()
     return found
-
-
-@cache
-def _fields_of_mechanisms() -> dict[str, frozenset[str]]:
-    return {
-        kind: frozenset(model.model_fields)
-        for model in event_models()
-        if "kind" in model.model_fields
-        for kind in get_args(model.model_fields["kind"].annotation)
-        if kind != "histogram"  # over a table, it is charged once: it has neither 'cutoff' nor 'answers'
-    }
 
 
 @cache

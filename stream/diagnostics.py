@@ -99,9 +99,8 @@ class RepeatFilter:
     code wrote them.
     """
 
-    def __init__(self, clock: Callable[[], float] | None = None) -> None:
-        options = {} if clock is None else {"clock": clock}
-        self._limiter = RateLimiter(1 / REPEAT_SECONDS, MAX_REPEATS, max_clients=MAX_TRACKED_LINES, **options)
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limiter = RateLimiter(1 / REPEAT_SECONDS, MAX_REPEATS, clock=clock, max_clients=MAX_TRACKED_LINES)
         self._skipped_counts: OrderedDict[Hashable, int] = OrderedDict()
 
     def __call__(self, _: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -350,7 +350,6 @@ class OpeningReader:
         return self._found.get(stream) or self._retired.get(stream)
 
     def _forget(self, key: bytes | None) -> None:
-        """Forget a source or a stream that has left the ledger."""
         if (source := parse_source_name(key)) is not None:
             self.sources.pop(source, None)
         stream = parse_stream_name(key)

@@ -75,20 +75,20 @@ class LedgerView:
     def source(self, name: str) -> SourceRecord:
         """Return a source; raise ``Unknown`` if it is not registered."""
         self._require_source(name)
-        [record] = self._decode_all(SourceRecord, *_exactly(f"source|{name}"))
+        [record] = self._decode_all(SourceRecord, *_key_condition(f"source|{name}"))
         return record
 
     def sources(self) -> list[SourceRecord]:
         """Return all sources, sorted by name."""
-        return self._decode_all(SourceRecord, *_prefix_bounds(b"source|"))
+        return self._decode_all(SourceRecord, *_prefix_condition(b"source|"))
 
     def populations(self) -> list[PopulationRecord]:
         """Return all populations, sorted by name."""
-        return self._decode_all(PopulationRecord, *_prefix_bounds(b"population|"))
+        return self._decode_all(PopulationRecord, *_prefix_condition(b"population|"))
 
     def allotments(self) -> list[AllotmentRecord]:
         """Return all allotments."""
-        return self._decode_all(AllotmentRecord, *_prefix_bounds(b"allotment|"))
+        return self._decode_all(AllotmentRecord, *_prefix_condition(b"allotment|"))
 
     def source_name_of(self, stream: str) -> str | None:
         """Return the name of a stream's source; None if the stream is unknown."""
@@ -97,7 +97,7 @@ class LedgerView:
 
     def grant(self, source: str, stream: str) -> GrantRecord:
         """Return a stream's grant; raise ``Unknown`` if the source or the stream is not known."""
-        for record in self._grants(*_exactly(f"grant|{source}|{stream}")):
+        for record in self._grants(*_key_condition(f"grant|{source}|{stream}")):
             return record
         self._require_source(source)
         prefix = f"grant|{source}|".encode()
@@ -144,13 +144,13 @@ class LedgerView:
         """
         grants = self._grants("WHERE stream = ?", name.encode())
         owner = grants[0].spec.source if grants else name
-        sources = self._decode_all(SourceRecord, *_exactly(f"source|{owner}"))
+        sources = self._decode_all(SourceRecord, *_key_condition(f"source|{owner}"))
         if grants:
             return sources, grants
         prefix = f"{name}|".encode()
         if sources:
             return sources, self._grants(_FIRST_OF_GROUPS, prefix, prefix[:-1] + _AFTER)
-        condition, *bounds = _prefix_bounds(b"source|")
+        condition, *bounds = _prefix_condition(b"source|")
         limit = MAX_COMPARED_NAMES + 1
         sources = self._decode_all(SourceRecord, f"{condition} LIMIT ?", *bounds, limit)
         return sources, self._grants("WHERE open_group IS NOT NULL LIMIT ?", limit)
@@ -162,7 +162,7 @@ class LedgerView:
 
     def _names(self, prefix: bytes) -> list[str]:
         """Return the names of the keys with a prefix, at most one more than a hint compares."""
-        condition, *bounds = _prefix_bounds(prefix)
+        condition, *bounds = _prefix_condition(prefix)
         rows = self._read(f"SELECT key FROM record {condition} LIMIT ?", *bounds, MAX_COMPARED_NAMES + 1)  # noqa: S608  (constants)
         return [key.removeprefix(prefix).decode() for (key,) in rows]
 
@@ -231,11 +231,11 @@ def _statement_traits(value: bytes) -> bytes:
     return b"%b|%b|%b|%b" % (mechanism, calibration, extensions, str(used).encode())
 
 
-def _exactly(key: str) -> tuple[str, bytes]:
+def _key_condition(key: str) -> tuple[str, bytes]:
     return "WHERE key = ?", key.encode()
 
 
-def _prefix_bounds(prefix: bytes) -> tuple[str, bytes, bytes]:
+def _prefix_condition(prefix: bytes) -> tuple[str, bytes, bytes]:
     return "WHERE key > ? AND key < ? ", prefix, prefix[:-1] + _AFTER
 
 

@@ -124,7 +124,6 @@ class Case:
 
 
 def _named_choice(answer: Answer) -> str | None:
-    """Return the groups or the choice that an answer names."""
     if answer.top_groups is not None:
         return "; ".join(", ".join(map(str, group.values())) for group in answer.top_groups)
     return answer.choice if answer.keys is None else ", ".join(answer.keys)

@@ -230,7 +230,6 @@ def _message(event: EventKind) -> Json:
 
 
 def _binary(name: str, channel: str, summary: str, **more: Json) -> Json:
-    """Describe a message that is not JSON."""
     message = {"name": name, "title": name, "summary": summary, "contentType": "application/octet-stream"}
     return {**message, **more, "payload": {}, "bindings": _key(find_channel(channel))}
 

@@ -336,7 +336,6 @@ async def accept_rollback(settings: Settings, since: Since, reason: str) -> tupl
 
 
 async def _read_ledger(settings: Settings, topics: Topics) -> list[LedgerRecord]:
-    """Return the latest record of each key, without receipts."""
     latest: dict[bytes, bytes | None] = {}
     async with create_reader(settings) as consumer:
         ledger = TopicPartition(topics.ledger, 0)

@@ -307,8 +307,10 @@ class FeedService:
                 if all(one.kind == "closed" for one in self.definitions.streams_of(name)):
                     self._retire(name)
             await self._wait_for_first(self._definitions_changed.wait(), following, *self._engine_tasks.values())
-            for name in [one for one in self._retiring if self._has_ended(one)]:
-                self._forget_source(name)
+            for name in list(self._retiring):
+                task = self._engine_tasks[name]
+                if task.done() and not task.cancelled() and task.exception() is None:
+                    self._forget_source(name)
             for task in (following, *self._engine_tasks.values()):
                 if task.done() and not self._stopping.is_set():
                     self.on_failure()
@@ -321,10 +323,6 @@ class FeedService:
         if (engine := self._engines.get(name)) is not None:
             engine.stop()
 
-    def _has_ended(self, name: str) -> bool:
-        task = self._engine_tasks[name]
-        return task.done() and not task.cancelled() and task.exception() is None
-
     def _forget_source(self, name: str) -> None:
         self._retiring.discard(name)
         del self._engine_tasks[name]
@@ -335,18 +333,10 @@ class FeedService:
         log.info("source left: its standing streams are closed", source=name)
 
     async def _run_merging_engine(self) -> None:
-        topics = self._topics
-        await self._run(
-            MERGING_ENGINE,
-            Engine(
-                self.role,
-                self._settings,
-                [topics.partials, topics.control],
-                self._clients,
-                partitions=topics.partitions,
-                health=self._health.engine_health("merging"),
-            ),
-        )
+        topics, health = self._topics, self._health.engine_health("merging")
+        inputs, count = [topics.partials, topics.control], topics.partitions
+        engine = Engine(self.role, self._settings, inputs, self._clients, partitions=count, health=health)
+        await self._run(MERGING_ENGINE, engine)
 
     async def _run_counting_engine(self, source: EventsSource) -> None:
         """Count one live topic as soon as it exists."""
@@ -377,16 +367,11 @@ class FeedService:
 
     def _role_of(self, source: EventsSource, partitions: int) -> EngineRole:
         topics, definitions = self._topics, self.definitions
-
-        def make(number: int) -> FeedProcessor:
-            return FeedProcessor(topics, source, number, partitions, definitions)
-
-        group = feed_group(self._settings, topics, source.source)
         return EngineRole(
             "feed",
-            group,
+            feed_group(self._settings, topics, source.source),
             topics.status,
-            make,
+            lambda number: FeedProcessor(topics, source, number, partitions, definitions),
             reports_restores=False,
             max_write_delay=CHANGELOG_WAIT_SECONDS,
             labels={"source": source.source},
@@ -413,7 +398,6 @@ class FeedService:
             await asyncio.gather(*created, return_exceptions=True)
 
     async def _update_metrics(self) -> None:
-        """Update the metrics once a second."""
         while True:
             self._feed_metrics.update_metrics(self._engines, self._served_sources, self._clock())
             await asyncio.sleep(1.0)

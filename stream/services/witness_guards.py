@@ -132,6 +132,8 @@ class WitnessGuard(SessionGuard):
 
     def __post_init__(self) -> None:
         self._watched = [WatchedWitness(one) for one in self.witnesses]
+        self._services = [*self._watched]
+        """All services outside Kafka whose failure is reported."""
         self._refusals: dict[int, RolledBackError] = {}
         self._anchors: dict[WatchedWitness, list[Anchor]] = {}
         """The anchors of each witness that this process could read, as of its last reading."""
@@ -221,11 +223,7 @@ class WitnessGuard(SessionGuard):
         self.metrics.rolled_back.set(len(self._refusals))
 
     def _show_failures(self) -> None:
-        self.metrics.failing_witnesses.set(sum(one.is_failing for one in self._services()))
-
-    def _services(self) -> list[WatchedWitness]:
-        """Return all services outside Kafka whose failure is reported."""
-        return self._watched
+        self.metrics.failing_witnesses.set(sum(one.is_failing for one in self._services))
 
 
 class AnchoringGuard(WitnessGuard):
@@ -240,6 +238,8 @@ class AnchoringGuard(WitnessGuard):
         """The witnesses with whose anchors the trail of the current session was compared."""
         address, path = self.settings.timestamp_authority, Path(self.settings.timestamp_file)
         self._stamper = WatchedWitness(TimeStamper(address, path)) if address else None
+        if self._stamper is not None:
+            self._services.append(self._stamper)
         self._stamped_at = float("-inf")
         self._write_now = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
@@ -280,9 +280,6 @@ class AnchoringGuard(WitnessGuard):
             if witness not in self._compared:
                 await self._compare_trail(witness, anchors)
                 self._compared.add(witness)
-
-    def _services(self) -> list[WatchedWitness]:
-        return [*self._watched, *([] if self._stamper is None else [self._stamper])]
 
     async def _write_anchors(self) -> None:
         """Write the committed head and the topics' ends to each compared witness that lacks them."""
