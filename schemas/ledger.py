@@ -160,7 +160,8 @@ class TrailPoint(TrailEntry, wire_omits={"source", "population"}):
     totals: Totals
 
 
-Since = Literal["nothing", "halt", "accept_loss"]
+LostTimeStatement = Literal["nothing", "halt", "accept_loss"]
+"""An operator's statement about the requests in a lost time; see ``TrailRestored``."""
 
 
 class TrailRestored(TrailEntry, wire_omits={"reason"}):
@@ -175,7 +176,7 @@ class TrailRestored(TrailEntry, wire_omits={"reason"}):
     """
 
     kind: Literal["restored"] = "restored"
-    since: Since
+    since: LostTimeStatement
     lost: Count
     backup: Digest
     reason: Reason | None = None

@@ -256,7 +256,7 @@ def form_of(query: Any) -> Form:
         if query.min_rows is not None or query.bound is not None or query.top is not None:
             _require_companions(query, "where")
         return "people" if query.people else "fraction" if query.fraction else "count"
-    found = [(field, form, beside) for field, form, beside in QUESTION_FIELDS if getattr(query, field) is not None]
+    found = [one for one in QUESTION_FIELDS if getattr(query, one[0]) is not None]
     _check_quantiles(query)
     if len(found) > 1 and found[1][0] in COMPANION_FIELDS.get(found[0][0], ()):
         del found[1]

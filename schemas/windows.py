@@ -81,14 +81,12 @@ def _check_span(text: str) -> str:
     return text
 
 
-def _normalize_moment(text: str) -> str:
-    return format_moment(moment_ms(text))
-
-
 Span = Annotated[str, StringConstraints(min_length=2, max_length=32), AfterValidator(_check_span)]
 """A duration, as in ``90s``, ``15m``, ``1h``, ``2d``, or ISO 8601 as in ``PT15M``."""
 
-Moment = Annotated[str, StringConstraints(max_length=40), AfterValidator(_normalize_moment)]
+Moment = Annotated[
+    str, StringConstraints(max_length=40), AfterValidator(lambda text: format_moment(moment_ms(text)))
+]
 """A time in ISO 8601 with a zone, which is stored in UTC."""
 
 

@@ -180,14 +180,14 @@ class Settings(BaseSettings):
     ``engine`` than ``memory``. Empty: the system's temporary folder."""
 
     engine_disk_bytes: Annotated[int, Field(ge=64 << 20)] = 32 << 30
-    """Maximum number of bytes on disk of the codes in one table's database, and as many of its temporary files."""
+    """Maximum number of bytes on disk of one table's database; its temporary files may have as many bytes again."""
 
     engine_memory_bytes: Annotated[int, Field(ge=64 << 20)] = 1 << 30
     """Maximum memory in bytes that one table's database uses."""
 
     engine_seconds: Annotated[float, Field(ge=1.0, le=3600.0)] = 60.0
-    """Maximum time in seconds of one statement in a table's database, with its wait for others; twice as
-    many when it is retried."""
+    """Maximum number of seconds of one statement in a table's database, including its wait for other
+    statements; doubled when the statement is retried."""
 
     engine_statements: Annotated[int, Field(ge=1, le=64)] = 2
     """Maximum number of statements in tables' databases that a service runs at the same time."""

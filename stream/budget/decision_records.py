@@ -41,7 +41,7 @@ from schemas import (
     retired_streams_codec,
     trail_codec,
 )
-from schemas.ledger import Since
+from schemas.ledger import LostTimeStatement
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, entry_digest
 from stream.privacy.composition.costs import ordinary_charges_left, shown_spending, spent_amount, to_amount
 from stream.privacy.ledger.accounts import Account, PopulationAccount
@@ -192,7 +192,7 @@ class TrailWriter:
             )
 
     def write_restored(
-        self, since: Since, lost: int, backup: str, outputs: Outputs, reason: str | None = None
+        self, since: LostTimeStatement, lost: int, backup: str, outputs: Outputs, reason: str | None = None
     ) -> None:
         """Write that the ledger was restored from a backup, then the totals of all accounts."""
         self._write_entry(outputs, TrailRestored, since=since, lost=lost, backup=backup, reason=reason)

@@ -155,8 +155,8 @@ _TOPIC_WITH_PERIODS: Final = {
 _QUARTERS: Final = {"window": {"size": "15m"}, "begins": "2026-01-01T00:00:00Z"}
 
 
-def _event(who: str, at: str, group: str = "a", amount: int = 0, **texts: str) -> Mapping[str, Any]:
-    return {"who": who, "at": f"2026-01-01T{at}:00Z", "group": group, "amount": amount, **texts}
+def _event(who: str, time: str, group: str = "a", amount: int = 0, **texts: str) -> Mapping[str, Any]:
+    return {"who": who, "at": f"2026-01-01T{time}:00Z", "group": group, "amount": amount, **texts}
 
 
 def _sides(
@@ -172,8 +172,8 @@ def _sides(
     return side(present=False), side(present=True)
 
 
-def _my_events(*ats: str, **fields: Any) -> list[Mapping[str, Any]]:
-    return [_event("me", at, **fields) for at in ats]
+def _my_events(*times: str, **fields: Any) -> list[Mapping[str, Any]]:
+    return [_event("me", time, **fields) for time in times]
 
 
 _EIGHT_OTHERS: Final = [_event(f"other {number}", "00:41", group="b") for number in range(8)]

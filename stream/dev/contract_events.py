@@ -297,8 +297,8 @@ def split_query_forms(query: Mapping[str, Any]) -> Json:
         _form_schema(query, "people", "min_rows"),
     ]
     forms += [
-        _form_schema(query, field, *(["where"] if beside else []), *COMPANION_FIELDS.get(field, ()))
-        for field, _, beside in QUESTION_FIELDS
+        _form_schema(query, field, *(["where"] if allows_where else []), *COMPANION_FIELDS.get(field, ()))
+        for field, _, allows_where in QUESTION_FIELDS
     ]
     unchanged = {
         name: part

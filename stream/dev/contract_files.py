@@ -147,13 +147,13 @@ def build_document() -> Json:
         "components": {
             "messages": {event.name: _message(event) for event in EVENTS}
             | {
-                DEAD_LETTER: _binary(
+                DEAD_LETTER: _binary_message(
                     DEAD_LETTER,
                     "rejected",
                     "A refused event, byte for byte; its value may be anything or missing.",
                     headers=DEAD_LETTER_HEADERS,
                 ),
-                PIECE: _binary(
+                PIECE: _binary_message(
                     PIECE, FEED_STATE, "The counts of one step, in a versioned binary format; people are digests."
                 ),
             },
@@ -229,7 +229,7 @@ def _message(event: EventKind) -> Json:
     return found
 
 
-def _binary(name: str, channel: str, summary: str, **more: Json) -> Json:
+def _binary_message(name: str, channel: str, summary: str, **more: Json) -> Json:
     message = {"name": name, "title": name, "summary": summary, "contentType": "application/octet-stream"}
     return {**message, **more, "payload": {}, "bindings": _key(find_channel(channel))}
 

@@ -22,7 +22,7 @@ from aiokafka.errors import (
 )
 
 from schemas import LedgerProgress, LedgerRecord, Progress, TrailHead, ledger_codec
-from schemas.ledger import Since
+from schemas.ledger import LostTimeStatement
 from stream.budget.decision_records import ControlPublisher, TrailWriter
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, RECEIPT_KEY_PREFIX, BrokenTrailError
 from stream.budget.trail_verification import TrailCheck
@@ -56,7 +56,7 @@ _UPDATE_KEY_PREFIX: Final = b"@update|"
 
 
 async def restore_backup(
-    settings: Settings, backup: BackupFile, since: Since, noted: Iterable[TrailHead] = ()
+    settings: Settings, backup: BackupFile, since: LostTimeStatement, noted: Iterable[TrailHead] = ()
 ) -> tuple[int, int]:
     """Restore a backup into an installation's empty topics, in one transaction.
 
@@ -110,7 +110,7 @@ def _records_of_backup(backup: BackupFile, topics: Topics, streams: set[bytes]) 
 def _convert_record(record: BackupRecord, streams: set[bytes]) -> BackupRecord | None:
     """Convert a record for the restore; None if it is not restored.
 
-    That is the ledger's position in the old topics, and the state of streams that the ledger lacks.
+    The ledger's position in the old topics, and the state of streams that the ledger lacks, are not restored.
     """
     if record.topic == "trail":
         return record
@@ -233,7 +233,13 @@ class RestoredLedger:
         return self._trail.head or EMPTY_TRAIL_HEAD
 
     def make_outputs(
-        self, since: Since, backup_digest: str, reason: str | None = None, *, requests: int = 0, charges: int = 0
+        self,
+        since: LostTimeStatement,
+        backup_digest: str,
+        reason: str | None = None,
+        *,
+        requests: int = 0,
+        charges: int = 0,
     ) -> Iterator[Outputs]:
         """Yield all changed records and a control event for each stream, in batches.
 
@@ -287,7 +293,7 @@ def _batches(items: Iterable[Result]) -> Iterator[list[Result]]:
         yield batch
 
 
-async def accept_rollback(settings: Settings, since: Since, reason: str) -> tuple[int, int]:
+async def accept_rollback(settings: Settings, since: LostTimeStatement, reason: str) -> tuple[int, int]:
     """Continue from the topics as they are; the trail and each witness get the reason.
 
     Returns the number of sources, and the number of lost streams, which count as wholly spent.

@@ -197,10 +197,10 @@ class Replicas:
         return environment
 
     async def run(self) -> None:
-        """Run until all processes have stopped; failed ones are restarted.
+        """Run until all processes have stopped, and restart failed processes.
 
         Raises:
-            ReplicaError: a process failed at its start repeatedly; the others have been stopped.
+            ReplicaError: a process failed at its start repeatedly; the other processes have been stopped.
         """
         try:
             async with asyncio.TaskGroup() as group:

@@ -68,7 +68,7 @@ Returned = TypeVar("Returned")
 class MemoryCalls(AsyncCalls):
     """The asynchronous client of an in-memory installation; its calls never wait."""
 
-    names: Topics
+    topic_names: Topics
     send: Callable[[Sequence[Request]], list[Receipt]]
     ask_all: Callable[[Sequence[Query], Headers], Results]
     log: Callable[[PartitionName], Sequence[Record]]
@@ -79,7 +79,7 @@ class MemoryCalls(AsyncCalls):
     @property
     def topics(self) -> Topics:
         """The topic names of the installation."""
-        return self.names
+        return self.topic_names
 
     @property
     def client(self) -> MemoryCalls:

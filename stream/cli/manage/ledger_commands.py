@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal, Self, cast
 import typer
 
 from schemas import LedgerProgress, TrailHead, TrailRecord, trail_codec
-from schemas.ledger import Since
+from schemas.ledger import LostTimeStatement
 from schemas.wire import MalformedEventError
 from stream.budget.receipts import EMPTY_TRAIL_HEAD, BrokenTrailError
 from stream.cli.manage.record_rows import create_owner_only_file, read_lines, summary_row, write_trail
@@ -266,7 +266,7 @@ def import_ledger(
         from stream.dev.backup_file import BackupFile  # noqa: PLC0415  (other commands do without)
         from stream.dev.ledger_restoration import restore_backup  # noqa: PLC0415
     noted = [_parse_head(one) for one in head or ()]
-    since_code = cast("Since", since.replace("-", "_"))
+    since_code = cast("LostTimeStatement", since.replace("-", "_"))
     with translate_errors():
         sources, lost = asyncio.run(restore_backup(local_settings(), BackupFile(file), since_code, noted))
     if as_json:
@@ -275,7 +275,7 @@ def import_ledger(
     typer.echo(_describe_restored(sources, lost, since_code))
 
 
-def _describe_restored(sources: int, lost: int, since: Since) -> str:
+def _describe_restored(sources: int, lost: int, since: LostTimeStatement) -> str:
     outcome = {
         "nothing": "continue",
         "halt": "are halted, and so are populations",
@@ -304,7 +304,7 @@ def continue_after_rollback(
     """
     with explain_missing_packages():
         from stream.dev.ledger_restoration import accept_rollback  # noqa: PLC0415  (other commands do without)
-    since_code = cast("Since", since.replace("-", "_"))
+    since_code = cast("LostTimeStatement", since.replace("-", "_"))
     with translate_errors():
         sources, lost = asyncio.run(accept_rollback(local_settings(), since_code, reason))
     typer.echo(_describe_restored(sources, lost, since_code))

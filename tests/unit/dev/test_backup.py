@@ -14,7 +14,7 @@ from typing import Any, get_args
 import pytest
 
 from schemas import TrailHead
-from schemas.ledger import Since
+from schemas.ledger import LostTimeStatement
 from sotto import Driver, Refused
 from stream.dev import backup_file
 from stream.dev.backup_file import (
@@ -35,7 +35,7 @@ from tests.unit.dev.backups import back_up, installation
 from tests.unit.installation import HIGH, spec
 
 
-def restore_elsewhere(backup: BackupFile, since: Since) -> Driver:
+def restore_elsewhere(backup: BackupFile, since: LostTimeStatement) -> Driver:
     """Return another installation, restored from a backup."""
     checked = check_backup(backup)
     assert checked.findings == []
@@ -50,8 +50,8 @@ def restore_elsewhere(backup: BackupFile, since: Since) -> Driver:
     return driver
 
 
-@pytest.mark.parametrize("since", get_args(Since))
-def test_restored_streams_count_as_spent_and_never_answer(since: Since, tmp_path: Path) -> None:
+@pytest.mark.parametrize("since", get_args(LostTimeStatement))
+def test_restored_streams_count_as_spent_and_never_answer(since: LostTimeStatement, tmp_path: Path) -> None:
     """A stream that was not closed counts as wholly spent and never answers again."""
     old = installation()
     kept = {one.spec.stream: one for one in old.list_streams()}
@@ -86,8 +86,8 @@ def test_restored_streams_count_as_spent_and_never_answer(since: Since, tmp_path
     assert check_backup(back_up(new, tmp_path / "next")).findings == []
 
 
-@pytest.mark.parametrize("since", get_args(Since))
-def test_restored_population_grants_nothing_if_joins_are_unknown(since: Since, tmp_path: Path) -> None:
+@pytest.mark.parametrize("since", get_args(LostTimeStatement))
+def test_restored_population_grants_nothing_if_joins_are_unknown(since: LostTimeStatement, tmp_path: Path) -> None:
     """A population is halted if sources may have joined it after the backup."""
     old = Driver(KEY, partitions=2)
     old.register_population({"population": "patients", "epsilon": 2.0})
