@@ -156,7 +156,7 @@ class KafkaConnection:
         Raises:
             Unknown: the topic does not exist or is not visible to this principal.
         """
-        async with self._open_consumer() as consumer:
+        async with create_reader(self.settings) as consumer:
             if topic not in await consumer.topics():
                 raise Unknown(
                     f"topic '{topic}' does not exist or is not visible to you; create it, or ask for access"
@@ -171,7 +171,7 @@ class KafkaConnection:
     @asynccontextmanager
     async def reader(self, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
         """Yield a consumer for one topic, with no partition assigned yet."""
-        async with self._open_consumer() as consumer:
+        async with create_reader(self.settings) as consumer:
             await require_visible(consumer, topic)
             yield consumer
 
@@ -206,15 +206,6 @@ class KafkaConnection:
     def _require_partition_count(self, topic: str) -> None:
         if self._found_topics is not None:
             self._found_topics.require_partition_counts([topic])
-
-    @asynccontextmanager
-    async def _open_consumer(self) -> AsyncIterator[AIOKafkaConsumer]:
-        consumer = create_reader(self.settings)
-        try:
-            await consumer.start()
-            yield consumer
-        finally:
-            await consumer.stop()
 
     async def _send(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, partition: int | None = None

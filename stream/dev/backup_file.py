@@ -233,15 +233,11 @@ async def take_backup(settings: Settings, file: IO[bytes]) -> BackupEnd:
     began = datetime.now(UTC).isoformat(timespec="seconds")
     heading = Heading(prefix=topics.prefix, partitions=topics.partitions, began=began, sotto=VERSION)
     writer = BackupWriter(file, heading)
-    consumer = create_reader(settings)
-    await consumer.start()
-    try:
+    async with create_reader(settings) as consumer:
         backup_reader = _BackupReader(settings, topics, consumer)
         head = await backup_reader.copy_ledger(writer)
         await backup_reader.copy_trail(writer, head)
         await backup_reader.copy_state(writer)
-    finally:
-        await consumer.stop()
     return writer.write_end(backup_reader.offsets, head)
 
 

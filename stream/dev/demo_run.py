@@ -89,20 +89,14 @@ async def measure_backlog(client: AsyncClient, settings: Settings) -> tuple[list
     ]
     await client.requests([OpenStream(request=f"open {spec.stream}", stream=spec) for spec in specs])
     answers = [TopicPartition(client.topics.answers, number) for number in range(client.topics.partitions)]
-    consumer = create_reader(settings)
     producer = KafkaProducer(**connection_options(settings), acks="all", max_batch_size=_BATCH_BYTES)
-    try:
-        await consumer.start()
-        await producer.start()
+    async with create_reader(settings) as consumer, producer:
         before = sum((await consumer.end_offsets(answers)).values())
         published = asyncio.create_task(
             _publish_backlog(producer, client.topics.queries, client.topics.partitions, specs)
         )
         rate = await _wait_for_answers(consumer, answers, before)
         await published
-    finally:
-        await producer.stop()
-        await consumer.stop()
     return specs, rate
 
 

@@ -143,15 +143,11 @@ def _require_same_layout(backup: BackupFile, topics: Topics) -> None:
 
 async def _require_empty(settings: Settings, topics: Topics) -> None:
     """Refuse an installation with records, running services, or committed offsets."""
-    consumer = create_reader(settings, isolation_level="read_uncommitted")
-    await consumer.start()
-    try:
-        partitions = [
-            TopicPartition(topic.name, number) for topic in layout(topics) for number in range(topic.partitions)
-        ]
+    partitions = [
+        TopicPartition(topic.name, number) for topic in layout(topics) for number in range(topic.partitions)
+    ]
+    async with create_reader(settings, isolation_level="read_uncommitted") as consumer:
         ends: Mapping[TopicPartition, int] = await consumer.end_offsets(partitions)
-    finally:
-        await consumer.stop()
     if filled := sorted({partition.topic for partition, end in ends.items() if end}):
         raise BackupError(f"not empty: {', '.join(filled)}; restore a backup only into newly created topics")
     async with admin_client(settings) as admin:

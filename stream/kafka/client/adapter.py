@@ -88,6 +88,14 @@ class Clients:
 class _Consumer(KafkaConsumer):  # type: ignore[misc]  # aiokafka is not typed
     """aiokafka's consumer with the state of its group membership."""
 
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
     @property
     def member_id(self) -> str:
         """The consumer's id in its group; empty without a group."""

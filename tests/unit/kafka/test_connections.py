@@ -21,8 +21,10 @@ from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.producer import message_accumulator, producer
 from aiokafka.protocol.metadata import MetadataRequest
 
+from stream.engine.restore import create_reader
 from stream.kafka.client import client_patches, wire_requests
 from stream.kafka.client.client_patches import BrokerClient, BrokerConnection
+from stream.settings import Settings
 
 PROJECT = Path(__file__).parents[3]
 AT_ONCE = struct.pack("ii", 1, 0)
@@ -184,3 +186,17 @@ def test_importing_sotto_leaves_aiokafka_as_it_is() -> None:
     """A program that imports ``sotto`` keeps its own consumers and producers, in a fresh interpreter."""
     done = subprocess.run([sys.executable, "-c", _HOST], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+async def test_consumer_that_cannot_start_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise aiokafka reports each failed connection a second time, as a consumer that was not closed."""
+    reader = create_reader(Settings())
+
+    async def fail() -> None:
+        raise errors.KafkaConnectionError
+
+    monkeypatch.setattr(reader, "start", fail)
+    with pytest.raises(errors.KafkaConnectionError):
+        async with reader:
+            pass
+    assert reader._closed
