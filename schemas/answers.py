@@ -195,11 +195,7 @@ class RejectedHeaders(Event):
 
     @classmethod
     def from_kafka(cls, headers: Sequence[tuple[str, bytes | None]]) -> Self:
-        """Read the facts from the headers of a dead letter, in which they follow the event's own headers.
-
-        Raises:
-            ValueError: a fact is missing or wrong.
-        """
+        """Read the facts, which follow the event's own headers; ValueError if one is missing or wrong."""
         first = max(
             (index for index, (name, _) in enumerate(headers) if name == _FIRST_HEADER), default=len(headers)
         )

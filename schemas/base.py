@@ -31,7 +31,6 @@ MAX_RECORD_BYTES = 4 * MAX_DEFINITION_BYTES
 """Largest control or ledger event in bytes; each contains a whole definition."""
 
 MAX_ANSWER_BYTES = 512 * 1024
-"""Largest answer in bytes."""
 
 MAX_MAGNITUDE = 1e15
 """Largest absolute value of a public number; doubles up to it still resolve steps of 1/8."""
@@ -86,7 +85,7 @@ class Event(BaseModel):
     """True if the JSON leaves out every field at its default."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset()
-    """Fields that the JSON leaves out at their defaults, as earlier versions did; subclasses only add fields."""
+    """Fields that the JSON leaves out at their defaults, as earlier versions did; a subclass has its base's too."""
 
     model_config = ConfigDict(
         frozen=True,

@@ -249,4 +249,3 @@ Calibration = Annotated[
     Field(discriminator="kind"),
     ByKind(),
 ]
-"""The calibration of one stream, discriminated by ``kind``."""

@@ -328,4 +328,3 @@ _Shorthand = (
 Domain = Annotated[
     _DeclaredDomain, BeforeValidator(_from_shorthand, json_schema_input_type=_DeclaredDomain | _Shorthand)
 ]
-"""The declared domain of one attribute."""

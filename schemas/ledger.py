@@ -187,7 +187,6 @@ TrailRecord = Annotated[
     Field(discriminator="kind"),
     ByKind(),
 ]
-"""Any entry of the trail."""
 
 
 class SourceRecord(Event, wire_omits={"noted", "unnoted", "population", "period", "version"}):
@@ -449,7 +448,6 @@ LedgerRecord = Annotated[
     Field(discriminator="kind"),
     ByKind(),
 ]
-"""Any record of the ledger."""
 
 
 ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)

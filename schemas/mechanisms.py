@@ -22,7 +22,6 @@ MAX_PROJECTIONS = 1 << 16
 MAX_SPARSITY = 256
 
 MAX_RUNNING_WINDOWS = 1 << 20
-"""Maximum number of windows of a running count."""
 
 MAX_KEYS = 4096
 """Maximum number of texts in one answer of ``unknown_groups``."""
@@ -294,7 +293,6 @@ Mechanism = Annotated[
     Field(discriminator="kind"),
     ByKind(),
 ]
-"""The mechanism of a stream, discriminated by ``kind``."""
 
 
 class Auto(Event, wire_omits={"attributes", "workload", "rows"}):

@@ -25,7 +25,6 @@ Group = dict[AttributeName, str | int | float]
 """One group of a standing stream: the value of each attribute; a bin is written as ``[0, 10)``."""
 
 MAX_PREDICATE_LENGTH = 2048
-"""Longest predicate in characters."""
 
 MAX_CANDIDATES = 256
 """Maximum number of candidates, cells or terms in one query, and of sums in one query of a running count."""
@@ -40,7 +39,6 @@ MAX_BOUND = 2**31 - 1
 """Largest ``bound`` of a person's sum, and largest ``min_rows``."""
 
 MAX_QUANTILES = 32
-"""Maximum number of quantiles of one query."""
 
 MAX_WEIGHT = 1024.0
 """Largest absolute weight in a query."""
@@ -52,7 +50,6 @@ Weight = Annotated[float, Field(ge=-MAX_WEIGHT, le=MAX_WEIGHT)]
 Percentage = Annotated[
     str, text_matching(r"^(100|[1-9]?[0-9](\.[0-9]{1,6})?)%$", "give a part of the grant from 0% to 100%, as 10%")
 ]
-"""A part of a stream's grant."""
 MaxPrice = Annotated[Annotated[float, Field(ge=0.0, le=1000.0)] | Percentage, OneOf(_PRICE_MESSAGE)]
 """The most that an answer may cost: an ε, or a part of the grant with which the stream was opened."""
 WantedAlpha = Annotated[float, Field(gt=0.0, le=MAX_MAGNITUDE)]
@@ -64,7 +61,6 @@ Quantiles = Annotated[
     | Annotated[tuple[QuantileLevel, ...], Field(min_length=1, max_length=MAX_QUANTILES, strict=False)],
     OneOf(f"give a number from 0 to 1, as 0.5, or a list of at most {MAX_QUANTILES} of them"),
 ]
-"""One quantile, or several."""
 
 
 class Candidate(Event):
@@ -197,7 +193,6 @@ Form = Literal[
     "person_sum",
     "texts",
 ]
-"""The forms of a question."""
 
 
 QUESTION_FIELDS: Final[tuple[tuple[str, Form, bool], ...]] = (
@@ -243,11 +238,7 @@ _REMEDIES: Final = dict.fromkeys(
 
 
 def form_of(query: Any) -> Form:
-    """Return the form of a question, which is a ``Query`` or its struct.
-
-    Raises:
-        ValueError: the query contains no question, or several.
-    """
+    """Return the form of a ``Query`` or its struct; ValueError if it contains no question, or several."""
     if _asks_by_where_alone(query):
         if query.people and query.fraction:
             raise ValueError(

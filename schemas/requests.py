@@ -167,7 +167,6 @@ Request = Annotated[
     Field(discriminator="kind"),
     ByKind(),
 ]
-"""Any request to the budget service."""
 
 
 def subject_of(request: Request) -> tuple[str, str | None]:

@@ -120,11 +120,7 @@ class BackupFile:
             self.heading = _parse_heading(path, file.readline())
 
     def records(self) -> Iterator[BackupRecord]:
-        """Yield all records in order.
-
-        Raises:
-            BackupError: the file is truncated or was changed.
-        """
+        """Yield all records in order; BackupError if the file is truncated or was changed."""
         counts: dict[TopicName, int] = {"ledger": 0, "trail": 0, "state": 0}
         digest, line = blake3(), b""
         with _open_file(self.path) as file:

@@ -333,11 +333,7 @@ def list_drift(folder: Path) -> list[str]:
 
 
 def release_version(folder: Path) -> Path:
-    """Save the current document as the released version, and return its path.
-
-    Raises:
-        ContractError: the version was released already.
-    """
+    """Save the current document and return its path; ContractError if the version was released already."""
     path = _released_path(folder)
     if path.exists():
         raise ContractError(

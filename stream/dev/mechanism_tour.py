@@ -154,7 +154,6 @@ BETA = 1e-6
 """Bound on the probability that an error exceeds α; it is small, because every answer is checked."""
 RESPONDENT_COUNT = 2000
 ILL_SHARE = 0.3
-"""Share of respondents who are ill."""
 
 
 Judge = Callable[[Sequence[Answer], GrantRecord], tuple[str, bool]]

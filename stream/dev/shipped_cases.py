@@ -397,7 +397,6 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
         ),
     ),
 }
-"""All cases by mechanism kind."""
 
 
 def cases_of(kinds: Sequence[str] = ()) -> tuple[Case, ...]:

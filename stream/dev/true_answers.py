@@ -33,11 +33,7 @@ class TableTruths:
         self._rows = table.public_size if rows_are_public(source) else table.private_row_count
 
     def numbers(self, query: Query) -> tuple[Fraction, ...]:
-        """Return the exact numbers of a query in its answer's order; empty if undefined.
-
-        Raises:
-            ValueError: a worker would reject the query.
-        """
+        """Return a query's exact numbers in its answer's order, or none; ValueError if a worker rejects it."""
         if query.rate is not None:
             return self._rates(query, query.rate)
         if query.group_by is not None:

@@ -75,7 +75,6 @@ async def guard_topics(settings: Settings, role: AclRole) -> None:
 
 
 HEARTBEAT_SECONDS: Final = 10.0
-"""Seconds between two heartbeats."""
 
 KEY_PREFIX: Final = "@member|"
 

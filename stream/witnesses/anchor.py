@@ -65,18 +65,10 @@ class Witness(Protocol):
         """The witness's address, without credentials."""
 
     def write(self, anchor: Anchor) -> None:
-        """Append an anchor durably.
-
-        Raises:
-            WitnessError: the anchor was not written, or it is unknown whether it was written.
-        """
+        """Append an anchor durably; WitnessError unless it was certainly written."""
 
     def read_newest(self, installation: str) -> list[Anchor]:
-        """Return the latest anchors of an installation, at most ``MAX_ANCHORS_READ``.
-
-        Raises:
-            WitnessError: the witness cannot be read.
-        """
+        """Return the latest ``MAX_ANCHORS_READ`` anchors of an installation; WitnessError if it cannot."""
 
 
 def parse_anchor(text: bytes | str) -> Anchor | None:
@@ -107,11 +99,7 @@ def largest_end(anchors: Iterable[Anchor], topic: str, partition: int) -> int:
 
 
 def read_newest_generations(witnesses: Sequence[Witness], installation: str) -> list[list[Anchor]]:
-    """Return the newest generation of each witness.
-
-    Raises:
-        WitnessError: a witness cannot be read.
-    """
+    """Return the newest generation of each witness; WitnessError if a witness cannot be read."""
     return [newest_generation(one.read_newest(installation)) for one in witnesses]
 
 
