@@ -134,7 +134,8 @@ class FeedProgress(Event, wire_omits_defaults=True):
 
     ``clock`` is the partition's clock in milliseconds since 1970, and −1 before its first event. ``stamped``
     is the latest stamp of a mark. ``piece`` is the next free number of a changelog record with counts, and
-    ``tally`` the next free number of a tally. ``first_windows`` includes streams that have ended.
+    ``tally`` the next free number of a tally. A tally has the counts of events by one rule, for one or several
+    streams. ``first_windows`` includes streams that have ended.
     """
 
     offset: Count

@@ -60,11 +60,7 @@ class LedgerView:
             self._database.execute("DELETE FROM record")
 
     def add(self, records: Iterable[Any]) -> None:
-        """Add Kafka records in the order of the ledger.
-
-        Raises:
-            Unreachable: the temporary file cannot be written.
-        """
+        """Add Kafka records in the ledger's order; ``Unreachable`` if the temporary file cannot be written."""
         latest = {record.key: record.value for record in records if (record.key or b"").startswith(_KINDS)}
         rows = (_row(key, value) for key, value in latest.items() if key is not None and value is not None)
         with _storage_errors(), self._database:
