@@ -6,9 +6,9 @@ import asyncio
 import heapq
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import islice
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
@@ -190,6 +190,18 @@ _RETRY_SECONDS: Final = 5.0
 log = get_logger("monitor")
 
 
+async def retry_reading(read: Callable[[], Awaitable[None]], what: str) -> None:
+    """Call ``read`` until it returns; after an error of Kafka, call it again."""
+    while True:
+        try:
+            return await read()
+        except TopicAuthorizationFailedError:
+            log.error("no permission to read; see 'sotto topics acl --role monitor'", what=what)  # noqa: TRY400
+        except (KafkaError, OSError, TimeoutError) as error:
+            log.warning("reading restarts", what=what, error=type(error).__name__)
+        await asyncio.sleep(_RETRY_SECONDS)
+
+
 class AlertReader:
     """Reads answers into the alerts; after an error it continues at the same offsets."""
 
@@ -199,18 +211,9 @@ class AlertReader:
         self._alerts = alerts
         self._positions: dict[TopicPartition, int] = {}
 
-    async def run(self) -> NoReturn:
+    async def run(self) -> None:
         """Read until cancelled."""
-        while True:
-            try:
-                await self._read()
-            except TopicAuthorizationFailedError:
-                log.error(  # noqa: TRY400
-                    "no permission to read answers, so no alerts are shown; see 'sotto topics acl --role monitor'"
-                )
-            except (KafkaError, OSError, TimeoutError) as error:
-                log.warning("reading answers restarts", error=type(error).__name__)
-            await asyncio.sleep(_RETRY_SECONDS)
+        await retry_reading(self._read, "answers, for alerts")
 
     async def _read(self) -> None:
         async with create_reader(self._settings, fetch_max_wait_ms=100) as consumer:

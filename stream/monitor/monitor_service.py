@@ -185,24 +185,20 @@ class GroupWatch:
 
     async def run(self) -> None:
         """Query until cancelled; retry after errors."""
+        options: dict[str, Any] = {"isolation_level": "read_uncommitted", "metadata_max_age_ms": METADATA_MS}
         while True:
             try:
-                await self._query_until_error()
+                async with (
+                    admin_client(self._settings) as admin,
+                    create_reader(self._settings, **options) as end_reader,
+                ):
+                    while True:
+                        self._show(await self._query_groups(admin, end_reader))
+                        self.answered_at = time.monotonic()
+                        await asyncio.sleep(GROUPS_SECONDS)
             except (KafkaError, OSError) as error:
                 log.warning("cannot query the consumer groups", error=type(error).__name__)
             await asyncio.sleep(GROUPS_SECONDS)
-
-    async def _query_until_error(self) -> None:
-        async with (
-            admin_client(self._settings) as admin,
-            create_reader(
-                self._settings, isolation_level="read_uncommitted", metadata_max_age_ms=METADATA_MS
-            ) as end_reader,
-        ):
-            while True:
-                self._show(await self._query_groups(admin, end_reader))
-                self.answered_at = time.monotonic()
-                await asyncio.sleep(GROUPS_SECONDS)
 
     async def _query_groups(self, admin: AIOKafkaAdminClient, end_reader: AIOKafkaConsumer) -> WorkersView:
         partitions: list[PartitionRow] = []

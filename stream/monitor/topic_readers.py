@@ -14,15 +14,15 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self, cast
+from typing import Any, Final, Self, cast
 
 import faust
 import faust.auth
 from aiohttp.web import Application
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
+from aiokafka.errors import KafkaError
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP, EventT
 from faust.web.drivers.aiohttp import Web
@@ -36,6 +36,7 @@ from stream.monitor.api.budget_models import MAX_HELD_ENTRIES
 from stream.monitor.api.http_requests import MonitorRunner
 from stream.monitor.api.server import APPLICATION_OPTIONS
 from stream.monitor.budget_history import PACE_WINDOWS, TrailState
+from stream.monitor.monitor_alerts import retry_reading
 from stream.monitor.monitor_tables import MonitorTables
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
@@ -262,7 +263,6 @@ def _to_record(event: EventT[bytes]) -> Record:
 
 LOOK_BACK_RECORDS: Final = 500_000
 """Maximum number of records of the trail that are read at the start."""
-_RETRY_SECONDS: Final = 5.0
 _EARLIER_BATCH: Final = 500
 """Maximum number of earlier entries of the trail that are added before other tasks run."""
 
@@ -295,27 +295,14 @@ class TrailReader:
         self.unread_offsets: int | None = None
         """Number of unread offsets that existed at the start; None while unknown."""
 
-    async def run(self) -> NoReturn:
+    async def run(self) -> None:
         """Read until cancelled; after an error continue at the same offset.
 
         The tasks of the group own the consumers, because a consumer that stops may swallow a cancellation.
         """
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._retry(self._read_new))
-            group.create_task(self._retry(self._read_earlier))
-        raise AssertionError("new entries are read until the task is cancelled")
-
-    async def _retry(self, read: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        while True:
-            try:
-                await read()
-            except TopicAuthorizationFailedError:
-                log.error("no permission to read the trail; see 'sotto topics acl --role monitor'")  # noqa: TRY400
-            except (KafkaError, OSError, TimeoutError) as error:
-                log.warning("reading the trail restarts", error=type(error).__name__)
-            else:
-                return
-            await asyncio.sleep(_RETRY_SECONDS)
+            group.create_task(retry_reading(self._read_new, "the trail"))
+            group.create_task(retry_reading(self._read_earlier, "the trail"))
 
     async def _read_new(self) -> None:
         async with create_reader(self._settings, fetch_max_wait_ms=100) as consumer:
