@@ -62,7 +62,7 @@ def demo(
     queries: Annotated[int, typer.Option(help="Number of queries.", min=1000)] = MIN_QUERIES,
     folder: Annotated[Path, typer.Option(help="Folder for the run's data.")] = Path(".sotto/demo"),
     port: Annotated[
-        int, typer.Option(help="Port of the monitor's page; another one if it is taken.", min=1, max=MAX_PORT)
+        int, typer.Option(help="Port of the monitor's page; a free one if it is taken.", min=1, max=MAX_PORT)
     ] = 8080,
     stay: Annotated[bool, typer.Option(help="Keep everything running until Ctrl-C.")] = False,
     as_json: AsJson = False,

@@ -95,7 +95,7 @@ def _describe_lock_holder(folder: Path, content: bytes) -> str:
     except (ValueError, KeyError, TypeError):
         who, bootstrap = "another process", None
     where = f"; use it with SOTTO_BOOTSTRAP={bootstrap}, or" if bootstrap else ", which is still starting;"
-    return f"'sotto up' runs in {folder} already ({who}){where} give this one another --folder"
+    return f"'sotto up' runs in {folder} already ({who}){where} start this one with another --folder"
 
 
 def _find_local_monitor() -> tuple[str, Path] | None:

@@ -102,7 +102,7 @@ def plan(
     ] = None,
     beta: Annotated[float, typer.Option(help="Probability that any answer has an error above α.")] = 0.05,
     delta: Annotated[float, typer.Option(help="Privacy parameter δ.", min=0.0)] = 0.0,
-    monotone: Annotated[bool, typer.Option(help="All queries move in the same direction.")] = False,
+    monotone: Annotated[bool, typer.Option(help="One person changes all queries in the same direction.")] = False,
     sensitivity: Annotated[float, typer.Option(help="Most by which one person changes a number.")] = 1.0,
     grid: Annotated[float, typer.Option(help="Step to which values in queries are rounded.")] = FINE_GRID,
     neighbors: Annotated[

@@ -260,7 +260,7 @@ def plot_error(
 
 
 def style_of(calibration: str) -> tuple[str, str]:
-    """Return a calibration's color and marker; "calibrated, NAME" has the same as NAME."""
+    """Return a calibration's color and marker; "calibrated, NAME" is drawn like NAME."""
     return _STYLES[calibration.removeprefix("calibrated, ")]
 
 

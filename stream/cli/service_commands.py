@@ -178,7 +178,7 @@ def up(
     folder: Annotated[Path, typer.Option(help="Folder of data, logs and the key.")] = DEFAULT_FOLDER.parent,
     key_file: Annotated[Path | None, typer.Option(help="Noise key file; generated if omitted.")] = None,
     port: Annotated[
-        int, typer.Option(help="Port of the monitor's page; another one if it is taken.", min=1, max=MAX_PORT)
+        int, typer.Option(help="Port of the monitor's page; a free one if it is taken.", min=1, max=MAX_PORT)
     ] = 8080,
     alerts: Annotated[
         Path | None, typer.Option(help="File of targets for alerts; see 'sotto serve alerts'.")

@@ -364,7 +364,7 @@ class MonitorTables:
         self.trail.add_entry(record.value or b"")
 
     def add_earlier_entry(self, earlier: TrailState, value: bytes) -> None:
-        """Add the next entry from before ``trail`` to ``earlier``, the state of these entries."""
+        """Add the next of the entries that precede ``trail`` to their state, ``earlier``."""
         self.records += 1
         self.changes["trail"] += 1
         try:

@@ -33,7 +33,7 @@ export const FIELDS = {
   answers: { text: "Answers to pay for", type: "number", value: "100" },
   updates: { text: "Charged answers to pay for", type: "number", hint: "empty: chosen by the planner" },
   dimensions: { text: "Most numbers in one answer", type: "number", value: "1" },
-  monotone: { text: "All queries move in the same direction", type: "flag", hint: "true for counts if neighbors add or remove a row" },
+  monotone: { text: "One person changes all queries in the same direction", type: "flag", hint: "true for counts if neighbors add or remove a row" },
   counts: { text: "Counts", type: "choice", options: [["true", "a noisy count with each text"], ["false", "texts alone, without counts"]], hint: "without counts, all of ε selects the texts", flag: true },
   people: { text: "Count people instead of rows", type: "flag" },
   sums: { text: "Attributes whose sums may be asked for", type: "integers" },
