@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from schemas import EventsSource, GrantRecord, Receipt, Source, TableSource, registered_name
+from schemas import Auto, EventsSource, GrantRecord, Receipt, Source, TableSource, registered_name
 from stream.cli.manage.record_rows import AllPeriods, ShownGrant, group_by_name, join_grants
 from stream.cli.output import (
     AsJson,
@@ -68,6 +68,11 @@ def open_stream(
     lines = [f"stream {spec.stream} is open at {requested_amount(grant.spec)}{rho} ({grant.calibration.method})"]
     if receipt.compared:
         lines.append(describe_choice(receipt.compared))
+        if isinstance(spec.mechanism, Auto) and spec.mechanism.rows is None and source.neighbors == "add-remove":
+            lines.append(
+                "whether that is informative depends on the number of rows, which is private: give a public guess in "
+                "mechanism.rows, and a stream that is not informative is refused"
+            )
     if (standing := grant.spec.standing) is not None:
         lines.append(describe_standing_query(grant.spec, source))
         if isinstance(source, EventsSource):

@@ -168,3 +168,15 @@ def test_command_explains_the_choice_and_asks_for_force(monkeypatch: pytest.Monk
     with pytest.raises(Refused, match="not informative"):
         run_connected("stream", "open", useless)
     assert "stream useless is open" in run_connected("stream", "open", useless, "--force")
+    assert "mechanism.rows" not in said
+
+
+def test_command_asks_for_a_guess_of_a_private_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it no promise is refused, however large its error is; with it an uninformative one is."""
+    connect_commands(monkeypatch, table())
+    useless = auto("useless", epsilon=0.01)
+    said = run_connected("stream", "open", json.dumps(useless))
+    assert "give a public guess in mechanism.rows, and a stream that is not informative is refused" in said
+    guessed = {**useless, "stream": "other", "mechanism": {"kind": "auto", "rows": ROWS}}
+    with pytest.raises(Refused, match="not informative"):
+        run_connected("stream", "open", json.dumps(guessed))
