@@ -87,9 +87,9 @@ def warn_about_people(source: Source, query: Query) -> tuple[str, ...]:
 LARGEST_SHARE: Final = 1 / 3
 """The largest error of an informative number, as a share of the range."""
 
-OF_NUMBER: Final = "the error may exceed the number itself"
-OF_RANGE: Final = "the error may exceed a third of the range"
-OF_THRESHOLD: Final = "the error may exceed the threshold"
+EXCEEDS_NUMBER: Final = "the error may exceed the number itself"
+EXCEEDS_RANGE: Final = "the error may exceed a third of the range"
+EXCEEDS_THRESHOLD: Final = "the error may exceed the threshold"
 _ESTIMATED: Final = ("hypothesis", INDEPENDENCE)
 NO_BOUND: Final = "no error bound is left after the stream's last measurement"
 NOT_INFORMATIVE: Final = "not informative"
@@ -107,7 +107,7 @@ def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tu
         threshold = None if query is None else query.threshold
         if answer.alpha is None or not threshold:
             return (None,)
-        return (OF_THRESHOLD if answer.alpha > abs(threshold) else None,)
+        return (EXCEEDS_THRESHOLD if answer.alpha > abs(threshold) else None,)
     if answer.estimates is not None:
         numbers: tuple[float, ...] = answer.estimates
         intervals: Iterable[Interval | None] = answer.intervals or repeat(None)
@@ -124,7 +124,7 @@ def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tu
         return (NO_BOUND,) * len(numbers)
     limits = None if query is None else _public_range(query, source)
     is_share = query is not None and (query.fraction or query.rate is not None)
-    errors = [_error_of(number, interval, alpha) for number, interval in zip(numbers, intervals, strict=False)]
+    errors = [largest_error(number, interval, alpha) for number, interval in zip(numbers, intervals, strict=False)]
     least = 0.0 if query is not None or answer.window is not None else LARGEST_SHARE * _widest_range(source)
     return tuple(
         _reason_of(number, error if error is None or error > least else None, limits, is_share=is_share)
@@ -139,7 +139,7 @@ def _reasons_of_texts(answer: Answer, query: Query, source: Source | None) -> tu
         return ()
     most = 2 * LARGEST_SHARE * domain.size
     codes = ((_code_of(domain, low), _code_of(domain, high)) for low, high in answer.choice_intervals or ())
-    return tuple(OF_RANGE if high - low + 1 > most else None for low, high in codes)
+    return tuple(EXCEEDS_RANGE if high - low + 1 > most else None for low, high in codes)
 
 
 def _code_of(domain: Categories | Dates, text: str) -> int:
@@ -159,7 +159,7 @@ def describe_reasons(reasons: tuple[str | None, ...]) -> str | None:
     return f"{NOT_INFORMATIVE}: {len(marked):,} of {len(reasons):,} numbers; {why}"
 
 
-def _error_of(number: float, interval: Interval | None, alpha: float | None) -> float | None:
+def largest_error(number: float, interval: Interval | None, alpha: float | None) -> float | None:
     """Return the most by which a number may be wrong.
 
     The farther end of the interval counts, because a limit of the range may cut off the nearer end.
@@ -176,11 +176,11 @@ def _reason_of(
     if error is None:
         return None
     if limits is not None and error > LARGEST_SHARE * (limits[1] - limits[0]):
-        return OF_RANGE
+        return EXCEEDS_RANGE
     # A number with a public range (such as a mean) is as informative near 0 as elsewhere. So only shares, and numbers
     # without a range, are compared with their error. If an interval is cut off at 0, its error equals the number.
     counts = limits is None or is_share
-    return OF_NUMBER if counts and error and error >= abs(number) else None
+    return EXCEEDS_NUMBER if counts and error and error >= abs(number) else None
 
 
 def _public_range(query: Query, source: Source | None) -> tuple[float, float] | None:

@@ -11,7 +11,7 @@ from typing import Any
 from schemas import EstimateCalibration, GrantRecord, Query, SourceRecord, TableSource
 from stream.formatting import values_of
 from stream.questions import Result, Results, result_text
-from stream.questions.answer_warnings import describe_reasons
+from stream.questions.answer_warnings import describe_reasons, largest_error
 from stream.questions.question_forms import limit_by_plan, validate_as_invalid
 from stream.questions.result_text import (
     ERROR_SUFFIX,
@@ -231,7 +231,7 @@ def _error_bound(query: Mapping[str, Any], result: Result, index: int) -> float 
     numbers, intervals = result.estimates or (result.estimate,), result.intervals or (result.interval,)
     at = index if result.estimates is not None else 0
     number, interval = numbers[at], intervals[at] if at < len(intervals) else None
-    return None if number is None or interval is None else max(number - interval[0], interval[1] - number)
+    return None if number is None else largest_error(number, interval, None)
 
 
 def _sort_keys(

@@ -34,15 +34,13 @@ TEXT_MECHANISMS: Final = ("unknown_groups",)
 _MUCH_SMALLER: Final = 1 / 3
 """A stream with at most this part of the chosen stream's α is named beside the choice."""
 
-_KIND_ORDER: Final = ("histogram", "pmw", "laplace", "unknown_groups")
-"""The order of mechanisms at the same ε; mechanisms whose further answers cost nothing are first."""
-
 _FREE_REASONS: Final = {
     "histogram": "its release is paid for",
     "pmw": "its estimate answers without a charge unless it must measure",
     "laplace": "its grant counts as spent in full",
     "unknown_groups": "its grant is spent",
 }
+"""Why the next answers cost nothing, by mechanism. Of two streams with equal ε, the earlier mechanism is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +190,7 @@ def _preference(choice: StreamChoice) -> tuple[bool, bool, Fraction, int, float,
     grant = choice.target.grant
     left = _answers_left(grant)
     lacks = left is not None and left < len(choice.plan.questions)
-    kind = _KIND_ORDER.index(grant.spec.mechanism.kind)
+    kind = [*_FREE_REASONS].index(grant.spec.mechanism.kind)
     return (
         lacks,
         _is_uninformative(grant),

@@ -241,7 +241,7 @@ class Ledger:
     ) -> Grant:
         """Grant a stream its cost from all its budgets; RefusedError if one of them cannot pay."""
         account = self.account(spec.source)
-        _require_open_account(account)
+        _require_open(account)
         if (owner := self.source_of_stream.get(spec.stream)) is not None:
             raise RefusedError(f"stream name '{spec.stream}' was used before, on source '{owner}'; choose another")
         if self.retired_names.has("stream", spec.stream):
@@ -282,7 +282,7 @@ class Ledger:
             RefusedError, PlanError: the ledger is unchanged, except that due periods have begun.
         """
         account, grant = self.find_stream(source, stream)
-        _require_open_account(account)
+        _require_open(account)
         if analyst is not None and analyst != grant.analyst:
             owner = f"by analyst '{grant.analyst}'" if grant.analyst else "without an analyst"
             raise RefusedError(
@@ -405,16 +405,12 @@ def _update_claims(account: Account, grant: Grant, change: Callable[[Claim], Non
         budget.replace_amounts_of(grant.analyst, before, claim.amounts)
 
 
-def _require_open_account(account: Account) -> None:
-    if account.state == "halted":
-        raise RefusedError(f"source '{account.name}' is halted: {account.reason}")
-    if account.population is not None:
-        _require_open(account.population)
-
-
-def _require_open(population: PopulationAccount) -> None:
-    if population.state == "halted":
-        raise RefusedError(f"population '{population.name}' is halted: {population.reason}")
+def _require_open(owner: Account | PopulationAccount) -> None:
+    if owner.state == "halted":
+        kind = "source" if isinstance(owner, Account) else "population"
+        raise RefusedError(f"{kind} '{owner.name}' is halted: {owner.reason}")
+    if isinstance(owner, Account) and owner.population is not None:
+        _require_open(owner.population)
 
 
 def _require_neighbors(account: Account, population: PopulationAccount) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from schemas import Histogram, Query, StreamSpec
 from stream.questions import Result, Results
-from stream.questions.answer_warnings import NO_BOUND, OF_NUMBER, OF_RANGE, OF_THRESHOLD, reasons_of
+from stream.questions.answer_warnings import EXCEEDS_NUMBER, EXCEEDS_RANGE, EXCEEDS_THRESHOLD, NO_BOUND, reasons_of
 from stream.questions.clamped_values import describe_clamping
 from tests.builders import parse_source, source
 
@@ -33,19 +33,19 @@ def _query(fields: dict[str, Any]) -> Query:
     ("answer", "asked", "expected"),
     [
         ({"estimate": 20.0, "interval": [5.0, 35.0], "alpha": 90.0}, {"where": "sex = 'F'"}, None),
-        ({"estimate": 20.0, "interval": [0.0, 41.0], "alpha": 90.0}, {"where": "sex = 'F'"}, OF_NUMBER),
-        ({"estimate": 20.0, "interval": [0.0, 31.0], "alpha": 90.0}, {"where": "sex = 'F'"}, OF_NUMBER),
-        ({"estimate": -69.0, "interval": [0.0, 0.0], "alpha": 40.0}, {"where": "sex = 'F'"}, OF_NUMBER),
-        ({"estimate": 20.0, "alpha": 90.0}, {"where": "sex = 'F'"}, OF_NUMBER),
+        ({"estimate": 20.0, "interval": [0.0, 41.0], "alpha": 90.0}, {"where": "sex = 'F'"}, EXCEEDS_NUMBER),
+        ({"estimate": 20.0, "interval": [0.0, 31.0], "alpha": 90.0}, {"where": "sex = 'F'"}, EXCEEDS_NUMBER),
+        ({"estimate": -69.0, "interval": [0.0, 0.0], "alpha": 40.0}, {"where": "sex = 'F'"}, EXCEEDS_NUMBER),
+        ({"estimate": 20.0, "alpha": 90.0}, {"where": "sex = 'F'"}, EXCEEDS_NUMBER),
         ({"estimate": 20.0, "alpha": 19.0}, {"where": "sex = 'F'"}, None),
         ({"estimate": 20.0}, {"where": "sex = 'F'"}, None),
         ({"estimate": 20.0, "basis": "hypothesis"}, {"sum": "temperature"}, NO_BOUND),
         ({"estimate": 20.0, "basis": "hypothesis", "alpha": 2.0}, {"sum": "temperature"}, None),
         ({"estimate": 20.0, "basis": "independence", "typical_error": 9.0}, {"where": "sex = 'F'"}, None),
-        ({"estimate": 0.4, "interval": [0.0, 0.8]}, {"where": "sex = 'F'", "fraction": True}, OF_RANGE),
-        ({"estimate": 0.1, "interval": [0.0, 0.3]}, {"where": "sex = 'F'", "fraction": True}, OF_NUMBER),
+        ({"estimate": 0.4, "interval": [0.0, 0.8]}, {"where": "sex = 'F'", "fraction": True}, EXCEEDS_RANGE),
+        ({"estimate": 0.1, "interval": [0.0, 0.3]}, {"where": "sex = 'F'", "fraction": True}, EXCEEDS_NUMBER),
         ({"estimate": 0.1, "interval": [-2.0, 2.0]}, {"mean": "temperature"}, None),
-        ({"estimate": 9.0, "interval": [-12.0, 30.0]}, {"mean": "temperature"}, OF_RANGE),
+        ({"estimate": 9.0, "interval": [-12.0, 30.0]}, {"mean": "temperature"}, EXCEEDS_RANGE),
         ({"estimate": 1.0, "interval": [0.0, 2.0], "alpha": 900.0}, {"quantile": "temperature"}, None),
         ({"estimate": 1.0, "alpha": 900.0}, {"quantile": "temperature"}, None),
     ],
@@ -59,14 +59,14 @@ def test_number_is_marked_by_its_error(
 def test_number_of_an_unknown_question_is_marked_if_none_would_be_informed() -> None:
     """Another client may have asked for a count, or for a mean, whose error is small in its range."""
     few, warm = {"estimate": 20.0, "interval": [-1.0, 41.0]}, {"estimate": 1.0, "interval": [-2.0, 4.0]}
-    assert reasons_of(_answer(few), None, TABLE) == (OF_NUMBER,)
+    assert reasons_of(_answer(few), None, TABLE) == (EXCEEDS_NUMBER,)
     assert reasons_of(_answer(warm), None, TABLE) == (None,)
     assert reasons_of(_answer(few), None, None) == ()
 
 
 def test_decision_is_marked_by_the_threshold_of_its_question() -> None:
     above = {"outcome": "above", "alpha": 30.0}
-    assert reasons(above, {"value": 1.0, "threshold": 20.0}) == (OF_THRESHOLD,)
+    assert reasons(above, {"value": 1.0, "threshold": 20.0}) == (EXCEEDS_THRESHOLD,)
     assert reasons(above, {"value": 1.0, "threshold": 40.0}) == (None,)
     assert reasons(above, {"value": 1.0}) == (None,)
 
@@ -78,20 +78,20 @@ def test_quantile_of_texts_is_marked_by_the_width_of_its_interval() -> None:
     table = parse_source(source("t", "table", attributes={"day": day, "grade": grade, "sex": ["F", "M"]}))
     wide, narrow = ("2024-01-02", "2024-01-08"), ("2024-01-02", "2024-01-07")
     by_sex = {"choices": ("2024-01-05", "2024-01-04"), "choice_intervals": (wide, narrow)}
-    assert reasons(by_sex, {"quantile": "day", "group_by": ["sex"]}, table) == (OF_RANGE, None)
-    for low, expected in (("low", OF_RANGE), ("mid", None)):
+    assert reasons(by_sex, {"quantile": "day", "group_by": ["sex"]}, table) == (EXCEEDS_RANGE, None)
+    for low, expected in (("low", EXCEEDS_RANGE), ("mid", None)):
         one = {"choice": "mid", "choice_intervals": ((low, "high"),)}
         assert reasons(one, {"quantile": "grade"}, table) == (expected,)
     result = _answer(by_sex).with_question(_query({"quantile": "day", "group_by": ["sex"]}), table)
     assert [row.get("informative", True) for row in result.rows()] == [False, True]
-    assert result.warnings[-1] == f"not informative: 1 of 2 numbers; {OF_RANGE}"
+    assert result.warnings[-1] == f"not informative: 1 of 2 numbers; {EXCEEDS_RANGE}"
 
 
 def test_value_of_a_feed_is_compared_with_its_range() -> None:
     feed = parse_source(source(minimum=0.0, maximum=30.0))
     answer = {"estimate": 1.0, "interval": [-8.0, 10.0]}
     assert reasons(answer, {"value": 1.0}, feed) == (None,)
-    assert reasons({**answer, "interval": [-10.0, 12.0]}, {"value": 1.0}, feed) == (OF_RANGE,)
+    assert reasons({**answer, "interval": [-10.0, 12.0]}, {"value": 1.0}, feed) == (EXCEEDS_RANGE,)
 
 
 def test_result_marks_the_numbers_of_its_groups() -> None:
@@ -99,7 +99,7 @@ def test_result_marks_the_numbers_of_its_groups() -> None:
     result = _answer(answer).with_question(_query({"group_by": ["sex"]}), TABLE)
     assert (result.informative, result.uninformative) == (True, (1,))
     assert [row.get("informative", True) for row in result.rows()] == [True, False]
-    assert result.warnings == (f"not informative: 1 of 2 numbers; {OF_NUMBER}",)
+    assert result.warnings == (f"not informative: 1 of 2 numbers; {EXCEEDS_NUMBER}",)
     assert "not informative" in repr(Results([result]))
     assert result == _answer(answer)
 
