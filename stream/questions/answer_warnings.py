@@ -37,12 +37,8 @@ from schemas import (
 def predicates_of(query: Query) -> tuple[str, ...]:
     """Return all predicates of a question."""
     terms, candidates = query.terms or (), query.candidates or ()
-    texts = (
-        query.where,
-        query.rate,
-        *(term.where for term in terms),
-        *(candidate.where for candidate in candidates),
-    )
+    wheres = [*(term.where for term in terms), *(candidate.where for candidate in candidates)]
+    texts = query.where, query.rate, *wheres
     return tuple(text for text in texts if text is not None)
 
 

@@ -44,11 +44,9 @@ def warn_about_clamping(
         return ()
     attributes = source.attributes
     name = next((found for found in map(query.__getattribute__, _VALUE_FORMS) if found is not None), None)
-    lines = (
-        _describe_numbers(attributes, name)
-        if query.quantile is None
-        else _describe_quantile(answer, query, attributes)
-    )
+    lines = _describe_numbers(attributes, name)
+    if query.quantile is not None:
+        lines = _describe_quantile(answer, query, attributes)
     ends = _describe_ends(attributes, predicates, query.where, query.group_by or ())
     return (*lines, *_describe_person_sum(attributes, query), *ends)
 

@@ -444,11 +444,8 @@ def _statistic_query(column: AnswerColumn, source: TableSource, groups: tuple[st
     attribute = column.attribute or ""
     values = ordered_values(source.attributes[attribute])
     if values is None or not values.has_statistic(column.form):
-        wanted = (
-            "integers or decimals"
-            if column.form in _SPREAD_FORMS
-            else "numbers, bins, dates or ordered categories"
-        )
+        is_spread = column.form in _SPREAD_FORMS
+        wanted = "integers or decimals" if is_spread else "numbers, bins, dates or ordered categories"
         raise StatementError(f"'{attribute}' is not declared as {wanted}; ask COUNT(*) … GROUP BY it")
     if attribute in groups:
         raise StatementError(

@@ -190,15 +190,9 @@ def _preference(choice: StreamChoice) -> tuple[bool, bool, Fraction, int, float,
     grant = choice.target.grant
     left = _answers_left(grant)
     lacks = left is not None and left < len(choice.plan.questions)
-    kind = [*_FREE_REASONS].index(grant.spec.mechanism.kind)
-    return (
-        lacks,
-        _is_uninformative(grant),
-        _expected_cost(choice),
-        kind,
-        grant.calibration.alpha,
-        grant.spec.stream,
-    )
+    order = [*_FREE_REASONS].index(grant.spec.mechanism.kind)
+    cost, alpha = _expected_cost(choice), grant.calibration.alpha
+    return lacks, _is_uninformative(grant), cost, order, alpha, grant.spec.stream
 
 
 def _answers_left(grant: GrantRecord) -> int | None:

@@ -234,11 +234,8 @@ def _denominator_half_width(first: Symmetric, second: Symmetric) -> float:
     if isinstance(first, Gaussian) or isinstance(second, Gaussian):
         miss = MISS_PROBABILITY / (_gaussian_factor(first) * _gaussian_factor(second))
         return math.sqrt(variance_of(second)) * normal_reach(miss) + 1.0
-    return (
-        math.log(_laplace_factor(first) * _laplace_factor(second) / MISS_PROBABILITY)
-        / float(second.rate)
-        * SUM_ROUNDING
-    )
+    log_ratio = math.log(_laplace_factor(first) * _laplace_factor(second) / MISS_PROBABILITY)
+    return log_ratio / float(second.rate) * SUM_ROUNDING
 
 
 def _laplace_factor(law: Symmetric) -> float:

@@ -59,11 +59,9 @@ def describe_promise(terms: BudgetTerms, number: int) -> str:
         return "privacy is for ever: the budget never renews"
     count, (unit, _) = int(terms.renews[:-1]), _UNITS[terms.renews[-1]]
     period = f"{count} {unit}s" if count > 1 else unit
-    so_far = (
-        "this is the first period"
-        if number == 1
-        else f"this is period {number}, so at its end they may have cost {number} times as much"
-    )
+    so_far = "this is the first period"
+    if number > 1:
+        so_far = f"this is period {number}, so at its end they may have cost {number} times as much"
     return (
         f"privacy is per period, not for ever: every {period} a person may lose {_format_budget(terms.epsilon, terms.delta)} again, "
         f"so that k periods may cost k times as much; {so_far}"
@@ -323,11 +321,8 @@ def plan_extension(
     granted, failing = round_fraction_up(answers * each), 0.0
     # If questions may have their own prices, charges are not equal rounds.
     if delta > 0.0 and has_independent_answers(calibration) and not takes_alpha(calibration):
-        each_rounded, most, most_delta = (
-            round_fraction_up(each),
-            affordable_epsilon(epsilon),
-            affordable_delta(delta),
-        )
+        each_rounded = round_fraction_up(each)
+        most, most_delta = affordable_epsilon(epsilon), affordable_delta(delta)
         longest = _most_answers(each_rounded, most, most_delta, answers)
         if longest > answers:
             answers, failing = longest, most_delta

@@ -84,12 +84,10 @@ def _share_attributes(record: LedgerRecord, source_by_parent: dict[str, EventsSo
 
 def _restore_source(ledger: Ledger, record: SourceRecord) -> None:
     budget = _restore_budget(f"source '{record.source.source}'", record.source, record.period)
-    account = Account(record.source, record.fingerprint, budget, record.state, record.reason)
-    account.totals_recorded_ms, account.has_unrecorded_spending, account.version = (
-        record.noted,
-        record.unnoted,
-        record.version,
+    account = Account(
+        record.source, record.fingerprint, budget, record.state, record.reason, version=record.version
     )
+    account.totals_recorded_ms, account.has_unrecorded_spending = record.noted, record.unnoted
     ledger.add_owner(account)
     if record.population is not None:
         account.population = ledger.population_account(record.population)
