@@ -289,10 +289,9 @@ run_service(service())
     assert (result.stdout, result.returncode) == (f"{module}\n", 0), result.stderr
 
 
-def test_readme_lists_the_extras_of_services() -> None:
-    """The README names each extra that a service or a table may need; other extras are for clients and developers."""
+def test_readme_lists_the_extras_of_users() -> None:
+    """The README names each extra that users may need."""
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    of_clients = {"arrow", "pandas", "plot", "polars"}
     of_developers = {"dev", "docs", "servers"}
     [listed] = re.findall(r"then adds an extra:\n\n(.*?)\n\n", (PROJECT / "README.md").read_text(), re.DOTALL)
-    assert set(re.findall(r"`(\w+)`", listed)) - {"Driver"} == set(extras) - of_clients - of_developers
+    assert set(re.findall(r"`(\w+)`", listed)) - {"Driver"} == set(extras) - of_developers

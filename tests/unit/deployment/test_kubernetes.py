@@ -56,7 +56,7 @@ def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
 def stated_memory() -> list[int]:
     text = " ".join((PROJECT / "docs" / "scaling.md").read_text().split())
     worker = re.search(r"a worker takes at most (\d+) MB, plus (\d+) MB for each partition", text)
-    copies = re.search(r"`SOTTO_STANDBY_PARTITIONS` warm copies [\d.]+ kB a stream and at most (\d+) MB", text)
+    copies = re.search(r"\[warm copies\]\(#warm-copies\): [\d.]+ kB a stream, and at most (\d+) MB", text)
     assert worker is not None
     assert copies is not None
     return [int(number) * 10**6 for number in (*worker.groups(), *copies.groups())]
