@@ -11,7 +11,6 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
-import rich.progress
 import typer
 from rich.console import Console
 
@@ -19,7 +18,7 @@ from stream.cli import monitor_commands
 from stream.cli.output import AsJson, CommandError, console, show_json, show_table
 from stream.dev.audit_cases import AuditError
 from stream.dev.auditor import FALSE_ALARM, Finding, audit_all
-from stream.dev.demo_installation import DemoReport, installation
+from stream.dev.demo_installation import DemoProgress, DemoReport, installation
 from stream.dev.demo_run import run_demo, run_live_demo
 from stream.dev.shipped_cases import cases_of
 from stream.settings import MAX_PORT, reduce_gc_frequency
@@ -27,31 +26,6 @@ from stream.settings import MAX_PORT, reduce_gc_frequency
 MIN_QUERIES = 20_000
 PIPED_WIDTH = 100
 """Width of the claims in a pipe or file, because people read them there too."""
-
-
-class _ProgressBar:
-    def __init__(self) -> None:
-        self._console = Console(stderr=True)
-        self._progress = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            rich.progress.TimeElapsedColumn(),
-            console=self._console,
-        )
-        self._task: rich.progress.TaskID | None = None
-
-    def print_step(self, message: str) -> None:
-        self._console.print(f"· {message}", highlight=False, soft_wrap=True)
-
-    def advance(self, published: int, answered: int, total: int) -> None:
-        if self._task is None:
-            self._progress.start()
-            self._task = self._progress.add_task("answered", total=total)
-        self._progress.update(self._task, completed=answered, description=f"{published:,} published, answered")
-
-    def stop(self) -> None:
-        self._progress.stop()
 
 
 def demo(
@@ -72,7 +46,7 @@ def demo(
     Set SOTTO_BOOTSTRAP to use that Kafka instead of a local one.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    bar = _ProgressBar()
+    bar = DemoProgress()
     try:
         with ExitStack() as stack:
             live = scene == "live"

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from schemas import (
     AboveThreshold,
@@ -278,14 +280,34 @@ ANSWER_TIMEOUT = 60.0
 """Maximum number of seconds to wait for the next answer, or for the budget service to close the streams."""
 
 
-class DemoProgress(Protocol):
-    """Receives the demo's progress."""
+class DemoProgress:
+    """Prints steps and a progress bar on standard error; standard output has only the result."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+        )
+        self._task: TaskID | None = None
 
     def print_step(self, message: str) -> None:
         """Start a step."""
+        self._console.print(f"· {message}", highlight=False, soft_wrap=True)
 
     def advance(self, published: int, answered: int, total: int) -> None:
-        """Report the numbers of published and answered queries."""
+        """Show the numbers of published and answered queries."""
+        if self._task is None:
+            self._progress.start()
+            self._task = self._progress.add_task("answered", total=total)
+        self._progress.update(self._task, completed=answered, description=f"{published:,} published, answered")
+
+    def stop(self) -> None:
+        """End the bar."""
+        self._progress.stop()
 
 
 @dataclass(frozen=True)
