@@ -18,7 +18,7 @@ from stream.cli import monitor_commands
 from stream.cli.output import AsJson, CommandError, console, show_json, show_table
 from stream.dev.audit_cases import AuditError
 from stream.dev.auditor import FALSE_ALARM, Finding, audit_all
-from stream.dev.demo_installation import DemoProgress, DemoReport, installation
+from stream.dev.demo_installation import DemoProgress, DemoReport, start_installation
 from stream.dev.demo_run import run_demo, run_live_demo
 from stream.dev.shipped_cases import cases_of
 from stream.settings import MAX_PORT, reduce_gc_frequency
@@ -50,7 +50,9 @@ def demo(
     try:
         with ExitStack() as stack:
             live = scene == "live"
-            running = stack.enter_context(installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP"), feed=live))
+            running = stack.enter_context(
+                start_installation(folder, bar, os.environ.get("SOTTO_BOOTSTRAP"), feed=live)
+            )
             monitor = stack.enter_context(monitor_commands.run_monitor(running.settings, folder, port))
             bar.print_step(monitor.where)
             demo_run = run_live_demo(running.settings, bar) if live else run_demo(running, bar, queries=queries)

@@ -35,11 +35,11 @@ from stream.client.async_client import AsyncClient
 from stream.dev.simulation_inputs import (
     SYNTHETIC_LAW,
     SimulationError,
+    draw_table,
     is_shipped,
     read_questions,
     require_public,
     require_shipped_table,
-    synthetic,
 )
 from stream.dev.simulation_run import ErrorSummary, SimulationReport
 from stream.dev.simulation_run import simulate as simulate_stream
@@ -260,7 +260,7 @@ def find_public_data(
     if table is not None and rows is not None:
         raise SimulationError("--table, --synthetic: cannot be combined; give one of them")
     if rows is not None:
-        return synthetic(source, rows, seed), f"{rows:,} generated rows: {SYNTHETIC_LAW}"
+        return draw_table(source, rows, seed), f"{rows:,} generated rows: {SYNTHETIC_LAW}"
     if table is None:
         table = require_shipped_table(source)
     path, words = find_public_path(source, registered, table)

@@ -178,7 +178,7 @@ def _my_events(*times: str, **fields: Any) -> list[Mapping[str, Any]]:
 
 _EIGHT_OTHERS: Final = [_event(f"other {number}", "00:41", group="b") for number in range(8)]
 
-LAPLACE: Final = (
+LAPLACE_CASES: Final = (
     # At most two events of a person count, whatever the number of events and batches.
     Case(
         "one person with 9 events more",
@@ -205,7 +205,7 @@ LAPLACE: Final = (
     ),
 )
 
-HISTOGRAM: Final = (
+HISTOGRAM_CASES: Final = (
     Case(
         "one person in both groups of a window more",
         {"kind": "histogram", "attributes": ["group"]},
@@ -222,7 +222,7 @@ _TOPIC_WITH_TEXTS: Final = {**_TOPIC, "texts": {"note": {"kind": "text", "max_le
 _BY_NOTE: Final = {**_PLAN, "delta": 0.001, "standing": {**_HOURLY, "by": ["note"]}}
 _NINE_OTHERS: Final = [_event(f"other {number}", "00:01", note="x") for number in range(9)]
 
-UNKNOWN_GROUPS: Final = (
+UNKNOWN_GROUPS_CASES: Final = (
     # At most two events of a person count, whether the events have one text or several.
     Case(
         "one person with 9 events of a common text more",
@@ -249,7 +249,7 @@ def _all_grown(transcript: Transcript) -> bool:
     return all(later > former for former, later in pairwise(numbers))
 
 
-RUNNING: Final = (
+RUNNING_CASES: Final = (
     # The windows cover two hours; the person has events in each window of one hour, of which one counts.
     Case(
         "one person's hour of 6 events more",
@@ -267,7 +267,7 @@ RUNNING: Final = (
 
 _NOTES_SO_FAR: Final = {"kind": "running_count", "steps": 3}
 
-RUNNING_TEXTS: Final = (
+RUNNING_TEXTS_CASES: Final = (
     # At most two events of a person count in all windows, whether other people have the same texts or not.
     Case(
         "one person with 9 events of a common text more, in all windows",

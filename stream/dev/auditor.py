@@ -62,7 +62,7 @@ def sample(case: Case, *, runs: int, seed: int) -> tuple[Samples, str]:
     for first in range(0, runs, RUNS_AT_A_TIME):
         name = f"{seed}|{case.kind}|{case.pair}|{first}"
         driver = Driver(blake3(name.encode(), derive_key_context=_KEY_CONTEXT).digest(), partitions=1)
-        for run in _Installation(case, driver).play(min(RUNS_AT_A_TIME, runs - first)):
+        for run in _Installation(case, driver).make_runs(min(RUNS_AT_A_TIME, runs - first)):
             transcripts[run.side].append(tuple(run.answers))
         control_event = msgspec.json.decode(driver.records(driver.topics.control)[-1].value or b"{}")
         method = str(control_event["calibration"].get("method", ""))
@@ -76,7 +76,7 @@ class _Installation:
         self._case = case
         self._driver = driver
 
-    def play(self, runs: int) -> list[_AuditRun]:
+    def make_runs(self, runs: int) -> list[_AuditRun]:
         """Open all streams and ask all queries, alternating between the sides."""
         sides = [self._open_runs(side, runs) for side in range(2)]
         opened = [run for pair in zip(*sides, strict=True) for run in pair]

@@ -59,13 +59,13 @@ class DemoQuestion:
     threshold: float
 
 
-def sources() -> list[Source]:
+def build_sources() -> list[Source]:
     """Return a table of people and a source of values, each with its budget."""
     feed = ValuesSource(kind="values", source=FEED, neighbors="add-remove", epsilon=BUDGET, sensitivity=1.0)
     return [adult_source(epsilon=BUDGET), feed]
 
 
-def streams(queries_per_stream: int) -> list[StreamSpec]:
+def build_streams(queries_per_stream: int) -> list[StreamSpec]:
     """Return twenty streams on each source."""
     plan = [(TABLE, number, TABLE_THRESHOLD) for number in range(TABLE_STREAMS)]
     plan += [(FEED, number, FEED_THRESHOLD) for number in range(FEED_STREAMS)]
@@ -82,7 +82,7 @@ def streams(queries_per_stream: int) -> list[StreamSpec]:
     ]
 
 
-def questions(
+def draw_questions(
     specs: list[StreamSpec], calibrations: dict[str, Calibration], queries_per_stream: int, seed: int
 ) -> Iterator[DemoQuestion]:
     """Yield queries of all streams in turn; a few percent exceed the threshold."""
@@ -319,7 +319,7 @@ class DemoInstallation:
 
 
 @contextmanager
-def installation(
+def start_installation(
     folder: Path, progress: DemoProgress, bootstrap: str | None, *, feed: bool = False
 ) -> Iterator[DemoInstallation]:
     """Start a budget service and two workers, and stop them at the end.

@@ -42,12 +42,12 @@ from stream.dev.demo_installation import (
     DemoReport,
     Truth,
     WindowAirport,
+    build_sources,
+    build_streams,
     check_answers,
     check_budget,
+    draw_questions,
     exact_counts,
-    questions,
-    sources,
-    streams,
 )
 from stream.dev.mechanism_tour import tour
 from stream.engine.restore import create_reader
@@ -143,17 +143,19 @@ async def run_demo(running: DemoInstallation, progress: DemoProgress, *, queries
     """
     async with AsyncClient(running.settings) as client:
         progress.print_step("registering two sources and opening 40 streams")
-        per_stream = -(-queries // len(streams(1)))
-        specs = streams(per_stream)
-        await client.requests([RegisterSource(request=source.source, source=source) for source in sources()])
+        per_stream = -(-queries // len(build_streams(1)))
+        specs = build_streams(per_stream)
+        await client.requests([RegisterSource(request=source.source, source=source) for source in build_sources()])
         for receipt in await client.requests([OpenStream(request=spec.stream, stream=spec) for spec in specs]):
             if receipt.outcome != "opened":
                 raise RuntimeError(f"stream {receipt.stream} was not opened: {receipt.reason}")
-        names = [source.source for source in sources()]
+        names = [source.source for source in build_sources()]
         calibrations = {
             grant.spec.stream: grant.calibration for name in names for grant in await client.list_streams(name)
         }
-        asked = {question.query.id: question for question in questions(specs, calibrations, per_stream, _SEED)}
+        asked = {
+            question.query.id: question for question in draw_questions(specs, calibrations, per_stream, _SEED)
+        }
         order = list(asked.values())
         half = len(order) // 2
         async with DemoAnswers(client, progress, len(order)) as reader:

@@ -269,7 +269,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             (_quantile_side(499), _quantile_side(500)),
             _PLAN,
         ),
-        *audit_cases.LAPLACE,
+        *audit_cases.LAPLACE_CASES,
     ),
     "unknown_groups": (
         Case(
@@ -293,7 +293,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             _note_sides(["a"] * 9, [*["a"] * 9, "b"]),
             _SMALL_DELTA,
         ),
-        *audit_cases.UNKNOWN_GROUPS,
+        *audit_cases.UNKNOWN_GROUPS_CASES,
     ),
     "randomized_response": (
         Case(
@@ -324,9 +324,9 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
         Case(
             "one row changed", {"kind": "histogram", **_BY_SEX}, _REPLACE_TABLE, _table_sides(_GROUPS, "FF"), _PLAN
         ),
-        *audit_cases.HISTOGRAM,
+        *audit_cases.HISTOGRAM_CASES,
     ),
-    "running_count": (*COUNTED_CASES, *audit_cases.RUNNING, *audit_cases.RUNNING_TEXTS),
+    "running_count": (*COUNTED_CASES, *audit_cases.RUNNING_CASES, *audit_cases.RUNNING_TEXTS_CASES),
     "lazy_histogram": (
         Case(
             "one row more",

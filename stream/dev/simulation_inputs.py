@@ -148,7 +148,7 @@ SYNTHETIC_LAW = (
 """Distribution of synthetic rows."""
 
 
-def synthetic(source: TableSource, rows: int, seed: int) -> pl.DataFrame:
+def draw_table(source: TableSource, rows: int, seed: int) -> pl.DataFrame:
     """Draw independent rows by ``SYNTHETIC_LAW`` over a source's declared domains.
 
     A person has on average as many rows as the contribution bound allows. With the same seed, an attribute

@@ -12,7 +12,7 @@ import pytest
 from schemas import Answer
 from sotto import Driver, Results
 from stream.dev import simulation_run as simulation_running
-from stream.dev.simulation_inputs import SimulationError, read_questions, synthetic
+from stream.dev.simulation_inputs import SimulationError, draw_table, read_questions
 from stream.dev.simulation_run import SimulationReport, measure, simulate, summarize_errors
 from stream.dev.true_answers import truths_of
 from stream.tables.columns_table import PrivateTable
@@ -32,7 +32,7 @@ PEOPLE = parse_source(
     )
 )
 FEED = parse_source(source("people", epsilon=8.0, grid=0.1, minimum=0.0, maximum=50.0))
-ROWS = synthetic(PEOPLE, 3000, 1)
+ROWS = draw_table(PEOPLE, 3000, 1)
 AGE, SEX, BMI = pl.col("age"), pl.col("sex"), pl.col("bmi")
 
 

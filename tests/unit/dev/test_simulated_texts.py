@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stream.dev.simulation_inputs import read_questions, synthetic
+from stream.dev.simulation_inputs import draw_table, read_questions
 from stream.dev.simulation_run import SimulationReport, simulate
 from tests.builders import parse_source, parse_spec, source
 
@@ -20,7 +20,7 @@ SOURCE = parse_source(
         attributes={"ward": ["A", "B"], "note": {"kind": "text", "max_length": 2}},
     )
 )
-ROWS = synthetic(SOURCE, 4000, 1)
+ROWS = draw_table(SOURCE, 4000, 1)
 
 
 def simulated(question: str, **mechanism: Any) -> SimulationReport:

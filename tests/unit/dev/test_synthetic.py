@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 
 from schemas import TableSource
-from stream.dev.simulation_inputs import synthetic
+from stream.dev.simulation_inputs import draw_table
 from stream.tables.columns_table import PrivateTable
 from tests.builders import parse_source, source
 
@@ -28,7 +28,7 @@ SOURCE = parse_source(
 
 
 def codes(seed: int, source: TableSource = SOURCE) -> PrivateTable:
-    return PrivateTable.load(source, synthetic(source, ROWS, seed))
+    return PrivateTable.load(source, draw_table(source, ROWS, seed))
 
 
 def test_synthetic_rows_are_in_the_declared_domain() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sotto import Driver, Invalid, Refused
 from stream.alerts.delivery import Alert
 from stream.cli.app import app
-from stream.dev.simulation_inputs import read_questions, synthetic
+from stream.dev.simulation_inputs import draw_table, read_questions
 from stream.dev.simulation_run import simulate
 from stream.questions.stream_watch import StreamOpening
 from stream.tables.checks import check_table
@@ -258,7 +258,7 @@ def test_simulation_measures_errors_of_the_rows_that_its_key_counts() -> None:
     made = opened(driver(), {"kind": "laplace", "answers": 3})
     spec = made.grant("visits", "s").spec
     questions = read_questions(["sex = 'F'", '{"people": true}', "TRUE"], "s")
-    table = pl.concat([synthetic(declared, 400, 1), pl.DataFrame({"sex": ["F"] * 50, "who": [1] * 50})])
+    table = pl.concat([draw_table(declared, 400, 1), pl.DataFrame({"sex": ["F"] * 50, "who": [1] * 50})])
     report = simulate(spec, declared, questions, table, runs=4)
     assert report.rows == 450
     assert report.counted is not None
