@@ -212,7 +212,7 @@ def test_check_of_a_view_shows_its_rows(folder: Path) -> None:
     source = people_source(folder).model_dump(mode="json", exclude_unset=True)
     result = CliRunner().invoke(app, ["source", "check", json.dumps(source)], env={"COLUMNS": "200"})
     assert "view: 6 rows in the view" in result.stdout
-    assert "the rows that fit have 2 people (by tail)" in result.stdout
+    assert "people (by tail) in the rows that fit: 2" in result.stdout
     source["view"]["select"] = "SELECT tail\nFROM flights ORDER BY tail"
     result = CliRunner().invoke(app, ["source", "check", json.dumps(source)], env={"COLUMNS": "200"})
     assert str(result.exception).startswith("view: line 2, column 14: 'ORDER BY' in a view")
