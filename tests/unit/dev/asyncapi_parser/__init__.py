@@ -18,7 +18,7 @@ WARNING = 1
 _HERE = Path(__file__).parent
 _CACHE = Path(__file__).parents[4] / ".sotto" / "cache"
 _INSTALL_SECONDS = 300.0
-_PARSE_SECONDS = 60.0
+_PARSE_SECONDS = 600.0
 
 
 def missing() -> str | None:

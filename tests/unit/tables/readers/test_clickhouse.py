@@ -24,7 +24,7 @@ def _plain(clickhouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def execute(clickhouse: str, statement: str) -> None:
-    urlopen(f"http://{clickhouse}/", data=statement.encode(), timeout=60).close()
+    urlopen(f"http://{clickhouse}/", data=statement.encode(), timeout=600).close()
 
 
 def reader(clickhouse: str) -> GuardedReader:
