@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stream.kafka import broker_cluster
+from stream.kafka import broker_addresses
 from stream.kafka.broker_addresses import Member, choose_cluster_ports, local_address, server_properties
 from stream.kafka.broker_cluster import LocalCluster
 from stream.kafka.broker_process import BrokerError, Ports, is_alive, read_state
@@ -90,7 +90,7 @@ def test_cluster_retries_after_lost_race_for_port(tmp_path: Path, monkeypatch: p
         taken = Ports(free[1].clients, controller=listener.getsockname()[1])
         laid_out = iter([(free[0], taken)])
         monkeypatch.setattr(
-            broker_cluster,
+            broker_addresses,
             "choose_cluster_ports",
             lambda nodes, port: next(laid_out, None) or choose_cluster_ports(nodes, port),
         )
