@@ -24,6 +24,7 @@ from stream.privacy.composition.costs import EPSILON_UNITS, charged_answers, ord
 from stream.sql.aggregates import StatementError
 from stream.sql.select_statements import SelectStatement
 from stream.sql.statement_questions import StatementPlan, plan_statement
+from stream.tables.sensitivity import rows_are_public
 
 COUNT_MECHANISMS: Final = ("pmw", "laplace", "histogram")
 """Mechanisms that answer every count with a number."""
@@ -32,7 +33,7 @@ TEXT_MECHANISMS: Final = ("unknown_groups",)
 """Mechanisms that group by a text attribute."""
 
 _MUCH_SMALLER: Final = 1 / 3
-"""A stream with at most this part of the chosen stream's α is named beside the choice."""
+"""A stream is far more accurate than another if its α is at most this part of the other's."""
 
 _FREE_REASONS: Final = {
     "histogram": "its release is paid for",
@@ -67,7 +68,9 @@ def choose_stream(
 
     Streams that can pay for the whole statement are preferred, then those whose answers may be informative, then those
     whose answers are expected to be free: first a histogram whose release is charged already, then a pmw stream that
-    has begun, which charges only if it must measure. Otherwise the least ε for the statement's questions decides.
+    has begun, which charges only if it must measure. Otherwise the least ε for the statement's questions decides. If the
+    number of rows is private, no α is known to be informative: then a stream of which another is far more accurate is
+    chosen only if its answers are expected to be free.
 
     Raises:
         Unknown: there is no such source or stream, or the source has no open stream.
@@ -88,7 +91,7 @@ def choose_stream(
         raise StatementError(
             f"FROM {statement.table}: none of its streams answers this statement; " + "; ".join(reasons)
         )
-    best = min(plans, key=_preference)
+    best = _best_choice(plans)
     left, needed = _answers_left(best.target.grant), len(best.plan.questions)
     # A grant that pays for no answer is reported by the worker, in the outcome.
     if left is not None and 0 < left < needed:
@@ -181,6 +184,28 @@ def _open_grants(
     return found
 
 
+def _best_choice(plans: Sequence[StreamChoice]) -> StreamChoice:
+    best = min(plans, key=_preference)
+    if rows_are_public(best.target.source) or not _expected_cost(best):
+        return best
+    able = _equally_able(best, plans)
+    most_accurate = min(able, key=_alpha)
+    return min((one for one in able if not _is_far_better(most_accurate, one)), key=_preference)
+
+
+def _equally_able(choice: StreamChoice, plans: Sequence[StreamChoice]) -> list[StreamChoice]:
+    """Return the streams that, like the choice, can or cannot pay, and are or are not informative."""
+    return [one for one in plans if _preference(one)[:2] == _preference(choice)[:2]]
+
+
+def _alpha(choice: StreamChoice) -> float:
+    return choice.target.grant.calibration.alpha
+
+
+def _is_far_better(one: StreamChoice, other: StreamChoice) -> bool:
+    return _alpha(one) < _alpha(other) and _alpha(one) <= _alpha(other) * _MUCH_SMALLER
+
+
 def _preference(choice: StreamChoice) -> tuple[bool, bool, Fraction, int, float, str]:
     """Return the sort key of a choice.
 
@@ -191,8 +216,7 @@ def _preference(choice: StreamChoice) -> tuple[bool, bool, Fraction, int, float,
     left = _answers_left(grant)
     lacks = left is not None and left < len(choice.plan.questions)
     order = [*_FREE_REASONS].index(grant.spec.mechanism.kind)
-    cost, alpha = _expected_cost(choice), grant.calibration.alpha
-    return lacks, _is_uninformative(grant), cost, order, alpha, grant.spec.stream
+    return lacks, _is_uninformative(grant), _expected_cost(choice), order, _alpha(choice), grant.spec.stream
 
 
 def _answers_left(grant: GrantRecord) -> int | None:
@@ -232,18 +256,20 @@ def _expected_cost(choice: StreamChoice) -> Fraction:
 
 
 def _choice_reason(choice: StreamChoice, plans: Sequence[StreamChoice]) -> str:
-    """Describe why a stream was chosen among the open streams of its source, and a far more accurate one."""
-    grant, cost = choice.target.grant, float(_expected_cost(choice))
-    kind = grant.spec.mechanism.kind
-    reason = f"least ε, {cost:.4g}" if cost else _FREE_REASONS[kind]
-    reason = f"cheapest open stream: {kind}, {reason}"
-    able = [one for one in plans if _preference(one)[:2] == _preference(choice)[:2]]
-    best = min(able, key=lambda one: one.target.grant.calibration.alpha)
-    alpha, least = grant.calibration.alpha, best.target.grant.calibration.alpha
-    if least >= alpha * _MUCH_SMALLER:
+    """Describe why a stream was chosen among the open streams of its source, and what another one would do.
+
+    The other stream is far more accurate or, if accuracy decided, cheaper.
+    """
+    kind, cost = choice.target.grant.spec.mechanism.kind, float(_expected_cost(choice))
+    able = _equally_able(choice, plans)
+    cheapest, most_accurate = min(able, key=_preference), min(able, key=_alpha)
+    group = "cheapest open stream" if choice is cheapest else "cheapest of the accurate open streams"
+    reason = f"{group}: {kind}, " + (f"least ε, {cost:.4g}" if cost else _FREE_REASONS[kind])
+    other = most_accurate if choice is cheapest else cheapest
+    if choice is cheapest and not _is_far_better(other, choice):
         return reason
-    errors = [format_error_bound(one, grouped=True) for one in (alpha, least)]
+    errors = [format_error_bound(_alpha(one), grouped=True) for one in (choice, other)]
     return (
-        f"{reason}; a count may err by {errors[0]}, and in stream '{best.target.grant.spec.stream}' by {errors[1]} "
-        f"for ε {float(_expected_cost(best)):.4g}"
+        f"{reason}; a count may err by {errors[0]}, and in stream '{other.target.grant.spec.stream}' by {errors[1]} "
+        f"for ε {float(_expected_cost(other)):.4g}"
     )

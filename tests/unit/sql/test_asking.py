@@ -174,7 +174,7 @@ def test_statement_beyond_the_grant_is_refused_uncharged() -> None:
 
 
 def test_informative_stream_is_preferred_to_a_free_one() -> None:
-    """An estimate without measurements left has no bound, so laplace answers; a far more accurate stream is named."""
+    """An estimate without measurements left has no bound, so laplace answers."""
     made = opened({**PMW, "updates": 1, "warm_start": 0}, 50, name="guess")
     made.ask("guess", where="age < 25")
     grant = made.grant("patients", "guess")
@@ -184,12 +184,31 @@ def test_informative_stream_is_preferred_to_a_free_one() -> None:
     made.open(stream("exact", "patients", mechanism=LAPLACE, epsilon=900.0))
     assert made.sql(counts).why == "cheapest open stream: laplace, least ε, 90"
     made.close("patients", "exact")
-    made.open(stream("other", "patients", mechanism={**LAPLACE, "answers": 1}, epsilon=0.01))
-    made.open(stream("better", "patients", mechanism={**LAPLACE, "answers": 1}, epsilon=10))
-    why = made.sql(counts).why or ""
-    assert why.startswith("cheapest open stream: laplace, least ε, 0.01; a count may err by ")
-    assert ", and in stream 'better' by " in why
-    assert why.endswith(" for ε 10")
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "chosen", "why"),
+    [
+        (
+            "add-remove",
+            "better",
+            "cheapest of the accurate open streams: laplace, least ε, 1; a count may err by ",
+        ),
+        ("replace", "other", "cheapest open stream: laplace, least ε, 0.05; a count may err by "),
+    ],
+)
+def test_private_row_count_lets_accuracy_decide_before_price(neighbors: str, chosen: str, why: str) -> None:
+    """Only a public row count shows that a cheap stream is informative; `why` names the stream passed over."""
+    one = {**LAPLACE, "answers": 1}
+    made = opened(one, 0.05, name="other", neighbors=neighbors)
+    made.open(stream("better", "patients", mechanism=one, epsilon=1.0))
+    made.open(stream("best", "patients", mechanism=one, epsilon=1.5))
+    table = made.sql("SELECT COUNT(*) FROM patients WHERE bmi < 30")
+    assert table.stream == chosen
+    assert (table.why or "").startswith(why)
+    assert (table.why or "").endswith(
+        "'other' by 60 for ε 0.05" if chosen == "better" else "'best' by 2 for ε 1.5"
+    )
 
 
 def test_from_names_a_stream_or_the_source_of_one_stream() -> None:
@@ -236,7 +255,7 @@ def test_unsupported_statement_is_refused_with_each_streams_reason() -> None:
 
 def test_stream_with_too_few_answers_left_is_not_chosen() -> None:
     made = driver(epsilon=1.0, answers=1)
-    made.open(stream("dear", "patients", mechanism=LAPLACE, epsilon=900.0))
+    made.open(stream("dear", "patients", mechanism=LAPLACE, epsilon=12.0))
     two = "SELECT COUNT(*) AS a, COUNT(*) FILTER (WHERE age > 25) AS b FROM patients"
     assert made.sql(two).stream == "dear"
     assert made.sql("SELECT COUNT(*) FROM patients").stream == "few"
