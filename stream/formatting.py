@@ -65,8 +65,15 @@ def cut_to_interval(number: float, ends: tuple[float, float] | None) -> float:
     return number if ends is None else min(max(number, ends[0]), ends[1])
 
 
-def format_interval(ends: tuple[float, float], *, grouped: bool = False) -> str:
-    """Format a confidence interval; its ends are rounded as for an error bound of half its length."""
+def format_interval(ends: tuple[float, float], number: float | None, *, grouped: bool = False) -> str:
+    """Format the confidence interval of ``number``; its ends are rounded as for an error bound of half its length.
+
+    If noise moved the number so far out of its range that nothing of the interval is left, the text says so: ``0 to 0``
+    would look exact.
+    """
+    if number is not None and ends[0] == ends[1] != number:
+        end = format_estimate(ends[0], None, grouped=grouped)
+        return f"{'below' if number < ends[0] else 'above'} {end}, by noise"
     half = 0.5 * (ends[1] - ends[0]) or None
     low, high = (format_estimate(end, half, grouped=grouped) for end in ends)
     return f"{low} to {high}"

@@ -126,7 +126,7 @@ def estimate_text(answer: Answer) -> str:
     if content == answer.outcome:
         return ""
     if answer.interval is not None and answer.outcome == "answer":
-        return f"{content} (95 %: {format_interval(answer.interval)})"
+        return f"{content} (95 %: {format_interval(answer.interval, answer.estimate)})"
     is_clear = answer.intervals is None and answer.choice_intervals is None
     return f"{content} ± {format_error_bound(answer.alpha)}" if answer.alpha is not None and is_clear else content
 

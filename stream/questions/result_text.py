@@ -50,7 +50,7 @@ def format_answer(answer: Answer) -> str:
     if answer.alpha is not None:
         parts.append(f"± {format_error_bound(answer.alpha)}{alpha_unit(answer)}")
     if answer.interval is not None:
-        parts.append(f"(95 %: {format_interval(answer.interval)})")
+        parts.append(f"(95 %: {format_interval(answer.interval, answer.estimate)})")
     if answer.choice is not None and answer.choice_intervals is not None:
         parts.append(f"(95 %: {format_text_interval(answer.choice_intervals[0])})")
     if answer.typical_error is not None:
@@ -173,7 +173,10 @@ def _format_cell(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if isinstance(value, float):
         is_bound = name == "alpha" or name.endswith(ERROR_SUFFIX)
-        alpha = _alpha_of(row, _number_column(name))
+        column = _number_column(name)
+        alpha, ends = _alpha_of(row, column), ends_of(row, column)
+        if name != column and ends is not None and ends[0] == ends[1] != row[column]:
+            return format_interval(ends, row[column])
         return format_error_bound(value) if is_bound else format_estimate(value, alpha, ends_of(row, name))
     return "" if value is None else escape(str(value))
 

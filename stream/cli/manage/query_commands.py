@@ -274,7 +274,7 @@ def _show_answer(answer: Answer, *, as_json: bool) -> None:
                 [
                     *(str(one[name]) for name in names),
                     format_estimate(n, answer.alpha, ends, grouped=True),
-                    *([] if ends is None else [format_interval(ends, grouped=True)]),
+                    *([] if ends is None else [format_interval(ends, n, grouped=True)]),
                     *([UNINFORMATIVE_MARK if index in marked else ""] if marked else []),
                 ]
                 for index, (one, n, ends) in cells
@@ -376,7 +376,8 @@ async def _describe_counting(client: AsyncClient, stream: str) -> str:
 
 def _format_estimates(answer: Answer) -> list[str]:
     return [
-        format_estimate(number, answer.alpha, ends) + ("" if ends is None else f" (95 %: {format_interval(ends)})")
+        format_estimate(number, answer.alpha, ends)
+        + ("" if ends is None else f" (95 %: {format_interval(ends, number)})")
         for number, ends in zip(answer.estimates or (), answer.intervals or repeat(None), strict=False)
     ]
 
@@ -399,7 +400,7 @@ def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
         f"±{format_error_bound(answer.alpha)}{alpha_unit(answer)}"
         if is_clear and answer.alpha is not None
         else "",
-        "" if answer.interval is None else f"95 %: {format_interval(answer.interval)}",
+        "" if answer.interval is None else f"95 %: {format_interval(answer.interval, answer.estimate)}",
         "" if ends is None else f"95 %: {format_text_interval(ends[0])}",
         format_typical_error(answer),
         answer.basis or "",

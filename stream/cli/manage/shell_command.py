@@ -100,8 +100,9 @@ def show_statement(table: Table) -> None:
 
 def _cell(row: dict[str, Any], name: str) -> str:
     if name.endswith(LOW_SUFFIX):
-        ends = ends_of(row, name.removesuffix(LOW_SUFFIX))
-        return "–" if ends is None else format_interval(ends, grouped=True)
+        measure = name.removesuffix(LOW_SUFFIX)
+        ends = ends_of(row, measure)
+        return "–" if ends is None else format_interval(ends, row[measure], grouped=True)
     if name.endswith(INFORMATIVE_SUFFIX):
         return "" if row[name] else UNINFORMATIVE_MARK
     if name + ERROR_SUFFIX not in row:

@@ -111,10 +111,13 @@ export function within(value, alpha) {
   return `${estimate(value, alpha)}${alpha === null || alpha === undefined ? "" : ` ± ${bound(alpha)}`}`;
 }
 
-/** Format a confidence interval, if there is one. */
-export function interval(low, high) {
+/** Format the confidence interval of `value`, if there is one; an interval entirely out of the range would look exact. */
+export function interval(value, low, high) {
   if (typeof low !== "number" || typeof high !== "number") {
     return "–";
+  }
+  if (low === high && value !== low) {
+    return `${value < low ? "below" : "above"} ${estimate(low)}, by noise`;
   }
   const half = (high - low) / 2 || undefined;
   return `${estimate(low, half)} to ${estimate(high, half)}`;

@@ -93,10 +93,20 @@ def test_numbers_are_written_within_their_intervals() -> None:
     assert few.estimate == -3.0
     groups = answer(estimates=(-3.0, 7.0), intervals=((0.0, 0.0), (3.0, 11.0)))
     assert "[0, 7]" in result_text.format_answer(groups)
-    assert "0 (95 %: 0 to 0), 7 (95 %: 3 to 11)" in query_commands._format_answer(groups)
+    assert "0 (95 %: below 0, by noise), 7 (95 %: 3 to 11)" in query_commands._format_answer(groups)
     row = {"n": -3.0, "n ±": 4.0, "n 95% low": 0.0, "n 95% high": 1.0}
     assert shell_command._cell(row, "n") == "0 ± 4"
     assert ">-3<" not in result_text.format_html_table([row])
+
+
+def test_interval_out_of_the_range_does_not_look_exact() -> None:
+    """The noise moved the whole interval below 0 rows, or above all rows; ``0 to 0`` would look exact."""
+    row = {"n": -9.0, "n ±": 4.0, "n 95% low": 0.0, "n 95% high": 0.0}
+    assert shell_command._cell(row, "n 95% low") == "below 0, by noise"
+    assert "0 to 0" not in estimate_text(answer(estimate=-9.0, interval=(0.0, 0.0)))
+    assert result_text.format_html_table([row]).count("<td>below 0, by noise</td>") == 2
+    assert "(95 %: above 1, by noise)" in result_text.format_answer(answer(estimate=1.2, interval=(1.0, 1.0)))
+    assert "(95 %: 23 to 23)" in result_text.format_answer(answer(estimate=23.0, interval=(23.0, 23.0)))
 
 
 def test_answer_to_an_unknown_question_has_intervals_without_alpha() -> None:

@@ -26,7 +26,7 @@ export function requestedPrice(question, answer) {
 export function questionAnswered(title, { answer, rows, cost, charged, warnings }) {
   const numbers = rows
     .filter((row) => row.estimate !== null && row.estimate !== undefined)
-    .map((row) => ({ ...row, estimate: cutToInterval(row.estimate, row.interval_low, row.interval_high) }));
+    .map((row) => ({ ...row, published: row.estimate, estimate: cutToInterval(row.estimate, row.interval_low, row.interval_high) }));
   const names = Object.keys(rows[0] ?? {}).filter((name) => !["estimate", "alpha", "choice", "position", "interval_low", "interval_high", "typical_error", "informative"].includes(name));
   const marked = numbers.some((row) => row.informative === false);
   const ofRanks = RANKS.some((form) => title === FORMS[form]); // their error bound is not in the unit of the numbers
@@ -35,7 +35,7 @@ export function questionAnswered(title, { answer, rows, cost, charged, warnings 
   const ends = answer.choice && answer.choice_intervals ? ` (${INTERVAL} ${answer.choice_intervals[0].join(" … ")})` : "";
   const head = answer.choice ? `${OUTCOMES.answer}: ${answer.choice}${ends}` : OUTCOMES[answer.outcome];
   const of = versionsOf([answer]);
-  const table = !numbers.length && answer.choices ? tableOf([...names, "value", ...(answer.choice_intervals ? [INTERVAL] : [])], rows.map((row) => [...names.map((name) => row[name]), row.choice, ...(answer.choice_intervals ? [`${row.interval_low} … ${row.interval_high}`] : [])]), of) : !numbers.length && (answer.keys || answer.top_groups) ? tableOf(names, rows.map((row) => names.map((name) => row[name])), of) : numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : []), ...(marked ? [""] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, ofRanks ? null : row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.interval_low, row.interval_high)] : []), ...(marked ? [row.informative === false ? "not informative" : ""] : [])]), of) : null;
+  const table = !numbers.length && answer.choices ? tableOf([...names, "value", ...(answer.choice_intervals ? [INTERVAL] : [])], rows.map((row) => [...names.map((name) => row[name]), row.choice, ...(answer.choice_intervals ? [`${row.interval_low} … ${row.interval_high}`] : [])]), of) : !numbers.length && (answer.keys || answer.top_groups) ? tableOf(names, rows.map((row) => names.map((name) => row[name])), of) : numbers.length ? tableOf([...names, "estimate", ofRanks ? "± rows of rank" : "±", ...(surest ? [INTERVAL] : []), ...(marked ? [""] : [])], numbers.map((row) => [...names.map((name) => row[name]), estimate(row.estimate, ofRanks ? null : row.alpha), row.alpha === null ? "–" : bound(row.alpha), ...(surest ? [interval(row.published, row.interval_low, row.interval_high)] : []), ...(marked ? [row.informative === false ? "not informative" : ""] : [])]), of) : null;
   return card(head, answer, { cost, charged }, [...(answer.basis ? [`Based on ${BASES[answer.basis] ?? answer.basis}.`] : []), ...describeTypicalError(answer, title === FORMS.fraction), ...describeVersions(table ? [] : of)], warnings, labels, table);
 }
 
@@ -61,9 +61,9 @@ export function statementAnswered({ stream, columns: all, rows: published, cost,
     rows.map((row) => ({ name: [...names.map((name) => row[name]), measures.length > 1 || !names.length ? measure : null].filter((one) => one !== null).join(", "), estimate: row[measure], alpha: row[`${measure} ±`], low: row[measure + LOW], high: row[measure + HIGH] })),
   );
   const figure = (row, name) => (measures.includes(name) ? estimate(row[name], row[`${name} ±`]) : bound(row[name]));
-  const cell = (row, name) => (name.endsWith(INFORMATIVE) ? (row[name] ? "" : "not informative") : name.endsWith(LOW) ? interval(row[name], row[name.replace(LOW, HIGH)]) : typeof row[name] === "number" && !names.includes(name) ? figure(row, name) : (row[name] ?? "–"));
+  const cell = (row, name, index) => (name.endsWith(INFORMATIVE) ? (row[name] ? "" : "not informative") : name.endsWith(LOW) ? interval(published[index][name.replace(LOW, "")], row[name], row[name.replace(LOW, HIGH)]) : typeof row[name] === "number" && !names.includes(name) ? figure(row, name) : (row[name] ?? "–"));
   const of = versionsOf(answers);
-  const table = tableOf(columns.map((name) => (name.endsWith(INFORMATIVE) ? "" : name.replace(LOW, ` ${INTERVAL}`))), rows.map((row) => columns.map((name) => cell(row, name))), of);
+  const table = tableOf(columns.map((name) => (name.endsWith(INFORMATIVE) ? "" : name.replace(LOW, ` ${INTERVAL}`))), rows.map((row, index) => columns.map((name) => cell(row, name, index))), of);
   const wrong = answers.find((one) => one.outcome === "rejected" || one.outcome === "halted");
   const bases = [...new Set(answers.map((one) => one.basis).filter(Boolean))].map((one) => BASES[one] ?? one);
   const last = wrong ?? answers[answers.length - 1];

@@ -213,9 +213,9 @@ function answerText({ question, answer, groups, uninformative }) {
   return [told, text, told ? reason : reason && capital(reason)].filter(Boolean).join(": ") + mark(0);
 }
 
-function intervalText({ interval: ends, intervals, choice_intervals: texts }) {
+function intervalText({ estimate: value, estimates, interval: ends, intervals, choice_intervals: texts }) {
   if (ends) {
-    return interval(...ends);
+    return interval(value, ...ends);
   }
-  return intervals ? listFirst(intervals.map((one) => interval(...one))) : texts ? listFirst(texts.map((one) => one.join(" to "))) : "–";
+  return intervals ? listFirst(intervals.map((one, index) => interval(estimates[index], ...one))) : texts ? listFirst(texts.map((one) => one.join(" to "))) : "–";
 }
