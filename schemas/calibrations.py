@@ -7,6 +7,7 @@ Fields that several calibrations have:
   α bounds").
 - ``cutoff`` is the number of charged answers in the grant; it is 0 if one charge pays for all answers.
 - ``rounding`` is the largest change of a value by rounding; it is a part of α.
+- ``monotone`` is true if between neighbors all values change in the same direction, so that less noise is enough.
 - ``vacuous`` is true if, with the public number of rows, even a constant answer has an error of at most α.
 """
 
@@ -44,7 +45,8 @@ class SparseVectorCalibration(_Calibration):
     ``epsilon_threshold``, ``epsilon_query`` and ``epsilon_answer`` are parts of ε. With ``fresh_threshold``, the
     noise of the threshold is drawn again after every ⊤, and the parts pay for the answers up to one ⊤. Otherwise
     they pay for the whole stream, and the noise of queries and answers is wider by the factor ``cutoff``.
-    ``answer_alpha`` bounds the error of the numbers on ⊤s.
+    ``answer_alpha`` bounds the error of the numbers on ⊤s. ``numbers`` says which these are: the value with ``fresh``
+    noise, or its noisy ``gap`` from the threshold.
     """
 
     kind: Literal["sparse_vector"] = "sparse_vector"
@@ -84,10 +86,10 @@ class ReleaseCalibration(_Calibration, wire_omits={"contribution"}):
 
     They are charged once. One person affects all ``parts`` of the release: the rows of a projection, or the
     reports about the person's events. Each part is ``epsilon_part``-DP. ``gaussian`` noise has no
-    ``epsilon_part``: the noise of each number has the deviation ``deviation``. One person moves ``moved``
-    numbers by 1 each or, if all its rows are in the same cells, ``moved`` / ``contribution`` numbers by
-    ``contribution`` each. With ``noise_only``, ``alpha`` bounds
-    only the noise, and each answer states the bound of its whole error.
+    ``epsilon_part``: the noise of each number has the deviation ``deviation``. If a person's rows
+    are in different cells, the person moves ``moved`` numbers by 1 each. If they are in the same cells, it is
+    ``moved`` / ``contribution`` numbers by ``contribution`` each. With ``noise_only``, ``alpha`` bounds only the
+    noise, and each answer states the bound of its whole error.
     """
 
     kind: Literal["release"] = "release"
@@ -136,13 +138,13 @@ class EstimateCalibration(
     the cells of a marginal by ``marginal_sensitivity`` together.
 
     With the warm start ``workload``, the first answer measures the marginals of single attributes. Then it
-    chooses and measures sets of the workload: √(rows / ``rounds_rows``) sets, at least ``least_rounds`` and at
+    chooses and measures sets of attributes: √(rows / ``rounds_rows``) sets, at least ``least_rounds`` and at
     most ``rounds``. All choices together cost ``epsilon_choices``. All measurements together cost
     ``epsilon_chosen`` or, with Gaussian noise, as much as one marginal with the deviation ``deviation_chosen``.
 
     ``epsilon_typical`` pays for typical errors, the mean errors of estimates after the warm start; it is 0 if
-    they are not published. With ``marks_guesses``, answers whose attributes were not measured together are marked. After
-    the warm start ``workload`` they always are.
+    they are not published. Answers about attributes that were not measured together are marked
+    with ``marks_guesses``, and always after the warm start ``workload``.
 
     ``gaussian`` noise has no ε per measurement. The noise of a cell has the deviation ``deviation_start`` at
     the start, and ``deviation_answer`` on a ⊤ without a number. On a ⊤ with a number that one person moves by
@@ -190,8 +192,8 @@ class RunningCountCalibration(
     holds for the answers with the most nodes. ``cutoff`` and ``expected_queries`` are both the number of
     answers, one for each window and group.
 
-    With private texts as groups, ``epsilon_size`` of ε pays for the noisy size of the texts of all windows so
-    far, of which ``size_threshold`` is the limit, as in ``UnknownGroupsCalibration``. A text is
+    With private texts as groups, no text is released after the noisy size of the texts of all windows so far
+    exceeds ``size_threshold``; ``epsilon_size`` of ε pays for this size. A text is
     released from the first window on in which its noisy count is at least ``threshold``.
     """
 

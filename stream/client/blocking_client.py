@@ -214,7 +214,7 @@ class Client(SyncCalls):
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Send published records for up to 10 seconds, and disconnect.
+        """Wait up to 10 seconds until published records are sent, and disconnect.
 
         Examples:
             >>> client.flush()

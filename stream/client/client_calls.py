@@ -361,7 +361,7 @@ class AsyncCalls(ABC):
         read = sql.parse_statement(statement)
         sources, grants = (await self._read_ledger()).records_of(read.table)
         asking = sql.PreparedStatement.prepare(read, sources, grants, self._new_id(), max_price)
-        results = asking.priced or await self._ask_queries(asking.queries, timeout)
+        results = asking.rejected or await self._ask_queries(asking.queries, timeout)
         return asking.table(results if outcomes or max_price == 0 else results.checked())
 
     async def list_sources(self) -> list[SourceRecord]:

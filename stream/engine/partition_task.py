@@ -247,7 +247,9 @@ class PartitionTask:
         if not 0 < sum(map(len, fetched.values())) < FEW_EVENTS:
             return
         pause = GATHERING_SECONDS
-        if (closes := processor.closes_at) is not None and (left := closes - self._clock()) > -CLOSING_SECONDS:
+        if (closes := processor.closing_timestamp) is not None and (
+            left := closes - self._clock()
+        ) > -CLOSING_SECONDS:
             pause = min(pause, left)
         if pause > 0:
             self.step.enter("waiting")

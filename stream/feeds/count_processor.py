@@ -98,8 +98,8 @@ class FeedProcessor:
         return None if self.next_close is None else self._clock.moment_for(self.next_close)
 
     @property
-    def closes_at(self) -> float | None:
-        """Time, in seconds since 1970, after which an event closes a window; None if only marks close windows."""
+    def closing_timestamp(self) -> float | None:
+        """Least timestamp, in seconds since 1970, with which an event closes a window; None if only marks do."""
         return None if self.next_close is None else self._clock.timestamp_for(self.next_close)
 
     def restore(self, records: Iterable[protocol.RecordLike]) -> None:

@@ -74,8 +74,8 @@ class LocalBroker:
     ) -> broker_addresses.BrokerInfo:
         """Starts the broker if it does not run, and waits until it answers within ``timeout`` seconds.
 
-        The first download does not count. Without a ``port`` for clients, it is 9092, or a free port if 9092 is
-        taken. ``progress`` receives one line for each long step. BrokerError if the broker cannot be started, or
+        ``timeout`` does not include the first download of Kafka. Clients connect to ``port``; the default is 9092, or a
+        free port if 9092 is taken. ``progress`` receives one line for each long step. BrokerError if the broker cannot be started, or
         runs on another port than requested.
         """
         jars = kafka_programs.fetch_jars(progress)

@@ -268,10 +268,10 @@ _EARLIER_BATCH: Final = 500
 
 
 def choose_start(first: int, recent: int, end: int) -> int:
-    """Return the trail's offset at which to begin; ``recent`` is that of the first entry for a forecast.
+    """Return the trail's offset at which to begin.
 
-    It is early enough for a full list of entries too, unless most entries are notes of spending: about
-    every second offset is a transaction marker, so ``MAX_HELD_ENTRIES`` entries take twice as many offsets.
+    Forecasts need the entries from the offset ``recent`` on. The list of entries needs the last
+    ``MAX_HELD_ENTRIES`` entries, which take about twice as many offsets: every second one is a transaction marker.
     """
     return max(min(recent, end - 2 * MAX_HELD_ENTRIES), end - LOOK_BACK_RECORDS, first)
 

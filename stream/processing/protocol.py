@@ -282,7 +282,7 @@ class Processor(Protocol):
 
     @property
     def answers_are_repeatable(self) -> bool:
-        """True if events that are not in the changelog may be answered again, with the same bytes."""
+        """True if a processor that is restored from an older changelog gives the same bytes as before."""
 
     def end_restore(self) -> Mapping[str, int]:
         """End the restore and return each input's next offset according to the changelog."""
@@ -370,8 +370,8 @@ class TimedProcessor(Protocol):
         """Time in seconds since 1970 from which ``note_end_of_input`` can cause outputs; None if it cannot."""
 
     @property
-    def closes_at(self) -> float | None:
-        """Time in seconds since 1970 from which new input causes outputs; None if it causes none."""
+    def closing_timestamp(self) -> float | None:
+        """Least timestamp, in seconds since 1970, with which a record causes outputs; None if timestamps cause none."""
 
     @property
     def has_more_outputs(self) -> bool:

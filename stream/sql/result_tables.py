@@ -54,7 +54,7 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         columns: Sequence[str] = (),
         why: str | None = None,
         warnings: tuple[str, ...] = (),
-        most: float = math.inf,
+        grant_left: float = math.inf,
     ) -> None:
         self.stream = stream
         self.why = why
@@ -64,7 +64,7 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         self.results = results
         self.epsilon = epsilon
         self._rows = tuple(rows)
-        self._most = most
+        self._grant_left = grant_left
 
     def __getitem__(self, at: Any) -> Any:
         return self._rows[at]
@@ -83,7 +83,7 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
         A dry run rejects all questions that may be charged.
         """
         prices = [one.price for one in self.results if one.is_priced]
-        return None if None in prices else min(sum(one or 0.0 for one in prices), self._most)
+        return None if None in prices else min(sum(one or 0.0 for one in prices), self._grant_left)
 
     def __repr__(self) -> str:
         return " ".join(
@@ -117,7 +117,8 @@ def format_price(table: Table) -> str:
 class PreparedStatement:
     """A statement and its ``queries``; ``table`` takes their results in the same order.
 
-    If one may cost more than the limit by the stream's plan, ``priced`` has the results, and none is to be asked.
+    If a query may cost more than its limit by the stream's plan, none is to be asked: ``rejected`` has a result with a
+    price for each.
     """
 
     statement: SelectStatement
@@ -125,7 +126,7 @@ class PreparedStatement:
     target: Target
     queries: tuple[Query, ...]
     why: str | None = None
-    priced: Results | None = None
+    rejected: Results | None = None
 
     @classmethod
     def prepare(
@@ -218,7 +219,7 @@ class PreparedStatement:
             columns=names,
             why=self.why,
             warnings=list_warnings(warnings),
-            most=grant.cost.epsilon - grant.spent.epsilon if ends_free else math.inf,
+            grant_left=grant.cost.epsilon - grant.spent.epsilon if ends_free else math.inf,
         )
 
 
@@ -254,7 +255,7 @@ def _sort_keys(
 
 
 def _column_names(column: Column, known: Collection[str]) -> Iterator[str]:
-    """Yield the result columns of a group or a number; those after the error bound only if a row has them."""
+    """Yield a column's names in the result; interval and ``informative`` only if a row has them."""
     name = column.name
     yield name
     if not isinstance(column, GroupColumn):

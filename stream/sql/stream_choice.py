@@ -41,7 +41,7 @@ _FREE_REASONS: Final = {
     "laplace": "its grant counts as spent in full",
     "unknown_groups": "its grant is spent",
 }
-"""Why the next answers cost nothing, by mechanism. Of two streams with equal ε, the earlier mechanism is chosen."""
+"""Why the next answers cost nothing. If answers cost equally much, the mechanism listed first here is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,7 @@ def find_targets(
     grant = next((one for one in grants if one.spec.stream == name), None)
     source = tables.get(name if grant is None else grant.spec.source)
     if isinstance(source, EventsSource):
-        raise StatementError(
-            f"FROM {name}: is about a live topic, whose windows ask its streams; statements are about tables"
-        )
+        raise StatementError(f"FROM {name}: is about a live topic, and statements are about tables; name a table")
     texts = source.texts if isinstance(source, TableSource) else {}
     by_text = not {text.casefold() for text in texts}.isdisjoint(group.casefold() for group in groups)
     answering = TEXT_MECHANISMS if by_text else COUNT_MECHANISMS
@@ -232,7 +230,7 @@ def _charges_left(grant: GrantRecord) -> int:
 
 
 def _is_uninformative(grant: GrantRecord) -> bool:
-    """Return whether answers are certainly not informative, by public facts: α is vacuous, or estimates have no bound."""
+    """Return whether public facts show that no answer is informative: α is vacuous, or estimates have no bound."""
     is_spent = isinstance(grant.calibration, EstimateCalibration) and not _charges_left(grant)
     return is_spent or grant.calibration.vacuous
 
@@ -256,9 +254,9 @@ def _expected_cost(choice: StreamChoice) -> Fraction:
 
 
 def _choice_reason(choice: StreamChoice, plans: Sequence[StreamChoice]) -> str:
-    """Describe why a stream was chosen among the open streams of its source, and what another one would do.
+    """Describe why a stream was chosen among the open streams of its source.
 
-    The other stream is far more accurate or, if accuracy decided, cheaper.
+    The text mentions a far more accurate stream or, if accuracy decided, the cheapest one.
     """
     kind, cost = choice.target.grant.spec.mechanism.kind, float(_expected_cost(choice))
     able = _equally_able(choice, plans)

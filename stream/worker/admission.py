@@ -40,7 +40,7 @@ class _UndefinedStreamRejection(Rejection):
 class QueryForm(NamedTuple):
     """A struct for queries with certain fields, and its decoder."""
 
-    kind: Any
+    struct_type: Any
     decode: Callable[[bytes], Any]
 
 
@@ -80,9 +80,9 @@ def decode_in_full_form(value: bytes) -> Any:
 
 def require_unique_fields(value: bytes, query: Any) -> Any:
     """Return a query, decoded in full form; Rejection if its JSON repeats a field."""
-    if query.__class__ is not _FULL_FORM.kind:
+    if query.__class__ is not _FULL_FORM.struct_type:
         query = decode_in_full_form(value)
-    # The cheap check does not count fields that are written with their defaults; only candidates may have them.
+    # The cheap check assumes that no field is written with its default, as fields of candidates may be.
     unsure = query.candidates is not None or may_repeat_a_field(value, query)
     if unsure and repeats_a_field(value):
         raise _REPEATED_FIELD.with_traceback(None)
@@ -90,7 +90,7 @@ def require_unique_fields(value: bytes, query: Any) -> Any:
 
 
 def _has_readable_size(value: bytes) -> bool:
-    """Return True if an event is within the size limit, which an event with texts of a window may exceed."""
+    """Return True if an event is not too large to decode; the limit is higher with the texts of a window."""
     size = len(value)
     return size <= MAX_EVENT_BYTES or (size <= MAX_EVENT_BYTES + MAX_ENCODED and b'"texts":"' in value)
 
@@ -156,7 +156,7 @@ class QueryBatch(Batch):
 
 @dataclass(frozen=True, slots=True)
 class AdmittedBatch:
-    """Admitted questions (``rows`` for column families, ``questions`` for others) and rejections."""
+    """Rejections and admitted questions: ``questions`` are answered one by one, ``rows`` together."""
 
     rejected: list[tuple[int, Rejection]]
     questions: Sequence[AdmittedQuestion]
@@ -176,8 +176,8 @@ class Admission:
         self.shares = shares
         self._work_estimator = WorkEstimator(context)
 
-    def read_queries(self, records: Sequence[RecordLike], budget: float = math.inf) -> QueryBatch:
-        """Read records until their work reaches ``budget``."""
+    def read_queries(self, records: Sequence[RecordLike], work_limit: float = math.inf) -> QueryBatch:
+        """Read records until their estimated work reaches ``work_limit``."""
         rows: list[Row] = []
         unresolved: list[tuple[int, int, Any]] = []
         retired: list[tuple[int, Any, HaltedAnswer]] = []
@@ -210,14 +210,14 @@ class Admission:
                 # The next query probably goes to a stream with the same flags.
                 stream_flags = flags[slot]
                 form = QUERY_FORMS[stream_flags]
-                if query.__class__ is not form.kind:
+                if query.__class__ is not form.struct_type:
                     query = decode_in_form(form, value, query)
                 window_and_group = (
                     window_and_group_of(query, streams.terms_at(slot).groups)
                     if stream_flags & STANDING_FLAG
                     else None
                 )
-                if stream_flags & PLAIN_FLAG and query.__class__ is form.kind and query.value is not None:
+                if stream_flags & PLAIN_FLAG and query.__class__ is form.struct_type and query.value is not None:
                     row = (
                         place,
                         query.id,
@@ -240,8 +240,8 @@ class Admission:
                 rejected.append((place, rejection))
                 continue
             unresolved.append((place, slot, query))
-            budget -= work
-            if budget <= 0:
+            work_limit -= work
+            if work_limit <= 0:
                 records = records[: place + 1]
                 break
         found = scanned.before_record(len(records)).merge(
@@ -258,7 +258,7 @@ class Admission:
         return require_unique_fields(value, query), answer
 
     def _admit_work(self, slot: int, query: Any, shares: Shares, timestamp: int) -> int:
-        """Add a question's work to its stream's share, and return its work in the batch; Rejection above the limit."""
+        """Add a question's ``Work.share`` to its stream's share; Rejection above the limit. Return its ``Work.batch``."""
         work = self._work_estimator.estimate(slot, query)
         # A feed asks about a window only once, so its question must not be refused as busy.
         if not self._context.streams.flags[slot] & STANDING_FLAG:
@@ -278,7 +278,7 @@ class Admission:
         taken = scanned.is_read
         if not streams.all_are_plain:
             taken &= streams.columns.is_plain[scanned.slots]
-        if streams.released_slots:
+        if streams.retired_slots:
             taken &= streams.columns.start_number[scanned.slots] != 0
         offsets = (
             records.offsets
@@ -328,7 +328,7 @@ class Admission:
     def _resolve(self, slot: int, query: Any) -> Any:
         """Make the stream's family read a question's private numbers.
 
-        No table is read for a refused or ended stream, because the table may be wrong or no longer in memory.
+        No table is read for a stream that this worker refuses or that ended: the table may be wrong or freed.
         """
         streams = self._context.streams
         if not streams.flags[slot] & STANDING_FLAG and (query.window is not None or query.group is not None):

@@ -59,7 +59,7 @@ class ReplyPublisher:
         for slot in costs:
             if streams.parts_left(slot) == 0 and streams.terms_at(slot).ends_at_cutoff:
                 columns.state[slot] = EXHAUSTED
-            columns.changed[slot] = True
+            columns.status_changed[slot] = True
         self._encoder.write_checkpoints(outputs, np.array(list(costs), dtype=np.intp))
         self._encoder.write_charges(outputs, np.array(list(charged), dtype=np.intp))
 
@@ -257,10 +257,10 @@ class ColumnPublisher:
         after = columns.write_entries(slots, before, entries)
         touched = some | ended
         if touched.all():
-            columns.changed[slots] = True
+            columns.status_changed[slots] = True
             self._encoder.write_checkpoints(outputs, slots, after)
         else:
-            columns.changed[slots[touched]] = True
+            columns.status_changed[slots[touched]] = True
             self._encoder.write_checkpoints(outputs, slots[touched])
         # The first answer is charged for the threshold's noise, and each ⊤ for itself; later ⊥s are free.
         self._encoder.write_charges(outputs, slots[first | (shown > 0) | ended])

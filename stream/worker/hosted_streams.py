@@ -100,22 +100,22 @@ class LifeCycle:
         if not may_become(STATES[self._columns.state[slot]], STATES[state]):
             return False
         self._columns.state[slot] = state
-        self._columns.changed[slot] = True
+        self._columns.status_changed[slot] = True
         self.reasons[slot] = reason
         return True
 
     def refuse_stream(self, slot: int, reason: str) -> None:
         """Refuse a stream on this worker; no checkpoint records it, because another worker may answer."""
         self._columns.refused[slot] = True
-        self._columns.changed[slot] = True
+        self._columns.status_changed[slot] = True
         self.reasons[slot] = reason
 
 
 CONTROL_UNREAD: Final = "this worker cannot read the stream's control event; upgrade it"
 """Reason for refusing a stream whose latest control event comes from a later version of Sotto."""
 
-MIN_RELEASED: Final = 64
-"""Least number of slots of removed streams that are made free for new streams together."""
+MIN_RETIRED_SLOTS: Final = 64
+"""Least number of slots of retired streams that are made free for new streams together."""
 
 PLAIN_FLAG: Final = 1
 STANDING_FLAG: Final = 2
@@ -143,7 +143,7 @@ class HostedStreams:
     - ``unreadable_streams``: names of streams without a slot, whose control events cannot be read.
     - ``retired``: the retired streams, which have no slot.
 
-    The slot of a retired stream is released. It may get another stream after ``free_released_slots``.
+    The slot of a retired stream may get another stream after ``free_retired_slots``.
     """
 
     def __init__(self, key: NoiseKey) -> None:
@@ -161,8 +161,8 @@ class HostedStreams:
         self.terms: list[StreamTerms] = self.terms_table.all
         self.extensions: dict[int, Extensions] = {}
         self.retired = RetiredStreamTable()
-        self.released_slots: list[int] = []
-        """Slots of removed streams, whose names ``encoded_names`` still has."""
+        self.retired_slots: list[int] = []
+        """Slots of retired streams, whose names ``encoded_names`` still has."""
         self._free_slots: list[int] = []
         self._start_count = 0
         self._all_are_plain = (0, True)
@@ -222,7 +222,7 @@ class HostedStreams:
             return
         self.extensions[slot] = extensions
         self.columns.cutoff[slot] = charged_answers(self.terms_at(slot).calibration, extensions)
-        self.columns.changed[slot] = True
+        self.columns.status_changed[slot] = True
         self.life.reopen_exhausted(np.array([slot], dtype=np.intp))
 
     def _renew_terms(self, slot: int, definition: StreamDefinition) -> None:
@@ -236,7 +236,7 @@ class HostedStreams:
             columns.refused[slot] = False
             self.life.reasons.pop(slot, None)
         self.noise.set_version(slot, self.terms_at(slot).version)
-        columns.changed[slot] = True
+        columns.status_changed[slot] = True
 
     def _open_streams(self, new: dict[int, StreamDefinition]) -> None:
         columns, terms_of = self.columns, [definition.terms for definition in new.values()]
@@ -291,23 +291,23 @@ class HostedStreams:
         self.noise.remove_stream(slot)
         columns.clear_slot(slot)
         columns.state[slot], columns.last_offset[slot], columns.is_plain[slot] = CLOSED, -1, True
-        self.released_slots.append(slot)
+        self.retired_slots.append(slot)
 
-    def free_released_slots(self) -> frozenset[int]:
-        """If many slots are released, free them; release the terms that only they used, and return the indices."""
-        if len(self.released_slots) < max(MIN_RELEASED, len(self.slots) // 4):
+    def free_retired_slots(self) -> frozenset[int]:
+        """Free the slots of retired streams if there are many; forget terms without streams, and return their indices."""
+        if len(self.retired_slots) < max(MIN_RETIRED_SLOTS, len(self.slots) // 4):
             return frozenset()
-        for slot in self.released_slots:
+        for slot in self.retired_slots:
             self.names[slot] = f'"{slot}'  # no query can name it, because names have no quotation marks
-        self._free_slots += self.released_slots
-        self.released_slots = []
+        self._free_slots += self.retired_slots
+        self.retired_slots = []
         self.encoded_names = SlotNames()
         self.encoded_names.extend([name.encode() for name in self.names])
         names, hosted = self.encoded_names.texts.spans, slice(len(self))
         columns = self.columns
         columns.name_at[hosted], columns.name_size[hosted] = names.at[hosted], names.size[hosted]
         in_use = columns.terms_of[hosted][columns.start_number[hosted] != 0]
-        return self.terms_table.release_others(np.unique(in_use).tolist())
+        return self.terms_table.forget_others(np.unique(in_use).tolist())
 
     def hosted_slots(self) -> npt.NDArray[np.intp]:
         """Return the slots that have a stream."""
@@ -330,10 +330,10 @@ class HostedStreams:
         columns, hosted = self.columns, slice(len(self))
         answered, written_at = columns.last_offset[hosted] >= 0, columns.written_at[hosted]
         newest = written_at.max(initial=0)
-        columns.changed[hosted] |= answered & ((written_at >= newest - recent) | (written_at < 0))
+        columns.status_changed[hosted] |= answered & ((written_at >= newest - recent) | (written_at < 0))
         over_tables = np.array([isinstance(one.source, TableSource) for one in self.terms], dtype=np.bool_)
         unsure = self.noise.older_key_mask() | over_tables[columns.terms_of[hosted]]
-        columns.changed[hosted] |= (columns.state[hosted] == OPEN) & unsure
+        columns.status_changed[hosted] |= (columns.state[hosted] == OPEN) & unsure
 
     def reason(self, slot: int) -> str:
         """Return the reason why a stream does not answer."""

@@ -73,12 +73,15 @@ class SlotArrays:
         return found
 
     def write_entries(
-        self, slots: npt.NDArray[np.intp], picked: Self, entries: Mapping[str, npt.NDArray[Any]]
+        self, slots: npt.NDArray[np.intp], before: Self, entries: Mapping[str, npt.NDArray[Any]]
     ) -> Self:
-        """Write entries of distinct slots; return ``picked``, gathered for these slots, with the new entries."""
+        """Write entries of distinct slots.
+
+        ``before`` was gathered for these slots; return a copy with the new entries.
+        """
         self._layout.scatter(self.rows, entries, np.ascontiguousarray(slots, dtype=np.int64))
         found = object.__new__(type(self))
-        found.__dict__.update(picked.__dict__)
+        found.__dict__.update(before.__dict__)
         for name, array in entries.items():
             setattr(found, name, array)
         return found
@@ -98,12 +101,17 @@ class StreamColumns(SlotArrays):
       each, in parts of a charge (0 for sparse vectors).
     - ``threshold``: the threshold of a sparse vector; ``is_plain``: True for a sparse vector over values in
       queries.
-    - ``start_number``: a number that changes whenever the stream starts from new terms; 0 for a released
-      slot.
+    - ``start_number``: a new number at the opening, and for each later version of the table; 0 for a slot
+      without a stream.
+    - ``terms_of``: index of the stream's terms in ``HostedStreams.terms``.
+    - ``refused``: True if this worker cannot answer, for example because it lacks the noise key or the table.
+    - ``status_changed``: True if the next status record must contain the stream.
+    - ``written_at``: time of the checkpoint that was restored, in ms; 0 if there was none.
+    - ``due``: reading of the clock of the fair shares at which the stream's admitted work is done.
     - ``name_at``, ``name_size``: position of the name among all names.
     """
 
-    SEPARATE_ARRAYS = frozenset({"changed", "is_plain", "threshold", "written_at"})
+    SEPARATE_ARRAYS = frozenset({"status_changed", "is_plain", "threshold", "written_at"})
 
     name_at: npt.NDArray[np.int64]
     name_size: npt.NDArray[np.int32]
@@ -115,7 +123,7 @@ class StreamColumns(SlotArrays):
     cutoff: npt.NDArray[np.int64]
     state: npt.NDArray[np.uint8]
     refused: npt.NDArray[np.bool_]
-    changed: npt.NDArray[np.bool_]
+    status_changed: npt.NDArray[np.bool_]
     tops: npt.NDArray[np.int64]
     surplus: npt.NDArray[np.int64]
     answered: npt.NDArray[np.int64]
@@ -194,7 +202,7 @@ class StreamKeys:
         """Keep the incarnations in ``columns``."""
         self.missing_keys: dict[int, str] = {}
         self._keys = (key, *key.older)
-        self._numbers = {one.key_id: number for number, one in enumerate(self._keys)}
+        self._key_indices = {one.key_id: index for index, one in enumerate(self._keys)}
         self._columns = columns
         self._digests = np.zeros((_INITIAL_CAPACITY, _DIGEST_BYTES), dtype=np.uint8)
         self._key_of = np.zeros(_INITIAL_CAPACITY, dtype=np.uint8)
@@ -202,7 +210,7 @@ class StreamKeys:
         self._version_suffixes: dict[int, bytes] = {}
 
     def add_streams(self, definitions: Mapping[int, StreamDefinition], count: int) -> None:
-        """Store the incarnations, digests and key names of new streams among ``count`` slots."""
+        """Store the incarnations, digests and noise keys of new streams; ``count`` is the number of all slots."""
         self._count = count
         self._digests = grow_to(self._digests, count)
         self._key_of = grow_to(self._key_of, count)
@@ -211,10 +219,10 @@ class StreamKeys:
         digests = bytes.fromhex("".join([one.digest for one in definitions.values()]))
         self._columns.incarnation[slots] = np.frombuffer(incarnations, dtype=np.uint8).reshape(len(slots), -1)
         self._digests[slots] = np.frombuffer(digests, dtype=np.uint8).reshape(-1, _DIGEST_BYTES)
-        self._key_of[slots] = [self._numbers.get(one.key_id, 0) for one in definitions.values()]
+        self._key_of[slots] = [self._key_indices.get(one.key_id, 0) for one in definitions.values()]
         for slot, one in definitions.items():
             self._version_suffixes.pop(slot, None)
-            if one.key_id in self._numbers:
+            if one.key_id in self._key_indices:
                 self.missing_keys.pop(slot, None)
             else:
                 self.missing_keys[slot] = one.key_id

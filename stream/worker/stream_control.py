@@ -48,7 +48,7 @@ class StreamControl:
     def __init__(
         self, streams: HostedStreams, tables: PartitionTables, changelog: str, forget_slot: Callable[[int], None]
     ) -> None:
-        """``forget_slot`` is called before a retired stream's slot is released."""
+        """``forget_slot`` is called before the slot of a retired stream is cleared."""
         self.runs_in_thread = False
         self.stale_keys: dict[bytes, None] = {}
         """Keys of changelog records of retired streams, which must be deleted."""
@@ -104,7 +104,7 @@ class StreamControl:
         retired = streams.retired.select(streams.names[slot] for slot in slots)
         for slot in slots:
             if (name := streams.names[slot]) not in streams.slots:
-                continue  # the slot is in ``slots`` twice, and is already released
+                continue  # the slot is in ``slots`` twice, and is already cleared
             if name not in retired:
                 left.append(slot)
                 continue
@@ -116,8 +116,8 @@ class StreamControl:
             self._pending_ends.pop(slot, None)
             self._forget_slot(slot)
             streams.remove_retired(slot)
-        if released_terms := streams.free_released_slots():
-            self._reader.forget(released_terms)
+        if forgotten_terms := streams.free_retired_slots():
+            self._reader.forget(forgotten_terms)
         return left
 
     def drain_stale_keys(self) -> list[bytes]:
@@ -193,7 +193,7 @@ class StreamControl:
         # A table becomes unnecessary only if a stream was refreshed or has ended.
         renewed = any(streams.terms[index].version > FIRST_VERSION for index in indices)
         if renewed or not answering_mask(streams.columns.gather(slots)).all():
-            self._tables.release_unused()
+            self._tables.free_unused()
 
     def end_streams(self) -> npt.NDArray[np.intp]:
         """End the streams that control events have ended, and return their slots.
@@ -210,7 +210,7 @@ class StreamControl:
                 ended.append(slot)
         self._pending_ends = waiting
         if ended:
-            self._tables.release_unused()
+            self._tables.free_unused()
         return np.array(ended, dtype=np.intp)
 
     def _awaits_questions(self, slot: int, definition: StreamDefinition) -> bool:

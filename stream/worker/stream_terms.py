@@ -290,13 +290,13 @@ class TermsTable:
             self.all.append(StreamTerms(source, mechanism, calibration, *data))
         return index
 
-    def release_others(self, in_use: Iterable[int]) -> frozenset[int]:
-        """Release all terms except the first ones and those in use; return the released indices.
+    def forget_others(self, in_use: Iterable[int]) -> frozenset[int]:
+        """Forget all terms except the first ones and those in use; return the indices of the forgotten terms.
 
-        A released index is never used again; the list then has the first terms at this index.
+        Such an index is never used again; the list then has the first terms at this index.
         """
-        released = frozenset(self._index.values()) - {0, *in_use}
-        self._index = {key: index for key, index in self._index.items() if index not in released}
-        for index in released:
+        forgotten = frozenset(self._index.values()) - {0, *in_use}
+        self._index = {key: index for key, index in self._index.items() if index not in forgotten}
+        for index in forgotten:
             self.all[index] = self.all[0]
-        return released
+        return forgotten

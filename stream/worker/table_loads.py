@@ -192,8 +192,8 @@ class PartitionTables:
         ready = [name for name, (key, _) in self._held.items() if key not in self._loading]
         return [record for name in ready for record in self._held.pop(name)[1]]
 
-    def release_unused(self) -> None:
-        """Release the tables from which no stream answers."""
+    def free_unused(self) -> None:
+        """Free the tables from which no stream answers."""
         if self._in_use:
             columns = self._streams.columns
             hosted = slice(len(self._streams))

@@ -150,9 +150,9 @@ class QueryProcessor:
         )
         if now >= self._status_due:
             self._status_due = now + STATUS_SECONDS
-            changed = np.flatnonzero(self.streams.columns.changed[: len(self.streams)])
+            changed = np.flatnonzero(self.streams.columns.status_changed[: len(self.streams)])
             self._encoder.write_status(outputs, changed)
-            self.streams.columns.changed[changed] = False
+            self.streams.columns.status_changed[changed] = False
         return outputs
 
     def process(self, batch: QueryBatch) -> Outputs:

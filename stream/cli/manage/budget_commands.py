@@ -92,7 +92,7 @@ def add(
         ]
     if isinstance(wanted, TableSource):
         counted = describe_table_bound(wanted)
-        bound = [f"{counted}; no ± covers the others"] if counted else []
+        bound = [f"{counted}; no ± covers a person's other rows"] if counted else []
         details = [*bound, *describe_rows(wanted), describe_engine(wanted, DEFAULT_TABLE_BYTES)]
     registered = f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}"
     show_result(receipt, registered + _describe_clamping(wanted), *details, receipt.meaning, as_json=as_json)
@@ -192,8 +192,8 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         say(describe_live_topic(record.source), soft_wrap=True)
         if record.source.has_periods:
             say(
-                f"each period has a separate account: 'sotto source list' shows the latest, 'sotto source list --all' all, and "
-                f"'sotto stream list {source}' their streams",
+                f"each period has a separate budget: 'sotto source list' shows the latest, 'sotto source list --all' all, and "
+                f"'sotto stream list {source}' the streams of all periods",
                 soft_wrap=True,
             )
     if record.population is not None:

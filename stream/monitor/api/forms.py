@@ -71,7 +71,7 @@ class Declaration(ApiModel):
     source: Source
     attributes: list[AttributeView]
     cells: Annotated[
-        int | None, Field(description="Number of cells of all attributes together; null for other sources.")
+        int | None, Field(description="Number of cells of all attributes together; null without attributes.")
     ]
     total: Amount
     neighbors: Annotated[str, Field(description="The neighbor relation as a sentence.")]
@@ -90,7 +90,9 @@ class CurveRequest(ApiModel):
 
     stream: OpeningSpec
     against: Literal["epsilon", "cutoff"] = "epsilon"
-    start: Annotated[int, Field(ge=0, le=1000, description="``following`` of the part before this one.")] = 0
+    start: Annotated[
+        int, Field(ge=0, le=1000, description="``following`` of the curve's last part; 0 for the first part.")
+    ] = 0
 
 
 class CurvePoint(ApiModel):
@@ -257,11 +259,11 @@ def plan_opening(
     source: Source,
     entry: SourceEntry,
     population: PopulationRecord | None,
-    guesses: PlanQuery,
+    assumptions: PlanQuery,
 ) -> Plan:
     """Plan the opening of a stream: its mechanism, its error bound and its cost.
 
-    The source's ``population``, if it has one, pays too.
+    The source's ``population``, if it has one, pays too. ``assumptions`` affect only the warning.
     """
     chosen = choose_mechanism(opening, source)
     spec, calibration = chosen.spec, plan_stream(chosen.spec, source)
@@ -281,7 +283,7 @@ def plan_opening(
         period=period_of(source),
         compared=list(chosen.compared),
         uninformative=opening_warning(
-            chosen, calibration, source, about_rows=guesses.rows, expected=guesses.answer
+            chosen, calibration, source, about_rows=assumptions.rows, expected=assumptions.answer
         ),
     )
 

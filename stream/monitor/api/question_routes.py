@@ -345,7 +345,7 @@ async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: S
         )
     except (Unknown, Invalid) as error:
         raise _statement_problem(error) from None
-    found = prepared.priced or await _ask_or_problem(asker, prepared.queries)
+    found = prepared.rejected or await _ask_or_problem(asker, prepared.queries)
     grant, source = prepared.target.grant, prepared.target.source
     results = Results(one.with_question(query, source) for one, query in zip(found, prepared.queries, strict=True))
     table = prepared.table(results)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _LARGEST_ODDS: Final = 1e9
 """If the odds are at least this number, a share counts as 1."""
 _PARTS: Final = 64
-"""Number of equal parts of [0, 1] in which shares are searched; each part has one bound of its noise."""
+"""Number of equal parts of [0, 1]; the same bound of the noise is used for all shares of a part."""
 _DISCRETE_SHARE: Final = 0.01
 """Part of the miss probability for the difference between discrete and continuous noise."""
 _MIDDLE_SHARE: Final = 0.02
@@ -58,14 +58,14 @@ _GRID_SHARE: Final = 0.03
 
 
 class NoiseSum(NamedTuple):
-    """The noise of a number in some unit: a sum of ``draws`` draws, with a step of ``step`` units."""
+    """The noise of a number: the sum of ``draws`` draws from ``law``, times ``step``."""
 
     law: Symmetric
     draws: int
     step: int = 1
 
     def half_width(self, miss: float = MISS_PROBABILITY) -> int:
-        """Return a bound, in units, that the noise exceeds with probability ``miss`` at most."""
+        """Return a bound that the noise exceeds with probability ``miss`` at most."""
         return half_width(self.law, self.draws, miss) * self.step
 
 
@@ -153,7 +153,7 @@ def _transform_size(deviation: float) -> int:
 
 
 def _lattice_reach(first: NoiseSum, second: NoiseSum, part: int, of_misses: bool, size: int) -> float:
-    """Bound the noise exactly at the middle of a part, and add the difference to the rest of the part."""
+    """Bound the noise for the middle share of a part, plus its change between the middle and other shares."""
     unit = 2 * _PARTS
     middle = 2 * part + 1
     logs = np.zeros(size // 2 + 1)
@@ -190,8 +190,8 @@ def _log_of_laplace(rate: float, turns: Integers, size: int) -> Floats:
 def _laplace_reach(sums: Sequence[tuple[int, float]], deviation: float) -> float:
     """Return an x that sums of continuous Laplace noise exceed with 5 % · (1 − ``_DISCRETE_SHARE``) at most.
 
-    ``sums`` has pairs of a number of draws and their scale. The bound adds discrete noise on a fine grid and
-    the remainders of the draws between the grid's points.
+    ``sums`` has pairs of a number of draws and their scale. Each draw is a
+    multiple of a fine grid's step plus a remainder; the result adds the bounds of both sums.
     """
     missed = MISS_PROBABILITY * _DISCRETE_SHARE
     rest = math.sqrt(sum(draws for draws, _ in sums) * math.log(2.0 / missed) / 3.0)

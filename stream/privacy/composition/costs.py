@@ -195,19 +195,19 @@ def _whole_steps(value: Fraction, step: Fraction) -> Fraction:
 
 
 @lru_cache(maxsize=4096)
-def stream_cost(calibration: Calibration, accountant: str, *, uneven: bool = False) -> Cost:
+def stream_cost(calibration: Calibration, accountant: str, *, uneven_prices: bool = False) -> Cost:
     """Return the most that a stream may spend.
 
-    Under ``pure`` the cost is the stream's (ε, δ), with δ = 0 if the ε of its pure parts add up to at most
-    ε. Under ``zcdp`` it has the sum of the parts' ε, and ρ: Σ ε²/2 over the parts (Bun & Steinke 2016,
-    Proposition 1.4, Lemma 1.7) plus the ρ of Gaussian noise. With ``uneven`` prices
-    (`stream.privacy.planning.plans.are_uneven`) the whole stream counts as one part.
+    Under ``pure`` the cost is the stream's (ε, δ), or (ε, 0) if ε holds by basic composition. Under ``zcdp``
+    ``loss`` is the sum of the ε of the stream's pure mechanisms (``Losses.pure_parts``). ``rho`` is Σ ε²/2 over
+    them (Bun & Steinke 2016, Proposition 1.4, Lemma 1.7) plus the ρ of Gaussian noise. With ``uneven_prices``
+    only the sum of the answers' ε is bounded, so ``rho`` is (Σ ε)²/2.
     """
     parts = losses(calibration)
     if accountant == "zcdp":
         return Cost(
             math.ceil(parts.total * EPSILON_UNITS),
-            rho=math.ceil((parts.total**2 / 2 if uneven else parts.rho) * EPSILON_UNITS),
+            rho=math.ceil((parts.total**2 / 2 if uneven_prices else parts.rho) * EPSILON_UNITS),
             unbounded=1 if parts.gaussian else 0,
         )
     delta = 0 if is_pure(calibration) else math.ceil(Fraction(calibration.delta) * DELTA_UNITS)
@@ -223,7 +223,7 @@ def realised_cost(
     surplus: int = 0,
     extensions: Extensions = (),
     *,
-    uneven: bool = False,
+    uneven_prices: bool = False,
 ) -> Cost:
     """Return an upper bound of a stream's spent cost; NO_COST before the first answer.
 
@@ -232,7 +232,7 @@ def realised_cost(
     counts in full, and so does an (ε, δ) from optimal composition. An extension counts as soon as it may
     have been used.
     """
-    full = stream_cost(calibration, accountant, uneven=uneven)
+    full = stream_cost(calibration, accountant, uneven_prices=uneven_prices)
     if answered == 0:
         return NO_COST
     charges = tops + Fraction(surplus, PARTS_PER_CHARGE)
@@ -251,27 +251,29 @@ def realised_cost(
         spent = Cost(math.ceil(loss * EPSILON_UNITS), full.delta, full.rho, 1 if drawn else 0).minimum_with(full)
     start = calibration.cutoff
     for extension in extensions:
-        spent += _realised_extension(calibration, accountant, extension, start, charges, uneven=uneven)
+        spent += _realised_extension(
+            calibration, accountant, extension, start, charges, uneven_prices=uneven_prices
+        )
         start += extension.answers
     return spent
 
 
 @lru_cache(maxsize=4096)
 def extension_cost(
-    calibration: Calibration, accountant: str, extension: Extension, start: int, *, uneven: bool = False
+    calibration: Calibration, accountant: str, extension: Extension, start: int, *, uneven_prices: bool = False
 ) -> Cost:
     """Return the most that an extension may spend after ``start`` charged answers.
 
     Under ``pure`` the losses of its charges add up, or are composed optimally without the rest of the
-    stream. Under ``zcdp`` independent charges count as in the opening. If the noise of a threshold is drawn
-    only once, or if ``uneven`` charges count as one part, charges depend on earlier charges. Then the
-    extension, given the past, is pure with twice the earlier loss plus its own loss. Proofs:
-    docs/proofs/composition.md, "Extensions".
+    stream. Under ``zcdp`` each independent charge adds ε²/2 to ρ. Charges are not independent if the noise of a
+    threshold is drawn only once, or with ``uneven_prices``. Given all earlier answers, the extension is then
+    pure, with twice the loss of the earlier charges plus its own loss. Proofs: docs/proofs/composition.md,
+    "Extensions".
     """
     parts = losses(calibration)
     loss = extension.answers * parts.extension_loss
     if accountant == "zcdp":
-        if has_independent_answers(calibration) and not uneven:
+        if has_independent_answers(calibration) and not uneven_prices:
             rho = extension.answers * parts.extension_loss**2 / 2
         else:
             rho = (2 * summed_loss(calibration, Fraction(start)) + loss) ** 2 / 2
@@ -283,26 +285,35 @@ def extension_cost(
 
 
 @lru_cache(maxsize=4096)
-def grant_cost(calibration: Calibration, accountant: str, extensions: Extensions, *, uneven: bool = False) -> Cost:
+def grant_cost(
+    calibration: Calibration, accountant: str, extensions: Extensions, *, uneven_prices: bool = False
+) -> Cost:
     """Return the most that a stream with all its extensions may spend."""
-    cost, start = stream_cost(calibration, accountant, uneven=uneven), calibration.cutoff
+    cost, start = stream_cost(calibration, accountant, uneven_prices=uneven_prices), calibration.cutoff
     for extension in extensions:
-        cost += extension_cost(calibration, accountant, extension, start, uneven=uneven)
+        cost += extension_cost(calibration, accountant, extension, start, uneven_prices=uneven_prices)
         start += extension.answers
     return cost
 
 
 def _realised_extension(
-    calibration: Calibration, accountant: str, extension: Extension, start: int, charges: Fraction, *, uneven: bool
+    calibration: Calibration,
+    accountant: str,
+    extension: Extension,
+    start: int,
+    charges: Fraction,
+    *,
+    uneven_prices: bool,
 ) -> Cost:
     """Return the part of an extension's cost that is spent after ``charges`` ordinary charges.
 
-    If less than one of the ``start`` earlier charges is left, free answers may already use the extension.
+    The grant pays for ``start`` charges without this extension. Free answers may use the extension as soon as
+    less than one of these charges is left.
     """
     has_free_answers = not isinstance(calibration, AnswersCalibration)
     if charges <= start - has_free_answers:
         return NO_COST
-    full = extension_cost(calibration, accountant, extension, start, uneven=uneven)
+    full = extension_cost(calibration, accountant, extension, start, uneven_prices=uneven_prices)
     if full.delta:
         return full
     parts = losses(calibration)
@@ -363,12 +374,12 @@ class RefusedError(Refused):
     """The ledger refuses a request; no grant or budget has changed."""
 
 
-def unpaid_error(label: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy: str = "") -> RefusedError:
+def unpaid_error(payer: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy: str = "") -> RefusedError:
     """Build the error for a request of more than is left of a budget."""
     asked, available = to_amount(cost, terms), to_amount(left.clamp_at_zero(), terms)
     less = "ask for no more than is left, " if available.epsilon > 0.0 or available.rho else ""
     return RefusedError(
-        f"{label} cannot pay: {format_amount(asked)} asked, {format_amount(available)} left; "
+        f"{payer} cannot pay: {format_amount(asked)} asked, {format_amount(available)} left; "
         f"{less}{remedy}or close streams that have not used up their grants",
         asked,
         available,

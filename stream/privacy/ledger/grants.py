@@ -261,17 +261,19 @@ class Grant:
 
     def cost_of(self, extension: Extension, accountant: str, start: int) -> Cost:
         """Return the cost of an extension after ``start`` charged answers."""
-        return extension_cost(self.calibration, accountant, extension, start, uneven=self.has_uneven_prices)
+        return extension_cost(self.calibration, accountant, extension, start, uneven_prices=self.has_uneven_prices)
 
     def price_claim(self, claim: Claim) -> None:
         """Recompute the cost and all other amounts of a claim, after an opening or an extension."""
-        claim.cost = grant_cost(self.calibration, claim.accountant, self.extensions, uneven=self.has_uneven_prices)
+        claim.cost = grant_cost(
+            self.calibration, claim.accountant, self.extensions, uneven_prices=self.has_uneven_prices
+        )
         self.update_claim(claim)
 
     def update_claim(self, claim: Claim) -> None:
         """Recompute the spent, refunded and counted amounts from the current totals."""
         totals = (self.answered, self.tops, self.surplus, self.extensions)
-        realised = realised_cost(self.calibration, claim.accountant, *totals, uneven=self.has_uneven_prices)
+        realised = realised_cost(self.calibration, claim.accountant, *totals, uneven_prices=self.has_uneven_prices)
         if self.lost:
             claim.spent = claim.cost
         else:

@@ -20,7 +20,7 @@ from stream.privacy.ledger.grants import Claim, Grant
 DIGEST_BYTES: Final = 16
 
 NameKind = Literal["stream", "source", "periods"]
-"""What a retired name names: a stream, the account of a period, or a model whose periods had retired streams."""
+"""The kind of a retired name: of a stream, of a period's account, or of a model with retired period streams."""
 
 
 def name_digest(kind: NameKind, name: str) -> bytes:
@@ -51,7 +51,8 @@ class Digests(Protocol):
 
     def __len__(self) -> int: ...
     def add(self, digest: bytes) -> None: ...  # noqa: D102
-    def find(self, digest: bytes) -> bytes | None: ...  # noqa: D102
+    def find(self, digest: bytes) -> bytes | None:
+        """Return the bytes that a table stores with a digest, or None if the digest is not in the set."""
 
 
 class DigestsInMemory(set[bytes]):
@@ -145,8 +146,8 @@ class RetiredGrants:
     """The sums of the retired grants of one analyst on one account.
 
     Like a grant, it has claims: ``claim`` on the account's budget, and ``population_claim`` on the budget of
-    the source's population. A source without a population may join one later. So ``joining`` has, for each
-    accountant, the claim that the streams would have there.
+    the source's population. A source without a population may join one later. So ``joining`` has the claims on a
+    future population's budget, one for each accountant that it may have.
     """
 
     analyst: str | None
@@ -165,11 +166,11 @@ class RetiredGrants:
 
     @property
     def totals(self) -> EdgeTotals:
-        """The streams' totals at the start of a period: none, because retired streams never answer."""
+        """The totals for ``Claim.start_totals`` at the start of a period; retired streams have no answers left."""
         return _NO_ANSWERS_LEFT
 
     def counted_amount(self, claim: Claim) -> Cost:
-        """Return no cost, because retired streams count only up to the period of their end."""
+        """Return no cost: streams that retired before a period began do not count in it."""
         del claim
         return NO_COST
 

@@ -79,11 +79,11 @@ class EstimateAnswer:
     - ``charged_parts``: the price in parts of a charge; for ``refused`` and ``limited`` questions the price
       that they would have.
     - ``intervals``: the 95 % confidence interval of each measured number. For a mean, the first interval
-      is around the sum, with the half-width of sum − mean·rows. ``noise``: the noise of each number.
+      has the sum as center, and the half-width of the interval of sum − mean·rows. ``noise``: the noise of each number.
     - ``rates``: the 95 % confidence interval of each measured rate or share.
     - ``is_covered``: False if the question is about an attribute, or two attributes, that no measured
       marginal contains.
-    - ``error_scale``: the root distance R from which typical errors of estimates follow, if R is known.
+    - ``error_scale``: R of `selection`, from which the typical error of the estimate follows; None if unknown.
     """
 
     kind: Literal["settled", "below", "above", "unpromised", "priced", "refused", "limited"]
@@ -158,16 +158,16 @@ class Estimator:
         bounds = self._top_bounds.weight + self._marginal_bounds.weight + self._coverage.weight
         return self._measured.nbytes + self._free_answers.weight + _BYTES_PER_BOUND * bounds
 
-    def add_measurement(self, question: ResolvedQuestion | None, axes: Axes, share: int | None = None) -> None:
+    def add_measurement(self, question: ResolvedQuestion | None, axes: Axes, own_price: int | None = None) -> None:
         """Add the measurement of a charged answer: the marginal on ``axes``.
 
-        ``question`` is given if its own numbers were measured too. ``share`` is given if the question was
-        measured alone, for this many parts. If ``axes`` are empty, no marginal was measured.
+        ``question`` is given if its own numbers were measured too. ``own_price`` is given if the
+        question was measured alone, in parts of a charge. If ``axes`` are empty, no marginal was measured.
         """
         self._complete_warm_start()
-        self._measured.add(self.tops, axes, question, share)
+        self._measured.add(self.tops, axes, question, own_price)
         self.tops += 1
-        self.parts_left -= PARTS_PER_CHARGE if share is None else share
+        self.parts_left -= PARTS_PER_CHARGE if own_price is None else own_price
         for cache in (self._free_answers, self._marginal_bounds, self._coverage):
             cache.clear()
 
@@ -208,7 +208,7 @@ class Estimator:
         With ``beyond``, later questions are answered too, without a promise. ``requested_errors`` has the
         requested errors of some questions by index. ``limits`` has the most parts that some questions may
         cost: a question that might cost more is ``limited``, before any private value is read. A question
-        is ⊤ iff error + ν ≥ threshold + ρ, in whole steps. Questions are decided in blocks: after the first
+        is ⊤ if error plus noise ≥ threshold plus barrier, in whole steps. Questions are decided in blocks: after the first
         ⊤ of a block, the rest of the block is decided again. Blocks grow until a ⊤ occurs.
 
         The first answer is also charged ``opening_parts`` for the warm start; later answers have 0. Until
@@ -237,7 +237,7 @@ class Estimator:
                 continue
             place = bisect_right(decided_alone, start)
             asked = questions[start : min(start + size, *decided_alone[place : place + 1], len(questions))]
-            block = [self._choose_published(question) for question in asked]
+            block = [self._choose_question_to_publish(question) for question in asked]
             free_answers = self._answers_without_top(block)
             first_top = (
                 self._find_first_top(block, free_answers) if self.parts_left >= PARTS_PER_CHARGE else len(block)
@@ -325,7 +325,7 @@ class Estimator:
         if alpha is None:
             needs_comparison = (
                 not self._warm_start_charged
-                or self._answers_without_top([self._choose_published(question)])[0].needs_comparison
+                or self._answers_without_top([self._choose_question_to_publish(question)])[0].needs_comparison
             )
             return (PARTS_PER_CHARGE, True) if needs_comparison else (0, False)
         reach, index, _ = self._find_best_measurement(question)
@@ -341,7 +341,7 @@ class Estimator:
     ) -> tuple[Price, bool] | EstimateAnswer | None:
         """Return how an unsettled question is paid: its own price, a refusal, or None for a comparison.
 
-        The price comes with the second value of `price_alone`.
+        With the price comes True if it pays for a marginal, and False if it pays for the question's own numbers.
         """
         if self.parts_left >= PARTS_PER_CHARGE and self.comparison_suffices(question, alpha):
             return None
@@ -350,7 +350,7 @@ class Estimator:
         priced = price_alone(self.calibration, question, alpha)
         return _refuse(priced[0].parts) if priced[0].parts > self.parts_left else priced
 
-    def _choose_published(self, question: ResolvedQuestion) -> ResolvedQuestion:
+    def _choose_question_to_publish(self, question: ResolvedQuestion) -> ResolvedQuestion:
         """Return the count of a share's hits if measurements settle this count but not the share."""
         if not isinstance(question, ShareQuestion) or self._is_settled(question):
             return question
@@ -359,8 +359,8 @@ class Estimator:
     def _add_share_interval(self, question: ResolvedQuestion, answer: EstimateAnswer) -> EstimateAnswer:
         """Add the interval of a share if a marginal settles only the count of its hits.
 
-        The interval is not added if it follows more accurately from the noisy number of rows than from the
-        misses in the marginal's other cells.
+        The interval is computed from the marginal's cells. It is left out if the noisy number of rows gives a more
+        accurate one.
         """
         if not isinstance(question, ShareQuestion) or answer.kind != "settled" or answer.rates is not None:
             return answer
@@ -416,24 +416,24 @@ class Estimator:
 
     def _estimated_shares(self, axes: Axes, measured: Measurements | None = None) -> TensorCells:
         """Return the estimated shares on ``axes``, from ``measured`` or by default from all measurements."""
-        measured, frame = measured or self._measured, axes
+        measured, fitted_axes = measured or self._measured, axes
         if self._uses_one_estimate:
-            frame = tuple(range(len(self.sizes)))
+            fitted_axes = tuple(range(len(self.sizes)))
         elif self._has_workload:
-            frame = measured.connect_axes(axes)
-        return self._fitted_shares(frame, axes, measured)
+            fitted_axes = measured.connect_axes(axes)
+        return self._fitted_shares(fitted_axes, axes, measured)
 
-    def _fitted_shares(self, frame: Axes, axes: Axes, measured: Measurements) -> TensorCells:
-        """Return the shares on ``axes`` of the estimate that is fitted on ``frame``."""
-        used = measured.indices_for_fit(frame)
-        key = ("shares", axes, frame, used)
+    def _fitted_shares(self, fitted_axes: Axes, axes: Axes, measured: Measurements) -> TensorCells:
+        """Return the shares on ``axes`` of the estimate that is fitted on ``fitted_axes``."""
+        used = measured.indices_for_fit(fitted_axes)
+        key = ("shares", axes, fitted_axes, used)
         if (cached := self.cache.get(key)) is None:
-            if axes == frame:
-                marginals = average_equal_axes(measured.noisy_marginals(frame))
-                tensor = fit_distribution([self.sizes[axis] for axis in frame], marginals, self.rows)
+            if axes == fitted_axes:
+                marginals = average_equal_axes(measured.noisy_marginals(fitted_axes))
+                tensor = fit_distribution([self.sizes[axis] for axis in fitted_axes], marginals, self.rows)
             else:
-                others = tuple(place for place, axis in enumerate(frame) if axis not in axes)
-                tensor = self._fitted_shares(frame, frame, measured).tensor.sum(axis=others)
+                others = tuple(place for place, axis in enumerate(fitted_axes) if axis not in axes)
+                tensor = self._fitted_shares(fitted_axes, fitted_axes, measured).tensor.sum(axis=others)
             cached = TensorCells(tensor)
             self.cache.put(key, cached)
         return cached  # type: ignore[no-any-return]

@@ -29,17 +29,17 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.warm_starts import (
     DEFAULT_UPDATES,
-    START_SHARE,
     TYPICAL_SHARE,
+    WORKLOAD_START_SHARE,
     Order,
     WarmStart,
     WorkloadStart,
     compared_orders,
     expected_sets,
+    pair_sum_noise_scales,
     plan_workload,
     resolve_warm_start,
     warm_start_axes,
-    wide_noise_scales,
     workload_axes,
 )
 
@@ -48,7 +48,7 @@ THRESHOLD_PART = 0.5
 
 _FALSE_TOP_SHARE = 0.2
 """The largest part of the ⊤s that noise alone may cause, although the estimate answers the question well."""
-_WIDE_RARITY = 2.75
+_PAIR_SUM_RARITY = 2.75
 """If pairs are measured, noise may cause a ⊤ on one in e^2.75 ≈ 16 questions about many cells."""
 
 
@@ -58,16 +58,15 @@ class Comparisons:
 
     - ``updates``: number of ⊤s.
     - ``slack``: an error of the estimate that rarely causes a ⊤.
-    - ``wide``: the noise scale (√½ standard deviations) of the noisiest sum of cells of a measured pair of
-      attributes; this noise must rarely cause a ⊤ either. None if the warm start measures no pairs, or the
-      threshold does not depend on them.
+    - ``pair_sum_noise``: the noise scale (√½ standard deviations) of the noisiest sum of cells of a measured pair
+      of attributes; this noise must rarely cause a ⊤ either. None if the threshold ignores measured pairs.
     """
 
     updates: int
     queries: int
     beta: float
     slack: float
-    wide: float | None = None
+    pair_sum_noise: float | None = None
 
     @property
     def rarity(self) -> float:
@@ -77,16 +76,20 @@ class Comparisons:
     def threshold_rows(self, epsilon_2: float) -> float:
         """Return the threshold in rows, given the ε₂ of the queries' noise.
 
-        The threshold is so high that an error of ``slack`` and the noise of a wide sum rarely cause a ⊤.
+        The threshold is so high that an error of ``slack`` and the noise of a pair's sums rarely cause a ⊤.
         """
         scale = 2.0 * self.updates / epsilon_2
         without_pairs = self.slack + scale * self.rarity
-        return without_pairs if self.wide is None else max(without_pairs, self.wide + scale * _WIDE_RARITY)
+        return (
+            without_pairs
+            if self.pair_sum_noise is None
+            else max(without_pairs, self.pair_sum_noise + scale * _PAIR_SUM_RARITY)
+        )
 
     def best_division(self, epsilon: float) -> tuple[float, float, float]:
         """Divide ``epsilon`` into ε₁ and ε₂ with the least error of ⊥s; return ε₁, ε₂ and this error.
 
-        The error is slack + a/ε₂ + b/ε₁, which is least at ε₁/ε = √b/(√a + √b). With ``wide`` it is
+        The error is slack + a/ε₂ + b/ε₁, which is least at ε₁/ε = √b/(√a + √b). With ``pair_sum_noise`` it is
         the maximum of two such sums, which is least at the best point of either sum, or at a point
         where both sums are equal.
         """
@@ -96,11 +99,11 @@ class Comparisons:
             return epsilon / (1.0 + math.sqrt(least / (2.0 * self.updates * rarity)))
 
         queries = [query_at(self.rarity)]
-        if self.wide is not None:
-            queries.append(query_at(_WIDE_RARITY))
-            difference = self.wide - self.slack
-            if difference > 0.0 and self.rarity > _WIDE_RARITY:
-                queries.append(min(2.0 * self.updates * (self.rarity - _WIDE_RARITY) / difference, queries[0]))
+        if self.pair_sum_noise is not None:
+            queries.append(query_at(_PAIR_SUM_RARITY))
+            difference = self.pair_sum_noise - self.slack
+            if difference > 0.0 and self.rarity > _PAIR_SUM_RARITY:
+                queries.append(min(2.0 * self.updates * (self.rarity - _PAIR_SUM_RARITY) / difference, queries[0]))
 
         def error(query: float) -> float:
             return self.threshold_rows(query) + least / (epsilon - query)
@@ -110,23 +113,26 @@ class Comparisons:
 
 
 NUMBERS_PART, MEASURED_PART = 0.3, 0.1
-"""Parts of β for the numbers of ⊤s and for sums of cells; ``ROWS_SHARE`` is the part for the row count."""
+"""Parts of β for the numbers of ⊤s, and for sums of measured cells."""
 
-_START_SHARE = {0: 0.0, 1: 0.2, 2: 0.65}
+_WARM_START_SHARES = {0: 0.0, 1: 0.2, 2: 0.65}
+"""Part of ε for the warm start, by its number of attributes."""
 _WHOLE_START_SHARE = 0.8
 """Part of ε for a warm start that measures all cells, and so answers every question."""
 _PAIRS_START_SHARE = 0.83
 """Part of ε for a warm start that measures all pairs, if the stream has few ⊤s."""
 FEW_UPDATES = 2
-"""Number of ⊤s that ``auto`` sets for questions about pairs: α is about the same, and errors of pairs are smaller."""
+"""Number of ⊤s that ``auto`` sets for questions about pairs: fewer than by default, so pairs have more of ε."""
 _ROWS_SHARE = 0.03
+"""Part of ε for the number of rows."""
 _UPDATES = {0: (16, 2), 1: (6, 2), 2: (-1, 1)}
 """Default number of ⊤s by the warm start's number of attributes: a constant, and a number per attribute."""
 _NUMBER_SHARE, _NUMBER_SHARE_BESIDE_PAIRS = 0.3, 0.5
 """Part of a ⊤'s ε for its number, without and with measured pairs; the rest is for its marginal."""
 SLACK_NOISE_SCALES = 3.0
 """The slack, in noise scales of one measured cell, if no gap is requested."""
-_LEAST_SHARE, _LARGEST_SHARE = 0.02, 0.8
+_LEAST_TOPS_SHARE, _LARGEST_TOPS_SHARE = 0.02, 0.8
+"""Limits of the part of ``epsilon_left`` for all ⊤s."""
 _EXACT_BOUND_LIMIT = 1.5
 """If the least possible error of a sum exceeds this multiple of α, the exact bound is not computed."""
 
@@ -139,7 +145,7 @@ class _EstimateInputs:
     - ``width``: the sensitivity of a marginal; ``number_share``: part of a ⊤'s ε for its number.
     - ``requested_slack``: the requested ``gap``, in rows.
     - ``pair_noise``: the noise scale of the cells of a measured pair, None if no pairs are measured;
-      ``wide`` is as in ``Comparisons``.
+      ``pair_sum_noise`` is as in ``Comparisons``.
     """
 
     epsilon_left: Fraction
@@ -150,17 +156,17 @@ class _EstimateInputs:
     number_share: float
     requested_slack: float | None
     pair_noise: float | None = None
-    wide: float = 0.0
+    pair_sum_noise: float = 0.0
 
-    def comparisons(self, answer: float) -> Comparisons:
-        measured = self.width * self.updates / ((1.0 - self.number_share) * answer)
+    def build_comparisons(self, tops_epsilon: float) -> Comparisons:
+        measured = self.width * self.updates / ((1.0 - self.number_share) * tops_epsilon)
         slack = SLACK_NOISE_SCALES * (measured if self.pair_noise is None else self.pair_noise)
         return Comparisons(
             updates=self.updates,
             queries=self.queries,
             beta=self.beta,
             slack=slack if self.requested_slack is None else self.requested_slack,
-            wide=None if self.pair_noise is None else self.wide,
+            pair_sum_noise=None if self.pair_noise is None else self.pair_sum_noise,
         )
 
 
@@ -200,7 +206,7 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> EstimateCalibrati
     typical = spec.epsilon * _typical_share(mechanism, warm_start, order, sizes)
     epsilon = spec.epsilon - typical
     rows = 0.0 if facts.rows_public else epsilon * _ROWS_SHARE
-    share = _START_SHARE[order]
+    share = _WARM_START_SHARES[order]
     if order >= len(sizes):
         share = _WHOLE_START_SHARE
     elif order == 2 and mechanism.updates is not None and mechanism.updates <= FEW_UPDATES:
@@ -209,7 +215,7 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> EstimateCalibrati
     workload = WorkloadStart()
     updates = default_updates(sizes, order)
     if warm_start == "workload":
-        workload = plan_workload(workload_axes(mechanism, sizes), sizes, epsilon * START_SHARE)
+        workload = plan_workload(workload_axes(mechanism, sizes), sizes, epsilon * WORKLOAD_START_SHARE)
         start, updates = workload.singles_epsilon / starts, DEFAULT_UPDATES
     updates = mechanism.updates or updates
     gap = mechanism.gap
@@ -233,8 +239,10 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> EstimateCalibrati
     tasks = [task]
     if order == 2 and gap is None:
         scale = width / start
-        wide = scale * wide_noise_scales(sizes)
-        tasks.append(replace(task, number_share=_NUMBER_SHARE_BESIDE_PAIRS, pair_noise=scale, wide=wide))
+        pair_sum_noise = scale * pair_sum_noise_scales(sizes)
+        tasks.append(
+            replace(task, number_share=_NUMBER_SHARE_BESIDE_PAIRS, pair_noise=scale, pair_sum_noise=pair_sum_noise)
+        )
     plans = (_calibration(spec, task, order, starts, start, rows) for task in tasks)
     best = min(plans, key=lambda plan: plan.alpha)
     more: dict[str, Any] = {
@@ -279,7 +287,7 @@ def _calibration(
     number = task.number_share * answer / task.updates
     least = min(division.threshold_epsilon, query / (2.0 * task.updates), number)
     require_fit(WEIGHT_STEPS / least, " or lower updates")
-    threshold = math.ceil(task.comparisons(answer).threshold_rows(query) / grid)
+    threshold = math.ceil(task.build_comparisons(answer).threshold_rows(query) / grid)
     reach = one_sided_reach(division.threshold_epsilon / WEIGHT_STEPS, 1, THRESHOLD_PART * spec.beta)
     numbers = two_sided_reach(number / WEIGHT_STEPS, task.updates, NUMBERS_PART * spec.beta)
     decisions = (threshold + reach) * grid
@@ -325,7 +333,7 @@ def _best_division(task: _EstimateInputs) -> _Division:
     """Return the division of ``epsilon_left`` that minimizes the larger of the errors of ⊥s and of numbers."""
     optimum = optimize.minimize_scalar(
         lambda share: _division(task, share).error,
-        bounds=(_LEAST_SHARE, _LARGEST_SHARE),
+        bounds=(_LEAST_TOPS_SHARE, _LARGEST_TOPS_SHARE),
         method="bounded",
         options={"xatol": 1e-4},
     )
@@ -335,7 +343,7 @@ def _best_division(task: _EstimateInputs) -> _Division:
 def _division(task: _EstimateInputs, share: float) -> _Division:
     left = float(task.epsilon_left)
     answer = share * left
-    threshold, _, decisions = task.comparisons(answer).best_division(left - answer)
+    threshold, _, decisions = task.build_comparisons(answer).best_division(left - answer)
     number = task.number_share * answer / task.updates
     return _Division(
         max(decisions, math.log(task.updates / (NUMBERS_PART * task.beta)) / number), threshold, answer
@@ -354,35 +362,37 @@ class ErrorBounds:
     calibration: EstimateCalibration
 
     def bound_cell_sums(
-        self, law: Symmetric, summed: int, sizes: Sequence[int], *, ranges: bool, charges: float = 1.0
+        self, law: Symmetric, summed_cells: int, sizes: Sequence[int], *, ranges: bool, charges: float = 1.0
     ) -> float:
-        """Bound the error of all sums of ``summed`` cells of one marginal.
+        """Bound the error of all sums of ``summed_cells`` cells of one marginal.
 
-        If ``ranges`` is True, the cells form a range of each attribute, which allows a smaller bound. A
-        marginal that costs as much as ``charges`` ⊤s has the parts of β of this number of ⊤s.
+        If ``ranges`` is True, the cells form a range of each attribute, which allows a smaller bound. The part
+        of β grows with the marginal's price: ``charges`` times the price of a ⊤.
         """
-        if summed == 0:
+        if summed_cells == 0:
             return 0.0
         beta = 0.5 * MEASURED_PART * self.calibration.beta * charges
         beta /= self.calibration.starts + self.calibration.rounds + self.calibration.cutoff
-        single = summed * noise_reach(law, math.prod(sizes), beta)
-        if not ranges or summed == 1:
+        single = summed_cells * noise_reach(law, math.prod(sizes), beta)
+        if not ranges or summed_cells == 1:
             return single
         count = math.prod(size * (size + 1) // 2 for size in sizes)
-        least = math.sqrt(2.0 * variance_of(law) * summed * math.log(2.0 * count / beta))
+        least = math.sqrt(2.0 * variance_of(law) * summed_cells * math.log(2.0 * count / beta))
         if least > _EXACT_BOUND_LIMIT * self.calibration.sparse_vector.alpha:
             return min(single, math.inf)
-        return min(single, sum_alpha(law, summed, count, beta, full_weights=True))
+        return min(single, sum_alpha(law, summed_cells, count, beta, full_weights=True))
 
-    def bound_new_numbers(self, law: Symmetric, numbers: int, summed: int, *, full_weights: bool) -> float:
-        """Bound the error of all ``numbers`` numbers that are sums of a ⊤'s new marginal.
+    def bound_new_numbers(
+        self, law: Symmetric, number_count: int, summed_cells: int, *, full_weights: bool
+    ) -> float:
+        """Bound the error of ``number_count`` numbers that are sums of a ⊤'s new marginal.
 
-        The bound is in units of the sensitivity. Each number sums at most ``summed`` cells, with
+        The bound is in units of the sensitivity. Each number sums at most ``summed_cells`` cells, with
         weights of 1 if ``full_weights``. The question was asked before the noise was drawn, so only these
         sums need a bound.
         """
         beta = NUMBERS_PART * self.calibration.beta / self.calibration.cutoff
-        return sum_alpha(law, summed, numbers, beta, full_weights=full_weights)
+        return sum_alpha(law, summed_cells, number_count, beta, full_weights=full_weights)
 
 
 def marginal_law(calibration: EstimateCalibration, *, numbered: bool) -> Symmetric:

@@ -34,7 +34,7 @@ from stream.privacy.planning.estimate_plans import (
 )
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import scale_fits
-from stream.privacy.planning.warm_starts import chosen_set_law, warm_start_law, wide_noise_scales
+from stream.privacy.planning.warm_starts import chosen_set_law, pair_sum_noise_scales, warm_start_law
 
 _WARM_START_OF_PAIRS = 2
 _LEAST_ERROR_FACTOR = 1e-2
@@ -71,7 +71,7 @@ class _GaussianSearch:
     - ``start_deviation``, ``marginal_deviation``, ``chosen_deviation``: the standard deviations of the
       Laplace plan's noise in a marginal of the warm start, a ⊤'s marginal and a chosen marginal.
     - ``requested_slack``: the requested ``gap``, in rows.
-    - ``wide``: the ``wide`` of ``Comparisons`` if the warm start's noise had the standard deviation 1; None
+    - ``pair_sum_noise``: this field of ``Comparisons`` if the warm start's noise had the standard deviation 1; None
       if the warm start measures no pairs, or the threshold does not depend on them.
     """
 
@@ -81,7 +81,7 @@ class _GaussianSearch:
     start_deviation: float
     marginal_deviation: float
     requested_slack: float | None
-    wide: float | None = None
+    pair_sum_noise: float | None = None
     chosen_deviation: float = 0.0
 
     def best_division(self, factor: float) -> _EpsilonDivision:
@@ -106,20 +106,20 @@ class _GaussianSearch:
             marginal = min(self.marginal_deviation * math.exp(log_marginal_factor), widest_marginal)
             precision = fixed_precision + laplace_plan.cutoff * laplace_plan.marginal_sensitivity / marginal**2
             left = self.epsilon - pure_epsilon - rough_epsilon(precision, self.delta)
-            noise = marginal if self.wide is None else start
+            noise = marginal if self.pair_sum_noise is None else start
             slack = self.requested_slack
             comparisons = Comparisons(
                 updates=laplace_plan.cutoff,
                 queries=laplace_plan.expected_queries,
                 beta=laplace_plan.beta,
                 slack=SLACK_NOISE_SCALES * _SCALE_PER_DEVIATION * noise if slack is None else slack,
-                wide=None if self.wide is None else self.wide * start,
+                pair_sum_noise=None if self.pair_sum_noise is None else self.pair_sum_noise * start,
             )
             # If ε is not enough, the search is guided by an error that grows with the missing ε.
             error = comparisons.best_division(left)[2] if left > 0.0 else _ERROR_WITHOUT_EPSILON * (1.0 - left)
             return _EpsilonDivision(left, comparisons, start, chosen, marginal, number, error)
 
-        if self.requested_slack is not None or self.wide is not None:
+        if self.requested_slack is not None or self.pair_sum_noise is not None:
             # The slack does not depend on the noise of a ⊤'s marginal, so no search is necessary.
             return divide(math.log(factor))
         widest = math.log(_LARGEST_MARGINAL_FACTOR)
@@ -171,7 +171,7 @@ def _list_searches(
     )
     if laplace_plan.warm_start != _WARM_START_OF_PAIRS or gap is not None:
         return [search]
-    return [search, replace(search, wide=_SCALE_PER_DEVIATION * wide_noise_scales(facts.sizes))]
+    return [search, replace(search, pair_sum_noise=_SCALE_PER_DEVIATION * pair_sum_noise_scales(facts.sizes))]
 
 
 def _improve_plan(spec: StreamSpec, search: _GaussianSearch) -> tuple[EstimateCalibration, ...]:

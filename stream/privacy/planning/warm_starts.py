@@ -32,8 +32,8 @@ WarmStart = Literal[0, 1, 2, "workload"]
 ExpectedSets = Mapping[int, tuple[Axes, ...]]
 """Sets of attributes about which questions are expected, by their number of attributes."""
 
-START_SHARE = 0.85
-"""Part of ε for the warm start."""
+WORKLOAD_START_SHARE = 0.85
+"""Part of ε for a warm start with a workload."""
 _SINGLES_SHARE, _CHOICES_SHARE = 0.25, 0.2
 """Parts of the warm start's ε for single attributes and for choices; the rest is for chosen sets."""
 MOST_SETS = 256
@@ -142,7 +142,7 @@ def warm_start_law(calibration: EstimateCalibration) -> Symmetric:
     return sampler("two_sided", Fraction(calibration.epsilon_start) / calibration.marginal_sensitivity)
 
 
-def wide_noise_scales(sizes: Sequence[int]) -> float:
+def pair_sum_noise_scales(sizes: Sequence[int]) -> float:
     """Return the noise scale of a sum of half of the largest pair's cells, in noise scales of one cell."""
     return math.sqrt(min(largest_pair(sizes), _WIDE_CELLS) / 2.0)
 

@@ -155,7 +155,7 @@ def receive_rows(
         if not 0 <= rows <= file_rows - unnamed <= file_rows <= _MAX_BATCH_ROWS:
             raise EOFError
         if collector.private_row_count + rows > row_limit:
-            raise UnreadableError(too_large(source))
+            raise UnreadableError(describe_exceeded_limit(source))
         codes = _receive_codes(pipe, source, rows)
         texts = {name: _read_items(pipe, rows, TEXT_CODE) for name in source.texts}
         for name, column in texts.items():
@@ -209,7 +209,7 @@ def _receive_texts(
 _TOO_MANY_PEOPLE: Final = "people and texts larger than SOTTO_TABLE_BYTES"
 
 
-def too_large(source: TableSource) -> str:
+def describe_exceeded_limit(source: TableSource) -> str:
     """Return the cause for refusing a table with too many rows; it names the setting of the limit."""
     return LARGER_THAN_MEMORY if source.engine == "memory" else "larger than SOTTO_ENGINE_DISK_BYTES"
 
@@ -230,7 +230,7 @@ def _read_items(pipe: TimedPipe, item_count: int, dtype: np.dtype[Any] = _BYTE) 
 
 
 def answer_request(request: dict[str, Any], output: IO[bytes]) -> None:
-    """Write the answer to a request: the codes of the table's rows, its stamp, its columns, or a refusal."""
+    """Write the answer to a request: the table's encoded rows, its version stamp, its columns, or a refusal."""
     source = TableSource.model_validate(request["source"])
     try:
         if request["wanted"] == "stamp":
@@ -278,7 +278,7 @@ def _encode_batches(source: TableSource, request: dict[str, Any], encoder: RowEn
     listed = _listed_files(request)
     for part in open_source_parts(source, listed, request["file_bytes"], request["seconds"]):
         if isinstance(part, FilePart) and rows + part.row_count_from_metadata() > row_limit:
-            raise UnreadableError(too_large(source))
+            raise UnreadableError(describe_exceeded_limit(source))
         for batch in encoder.encode_part(part):
             rows += len(next(iter(batch.private_codes.values())))
             yield batch

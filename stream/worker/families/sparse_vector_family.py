@@ -161,7 +161,7 @@ class RoundValues(SlotArrays):
 
     ``threshold`` is T in steps, and ``barrier`` is the threshold's noise ρ plus the shift s. If
     ``redraws_threshold`` is True, ρ is drawn again after each ⊤. A slot's values are derived again if the
-    stream's ``start_number`` changes (because it started from new terms) or, with ``redraws_threshold``, if
+    stream's ``start_number`` changes (at an opening or a later version of the table) or, with ``redraws_threshold``, if
     its number of ⊤s (``tops``) changes.
     """
 

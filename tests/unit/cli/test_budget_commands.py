@@ -108,7 +108,7 @@ def test_source_commands_set_and_show_the_engine(driver: Driver) -> None:
     assert "table, duckdb" in run_connected("source", "list")
     driver._tables.put("visits", pl.DataFrame({"who": [1], "age": [1], "zip": [2]}))
     visits = {**table, "source": "visits", "person": "who", "contribution": 5}
-    counted = "of each 'who' at most 5 rows count; no ± covers the others"
+    counted = "of each 'who' at most 5 rows count; no ± covers a person's other rows"
     assert counted in run_connected("source", "add", json.dumps(visits))
     assert "counted in DuckDB" in run_connected("source", "show", "people")
     assert f"counted in memory; {room}" in run_connected("source", "show", "first")

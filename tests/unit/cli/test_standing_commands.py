@@ -147,7 +147,7 @@ def test_commands_unfit_for_live_topics_say_so(driver: Driver, tmp_path: Path) -
     with pytest.raises(Refused, match="source: 'flights' is a live topic, which feeds read continuously"):
         driver.refresh("flights")
     for statement in ("SELECT COUNT(*) FROM numbers", "SELECT COUNT(*) FROM flights"):
-        with pytest.raises(Invalid, match="is about a live topic, whose windows ask its streams"):
+        with pytest.raises(Invalid, match="is about a live topic, and statements are about tables"):
             driver.sql(statement)
     checked = CliRunner().invoke(app, ["source", "check", json.dumps(flights())])
     assert checked.exit_code == 1

@@ -21,7 +21,7 @@ NOW = 1_000_000.0
 
 def processor(closes: float | None = None) -> TimedProcessor:
     """Return a processor whose next window is closed by an event in so many seconds, or by no time."""
-    return cast(TimedProcessor, SimpleNamespace(closes_at=None if closes is None else NOW + closes))
+    return cast(TimedProcessor, SimpleNamespace(closing_timestamp=None if closes is None else NOW + closes))
 
 
 def fetched_records(count: int) -> Any:

@@ -231,18 +231,18 @@ def test_feed_reports_when_its_next_window_closes() -> None:
     about = source()
     feed = start(about, FixedDefinitions(hours(about), hours(about, "later", lateness="10m")))
     process_records(feed, [ArrivedRecord(0, 5, event("a", 5))])
-    assert feed.closes_at == 3600
+    assert feed.closing_timestamp == 3600
     assert feed.due_at is not None
     assert feed.due_at > 3600
     process_records(feed, [ArrivedRecord(1, HOUR, event("a", HOUR))])
-    assert feed.closes_at == 3600 + 600, "the other stream waits for those who are late"
+    assert feed.closing_timestamp == 3600 + 600, "the other stream waits for those who are late"
     feed.note_end_of_input(feed.due_at)
     process_records(feed, ())
-    assert feed.closes_at == 7200
+    assert feed.closing_timestamp == 7200
     marked = source(clock="marks")
     feed = start(marked, FixedDefinitions(hours(marked)))
     process_records(feed, [ArrivedRecord(0, 5, event("a", 5))])
-    assert feed.closes_at is None
+    assert feed.closing_timestamp is None
     assert feed.due_at is None
 
 

@@ -115,13 +115,13 @@ def test_stream_columns_keep_values_through_growth_and_gather(*, is_compiled: bo
         columns = StreamColumns()
         columns.tops[:64] = np.arange(64)
         columns.cutoff[:64] = 100
-        columns.changed[5] = True
+        columns.status_changed[5] = True
         columns.incarnation[7] = np.frombuffer(b"i" * 32, dtype=np.uint8)
         columns.grow(200)
         picked = columns.gather(np.array([63, 5, 150, 5]))
         assert picked.tops.tolist() == [63, 5, 0, 5]
         assert picked.tops_left.tolist() == [37, 95, 0, 95]
-        assert columns.changed[:8].tolist() == [False] * 5 + [True] + [False] * 2
+        assert columns.status_changed[:8].tolist() == [False] * 5 + [True] + [False] * 2
         assert list(columns.byte_spans("incarnation", np.array([7, 8]))) == [b"i" * 32, bytes(32)]
         slots = np.array([63, 5])
         before = columns.gather(slots)

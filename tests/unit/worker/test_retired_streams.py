@@ -33,7 +33,7 @@ def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retire single streams, free their slots at once, and write files of two digests."""
     monkeypatch.setattr(digest_table, "MAX_RECENT_ROWS", 2)
     monkeypatch.setattr(budget_processor, "LEAST_RETIRED_PER_PARTITION", 0)
-    monkeypatch.setattr(hosted_streams, "MIN_RELEASED", 1)
+    monkeypatch.setattr(hosted_streams, "MIN_RETIRED_SLOTS", 1)
 
 
 def new_driver(retire_days: float, partitions: int = 2) -> Driver:
@@ -303,11 +303,11 @@ def test_slots_of_retired_streams_serve_later_ones() -> None:
 
 def test_question_to_a_released_slot_is_answered_by_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel still finds the name until slots are freed."""
-    monkeypatch.setattr(hosted_streams, "MIN_RELEASED", 100)
+    monkeypatch.setattr(hosted_streams, "MIN_RETIRED_SLOTS", 100)
     found = with_streams("one", "two")
     found.end("feed", "one")
     found.follow()
-    assert found.worker.streams.released_slots
+    assert found.worker.streams.retired_slots
     assert [found.ask(name)["outcome"] for name in ("one", "two")] == ["halted", "above"]
 
 

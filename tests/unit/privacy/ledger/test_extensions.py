@@ -188,11 +188,11 @@ def test_uneven_grant_costs_as_much_as_one_answer_with_all_charges() -> None:
     spec, planned = plan(LAPLACE)
     extension = plan_extension(spec, planned, (), ASKED, 0.5, 0.0)
     whole = (planned.cutoff + extension.answers) * losses(planned).extension_loss
-    even, uneven = (grant_cost(planned, "zcdp", (extension,), uneven=uneven) for uneven in (False, True))
+    even, uneven = (grant_cost(planned, "zcdp", (extension,), uneven_prices=uneven) for uneven in (False, True))
     assert even.rho < whole**2 / 2 * EPSILON_UNITS <= uneven.rho
     assert even.loss == uneven.loss == math.ceil(whole * EPSILON_UNITS)
     used = realised_cost(
-        planned, "zcdp", 1, 1, surplus=30 * PARTS_PER_CHARGE, extensions=(extension,), uneven=True
+        planned, "zcdp", 1, 1, surplus=30 * PARTS_PER_CHARGE, extensions=(extension,), uneven_prices=True
     )
     assert used == uneven
 
