@@ -48,6 +48,7 @@ class PendingQuestion:
 
     query: Query
     source: Source | None
+    promised: int | None
     future: asyncio.Future[bytes]
     timeout: float | None
     published_at: float
@@ -74,7 +75,7 @@ class PendingQuestion:
             ) from None
         except Unreachable as lost:
             raise Unreachable(str(lost), [self.query]) from lost
-        return Result.read(value, self.query, self.source)
+        return Result.read(value, self.query, self.source, self.promised)
 
 
 IDLE_PARTITION_SECONDS: Final = 10.0
@@ -131,7 +132,13 @@ class AnswerListener:
         for future in self._all_futures():
             future.cancel()
 
-    async def add_question(self, query: Query, source: Source | None, timeout: float | None) -> PendingQuestion:  # noqa: ASYNC109
+    async def add_question(
+        self,
+        query: Query,
+        source: Source | None,
+        promised: int | None,
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> PendingQuestion:
         """Add a question and read its partition's new answers; call this before the question is published.
 
         Raises:
@@ -150,7 +157,7 @@ class AnswerListener:
         if future.done():
             self._connection.require_open()  # a disconnected client cancels its futures
             future.result()  # raises the error of a consumer that failed meanwhile
-        return PendingQuestion(query, source, future, timeout, time.monotonic())
+        return PendingQuestion(query, source, promised, future, timeout, time.monotonic())
 
     def _forget(self, stream: bytes, identifier: str, future: asyncio.Future[bytes]) -> None:
         pending = self._futures[stream]

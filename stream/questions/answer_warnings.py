@@ -32,6 +32,7 @@ from schemas import (
     TableSource,
     ValuesSource,
 )
+from stream.formatting import format_count
 
 
 def predicates_of(query: Query) -> tuple[str, ...]:
@@ -78,6 +79,14 @@ def warn_about_people(source: Source, query: Query) -> tuple[str, ...]:
     if not counts or not isinstance(source, TableSource) or source.person is not None:
         return ()
     return ("people: counts rows, because the source declares no 'person'",)
+
+
+def warn_about_promise(answered: int, promised: int | None) -> tuple[str, ...]:
+    """Return a warning if a stream has given more answers than its α is promised for; None is an unknown number."""
+    if promised is None or answered <= promised:
+        return ()
+    covered = f"more than the {format_count(promised, 'answer')} for which α is promised"
+    return (f"{covered}: each further answer makes a larger error more probable",)
 
 
 LARGEST_SHARE: Final = 1 / 3

@@ -39,6 +39,7 @@ from stream.questions.answer_warnings import (
     reasons_of,
     warn_about_domains,
     warn_about_people,
+    warn_about_promise,
 )
 from stream.questions.clamped_values import describe_clamping, warn_about_clamping
 from stream.questions.result_text import ConvertibleRows
@@ -79,15 +80,22 @@ class Result(ConvertibleRows, Answer):
     _query: Query | None = PrivateAttr(None)
     _source: Source | None = PrivateAttr(None)
     _spec: StreamSpec | None = PrivateAttr(None)
+    _promised: int | None = PrivateAttr(None)
 
     @classmethod
-    def read(cls, value: bytes | None, query: Query | None = None, source: Source | None = None) -> Result:
-        """Parse an answer's bytes; ``source`` is the question's source, if known."""
-        return _result_codec.decode(value).with_question(query, source)
+    def read(
+        cls,
+        value: bytes | None,
+        query: Query | None = None,
+        source: Source | None = None,
+        promised: int | None = None,
+    ) -> Result:
+        """Parse an answer's bytes; the rest is None if it is not known."""
+        return _result_codec.decode(value).with_question(query, source, promised)
 
-    def with_question(self, query: Query | None, source: Source | None) -> Result:
-        """Set the question and source, and return the result itself."""
-        self._query, self._source = query, source
+    def with_question(self, query: Query | None, source: Source | None, promised: int | None = None) -> Result:
+        """Set the question, the source and the number of answers for which α is promised; return the result itself."""
+        self._query, self._source, self._promised = query, source, promised
         return self
 
     @property
@@ -159,7 +167,7 @@ class Result(ConvertibleRows, Answer):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Warnings about the answer: its basis, its question, and numbers that are not informative.
+        """Warnings about the answer: its basis, its place in the stream, its question, and numbers that are not informative.
 
         A warning about the question names its contribution bound, a part that the domain decides (such as a predicate
         that holds for every row), or a range whose ends count the values beyond them. Warnings depend only on public and
@@ -173,6 +181,8 @@ class Result(ConvertibleRows, Answer):
     def question_warnings(self) -> tuple[str, ...]:
         """The warnings about the basis and the question, without the warning about numbers."""
         about_basis = tuple(text for basis, text in _BASIS_WARNINGS.items() if basis == self.basis)
+        if self.index is not None:
+            about_basis += warn_about_promise(self.index + 1, self._promised)
         if self._query is None and self._spec is not None and self._source is not None:
             standing = self._spec.standing
             counted = describe_counted_events(standing and standing.count, describe_source_bound(self._source))

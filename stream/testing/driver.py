@@ -25,6 +25,7 @@ from stream.client.blocking_client import SyncCalls
 from stream.client.client_calls import AsyncCalls, require_accepted
 from stream.client.ledger_view import LedgerView
 from stream.errors import Invalid, SottoError
+from stream.privacy.composition.costs import promised_answers
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.dead_letters import address_of
 from stream.processing.protocol import Headers, Record
@@ -486,7 +487,7 @@ class Driver(MemoryInstallation, SyncCalls):
             return Results(self._read_answer(record.value) for records in answers.values() for record in records)
         left = {number: iter(records) for number, records in answers.items()}
         return Results(
-            Result.read(next(left[partition]).value, query, source)
+            Result.read(next(left[partition]).value, query, source, self._promised_answers_of(query, source))
             for (_, partition), query, source in delivery.expected
         )
 
@@ -497,6 +498,12 @@ class Driver(MemoryInstallation, SyncCalls):
             return result
         account = ledger.accounts[owner]
         return result.with_stream(account.grants[result.stream].spec, account.source)
+
+    def _promised_answers_of(self, query: Query | None, source: Source | None) -> int | None:
+        if query is None or source is None:
+            return None
+        grant = self._budget.ledger.accounts[source.source].grants.get(query.stream)
+        return None if grant is None else promised_answers(grant.calibration)
 
     def _source_of(self, query: Query) -> Source | None:
         ledger = self._budget.ledger

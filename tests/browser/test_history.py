@@ -161,10 +161,11 @@ async def test_history_shows_no_negative_count_beside_its_interval(open_page: Op
         "stream": "counts",
         "source": "people",
         "epsilon": 2.0,
+        "expected_queries": 20,
         "mechanism": {"kind": "laplace", "answers": 100},
     }
     scene.driver.open(spec, acknowledge=True)
-    found = scene.driver.ask_many([{"id": f"{n}", "stream": "counts", "where": "FALSE"} for n in range(44)])
+    found = scene.driver.ask_many([{"id": f"{n}", "stream": "counts", "where": "FALSE"} for n in range(26)])
     assert found[-1].interval == (0.0, 0.0)
     scene.flow()
     async with scene.served() as address:
@@ -173,6 +174,7 @@ async def test_history_shows_no_negative_count_beside_its_interval(open_page: Op
         await expect(rows).to_have_count(25)
         assert not any("-" in text for text in await rows.locator("td:nth-child(3)").all_inner_texts())
         await expect(rows.first.locator("td:nth-child(4)")).to_have_text("below 0, by noise")
+        await expect(page.get_by_text("more than the 20 answers for which α is promised")).to_be_visible()
 
 
 async def test_saved_history_has_each_answer_once(open_page: OpenPage) -> None:

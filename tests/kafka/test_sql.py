@@ -98,6 +98,9 @@ async def test_ask_command_names_groups_and_warns_of_constants(
     # A client that has read the ledger also knows a stream that was opened later.
     async with AsyncClient(settings) as other:
         assert (await other.ask("few", where="age > 200")).warnings
-        later = stream("later", "people", mechanism=mechanism, epsilon=30.0)
-        await client.open(later)
-        assert (await other.ask("later", where="age > 200")).warnings
+        release = {"kind": "histogram", "attributes": ["age"]}
+        await client.open(stream("later", "people", mechanism=release, epsilon=30.0, expected_queries=1))
+        first, second = [(await other.ask("later", where="age > 200")).warnings for _ in range(2)]
+        assert first
+        assert len(second) == len(first) + 1
+        assert second[0].startswith("more than the 1 answer for which α is promised: ")

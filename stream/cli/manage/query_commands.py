@@ -7,6 +7,7 @@ import json
 import shlex
 import uuid
 from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from itertools import repeat
 from typing import Annotated, Any, Final
@@ -29,6 +30,7 @@ from stream.formatting import (
     format_estimate,
     format_interval,
 )
+from stream.privacy.composition.costs import promised_answers
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
 from stream.questions.clamped_values import describe_clamping
@@ -330,6 +332,11 @@ async def _ask_question(query: Query, timeout: float, *, dry_run: bool) -> Resul
         answer = await client.ask(query, timeout=timeout, outcomes=True, dry_run=dry_run)
         if (answer.reason or "").startswith("unknown-stream:"):
             print_warnings(await _warn_of_unknown_stream(client, query.stream))
+        if answer.index and (query.value is not None or query.values is not None):
+            # The client looks up the grants of tables only, because producers of values may not read the ledger.
+            with suppress(SottoError):
+                grant = await client.grant(await client.source_of(query.stream), query.stream)
+                answer.with_question(query, None, promised_answers(grant.calibration))
         return answer
 
 

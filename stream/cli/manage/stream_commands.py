@@ -8,13 +8,23 @@ from typing import Annotated
 
 import typer
 
-from schemas import Auto, EventsSource, GrantRecord, Receipt, Source, TableSource, registered_name
+from schemas import (
+    Auto,
+    EventsSource,
+    GrantRecord,
+    RandomizedResponse,
+    Receipt,
+    Source,
+    TableSource,
+    registered_name,
+)
 from stream.cli.manage.record_rows import AllPeriods, ShownGrant, group_by_name, join_grants
 from stream.cli.output import (
     AsJson,
     CommandError,
     format_amount,
     parse_document,
+    print_warnings,
     requested_amount,
     say,
     show_json,
@@ -32,7 +42,8 @@ from stream.formatting import (
     format_error_bound,
 )
 from stream.optional_packages import explain_missing_packages
-from stream.privacy.composition.costs import charged_answers
+from stream.privacy.composition.costs import charged_answers, promised_answers
+from stream.questions.answer_warnings import warn_about_promise
 from stream.questions.question_forms import opening_adapter
 from stream.questions.stream_watch import (
     describe_first_answer,
@@ -202,6 +213,8 @@ def show(names: Names, as_json: AsJson = False) -> None:
         say(describe_standing_query(grant.spec, declared), soft_wrap=True)
     for line in _promise_lines(grant, declared):
         say(line, soft_wrap=True)
+    if not isinstance(grant.spec.mechanism, RandomizedResponse):
+        print_warnings(warn_about_promise(shown.totals.answered, promised_answers(grant.calibration)))
 
 
 def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:

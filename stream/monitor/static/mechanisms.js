@@ -91,3 +91,8 @@ export const BASES = {
 
 /** Mechanisms that charge every answer. */
 export const ALWAYS_CHARGED = ["laplace", "noisy_max", "exponential", "unknown_groups"];
+
+/** Return the number of answers for which an error bound holds: a stream that is charged for each has no more. */
+export function promisedAnswers(kind, { cutoff, expected_queries: expected }) {
+  return ALWAYS_CHARGED.includes(kind) && cutoff ? Math.min(cutoff, expected) : expected;
+}

@@ -39,6 +39,13 @@ def charged_answers(calibration: Calibration, extensions: Extensions) -> int:
     return calibration.cutoff + sum(extension.answers for extension in extensions)
 
 
+def promised_answers(calibration: Calibration) -> int:
+    """Return the number of answers that the error bound covers, and among which β is divided."""
+    if isinstance(calibration, AnswersCalibration | UnknownGroupsCalibration):
+        return min(calibration.cutoff, calibration.expected_queries)
+    return calibration.expected_queries
+
+
 def extended_beta(calibration: Calibration, extensions: Extensions) -> float:
     """Return the probability with which the error bound may fail for some charged answer.
 

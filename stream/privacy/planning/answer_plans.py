@@ -26,7 +26,6 @@ from schemas import (
     Laplace,
     NoisyMax,
     StreamSpec,
-    UnknownGroupsCalibration,
 )
 from schemas.mechanisms import MAX_CATEGORIES
 from schemas.queries import MAX_CANDIDATES
@@ -39,7 +38,7 @@ from stream.privacy.accuracy.noise_laws import (
 )
 from stream.privacy.accuracy.release_accuracy import MOST_STEPS, draw_reach, draw_steps, misfits_reach
 from stream.privacy.accuracy.source_facts import QuantileFacts, SourceFacts
-from stream.privacy.composition.costs import shortest_decimal
+from stream.privacy.composition.costs import promised_answers, shortest_decimal
 from stream.privacy.composition.gaussian_losses import GaussianNumbers, least_noise_factor
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
 from stream.privacy.noise.samplers import NoiseScaleError, Symmetric, gaussian, sampler
@@ -202,11 +201,6 @@ def choice_rate(calibration: AnswersCalibration) -> float:
     """Return the rate of a choice's noise: ε0/(2Δ), or ε0/Δ for monotone scores, with Δ in steps."""
     width = calibration.sensitivity_steps * (1 if calibration.monotone else 2)
     return calibration.epsilon_answer / width
-
-
-def promised_answers(calibration: AnswersCalibration | UnknownGroupsCalibration) -> int:
-    """Return the number of answers that the error bound covers, and among which β is divided."""
-    return min(calibration.cutoff, calibration.expected_queries)
 
 
 def rates_reach(calibration: AnswersCalibration, sensitivity_steps: int, rates: int, moved: int) -> float:

@@ -51,6 +51,7 @@ from stream.privacy.composition.costs import (
     affordable_delta,
     affordable_epsilon,
     exact_decimal,
+    promised_answers,
 )
 from stream.privacy.composition.losses import is_pure, losses
 from stream.privacy.planning import (
@@ -63,7 +64,6 @@ from stream.privacy.planning import (
     running_text_plans,
     unknown_groups_plans,
 )
-from stream.privacy.planning.answer_plans import promised_answers
 from stream.privacy.planning.estimate_plans import NUMBERS_PART
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import (

@@ -48,8 +48,8 @@ from stream.privacy.accuracy.noise_laws import least_passing, two_sided_reach
 from stream.privacy.accuracy.release_accuracy import release_law
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import gap_bias
-from stream.privacy.composition.costs import charged_answers, extended_beta
-from stream.privacy.planning.answer_plans import answer_law, promised_answers
+from stream.privacy.composition.costs import charged_answers, extended_beta, promised_answers
+from stream.privacy.planning.answer_plans import answer_law
 from stream.privacy.planning.running_text_plans import count_released_with
 from stream.privacy.planning.unknown_groups_plans import rows_released_with
 

@@ -165,3 +165,12 @@ def test_up_names_a_witness_that_cannot_be_read(tmp_path: Path, capsys: pytest.C
     assert line.startswith(f"warning: witness: file://{tmp_path}/away/anchors: No such file")
     with pytest.raises(output.CommandError, match="SOTTO_WITNESSES: address 1"):
         warn_about_witnesses(Settings(witnesses="nowhere"))
+
+
+def test_stream_show_warns_of_answers_beyond_the_promise(driver: Driver) -> None:
+    driver.register(source())
+    driver.open(spec("ward", expected_queries=2, cutoff=5))
+    driver.ask_many([{"stream": "ward", "value": HIGH}] * 2)
+    assert "is promised" not in run_connected("stream", "show", "ward")
+    driver.ask("ward", value=HIGH)
+    assert "warning: more than the 2 answers for which α is promised: " in run_connected("stream", "show", "ward")

@@ -11,7 +11,7 @@ from schemas import Histogram, Query, StreamSpec
 from stream.questions import Result, Results
 from stream.questions.answer_warnings import EXCEEDS_NUMBER, EXCEEDS_RANGE, EXCEEDS_THRESHOLD, NO_BOUND, reasons_of
 from stream.questions.clamped_values import describe_clamping
-from tests.builders import parse_source, source
+from tests.builders import PEOPLE, installation, parse_source, source, stream
 
 AGES = {"kind": "integers", "minimum": -20, "maximum": 40}
 TABLE = parse_source(source("t", "table", path="-", attributes={"temperature": AGES, "sex": ["F", "M"]}))
@@ -248,3 +248,15 @@ def test_standing_stream_says_which_values_count_as_ends() -> None:
 def test_people_without_a_person_column_are_rows(asked: dict[str, Any]) -> None:
     result = _answer({"estimate": 900.0}).with_question(_query(asked), FEES)
     assert result.question_warnings == ("people: counts rows, because the source declares no 'person'",)
+
+
+def test_answers_beyond_the_promise_of_their_stream_say_so() -> None:
+    """α holds for the first `expected_queries` answers; questions, statements and a table of results warn once."""
+    table = source("people", "table", path="people.csv")
+    asked = stream("cells", "people", "histogram", expected_queries=2)
+    driver = installation(asked, sources=[table], rows={"people": PEOPLE})
+    first, second, third = (driver.ask("cells", where="age < 50") for _ in range(3))
+    [line] = third.warnings
+    assert line.startswith("more than the 2 answers for which α is promised: each further answer ")
+    assert not first.warnings + second.warnings
+    assert driver.sql("SELECT COUNT(*) AS n, COUNT_IF(age < 9) AS m FROM cells").warnings == (line,)

@@ -6,7 +6,7 @@ import { CurveChart } from "../curve_chart.js";
 import { link, make, setText } from "../dom.js";
 import { flag, given, jsonBlock, labelled, latest, numberInput, offer, select, textInput, typed } from "../forms.js";
 import { amount, bound, capital, count, mechanism as mechanismName, plural } from "../format.js";
-import { ALWAYS_CHARGED, OPENINGS } from "../mechanisms.js";
+import { OPENINGS, promisedAnswers } from "../mechanisms.js";
 import { afterPause, card, facts } from "../parts.js";
 import { route } from "../routes.js";
 import { comparisonCard } from "./comparison.js";
@@ -28,11 +28,6 @@ function describeWindows({ windows, period }) {
 function describeChoice([best, ...others]) {
   const error = ({ error }) => (error === null ? "does not apply" : `${bound(error)} rows`);
   return `auto takes ${mechanismName(best.kind)}: a count is expected to err by ${error(best)}; ${others.map((one) => `${mechanismName(one.kind)} ${error(one)}`).join(", ")}.`;
-}
-
-/** Return the number of answers for which an error bound holds: a stream that is charged for each has no more. */
-function promisedAnswers(kind, { cutoff, expected_queries: expected }) {
-  return ALWAYS_CHARGED.includes(kind) && cutoff ? Math.min(cutoff, expected) : expected;
 }
 
 /** Add a part of a curve to the points so far. */

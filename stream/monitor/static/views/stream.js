@@ -4,7 +4,7 @@ import { actionButton, applies } from "../actions.js";
 import { Chart, ratesOf } from "../chart.js";
 import { make, setText } from "../dom.js";
 import { ago, amount, capital, count, countOf, duration, mechanism, percent, periodText, plural, rate, rateOver, time, words } from "../format.js";
-import { SPECS } from "../mechanisms.js";
+import { promisedAnswers, SPECS } from "../mechanisms.js";
 import { card, cutoffBar, emptyState, facts, stateBadge } from "../parts.js";
 import { route } from "../routes.js";
 import { answerHistory } from "./history.js";
@@ -207,9 +207,11 @@ function describeExhaustion({ state, dry_in: left, opened }, isStanding) {
 }
 
 /** Say how many answers a stream has given, of each of its two kinds. */
-function describeAnswers({ mechanism: kind, answered, tops }) {
+function describeAnswers({ mechanism: kind, answered, tops, cutoff, added, expected_queries }) {
   const called = words(kind);
-  return `${count(answered)}: ${countOf(tops, called.charged)}, ${countOf(answered - tops, called.free)}`;
+  const promised = promisedAnswers(kind, { cutoff: cutoff && cutoff - added, expected_queries });
+  const more = answered > promised && kind !== "randomized_response" ? `; more than the ${plural(promised, "answer")} for which α is promised: each further answer makes a larger error more probable` : "";
+  return `${count(answered)}: ${countOf(tops, called.charged)}, ${countOf(answered - tops, called.free)}${more}`;
 }
 
 function describeLastAnswer({ last_answered: last }) {

@@ -453,6 +453,19 @@ async def test_repeated_statement_uses_the_stream_of_its_first_attempt() -> None
         assert len(installation.asks) == asks + 1
 
 
+async def test_answers_beyond_the_promise_of_their_stream_have_a_warning() -> None:
+    installation = surveyed()
+    installation.driver.open(stream("few", "people", "histogram", expected_queries=1))
+    installation.flow()
+    async with installation.web() as client:
+        first, second = [await ask(client, "few", id=f"q-{n}", where="age >= 65") for n in range(2)]
+        stated = await post(client, "/api/statements", {"id": "s", "statement": "SELECT COUNT(*) FROM few"})
+    words = "more than the 1 answer for which α is promised"
+    assert words not in str(first["warnings"])
+    assert words in second["warnings"][0]
+    assert words in stated["warnings"][0]
+
+
 async def test_dry_run_of_questions_and_statements_charges_nothing() -> None:
     """With a ``max_price`` of 0, the API shows the price and charges nothing; with a percentage, it refuses a higher price."""
     installation = surveyed()
