@@ -294,7 +294,9 @@ def describe_promise_bound(spec: StreamSpec, bound_text: str, total: int | None)
     return f"{counted}; in all windows together, at most {total:,}"
 
 
-def describe_bound(kind: str, person: str, most: int) -> str:
+def describe_bound(kind: str, person: str, contribution: int) -> str:
     """Describe the contribution bound of a source of this kind, as ``of each 'patient' at most 3 rows count``."""
     what, where = ("event", " in a window") if kind == "events" else ("row", "")
-    return f"of each '{person}' at most {most:,} {what}{'s count' if most > 1 else ' counts'}{where}"
+    return (
+        f"of each '{person}' at most {contribution:,} {what}{'s count' if contribution > 1 else ' counts'}{where}"
+    )

@@ -303,13 +303,13 @@ def _mark_chosen(axes: Any, spec: StreamSpec, calibration: Calibration, against:
     )
 
 
-def _hatch_vacuous(axes: Any, least: float | None) -> None:
-    """Hatch the errors above ``least``, which even a constant answer would not exceed."""
+def _hatch_vacuous(axes: Any, least_vacuous: float | None) -> None:
+    """Hatch the errors above ``least_vacuous``, which even a constant answer would not exceed."""
     low, high = axes.get_ylim()
-    if least is None or least >= high:
+    if least_vacuous is None or least_vacuous >= high:
         return
     axes.axhspan(
-        max(least, low),
+        max(least_vacuous, low),
         high,
         facecolor="none",
         edgecolor="0.6",

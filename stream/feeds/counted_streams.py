@@ -112,13 +112,13 @@ class StreamEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A new epoch, whose windows start at or after ``least`` and whose events have timestamps from ``since`` on.
+    """A new epoch, whose windows start at or after ``least_start`` and whose events have timestamps from ``since`` on.
 
-    If ``awaits_first`` is true, the first window is not known yet and may start later than ``least``.
+    If ``awaits_first`` is true, the first window is not known yet and may start later than ``least_start``.
     """
 
     definition: StandingDefinition
-    least: int
+    least_start: int
     since: int = NOT_BEGUN
     epoch: int = 0
     awaits_first: bool = False
@@ -152,7 +152,7 @@ class StandingStreams:
             definition = one.definition
             rule, key = self._counting_rule(definition, one.since)
             window = definition.standing.window
-            first = window.first_start_from(one.least)
+            first = window.first_start_from(one.least_start)
             if (tally := self._shared.get(key)) is None:
                 tally = self._shared[key] = self._create_tally(rule, one.since)
             own, until = None, -1

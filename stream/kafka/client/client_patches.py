@@ -101,10 +101,10 @@ MAX_EMPTY_FETCHES: Final = 20
 
 
 class RateLimit:
-    """Limits the number of events to ``most`` in any interval of ``seconds``."""
+    """Limits the number of events to ``max_events`` in any interval of ``seconds``."""
 
-    def __init__(self, most: int, seconds: float = RATE_INTERVAL_SECONDS) -> None:
-        self._starts: deque[float] = deque(maxlen=most)
+    def __init__(self, max_events: int, seconds: float = RATE_INTERVAL_SECONDS) -> None:
+        self._starts: deque[float] = deque(maxlen=max_events)
         self._seconds = seconds
 
     async def wait_for_turn(self) -> None:

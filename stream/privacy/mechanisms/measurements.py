@@ -226,18 +226,18 @@ class Measurements:
         for cache in (self._used, self._covering, self._connected):
             cache.clear()
 
-    def connect_axes(self, axes: Axes, most: int = MAX_CONNECTED_CELLS) -> Axes:
+    def connect_axes(self, axes: Axes, max_cells: int = MAX_CONNECTED_CELLS) -> Axes:
         """Return ``axes`` with the attributes by which measured marginals connect them.
 
         Two axes that no measurement contains together are connected by the attributes that were measured
         with each of them, the smallest first. If there are no such attributes, they are connected by the
         attributes on the shortest chain of measurements between the two. The table of all these attributes
-        has at most ``most`` cells.
+        has at most ``max_cells`` cells.
         """
-        if (cached := self._connected.get((axes, most))) is None:
+        if (cached := self._connected.get((axes, max_cells))) is None:
             measured = [measurement.axes for measurement in self.listed]
-            cached = connect_axes(self.sizes, measured, axes, most)
-            self._connected.put((axes, most), cached)
+            cached = connect_axes(self.sizes, measured, axes, max_cells)
+            self._connected.put((axes, max_cells), cached)
         return cached
 
     def indices_for_fit(self, frame: Axes) -> tuple[int, ...]:
@@ -347,7 +347,7 @@ class Measurements:
         return number_law(self.calibration, question.width)
 
 
-def connect_axes(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, most: int) -> Axes:
+def connect_axes(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, max_cells: int) -> Axes:
     """Return ``axes`` with the attributes that connect them, as `Measurements.connect_axes` does."""
     neighbors: dict[int, set[int]] = {}
     for measurement in measured:
@@ -363,7 +363,7 @@ def connect_axes(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, mos
         )
         for chain in [[axis] for axis in common_neighbors] or [_find_shortest_chain(neighbors, left, right)]:
             more = math.prod(sizes[axis] for axis in set(chain) - frame)
-            if cells * more <= most:
+            if cells * more <= max_cells:
                 frame.update(chain)
                 cells *= more
     return tuple(sorted(frame))

@@ -205,13 +205,13 @@ class SparseCorrection:
     """Computes how strongly to correct a sparse hypothesis: by the part of the error that is certain.
 
     ``gap`` and ``reach`` are as in ``TensorCorrection``. ``rows`` is the row count that estimates use, in
-    steps. ``most`` is an upper bound of it and of the true row count, in steps; ``learning_rate`` is η.
+    steps. ``max_rows`` bounds this count and the true row count, in steps; ``learning_rate`` is η.
     """
 
     gap: int
     reach: int
     rows: int
-    most: int
+    max_rows: int
     learning_rate: float
 
     def choose_multiple(self, observed_error: int, estimate: int) -> int:
@@ -227,8 +227,8 @@ class SparseCorrection:
             # Answers are rounded to a step, so the end of the step with the smaller correction is used.
             # Both shares are at least one step away from 0 and from 1.
             start = Decimal(min(max(estimate + sign, 1), self.rows - 1)) / self.rows
-            end = Decimal(estimate) / self.rows + sign * Decimal(least) / self.most
-            margin = Decimal(1) / self.most
+            end = Decimal(estimate) / self.rows + sign * Decimal(least) / self.max_rows
+            margin = Decimal(1) / self.max_rows
             end = min(max(end, margin), 1 - margin)
             odds = (end / (1 - end)) / (start / (1 - start))
             distance = sign * context.ln(odds) / Decimal(self.learning_rate)

@@ -249,7 +249,7 @@ def measure_workload(measured: Measurements, workload: Sequence[Axes], rows: int
     calibration = measured.calibration
     rounds = count_rounds(calibration, rows, len(workload))
     every = rounds == len(workload)
-    law = chosen_set_law(calibration, rounds, every=every)
+    law = chosen_set_law(calibration, rounds, measures_all=every)
     cached_estimates: dict[Any, IntegerArray] = {}
     remaining, scores = list(workload), np.zeros(len(workload), dtype=np.int64)
     for number in range(rounds):

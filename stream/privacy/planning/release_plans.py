@@ -96,11 +96,11 @@ class CountingTree:
         """Count the nodes that are also in the answer for ``windows - 1``; only the last node is not."""
         return len(self.nodes(windows)) - 1
 
-    def _left_leaves(self, size: int, levels: int, most: int) -> int:
+    def _left_leaves(self, size: int, levels: int, right_turns: int) -> int:
         if self.shape == "dyadic":
             return 1 << ((size - 1).bit_length() - 1)
-        # The left part gets as many leaves as it can have, before answers on the right need ``most`` nodes.
-        return min(_leaves(levels - 1, most), size - max(1, _leaves(levels, most - 2)))
+        # The left part gets as many leaves as it can have, before answers on the right need ``right_turns`` nodes.
+        return min(_leaves(levels - 1, right_turns), size - max(1, _leaves(levels, right_turns - 2)))
 
 
 def dyadic_tree(steps: int) -> CountingTree:
@@ -108,9 +108,9 @@ def dyadic_tree(steps: int) -> CountingTree:
     return CountingTree(steps, steps.bit_length(), "dyadic")
 
 
-def _leaves(levels: int, most: int) -> int:
-    """Return the most leaves of a tree with at most ``levels`` left and ``most`` right turns in a path."""
-    return math.comb(levels + most, levels) if most >= 0 else 0
+def _leaves(levels: int, right_turns: int) -> int:
+    """Return the most leaves of a tree with at most ``levels`` left and ``right_turns`` right turns in a path."""
+    return math.comb(levels + right_turns, levels) if right_turns >= 0 else 0
 
 
 @lru_cache(maxsize=4096)
@@ -273,7 +273,9 @@ def plan_running_counts(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCo
         (with_alpha(draft) for draft in drafts if scale_fits(_node_scale(draft))), key=lambda one: one.alpha
     )
     textbook = draft_tree(spec, facts, "textbook", dyadic_tree(steps))
-    stated = (with_alpha(textbook, least=theorem_alpha(textbook)),) if scale_fits(_node_scale(textbook)) else ()
+    stated = (
+        (with_alpha(textbook, least_alpha=theorem_alpha(textbook)),) if scale_fits(_node_scale(textbook)) else ()
+    )
     return (*stated, basic, *_gaussian_tree(spec, facts, trees))
 
 
@@ -346,9 +348,9 @@ def _horizon_sensitivity(facts: SourceFacts) -> GroupSensitivity:
     return GroupSensitivity(each=facts.sensitivity_steps, together=together, spread=people, numbers=together)
 
 
-def with_alpha(draft: RunningCountCalibration, least: float = 0.0) -> RunningCountCalibration:
-    """Return the calibration with its exact error bound, or with ``least`` if this is larger."""
-    return draft.model_copy(update={"alpha": max(least, answer_alpha(draft, draft.nodes))})
+def with_alpha(draft: RunningCountCalibration, least_alpha: float = 0.0) -> RunningCountCalibration:
+    """Return the calibration with its exact error bound, or with ``least_alpha`` if this is larger."""
+    return draft.model_copy(update={"alpha": max(least_alpha, answer_alpha(draft, draft.nodes))})
 
 
 def _gaussian_tree(

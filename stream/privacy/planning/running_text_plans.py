@@ -62,7 +62,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[RunningCoun
     drafts = [_with_thresholds(spec, facts, tree) for tree in trees if tree.max_nodes <= MOST_NODES]
     best = min(drafts, key=lambda one: (one.threshold or 0, one.levels))
     textbook = _with_thresholds(spec, facts, dyadic_tree(steps)).model_copy(update={"method": "textbook"})
-    return with_alpha(textbook, least=theorem_alpha(textbook)), with_alpha(best)
+    return with_alpha(textbook, least_alpha=theorem_alpha(textbook)), with_alpha(best)
 
 
 def _with_thresholds(spec: StreamSpec, facts: SourceFacts, tree: CountingTree) -> RunningCountCalibration:

@@ -234,11 +234,11 @@ def size_remedy(epsilon: float, room_at: Callable[[float], int | None], bound: s
     return f"a larger epsilon does not help: lower {bound}, or declare a smaller max_length"
 
 
-def least_room(rate: Fraction, allowed: Decimal, most: int) -> int | None:
-    """Return the least x ≥ 1 with P(noise ≥ x) ≤ ``allowed``, the room for noise; None if it is above ``most``."""
-    if tail_probability(rate, most) > allowed:
+def least_room(rate: Fraction, allowed: Decimal, max_room: int) -> int | None:
+    """Return the least x ≥ 1 with P(noise ≥ x) ≤ ``allowed``, the room for noise; None if it is above ``max_room``."""
+    if tail_probability(rate, max_room) > allowed:
         return None
-    return least_passing(lambda room: tail_probability(rate, room) <= allowed, 0, most)
+    return least_passing(lambda room: tail_probability(rate, room) <= allowed, 0, max_room)
 
 
 def release_probability(rate: Fraction, rows: int, threshold: int) -> Decimal:

@@ -209,14 +209,14 @@ def set_choice_law(calibration: EstimateCalibration, rounds: int) -> Geometric:
     return sampler("one_sided", Fraction(calibration.epsilon_choices) / rounds / moved)
 
 
-def chosen_set_law(calibration: EstimateCalibration, rounds: int, *, every: bool = False) -> Symmetric:
+def chosen_set_law(calibration: EstimateCalibration, rounds: int, *, measures_all: bool = False) -> Symmetric:
     """Return the law of the noise of each cell of a chosen set.
 
-    With ``every``, all sets are measured without choices, and the ε of choices is also used for measuring.
+    With ``measures_all``, all sets are measured without choices, and the ε of choices is also used for measuring.
     """
     if calibration.noise == "gaussian":
         return gaussian(Fraction(calibration.deviation_chosen) ** 2 * rounds)
-    part = Fraction(calibration.epsilon_chosen) + (Fraction(calibration.epsilon_choices) if every else 0)
+    part = Fraction(calibration.epsilon_chosen) + (Fraction(calibration.epsilon_choices) if measures_all else 0)
     return sampler("two_sided", part / rounds / calibration.marginal_sensitivity)
 
 
@@ -270,8 +270,8 @@ def set_weights(sets: Sequence[Axes], sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.isqrt(TYPICAL_UNIT**2 // math.prod(sizes[axis] for axis in axes)) for axes in sets)
 
 
-def _thin_out(places: Sequence[_Item], most: int) -> list[_Item]:
-    """Return at most ``most`` of the items, evenly spaced."""
-    if len(places) <= most:
+def _thin_out(places: Sequence[_Item], max_count: int) -> list[_Item]:
+    """Return at most ``max_count`` of the items, evenly spaced."""
+    if len(places) <= max_count:
         return list(places)
-    return [places[number * len(places) // most] for number in range(most)]
+    return [places[number * len(places) // max_count] for number in range(max_count)]

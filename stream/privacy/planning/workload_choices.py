@@ -211,7 +211,7 @@ def _expected_error(
         case EstimateCalibration(warm_start="workload"):
             set_count = sum(1 for axes in sets if len(axes) > 1)
             rounds = count_rounds(calibration, facts.rows or MAX_UNIVERSE**2, set_count)
-            law = chosen_set_law(calibration, rounds, every=rounds == set_count)
+            law = chosen_set_law(calibration, rounds, measures_all=rounds == set_count)
             chosen = factor_of_estimates * mean_noise(law)
             single = mean_noise(warm_start_law(calibration))
             errors = [single if len(axes) == 1 else chosen for axes in sets]

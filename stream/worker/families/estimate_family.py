@@ -93,11 +93,11 @@ Integers = npt.NDArray[np.int64]
 
 
 class _AdmittedEstimateQuestion(NamedTuple):
-    """A resolved question, its requested error, and the most parts that it may cost (or None)."""
+    """A resolved question, its requested error, and the limit of its price in parts, or None."""
 
     read: ReadQuestion
     alpha: float | None
-    most: int | None
+    max_parts: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +165,15 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
                 for place, (read, alpha, _) in enumerate(asked)
                 if alpha is not None
             },
-            limits={place: most for place, (_, _, most) in enumerate(asked) if most is not None},
+            limits={place: max_parts for place, (_, _, max_parts) in enumerate(asked) if max_parts is not None},
             opening_parts=opening,
         )
         replies: list[Reply | None] = [None] * len(questions)
         updates: list[Measurement] = []
-        for place, ((read, alpha, most), answer) in enumerate(zip(asked, answers, strict=False)):
+        for place, ((read, alpha, max_parts), answer) in enumerate(zip(asked, answers, strict=False)):
             if answer.kind == "limited":
                 replies[place] = max_price_refusal(
-                    calibration, answer.charged_parts, most or 0, at_most=answer.has_marginal, opening=opening
+                    calibration, answer.charged_parts, max_parts or 0, at_most=answer.has_marginal, opening=opening
                 )
                 continue
             if answer.kind == "refused":

@@ -548,7 +548,7 @@ def max_price_parts(calibration: Calibration, query: Any) -> int | None:
 
 
 def max_price_refusal(
-    calibration: Calibration, parts: int, most: int, *, at_most: bool, opening: int = 0
+    calibration: Calibration, parts: int, max_parts: int, *, at_most: bool, opening: int = 0
 ) -> Reply:
     """Build the refusal of a question that may cost more than its ``max_price``; the cost is public.
 
@@ -557,9 +557,9 @@ def max_price_refusal(
     price = shown_price(calibration, parts)
     if price is None:
         whole = calibration.cutoff * PARTS_PER_CHARGE
-        cost, limit = f"{100 * parts / whole:.6g}% of the grant", f"{100 * most / whole:.6g}%"
+        cost, limit = f"{100 * parts / whole:.6g}% of the grant", f"{100 * max_parts / whole:.6g}%"
     else:
-        cost, limit = f"ε = {price:.6g}", f"{epsilon_of(calibration, most, math.floor):.5g}"
+        cost, limit = f"ε = {price:.6g}", f"{epsilon_of(calibration, max_parts, math.floor):.5g}"
     verb = "may cost up to" if at_most else "costs"
     remedy = "with a larger alpha or a larger max_price"
     if opening:

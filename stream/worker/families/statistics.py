@@ -104,14 +104,14 @@ def share_alpha(
     return (alpha + bound_rows_error(number + alpha, rows, rows_reach(calibration))) / rows
 
 
-def bound_rows_error(most: float, rows: int, reach: float) -> float:
+def bound_rows_error(max_counted: float, rows: int, reach: float) -> float:
     """Bound the error, in rows, that the noisy number of rows n̂ = ``rows`` adds to a share.
 
-    At most ``most`` rows satisfy the condition, and n̂ is wrong by at most ``reach``. Let a be the noisy count, f
-    and n the true count and number of rows, and p = f/n. Then a/n̂ − f/n = ((a − f) − p·(n̂ − n)) / n̂. The
+    At most ``max_counted`` rows satisfy the condition, and n̂ is wrong by at most ``reach``. Let a be the noisy count,
+    f and n the true count and number of rows, and p = f/n. Then a/n̂ − f/n = ((a − f) − p·(n̂ − n)) / n̂. The
     function bounds p·(n̂ − n).
     """
-    share = min(1.0, max(0.0, most) / (rows - reach)) if rows > reach else 1.0
+    share = min(1.0, max(0.0, max_counted) / (rows - reach)) if rows > reach else 1.0
     return share * reach
 
 
