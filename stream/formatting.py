@@ -224,7 +224,8 @@ def warn_about_shared_data(source: Source, registered: Iterable[SourceRecord]) -
     names = ", ".join(f"'{name}'" for name in sorted(others)[:3]) + more
     return (
         f"{'path' if isinstance(source, TableSource) else 'topic'}: {source.source} has the same data as {names}, but a separate budget; "
-        "the spending of both adds up for the same people; add both to one population with 'sotto source join', or halt one"
+        "the spending of both adds up for the same people; add both to one population with 'sotto source join', or "
+        "end the streams of one with 'sotto stream close'"
     )
 
 
