@@ -259,7 +259,7 @@ class StreamRow(ApiModel):
     dry_in: Annotated[
         float | None,
         Field(
-            description="Seconds until no charged answer is left at the rate of the last ten minutes, since a later opening, or of the windows so far; null if there is no end in sight."
+            description="Seconds until no charged answer is left at the rate of the last ten minutes, since a later opening, or of the windows so far; null if there is no end in sight, or if fewer than five answers were charged in ten minutes, or all within a minute."
         ),
     ]
     opened: Time | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Literal, TypeVar
 
@@ -57,6 +58,10 @@ from stream.privacy.planning.promises import Promise, promises
 from stream.questions.stream_watch import describe_first_answer, describe_standing_query, period_of
 
 _TEN_MINUTES_INDEX = RATE_WINDOWS.index(600)
+_LEAST_CHARGES = 5
+"""Number of charged answers in ten minutes from which their rate is known."""
+_LEAST_SPAN_SECONDS = 60.0
+"""Least time between the first and the last of these answers."""
 _Record = TypeVar("_Record", SourceRecord, GrantRecord)
 
 
@@ -268,9 +273,9 @@ def stream_rates(entry: StreamEntry, now: float) -> list[Rate]:
 def seconds_until_exhausted(tables: MonitorTables, entry: StreamEntry, now: float) -> float | None:
     """Return the seconds until an open stream is exhausted, at its rate of charges in the last ten minutes.
 
-    A younger stream's rate is measured since its opening, but over at least a minute, because a burst is no
-    rate. With the broker's clock, the share of charged answers so far is applied to the windows to come:
-    the rate would be too high while a feed catches up.
+    A younger stream's rate is measured since its opening. A burst is no rate: in the ten minutes there must be at least
+    five charged answers, the first and the last at least a minute apart. With the broker's clock, the share of charged
+    answers so far is applied to the windows to come: the rate would be too high while a feed catches up.
     """
     left = entry.tops_left
     if entry.state != "open" or left is None or not entry.answered:
@@ -279,9 +284,16 @@ def seconds_until_exhausted(tables: MonitorTables, entry: StreamEntry, now: floa
         return left * entry.answered / (entry.tops * questions_per_second) if entry.tops else None
     if entry.is_idle or (activity := entry.activity) is None:
         return None
-    rate = _rate(activity.windows[_TEN_MINUTES_INDEX], 600, now, entry.answered, entry.tops)
-    age = 600.0 if entry.opened is None else min(max(now - entry.opened, 60.0), 600.0)
-    return left / rate.above * (age / 600.0) if rate.above > 0.0 else None
+    series = activity.windows[_TEN_MINUTES_INDEX]
+    if (before := series.row_at(now - 600.0)) is None:
+        return None
+    rows = [before, *(row for row in series if row[0] > now - 600.0)]
+    charged = [row[0] for earlier, row in pairwise(rows) if row[2] > earlier[2]]
+    charges = entry.tops - before[2]
+    if charges < _LEAST_CHARGES or charged[-1] - charged[0] < _LEAST_SPAN_SECONDS:
+        return None
+    age = 600.0 if entry.opened is None else min(max(now - entry.opened, _LEAST_SPAN_SECONDS), 600.0)
+    return left * age / charges
 
 
 def _standing_questions_per_second(tables: MonitorTables, entry: StreamEntry) -> float | None:

@@ -184,10 +184,21 @@ def test_dry_in_uses_rate_since_recent_opening() -> None:
         installation.now += 1.0
         installation.show(status(installation, "ward", second, second, second))
         left = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now).dry_in
-        if second == 10:  # a burst does not show a rate, so its charges are divided by a minute
-            assert left == pytest.approx((1000 - 10) * 6, rel=0.01)
         if second in {120, 900}:
             assert left == pytest.approx(1000 - second, rel=0.05)
+
+
+def test_dry_in_is_unknown_after_a_burst_or_few_charges() -> None:
+    """It takes five charges in ten minutes, over at least a minute; a burst of questions is no rate."""
+    for charges, seconds, is_known in ((100, 0.5, False), (4, 60.0, False), (6, 60.0, True)):
+        installation = Installation()
+        installation.open(spec("ward", cutoff=1000))
+        for number in range(1, charges + 1):
+            installation.now += seconds
+            installation.show(status(installation, "ward", number, number, number))
+        installation.now += 200.0
+        row = views.stream_row(installation.tables, installation.tables.streams["ward"], installation.now)
+        assert (row.dry_in is not None) == is_known
 
 
 def test_timeline_starts_at_opening_and_ends_with_totals() -> None:

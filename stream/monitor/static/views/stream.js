@@ -195,12 +195,12 @@ function describeReason({ state, reason, refused, updated }) {
   return `${state === "open" ? "Ending" : state}: ${reason}`;
 }
 
-function describeExhaustion({ state, dry_in: left, opened }, isStanding) {
+function describeExhaustion({ state, dry_in: left, opened, tops_left: charges }, isStanding) {
   if (state !== "open") {
     return state === "exhausted" ? "it is exhausted" : "it has ended";
   }
   if (left === null) {
-    return "no end in sight";
+    return charges === null || isStanding ? "no end in sight" : "unknown: it takes five charged answers within ten minutes, over at least a minute";
   }
   const since = isStanding ? "of its windows" : Date.now() / 1000 - opened < 600 ? "since its opening" : "of the last ten minutes";
   return `${duration(left)}, at the rate ${since}`;

@@ -18,6 +18,9 @@ const COLUMNS = [
   ["dry", "Runs dry in", "dry_in", "dry in"],
 ];
 
+/** The rule by which a rate of charges is known. */
+const RATE_RULE = "At the rate of the last ten minutes, if at least five answers were charged in them, over at least a minute; else unknown. Windows that Sotto asks have a known rate.";
+
 function row(withSource, inPeriods) {
   const name = make("a", { class: "name" });
   const source = make("a", { class: "quiet name" });
@@ -72,6 +75,7 @@ function row(withSource, inPeriods) {
       setText(alpha, `${bound(stream.alpha)}${stream.promises.some((one) => one.warning) ? " (vacuous)" : ""}`);
       setAttribute(alpha, "title", promise(stream));
       setText(dry, stream.dry_in === null ? "–" : duration(stream.dry_in));
+      setAttribute(dry, "title", RATE_RULE);
       setAttribute(element, "data-state", stream.state);
     },
   };
