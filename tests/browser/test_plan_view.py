@@ -67,7 +67,7 @@ async def test_plan_compares_mechanisms_as_the_command(open_page: OpenPage) -> N
         await card.get_by_label("Questions").select_option("alarm")
         rows = card.locator("tbody tr")
         await expect(rows).to_have_count(sum(one["applies"] for one in printed["mechanisms"]))
-        await expect(rows.first).to_contain_text("→ AboveThreshold")
+        await expect(rows.first).to_contain_text("→ Above threshold")
         assert printed["choice"] == "above_threshold"
         for place, one in enumerate(each for each in printed["mechanisms"] if each["applies"]):
             await expect(rows.nth(place)).to_contain_text(one["why"])
@@ -76,7 +76,7 @@ async def test_plan_compares_mechanisms_as_the_command(open_page: OpenPage) -> N
         await card.get_by_label("Error wanted").fill("40")
         await card.get_by_label("Error wanted").press("Tab")
         await expect(rows.first).to_contain_text("for 40: ε ")
-        await card.get_by_role("button", name="Take NumericSparse").click()
+        await card.get_by_role("button", name="Take Numeric sparse").click()
         await expect(page.get_by_label("Mechanism")).to_have_value("numeric_sparse")
         await page.get_by_label("Source").select_option("feed")
         await expect(card.get_by_label("Questions")).to_have_value("value")

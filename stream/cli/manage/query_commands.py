@@ -82,6 +82,14 @@ _QUESTION_FIELDS: Final = {
 }
 """Fields of which a question needs at least one."""
 
+_OPTION_IT_BELONGS_TO: Final = {
+    "q": "--quantile",
+    "min_rows": "--people",
+    "bound": "--person-sum",
+    "top": "--group-by",
+}
+"""For a field that asks no question by itself, the option of the question."""
+
 _COMPARED_STREAMS: Final = 1_000
 """Maximum number of streams whose names are compared with an unknown name."""
 
@@ -182,10 +190,7 @@ def ask(
     fields |= {name: True for name, given in (("fraction", fraction), ("people", people)) if given}
     document = _read_json_object(question) if question is not None else {}
     if not document and not fields.keys() & _QUESTION_FIELDS:
-        raise CommandError(
-            "no question: give --value, --where, --sum, --mean, --quantile, --iqr, --variance, --stddev, --group-by, --rate, --people, "
-            "--person-sum or --category; --question for values, candidates, terms or cells; --where TRUE counts all rows"
-        )
+        raise CommandError(_describe_missing_question(fields))
     for name in fields.keys() & document.keys():
         raise CommandError(f"{_OPTION_OF_FIELD.get(name, name)}: --question has '{name}' too; give it once")
     if document.get("stream", stream) != stream:
@@ -211,6 +216,16 @@ def ask(
     _show_answer(answer, as_json=as_json)
     if status := exit_status(answer):
         raise typer.Exit(status)
+
+
+def _describe_missing_question(fields: Iterable[str]) -> str:
+    for name in fields:
+        if name in _OPTION_IT_BELONGS_TO:
+            return f"{_OPTION_OF_FIELD[name]}: belongs to {_OPTION_IT_BELONGS_TO[name]}; give both"
+    return (
+        "no question: give --value, --where, --sum, --mean, --quantile, --iqr, --variance, --stddev, --group-by, --rate, --people, "
+        "--person-sum or --category; --question for values, candidates, terms or cells; --where TRUE counts all rows"
+    )
 
 
 def _warn_of_commas(group_by: Iterable[str]) -> Iterator[str]:

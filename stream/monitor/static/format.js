@@ -9,8 +9,8 @@ const dateAndTime = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "s
 const zones = new Intl.DateTimeFormat("en-GB", { timeZoneName: "short" });
 
 const MECHANISMS = {
-  above_threshold: "AboveThreshold",
-  numeric_sparse: "NumericSparse",
+  above_threshold: "Above threshold",
+  numeric_sparse: "Numeric sparse",
   laplace: "Laplace",
   randomized_response: "Randomized response",
   histogram: "Histogram",

@@ -115,7 +115,7 @@ export function alertsView({ query, remember }) {
   const historyList = new KeyedList(history, historyRow);
   const total = make("span", { class: "quiet" });
   const quiet = emptyState("Nothing is firing", "The latest window of every stream and group that has answered was not above its threshold.");
-  const none = emptyState("No alert yet", "Alerts are answers “above” of streams of AboveThreshold and NumericSparse.");
+  const none = emptyState("No alert yet", "Alerts are answers “above” of streams of above_threshold and numeric_sparse.");
   const off = emptyState("This monitor shows no alerts", "It is not configured to read answers. To enable alerts, also let its principal read them:", SHOW_ALERTS);
   const matching = make("p", { class: "quiet", role: "status" });
   const stalled = make("div", { role: "status", hidden: true });
