@@ -444,3 +444,8 @@ async def test_texts_are_listed_by_ward_and_median_is_a_date(open_page: OpenPage
         await page.get_by_label("Ask", exact=True).select_option("quantile")
         await ask(page)
         await expect(page.get_by_role("region", name=answer).first).to_contain_text("Answered: 2024-01-16")
+        await page.get_by_label("SELECT").fill("SELECT MEDIAN(day) FROM days")
+        await page.get_by_role("button", name="Ask", exact=True).last.click()
+        await expect(page.get_by_role("region", name=answer).first.locator("tbody tr")).to_have_text(
+            "2024-01-16–2024-01-16 to 2024-01-16"
+        )

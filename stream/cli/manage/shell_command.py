@@ -102,14 +102,16 @@ def _cell(row: dict[str, Any], name: str) -> str:
     if name.endswith(LOW_SUFFIX):
         measure = name.removesuffix(LOW_SUFFIX)
         ends = ends_of(row, measure)
-        return "–" if ends is None else format_interval(ends, row[measure], grouped=True)
+        if ends is None or isinstance(ends[0], str):
+            return "–" if ends is None else " to ".join(ends)
+        return format_interval(ends, row[measure], grouped=True)
     if name.endswith(INFORMATIVE_SUFFIX):
         return "" if row[name] else UNINFORMATIVE_MARK
     if name + ERROR_SUFFIX not in row:
         return str(row[name])
     number, error = row[name], row[name + ERROR_SUFFIX]
-    if number is None:
-        return "–"
+    if number is None or isinstance(number, str):  # a text is a quantile of dates or categories
+        return number or "–"
     text = format_estimate(number, error, ends_of(row, name), grouped=True)
     return text if error is None else f"{text} ± {format_error_bound(error, grouped=True)}"
 

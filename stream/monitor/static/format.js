@@ -113,6 +113,9 @@ export function within(value, alpha) {
 
 /** Format the confidence interval of `value`, if there is one; an interval entirely out of the range would look exact. */
 export function interval(value, low, high) {
+  if (typeof low === "string" && typeof high === "string") {
+    return `${low} to ${high}`; // of dates or categories
+  }
   if (typeof low !== "number" || typeof high !== "number") {
     return "–";
   }

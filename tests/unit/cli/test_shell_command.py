@@ -19,9 +19,13 @@ PEOPLE = source(
     "table",
     epsilon=100,
     path="people.parquet",
-    attributes={"age": {"kind": "integers", "minimum": 0, "maximum": 99}, "sex": ["F", "M"]},
+    attributes={
+        "age": {"kind": "integers", "minimum": 0, "maximum": 99},
+        "sex": ["F", "M"],
+        "day": {"kind": "date", "minimum": "2024-01-01", "maximum": "2024-12-31"},
+    },
 )
-ROWS = {"age": [40] * 400, "sex": ["F", "M"] * 200}
+ROWS = {"age": [40] * 400, "sex": ["F", "M"] * 200, "day": ["2024-03-31"] * 400}
 
 
 @pytest.fixture
@@ -58,6 +62,14 @@ def test_shell_warns_of_the_same_thing_once(connected_driver: Driver) -> None:
     assert connected_driver.grant("people", "many").answered == 2
     shown = run_shell("SELECT COUNT(*) FROM many WHERE age < 9;\n" * 2)
     assert shown.count("warning: not informative") == 2
+
+
+@pytest.mark.usefixtures("connected_driver")
+def test_sql_prints_a_quantile_of_dates() -> None:
+    """A median of dates is a text with texts as the ends of its interval, without a ±."""
+    result = CliRunner().invoke(app, ["sql", "SELECT MEDIAN(day) FROM many"], catch_exceptions=False)
+    assert "2024-03-31 to 2024-03-31" in result.stdout
+    assert "±" not in result.stdout
 
 
 def test_shell_skips_a_dear_statement_in_a_pipe_without_yes(connected_driver: Driver) -> None:

@@ -58,7 +58,7 @@ export function statementAnswered({ stream, columns: all, rows: published, cost,
   const names = columns.filter((name) => !measures.includes(name) && !measures.includes(name.replace(/ ±$/, "").replace(LOW, "").replace(INFORMATIVE, "")));
   const rows = published.map((row) => ({ ...row, ...Object.fromEntries(measures.map((name) => [name, cutToInterval(row[name], row[name + LOW], row[name + HIGH])])) }));
   const labels = measures.flatMap((measure) =>
-    rows.map((row) => ({ name: [...names.map((name) => row[name]), measures.length > 1 || !names.length ? measure : null].filter((one) => one !== null).join(", "), estimate: row[measure], alpha: row[`${measure} ±`], low: row[measure + LOW], high: row[measure + HIGH] })),
+    rows.filter((row) => typeof row[measure] !== "string").map((row) => ({ name: [...names.map((name) => row[name]), measures.length > 1 || !names.length ? measure : null].filter((one) => one !== null).join(", "), estimate: row[measure], alpha: row[`${measure} ±`], low: row[measure + LOW], high: row[measure + HIGH] })),
   );
   const figure = (row, name) => (measures.includes(name) ? estimate(row[name], row[`${name} ±`]) : bound(row[name]));
   const cell = (row, name, index) => (name.endsWith(INFORMATIVE) ? (row[name] ? "" : "not informative") : name.endsWith(LOW) ? interval(published[index][name.replace(LOW, "")], row[name], row[name.replace(LOW, HIGH)]) : typeof row[name] === "number" && !names.includes(name) ? figure(row, name) : (row[name] ?? "–"));
