@@ -3,8 +3,9 @@
 A warning says for example that ``age >= 0`` holds for every row of the declared domain. Warnings use only public data:
 the question, the source's definition and published numbers. The questions are answered and charged as usual.
 
-A number is not informative if its error may exceed the number itself or a third of its public range, or if an estimate
-has neither a bound nor a typical error; a decision is not informative if its error may exceed the question's threshold.
+A number is not informative if its error may exceed the number itself or a third of the range that the declaration and
+the condition allow, if they allow one value only, or if an estimate has neither a bound nor a typical error. A decision
+is not informative if its error may exceed the question's threshold.
 The error is the distance to the farther end of the 95 % confidence interval or, without an interval, ``alpha``. Marks
 use only published and public figures, so they cost nothing.
 """
@@ -33,6 +34,8 @@ from schemas import (
     ValuesSource,
 )
 from stream.formatting import format_count
+from stream.questions.clamped_values import parse_condition
+from stream.tables.sensitivity import codes_within
 
 
 def predicates_of(query: Query) -> tuple[str, ...]:
@@ -94,6 +97,7 @@ LARGEST_SHARE: Final = 1 / 3
 
 EXCEEDS_NUMBER: Final = "the error may exceed the number itself"
 EXCEEDS_RANGE: Final = "the error may exceed a third of the range"
+DECIDED: Final = "the condition allows one value only"
 EXCEEDS_THRESHOLD: Final = "the error may exceed the threshold"
 _ESTIMATED: Final = ("hypothesis", INDEPENDENCE)
 NO_BOUND: Final = "no error bound is left after the stream's last measurement"
@@ -139,10 +143,13 @@ def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tu
 
 def _reasons_of_texts(answer: Answer, query: Query, source: Source | None) -> tuple[str | None, ...]:
     """Return for each quantile of dates or categories whether its interval has more than two thirds of the values."""
-    domain = source.attributes.get(query.quantile or "") if isinstance(source, TableSource) else None
-    if not isinstance(domain, Categories | Dates):
+    name = query.quantile or ""
+    if not isinstance(source, TableSource) or not isinstance(
+        domain := source.attributes.get(name), Categories | Dates
+    ):
         return ()
-    most = 2 * LARGEST_SHARE * domain.size
+    first, end = _allowed_codes(query, source, name)
+    most = 2 * LARGEST_SHARE * (end - first)
     codes = ((_code_of(domain, low), _code_of(domain, high)) for low, high in answer.choice_intervals or ())
     return tuple(EXCEEDS_RANGE if high - low + 1 > most else None for low, high in codes)
 
@@ -178,6 +185,8 @@ def largest_error(number: float, interval: Interval | None, alpha: float | None)
 def _reason_of(
     number: float, error: float | None, limits: tuple[float, float] | None, *, is_share: bool
 ) -> str | None:
+    if limits is not None and limits[0] == limits[1]:
+        return DECIDED
     if error is None:
         return None
     if limits is not None and error > LARGEST_SHARE * (limits[1] - limits[0]):
@@ -198,7 +207,16 @@ def _public_range(query: Query, source: Source | None) -> tuple[float, float] | 
     name = query.mean or query.quantile
     if name is None or not isinstance(source, TableSource):
         return None
-    return _range_of(source.attributes.get(name))
+    return _range_of(source.attributes.get(name), *_allowed_codes(query, source, name))
+
+
+def _allowed_codes(query: Query, source: TableSource, name: str) -> tuple[int, int]:
+    """Return the half-open range of an attribute's codes that a question's condition allows."""
+    domain = source.attributes.get(name)
+    size = 0 if domain is None else domain.size
+    if query.where is None or not size:
+        return 0, size
+    return codes_within(size, name, parse_condition(query.where, source.attributes))
 
 
 def _widest_range(source: Source | None) -> float:
@@ -207,19 +225,21 @@ def _widest_range(source: Source | None) -> float:
         case ValuesSource(minimum=float(low), maximum=float(high)):
             return high - low
         case TableSource():
-            ranges = (_range_of(domain) for domain in source.attributes.values())
+            ranges = (_range_of(domain, 0, domain.size) for domain in source.attributes.values())
             return max((high - low for low, high in filter(None, ranges)), default=0.0)
         case _:
             return 0.0
 
 
-def _range_of(domain: Domain | None) -> tuple[float, float] | None:
+def _range_of(domain: Domain | None, first: int, end: int) -> tuple[float, float] | None:
+    """Return the least and the largest number of a half-open range of a domain's codes."""
     match domain:
         case Bins(edges=edges):
-            return edges[0], edges[-1]
-        case Dates(part=Integers(minimum=low, maximum=high)):
-            return float(low), float(high)
+            return edges[first], edges[end]
+        case Dates(part=Integers(minimum=low)):
+            return float(low + first), float(low + end - 1)
         case Integers() | Decimals():
-            return float(domain.minimum), float(domain.maximum)
+            low, unit = domain.in_steps.minimum, domain.unit
+            return float((low + first) * unit), float((low + end - 1) * unit)
         case _:
             return None

@@ -37,14 +37,14 @@ def warn_about_clamping(
 ) -> tuple[str, ...]:
     """Return the warnings about clamped values in an answer's numbers, conditions and groups.
 
-    Sums, means and spreads may always depend on clamped values. A quantile may only if it, or an end of its interval, is
-    at an end of the range.
+    Sums, means and spreads depend on clamped values unless the condition excludes both ends of the range. A quantile
+    does only if it, or an end of its interval, is at an end of the range.
     """
     if answer.outcome in {"rejected", "halted"} or not isinstance(source, TableSource):
         return ()
     attributes = source.attributes
     name = next((found for found in map(query.__getattribute__, _VALUE_FORMS) if found is not None), None)
-    lines = _describe_numbers(attributes, name)
+    lines = _describe_numbers(attributes, name, query.where)
     if query.quantile is not None:
         lines = _describe_quantile(answer, query, attributes)
     ends = _describe_ends(attributes, predicates, query.where, query.group_by or ())
@@ -61,14 +61,16 @@ def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
     where = () if standing.where is None else (standing.where,)
     name = summed if standing.quantile is None else standing.quantile
     return (
-        *_describe_numbers(source.attributes, name),
+        *_describe_numbers(source.attributes, name, standing.where),
         *_describe_ends(source.attributes, where, standing.where, groups),
     )
 
 
-def _describe_numbers(attributes: Mapping[str, Domain], name: str | None) -> tuple[str, ...]:
-    domain = None if name is None else attributes.get(name)
-    if domain is None or not _is_clamped(domain):
+def _describe_numbers(attributes: Mapping[str, Domain], name: str | None, where: str | None) -> tuple[str, ...]:
+    domain = attributes.get(name or "")
+    if name is None or domain is None or not _is_clamped(domain):
+        return ()
+    if where is not None and not any(True for _ in _ends_in_groups(where, name, attributes)):
         return ()
     return (f"values of '{name}' outside {_range_text(domain)} count as its ends; no ± covers this",)
 
@@ -125,7 +127,7 @@ def _ends_in_condition(text: str, attributes: Mapping[str, Domain]) -> Iterator[
     """
     beyond = set(_ends_before_numbers(text, attributes))
     wider = _widen(attributes)
-    predicate = _parse(text, {**attributes, **{name: domain for name, (domain, _) in wider.items()}})
+    predicate = parse_condition(text, {**attributes, **{name: domain for name, (domain, _) in wider.items()}})
     for leaf in _list_leaves(predicate):
         if leaf.attribute in wider:
             wide, first = wider[leaf.attribute]
@@ -159,19 +161,20 @@ def _ends_in_groups(where: str, name: str, attributes: Mapping[str, Domain]) -> 
 
     False stands for the first end, True for the last.
     """
-    predicate, size = _parse(where, attributes), attributes[name].size
+    predicate, size = parse_condition(where, attributes), attributes[name].size
     for is_last, cuts in ((False, (0, 1)), (True, (size - 1, size))):
         if conjunction([predicate, make_leaf(name, size, cuts)]) != FALSE:
             yield is_last
 
 
-def _parse(text: str, attributes: Mapping[str, Domain]) -> Predicate:
+def parse_condition(text: str, attributes: Mapping[str, Domain]) -> Predicate:
+    """Parse a predicate; one that the worker will refuse holds for no row."""
     from stream.tables.predicates import PredicateParser  # noqa: PLC0415  (the SQL parser is slow to import)
 
     try:
         return PredicateParser(attributes).parse(text)
     except PredicateError:
-        return FALSE  # the worker will refuse the condition
+        return FALSE
 
 
 def _list_leaves(predicate: Predicate) -> Iterator[Codes]:

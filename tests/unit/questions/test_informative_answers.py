@@ -9,7 +9,14 @@ import pytest
 
 from schemas import Histogram, Query, StreamSpec
 from stream.questions import Result, Results
-from stream.questions.answer_warnings import EXCEEDS_NUMBER, EXCEEDS_RANGE, EXCEEDS_THRESHOLD, NO_BOUND, reasons_of
+from stream.questions.answer_warnings import (
+    DECIDED,
+    EXCEEDS_NUMBER,
+    EXCEEDS_RANGE,
+    EXCEEDS_THRESHOLD,
+    NO_BOUND,
+    reasons_of,
+)
 from stream.questions.clamped_values import describe_clamping
 from tests.builders import PEOPLE, installation, parse_source, source, stream
 
@@ -29,6 +36,10 @@ def _query(fields: dict[str, Any]) -> Query:
     return Query.model_validate({"id": "1", "stream": "s", **fields})
 
 
+def _warm(**asked: Any) -> dict[str, Any]:
+    return {**asked, "where": "temperature BETWEEN 20 AND 30 AND sex = 'F'"}
+
+
 @pytest.mark.parametrize(
     ("answer", "asked", "expected"),
     [
@@ -46,6 +57,10 @@ def _query(fields: dict[str, Any]) -> Query:
         ({"estimate": 0.1, "interval": [0.0, 0.3]}, {"where": "sex = 'F'", "fraction": True}, EXCEEDS_NUMBER),
         ({"estimate": 0.1, "interval": [-2.0, 2.0]}, {"mean": "temperature"}, None),
         ({"estimate": 9.0, "interval": [-12.0, 30.0]}, {"mean": "temperature"}, EXCEEDS_RANGE),
+        ({"estimate": 25.0, "interval": [20.0, 30.0]}, _warm(mean="temperature"), EXCEEDS_RANGE),
+        ({"estimate": 25.0, "interval": [24.0, 26.0]}, _warm(mean="temperature"), None),
+        ({"estimate": 25.0, "interval": [20.0, 30.0]}, _warm(quantile="temperature"), EXCEEDS_RANGE),
+        ({"estimate": 7.0, "interval": [7.0, 7.0]}, {"mean": "temperature", "where": "temperature = 7"}, DECIDED),
         ({"estimate": 1.0, "interval": [0.0, 2.0], "alpha": 900.0}, {"quantile": "temperature"}, None),
         ({"estimate": 1.0, "alpha": 900.0}, {"quantile": "temperature"}, None),
     ],
@@ -146,6 +161,8 @@ def _at_end(name: str, ends: str) -> str:
     [
         ({"estimate": 33.0, "interval": [32.9, 33.1]}, {"mean": "fee"}, SUMMED),
         ({"estimate": 9000.0, "interval": [8990.0, 9010.0]}, {"sum": "fee"}, SUMMED),
+        ({"estimate": 900.0, "interval": [899.0, 901.0]}, {"sum": "fee", "where": "fee < 50 AND fee > 5"}, None),
+        ({"estimate": 8.0, "interval": [7.0, 9.0]}, {"mean": "fee", "where": "fee < 9"}, SUMMED),
         ({"estimate": 90.0, "interval": [89.0, 91.0]}, {"variance": "fee"}, SUMMED),
         ({"estimate": 33.0, "interval": [32.9, 33.1]}, {"mean": "exact"}, None),
         ({"estimate": 50.0, "interval": [50.0, 50.0]}, {"quantile": "fee"}, _at_end("fee", "0 to 50")),
