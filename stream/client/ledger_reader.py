@@ -18,7 +18,7 @@ from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_view import LedgerView
 from stream.engine.restore import TopicWentBackError, create_reader, read_span, read_to_end, require_visible
 from stream.errors import Forbidden, SottoError, Unknown
-from stream.privacy.composition.costs import promised_answers
+from stream.privacy.composition.costs import last_promised_answer
 from stream.questions import Result
 from stream.questions.stream_watch import (
     StreamOpening,
@@ -168,7 +168,7 @@ class FollowedLedger:
         self._source_names: dict[str, str] = {}
         self._sources: dict[str, Source] = {}
         self._specs: dict[str, StreamSpec] = {}
-        self._promised: dict[str, int] = {}
+        self._promised: dict[str, int | None] = {}
         self._absent: dict[str, float] = {}
         self._reading: asyncio.Task[None] | None = None
         self._read_started = 0.0
@@ -205,7 +205,7 @@ class FollowedLedger:
         return self._sources[self._source_names[stream]] if self._knows(stream) else None
 
     def promised_answers_of(self, stream: str, source: Source) -> int | None:
-        """Return for how many answers a stream's error bound is promised; None if its grant is not in the view.
+        """Return for how many answers a stream's error bound is promised; None if for all, or if its grant is not in the view.
 
         Openings do not change, so only the first call for a stream decodes its grant.
         """
@@ -213,7 +213,7 @@ class FollowedLedger:
             if len(self._promised) >= _MAX_CACHED_STREAMS:
                 self._promised = {}
             with suppress(Unknown):
-                self._promised[stream] = promised_answers(self._view.grant(source.source, stream).calibration)
+                self._promised[stream] = last_promised_answer(self._view.grant(source.source, stream).calibration)
         return self._promised.get(stream)
 
     async def add_stream(self, result: Result) -> Result:

@@ -85,7 +85,7 @@ def warn_about_people(source: Source, query: Query) -> tuple[str, ...]:
 
 
 def warn_about_promise(answered: int, promised: int | None) -> tuple[str, ...]:
-    """Return a warning if a stream has given more answers than its α is promised for; None is an unknown number."""
+    """Return a warning if a stream has given more answers than its α is promised for; None: for all, or unknown."""
     if promised is None or answered <= promised:
         return ()
     covered = f"more than the {format_count(promised, 'answer')} for which α is promised"

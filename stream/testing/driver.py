@@ -25,7 +25,7 @@ from stream.client.blocking_client import SyncCalls
 from stream.client.client_calls import AsyncCalls, require_accepted
 from stream.client.ledger_view import LedgerView
 from stream.errors import Invalid, SottoError
-from stream.privacy.composition.costs import promised_answers
+from stream.privacy.composition.costs import last_promised_answer
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.dead_letters import address_of
 from stream.processing.protocol import Headers, Record
@@ -503,7 +503,7 @@ class Driver(MemoryInstallation, SyncCalls):
         if query is None or source is None:
             return None
         grant = self._budget.ledger.accounts[source.source].grants.get(query.stream)
-        return None if grant is None else promised_answers(grant.calibration)
+        return None if grant is None else last_promised_answer(grant.calibration)
 
     def _source_of(self, query: Query) -> Source | None:
         ledger = self._budget.ledger

@@ -30,7 +30,7 @@ from stream.formatting import (
     format_estimate,
     format_interval,
 )
-from stream.privacy.composition.costs import promised_answers
+from stream.privacy.composition.costs import last_promised_answer
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
 from stream.questions.clamped_values import describe_clamping
@@ -351,7 +351,7 @@ async def _ask_question(query: Query, timeout: float, *, dry_run: bool) -> Resul
             # The client looks up the grants of tables only, because producers of values may not read the ledger.
             with suppress(SottoError):
                 grant = await client.grant(await client.source_of(query.stream), query.stream)
-                answer.with_question(query, None, promised_answers(grant.calibration))
+                answer.with_question(query, None, last_promised_answer(grant.calibration))
         return answer
 
 

@@ -42,7 +42,7 @@ from stream.formatting import (
     format_error_bound,
 )
 from stream.optional_packages import explain_missing_packages
-from stream.privacy.composition.costs import charged_answers, promised_answers
+from stream.privacy.composition.costs import charged_answers, last_promised_answer
 from stream.questions.answer_warnings import warn_about_promise
 from stream.questions.question_forms import opening_adapter
 from stream.questions.stream_watch import (
@@ -214,7 +214,7 @@ def show(names: Names, as_json: AsJson = False) -> None:
     for line in _promise_lines(grant, declared):
         say(line, soft_wrap=True)
     if not isinstance(grant.spec.mechanism, RandomizedResponse):
-        print_warnings(warn_about_promise(shown.totals.answered, promised_answers(grant.calibration)))
+        print_warnings(warn_about_promise(shown.totals.answered, last_promised_answer(grant.calibration)))
 
 
 def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:

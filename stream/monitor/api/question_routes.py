@@ -26,7 +26,7 @@ from stream.monitor.api import views
 from stream.monitor.api.http_requests import ProblemError, too_many_error
 from stream.monitor.api.models import ApiModel
 from stream.monitor.monitor_tables import MonitorTables
-from stream.privacy.composition.costs import promised_answers
+from stream.privacy.composition.costs import last_promised_answer
 from stream.questions import Result, Results
 from stream.questions.result_text import is_charged, next_costs, total_cost
 from stream.settings import Settings
@@ -292,7 +292,7 @@ async def ask_question(tables: MonitorTables, asker: Asker | None, query: Query)
     grant = views.decode_grant(views.find_stream(tables, query.stream)[0])
     source = views.decode_definition(tables, tables.sources[grant.spec.source])
     [result] = await _ask_or_problem(asker, [query])
-    promised = None if query.category is not None else promised_answers(grant.calibration)
+    promised = None if query.category is not None else last_promised_answer(grant.calibration)
     result = result.with_question(query, source, promised)
     return QuestionAnswered(
         answer=to_answer(result),
@@ -350,7 +350,7 @@ async def ask_statement(tables: MonitorTables, asker: Asker | None, statement: S
     found = prepared.rejected or await _ask_or_problem(asker, prepared.queries)
     grant, source = prepared.target.grant, prepared.target.source
     results = Results(
-        one.with_question(query, source, promised_answers(grant.calibration))
+        one.with_question(query, source, last_promised_answer(grant.calibration))
         for one, query in zip(found, prepared.queries, strict=True)
     )
     table = prepared.table(results)

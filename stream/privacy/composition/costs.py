@@ -21,6 +21,7 @@ from schemas import (
     Amount,
     AnswersCalibration,
     Calibration,
+    EstimateCalibration,
     Extension,
     Extensions,
     GrantRecord,
@@ -44,6 +45,11 @@ def promised_answers(calibration: Calibration) -> int:
     if isinstance(calibration, AnswersCalibration | UnknownGroupsCalibration):
         return min(calibration.cutoff, calibration.expected_queries)
     return calibration.expected_queries
+
+
+def last_promised_answer(calibration: Calibration) -> int | None:
+    """Return the number of the last answer that α covers; None for a pmw stream, whose α covers every answer with one."""
+    return None if isinstance(calibration, EstimateCalibration) else promised_answers(calibration)
 
 
 def extended_beta(calibration: Calibration, extensions: Extensions) -> float:

@@ -267,6 +267,17 @@ def test_people_without_a_person_column_are_rows(asked: dict[str, Any]) -> None:
     assert result.question_warnings == ("people: counts rows, because the source declares no 'person'",)
 
 
+def test_pmw_answers_have_no_warning_of_later_answers() -> None:
+    """The α of a `pmw` stream covers every answer that has one, however many are asked."""
+    table = source("people", "table", path="people.csv")
+    asked = stream("explore", "people", "pmw", expected_queries=1)
+    driver = installation(asked, sources=[table], rows={"people": PEOPLE})
+    for _ in range(2):
+        last = driver.ask("explore", where="age < 50")
+    assert last.alpha is not None
+    assert "α is promised" not in str(last.warnings)
+
+
 def test_answers_beyond_the_promise_of_their_stream_say_so() -> None:
     """α holds for the first `expected_queries` answers; questions, statements and a table of results warn once."""
     table = source("people", "table", path="people.csv")

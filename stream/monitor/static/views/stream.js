@@ -210,7 +210,7 @@ function describeExhaustion({ state, dry_in: left, opened, tops_left: charges },
 function describeAnswers({ mechanism: kind, answered, tops, cutoff, added, expected_queries }) {
   const called = words(kind);
   const promised = promisedAnswers(kind, { cutoff: cutoff && cutoff - added, expected_queries });
-  const more = answered > promised && kind !== "randomized_response" ? `; more than the ${plural(promised, "answer")} for which α is promised: each further answer makes a larger error more probable` : "";
+  const more = answered > promised && !["randomized_response", "pmw"].includes(kind) ? `; more than the ${plural(promised, "answer")} for which α is promised: each further answer makes a larger error more probable` : "";
   return `${count(answered)}: ${countOf(tops, called.charged)}, ${countOf(answered - tops, called.free)}${more}`;
 }
 
