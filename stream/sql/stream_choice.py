@@ -266,7 +266,11 @@ def _choice_reason(choice: StreamChoice, plans: Sequence[StreamChoice]) -> str:
     other = most_accurate if choice is cheapest else cheapest
     if choice is cheapest and not _is_far_better(other, choice):
         return reason
-    errors = [format_error_bound(_alpha(one), grouped=True) for one in (choice, other)]
+    errors = [
+        format_error_bound(_alpha(one), grouped=True)
+        + (" in one cell" if one.target.grant.spec.mechanism.kind == "histogram" else "")
+        for one in (choice, other)
+    ]
     return (
         f"{reason}; a count may err by {errors[0]}, and in stream '{other.target.grant.spec.stream}' by {errors[1]} "
         f"for ε {float(_expected_cost(other)):.4g}"
