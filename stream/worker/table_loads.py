@@ -2,7 +2,8 @@
 
 A load begins with the control event of the table's first stream. A step waits for a table only if it has a
 question to one of the table's open streams. Until a refreshed table is loaded, its streams answer from the
-version before.
+version before. The work of a question may depend on a public number of rows, so it waits for the table even
+if the stream has ended: a replay must compute the same work.
 """
 
 from __future__ import annotations
@@ -139,15 +140,15 @@ class PartitionTables:
             self._finish(key)
 
     def await_slots(self, slots: Iterable[int]) -> None:
-        """Wait for the tables of the streams in these slots, except of ended streams: their answers need no table.
+        """Wait for the tables of the streams in these slots.
 
         Raises:
             CancelledStepError: the partition is given up.
         """
         if not self._loading:
             return
-        terms_of, can_answer = self._streams.columns.terms_of, self._streams.life.can_answer
-        wanted = {int(terms_of[slot]) for slot in slots if can_answer(slot)}
+        terms_of = self._streams.columns.terms_of
+        wanted = {int(terms_of[slot]) for slot in slots}
         for key in [key for key, one in self._loading.items() if not wanted.isdisjoint(one.indices)]:
             while key in self._loading:
                 if is_step_cancelled():

@@ -161,7 +161,8 @@ class QueryProcessor:
         outputs = self._end_streams()
         if not records:
             return outputs
-        self._tables.await_slots(slot for _, slot, _ in batch.unresolved)
+        can_answer = self.streams.life.can_answer
+        self._tables.await_slots(slot for _, slot, _ in batch.unresolved if can_answer(slot))
         admitted = self._admission.admit(batch)
         answers: list[Message | None] = [None] * (len(records) - len(admitted.rows.slots) and len(records))
         for place, rejection in admitted.rejected:

@@ -10,6 +10,7 @@ from schemas import Answer
 from sotto import Driver
 from stream.processing.protocol import Outputs
 from stream.tables.engine_limits import CancelledStepError
+from stream.worker.fair_shares import Limits
 from stream.worker.table_loads import TableLoads
 from stream.worker.worker_processor import QueryProcessor
 from tests.builders import KEY, source, stream
@@ -18,16 +19,17 @@ from tests.processing import process_records
 from tests.unit.installation import HIGH, answers_in, query, records, table_store
 
 ROWS: dict[str, list[Any]] = {"age": [20, 30, 40] * 100, "sex": ["F", "M", "F"] * 100}
+LIMITS = Limits.from_seconds(5.0, 0.7)
 NEW_ROWS: dict[str, list[Any]] = {"age": [20] * 600, "sex": ["F"] * 600}
 
 
 class LoadingWorker:
     """A worker whose tables are loaded when a test says so, and the installation that it follows."""
 
-    def __init__(self) -> None:
+    def __init__(self, neighbors: str = "add-remove") -> None:
         self.driver = Driver(KEY, partitions=1)
         self.driver.register(source("feed"))
-        self.driver.register(source("people", "table"), ROWS)
+        self.driver.register(source("people", "table", neighbors=neighbors), ROWS)
         self.driver.open(stream("s"))
         self.driver.open(stream("adults", "people", mechanism={"threshold": 450.0, "cutoff": 3}, epsilon=5.0))
         self.threads = HeldThreads()
@@ -39,7 +41,7 @@ class LoadingWorker:
         self.apply_lookup_records()
 
     def new_processor(self) -> QueryProcessor:
-        return QueryProcessor(self.driver.topics, 0, KEY, self.tables, loads=self.loads)
+        return QueryProcessor(self.driver.topics, 0, KEY, self.tables, LIMITS, self.loads)
 
     def apply_lookup_records(self) -> Outputs:
         control = self.driver.records(self.driver.topics.control)[self._followed :]
@@ -83,6 +85,20 @@ def test_question_to_an_ended_stream_waits_for_no_table(worker: LoadingWorker, e
     worker.apply_lookup_records()
     assert worker.ask("adults", where="age >= 0").outcome == "halted"
     assert not any(future.done() for future in worker.threads.held)
+
+
+def test_work_of_an_ended_streams_question_waits_for_its_public_rows() -> None:
+    """A replay with the table in memory computes the same work, and so the same share."""
+    worker = LoadingWorker(neighbors="replace")
+    worker.driver.halt("people", "adults", reason="done")
+    worker.apply_lookup_records()
+    assert worker.ask("adults", where="age >= 0").outcome == "halted"
+    replayed = QueryProcessor(worker.driver.topics, 0, KEY, worker.tables, LIMITS)
+    replayed.apply_lookup_records(worker.driver.records(worker.driver.topics.control))
+    asked = records([query("q0", "adults", where="age >= 0")], topics=worker.driver.topics)
+    process_records(replayed, asked)
+    done = [one.streams.columns.due[one.streams.slots["adults"]] for one in (worker.processor, replayed)]
+    assert done[0] == done[1] > 0
 
 
 def test_restored_worker_loads_tables_beside_its_steps(worker: LoadingWorker) -> None:
