@@ -20,7 +20,7 @@ import pytest
 from blake3 import blake3
 from msgspec.structs import replace
 
-from stream.budget.openings import definition_digest
+from stream.budget import openings
 from stream.kernel.byte_columns import Spans
 from stream.privacy.mechanisms import selection
 from stream.privacy.mechanisms.above_threshold import ABOVE, query_sampler, threshold_sampler
@@ -222,7 +222,7 @@ def same_noise_for_other_data(surgery: Surgery) -> None:
     def words(subkeys: Any, topic: str, partition: int, offsets: Any, payloads: Any, count: int) -> Any:
         return event_words(subkeys, topic, partition, [0] * len(offsets), [b""] * len(payloads), count)
 
-    surgery.exchange(definition_digest, digest)
+    surgery.patch.setattr(openings, "definition_digest", digest)
     surgery.exchange(stream_subkey, subkey)
     surgery.exchange(stream_subkeys, subkeys)
     surgery.exchange(event_words, words)
