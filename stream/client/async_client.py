@@ -232,6 +232,8 @@ class AsyncClient(AsyncCalls):
             watch = Watch(streams, source, all_answers=quiet)
             async with aclosing(watch_notices(self._connection, watch, from_beginning=from_beginning)) as notices:
                 async for notice in notices:
+                    if quiet and isinstance(notice.answer, Result):  # alerts have no lists, and so need no groups
+                        await self._ledger.add_stream(notice.answer)
                     yield notice
 
     async def _ask_query(self, query: Query, timeout: float | None, headers: Headers) -> Result:  # noqa: ASYNC109

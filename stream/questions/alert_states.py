@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from schemas import Answer, registered_name, split_period_name
 from schemas.windows import moment_ms
 from stream.formatting import describe_counted_events, format_error_bound, format_interval
-from stream.questions.result_text import format_content
+from stream.questions.result_text import format_content, format_text_interval
 
 ABOVE_BYTES: Final = b'"above"'
 """Bytes that every alert contains."""
@@ -119,14 +119,16 @@ def group_text(group: AlertKey | dict[str, str | int | float] | None) -> str:
 def estimate_text(answer: Answer) -> str:
     """Format the numbers or texts of an answer; empty without any.
 
-    A single number has its 95 % interval, or ± if it is an alert. The question is unknown, so ± may be in another unit
-    than the numbers of other answers.
+    A single number or text has its 95 % interval, or ± if it is an alert. In a list each also has its group, if the group
+    is known. The question is unknown, so ± may be in another unit than the numbers of other answers.
     """
-    content = format_content(answer)
+    content = format_content(answer, with_intervals=True)
     if content == answer.outcome:
         return ""
     if answer.interval is not None and answer.outcome == "answer":
         return f"{content} (95 %: {format_interval(answer.interval, answer.estimate)})"
+    if answer.choice is not None and answer.choice_intervals is not None:
+        return f"{content} (95 %: {format_text_interval(answer.choice_intervals[0])})"
     is_clear = answer.intervals is None and answer.choice_intervals is None
     return f"{content} ± {format_error_bound(answer.alpha)}" if answer.alpha is not None and is_clear else content
 

@@ -64,17 +64,24 @@ def format_answer(answer: Answer) -> str:
     return " ".join(parts)
 
 
-def format_content(answer: Answer) -> str:
-    """Format the numbers, texts or groups of an answer or, if it has none, its outcome."""
-    names = _quoted_group_names(answer)
+def format_content(answer: Answer, *, with_intervals: bool = False) -> str:
+    """Format the numbers, texts or groups of an answer or, if it has none, its outcome.
+
+    ``with_intervals`` adds to each number or text of a list its group, if it is known, and its 95 % interval.
+    """
+    names = _quoted_group_names(answer, all_groups=with_intervals)
     if answer.estimate is not None:
         return format_estimate(answer.estimate, answer.alpha, answer.interval)
     if answer.choice is not None:
         return f"'{answer.choice}'"
     if answer.estimates is not None:
-        found = _format_numbers(answer)
+        found = format_numbers(answer, with_intervals=with_intervals)
     elif answer.choices is not None:
         found = [quote_name(one) for one in answer.choices]
+        if with_intervals:
+            ends = [f" (95 %: {format_text_interval(one)})" for one in answer.choice_intervals or ()]
+            found = list(map("".join, zip(found, ends or repeat(""), strict=False)))
+            found = _add_names(names, found)
     elif names is not None:
         found = names
     else:
@@ -108,18 +115,28 @@ def format_typical_error(answer: Answer) -> str:
     return f"typical error about {float(f'{found:.2g}'):g}{unit}"
 
 
-def _format_numbers(answer: Answer) -> list[str]:
-    """Format the numbers of an answer; if groups were released, each number follows the name of its group."""
+def format_numbers(answer: Answer, *, with_intervals: bool) -> list[str]:
+    """Format the numbers of an answer; if groups were released, each number follows the name of its group.
+
+    ``with_intervals`` adds the names of other groups, if they are known, and the 95 % intervals.
+    """
     numbers = [
         format_estimate(number, answer.alpha, ends)
+        + (f" (95 %: {format_interval(ends, number)})" if with_intervals and ends is not None else "")
         for number, ends in zip(answer.estimates or (), answer.intervals or repeat(None), strict=False)
     ]
-    names = _quoted_group_names(answer)
-    return numbers if names is None else [f"{name} {number}" for name, number in zip(names, numbers, strict=True)]
+    return _add_names(_quoted_group_names(answer, all_groups=with_intervals), numbers)
 
 
-def _quoted_group_names(answer: Answer) -> list[str] | None:
-    """Quote the names of an answer's released groups; None without released groups."""
+def _add_names(names: list[str] | None, texts: list[str]) -> list[str]:
+    return texts if names is None else [f"{name} {text}" for name, text in zip(names, texts, strict=True)]
+
+
+def _quoted_group_names(answer: Answer, *, all_groups: bool) -> list[str] | None:
+    """Quote the names of an answer's released groups or, with ``all_groups``, of all groups; None if there are none."""
+    groups = getattr(answer, "groups", None) if all_groups else None
+    if groups is not None:
+        return [quote_name(", ".join(map(str, group.values()))) for group in groups]
     if answer.top_groups is not None:
         return [quote_name(", ".join(map(str, group.values()))) for group in answer.top_groups]
     return None if answer.keys is None else [quote_name(text) for text in answer.keys]

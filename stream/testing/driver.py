@@ -344,7 +344,7 @@ class Driver(MemoryInstallation, SyncCalls):
         """
         seen = 0 if from_beginning else len(self.records(self.topics.answers))
         for record in self.records(self.topics.answers)[seen:]:
-            yield self._read_answer(record.value)
+            yield self._add_stream(Result.read(record.value))
 
     def watch(
         self, *streams: str, source: str | None = None, quiet: bool = False, from_beginning: bool = False
@@ -368,9 +368,11 @@ class Driver(MemoryInstallation, SyncCalls):
         yield from watch.first_notices(openings.values(), sources.keys(), from_beginning=from_beginning)
         for record in filter(watch.may_matter, self.records(self.topics.answers)[seen:]):
             opening = openings.get((record.key or b"").decode())
-            yield from (
-                watch.notices_of(record, opening, sources.get(opening.source, "")) if opening is not None else ()
-            )
+            if opening is not None:
+                for notice in watch.notices_of(record, opening, sources.get(opening.source, "")):
+                    if isinstance(notice.answer, Result):
+                        self._add_stream(notice.answer)
+                    yield notice
         if from_beginning:
             yield from watch.end_notices(openings.values())
 
@@ -484,15 +486,18 @@ class Driver(MemoryInstallation, SyncCalls):
             for number in range(self.topics.partitions)
         }
         if delivery.expected is None:
-            return Results(self._read_answer(record.value) for records in answers.values() for record in records)
+            return Results(
+                self._add_stream(Result.read(record.value)) for records in answers.values() for record in records
+            )
         left = {number: iter(records) for number, records in answers.items()}
         return Results(
             Result.read(next(left[partition]).value, query, source, self._promised_answers_of(query, source))
             for (_, partition), query, source in delivery.expected
         )
 
-    def _read_answer(self, value: bytes | None) -> Result:
-        result, ledger = Result.read(value), self._budget.ledger
+    def _add_stream(self, result: Result) -> Result:
+        """Add the stream's definition to the answer of a window."""
+        ledger = self._budget.ledger
         owner = ledger.source_of_stream.get(result.stream) if result.lacks_stream else None
         if owner is None:
             return result

@@ -154,8 +154,8 @@ def watch(
 ) -> None:
     """Show the alerts of streams as they arrive.
 
-    A line has the time, stream, window (in UTC), group, the estimate with ± if there is one, and the number of alerts left.
-    A stream with periods is followed across them. The end of a stream is shown too, and refused events of live
+    A line has the time, stream, window (in UTC), group, the estimate with ± or its 95 % interval, and the
+    number of alerts left. A stream with periods is followed across them. The end of a stream is shown too, and refused events of live
     topics if the principal may read dead letters. Stop with Ctrl-C.
     """
     if any(not name for name in streams or ()):

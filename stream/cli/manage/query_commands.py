@@ -34,7 +34,13 @@ from stream.privacy.composition.costs import last_promised_answer
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
 from stream.questions.clamped_values import describe_clamping
-from stream.questions.result_text import alpha_unit, format_text_interval, format_typical_error, format_window
+from stream.questions.result_text import (
+    alpha_unit,
+    format_numbers,
+    format_text_interval,
+    format_typical_error,
+    format_window,
+)
 from stream.questions.results import Group
 
 
@@ -396,20 +402,12 @@ async def _describe_counting(client: AsyncClient, stream: str) -> str:
     return "; ".join(filter(None, (bound_text, *describe_clamping(spec, source))))
 
 
-def _format_estimates(answer: Answer) -> list[str]:
-    return [
-        format_estimate(number, answer.alpha, ends)
-        + ("" if ends is None else f" (95 %: {format_interval(ends, number)})")
-        for number, ends in zip(answer.estimates or (), answer.intervals or repeat(None), strict=False)
-    ]
-
-
 def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
     parts = [f"{answer.stream}{format_window(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
         parts.append(format_estimate(answer.estimate, answer.alpha, answer.interval))
     if answer.estimates is not None and with_estimates:
-        parts.append(", ".join(_format_estimates(answer)))
+        parts.append(", ".join(format_numbers(answer, with_intervals=True)))
     if answer.choice is not None:
         parts.append(f"'{answer.choice}'")
     if answer.choices is not None and with_estimates:

@@ -167,17 +167,52 @@ def test_format_notice_has_all_parts_within_terminal_width() -> None:
 @pytest.mark.parametrize(
     ("fields", "shown"),
     [
-        ({"estimates": (31.0, -2.0), "intervals": ((29, 33), (0, 1)), "alpha": 7}, "[31, 0]"),
+        (
+            {"estimates": (31.0, -2.0), "intervals": ((29, 33), (0, 1)), "alpha": 7},
+            "[31 (95 %: 29 to 33), 0 (95 %: 0 to 1)]",
+        ),
         ({"estimates": (31.0,), "keys": ("hat",), "alpha": 7}, "['hat' 31] ± 7"),
         ({"estimate": 12.0, "interval": (10, 14), "alpha": 40}, "12 (95 %: 10 to 14)"),
         ({"keys": ("coat", "hat")}, "['coat', 'hat']"),
-        ({"choice": "mild", "choice_intervals": (("mild", "severe"),), "alpha": 40}, "'mild'"),
+        (
+            {"choice": "mild", "choice_intervals": (("mild", "severe"),), "alpha": 40},
+            "'mild' (95 %: mild to severe)",
+        ),
     ],
 )
 def test_notice_has_all_numbers_of_an_answer(fields: dict[str, Any], shown: str) -> None:
     """Answers of histograms, unknown groups and quantiles have their numbers, and ± only in the numbers' unit."""
     [line] = format_notice(Notice(0.0, "late", "flights", answer("answer", group=None, **fields)), 200)
     assert line.plain.endswith(f"01-01 05:00–06:00  {shown}")
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        ({"count": "events"}, r"\['EWR' (\d+) \(95 %: \d+ to \d+\), 'JFK' \d+ \(95 %: \d+ to \d+\)\]"),
+        ({"quantile": "delay"}, r"\['EWR' (\d+) \(95 %: \d+ to \d+\), 'JFK' \d+ \(95 %: \d+ to \d+\)\]"),
+        ({"quantile": "day"}, r"\['EWR' '(.+)' \(95 %: .+ to .+\), 'JFK' '.+' \(95 %: .+ to .+\)\]"),
+    ],
+)
+def test_notice_of_a_histogram_names_groups_and_intervals(number: dict[str, str], shown: str) -> None:
+    """Each number or text of the window has its group and its 95 % interval."""
+    attributes = {
+        "origin": ["EWR", "JFK"],
+        "delay": {"kind": "integers", "minimum": 0, "maximum": 9},
+        "day": {"kind": "date", "minimum": "2013-03-01", "maximum": "2013-03-09"},
+    }
+    with Driver(KEY) as client:
+        client.register(source("flights", "events", **MARKED, contribution=1, attributes=attributes))
+        standing = {"by": ["origin"], "window": {"size": "1h"}, "begins": "2013-03-08T05:00:00Z", **number}
+        histogram = {"kind": "histogram", "attributes": ["origin"], "answers": 1}
+        client.open(stream("busy", "flights", mechanism=histogram, standing=standing, expected_queries=1))
+        event = {"scheduled": "2013-03-08T05:15:00Z", "delay": 5, "day": "2013-03-05"}
+        events = [{"tailnum": f"N{at}", "origin": ("EWR", "JFK")[at % 2], **event} for at in range(2_000)]
+        client.publish("flights", events)
+        client.advance("flights", "2013-03-08T06:00:00Z")
+        [notice, _] = client.watch(from_beginning=True, quiet=True)
+        [line] = format_notice(notice, 300)
+        assert re.search(shown, line.plain), line.plain
 
 
 def test_notice_document_has_fields_of_answer() -> None:
