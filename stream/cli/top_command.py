@@ -180,9 +180,8 @@ def _overview_line(overview: Overview, *, live: bool) -> Text:
     line = Text.assemble(("Sotto ", "bold"), _format_time(overview.time), "  ")
     for state, style in _STATES.items():
         line.append(f"{states[state]:,} {state}  ", style)
-    lag = "unknown" if overview.lag is None else f"{overview.lag:,}"
     line.append(
-        f"charged {_format_rate(minute.above)}/s  free {_format_rate(minute.below)}/s  waiting {lag}  rejected {overview.rejected:,}"
+        f"charged {_format_rate(minute.above)}/s  free {_format_rate(minute.below)}/s  waiting {_format_lag(overview)}  rejected {overview.rejected:,}"
     )
     if not overview.ready:
         line.append("  still reading: figures are incomplete", "yellow")
@@ -273,7 +272,7 @@ def _services_table(workers: WorkersView, detail: Detail) -> Table:
             Text(member.role),
             *host,
             Text(", ".join(map(str, member.partitions)) or "none"),
-            Text(f"{member.lag:,}"),
+            Text(_format_lag(member)),
             Text(_format_rate(member.events_per_second)),
             _format_restore_share(member, workers),
         )
@@ -377,6 +376,12 @@ def _format_amount(amount: Amount) -> Text:
 
 def _format_rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+
+
+def _format_lag(view: Overview | MemberRow) -> str:
+    if view.lag is None:
+        return "unknown"
+    return f"{view.lag:,} to {view.lag + view.hidden_lag:,}" if view.hidden_lag else f"{view.lag:,}"
 
 
 def _format_time(seconds: float) -> str:

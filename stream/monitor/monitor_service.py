@@ -219,6 +219,7 @@ class GroupWatch:
                         host=member.host,
                         partitions=sorted(member.partitions),
                         lag=sum(row.lag for row in own),
+                        hidden_lag=sum(row.hidden_lag for row in own),
                         events_per_second=sum(row.events_per_second for row in own),
                         version=heartbeat and heartbeat.record.version,
                         started=heartbeat and heartbeat.record.started,
@@ -244,7 +245,7 @@ class GroupWatch:
             inputs = [TopicPartition(topic, number) for topic, count in counts.items() if number < count]
             positions = [committed[one].offset if one in committed else beginning[one] for one in inputs]
             lags = [
-                self._lag_without_markers(one, position, end[one] - position)
+                self._split_lag(one, position, end[one] - position)
                 for one, position in zip(inputs, positions, strict=True)
             ]
             rows.append(
@@ -254,22 +255,21 @@ class GroupWatch:
                     member=next((member.name for member in present if number in member.partitions), None),
                     position=positions[0] if inputs[0] in committed else None,
                     end=end[inputs[0]],
-                    lag=sum(lags),
+                    lag=sum(lag for lag, _ in lags),
+                    hidden_lag=sum(hidden for _, hidden in lags),
                     events_per_second=self._events_per_second(group.role, number, sum(positions)),
                     restore=self._tables.restores.get((group.role, number)),
                 )
             )
         return rows
 
-    def _lag_without_markers(self, topic_partition: TopicPartition, position: int, offsets: int) -> int:
-        """Return the lag, without transaction markers at the end of a partition.
+    def _split_lag(self, topic_partition: TopicPartition, position: int, offsets: int) -> tuple[int, int]:
+        """Return the lag without transaction markers at the end of a partition, and how many of these may be questions.
 
         Each worker writes ``charges`` in transactions, and each partition's feed writes ``partials``. In
         ``queries`` only feeds write in transactions, so its last offset is a marker only after a feed's question.
         """
-        follows_feed = position > 0 and not self._tables.is_client_question(
-            topic_partition.partition, position - 1
-        )
+        asker = self._tables.asker_of(topic_partition.partition, position - 1)
         sources = self._tables.sources
         has_live_topics = any(
             sources[name].record.source.kind == "events" for name in self._tables.source_periods if name in sources
@@ -277,9 +277,11 @@ class GroupWatch:
         markers = {
             self._topics.charges: self._topics.partitions,
             self._topics.partials: self._topics.partitions,
-            self._topics.queries: int(follows_feed and has_live_topics),
+            self._topics.queries: int(position > 0 and asker != "client" and has_live_topics),
         }
-        return 0 if offsets <= markers.get(topic_partition.topic, 0) else offsets
+        if offsets > markers.get(topic_partition.topic, 0):
+            return offsets, 0
+        return 0, offsets if topic_partition.topic == self._topics.queries and asker is None else 0
 
     def _events_per_second(self, role: ServiceName, partition: int, position: int) -> float:
         now = time.time()

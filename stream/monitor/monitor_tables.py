@@ -303,16 +303,19 @@ class MonitorTables:
         last = offset, stream
         self._last_questions[partition] = max(last, self._last_questions.get(partition, last))
 
-    def is_client_question(self, partition: int, offset: int) -> bool:
-        """Return True if the last processed question of a partition has this offset and no feed asked it.
+    def asker_of(self, partition: int, offset: int) -> Literal["client", "feed"] | None:
+        """Return who asked the last processed question of a partition; None if it has another offset, or is not known.
 
-        Workers reject no question of a feed, so a rejected question is a client's.
+        Workers reject no question of a feed, so a rejected question is a client's. A halted question is not known.
         """
         last, name = self._last_questions.get(partition, (-1, ""))
+        if last != offset:
+            return None
         entry = self.streams.get(name)
         source = None if entry is None or entry.grant is None else self.sources.get(entry.grant.source)
-        is_of_client = not name or (source is not None and source.record.source.kind != "events")
-        return last == offset and is_of_client
+        if not name:
+            return "client"
+        return None if source is None else "feed" if source.record.source.kind == "events" else "client"
 
     def _add_control(self, record: RecordLike) -> None:
         name = (record.key or b"").decode(errors="replace")

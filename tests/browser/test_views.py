@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -14,6 +15,7 @@ from playwright.async_api import Page, expect
 
 from schemas import Amount
 from stream.monitor.api.models import Readiness
+from stream.monitor.api.service_models import PartitionRow, WorkersView
 from stream.monitor.api.views import source_row
 from tests.browser.conftest import OpenPage
 from tests.browser.scene import OPERATOR, Scene, above, values
@@ -214,6 +216,21 @@ async def test_workers_are_shown_with_partitions_lag_and_restore(scene: Scene, o
         ]
         restoring = page.get_by_role("table", name="Input partitions").locator("tr", has_text="of 18,377 offsets")
         await expect(restoring.locator(".track span")).to_have_attribute("style", re.compile("width: 49.5"))
+
+
+async def test_page_shows_that_one_more_question_may_wait(open_page: OpenPage) -> None:
+    """If the lag of a partition is unclear, the overview and the workers' view show a range."""
+    scene = Scene()
+    place: dict[str, Any] = {"partition": 0, "member": None, "position": 6, "end": 7, "restore": None}
+    row = PartitionRow(role="worker", lag=0, hidden_lag=1, events_per_second=0.0, **place)
+    scene.monitor.set_workers(WorkersView(time=scene.now, members=[], partitions=[row]))
+    async with scene.served() as address:
+        page = await open_page(address)
+        waiting = page.locator(".tile", has_text="Waiting queries")
+        await expect(waiting).to_contain_text("0 to 1")
+        await expect(waiting).to_contain_text("unclear after a halted question")
+        await page.goto(f"{address}/#/workers")
+        await expect(page.get_by_role("table", name="Input partitions")).to_contain_text("0 to 1")
 
 
 async def test_page_follows_the_ledger_without_a_reload(open_page: OpenPage) -> None:

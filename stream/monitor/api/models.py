@@ -133,6 +133,14 @@ class StalledSource(ApiModel):
     feed_runs: Annotated[bool, Field(description="True if a feed process runs.")]
 
 
+HiddenLag = Annotated[
+    int,
+    Field(
+        description="Number of questions that may wait beyond `lag`: after a halted question, the end of a feed's transaction looks like a waiting question."
+    ),
+]
+
+
 class Overview(ApiModel):
     """A summary of the installation."""
 
@@ -152,10 +160,9 @@ class Overview(ApiModel):
     workers: int
     lag: Annotated[
         int | None,
-        Field(
-            description="Number of unanswered questions; null while unknown. In an installation with live topics it may be one too small in a partition whose last question was halted."
-        ),
+        Field(description="Number of unanswered questions; null while unknown."),
     ]
+    hidden_lag: HiddenLag = 0
     stalled: Annotated[
         list[StalledSource], Field(description="Live topics whose next window should have been answered by now.")
     ] = []

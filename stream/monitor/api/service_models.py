@@ -8,7 +8,7 @@ from pydantic import Field
 
 from schemas import StreamState, Window
 from stream.engine.health import ServiceName
-from stream.monitor.api.models import MAX_PAGE, ApiModel, Name, Parameters, Time
+from stream.monitor.api.models import MAX_PAGE, ApiModel, HiddenLag, Name, Parameters, Time
 
 
 class Restore(ApiModel):
@@ -30,6 +30,7 @@ class PartitionRow(ApiModel):
     position: Annotated[int | None, Field(description="The next offset to process, as committed.")]
     end: int
     lag: int
+    hidden_lag: HiddenLag = 0
     events_per_second: Annotated[float, Field(description="Over the last minute.")]
     restore: Restore | None
 
@@ -42,6 +43,7 @@ class MemberRow(ApiModel):
     host: str
     partitions: list[int]
     lag: int
+    hidden_lag: HiddenLag = 0
     events_per_second: float
     version: str | None = None
     started: Time | None = None

@@ -116,6 +116,7 @@ def overview(
         rejected=tables.rejected.total(),
         workers=sum(member.role == "worker" for member in workers.members),
         lag=sum(row.lag for row in worker_partitions) if worker_partitions else None,
+        hidden_lag=sum(row.hidden_lag for row in worker_partitions),
         stalled=stalled,
     )
 

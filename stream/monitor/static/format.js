@@ -66,6 +66,11 @@ export function count(value) {
   return Math.abs(value) < 1e7 ? whole.format(value) : short.format(value);
 }
 
+/** Format the lag of an overview, process or partition: a range if more questions may wait. */
+export function lag({ lag: least, hidden_lag: hidden }) {
+  return hidden ? `${count(least)} to ${count(least + hidden)}` : count(least);
+}
+
 /** Format a declared number with all its digits. */
 export function exact(value) {
   return value.toLocaleString("en-US", { maximumSignificantDigits: 15 });

@@ -10,10 +10,11 @@ from aiokafka import TopicPartition
 
 from schemas.windows import format_moment, moment_ms
 from stream.monitor.api import views
-from stream.monitor.api.service_models import MemberRow, WorkersView
+from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersView
 from stream.monitor.monitor_service import GroupWatch
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
+from tests.unit.monitor.frames import partial_view
 from tests.unit.monitor.installation import ANALYST, OPERATOR, VIEWER, Installation, bearer, get, spec, status
 from tests.unit.periods import DAYS, FLIGHTS, LATE, event
 
@@ -153,18 +154,29 @@ def test_dry_in_of_windows_ignores_that_a_feed_catches_up() -> None:
 
 
 def test_lag_leaves_out_transaction_markers_of_feeds() -> None:
-    """A feed's marker at the end of the queries is no waiting question; two offsets are."""
+    """A feed's marker at the end of the queries is no waiting question; two offsets are. One may be if it is unknown who asked."""
     for found, marker in ((open_installation(MECHANISMS[0]), 0), (Installation(), 1)):
         found.flow()
         topics = found.driver.topics
         groups = GroupWatch(found.settings, topics, found.tables, lambda _: None)
-        lags = [
-            groups._lag_without_markers(TopicPartition(topics.queries, 0), 7, offsets) for offsets in (0, 1, 2)
-        ]
-        assert lags == [0, marker, 2]
-        assert groups._lag_without_markers(TopicPartition(topics.queries, 0), 0, 1) == 1
-        assert groups._lag_without_markers(TopicPartition(topics.partials, 0), 7, topics.partitions) == 0
-        assert groups._lag_without_markers(TopicPartition(topics.requests, 0), 7, 1) == 1
+        lags = [groups._split_lag(TopicPartition(topics.queries, 0), 7, offsets) for offsets in (0, 1, 2)]
+        assert lags == [(0, 0), (marker, 1 - marker), (2, 0)]
+        assert groups._split_lag(TopicPartition(topics.queries, 0), 0, 1) == (1, 0)
+        assert groups._split_lag(TopicPartition(topics.partials, 0), 7, topics.partitions) == (0, 0)
+        assert groups._split_lag(TopicPartition(topics.requests, 0), 7, 1) == (1, 0)
+
+
+def test_lag_is_clear_after_an_answered_question_of_a_feed() -> None:
+    """The question that precedes the last offset decides; if it was halted, this offset may be a question."""
+    found = open_installation(MECHANISMS[0])
+    found.show(status(found, "late", 1, 1, 6))
+    groups = GroupWatch(found.settings, found.driver.topics, found.tables, lambda _: None)
+    queries = TopicPartition(found.driver.topics.queries, 0)
+    assert [groups._split_lag(queries, position, 1) for position in (7, 8)] == [(0, 0), (0, 1)]
+    row = partial_view(PartitionRow, role="worker", lag=0, hidden_lag=1)
+    found.monitor.set_workers(WorkersView(time=0.0, members=[], partitions=[row]))
+    overview = found.monitor.overview()
+    assert (overview.lag, overview.hidden_lag) == (0, 1)
 
 
 def test_lag_counts_question_after_question_of_client() -> None:
@@ -174,7 +186,7 @@ def test_lag_counts_question_after_question_of_client() -> None:
     found.show(status(found, "ward", 1, 1, 6))
     groups = GroupWatch(found.settings, found.driver.topics, found.tables, lambda _: None)
     queries = TopicPartition(found.driver.topics.queries, 0)
-    assert [groups._lag_without_markers(queries, position, 1) for position in (6, 7, 8)] == [0, 1, 0]
+    assert [groups._split_lag(queries, position, 1)[0] for position in (6, 7, 8)] == [0, 1, 0]
 
 
 def test_lag_has_the_question_after_a_rejected_question() -> None:
@@ -187,7 +199,7 @@ def test_lag_has_the_question_after_a_rejected_question() -> None:
     )
     groups = GroupWatch(found.settings, topics, found.tables, lambda _: None)
     queries = TopicPartition(topics.queries, 0)
-    assert [groups._lag_without_markers(queries, position, 1) for position in (6, 7, 8)] == [0, 1, 0]
+    assert [groups._split_lag(queries, position, 1)[0] for position in (6, 7, 8)] == [0, 1, 0]
 
 
 async def test_refused_share_is_for_operators_only() -> None:

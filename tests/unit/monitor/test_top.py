@@ -56,6 +56,18 @@ def test_draw_screen_breaks_long_name_only() -> None:
     assert "12,345/100,000" in text
 
 
+def test_draw_screen_shows_that_one_more_question_may_wait() -> None:
+    """If the lag of a partition is unclear, the overview and the process show a range."""
+    frame = frame_of()
+    unclear = {"hidden_lag": 1}
+    frame.workers.members[0] = frame.workers.members[0].model_copy(update=unclear)
+    frame = replace(frame, overview=frame.overview.model_copy(update=unclear))
+    console = Console(file=io.StringIO(), width=200)
+    console.print(draw_screen(frame, 200))
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().count("1,234,567 to 1,234,568") == 2
+
+
 def test_draw_screen_shows_refused_live_events_with_cause() -> None:
     """For operators, the picture names source, share and remedy of refused events."""
     refused = RefusedEvents(

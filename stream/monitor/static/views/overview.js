@@ -2,7 +2,7 @@
 
 import { Chart, ratesOf } from "../chart.js";
 import { make, setAttribute, setText } from "../dom.js";
-import { count, plural, rate, rateOver } from "../format.js";
+import { count, lag, plural, rate, rateOver } from "../format.js";
 import { burnLegend, card, emptyState, stallText } from "../parts.js";
 import { route } from "../routes.js";
 import { ADD_SOURCE, OPEN_STREAM } from "./commands.js";
@@ -64,11 +64,12 @@ export function overviewView() {
 
   function showOverview(overview) {
     const { above: tops, below: bottoms } = rateOver(overview.rates, 60);
+    const unclear = overview.hidden_lag ? "; unclear after a halted question" : "";
     tiles.streams.update(count(overview.streams.open), inEachState(overview.streams));
     tiles.dry.update(count(overview.nearly_dry), "at most a tenth of their answers left", overview.nearly_dry > 0);
     tiles.above.update(rate(tops), `${count(overview.tops)} in all`);
     tiles.below.update(rate(bottoms), `${count(overview.answered - overview.tops)} in all`);
-    tiles.lag.update(overview.lag === null ? "–" : count(overview.lag), plural(overview.workers, "worker"), overview.workers === 0);
+    tiles.lag.update(overview.lag === null ? "–" : lag(overview), plural(overview.workers, "worker") + unclear, overview.workers === 0);
     tiles.rejected.update(count(overview.rejected), overview.rejected ? "see why" : "no question refused", overview.rejected > 0);
     tiles.stalled.element.hidden = !overview.stalled.length;
     tiles.stalled.update(count(overview.stalled.length), overview.stalled.map(stallText).join("; "), true);

@@ -1,7 +1,7 @@
 // Services' processes and partitions, with their lag and restores.
 
 import { KeyedList, make, setAttribute, setText, tableHead } from "../dom.js";
-import { ago, bytes, count, duration, percent, plural, rate, time } from "../format.js";
+import { ago, bytes, count, duration, lag, percent, plural, rate, time } from "../format.js";
 import { card, emptyState } from "../parts.js";
 import { SERVE } from "./commands.js";
 
@@ -25,7 +25,7 @@ function memberRow() {
         member.role,
         member.host,
         ranges(member.partitions),
-        count(member.lag),
+        lag(member),
         rate(member.events_per_second),
         version ?? "–",
         started === null ? "–" : duration(Math.max(now - started, 0)),
@@ -51,7 +51,7 @@ function partitionRow() {
     element,
     update(row) {
       const position = row.position === null ? "–" : count(row.position);
-      const shown = [row.role, String(row.partition), row.member ?? "none", position, count(row.end), count(row.lag), rate(row.events_per_second)];
+      const shown = [row.role, String(row.partition), row.member ?? "none", position, count(row.end), lag(row), rate(row.events_per_second)];
       shown.forEach((text, index) => setText(cells[index], text));
       setAttribute(element, "data-unassigned", row.member === null);
       setText(words, describeRestore(row.restore));
