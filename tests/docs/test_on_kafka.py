@@ -85,7 +85,7 @@ async def test_documents_run_in_turn_and_print_the_shown_output(
 
 
 async def test_producers_of_live_topics_write_events_that_feeds_accept(settings: Settings) -> None:
-    """The Python producer of the page sends readable events to their persons' partitions."""
+    """The Python producer of the page sends readable events to their persons' partitions; it fails if there is no topic."""
     text = page(DOCS / "live.md")
     [added, *_] = [shlex.split(one) for block in text.of_language("sh") for one in commands(block.text)]
     source = EventsSource.model_validate_json(added[3])
@@ -95,9 +95,12 @@ async def test_producers_of_live_topics_write_events_that_feeds_accept(settings:
     producers = [block for block in text.of_language("python") if needs_broker(block.text)]
     assert len(producers) == 1
     for block in producers:
-        code = block.text.replace(source.topic, topic)
+        code = block.text.replace(source.topic, topic).replace("127.0.0.1:9092", settings.bootstrap)
         result = await asyncio.to_thread(follow, [sys.executable, "-c", code], settings)
         assert result.returncode == 0, (block.place, result.stdout)
+        hasty = code.replace('"partitioner"', '"topic.metadata.propagation.max.ms": 500, "partitioner"')
+        result = await asyncio.to_thread(follow, [sys.executable, "-c", hasty.replace(topic, "nowhere")], settings)
+        assert (result.returncode, "UNKNOWN_TOPIC_OR_PART" in result.stdout) == (1, True), result.stdout
     origins: list[tuple[int, str]] = []
     async with create_reader(settings) as consumer:
         for partition in range(4):
