@@ -46,7 +46,7 @@ from stream.monitor.budget_history import PACE_WINDOWS, TrailState
 from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.topic_readers import choose_start
 from stream.privacy.ledger.retirement import name_digest, split_digests
-from stream.processing.protocol import RETIRED_PREFIX, Outputs
+from stream.processing.protocol import RETIRED_PREFIX, Outputs, Record
 from stream.settings import reduce_gc_frequency
 from stream.tables.store import TableStore
 from stream.worker.worker_processor import QueryProcessor
@@ -96,6 +96,9 @@ class Lifetime(Driver):
         """Create it; a stream is opened every ``seconds``. Only with ``keeps`` can its roles restart."""
         super().__init__(KEY, partitions=1)
         self.opened = 0
+        self._answered = 0
+        self._written = {self.topics.queries: 0, self.topics.answers: 0}
+        """Bytes of all questions, and of all answers."""
         topics = self.topics
         compacted = (topics.control, topics.state, topics.ledger, topics.status)
         self.kept: dict[str, Topic] = {topic: CompactedTopic() for topic in compacted if keeps}
@@ -182,6 +185,9 @@ class Lifetime(Driver):
         for stream, question in questions:
             self._append((self.topics.queries, 0), stream.encode(), question)
         self._process_all()
+        for topic in self._written:
+            self._written[topic] += sum(map(_record_bytes, self._places[topic, 0]))
+        self._answered += sum(1 for _ in self._places[self.topics.answers, 0])
 
     def _require_accepted(self, requests: list[Request]) -> None:
         for receipt in self.requests(requests):
@@ -228,7 +234,10 @@ class Lifetime(Driver):
         tables, began = self._restart_monitor(), time.process_time()
         self._read_earlier(tables)
         figures.append(("monitor: the rest of the trail, when it is up", time.process_time() - began, "s"))
-        return figures + [(f"{name}: disk", topic.size / 1e6, "MB") for name, topic in self.kept.items()]
+        figures += [(f"{name}: disk", topic.size / 1e6, "MB") for name, topic in self.kept.items()]
+        return figures + [
+            (f"{name}: disk of each", written / self._answered, "bytes") for name, written in self._written.items()
+        ]
 
     def _restart_worker(self) -> QueryProcessor:
         worker = QueryProcessor(self.topics, 0, self._key, self._tables)
@@ -280,6 +289,11 @@ class Lifetime(Driver):
         tables.join_trail(earlier)
         if tables.trail.broken or tables.trail.unread:
             raise RuntimeError(f"trail: {tables.trail.broken}, {tables.trail.unread} unread")
+
+
+def _record_bytes(record: Record) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 _KINDS: Final = ("laplace", "noisy_max", "laplace", "noisy_max", "laplace", "pmw")
