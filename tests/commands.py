@@ -16,23 +16,23 @@ from sotto import Driver
 from stream.cli.app import app
 from stream.cli.manage import answer_commands, budget_commands, event_commands, ledger_commands, stream_commands
 from stream.settings import Settings
-from tests.preloaded import command
+from tests.preloaded import PROGRAM_SECONDS, command
 
 
 def run_sotto(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a process whose environment has no other variables of Sotto than these."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
-    return command(arguments, {**inherited, **environment}, timeout=120)
+    return command(arguments, {**inherited, **environment})
 
 
 def run_installed(settings: Settings, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a process that finds the installation of these settings."""
     address = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
-    return command(arguments, {**os.environ, **address}, timeout=120)
+    return command(arguments, {**os.environ, **address})
 
 
 def run_in(
-    *arguments: str, environment: Mapping[str, str], timeout: float = 120, folder: Path | None = None
+    *arguments: str, environment: Mapping[str, str], timeout: float = PROGRAM_SECONDS, folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a command as a process in a folder, with these variables in addition to those of the tests."""
     return command(arguments, {**os.environ, **environment}, timeout, folder)

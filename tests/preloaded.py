@@ -57,6 +57,8 @@ READERS = (
 CLI = "stream.cli"
 MESSAGE_BYTES = 128 * 1024
 PAUSE = 0.005
+PROGRAM_SECONDS = 600.0
+"""Seconds in which a program must end, even on a very busy machine."""
 
 
 class Forked:
@@ -147,7 +149,10 @@ def preloaded_readers() -> Iterator[None]:
 
 
 def command(
-    arguments: Sequence[str], environment: Mapping[str, str], timeout: float, folder: Path | None = None
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    timeout: float = PROGRAM_SECONDS,
+    folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end in a separate process with empty standard input, forked if the system supports it."""
     if not hasattr(socket, "SOCK_SEQPACKET"):

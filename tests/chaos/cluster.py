@@ -24,6 +24,7 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.services.feed_service import feed_group
 from stream.settings import Settings
 from tests.chaos.loaded_installation import LoadedInstallation, open_installation
+from tests.patience import SECONDS
 
 NODES = 3
 HEAP_MEGABYTES = 320
@@ -56,7 +57,7 @@ class Brokers:
 
     async def controller(self) -> int:
         """Return the node that is the active controller."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             while True:
                 running = {one for one in range(1, NODES + 1) if self.cluster.node(one).status() is not None}
                 elected = [leader for one in running if (leader := self._elected(one)) in running]

@@ -22,6 +22,7 @@ from stream.kafka.client.broker_connections import admin_client
 from stream.settings import Settings
 from tests.conftest import StartService
 from tests.docs.pages import DOCS, PAGES, PROJECT, agrees, commands, label, needs_broker, needs_installation, page
+from tests.preloaded import PROGRAM_SECONDS
 
 pytestmark = pytest.mark.kafka
 
@@ -42,7 +43,7 @@ def follow(command: list[str], settings: Settings) -> subprocess.CompletedProces
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=120,
+        timeout=PROGRAM_SECONDS,
         env={
             **os.environ,
             "PATH": f"{programs}:{os.environ['PATH']}",

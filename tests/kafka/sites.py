@@ -53,7 +53,7 @@ class Site:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("SOTTO_")}
         named = {"SOTTO_BOOTSTRAP": self.settings.bootstrap, "SOTTO_PREFIX": self.settings.prefix}
         here = {**named, "SOTTO_WITNESSES": self.settings.witnesses}
-        return command(arguments, {**kept, **here, "COLUMNS": "200"}, timeout=180)
+        return command(arguments, {**kept, **here, "COLUMNS": "200"})
 
     def run_successfully(self, *arguments: str) -> str:
         result = self.sotto(*arguments)

@@ -24,6 +24,7 @@ from tests.builders import stream as stream_on
 from tests.conftest import StartService
 from tests.kafka.partitions import add_partitions
 from tests.kafka.wards import VITALS
+from tests.patience import SECONDS
 
 pytestmark = pytest.mark.kafka
 
@@ -85,7 +86,7 @@ async def test_monitor_shows_added_partitions(settings: Settings, client: AsyncC
     await add_partitions(settings, topics.queries, topics.partitions + 2)
     groups = GroupWatch(settings, topics, MonitorTables(topics), shown.append)
     watching = asyncio.create_task(groups.run())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         while (
             not shown
             or len([row for row in shown[-1].partitions if row.role == "worker"]) != topics.partitions + 2

@@ -26,6 +26,7 @@ from stream.processing.topic_names import Topics
 from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from tests.commands import run_sotto
+from tests.patience import SECONDS
 
 pytestmark = pytest.mark.kafka
 
@@ -70,7 +71,7 @@ async def unpatched_client(settings: Settings) -> AsyncIterator[AIOKafkaAdminCli
 async def auto_create_topics(settings: Settings) -> None:
     """Let the broker create every topic, because another program's client asks for it."""
     names = {one.name for one in layout(Topics(settings.prefix))}
-    async with unpatched_client(settings) as other, asyncio.timeout(60):
+    async with unpatched_client(settings) as other, asyncio.timeout(SECONDS):
         while not names <= await existing_topics(settings):
             await other.describe_topics(sorted(names))
             await asyncio.sleep(0.1)
@@ -136,7 +137,7 @@ async def test_service_starts_once_topics_are_corrected(
         await other.alter_configs(
             [ConfigResource(ConfigResourceType.TOPIC, name, values) for name, values in wanted.items()]
         )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         while await check_topics(settings):
             await asyncio.sleep(0.1)
     with Service("budget", settings, key_file, tmp_path / "budget.log") as budget:
@@ -190,6 +191,6 @@ async def test_client_of_deleted_topic_does_not_recreate_it(
 
 async def test_other_clients_of_program_create_topics_as_usual(settings: Settings) -> None:
     name = f"{settings.prefix}.others"
-    async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer, asyncio.timeout(60):
+    async with AIOKafkaProducer(bootstrap_servers=settings.bootstrap) as producer, asyncio.timeout(SECONDS):
         await producer.send_and_wait(name, b"value")
     assert await existing_topics(settings) == {name}

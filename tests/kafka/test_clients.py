@@ -42,6 +42,7 @@ from stream.tables.demo_tables import adult_source
 from tests.builders import source, stream
 from tests.chaos.checker import committed
 from tests.conftest import StartService
+from tests.patience import SECONDS
 
 pytestmark = pytest.mark.kafka
 
@@ -155,7 +156,7 @@ async def test_client_reads_only_the_partitions_of_its_own_streams(
         while not stop.is_set():
             await client.ask(names[0], value=-1e9)
 
-    async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+    async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:
         tasks.create_task(keep_asking())
         while client._listener.followed_partitions != {0}:
             await asyncio.sleep(0.1)
@@ -170,7 +171,7 @@ async def test_client_without_pending_question_stops_reading_others(
     """While a question of the client waits, answers to other clients do not end its reading of the partition."""
     monkeypatch.setattr("stream.client.answer_reader.IDLE_PARTITION_SECONDS", 300.0)
     number = partition_of(b"ward", client.topics.partitions)
-    waiting = asyncio.create_task(client.ask("ward", value=1.0, id="awaited", timeout=30))
+    waiting = asyncio.create_task(client.ask("ward", value=1.0, id="awaited"))
 
     async def publish_others(producer: AIOKafkaProducer) -> None:
         batch = producer.create_batch()
@@ -178,7 +179,7 @@ async def test_client_without_pending_question_stops_reading_others(
             batch.append(timestamp=None, key=b"other", value=b'{"id":"1","stream":"other"}')
         await (await producer.send_batch(batch, client.topics.answers, partition=number))
 
-    async with AIOKafkaProducer(**connection_options(settings)) as producer, asyncio.timeout(30):
+    async with AIOKafkaProducer(**connection_options(settings)) as producer, asyncio.timeout(SECONDS):
         while client._listener.followed_partitions != {number}:
             await asyncio.sleep(0.05)
         await publish_others(producer)
@@ -200,9 +201,9 @@ async def test_client_passes_batches_of_other_answers_unread(
         return records
 
     monkeypatch.setattr(answer_reader, "select_readable", note)
-    waiting = asyncio.create_task(client.ask("ward", value=1.0, id="awaited", timeout=30))
+    waiting = asyncio.create_task(client.ask("ward", value=1.0, id="awaited"))
     topic, number = client.topics.answers, partition_of(b"ward", client.topics.partitions)
-    async with AIOKafkaProducer(**connection_options(settings)) as producer, asyncio.timeout(30):
+    async with AIOKafkaProducer(**connection_options(settings)) as producer, asyncio.timeout(SECONDS):
         while client._listener.followed_partitions != {number}:
             await asyncio.sleep(0.05)
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.kafka
 def test_wrong_password_is_reported_in_one_line_without_it(matrix: SecuredKafka) -> None:
     operator = matrix.role(AclRole.OPERATOR, MATRIX)
     wrong = operator.model_copy(update={"sasl_password": SecretStr(WRONG), "sasl_password_file": ""})
-    result = command(["source", "show", "vitals"], {**os.environ, **variables(wrong)}, timeout=120)
+    result = command(["source", "show", "vitals"], {**os.environ, **variables(wrong)})
     assert (result.returncode, result.stdout) == (1, "")
     (line,) = result.stderr.splitlines()
     assert (

@@ -49,6 +49,6 @@ async def test_deleted_topic_is_requested_at_limited_rate(
             await waiting
         await reading.seek_to_beginning()
         await writing.send_and_wait(topic, b"after", partition=0)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while (await reading.getone()).value != b"after":
                 pass

@@ -27,7 +27,7 @@ def simulate(settings: Settings, folder: Path, *arguments: str) -> subprocess.Co
     (folder / "questions.txt").write_text("age < 30\n")
     here = {"SOTTO_BOOTSTRAP": settings.bootstrap, "SOTTO_PREFIX": settings.prefix}
     asked = ["simulate", json.dumps(STREAM), str(folder / "questions.txt"), *arguments]
-    return command(asked, {**environment, **here}, timeout=120)
+    return command(asked, {**environment, **here})
 
 
 async def test_simulate_refuses_registered_tables_under_any_definition(

@@ -31,6 +31,7 @@ from tests.commands import run_sotto
 from tests.conftest import StartService
 from tests.kafka.partitions import add_partitions
 from tests.kafka.wards import VITALS
+from tests.patience import SECONDS
 from tests.unit.departures import FLIGHTS
 
 pytestmark = pytest.mark.kafka
@@ -71,7 +72,7 @@ async def test_create_gives_missing_topic_the_partitions_of_others(environment: 
     missing = Topics(settings.prefix).partials
     async with admin_client(settings) as admin:
         await admin.delete_topics([missing])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(SECONDS):
             while missing in await admin.list_topics():
                 await asyncio.sleep(0.1)
     with pytest.raises(TopicsError, match="SOTTO_PARTITIONS"):
@@ -92,7 +93,7 @@ async def test_create_warns_of_old_settings_and_fails_if_records_are_lost(
         shorter = {**topic.configuration_with(1), "retention.ms": "604800000"}
         async with admin_client(settings_of(environment)) as admin:
             await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic.name, shorter)])
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             while topic.name not in {one.topic for one in await check_topics(settings_of(environment))}:
                 await asyncio.sleep(0.1)
         completed = await asyncio.to_thread(run_sotto, "topics", "create", **environment)

@@ -16,6 +16,7 @@ from stream.kafka.client.adapter import KAFKA
 from stream.kafka.client.broker_connections import connection_options
 from stream.kafka.client.transactional_producer import FirstProtocol, SecondProtocol, TransactionalProducer
 from stream.settings import Settings
+from tests.patience import SECONDS
 
 pytestmark = pytest.mark.kafka
 
@@ -60,7 +61,7 @@ async def committed(settings: Settings, *places: TopicPartition) -> list[list[by
 
 async def require_committed(settings: Settings, wanted: dict[TopicPartition, list[bytes]]) -> None:
     """Wait for records and allow no others. Kafka ends a transaction some time after it confirms the commit."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS):
         while (found := await committed(settings, *wanted)) != [*wanted.values()]:
             for values, expected in zip(found, wanted.values(), strict=True):
                 assert values == expected[: len(values)]
@@ -93,7 +94,7 @@ async def test_transaction_is_visible_entirely_after_commit_only(
         kept += [values[0], values[2]]
         await require_committed(settings, {answers: [*before, *values], state: kept})
         async with (
-            asyncio.timeout(30),
+            asyncio.timeout(SECONDS),
             KAFKA.consumer(**connection_options(settings), group_id=group) as consumer,
         ):
             while (offset := await consumer.committed(source)) != turn + 1:

@@ -19,6 +19,7 @@ from stream import VERSION
 from stream.cli.app import COMMANDS, LazyCommand, _load_command
 from stream.cli.manage.budget_commands import CHECK
 from stream.optional_packages import EXTRA_OF_PACKAGE
+from tests.preloaded import PROGRAM_SECONDS
 
 PROJECT = Path(__file__).parents[2]
 HEAVY = sorted({*EXTRA_OF_PACKAGE, "pandas", "pyarrow", "sqlglot", "structlog"})
@@ -54,7 +55,7 @@ def run(code: str, *, cwd: Path = PROJECT, **environment: str) -> subprocess.Com
         check=False,
         cwd=cwd,
         env={**kept, "COLUMNS": "120", "PYTHONPATH": str(PROJECT), **environment},
-        timeout=120,
+        timeout=PROGRAM_SECONDS,
     )
 
 
@@ -208,7 +209,7 @@ def test_module_that_hides_another_is_reported_in_one_line(own: str, tmp_path: P
             text=True,
             check=False,
             env={**os.environ, "PYTHONPATH": str(PROJECT)},
-            timeout=120,
+            timeout=PROGRAM_SECONDS,
         )
         assert done.returncode == 1
         last = done.stderr.splitlines()[-1]
@@ -227,7 +228,12 @@ def test_command_and_services_import_nothing_from_the_folder(tmp_path: Path) -> 
         (tmp_path / name).write_text("raise SystemExit('not this one')\n")
     for arguments in (["-P", "-m", "sotto", "--version"], ["-P", "-m", "stream.cli", "--version"]):
         done = subprocess.run(
-            [sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=120
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            timeout=PROGRAM_SECONDS,
         )
         assert done.stdout == f"sotto {VERSION}\n", done.stderr
     for path in (

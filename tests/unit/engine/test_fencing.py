@@ -11,6 +11,7 @@ from stream.engine import writer
 from stream.engine.writer import Writer
 from stream.kafka.client.adapter import Clients
 from stream.settings import Settings
+from tests.patience import SECONDS
 
 
 class Producer:
@@ -38,6 +39,6 @@ async def test_writer_cancelled_fence_closes_connections_of_hanging_producer(
     fencing = asyncio.create_task(Writer.fence(Settings(), "group-0", "group", clients))
     await producer.begun.wait()
     fencing.cancel()
-    await asyncio.wait({fencing}, timeout=30.0)
+    await asyncio.wait({fencing}, timeout=SECONDS)
     assert fencing.cancelled()
     assert producer.cut

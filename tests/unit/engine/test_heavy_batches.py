@@ -18,6 +18,7 @@ from stream.engine.session import PartitionSession, Refusals, TaskStep
 from stream.engine.writer import OutputBuffer
 from stream.processing.protocol import Batch, Outputs, Processor
 from stream.tables.engine_limits import current_cancellation
+from tests.patience import SECONDS
 from tests.unit.engine.tasks import equipment_of_a_worker
 
 STEP_SECONDS = 0.2
@@ -86,7 +87,7 @@ async def test_run_in_thread_needs_no_thread_of_others_and_keeps_cancellation() 
     try:
         with ThreadPoolExecutor(1) as threads:
             equipment = replace(equipment_of_a_worker(), threads=threads)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(SECONDS):
                 assert await equipment.run_in_thread(current_cancellation.get) is cancelled
         assert not waiting.done()
     finally:

@@ -16,6 +16,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 
 from stream.kafka.client import transactional_producer, wire_requests
 from stream.kafka.client.transactional_producer import TransactionalProducer
+from tests.patience import SECONDS
 
 ANSWERS, STATE = TopicPartition("answers", 0), TopicPartition("state", 0)
 ENDING = errors.ConcurrentTransactions.errno
@@ -388,7 +389,7 @@ async def test_producer_does_not_wait_for_silent_metadata(
     kafka.responses["produce"] = deque([errors.NotLeaderForPartitionError.errno, errors.KafkaConnectionError()])
     producer = connected(kafka)
     await producer.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS):
         await producer.write({ANSWERS: [batch(producer, b"a")]})
         await producer.commit()
     assert len(kafka.requests("produce")) == 3

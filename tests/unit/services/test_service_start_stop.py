@@ -31,6 +31,7 @@ from stream.kafka.client.broker_connections import (
     retry_until_available,
     unless_stopped,
 )
+from tests.patience import SECONDS
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +100,7 @@ async def test_retry_until_available_ends_at_stop(monkeypatch: pytest.MonkeyPatc
     await asyncio.sleep(0.01)
     stopping.set()
     with pytest.raises(Stopped):
-        await asyncio.wait_for(waiting, 30)
+        await asyncio.wait_for(waiting, SECONDS)
 
 
 async def test_ask_any_broker_retries_past_dead_broker() -> None:

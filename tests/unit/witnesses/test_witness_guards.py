@@ -21,6 +21,7 @@ from stream.settings import Settings
 from stream.witnesses.anchor import Anchor, WitnessError
 from stream.witnesses.time_stamps import TimeStampVerifier
 from stream.witnesses.witness_kinds import FileWitness
+from tests.patience import SECONDS
 from tests.unit.witnesses.anchors import anchor
 from tests.unit.witnesses.time_stamp_authority import time_stamp_authority
 
@@ -99,7 +100,7 @@ def guard_of(
 
 
 async def until(holds: Any) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(SECONDS):
         while not holds():
             await asyncio.sleep(0.01)
 

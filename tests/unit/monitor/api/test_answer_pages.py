@@ -17,6 +17,7 @@ from stream.client.answer_history import AnswerPage
 from stream.monitor.api import server
 from stream.monitor.api.routes import ANSWERS_PATH
 from stream.questions.result_text import quote_formula
+from tests.patience import SECONDS
 from tests.unit.monitor.installation import ANALYST, HIGH, LOW, VIEWER, Installation, bearer, get, spec
 
 TABLE: dict[str, Any] = {
@@ -191,7 +192,7 @@ async def test_answer_route_reads_one_page_at_a_time_and_limits_waiting_requests
             return AnswerPage((), None, None, None, 0)
 
     installation.monitor.answers = Slow()
-    async with asyncio.timeout(20), installation.web() as client:
+    async with asyncio.timeout(SECONDS), installation.web() as client:
         asked = [
             asyncio.create_task(client.get("/api/streams/ward/answers", headers=bearer(VIEWER))) for _ in range(6)
         ]
