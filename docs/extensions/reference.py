@@ -1,6 +1,6 @@
 """Generates parts of pages from the code: commands, settings, events, audit cases, topics, roles, alert rules.
 
-The build replaces a mark such as ``<!-- generated: commands -->`` in a page.
+The build replaces a mark such as ``*`make docs` inserts: commands*`` in a page. A clone shows the mark.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stream.settings import (
 )
 
 _ALERT_RULES = Path(__file__).parents[2] / "deploy/prometheus/alerts.yml"
-_MARK = re.compile(r"<!-- generated: (\w+) -->")
+_MARK = re.compile(r"\*`make docs` inserts: (\w+)\*")
 _BOUNDS = {
     "minimum": "≥ {}",
     "exclusiveMinimum": "> {}",
