@@ -76,7 +76,7 @@ class TrailEntry(Event):
 class TrailBeginning(TrailEntry):
     """The first entry: the size of the ledger when the trail began.
 
-    A ``standing`` entry for each source follows.
+    For each source, an entry of kind ``standing`` with its totals follows.
     """
 
     kind: Literal["beginning"] = "beginning"
@@ -271,8 +271,8 @@ class GrantRecord(Event, wire_omits={"extensions", "analyst", "standing", "popul
     """A stream's grant: its cost with all extensions, its known spending and its refund.
 
     ``ending`` is the requested end; an ``exhausted`` stream ended without a request. ``analyst`` is the analyst who
-    requested the grant. ``standing`` (in the budget of the source) and ``population_standing`` have the period of the
-    grant's last change and its totals at the start of that period; each is set only if that budget renews. A ``lost``
+    requested the grant. ``settled`` means that its spending is final. ``standing`` is its place in the budget of the
+    source, and ``population_standing`` in that of the population; each is set only if the budget renews. A ``lost``
     grant was restored from a backup that may lack some of its answers; it counts as spent in full, and has no refund.
 
     Examples:

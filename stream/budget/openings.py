@@ -239,6 +239,7 @@ class AccountPeriods:
     ledger: Ledger
     control_publisher: ControlPublisher
     key_id: str
+    """Name of the noise key for new streams."""
     new_incarnation: Callable[[RecordLike], bytes]
     _begun: list[Account] = field(default_factory=list)
 

@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 from stream import VERSION, diagnostics
 from stream.optional_packages import explain_missing_packages, missing_extra_error
 
-_WIDTH_PATTERN: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
+_COLUMNS_PATTERN: Final = re.compile("[1-9][0-9]{0,4}", re.ASCII)
 
 
 class OutputError(Exception):
@@ -75,7 +75,7 @@ def replace_standard_streams() -> None:
 
     Also removes an invalid ``COLUMNS`` from the environment, because libraries fail on it.
     """
-    if not _WIDTH_PATTERN.fullmatch(os.environ.get("COLUMNS", "")):
+    if not _COLUMNS_PATTERN.fullmatch(os.environ.get("COLUMNS", "")):
         os.environ.pop("COLUMNS", None)
     for name, kind in (("stdout", _StandardOutput), ("stderr", _StandardError)):
         stream = getattr(sys, name)
@@ -94,7 +94,7 @@ class LazyCommand(NamedTuple):
     import_path: str
     help: str
     extra: str | None = None
-    """The extra with all packages of the command, if these are spread over several extras."""
+    """The extra that a message about a missing package names; None names the extra of that package."""
 
 
 def make_lazy_group(commands: Mapping[str, LazyCommand]) -> type[TyperGroup]:

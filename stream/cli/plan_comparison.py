@@ -48,7 +48,11 @@ def show_choices(
     *,
     as_json: bool,
 ) -> None:
-    """Compare the mechanisms and recommend one; ``goal_fields`` are further fields of ``PlanGoal``."""
+    """Compare the mechanisms and recommend one.
+
+    ``document`` is the source as JSON or a file, ``goal_fields`` are further fields of ``PlanGoal``, and ``fields`` are
+    fields of the mechanisms.
+    """
     source = parse_source(document)
     form = choose_form(form, source)
     people = None if table is None else _count_people(source, table)
@@ -61,7 +65,11 @@ def show_choices(
     else:
         _print(found, source.sensitivity if isinstance(source, ValuesSource) else options.sensitivity)
         if people is not None:
-            words = describe_bounds(people) if people.rows_beyond else "all rows with a person count"
+            words = (
+                describe_bounds(people)
+                if people.rows_beyond
+                else "no person has more rows than the contribution bound"
+            )
             console.print(f"  in {table}: {words}", soft_wrap=True)
 
 
@@ -98,7 +106,7 @@ def _print(comparison: MechanismComparison, sensitivity: float) -> None:
                     one.kind,
                     f"{_format_alpha(one)}{' (vacuous)' if one.vacuous else ''}",
                     *([_format_epsilon(one)] if needed else []),
-                    f"{_describe_groups_only(options)}; {one.why}" if one.alone else one.why,
+                    f"{_describe_attributes(options)}; {one.why}" if one.alone else one.why,
                 ]
                 for one in applicable
             ],
@@ -129,14 +137,14 @@ def _print_others(others: list[Choice]) -> None:
         console.print(f"  {', '.join(kinds)}: {why}", highlight=False)
 
 
-def _describe_groups_only(options: SourceOptions) -> str:
+def _describe_attributes(options: SourceOptions) -> str:
     return f"over the attribute{'s' * (len(options.group_by) > 1)} {', '.join(options.group_by)} only"
 
 
 def _print_choice(comparison: MechanismComparison, sensitivity: float) -> None:
     best, goal, options = comparison.choices[0], comparison.goal, comparison.options
     alpha_text = f"; {comparison.least_alpha}" if comparison.least_alpha else ""
-    choice_text = f"{best.kind} {_describe_groups_only(options)}" if best.alone else best.kind
+    choice_text = f"{best.kind} {_describe_attributes(options)}" if best.alone else best.kind
     if goal.epsilon is None:
         console.print(
             f"→ take {choice_text}: the smallest ε, {_format_epsilon(best)}, for an α of {goal.alpha:g}{alpha_text}",
@@ -147,7 +155,7 @@ def _print_choice(comparison: MechanismComparison, sensitivity: float) -> None:
     if (error := comparison.value_error(best)) and goal.facts.rows is not None:
         shown = format_error_bound(error["value_error"], grouped=True)
         console.print(
-            f"  that is ±{shown} in value if the {goal.facts.rows:,} rows are spread evenly over the range",
+            f"  in the attribute's unit, that is ±{shown} if the {goal.facts.rows:,} rows are spread evenly over the range",
             soft_wrap=True,
         )
     if not comparison.keeps_alpha(best):
@@ -170,7 +178,8 @@ def _describe_other_alpha(best: Choice) -> str:
     """Describe the α that ``sotto plan --mechanism`` will print, if it differs from the α that is printed here."""
     if best.calibration is None or best.alpha == promised_alpha(best.calibration):
         return ""
-    return ", by the α of a cell" if best.kind == "histogram" else ", by the α of a count"
+    one = "cell" if best.kind == "histogram" else "count"
+    return f" (its table shows the α of one {one})"
 
 
 def _plan_command(best: Choice, goal: PlanGoal, sensitivity: float) -> str:
@@ -220,7 +229,8 @@ def _format_option(name: str, value: object) -> str:
     return f"{name} {repr(value).removesuffix('.0') if isinstance(value, float) else value}"
 
 
-_NAME_PREFIX: Final = "any"
+_ATTRIBUTE_PREFIX: Final = "any"
+"""Prefix of the names of attributes for which only sizes are given."""
 
 
 def show_workload(
@@ -234,7 +244,7 @@ def show_workload(
         )
     facts = facts_of_source("groups", source, options)
     declared = source.attributes if isinstance(source, TableSource) else None
-    names = list(declared or (f"{_NAME_PREFIX}{n}" for n in range(len(facts.sizes))))
+    names = list(declared or (f"{_ATTRIBUTE_PREFIX}{n}" for n in range(len(facts.sizes))))
     found = compare_mechanisms(facts, names, parameters)
     best, mean = found[0], mean_count(facts)
     informative = None if best.error is None or mean is None else is_informative(best.error, mean)

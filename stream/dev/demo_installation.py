@@ -40,14 +40,14 @@ from stream.services.processes import RoleName, Service
 from stream.settings import Settings
 from stream.tables.demo_tables import ADULT_PATH, adult_source, read_flights
 
-TABLE, FEED = "adult", "vitals"
+TABLE, VALUES = "adult", "vitals"
 BUDGET = 10.0
 STREAM_EPSILON = 0.25
 CUTOFF = 8
 BETA = 1e-7
 """Bound on the probability that an error exceeds α; it is small, because the demo checks every answer."""
-TABLE_STREAMS, FEED_STREAMS = 20, 20
-TABLE_THRESHOLD, FEED_THRESHOLD = 12_000.0, 50_000.0
+TABLE_STREAMS, VALUES_STREAMS = 20, 20
+TABLE_THRESHOLD, VALUES_THRESHOLD = 12_000.0, 50_000.0
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class DemoQuestion:
 
 def build_sources() -> list[Source]:
     """Return a table of people and a source of values, each with its budget."""
-    feed = ValuesSource(kind="values", source=FEED, neighbors="add-remove", epsilon=BUDGET, sensitivity=1.0)
-    return [adult_source(epsilon=BUDGET), feed]
+    values = ValuesSource(kind="values", source=VALUES, neighbors="add-remove", epsilon=BUDGET, sensitivity=1.0)
+    return [adult_source(epsilon=BUDGET), values]
 
 
 def build_streams(queries_per_stream: int) -> list[StreamSpec]:
     """Return twenty streams on each source."""
     plan = [(TABLE, number, TABLE_THRESHOLD) for number in range(TABLE_STREAMS)]
-    plan += [(FEED, number, FEED_THRESHOLD) for number in range(FEED_STREAMS)]
+    plan += [(VALUES, number, VALUES_THRESHOLD) for number in range(VALUES_STREAMS)]
     return [
         StreamSpec(
             stream=f"{source}-{number:02}",
@@ -91,7 +91,7 @@ def draw_questions(
     for number in range(queries_per_stream):
         for spec in specs:
             query_id = f"{spec.stream}/{number:06}"
-            threshold = TABLE_THRESHOLD if spec.source == TABLE else FEED_THRESHOLD
+            threshold = TABLE_THRESHOLD if spec.source == TABLE else VALUES_THRESHOLD
             if spec.source == TABLE:
                 where, truth = _table_question(people, generator)
                 yield DemoQuestion(Query(id=query_id, stream=spec.stream, where=where), truth, threshold)

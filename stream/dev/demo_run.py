@@ -30,9 +30,9 @@ from schemas import (
 from stream.client.async_client import AsyncClient
 from stream.dev.demo_installation import (
     ANSWER_TIMEOUT,
-    FEED,
-    FEED_THRESHOLD,
     LATE_MINUTES,
+    VALUES,
+    VALUES_THRESHOLD,
     WINDOW_MS,
     Check,
     DemoAnswers,
@@ -80,8 +80,8 @@ async def measure_backlog(client: AsyncClient, settings: Settings) -> tuple[list
     specs = [
         StreamSpec(
             stream=f"backlog-{number:02}",
-            source=FEED,
-            mechanism=AboveThreshold(kind="above_threshold", threshold=FEED_THRESHOLD, cutoff=1),
+            source=VALUES,
+            mechanism=AboveThreshold(kind="above_threshold", threshold=VALUES_THRESHOLD, cutoff=1),
             epsilon=0.05,
             expected_queries=QUERIES // STREAMS,
         )

@@ -2,7 +2,7 @@
 
 The event is tested on other runs, so the search needs no correction for multiple tests. The best event
 is a set of transcripts whose likelihood ratio exceeds a bound (lemma of Neyman and Pearson). Ratios
-are estimated in three ways, which suit different numbers of runs. Sources: Ding, Wang, Wang, Zhang &
+are estimated in three ways, which suit different kinds of transcripts. Sources: Ding, Wang, Wang, Zhang &
 Kifer, Detecting violations of differential privacy, CCS 2018; Bichsel, Steffen, Bogunovic & Vechev,
 DP-Sniper, S&P 2021.
 """
@@ -149,7 +149,7 @@ def _by_counts(samples: Samples) -> Score:
 
 
 def _by_position(samples: Samples) -> Score:
-    """Score each outcome, choice and number separately, as if they were independent.
+    """Score each answer of a transcript separately, as if they were independent.
 
     This is best for transcripts with many numbers. Items whose frequencies do not differ clearly are
     ignored, because their errors would add up.

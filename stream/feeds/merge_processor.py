@@ -174,7 +174,7 @@ class MergeProcessor:
                 number in there or (partial.stream, partial.start, number) in waiting
                 for number in range(partial.partitions)
             ):
-                asked += window_queries.step_share(definition, MAX_QUESTIONS_PER_STEP)
+                asked += window_queries.window_load(definition, MAX_QUESTIONS_PER_STEP)
                 if asked >= MAX_QUESTIONS_PER_STEP:
                     break
         return PartialBatch(records[: len(partials)], needs_lookup_topics, partials)
@@ -302,7 +302,7 @@ class MergeProcessor:
         if len(partials) == merged.partitions and asking is not None:
             # Records of the running counts of a period's stream have the model's name.
             changed_records |= self._ask_window(outputs, name, asking, merged, (start, partials))
-            asked = window_queries.step_share(asking, MAX_QUESTIONS_PER_STEP)
+            asked = window_queries.window_load(asking, MAX_QUESTIONS_PER_STEP)
         changed_records[name.encode()] = encode_stream(merged)
         self._periods.close_past_streams(outputs, definition, before, start)
         return asked

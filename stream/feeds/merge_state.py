@@ -41,9 +41,8 @@ from stream.processing.topic_names import LEDGER_PARTITIONS, Topics, partition_o
 class RunningSums:
     """The sums of a running count after ``windows`` windows; a skipped window adds nothing.
 
-    ``are_lost`` is true if these sums, or a partition's counts of people, were lost. In this case no
-    further window is added, because later numbers would contradict earlier numbers or exceed a person's
-    total.
+    ``are_lost`` is true if these sums, or a partition's counts of people, were lost. Then no further window
+    is added: later sums would contradict published sums, or count a person beyond the contribution bound.
     """
 
     windows: int = 0
@@ -121,6 +120,7 @@ class MergedStreamState:
     last_closed: int = -1
     open: dict[int, Partials] = field(default_factory=dict)
     latest: dict[int, int] = field(default_factory=dict)
+    """For each partition, the start of the last window that it published."""
     running: RunningSums = field(default_factory=RunningSums)
 
     def is_new(self, partial: Any) -> bool:
@@ -193,7 +193,7 @@ def restore_sums(streams: Mapping[str, MergedStreamState], kind: str, key_rest: 
             merged.running.kept[int(place)] = node
         return
     totals, merged = decode_changelog_record(record, _decode_texts), streams.get(key_rest)
-    # In a new period, the record is still the last period's record.
+    # Until the first window of a new period, the changelog still has the texts of the period before.
     if merged is not None and merged.incarnation == totals.incarnation and merged.running.windows:
         merged.running.texts = decode_text_counts(totals.texts)
 
@@ -347,7 +347,7 @@ class PeriodRequests:
 
 
 def is_asked(definition: StandingDefinition, start: int) -> bool:
-    """Return whether a window is asked: it must lie in one period, in the part that has windows."""
+    """Return whether a window is asked: it must lie in one period, within the windows that the grant pays for."""
     reach = covered_ms(definition.source, definition.spec.mechanism, definition.standing.window)
     return lies_in_one_period(definition, start) and start - period_of(definition, start) < reach
 

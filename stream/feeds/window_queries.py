@@ -41,7 +41,7 @@ _SINGLE_QUESTION_KINDS = {"histogram"}
 """Kinds of mechanisms that get one question with the numbers of all groups."""
 
 TEXT_WINDOWS_PER_STEP: Final = 8
-"""Maximum number of windows with texts in a step; a window may be large, and its number of texts is private."""
+"""Maximum number of windows with texts in one step of a processor; their sizes are private, and may be large."""
 
 
 def count_groups(definition: StandingDefinition) -> int:
@@ -56,8 +56,8 @@ def count_cells(definition: StandingDefinition) -> int:
     return groups if quantile is None else groups * definition.source.attributes[quantile].size
 
 
-def step_share(definition: StandingDefinition, limit: int) -> int:
-    """Return the part of a step's limit that a window uses."""
+def window_load(definition: StandingDefinition, limit: int) -> int:
+    """Return the number by which a window counts towards a step's limit of ``limit`` cells."""
     return limit // TEXT_WINDOWS_PER_STEP if definition.has_texts else count_cells(definition)
 
 
@@ -239,8 +239,8 @@ class PartialWriter:
     def publish_due_windows(self, streams: StandingStreams, clock: int, outputs: Outputs) -> list[StreamEpoch]:
         """Publish due windows up to the limits of a step, and return their streams.
 
-        Windows of all streams are in the order of their closing times, then of their names. Where
-        a step ends depends on private counts, but the order does not.
+        Windows of all streams are in the order of their closing times, then of their names. Neither the
+        order nor the limits depend on private counts.
         """
         waiting = [(one.close_ms, *one.key, one) for one in streams if one.is_due(clock)]
         heapify(waiting)
@@ -253,7 +253,7 @@ class PartialWriter:
                 definition = stream.definition
                 found = facts[stream.key] = (
                     partition_of(name.encode(), self._topics.partitions),
-                    step_share(definition, MAX_CELLS_PER_STEP),
+                    window_load(definition, MAX_CELLS_PER_STEP),
                     definition.standing.window.every_ms,
                 )
                 published.append(stream)

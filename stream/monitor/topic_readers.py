@@ -44,8 +44,8 @@ from stream.settings import Settings
 
 BUFFERED_RECORDS = 1000
 """Maximum number of records that Faust reads ahead per topic."""
-POLL_SECONDS = 0.25
-ASSIGNMENT_POLL_SECONDS = 0.05
+PROGRESS_CHECK_SECONDS = 0.25
+ASSIGNMENT_CHECK_SECONDS = 0.05
 
 log = get_logger("monitor")
 
@@ -88,7 +88,7 @@ class _GrouplessThread(driver.AIOKafkaConsumerThread):
     async def _assign(self, topics: set[str]) -> None:
         consumer = self._ensure_consumer()
         while topics - {one.topic for one in consumer.assignment()}:  # noqa: ASYNC110  (aiokafka has no event for it)
-            await asyncio.sleep(ASSIGNMENT_POLL_SECONDS)
+            await asyncio.sleep(ASSIGNMENT_CHECK_SECONDS)
         self.app.on_rebalance_start()
         await self.on_partitions_revoked(set())
         await self.on_partitions_assigned({TP(one.topic, one.partition) for one in consumer.assignment()})
@@ -208,7 +208,7 @@ class TopicReader:
                 return
             self.unread_offsets = max(left, 1)
             records = self._tables.records
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(PROGRESS_CHECK_SECONDS)
 
     async def _read_ends(self) -> dict[TopicPartition, int]:
         while True:
@@ -280,13 +280,13 @@ class TrailReader:
     """Reads the trail into the tables: first the trail's end and each new entry, later the earlier entries."""
 
     def __init__(
-        self, settings: Settings, topics: Topics, tables: MonitorTables, is_ready: Callable[[], bool]
+        self, settings: Settings, topics: Topics, tables: MonitorTables, has_caught_up: Callable[[], bool]
     ) -> None:
-        """Create the reader; the earlier entries are read when ``is_ready`` returns True."""
+        """Create the reader; earlier entries are read after the monitor's other topics, when ``has_caught_up`` returns True."""
         self._settings = settings
         self._trail = TopicPartition(topics.trail, 0)
         self._tables = tables
-        self._is_ready = is_ready
+        self._has_caught_up = has_caught_up
         self._start: int | None = None
         """The offset at which reading began; the earlier entries end before it."""
         self._position = 0
@@ -298,7 +298,8 @@ class TrailReader:
     async def run(self) -> None:
         """Read until cancelled; after an error continue at the same offset.
 
-        The tasks of the group own the consumers, because a consumer that stops may swallow a cancellation.
+        Each task of the group has its own consumer. If stopping a consumer swallows a task's cancellation, the
+        group still ends.
         """
         async with asyncio.TaskGroup() as group:
             group.create_task(retry_reading(self._read_new, "the trail"))
@@ -336,8 +337,8 @@ class TrailReader:
 
     async def _read_earlier(self) -> None:
         """Read and check the entries before the start, in at most half of the event loop's time."""
-        while self._start is None or not self._is_ready():  # noqa: ASYNC110  (once, at the start)
-            await asyncio.sleep(POLL_SECONDS)
+        while self._start is None or not self._has_caught_up():  # noqa: ASYNC110  (once, at the start)
+            await asyncio.sleep(PROGRESS_CHECK_SECONDS)
         if self._earlier_position == self._start:
             return
         tables = self._tables

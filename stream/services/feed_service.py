@@ -76,7 +76,7 @@ class ControlFollower:
                 await asyncio.to_thread(self._definitions.apply_control, select_readable(records))
             if not is_at_end and all([await consumer.position(place) >= ends[place] for place in self._places]):
                 is_at_end = True
-                # Compaction may have removed deletions that were not read before an error.
+                # After an error, topics are read from their start, and compaction may have removed deletions.
                 self._definitions.drop_retired()
                 self.caught_up.set()
             if fetched and self.caught_up.is_set():
@@ -191,10 +191,10 @@ class FeedMetrics:
 
 
 def seconds_behind(source: EventsSource, processors: Sequence[FeedProcessor], now: float) -> float:
-    """Return the seconds by which the slowest partition's clock is behind; about ``idle`` without events.
+    """Return the seconds by which the slowest partition's clock is behind; without events, about the source's ``idle``.
 
-    A clock that has not started counts as behind after the fastest clock has passed the end of its
-    first window.
+    A partition without events has no clock yet. It counts as behind after the fastest clock has passed the
+    end of that partition's first window.
     """
     moments = [one.moment for one in processors if one.moment >= 0]
     fastest = now * 1000 if source.clock == "broker" else max(moments, default=0)
@@ -215,6 +215,7 @@ MERGING_ENGINE: Final = ""
 
 
 FindTopic = Callable[[Settings, Topics, str, str], Awaitable[int]]
+"""Looks up a topic for a source, the last two arguments, and returns its number of partitions."""
 
 
 def feed_group(settings: Settings, topics: Topics, source: str) -> str:
@@ -236,7 +237,7 @@ class FeedService:
         clock: Callable[[], float] = time.time,
         process: str = "",
     ) -> None:
-        """``find`` finds a live topic and creates its changelog."""
+        """``find`` finds a live topic and creates its changelog; ``process`` is the name of this process as a member of its groups."""
         self.definitions = FeedDefinitions()
         self.role = EngineRole(
             "feed",

@@ -124,7 +124,7 @@ class RowEncoder:
         """The people of the encoded batches; None if the source has no person column."""
 
     def encode(self, cells: pl.DataFrame) -> EncodedBatch:
-        """Encode a batch, without the rows that a view or a domain leaves out, or that have no person.
+        """Encode a batch, without rows of no person and rows that the WHERE or a domain of the source excludes.
 
         DataError if a column's type does not fit its domain; no error depends on a cell.
         """

@@ -55,7 +55,7 @@ MAX_FETCH_BYTES: Final = DECOMPRESSED_PART_BYTES
 MAX_NATIVE_BYTES: Final = 1024 * 1024
 """Largest batch that aiokafka parses, because it creates all headers before Sotto can count them."""
 COLUMN_RECORDS: Final = 100_000
-"""Maximum number of records, according to the batch's header, of a batch that is read into columns."""
+"""Maximum number of records of a batch that is read into numpy columns; larger ones are read record by record."""
 TURN_RECORDS: Final = 50_000
 """Maximum number of records that a batch returns in one of several turns."""
 DEAD_LETTER_BYTES: Final = 4096
@@ -211,7 +211,7 @@ class BoundedBatch:
             try:
                 for record in batch:
                     if not last_offset < record.offset < self.next_offset:
-                        break  # aiokafka checks no offsets, and reads a record's attributes as a varint.
+                        break  # Broken records can have such offsets, because aiokafka does not check them.
                     last_offset = record.offset
                     yield record if len(record.headers) <= MAX_HEADERS else _without_extra_headers(record)
                 else:

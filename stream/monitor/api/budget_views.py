@@ -141,7 +141,7 @@ def _accountant_of(tables: MonitorTables, record: AllotmentRecord) -> str:
 
 
 def build_spending_view(tables: MonitorTables, query: SpendingQuery) -> Spending:
-    """Return the analysts (most streams first) and the costliest streams, both without older periods."""
+    """Return the analysts (most streams first) and the costliest streams; retired periods are not included."""
     found = [
         (entry, grant, spent)
         for entry in tables.streams_of(query.source)
@@ -192,7 +192,7 @@ def _sum_shares(shares: Sequence[Share]) -> Share:
 
 
 def _add_amounts(parts: Sequence[Amount]) -> Amount:
-    """Add up amounts. Under zCDP, if an amount has δ, its ε follows from ρ, so the sum has no ε."""
+    """Add up amounts. An ε that was computed from ρ and δ cannot be added: ε of such a sum is 0, and ρ is its cost."""
     epsilon, delta = fsum(one.epsilon for one in parts), fsum(one.delta for one in parts)
     if all(one.rho is None for one in parts):
         return Amount(epsilon=epsilon, delta=delta)
@@ -260,13 +260,13 @@ _HEADERS: Final = {
 }
 _AMOUNT_COLUMNS: Final = ("asked", "granted", "spent", "refunded", "left")
 _NUMBER_COLUMNS: Final = ("answers", "epsilon")
-_TEXT_COLUMNS: Final = (
+_SINGLE_COLUMNS: Final = (
     *(name for name in TrailRow.model_fields if name not in {*_AMOUNT_COLUMNS, *_NUMBER_COLUMNS}),
     *_NUMBER_COLUMNS,
 )
 _AMOUNT_PARTS: Final = ("epsilon", "delta", "rho")
 COLUMNS: Final = (
-    *_TEXT_COLUMNS,
+    *_SINGLE_COLUMNS,
     *(f"{name}_{part}" for name in _AMOUNT_COLUMNS for part in _AMOUNT_PARTS),
     "record",
 )
@@ -322,9 +322,13 @@ def format_trail_csv(entries: list[HeldEntry], trail_filter: TrailFilter) -> Ite
 def _csv_cells(entry: HeldEntry) -> list[Any]:
     row = trail_row(entry)
     values: dict[str, Any] = {
-        **{name: getattr(row, name) for name in _TEXT_COLUMNS},
+        **{name: getattr(row, name) for name in _SINGLE_COLUMNS},
         "time": datetime.fromtimestamp(row.time, UTC).isoformat(),
         "analysts": " ".join(row.analysts) or None,
     }
     amounts = [getattr(getattr(row, name), part, None) for name in _AMOUNT_COLUMNS for part in _AMOUNT_PARTS]
-    return [*(quote_formula(values[name]) for name in _TEXT_COLUMNS), *amounts, entry.raw.decode(errors="replace")]
+    return [
+        *(quote_formula(values[name]) for name in _SINGLE_COLUMNS),
+        *amounts,
+        entry.raw.decode(errors="replace"),
+    ]

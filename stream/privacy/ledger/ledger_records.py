@@ -122,13 +122,13 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
     ledger.add_to_budgets(account, grant)
 
 
-def _restore_claim(grant: Grant, claim: Claim, standing: Standing | None) -> None:
-    """Restore the stream's totals at the start of the current period, and the claim's amounts.
+def _restore_claim(grant: Grant, claim: Claim, last_change: Standing | None) -> None:
+    """Restore the amounts of a stream in a budget, and its totals at the start of the budget's period.
 
-    If the record is from an earlier period, the stream has not changed since then.
+    If the stream last changed in an earlier period, its present totals are those of the start.
     """
-    if standing is not None:
-        claim.start_totals = standing.totals if standing.period == claim.period else grant.totals
+    if last_change is not None:
+        claim.start_totals = last_change.totals if last_change.period == claim.period else grant.totals
     grant.price_claim(claim)
 
 

@@ -108,7 +108,9 @@ class Ledger:
         """Return a source's account; raise RefusedError if there is none."""
         if source not in self.accounts:
             if self.retired_names.has("source", source):
-                raise RefusedError(f"source '{source}' was a period that is over and retired")
+                raise RefusedError(
+                    f"source '{source}' was a past period of a source, and is retired; name the source or its present period"
+                )
             hint = suggest_public_name(source, self.accounts) or "; register it first"
             raise RefusedError(f"source '{source}' is not registered{hint}")
         return self.accounts[source]
@@ -321,7 +323,7 @@ class Ledger:
     ) -> bool:
         """Record a stream's totals, as its worker reports them; return True if anything changed.
 
-        Any state but ``open`` settles the grant; ``closed`` also refunds the unspent part. If a worker
+        In any state but ``open``, the spending is final; ``closed`` also refunds the unspent part. If a worker
         reports ``exhausted`` because it does not know an extension yet, the stream stays open.
 
         Raises:

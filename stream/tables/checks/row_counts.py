@@ -69,8 +69,11 @@ class TableScan:
 
 _ROWS_PER_PASS: Final = 1 << 23
 _MAX_EXAMPLES: Final = 3
-_MAX_DOUBLINGS: Final = 21
+"""Maximum number of groups of names that a check shows because they differ in spelling only."""
 _MAX_SPELLINGS: Final = 4
+"""Maximum number of names that it shows of each group."""
+_COMPARED_BOUNDS: Final = 21
+"""Number of contribution bounds, each twice the one before, for which the excluded rows are counted."""
 
 
 def count_people(
@@ -88,8 +91,8 @@ def count_people(
     passes = -(-rows // _ROWS_PER_PASS)
     people = most_rows = several = named_rows = alike = 0
     examples: list[int] = []
-    contributions = [bound << step for step in range(_MAX_DOUBLINGS)]
-    left_out = [0] * _MAX_DOUBLINGS
+    contributions = [bound << step for step in range(_COMPARED_BOUNDS)]
+    left_out = [0] * _COMPARED_BOUNDS
     for number in range(passes):
         counted = _count_names(_names_of_fitting_rows(file, column, domains), number, passes)
         forms = counted.filter(pl.len().over("folded") > 1)["folded"].unique().sort()
@@ -178,7 +181,7 @@ def _find_spellings(batches_of_names: Iterable[pl.Series], forms: list[int]) -> 
 
 
 class ViewCounts:
-    """Counts the rows of a view privately, as the ``RowObserver`` of one pass over them."""
+    """Counts the rows that a source's SQL view reads and excludes, for the owner of the table."""
 
     def __init__(self, source: TableSource) -> None:
         self._uses = parse_view(source).uses

@@ -372,7 +372,7 @@ def test_printed_command_plans_the_recommended_mechanism(arguments: list[str]) -
         assert alone["alpha"] == taken["alpha"]
     else:
         what = "cell" if taken["mechanism"] == "histogram" else "count"
-        assert f"its calibrations, by the α of a {what}:" in run(*arguments)
+        assert f"its calibrations (its table shows the α of one {what}):" in run(*arguments)
         assert alone["alpha"] < taken["alpha"]
 
 
