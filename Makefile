@@ -79,6 +79,7 @@ $(VENV)/.python:
 		{ echo "'$(PYTHON)' is older than Python 3.11; say make PYTHON=/path/to/a/later/python" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "'$(PYTHON)' lacks venv or ensurepip; install them (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@echo "Creating $(VENV)" >&2
 	@"$(PYTHON)" -m venv $(VENV)
 	@touch $@
 
@@ -89,14 +90,16 @@ $(VENV)/.developer: $(VENV)/.python pyproject.toml
 	@$(call install,-e '.[dev]')
 	@touch $(VENV)/.runtime
 
-# What is fetched is told as it comes, all that pip says only if it fails. Of all modules few are ever imported: Python compiles those.
+# Prints each step and package as it begins, and all of pip's output only if pip fails. sed -u reads line by line; some
+# versions of awk wait for 4 kB. Python compiles the few modules that are ever imported.
 define install
 echo "Installing into $(VENV) (once); all that pip says goes to $(VENV)/install.log" >&2; \
 { $(BIN)/python -m pip install --no-compile --progress-bar off $(1) 2>&1; echo $$? >$(VENV)/install.status; } | \
 	tee $(VENV)/install.log | \
-	awk '/(Downloading|Using cached) .*\.whl \(/ { name = $$(NF - 2); sub(/.*\//, "", name); split(name, part, "-"); \
-			print "  " part[1] " " part[2] " " $$(NF - 1) " " $$NF; fflush() } \
-		/^Installing collected/ { print "  unpacking them"; fflush() }' >&2; \
+	sed -u -n -E -e 's/^ *(Installing build dependencies): started$$/  \1/p' \
+		-e 's/^ *(Preparing|Building) editable .*: started$$/  \1 Sotto/p' \
+		-e 's/.*(Downloading|Using cached) ([^ ]*\/)?([^-\/ ]+)-([^- ]+)-[^ ]*\.whl (\(.*\)).*/  \3 \4 \5/p' \
+		-e 's/^Installing collected.*/  Unpacking the packages/p' >&2; \
 test "$$(cat $(VENV)/install.status)" = 0 || { cat $(VENV)/install.log >&2; \
 	echo "The installation failed; is the network reachable?" >&2; exit 1; }; \
 touch $@
