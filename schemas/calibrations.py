@@ -68,8 +68,8 @@ class AnswersCalibration(_Calibration):
 
     Each of ``cutoff`` answers is ``epsilon_answer``-DP; together they are (``epsilon``,
     ``delta``)-DP by ``method``: simple addition (``basic``) or optimal composition. ``gaussian`` noise has
-    no ``epsilon_answer``. One person moves at most ``moved`` numbers of an answer. If they move by Δ in the ℓ₂
-    norm, the noise has the deviation Δ·``deviation``. The α of a Laplace query is ``alpha`` times its
+    no ``epsilon_answer``. ``moved`` is the largest number of an answer's numbers that one person changes. If these
+    change by Δ in the ℓ₂ norm, the noise has the deviation Δ·``deviation``. The α of a Laplace query is ``alpha`` times its
     sensitivity.
     """
 
@@ -86,9 +86,9 @@ class ReleaseCalibration(_Calibration, wire_omits={"contribution"}):
 
     They are charged once. One person affects all ``parts`` of the release: the rows of a projection, or the
     reports about the person's events. Each part is ``epsilon_part``-DP. ``gaussian`` noise has no
-    ``epsilon_part``: the noise of each number has the deviation ``deviation``. If a person's rows
-    are in different cells, the person moves ``moved`` numbers by 1 each. If they are in the same cells, it is
-    ``moved`` / ``contribution`` numbers by ``contribution`` each. With ``noise_only``, ``alpha`` bounds only the
+    ``epsilon_part``: the noise of each number has the deviation ``deviation``.
+    ``moved`` is the largest number of cells that one person changes: by 1 each, if the person's rows are in different
+    cells. If they are in the same cells, they change ``moved`` / ``contribution`` cells by ``contribution`` each. With ``noise_only``, ``alpha`` bounds only the
     noise, and each answer states the bound of its whole error.
     """
 
@@ -108,8 +108,8 @@ class HypothesisCalibration(_Calibration):
     ``sparse_vector`` calibrates the published numbers, and the ⊤/⊥ decisions about the error of a count. Its
     cutoff is the number of updates. An error above ``threshold`` steps requests an update.
     ``learning_rate`` is η. ``epsilon_rows`` pays for the noisy number of rows; it is 0 if the number is public.
-    ``places`` is the initial number of cells of a sparse hypothesis; it is null for pmw and for streams of
-    earlier versions.
+    A sparse hypothesis stores only some cells; ``places`` is the number of cells over which it distributes the rows
+    at first. It is null for pmw and for streams of earlier versions.
     """
 
     kind: Literal["hypothesis"] = "hypothesis"
@@ -133,8 +133,8 @@ class EstimateCalibration(
 
     ``sparse_vector`` calibrates the ⊤/⊥ decisions. Its ``epsilon_answer`` pays for the measurements on all
     ⊤s, an equal part for each ⊤. If the ⊤ publishes a single number, ``epsilon_number`` of its part pays for it,
-    and the rest for the marginal. The first answer measures ``starts`` marginals of ``warm_start`` attributes each;
-    each marginal costs ``epsilon_start``. An error above ``threshold`` steps requests a ⊤. One person moves
+    and the rest for the marginal. ``starts`` is the number of marginals that the first answer measures; each has
+    ``warm_start`` attributes and costs ``epsilon_start``. An error above ``threshold`` steps requests a ⊤. One person moves
     the cells of a marginal by ``marginal_sensitivity`` together.
 
     With the warm start ``workload``, the first answer measures the marginals of single attributes. Then it
@@ -187,9 +187,9 @@ class RunningCountCalibration(
     Sums of windows are the nodes of a ``tree`` over ``steps`` windows: each window is in at most ``levels``
     nodes, and an answer adds up at most ``nodes`` nodes. The noise is Laplace with the scale
     ``levels`` · ``sensitivity_steps`` / ε or, with ``gaussian``, Gaussian with the deviation ``deviation``.
-    Over all windows and ``groups``, one person moves at most ``moved`` nodes of a level. These changes are at
-    most ``sensitivity_steps`` in the ℓ₁ norm, and ``sensitivity_steps`` / √``spread`` in the ℓ₂ norm. ``alpha``
-    holds for the answers with the most nodes. ``cutoff`` and ``expected_queries`` are both the number of
+    Over all windows and ``groups``, ``moved`` is the largest number of nodes of a level that one person changes.
+    These changes are at most ``sensitivity_steps`` together. ``spread`` is the number of nodes over which the largest
+    change is distributed: its ℓ₂ norm is at most ``sensitivity_steps`` / √``spread``. ``alpha`` holds for the answers with the most nodes. ``cutoff`` and ``expected_queries`` are both the number of
     answers, one for each window and group.
 
     With private texts as groups, no text is released after the noisy size of the texts of all windows so far

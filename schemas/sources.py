@@ -375,6 +375,7 @@ class Population(Event, wire_omits={"renews"}):
 class Period(Event):
     """The current period of a renewing budget, by the ledger's clock; the first period has the number 1.
 
+    It begins at ``starts`` and ends before ``ends``, in Unix milliseconds.
     ``counted`` is the amount that counts against the budget in this period: the grants of this period, and the unspent
     rest of streams that were open when it began. ``meaning`` explains the budget's promise.
     """
