@@ -56,7 +56,7 @@ class Detail(IntEnum):
 
 
 @dataclass(frozen=True)
-class Frame:
+class ScreenData:
     """The API's answers from which one screen is drawn."""
 
     overview: Overview
@@ -95,28 +95,28 @@ def top(
 async def _run(address: str, token: str, rows: int, *, once: bool) -> None:
     headers = {"Authorization": f"Bearer {token}"}
     async with ClientSession(headers=headers, timeout=ClientTimeout(total=TIMEOUT)) as session:
-        frame = await fetch(session, address, rows)
+        data = await fetch(session, address, rows)
         if once:
-            console.print(draw_screen(frame, console.chart_width), width=console.chart_width)
+            console.print(draw_screen(data, console.chart_width), width=console.chart_width)
             return
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                live.update(draw_screen(frame, console.width, live=True), refresh=True)
+                live.update(draw_screen(data, console.width, live=True), refresh=True)
                 await asyncio.sleep(1.0)
                 try:
-                    frame = await fetch(session, address, rows)
+                    data = await fetch(session, address, rows)
                 except CommandError as error:
                     stale = Text(
-                        f"{escape_text(str(error))}; these are the figures of {_format_time(frame.overview.time)}",
+                        f"{escape_text(str(error))}; these are the figures of {_format_time(data.overview.time)}",
                         "bold red",
                     )
-                    live.update(Group(stale, draw_screen(frame, console.width)), refresh=True)
+                    live.update(Group(stale, draw_screen(data, console.width)), refresh=True)
 
 
-async def fetch(session: ClientSession, address: str, rows: int) -> Frame:
+async def fetch(session: ClientSession, address: str, rows: int) -> ScreenData:
     """Fetch the data of one screen; raise CommandError if the monitor does not respond."""
     is_operator = (await _get(session, f"{address}/api/session", Session)).role == "operator"
-    return Frame(
+    return ScreenData(
         await _get(session, f"{address}/api/overview", Overview),
         await _get(session, f"{address}/api/sources?sort=left_share&limit={rows}", SourcePage),
         await _get(session, f"{address}/api/streams?sort=below_rate&descending=true&limit={rows}", StreamPage),
@@ -149,16 +149,16 @@ def _problem_message(body: bytes, status: int) -> str:
         return f"status {status}"
 
 
-def draw_screen(frame: Frame, width: int, *, live: bool = False) -> RenderableType:
+def draw_screen(data: ScreenData, width: int, *, live: bool = False) -> RenderableType:
     """Draw one screen for a terminal of ``width`` columns."""
-    parts: list[RenderableType] = [_overview_line(frame.overview, live=live), Text()]
-    parts += [_widest_table(width, partial(_sources_table, frame.sources)), Text()]
-    parts += [_widest_table(width, partial(_streams_table, frame.streams)), Text()]
-    parts += [_widest_table(width, partial(_services_table, frame.workers)), Text()]
-    parts.append(_rejected_line(frame.rejected))
-    if frame.refusals is not None:
-        parts += [_refusal_line(one) for one in frame.refusals.items]
-    elif any(row.kind == "events" for row in frame.sources.items):
+    parts: list[RenderableType] = [_overview_line(data.overview, live=live), Text()]
+    parts += [_widest_table(width, partial(_sources_table, data.sources)), Text()]
+    parts += [_widest_table(width, partial(_streams_table, data.streams)), Text()]
+    parts += [_widest_table(width, partial(_services_table, data.workers)), Text()]
+    parts.append(_rejected_line(data.rejected))
+    if data.refusals is not None:
+        parts += [_refusal_line(one) for one in data.refusals.items]
+    elif any(row.kind == "events" for row in data.sources.items):
         parts.append(Text("Refused events of live topics: for operators' tokens only", "bright_black"))
     return Group(*parts)
 

@@ -48,7 +48,7 @@ _TRANSFORM_DEVIATION: Final = 1 << 15
 _COVERED_DEVIATIONS: Final = 24
 """A transform covers this many standard deviations; the rest has probability below 1e−6."""
 _TRANSFORM_ERROR: Final = 2e-6
-_MIXTURE_SHARE: Final = 0.02
+_MIXTURE_PART: Final = 0.02
 """Share of the miss probability for each of the two events that ``_mixture_half_width`` neglects.
 
 They are a larger variance than its bound, and a larger sum of the remainders than its bound.
@@ -183,7 +183,7 @@ def _mixture_half_width(rate: float, terms: int, miss: float) -> int:
     A Laplace variable is a normal variable whose variance is exponentially distributed. Discrete draws
     differ from continuous ones by independent remainders in (−1, 1).
     """
-    share = _MIXTURE_SHARE * miss
+    share = _MIXTURE_PART * miss
     variance = 2.0 * float(special.gammainccinv(terms, share)) / (rate * rate)
     remainder = math.sqrt(2.0 * terms * math.log(2.0 / share))
     z = normal_reach(miss * (1.0 - share) - share)

@@ -41,9 +41,9 @@ _LARGEST_ODDS: Final = 1e9
 """If the odds are at least this number, a share counts as 1."""
 _PARTS: Final = 64
 """Number of equal parts of [0, 1]; the same bound of the noise is used for all shares of a part."""
-_DISCRETE_SHARE: Final = 0.01
+_DISCRETE_PART: Final = 0.01
 """Part of the miss probability for the difference between discrete and continuous noise."""
-_MIDDLE_SHARE: Final = 0.02
+_MIDDLE_PART: Final = 0.02
 """Part of the miss probability for the distance between a share and the middle of its part."""
 _MOST_POINTS: Final = 1 << 17
 """Maximum length of a transform; wider noise is bounded by continuous noise."""
@@ -131,14 +131,14 @@ def _share_reach(first: NoiseSum, second: NoiseSum, part: int, of_misses: bool) 
         return _lattice_reach(first, second, part, of_misses, size)
     squares = sum(weight * weight * one.draws for one, weight in sums)
     if not isinstance(first.law, Gaussian) and not isinstance(second.law, Gaussian):
-        rest = math.sqrt(squares * math.log(2.0 / _DISCRETE_SHARE) / 3.0)
+        rest = math.sqrt(squares * math.log(2.0 / _DISCRETE_PART) / 3.0)
         rates = float(first.law.rate), float(second.law.rate)
         scales = [(one.draws, weight / rate) for (one, weight), rate in zip(sums, rates, strict=True)]
         return (_laplace_reach(scales, deviation) + rest) * SUM_ROUNDING
     if isinstance(first.law, Gaussian) and isinstance(second.law, Gaussian):
         rounded = sum(one.draws / (24.0 * float(variance_of(one.law))) for one, _ in sums)
-        missed = MISS_PROBABILITY * (math.exp(-rounded) - _DISCRETE_SHARE)
-        rest = math.sqrt(0.5 * squares * math.log(2.0 / (MISS_PROBABILITY * _DISCRETE_SHARE)))
+        missed = MISS_PROBABILITY * (math.exp(-rounded) - _DISCRETE_PART)
+        rest = math.sqrt(0.5 * squares * math.log(2.0 / (MISS_PROBABILITY * _DISCRETE_PART)))
         if missed > 0.0:
             return deviation * normal_reach(missed) + rest
     parts = MISS_PROBABILITY - SECOND_MISS_PROBABILITY, SECOND_MISS_PROBABILITY
@@ -161,9 +161,9 @@ def _lattice_reach(first: NoiseSum, second: NoiseSum, part: int, of_misses: bool
         if one.draws:
             logs += one.draws * _log_characteristic(one.law, np.arange(size // 2 + 1) * weight % size, size)
     moved = half_width(
-        second.law, second.draws + (first.draws if of_misses else 0), MISS_PROBABILITY * _MIDDLE_SHARE
+        second.law, second.draws + (first.draws if of_misses else 0), MISS_PROBABILITY * _MIDDLE_PART
     )
-    return (half_width_of_transform(logs, size, MISS_PROBABILITY * (1.0 - _MIDDLE_SHARE)) + 0.5 * moved) / unit
+    return (half_width_of_transform(logs, size, MISS_PROBABILITY * (1.0 - _MIDDLE_PART)) + 0.5 * moved) / unit
 
 
 def _log_characteristic(law: Symmetric, turns: Integers, size: int) -> Floats:
@@ -188,12 +188,12 @@ def _log_of_laplace(rate: float, turns: Integers, size: int) -> Floats:
 
 
 def _laplace_reach(sums: Sequence[tuple[int, float]], deviation: float) -> float:
-    """Return an x that sums of continuous Laplace noise exceed with 5 % · (1 − ``_DISCRETE_SHARE``) at most.
+    """Return an x that sums of continuous Laplace noise exceed with 5 % · (1 − ``_DISCRETE_PART``) at most.
 
     ``sums`` has pairs of a number of draws and their scale. Each draw is a
     multiple of a fine grid's step plus a remainder; the result adds the bounds of both sums.
     """
-    missed = MISS_PROBABILITY * _DISCRETE_SHARE
+    missed = MISS_PROBABILITY * _DISCRETE_PART
     rest = math.sqrt(sum(draws for draws, _ in sums) * math.log(2.0 / missed) / 3.0)
     grid = _GRID_SHARE * deviation / rest
     size = _transform_size(deviation / grid)
@@ -201,7 +201,7 @@ def _laplace_reach(sums: Sequence[tuple[int, float]], deviation: float) -> float
     for draws, scale in sums:
         if draws:
             logs += draws * _log_of_laplace(grid / scale, np.arange(size // 2 + 1), size)
-    return grid * (half_width_of_transform(logs, size, MISS_PROBABILITY * (1.0 - _DISCRETE_SHARE) - missed) + rest)
+    return grid * (half_width_of_transform(logs, size, MISS_PROBABILITY * (1.0 - _DISCRETE_PART) - missed) + rest)
 
 
 def ratio_interval(

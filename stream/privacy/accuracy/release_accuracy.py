@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float64]
 
 
-SUMS_SHARE = 0.1
+SUMS_PART = 0.1
 """Part of β for sums of a histogram's cells; the rest of β is for single cells."""
 
 
@@ -52,9 +52,9 @@ def release_law(calibration: ReleaseCalibration) -> Symmetric:
 def cell_alpha(calibration: ReleaseCalibration, universe: int) -> float:
     """Return the exact error bound of all cells of a histogram, for any number of questions.
 
-    The bound fails with probability (1 − ``SUMS_SHARE``)·β.
+    The bound fails with probability (1 − ``SUMS_PART``)·β.
     """
-    return float(noise_reach(release_law(calibration), universe, (1.0 - SUMS_SHARE) * calibration.beta))
+    return float(noise_reach(release_law(calibration), universe, (1.0 - SUMS_PART) * calibration.beta))
 
 
 def histogram_alpha(
@@ -68,7 +68,7 @@ def histogram_alpha(
     """
     sums = numbers * calibration.expected_queries
     chosen = sum_alpha(
-        release_law(calibration), cells, sums, SUMS_SHARE * calibration.beta, full_weights=full_weights
+        release_law(calibration), cells, sums, SUMS_PART * calibration.beta, full_weights=full_weights
     )
     return min(cells * cell_alpha(calibration, universe), chosen)
 
@@ -80,13 +80,13 @@ def lazy_alpha(calibration: ReleaseCalibration, cells: int, *, full_weights: boo
     )
 
 
-NOISE_SHARE = 0.45
+NOISE_PART = 0.45
 """Part of β for the noise of all answers."""
 
-CROSS_TALK_SHARE = 0.45
+CROSS_TALK_PART = 0.45
 """Part of β for the error that other cells cause."""
 
-NORM_SHARE = 0.1
+NORM_PART = 0.1
 """Part of β for the bound on the table's norm, which all answers use."""
 
 _LARGEST_TILT = 1.0
@@ -177,7 +177,7 @@ def norm_bound(rate: float, projections: int, squares: float, beta: float) -> fl
 
 def released_norm(calibration: ReleaseCalibration, squares: float, rows: int | None) -> float:
     """Bound the table's norm from a release and, if it is public, from the number of rows."""
-    bound = norm_bound(_rate_of(calibration), calibration.parts, squares, NORM_SHARE * calibration.beta)
+    bound = norm_bound(_rate_of(calibration), calibration.parts, squares, NORM_PART * calibration.beta)
     # The norm is largest if all rows are in one cell.
     return bound if rows is None else min(bound, float(rows))
 
@@ -188,14 +188,14 @@ def projection_alpha(calibration: ReleaseCalibration, cells: int, norm: float) -
     With probability 1 − β no answer to the ``expected_queries`` questions is wrong by more than its bound;
     β includes the probability that the table's norm exceeds ``norm``.
     """
-    beta = CROSS_TALK_SHARE * calibration.beta
+    beta = CROSS_TALK_PART * calibration.beta
     parts, sums = calibration.parts, calibration.expected_queries
     return noise_alpha(calibration, cells) + cross_talk_reach(norm, parts, cells, sums, beta)
 
 
 def noise_alpha(calibration: ReleaseCalibration, cells: int) -> float:
     """Bound the noise of a projection's answer: the part of its error bound that is known beforehand."""
-    beta, sums = NOISE_SHARE * calibration.beta, calibration.expected_queries
+    beta, sums = NOISE_PART * calibration.beta, calibration.expected_queries
     return projected_noise_reach(_rate_of(calibration), calibration.parts, cells, sums, beta)
 
 

@@ -275,7 +275,7 @@ class Estimator:
         if isinstance(priced, EstimateAnswer):
             return priced
         price, marginal = priced
-        self.add_measurement(question, question.axes if marginal else (), price.share)
+        self.add_measurement(question, question.axes if marginal else (), price.noise_parts)
         index = len(self._measured.listed) - 1
         numbers, reach = self._measured.noisy_numbers(index), float(self._measured.listed[index].reach)
         noise = self._noise(question, index, numbered=True)
@@ -537,7 +537,7 @@ class Estimator:
             return NoiseSum(
                 one.law, question.summed_cells * self._count_cells_per_cell(question, index), question.width
             )
-        if one.share is None:
+        if one.noise_parts is None:
             return NoiseSum(number_law(self.calibration, question.width), 1)
         # A marginal that was measured alone has one cell for each number.
         return NoiseSum(one.law, 1, question.width if one.axes else 1)

@@ -61,12 +61,14 @@ def price_alone(
 
 
 def separate_measurement(
-    calibration: EstimateCalibration, question: ResolvedQuestion, share: int, *, marginal: bool
+    calibration: EstimateCalibration, question: ResolvedQuestion, noise_parts: int, *, marginal: bool
 ) -> SeparateMeasurement:
-    """Return noise and error bound of a question measured alone with ``share`` parts of a charge's ε."""
+    """Return noise and error bound of a question measured alone with ``noise_parts`` parts of a charge's ε."""
     width = calibration.marginal_sensitivity if marginal else _total_sensitivity(calibration, question)
-    rate = noise_rate(calibration, share, width)
-    reach = two_sided_reach(float(rate), question.count, numbers_failure(calibration, share / PARTS_PER_CHARGE))
+    rate = noise_rate(calibration, noise_parts, width)
+    reach = two_sided_reach(
+        float(rate), question.count, numbers_failure(calibration, noise_parts / PARTS_PER_CHARGE)
+    )
     law = sampler("two_sided", rate)
     return SeparateMeasurement(law, Fraction(reach) if marginal else Fraction(reach, question.width))
 
@@ -92,15 +94,15 @@ class Draws(Protocol):
     def number_noise(self, tops: int, key: bytes, law: Symmetric) -> int:
         """Return the noise of the number that a ⊤ publishes."""
 
-    def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> IntegerArray:
-        """Return the noise of the numbers of a question that is measured alone, with ``share`` parts."""
+    def numbers_noise(self, tops: int, key: bytes, noise_parts: int, count: int, law: Symmetric) -> IntegerArray:
+        """Return the noise of the numbers of a question that is measured alone, with ``noise_parts`` parts."""
 
     def marginal_noise(
-        self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
+        self, tops: int | None, axes: Axes, cells: int, law: Symmetric, noise_parts: int | None = None
     ) -> IntegerArray:
         """Return the noise of a marginal's cells; ``tops`` is None in the warm start.
 
-        ``share`` is set if the marginal was measured for one question alone.
+        ``noise_parts`` is set if the marginal was measured for one question alone.
         """
 
     def choice_noise(self, number: int, count: int, law: Sampler) -> IntegerArray:
@@ -127,7 +129,7 @@ class MeasuredMarginal:
     - ``tops``: the number of earlier ⊤s; None in the warm start.
     - ``question``: the question whose own numbers were measured too, or None; ``reach``: the error bound
       of these numbers, in units of the sensitivity.
-    - ``share``: the number of parts for which the question was measured alone, or None. If ``axes`` are
+    - ``noise_parts``: the number of parts for which the question was measured alone, or None. If ``axes`` are
       empty, no marginal was measured.
     - ``unselected``: True for a set of the workload if the warm start measured all sets without a choice.
     """
@@ -137,13 +139,13 @@ class MeasuredMarginal:
     tops: int | None
     question: ResolvedQuestion | None = None
     reach: float | Fraction = math.inf
-    share: int | None = None
+    noise_parts: int | None = None
     unselected: bool = False
 
     @property
     def charges(self) -> float:
         """The price of the measurement, in ordinary charges."""
-        return 1.0 if self.share is None else self.share / PARTS_PER_CHARGE
+        return 1.0 if self.noise_parts is None else self.noise_parts / PARTS_PER_CHARGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +196,11 @@ class Measurements:
 
     # The methods from here on read public values only.
 
-    def add(self, tops: int, axes: Axes, question: ResolvedQuestion | None, share: int | None) -> None:
+    def add(self, tops: int, axes: Axes, question: ResolvedQuestion | None, noise_parts: int | None) -> None:
         """Add the measurement of the charged answer after ``tops`` others; see `MeasuredMarginal`."""
-        if share is not None and question is not None:
-            own = separate_measurement(self.calibration, question, share, marginal=bool(axes))
-            measurement = MeasuredMarginal(axes, own.law, tops, question, own.reach, share)
+        if noise_parts is not None and question is not None:
+            own = separate_measurement(self.calibration, question, noise_parts, marginal=bool(axes))
+            measurement = MeasuredMarginal(axes, own.law, tops, question, own.reach, noise_parts)
         else:
             law = marginal_law(self.calibration, numbered=question is not None)
             measurement = MeasuredMarginal(axes, law, tops, question, self.calibration.sparse_vector.answer_alpha)
@@ -240,20 +242,20 @@ class Measurements:
             self._connected.put((axes, max_cells), cached)
         return cached
 
-    def indices_for_fit(self, frame: Axes) -> tuple[int, ...]:
-        """Return the indices of the measurements that a fit on the axes ``frame`` uses.
+    def indices_for_fit(self, fitted_axes: Axes) -> tuple[int, ...]:
+        """Return the indices of the measurements that a fit on the axes ``fitted_axes`` uses.
 
         Each of them contains two or more of the axes, or an axis that no earlier measurement contains.
         """
-        if (cached := self._used.get(frame)) is None:
+        if (cached := self._used.get(fitted_axes)) is None:
             used, covered = [], set[int]()
             for index, measurement in enumerate(self.listed):
-                shared = {axis for axis in measurement.axes if axis in frame}
+                shared = {axis for axis in measurement.axes if axis in fitted_axes}
                 if len(shared) > 1 or shared - covered:
                     used.append(index)
                     covered |= shared
             cached = tuple(used)
-            self._used.put(frame, cached, 1 + len(used))
+            self._used.put(fitted_axes, cached, 1 + len(used))
         return cached
 
     def covering_marginals(self, axes: Axes) -> list[CoveringMarginal]:
@@ -286,7 +288,7 @@ class Measurements:
             measurement = self.listed[index]
             true = self.true_counts(measurement.axes).tensor
             noise = self.draws.marginal_noise(
-                measurement.tops, measurement.axes, true.size, measurement.law, measurement.share
+                measurement.tops, measurement.axes, true.size, measurement.law, measurement.noise_parts
             )
             cached = true + noise.reshape(true.shape)
             self.cache.put(key, cached)
@@ -297,12 +299,12 @@ class Measurements:
         measurement = self.listed[index]
         if measurement.question is None or measurement.tops is None:
             raise ValueError("this measurement has no published number")
-        if measurement.share is not None and measurement.axes:
+        if measurement.noise_parts is not None and measurement.axes:
             return measurement.question.compute_numbers(TensorCells(self.noisy_counts(index)))
         true = measurement.question.compute_numbers(self.true_counts(measurement.question.axes))
-        if measurement.share is not None:
+        if measurement.noise_parts is not None:
             noise = self.draws.numbers_noise(
-                measurement.tops, measurement.question.key, measurement.share, len(true), measurement.law
+                measurement.tops, measurement.question.key, measurement.noise_parts, len(true), measurement.law
             )
             return tuple(number + drawn for number, drawn in zip(true, noise.tolist(), strict=True))
         law = self._number_law(measurement.question)
@@ -314,13 +316,13 @@ class Measurements:
         counts = self.noisy_counts(index)
         return counts.sum(axis=others) if others else counts
 
-    def noisy_marginals(self, frame: Axes) -> list[NoisyMarginal]:
+    def noisy_marginals(self, fitted_axes: Axes) -> list[NoisyMarginal]:
         """Return the noisy marginals on these axes, for a fit."""
         marginals = []
-        for index in self.indices_for_fit(frame):
-            shared = tuple(axis for axis in self.listed[index].axes if axis in frame)
+        for index in self.indices_for_fit(fitted_axes):
+            shared = tuple(axis for axis in self.listed[index].axes if axis in fitted_axes)
             measurement = sum_to_axes(self._combined_marginal(index), shared)
-            marginals.append(replace(measurement, axes=tuple(frame.index(axis) for axis in shared)))
+            marginals.append(replace(measurement, axes=tuple(fitted_axes.index(axis) for axis in shared)))
         return marginals
 
     def _combined_marginal(self, index: int) -> NoisyMarginal:
@@ -334,7 +336,7 @@ class Measurements:
         if self.calibration.estimate > 1 and one.unselected:
             singles = [self._combined_marginal(self._singles[axis]) for axis in one.axes]
             return move_to_product(NoisyMarginal(one.axes, counts, variance), singles, self.calibration.noise)
-        if isinstance(question := one.question, SingleNumber) and one.share is None:
+        if isinstance(question := one.question, SingleNumber) and one.noise_parts is None:
             weights = question.weights().astype(np.float64)
             difference = (
                 self.noisy_numbers(index)[0] - question.compute_numbers(TensorCells(self.noisy_counts(index)))[0]
@@ -353,20 +355,20 @@ def connect_axes(sizes: Sequence[int], measured: Sequence[Axes], axes: Axes, max
     for measurement in measured:
         for axis in measurement:
             neighbors.setdefault(axis, set()).update(other for other in measurement if other != axis)
-    frame, cells = set(axes), math.prod(sizes[axis] for axis in axes)
+    fitted_axes, cells = set(axes), math.prod(sizes[axis] for axis in axes)
     for left, right in combinations(axes, 2):
         if right in neighbors.get(left, ()):
             continue
         common_neighbors = sorted(
-            (neighbors.get(left, set()) & neighbors.get(right, set())) - frame,
+            (neighbors.get(left, set()) & neighbors.get(right, set())) - fitted_axes,
             key=lambda axis: (sizes[axis], axis),
         )
         for chain in [[axis] for axis in common_neighbors] or [_find_shortest_chain(neighbors, left, right)]:
-            more = math.prod(sizes[axis] for axis in set(chain) - frame)
+            more = math.prod(sizes[axis] for axis in set(chain) - fitted_axes)
             if cells * more <= max_cells:
-                frame.update(chain)
+                fitted_axes.update(chain)
                 cells *= more
-    return tuple(sorted(frame))
+    return tuple(sorted(fitted_axes))
 
 
 def _find_shortest_chain(neighbors: dict[int, set[int]], left: int, right: int) -> list[int]:

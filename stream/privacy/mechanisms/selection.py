@@ -284,16 +284,16 @@ def _estimate(
     measured: Measurements, axes: Axes, rows: int, cached_estimates: dict[Any, IntegerArray]
 ) -> IntegerArray:
     """Return the public estimated shares on ``axes``."""
-    frame = measured.connect_axes(axes, max(_FITTED_CELLS, math.prod(measured.sizes[axis] for axis in axes)))
-    used = measured.indices_for_fit(frame)
-    if (estimate := cached_estimates.get(key := (axes, frame, used))) is None:
-        shape = [measured.sizes[axis] for axis in frame]
-        marginals = average_equal_axes(measured.noisy_marginals(frame))
+    fitted_axes = measured.connect_axes(axes, max(_FITTED_CELLS, math.prod(measured.sizes[axis] for axis in axes)))
+    used = measured.indices_for_fit(fitted_axes)
+    if (estimate := cached_estimates.get(key := (axes, fitted_axes, used))) is None:
+        shape = [measured.sizes[axis] for axis in fitted_axes]
+        marginals = average_equal_axes(measured.noisy_marginals(fitted_axes))
         if max((len(one.axes) for one in marginals), default=0) < _PAIR:
             estimate = estimate_product(shape, marginals)
         else:
             estimate = fit_distribution(shape, marginals, rows, _FIT_STEPS)
-        others = tuple(place for place, axis in enumerate(frame) if axis not in axes)
+        others = tuple(place for place, axis in enumerate(fitted_axes) if axis not in axes)
         estimate = cached_estimates[key] = estimate.sum(axis=others) if others else estimate
     return estimate
 

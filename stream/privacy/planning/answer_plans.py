@@ -263,7 +263,7 @@ def _calibration(
     return draft.model_copy(update={"alpha": alpha})
 
 
-DRAW_SHARE: Final = Fraction(3, 4)
+DRAW_PART: Final = Fraction(3, 4)
 """Part of ε for drawing values; the rest is for their intervals."""
 
 COUNTED_VALUES_FACTOR: Final = 12
@@ -332,9 +332,9 @@ def quantile_noise(calibration: AnswersCalibration, facts: QuantileFacts) -> Qua
         return QuantileNoise((), answer_law(calibration, sensitivity, 2 if facts.replaced else 1))
     epsilon = Fraction(calibration.epsilon_answer)
     rates = rates_for(
-        epsilon * DRAW_SHARE, facts.quantiles, facts.contribution, replaced=facts.replaced, grouped=facts.grouped
+        epsilon * DRAW_PART, facts.quantiles, facts.contribution, replaced=facts.replaced, grouped=facts.grouped
     )
-    return QuantileNoise(tuple(rates), sampler("two_sided", epsilon * (1 - DRAW_SHARE) / sensitivity))
+    return QuantileNoise(tuple(rates), sampler("two_sided", epsilon * (1 - DRAW_PART) / sensitivity))
 
 
 def rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts, noise: QuantileNoise) -> float:

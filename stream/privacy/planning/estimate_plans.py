@@ -29,8 +29,8 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.warm_starts import (
     DEFAULT_UPDATES,
-    TYPICAL_SHARE,
-    WORKLOAD_START_SHARE,
+    TYPICAL_PART,
+    WORKLOAD_START_PART,
     Order,
     WarmStart,
     WorkloadStart,
@@ -46,7 +46,7 @@ from stream.privacy.planning.warm_starts import (
 THRESHOLD_PART = 0.5
 """The part of β for the error of the threshold."""
 
-_FALSE_TOP_SHARE = 0.2
+_FALSE_TOP_PART = 0.2
 """The largest part of the ⊤s that noise alone may cause, although the estimate answers the question well."""
 _PAIR_SUM_RARITY = 2.75
 """If pairs are measured, noise may cause a ⊤ on one in e^2.75 ≈ 16 questions about many cells."""
@@ -71,7 +71,7 @@ class Comparisons:
     @property
     def rarity(self) -> float:
         """ln of the number of questions for each false ⊤ (a ⊤ that only noise causes) that is tolerated."""
-        return math.log(max(2.0, self.queries / (_FALSE_TOP_SHARE * self.updates)))
+        return math.log(max(2.0, self.queries / (_FALSE_TOP_PART * self.updates)))
 
     def threshold_rows(self, epsilon_2: float) -> float:
         """Return the threshold in rows, given the ε₂ of the queries' noise.
@@ -115,23 +115,23 @@ class Comparisons:
 NUMBERS_PART, MEASURED_PART = 0.3, 0.1
 """Parts of β for the numbers of ⊤s, and for sums of measured cells."""
 
-_WARM_START_SHARES = {0: 0.0, 1: 0.2, 2: 0.65}
+_WARM_START_PARTS = {0: 0.0, 1: 0.2, 2: 0.65}
 """Part of ε for the warm start, by its number of attributes."""
-_WHOLE_START_SHARE = 0.8
+_WHOLE_START_PART = 0.8
 """Part of ε for a warm start that measures all cells, and so answers every question."""
-_PAIRS_START_SHARE = 0.83
+_PAIRS_START_PART = 0.83
 """Part of ε for a warm start that measures all pairs, if the stream has few ⊤s."""
 FEW_UPDATES = 2
 """Number of ⊤s that ``auto`` sets for questions about pairs: fewer than by default, so pairs have more of ε."""
-_ROWS_SHARE = 0.03
+_ROWS_PART = 0.03
 """Part of ε for the number of rows."""
 _UPDATES = {0: (16, 2), 1: (6, 2), 2: (-1, 1)}
 """Default number of ⊤s by the warm start's number of attributes: a constant, and a number per attribute."""
-_NUMBER_SHARE, _NUMBER_SHARE_BESIDE_PAIRS = 0.3, 0.5
+_NUMBER_PART, _NUMBER_PART_BESIDE_PAIRS = 0.3, 0.5
 """Part of a ⊤'s ε for its number, without and with measured pairs; the rest is for its marginal."""
 SLACK_NOISE_SCALES = 3.0
 """The slack, in noise scales of one measured cell, if no gap is requested."""
-_LEAST_TOPS_SHARE, _LARGEST_TOPS_SHARE = 0.02, 0.8
+_LEAST_TOPS_PART, _LARGEST_TOPS_PART = 0.02, 0.8
 """Limits of the part of ``epsilon_left`` for all ⊤s."""
 _EXACT_BOUND_LIMIT = 1.5
 """If the least possible error of a sum exceeds this multiple of α, the exact bound is not computed."""
@@ -142,7 +142,7 @@ class _EstimateInputs:
     """The public parameters of a plan, before ``epsilon_left`` is divided.
 
     - ``epsilon_left``: the ε that remains after the warm start and the row count.
-    - ``width``: the sensitivity of a marginal; ``number_share``: part of a ⊤'s ε for its number.
+    - ``width``: the sensitivity of a marginal; ``number_part``: part of a ⊤'s ε for its number.
     - ``requested_slack``: the requested ``gap``, in rows.
     - ``pair_noise``: the noise scale of the cells of a measured pair, None if no pairs are measured;
       ``pair_sum_noise`` is as in ``Comparisons``.
@@ -153,13 +153,13 @@ class _EstimateInputs:
     queries: int
     beta: float
     width: int
-    number_share: float
+    number_part: float
     requested_slack: float | None
     pair_noise: float | None = None
     pair_sum_noise: float = 0.0
 
     def build_comparisons(self, tops_epsilon: float) -> Comparisons:
-        measured = self.width * self.updates / ((1.0 - self.number_share) * tops_epsilon)
+        measured = self.width * self.updates / ((1.0 - self.number_part) * tops_epsilon)
         slack = SLACK_NOISE_SCALES * (measured if self.pair_noise is None else self.pair_noise)
         return Comparisons(
             updates=self.updates,
@@ -203,19 +203,19 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> EstimateCalibrati
     starts = len(warm_start_axes(sizes, order))
     order = order if starts else 0
     width = 1 if facts.neighbors == "add-remove" else 2
-    typical = spec.epsilon * _typical_share(mechanism, warm_start, order, sizes)
+    typical = spec.epsilon * _typical_part(mechanism, warm_start, order, sizes)
     epsilon = spec.epsilon - typical
-    rows = 0.0 if facts.rows_public else epsilon * _ROWS_SHARE
-    share = _WARM_START_SHARES[order]
+    rows = 0.0 if facts.rows_public else epsilon * _ROWS_PART
+    part = _WARM_START_PARTS[order]
     if order >= len(sizes):
-        share = _WHOLE_START_SHARE
+        part = _WHOLE_START_PART
     elif order == 2 and mechanism.updates is not None and mechanism.updates <= FEW_UPDATES:
-        share = _PAIRS_START_SHARE
-    start = epsilon * share / starts if starts else 0.0
+        part = _PAIRS_START_PART
+    start = epsilon * part / starts if starts else 0.0
     workload = WorkloadStart()
     updates = default_updates(sizes, order)
     if warm_start == "workload":
-        workload = plan_workload(workload_axes(mechanism, sizes), sizes, epsilon * WORKLOAD_START_SHARE)
+        workload = plan_workload(workload_axes(mechanism, sizes), sizes, epsilon * WORKLOAD_START_PART)
         start, updates = workload.singles_epsilon / starts, DEFAULT_UPDATES
     updates = mechanism.updates or updates
     gap = mechanism.gap
@@ -234,14 +234,14 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> EstimateCalibrati
         beta=spec.beta,
         width=width,
         requested_slack=None if gap is None else gap * max(1, facts.rows or 1),
-        number_share=_NUMBER_SHARE,
+        number_part=_NUMBER_PART,
     )
     tasks = [task]
     if order == 2 and gap is None:
         scale = width / start
         pair_sum_noise = scale * pair_sum_noise_scales(sizes)
         tasks.append(
-            replace(task, number_share=_NUMBER_SHARE_BESIDE_PAIRS, pair_noise=scale, pair_sum_noise=pair_sum_noise)
+            replace(task, number_part=_NUMBER_PART_BESIDE_PAIRS, pair_noise=scale, pair_sum_noise=pair_sum_noise)
         )
     plans = (_calibration(spec, task, order, starts, start, rows) for task in tasks)
     best = min(plans, key=lambda plan: plan.alpha)
@@ -254,7 +254,7 @@ def _plan_for_one_row(spec: StreamSpec, facts: SourceFacts) -> EstimateCalibrati
     return best.model_copy(update=more)
 
 
-def _typical_share(mechanism: Pmw, warm_start: WarmStart, order: Order, sizes: Sequence[int]) -> float:
+def _typical_part(mechanism: Pmw, warm_start: WarmStart, order: Order, sizes: Sequence[int]) -> float:
     """Return the part of ε for typical errors; by default, only a warm start for a workload has one."""
     wanted = warm_start == "workload" if mechanism.typical_error is None else mechanism.typical_error
     if not wanted:
@@ -266,7 +266,7 @@ def _typical_share(mechanism: Pmw, warm_start: WarmStart, order: Order, sizes: S
             "mechanism.typical_error: the warm start measures all questions of up to three attributes, so none "
             "has a typical error; leave typical_error out"
         )
-    return TYPICAL_SHARE
+    return TYPICAL_PART
 
 
 def default_updates(sizes: Sequence[int], order: Order) -> int:
@@ -284,7 +284,7 @@ def _calibration(
     grid = 1.0 / WEIGHT_STEPS
     answer = division.tops_epsilon
     query = round_fraction_down(task.epsilon_left - Fraction(answer) - Fraction(division.threshold_epsilon))
-    number = task.number_share * answer / task.updates
+    number = task.number_part * answer / task.updates
     least = min(division.threshold_epsilon, query / (2.0 * task.updates), number)
     require_fit(WEIGHT_STEPS / least, " or lower updates")
     threshold = math.ceil(task.build_comparisons(answer).threshold_rows(query) / grid)
@@ -332,19 +332,19 @@ def _calibration(
 def _best_division(task: _EstimateInputs) -> _Division:
     """Return the division of ``epsilon_left`` that minimizes the larger of the errors of ⊥s and of numbers."""
     optimum = optimize.minimize_scalar(
-        lambda share: _division(task, share).error,
-        bounds=(_LEAST_TOPS_SHARE, _LARGEST_TOPS_SHARE),
+        lambda part: _division(task, part).error,
+        bounds=(_LEAST_TOPS_PART, _LARGEST_TOPS_PART),
         method="bounded",
         options={"xatol": 1e-4},
     )
     return _division(task, float(optimum.x))
 
 
-def _division(task: _EstimateInputs, share: float) -> _Division:
+def _division(task: _EstimateInputs, part: float) -> _Division:
     left = float(task.epsilon_left)
-    answer = share * left
+    answer = part * left
     threshold, _, decisions = task.build_comparisons(answer).best_division(left - answer)
-    number = task.number_share * answer / task.updates
+    number = task.number_part * answer / task.updates
     return _Division(
         max(decisions, math.log(task.updates / (NUMBERS_PART * task.beta)) / number), threshold, answer
     )

@@ -27,7 +27,7 @@ from schemas import (
 from schemas.queries import STATISTICS
 from schemas.queries import Form as QuestionForm
 from stream.privacy.accuracy.noise_laws import sum_alpha
-from stream.privacy.accuracy.release_accuracy import SUMS_SHARE, histogram_alpha, misfits_reach, release_law
+from stream.privacy.accuracy.release_accuracy import SUMS_PART, histogram_alpha, misfits_reach, release_law
 from stream.privacy.accuracy.source_facts import QuantileFacts, SourceFacts
 from stream.privacy.planning.answer_plans import (
     alpha_for,
@@ -250,7 +250,7 @@ def _rank_error(calibration: Calibration, goal: PlanGoal) -> float:
         )
         return rank_alpha(calibration, asked, quantile_noise(calibration, asked))
     if isinstance(calibration, ReleaseCalibration):
-        failure = SUMS_SHARE * calibration.beta / calibration.expected_queries
+        failure = SUMS_PART * calibration.beta / calibration.expected_queries
         return misfits_reach(release_law(calibration), facts.universe or 1, 2 * size, goal.q, failure)
     return (1.0 + goal.q) * promised_alpha(calibration)
 

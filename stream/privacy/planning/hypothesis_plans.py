@@ -36,10 +36,10 @@ WEIGHT_STEPS = 1024
 RESOLUTION = 2.0**-20
 """Largest error from rounding a hypothesis to integers, as a share of the rows."""
 
-ROWS_SHARE = 0.1
+ROWS_PART = 0.1
 """Part of β for the noisy number of rows."""
 
-TEXTBOOK_ROWS_SHARE = 0.01
+TEXTBOOK_ROWS_PART = 0.01
 """Part of ε for the noisy row count in the textbook's calibration; textbooks assume a public row count."""
 
 _LEAST_SPLIT = 1e-4
@@ -79,7 +79,7 @@ class _HypothesisTask:
             "epsilon": self.spec.epsilon,
             "delta": self.spec.delta,
             "expected_queries": self.spec.expected_queries,
-            "beta": beta if self.facts.rows_public else beta * (1.0 - ROWS_SHARE),
+            "beta": beta if self.facts.rows_public else beta * (1.0 - ROWS_PART),
             "sensitivity_steps": WEIGHT_STEPS * self.facts.contribution,
             "grid": 1.0 / WEIGHT_STEPS,
         }
@@ -90,11 +90,11 @@ class _HypothesisTask:
 class _HypothesisDivision:
     """A division of ε.
 
-    ``rows_share`` is the part of ε for the row count. The error of numbers is ``number_error_ratio`` times the
+    ``rows_part`` is the part of ε for the row count. The error of numbers is ``number_error_ratio`` times the
     error of decisions. ``error`` is the error bound in rows.
     """
 
-    rows_share: float
+    rows_part: float
     number_error_ratio: float
     error: float
 
@@ -141,13 +141,13 @@ def updates_for(log_universe: float, gap: float, factor: float = 0.5) -> int:
 
 
 def rows_reach(calibration: HypothesisCalibration | EstimateCalibration) -> int:
-    """Bound the error of the noisy row count; the bound fails with probability ``ROWS_SHARE``·β at most.
+    """Bound the error of the noisy row count; the bound fails with probability ``ROWS_PART``·β at most.
 
     If there is noise, the bound is at least 1, because a smaller noisy count is raised to 1.
     """
     if calibration.epsilon_rows == 0.0:
         return 0
-    return max(1, two_sided_reach(float(rows_rate(calibration)), 1, ROWS_SHARE * calibration.beta))
+    return max(1, two_sided_reach(float(rows_rate(calibration)), 1, ROWS_PART * calibration.beta))
 
 
 def rows_rate(calibration: HypothesisCalibration | EstimateCalibration) -> Fraction:
@@ -188,7 +188,7 @@ def _plan_calibrated(task: _HypothesisTask, make: _Planner) -> HypothesisCalibra
             _best_updates(task, make) if task.mechanism.gap is None else _least_updates(task, task.mechanism.gap)
         )
     division = _best_division(task, updates, make)
-    epsilon_rows, other_epsilon = _divide_epsilon(task, division.rows_share)
+    epsilon_rows, other_epsilon = _divide_epsilon(task, division.rows_part)
     vector = make(
         task.plan_inputs(
             updates, epsilon=other_epsilon, numbers="fresh", number_error_ratio=division.number_error_ratio
@@ -243,7 +243,7 @@ def _best_division(task: _HypothesisTask, updates: int, make: _Planner) -> _Hypo
     rate = each / ((1 if vector.fresh_threshold else updates) * vector.sensitivity_steps)
     numbers = max(1, two_sided_reach(rate, updates, vector.beta)) * vector.grid
     gap = (task.mechanism.gap or guaranteed_gap(task.log_universe(updates), updates)) * task.rows
-    rows = -math.log(ROWS_SHARE * task.spec.beta) * task.facts.contribution / task.spec.epsilon
+    rows = -math.log(ROWS_PART * task.spec.beta) * task.facts.contribution / task.spec.epsilon
 
     def division_at(part: float) -> _HypothesisDivision:
         slack = gap + (rows / part if part else 0.0)
@@ -269,7 +269,7 @@ def _plan_textbook_hypothesis(task: _HypothesisTask) -> HypothesisCalibration:
     γ is the least gap for which the error of NumericSparse with c answers is at most γ·rows. The error of
     the stream is then 3γ·rows (Theorem 4.14 there) plus the error of the noisy row count.
     """
-    epsilon_rows, other_epsilon = _divide_epsilon(task, 0.0 if task.facts.rows_public else TEXTBOOK_ROWS_SHARE)
+    epsilon_rows, other_epsilon = _divide_epsilon(task, 0.0 if task.facts.rows_public else TEXTBOOK_ROWS_PART)
 
     def gap_of(updates: int) -> float:
         return math.sqrt(4.0 * math.log(max(2, task.universe)) / updates)

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 class EpsilonSplit:
     """A division of ε between published numbers, the threshold's noise and the queries' noise.
 
-    ``numbers_share`` is the numbers' part of ε, and ``threshold_share`` the threshold's part of the rest.
+    ``numbers_part`` is the numbers' part of ε, and ``threshold_part`` the threshold's part of the rest.
     """
 
-    threshold_share: float
-    numbers_share: float = 0.0
+    threshold_part: float
+    numbers_part: float = 0.0
 
 
 LayoutFor = Callable[[EpsilonSplit], RunLayout]
@@ -70,7 +70,7 @@ def best_split_and_shift(layout_for: LayoutFor, start: EpsilonSplit, beta: float
     split and shift with the least failure probability for this α. Near the optimum both have the same
     minimum. The noise scale of the layouts should be at least ``COARSEST_SCALE`` steps.
     """
-    logits = [_logit(start.threshold_share)] + ([_logit(start.numbers_share)] if start.numbers_share > 0.0 else [])
+    logits = [_logit(start.threshold_part)] + ([_logit(start.numbers_part)] if start.numbers_part > 0.0 else [])
     layout = layout_for(start)
     shift = _first_shift(layout, beta)
     for number in range(_PASSES):
@@ -78,7 +78,7 @@ def best_split_and_shift(layout_for: LayoutFor, start: EpsilonSplit, beta: float
         shift, *logits = _least_failure(layout_for, alpha, [shift, *logits], beta, first=number == 0)
         layout = layout_for(_split_at(logits))
     split = _split_at(logits)
-    return EpsilonSplit(_round_fraction(split.threshold_share), _round_fraction(split.numbers_share)), round(shift)
+    return EpsilonSplit(_round_fraction(split.threshold_part), _round_fraction(split.numbers_part)), round(shift)
 
 
 def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> EpsilonSplit:
@@ -91,18 +91,18 @@ def start_split(layout_for: LayoutFor, threshold: float, beta: float) -> Epsilon
     return EpsilonSplit(threshold, number_error / (error + number_error))
 
 
-def best_numbers_share(layout_for: LayoutFor, start: EpsilonSplit, beta: float) -> EpsilonSplit:
+def best_numbers_part(layout_for: LayoutFor, start: EpsilonSplit, beta: float) -> EpsilonSplit:
     """Return ``start`` with the numbers' part of ε (three digits) that minimizes α without a shift."""
 
     def error(logit: float) -> float:
-        layout = layout_for(replace(start, numbers_share=_fraction(logit)))
+        layout = layout_for(replace(start, numbers_part=_fraction(logit)))
         return least_alpha(layout, 0, beta, blocks=_BLOCKS, resolution=_RESOLUTION)
 
-    center = _logit(start.numbers_share)
+    center = _logit(start.numbers_part)
     optimum = optimize.minimize_scalar(
         error, bounds=(center - 2.0, center + 2.0), method="bounded", options={"xatol": 2e-3, "maxiter": 40}
     )
-    return replace(start, numbers_share=_round_fraction(_fraction(float(optimum.x))))
+    return replace(start, numbers_part=_round_fraction(_fraction(float(optimum.x))))
 
 
 def _round_fraction(fraction: float) -> float:
@@ -252,8 +252,8 @@ def plan_two_sided(inputs: PlanInputs) -> SparseVectorCalibration:
     if inputs.numbers == "fresh":
         refinement = _refinement(inputs, inputs.epsilon)
         layout_for = _layout_function(inputs, "two_sided", inputs.epsilon, refinement)
-        split = best_numbers_share(
-            layout_for, _search_start(inputs, layout_for, split.threshold_share, refinement), inputs.beta
+        split = best_numbers_part(
+            layout_for, _search_start(inputs, layout_for, split.threshold_part, refinement), inputs.beta
         )
     return _calibration(inputs, "two_sided", _divide_epsilon(inputs, inputs.epsilon, split), 0)
 
@@ -290,7 +290,7 @@ def _plan_best_split(
     layout_for = _layout_function(inputs, method, epsilon, refinement, threshold=threshold)
     start = _search_start(inputs, layout_for, stated_split(width), refinement)
     best, fine_shift = best_split_and_shift(layout_for, start, inputs.beta)
-    split = best if threshold is None else replace(best, threshold_share=threshold)
+    split = best if threshold is None else replace(best, threshold_part=threshold)
     parts = _divide_epsilon(inputs, epsilon, split)
     shift = round(fine_shift / refinement)
     scale = 1.0 / (layout_for(split).query_rate * refinement)
@@ -321,10 +321,10 @@ def _layout_function(
     tops = min(inputs.cutoff, inputs.expected_queries)
 
     def layout_for(split: EpsilonSplit) -> RunLayout:
-        split = split if threshold is None else replace(split, threshold_share=threshold)
-        fraction = split.threshold_share
+        split = split if threshold is None else replace(split, threshold_part=threshold)
+        fraction = split.threshold_part
         total = epsilon * _total_factor(inputs, split)
-        decisions = total * (1.0 - split.numbers_share)
+        decisions = total * (1.0 - split.numbers_part)
         return RunLayout(
             one_sided=_is_one_sided(method),
             threshold_rate=decisions * fraction / fine_steps,
@@ -333,7 +333,7 @@ def _layout_function(
             tops=tops,
             queries=inputs.expected_queries,
             numbers=inputs.numbers,
-            top_number_rate=total * split.numbers_share / ((1 if fresh else inputs.cutoff) * fine_steps),
+            top_number_rate=total * split.numbers_part / ((1 if fresh else inputs.cutoff) * fine_steps),
             number_error_ratio=inputs.number_error_ratio,
         )
 
@@ -379,21 +379,21 @@ def _total_factor(inputs: PlanInputs, split: EpsilonSplit) -> float:
     """Return (ε1 + ε2 + ε3) / ε, which exceeds 1 if no sequence of answers can spend all three parts."""
     if not (inputs.monotone and inputs.numbers == "fresh"):
         return 1.0
-    threshold = (1.0 - split.numbers_share) * split.threshold_share
-    query = 1.0 - split.numbers_share - threshold
-    return 1.0 / (threshold + tops_epsilon(threshold, query, split.numbers_share, monotone=True))
+    threshold = (1.0 - split.numbers_part) * split.threshold_part
+    query = 1.0 - split.numbers_part - threshold
+    return 1.0 / (threshold + tops_epsilon(threshold, query, split.numbers_part, monotone=True))
 
 
 def _divide_epsilon(inputs: PlanInputs, epsilon: float, split: EpsilonSplit) -> tuple[float, float, float]:
     """Return (ε1, ε2, ε3) such that ε1 + ``tops_epsilon`` is at most ε in exact arithmetic."""
     total = epsilon * _total_factor(inputs, split)
-    answers = total * split.numbers_share
-    threshold = total * (1.0 - split.numbers_share) * split.threshold_share
+    answers = total * split.numbers_part
+    threshold = total * (1.0 - split.numbers_part) * split.threshold_part
     if total == epsilon:
         return threshold, round_fraction_down(Fraction(epsilon) - Fraction(threshold) - Fraction(answers)), answers
     threshold = min(threshold, round_fraction_down(Fraction(epsilon) - Fraction(answers)))
     query = round_fraction_down(Fraction(epsilon) - Fraction(max(threshold, answers)))
-    return threshold, min(query, total * (1.0 - split.numbers_share) * (1.0 - split.threshold_share)), answers
+    return threshold, min(query, total * (1.0 - split.numbers_part) * (1.0 - split.threshold_part)), answers
 
 
 def _query_noise_width(inputs: PlanInputs, *, fresh: bool) -> int:

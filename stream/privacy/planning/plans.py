@@ -3,7 +3,7 @@
 Plans depend on public parameters alone: the stream's specification and the source's public facts.
 
 The *price* of a question that requests an error is counted in parts of an ordinary charge
-(``PARTS_PER_CHARGE``). The question gets the same number of parts (``share``) of the charge's ε and of its β:
+(``PARTS_PER_CHARGE``). The question gets the same number of parts (``noise_parts``) of the charge's ε and of its β:
 the fewest parts with which its noise keeps to the requested error. With δ = 0 the losses of all answers add
 up, so a grant pays for a fixed number of parts, however questions divide them. Prices depend on public values
 alone. Proofs: docs/proofs/laplace.md, docs/proofs/pmw.md.
@@ -261,10 +261,10 @@ def _without_names(spec: StreamSpec) -> StreamSpec:
 class Price:
     """The price of a question: ``parts`` of an ordinary charge.
 
-    The noise has ``share`` parts of the charge's ε; its bound is ``reach`` steps.
+    The noise has ``noise_parts`` parts of the charge's ε; its bound is ``reach`` steps.
     """
 
-    share: int
+    noise_parts: int
     parts: int
     reach: int
 
@@ -351,10 +351,10 @@ def _opening_loss(calibration: EstimateCalibration) -> Fraction:
     return losses(calibration).first_loss + losses(calibration).loss_while_open
 
 
-def noise_rate(calibration: Calibration, share: int, width: int) -> Fraction:
-    """Return the noise rate for ``share`` parts of a charge, if one row changes the numbers by ``width``."""
+def noise_rate(calibration: Calibration, noise_parts: int, width: int) -> Fraction:
+    """Return the noise rate for ``noise_parts`` parts of a charge, if one row changes the numbers by ``width``."""
     rows = calibration.contribution if isinstance(calibration, EstimateCalibration) else 1
-    return losses(calibration).loss_per_answer / rows * Fraction(share, PARTS_PER_CHARGE) / width
+    return losses(calibration).loss_per_answer / rows * Fraction(noise_parts, PARTS_PER_CHARGE) / width
 
 
 @lru_cache(maxsize=1 << 14)
@@ -369,9 +369,13 @@ def answer_price(calibration: AnswersCalibration, accountant: str, width: int, v
     def failure(charges: float) -> float:
         return -math.expm1(log_kept * min(1.0, charges / promised))
 
-    share, reach = _least_share(float(losses(calibration).loss_per_answer) / width, values, failure, steps)
-    parts = max(share, -(-share * share // PARTS_PER_CHARGE)) if accountant == "zcdp" else share
-    return Price(share, parts, reach)
+    noise_parts, reach = _least_parts(float(losses(calibration).loss_per_answer) / width, values, failure, steps)
+    parts = (
+        max(noise_parts, -(-noise_parts * noise_parts // PARTS_PER_CHARGE))
+        if accountant == "zcdp"
+        else noise_parts
+    )
+    return Price(noise_parts, parts, reach)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -382,8 +386,10 @@ def estimate_price(calibration: EstimateCalibration, width: int, values: int, st
     δ = 0, its ρ follows from its ε for any prices.
     """
     failure = partial(numbers_failure, calibration)
-    share, reach = _least_share(float(noise_rate(calibration, PARTS_PER_CHARGE, width)), values, failure, steps)
-    return Price(share, share, reach)
+    noise_parts, reach = _least_parts(
+        float(noise_rate(calibration, PARTS_PER_CHARGE, width)), values, failure, steps
+    )
+    return Price(noise_parts, noise_parts, reach)
 
 
 def count_price(mechanism: Mechanism, calibration: Calibration, alpha: float) -> Price | None:
@@ -402,17 +408,17 @@ def numbers_failure(calibration: EstimateCalibration, charges: float) -> float:
     return NUMBERS_PART * calibration.beta * min(1.0, charges / calibration.cutoff)
 
 
-def _least_share(rate: float, values: int, failure: Callable[[float], float], steps: int) -> tuple[int, int]:
-    """Return the least share whose noise is within ``steps``, and the bound (reach) of this noise.
+def _least_parts(rate: float, values: int, failure: Callable[[float], float], steps: int) -> tuple[int, int]:
+    """Return the fewest parts whose noise is within ``steps``, and the bound (reach) of this noise.
 
-    ``rate`` is the noise rate for a whole charge. The bound falls as the share grows.
+    ``rate`` is the noise rate for a whole charge. The bound falls as the parts grow in number.
     """
 
-    def reach(share: int) -> int:
-        charges = share / PARTS_PER_CHARGE
+    def reach(noise_parts: int) -> int:
+        charges = noise_parts / PARTS_PER_CHARGE
         return two_sided_reach(rate * charges, values, failure(charges))
 
-    # A smaller share would need noise that does not fit 52 binary digits.
+    # Fewer parts would need noise that does not fit 52 binary digits.
     least = max(1, math.ceil(HEADROOM * PARTS_PER_CHARGE / (rate * LARGEST_NOISE)))
-    share = least_passing(lambda share: reach(share) <= steps, least - 1, least)
-    return share, reach(share)
+    noise_parts = least_passing(lambda noise_parts: reach(noise_parts) <= steps, least - 1, least)
+    return noise_parts, reach(noise_parts)

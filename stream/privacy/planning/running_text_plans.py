@@ -31,7 +31,7 @@ from stream.privacy.planning.release_plans import (
     with_alpha,
 )
 from stream.privacy.planning.unknown_groups_plans import (
-    DELTA_SHARE,
+    DELTA_PART,
     MOST_WINDOW_BYTES,
     TEXT_OVERHEAD,
     least_room,
@@ -113,7 +113,7 @@ def _allowed_probability(calibration: RunningCountCalibration) -> Decimal:
 
 def _size_test_delta(calibration: RunningCountCalibration) -> Decimal:
     with localcontext(prec=_DIGITS):
-        return _allowed_probability(calibration) * DELTA_SHARE.numerator / DELTA_SHARE.denominator
+        return _allowed_probability(calibration) * DELTA_PART.numerator / DELTA_PART.denominator
 
 
 def _release_delta(calibration: RunningCountCalibration, total_contribution: int) -> Decimal:

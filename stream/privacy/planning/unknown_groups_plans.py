@@ -33,9 +33,9 @@ MOST_WINDOW_BYTES: Final = 600 * 1024
 """Maximum size of a window's texts by ``text_size``, in bytes; a record of the topic ``queries`` has room for it."""
 TEXT_OVERHEAD: Final = 12
 """Bytes that the count and the lengths of a text take in a record."""
-SIZE_SHARE: Final = Fraction(9, 10)
+SIZE_PART: Final = Fraction(9, 10)
 """The noise rate of the size test for one text, as a part of the noise rate of a count."""
-DELTA_SHARE: Final = Fraction(1, 16)
+DELTA_PART: Final = Fraction(1, 16)
 """The part of δ for the case that the size test accepts a window that is too large."""
 
 
@@ -57,7 +57,7 @@ def size_law(calibration: UnknownGroupsCalibration) -> TwoSidedGeometric:
 
 def size_rate(rate: Fraction, text_bytes: int) -> Fraction:
     """Return the rate per byte of the noise of a size."""
-    return rate * SIZE_SHARE / text_bytes
+    return rate * SIZE_PART / text_bytes
 
 
 def is_too_large(calibration: UnknownGroupsCalibration, size: int, noise: int) -> bool:
@@ -121,7 +121,7 @@ def plan_calibrations(spec: StreamSpec, facts: SourceFacts) -> tuple[UnknownGrou
         return (_selection_plan(draft),)
     require_fit(steps / epsilon, ", lower answers", facts.grid)
     if limits:
-        least = least_threshold(rate, rows, Fraction(delta) * (1 - DELTA_SHARE), SIZE_SHARE)
+        least = least_threshold(rate, rows, Fraction(delta) * (1 - DELTA_PART), SIZE_PART)
     else:
         least = least_threshold(rate, rows, Fraction(delta))
     draft = draft.model_copy(update={"threshold": least})
@@ -220,7 +220,7 @@ def _window_limits(max_length: int, steps: int, epsilon: float, delta: Fraction)
 def _size_test_failure(epsilon: float, delta: Fraction) -> Decimal:
     """Return the probability with which the size test may fail."""
     with localcontext(prec=_DIGITS):
-        return to_decimal(delta * DELTA_SHARE) / (1 + Decimal(epsilon).exp())
+        return to_decimal(delta * DELTA_PART) / (1 + Decimal(epsilon).exp())
 
 
 def size_remedy(epsilon: float, room_at: Callable[[float], int | None], bound: str) -> str:

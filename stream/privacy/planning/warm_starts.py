@@ -32,9 +32,9 @@ WarmStart = Literal[0, 1, 2, "workload"]
 ExpectedSets = Mapping[int, tuple[Axes, ...]]
 """Sets of attributes about which questions are expected, by their number of attributes."""
 
-WORKLOAD_START_SHARE = 0.85
+WORKLOAD_START_PART = 0.85
 """Part of ε for a warm start with a workload."""
-_SINGLES_SHARE, _CHOICES_SHARE = 0.25, 0.2
+_SINGLES_PART, _CHOICES_PART = 0.25, 0.2
 """Parts of the warm start's ε for single attributes and for choices; the rest is for chosen sets."""
 MOST_SETS = 256
 """Maximum number of sets of a workload."""
@@ -46,7 +46,7 @@ _SHARE_TO_MEASURE_ALL = 0.75
 """If at least this share of the sets would be chosen, all are measured, and no ε is spent on choices."""
 DEFAULT_UPDATES = 3
 """Default number of ⊤s; it is small, because the warm start measures most of the marginals."""
-TYPICAL_SHARE = 0.03
+TYPICAL_PART = 0.03
 """Part of ε for typical errors."""
 TYPICAL_UNIT = 1 << 20
 """Unit of the weights in a typical error: a set of m cells has the weight ⌊2²⁰/√m⌋."""
@@ -179,8 +179,8 @@ def plan_workload(sets: Sequence[Axes], sizes: Sequence[int], epsilon: float) ->
         raise PlanError(
             f"mechanism.workload: no set has two attributes and at most {MAX_UNIVERSE:,} cells; use warm_start 1"
         )
-    choices = epsilon * _CHOICES_SHARE if len(sets) > 1 else 0.0
-    singles = epsilon * _SINGLES_SHARE
+    choices = epsilon * _CHOICES_PART if len(sets) > 1 else 0.0
+    singles = epsilon * _SINGLES_PART
     median = statistics.median(math.prod(sizes[axis] for axis in axes) for axes in sets)
     return WorkloadStart(
         rounds=len(sets),

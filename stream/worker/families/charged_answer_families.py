@@ -121,7 +121,7 @@ class LaplaceFamily(Family):
         calibration = self._calibration(slot)
         if question.price is None:
             return tuple(answer_law(calibration, width, question.moved) for width in question.widths)
-        rate = Fraction(calibration.epsilon_answer) * Fraction(question.price.share, PARTS_PER_CHARGE)
+        rate = Fraction(calibration.epsilon_answer) * Fraction(question.price.noise_parts, PARTS_PER_CHARGE)
         return tuple(sampler("two_sided", rate / width) for width in question.widths)
 
     def _reply(self, one: AdmittedQuestion, laws: Sequence[Symmetric], noise: Sequence[int]) -> Reply:

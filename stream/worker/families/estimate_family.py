@@ -288,17 +288,17 @@ class _KeyedMeasurements:
         words, low = cell_words(subkey, [_encode_numbers(tops) + key], law.words)
         return int(law.draw(words, low)[0])
 
-    def numbers_noise(self, tops: int, key: bytes, share: int, count: int, law: Symmetric) -> Integers:
-        """Draw the noise of the numbers of a question that is measured alone, for ``share`` parts."""
-        place = _SEPARATE_PREFIX + _encode_numbers(share, tops) + key
+    def numbers_noise(self, tops: int, key: bytes, noise_parts: int, count: int, law: Symmetric) -> Integers:
+        """Draw the noise of the numbers of a question that is measured alone, for ``noise_parts`` parts of a charge."""
+        place = _SEPARATE_PREFIX + _encode_numbers(noise_parts, tops) + key
         return self._draw_block(DrawRole.ANSWER, place, count, law)
 
     def marginal_noise(
-        self, tops: int | None, axes: Axes, cells: int, law: Symmetric, share: int | None = None
+        self, tops: int | None, axes: Axes, cells: int, law: Symmetric, noise_parts: int | None = None
     ) -> Integers:
         """Draw the noise of a marginal's cells."""
         when = _START_PREFIX if tops is None else _encode_numbers(tops)
-        alone = b"" if share is None else _SEPARATE_PREFIX + _encode_numbers(share)
+        alone = b"" if noise_parts is None else _SEPARATE_PREFIX + _encode_numbers(noise_parts)
         place = alone + when + _encode_numbers(*axes)
         parts = []
         for start in range(0, cells, _CELLS_PER_BLOCK):

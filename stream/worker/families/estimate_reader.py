@@ -58,7 +58,7 @@ from stream.worker.families.tensors import (
 
 
 @dataclass(frozen=True, slots=True)
-class _Frame:
+class _BoxTemplate:
     """Values that are the same for all boxes on the same attributes.
 
     ``order`` has, for each axis, the index of its name in the predicate. ``key`` is the canonical text of the
@@ -71,7 +71,7 @@ class _Frame:
     key: str
 
 
-_KEPT_FRAMES: Final = 256
+_KEPT_TEMPLATES: Final = 256
 
 
 @dataclass(eq=False)
@@ -86,7 +86,7 @@ class BoxReader:
     sizes: Mapping[str, int]
 
     def __post_init__(self) -> None:
-        self._frames: RecentCache[tuple[str, ...], _Frame] = RecentCache(_KEPT_FRAMES)
+        self._templates: RecentCache[tuple[str, ...], _BoxTemplate] = RecentCache(_KEPT_TEMPLATES)
 
     def parse_box(self, where: str) -> Box | None:
         """Return the question for the count of a box; None if the predicate is not recognized as a box."""
@@ -94,22 +94,22 @@ class BoxReader:
         if not ranges:
             return None
         names, _, lows, highs = zip(*ranges, strict=True)
-        if (frame := self._frames.get(names)) is None:
-            if (frame := self._build_frame(names)) is None:
+        if (template := self._templates.get(names)) is None:
+            if (template := self._build_template(names)) is None:
                 return None
-            self._frames.put(names, frame)
-        key = frame.key % tuple(chain.from_iterable(zip(lows, highs, strict=True)))
-        low, high = [lows[place] for place in frame.order], [highs[place] for place in frame.order]
-        return Box(frame.axes, key.encode(), low, high, frame.shape)
+            self._templates.put(names, template)
+        key = template.key % tuple(chain.from_iterable(zip(lows, highs, strict=True)))
+        low, high = [lows[place] for place in template.order], [highs[place] for place in template.order]
+        return Box(template.axes, key.encode(), low, high, template.shape)
 
-    def _build_frame(self, names: tuple[str, ...]) -> _Frame | None:
-        """Build a frame; None if an attribute is not the stream's, or if there are too many cells."""
+    def _build_template(self, names: tuple[str, ...]) -> _BoxTemplate | None:
+        """Build a template; None if an attribute is not the stream's, or if there are too many cells."""
         sizes = {name: (axis, size) for axis, (name, size) in enumerate(self.sizes.items()) if name in names}
         shape = tuple(size for _, size in sizes.values())
         if len(sizes) < len(names) or math.prod(shape) > MAX_UNIVERSE or not is_cheap_to_cumulate(shape):
             return None
         leaves = [f"[{json.dumps(name)}, ".replace("%", "%%") + "%d, %d]" for name in names]
-        return _Frame(
+        return _BoxTemplate(
             axes=tuple(axis for axis, _ in sizes.values()),
             shape=shape,
             order=tuple(names.index(name) for name in sizes),

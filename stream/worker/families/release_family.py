@@ -25,7 +25,7 @@ from stream.privacy.accuracy.rate_intervals import (
     row_sensitivities,
 )
 from stream.privacy.accuracy.release_accuracy import (
-    SUMS_SHARE,
+    SUMS_PART,
     edge_reaches,
     histogram_alpha,
     lazy_alpha,
@@ -276,7 +276,7 @@ def _statistic_reply(question: _CellStatistic, release: Integers, calibration: R
     noisy = sum_to_marginal(np.where(question.mask, release, 0), question.axes).reshape(shape)[:, codes]
     draws = sum_to_marginal(question.mask.astype(np.int64), question.axes).reshape(shape)[:, codes]
     numbers = max(1, asked.groups * max(1, len(asked.quantiles)))
-    failure = SUMS_SHARE * calibration.beta / (calibration.expected_queries * numbers)
+    failure = SUMS_PART * calibration.beta / (calibration.expected_queries * numbers)
     law, size = release_law(calibration), asked.size
     edges = np.arange(size + 1, dtype=np.int64)
     found: list[StatisticNumber] = []

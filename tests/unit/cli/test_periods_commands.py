@@ -14,11 +14,11 @@ from schemas import Amount
 from sotto import Driver
 from stream.cli.app import app
 from stream.cli.manage.record_rows import group_by_name, short_start
-from stream.cli.top_command import Frame, draw_screen
+from stream.cli.top_command import ScreenData, draw_screen
 from stream.monitor.api.source_views import SourceQuery, StreamQuery, list_sources, list_streams
 from tests.commands import connect_commands
-from tests.unit.monitor.frames import frame_of
 from tests.unit.monitor.periods import installation
+from tests.unit.monitor.screen_data import screen_data
 from tests.unit.periods import DAYS, played, ready
 
 
@@ -101,8 +101,8 @@ def test_names_without_periods_are_listed_as_before() -> None:
 def test_top_shows_the_latest_period_under_the_opened_name(width: int) -> None:
     found = installation()
     pages = list_sources(found.tables, SourceQuery()), list_streams(found.tables, StreamQuery(), found.now)
-    given = frame_of()
-    shown = Frame(given.overview, *pages, given.workers, given.rejected)
+    given = screen_data()
+    shown = ScreenData(given.overview, *pages, given.workers, given.rejected)
     console = Console(file=io.StringIO(), width=width)
     console.print(draw_screen(shown, width))
     assert isinstance(console.file, io.StringIO)

@@ -14,8 +14,8 @@ from stream.monitor.api.service_models import MemberRow, PartitionRow, WorkersVi
 from stream.monitor.monitor_service import GroupWatch
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
-from tests.unit.monitor.frames import partial_view
 from tests.unit.monitor.installation import ANALYST, OPERATOR, VIEWER, Installation, bearer, get, spec, status
+from tests.unit.monitor.screen_data import partial_view
 from tests.unit.periods import DAYS, FLIGHTS, LATE, event
 
 WHOLE: dict[str, Any] = {name: value for name, value in FLIGHTS.items() if name not in {"unit", "period"}}

@@ -11,13 +11,13 @@ from rich.console import Console
 from stream.cli.output import CommandError
 from stream.cli.top_command import draw_screen, top
 from stream.monitor.api.service_models import RefusalsView, RefusedEvents
-from tests.unit.monitor.frames import MEMBERS, SOURCE, STREAMS, frame_of
+from tests.unit.monitor.screen_data import MEMBERS, SOURCE, STREAMS, screen_data
 
 
 @pytest.mark.parametrize("width", [80, 90, 100, 120, 140, 200])
 def test_draw_screen_cuts_no_word(width: int) -> None:
     console = Console(file=io.StringIO(), width=width)
-    console.print(draw_screen(frame_of(), width))
+    console.print(draw_screen(screen_data(), width))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "…" not in text
@@ -44,7 +44,7 @@ def test_top_into_pipe_suggests_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_draw_screen_breaks_long_name_only() -> None:
-    long = frame_of()
+    long = screen_data()
     long.streams.items[0] = long.streams.items[0].model_copy(update={"stream": "Q" * 64})
     console = Console(file=io.StringIO(), width=80)
     console.print(draw_screen(long, 80))
@@ -58,12 +58,12 @@ def test_draw_screen_breaks_long_name_only() -> None:
 
 def test_draw_screen_shows_that_one_more_question_may_wait() -> None:
     """If the lag of a partition is unclear, the overview and the process show a range."""
-    frame = frame_of()
+    data = screen_data()
     unclear = {"hidden_lag": 1}
-    frame.workers.members[0] = frame.workers.members[0].model_copy(update=unclear)
-    frame = replace(frame, overview=frame.overview.model_copy(update=unclear))
+    data.workers.members[0] = data.workers.members[0].model_copy(update=unclear)
+    data = replace(data, overview=data.overview.model_copy(update=unclear))
     console = Console(file=io.StringIO(), width=200)
-    console.print(draw_screen(frame, 200))
+    console.print(draw_screen(data, 200))
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().count("1,234,567 to 1,234,568") == 2
 
@@ -79,13 +79,13 @@ def test_draw_screen_shows_refused_live_events_with_cause() -> None:
         reason="partition: person: wrong; set partitioner=murmur2_random",
         last=1.0,
     )
-    frame = replace(frame_of(), refusals=RefusalsView(items=[refused]))
+    data = replace(screen_data(), refusals=RefusalsView(items=[refused]))
     console = Console(file=io.StringIO(), width=80)
-    console.print(draw_screen(frame, 80))
+    console.print(draw_screen(data, 80))
     assert isinstance(console.file, io.StringIO)
     text = " ".join(console.file.getvalue().split())
     assert "flights: 50 to 90 % of the last 2,000 events were refused; most often: partition" in text
     assert "partitioner=murmur2_random" in text
     assert "for operators' tokens only" not in text
-    console.print(draw_screen(frame_of(), 80))
+    console.print(draw_screen(screen_data(), 80))
     assert "Refused events of live topics: for operators' tokens only" in console.file.getvalue()

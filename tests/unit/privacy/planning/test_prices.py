@@ -65,11 +65,11 @@ def error_of_share(calibration: AnswersCalibration, share: int, width: int, valu
 def test_answer_price_is_least_that_keeps_error(steps: int, width: int, values: int, queries: int) -> None:
     calibration = answers(100, queries)
     price = answer_price(calibration, "pure", width, values, steps)
-    assert price.parts == price.share
+    assert price.parts == price.noise_parts
     assert price.reach <= steps
-    assert error_of_share(calibration, price.share, width, values) <= steps
-    if price.share > 1:
-        assert error_of_share(calibration, price.share - 1, width, values) > steps
+    assert error_of_share(calibration, price.noise_parts, width, values) <= steps
+    if price.noise_parts > 1:
+        assert error_of_share(calibration, price.noise_parts - 1, width, values) > steps
 
 
 @pytest.mark.parametrize("values", [1, 20])
@@ -86,13 +86,13 @@ def test_answer_price_has_law_that_can_be_drawn() -> None:
     for calibration, width in ((answers(1000, 10**6, 1e-6), 10**4), (answers(1), 1)):
         for steps in (0, 1, 10**6, 10**15, 2**62):
             price = answer_price(calibration, "pure", width, 1, steps)
-            assert sampler("two_sided", noise_rate(calibration, price.share, width)).words > 0
+            assert sampler("two_sided", noise_rate(calibration, price.noise_parts, width)).words > 0
 
 
 def test_answer_price_is_exact_cost_of_its_noise() -> None:
     calibration = answers(100)
     price = answer_price(calibration, "pure", 7, 1, 123)
-    assert noise_rate(calibration, price.share, 7) * 7 == losses(calibration).loss_per_answer * Fraction(
+    assert noise_rate(calibration, price.noise_parts, 7) * 7 == losses(calibration).loss_per_answer * Fraction(
         price.parts, PARTS_PER_CHARGE
     )
 
@@ -102,10 +102,10 @@ def test_answer_price_under_zcdp_covers_epsilon_and_rho() -> None:
     each = losses(calibration).loss_per_answer
     for steps in (0, 1, 5, 20, 50, 200, 1000):
         price = answer_price(calibration, "zcdp", 1, 1, steps)
-        assert price.share <= price.parts
-        assert Fraction(price.share, PARTS_PER_CHARGE) ** 2 <= Fraction(price.parts, PARTS_PER_CHARGE)
+        assert price.noise_parts <= price.parts
+        assert Fraction(price.noise_parts, PARTS_PER_CHARGE) ** 2 <= Fraction(price.parts, PARTS_PER_CHARGE)
         # The noise that the parts of one charge pay for.
-        rho = (each * Fraction(price.share, PARTS_PER_CHARGE)) ** 2 / 2
+        rho = (each * Fraction(price.noise_parts, PARTS_PER_CHARGE)) ** 2 / 2
         assert rho <= each**2 / 2 * Fraction(price.parts, PARTS_PER_CHARGE)
 
 
@@ -113,7 +113,7 @@ def test_answer_price_under_zcdp_covers_epsilon_and_rho() -> None:
 def test_estimate_price_is_least_that_keeps_error(steps: int) -> None:
     calibration = estimate()
     price = estimate_price(calibration, 1024, 1, steps)
-    assert price.parts == price.share
+    assert price.parts == price.noise_parts
 
     def reach(share: int) -> int:
         failure = 0.3 * calibration.beta * min(1.0, share / PARTS_PER_CHARGE / calibration.cutoff)
@@ -121,8 +121,8 @@ def test_estimate_price_is_least_that_keeps_error(steps: int) -> None:
             float(losses(calibration).loss_per_answer) * share / PARTS_PER_CHARGE / 1024, 1, failure
         )
 
-    assert reach(price.share) == price.reach <= steps
-    assert price.share == 1 or reach(price.share - 1) > steps
+    assert reach(price.noise_parts) == price.reach <= steps
+    assert price.noise_parts == 1 or reach(price.noise_parts - 1) > steps
 
 
 def test_estimate_price_failures_stay_within_part_of_beta() -> None:
@@ -131,7 +131,7 @@ def test_estimate_price_failures_stay_within_part_of_beta() -> None:
     for steps in (100_000, 500_000, 3_000_000):
         price = estimate_price(calibration, 1024, 1, steps)
         count = calibration.cutoff * PARTS_PER_CHARGE // price.parts
-        rate = float(noise_rate(calibration, price.share, 1024))
+        rate = float(noise_rate(calibration, price.noise_parts, 1024))
         tail = 2.0 * math.exp(-rate * (price.reach + 1)) / (1.0 + math.exp(-rate))
         assert count * tail <= 0.3 * calibration.beta * (1.0 + 1e-9)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from schemas import Amount
-from stream.cli.top_command import Frame
+from stream.cli.top_command import ScreenData
 from stream.monitor.api.models import (
     ApiModel,
     Overview,
@@ -32,8 +32,8 @@ def partial_view(view: type[Made], **fields: Any) -> Made:
     return shown
 
 
-def frame_of() -> Frame:
-    """Return a frame with long names, large figures and all long states."""
+def screen_data() -> ScreenData:
+    """Return the data of a screen with long names, large figures and all long states."""
     rate = Rate(window_seconds=60, above=12.5, below=123_456.0)
     counts = StreamCounts(open=1_234, exhausted=20, halted=3, closed=11_111)
     source = partial_view(
@@ -80,7 +80,7 @@ def frame_of() -> Frame:
         )
         for name in MEMBERS
     ]
-    return Frame(
+    return ScreenData(
         partial_view(Overview, time=1e9, ready=True, streams=counts, rates=[rate], rejected=99, lag=1_234_567),
         partial_view(SourcePage, total=1, items=[source]),
         partial_view(StreamPage, total=2, items=streams),
