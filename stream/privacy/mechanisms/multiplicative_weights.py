@@ -218,7 +218,7 @@ class SparseCorrection:
         """Return the multiple of η that moves the answer by the part of the error that is certain.
 
         A correction by y in the right direction lowers the distance to the true distribution by at least
-        y·b − ln(1 − a + a·e^y), for the hypothesis's share a and the true share b. This grows with
+        y·v − ln(1 − u + u·e^y), for the hypothesis's share u and the true share v. This grows with
         y up to the difference of their log-odds (docs/proofs/pmw-weights.md).
         """
         least = max(self.gap, abs(observed_error) - self.reach)

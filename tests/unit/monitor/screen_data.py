@@ -1,4 +1,4 @@
-"""Frames of ``sotto top`` for tests."""
+"""The data of a screen of ``sotto top``, for tests."""
 
 from __future__ import annotations
 
