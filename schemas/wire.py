@@ -175,7 +175,7 @@ class Codec(Generic[ModelType]):
 
 
 def describe(error: ValidationError, name: Callable[[str], str] = str, given: Any = None) -> str:
-    """Describe which fields are wrong and why, without quoting any value.
+    """Describe which fields are wrong and why to their writer; numbers beyond a limit are quoted.
 
     ``name`` translates the name of an outermost field into the name of an option or a variable. ``given`` is the validated
     input. If it is given, fields are named as in it; otherwise also by the kinds that pydantic inserts for members of
@@ -187,7 +187,7 @@ def describe(error: ValidationError, name: Callable[[str], str] = str, given: An
         return [name(steps[0]), *steps[1:]] if steps and steps[0] else []
 
     def explain(detail: ErrorDetails) -> str:
-        return _suggest_word(detail, given, error.title) or explain_fault(detail)
+        return _suggest_word(detail, given, error.title) or explain_to_writer(detail)
 
     return describe_faults(error, place_of, whole="", explain=explain)
 
@@ -246,7 +246,7 @@ def describe_faults(
     parts = []
     if error.error_count() > MAX_FAULTS:
         return f"{whole or 'document'}: {error.error_count()} fields are wrong; compare it with the contract"
-    faults = error.errors(include_input=False, include_url=False)
+    faults = error.errors(include_url=False)
     # Pydantic counts only valid items, so it may also report a list with invalid items as too short.
     lists_with_faults = {fault["loc"][:end] for fault in faults for end in range(len(fault["loc"]))}
     faults = [fault for fault in faults if fault["type"] != "too_short" or fault["loc"] not in lists_with_faults]
@@ -264,6 +264,7 @@ def describe_faults(
 _MIN_SIMILARITY: Final = 0.75
 """Least similarity, from 0 to 1, of an unknown word to the word that a message suggests."""
 
+_LIMIT_FAULTS: Final = {"greater_than", "greater_than_equal", "less_than", "less_than_equal"}
 _NOT_AN_OBJECT: Final = "is not an object; give one with its fields, in braces"
 _NOT_AN_INTEGER: Final = "is not an integer; give one"
 _MESSAGE_TEMPLATES: Final = {
@@ -300,6 +301,12 @@ def explain_fault(detail: ErrorDetails) -> str:
     """Return why a field is wrong and what to give, without quoting its value."""
     # Pydantic puts "Value error, " before the messages of the contract's validators.
     return _message_of_fault(detail).removeprefix("Value error, ")[:200]
+
+
+def explain_to_writer(detail: ErrorDetails) -> str:
+    """Return why a field is wrong and what to give; a number beyond a limit is quoted."""
+    number = f"{str(detail['input'])[:32]} " if detail["type"] in _LIMIT_FAULTS else ""
+    return number + explain_fault(detail)
 
 
 def _message_of_fault(detail: ErrorDetails) -> str:

@@ -144,5 +144,4 @@ def test_heartbeat_is_a_third_of_the_session_at_most(
 )
 def test_setting_beyond_the_range_of_kafka_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, field: str) -> None:
     message = settings_refusal(monkeypatch, **{field: str(10**11)})
-    assert message.startswith(f"{variable_of(field)}: is too large; give at most ")
-    assert str(10**11) not in message
+    assert message.startswith(f"{variable_of(field)}: 100000000000 is too large; give at most ")

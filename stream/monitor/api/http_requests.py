@@ -25,7 +25,7 @@ from pydantic_core import ErrorDetails
 
 from schemas import MAX_DEFINITION_BYTES, Amount
 from schemas.base import KIND_ERROR, MAX_FAULTS
-from schemas.wire import explain_fault, locate_fault, parse_or_none
+from schemas.wire import explain_to_writer, locate_fault, parse_or_none
 from stream import SERVER_NAME
 from stream.diagnostics import RateLimiter, get_logger
 from stream.formatting import suggest_public_name
@@ -84,7 +84,7 @@ def malformed_error(
     if found > MAX_FAULTS:
         return ProblemError(400, "malformed", f"{what}: {found} fields are wrong; compare it with /openapi.json")
     place_of = _steps if body is None else partial(locate_fault, parse_or_none(body))
-    details = error.errors(include_input=False, include_url=False)[:MAX_FIELDS]
+    details = error.errors(include_url=False)[:MAX_FIELDS]
     fields = [_field(detail, place_of(detail)) for detail in details]
     wrong = "1 field is wrong" if found == 1 else f"{found} fields are wrong"
     return ProblemError(400, "malformed", f"{what}: {wrong}; see 'fields'", fields=fields)
@@ -96,7 +96,7 @@ def _steps(detail: ErrorDetails) -> list[str]:
 
 def _field(detail: ErrorDetails, steps: list[str]) -> FieldProblem:
     place = ".".join([*steps, *(["kind"] if detail["type"] == KIND_ERROR else [])]) or "body"
-    return FieldProblem(field=place[:80], message=explain_fault(detail))
+    return FieldProblem(field=place[:80], message=explain_to_writer(detail))
 
 
 class ClientGoneError(ConnectionError):

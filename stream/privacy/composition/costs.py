@@ -390,10 +390,14 @@ class RefusedError(Refused):
 def unpaid_error(payer: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy: str = "") -> RefusedError:
     """Build the error for a request of more than is left of a budget."""
     asked, available = to_amount(cost, terms), to_amount(left.clamp_at_zero(), terms)
-    less = "ask for no more than is left, " if available.epsilon > 0.0 or available.rho else ""
+    remedies = [
+        *(["ask for no more than is left"] if available.epsilon > 0.0 or available.rho else []),
+        *([remedy] if remedy else []),
+        "close streams that have not used up their grants",
+    ]
     return RefusedError(
         f"{payer} cannot pay: {format_amount(asked)} asked, {format_amount(available)} left; "
-        f"{less}{remedy}or close streams that have not used up their grants",
+        f"{', or '.join(remedies)}",
         asked,
         available,
     )

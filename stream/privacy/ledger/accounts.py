@@ -116,7 +116,7 @@ class Allotment(Ceiling):
 
     name: str = ""
     analysts: tuple[str, ...] = ()
-    remedy: str = "have the allotment raised, "
+    remedy: str = "have the allotment raised"
 
 
 @dataclass(slots=True)

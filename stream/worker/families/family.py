@@ -511,13 +511,14 @@ def require_form(query: Any, *allowed: str, takes_alpha: bool = False) -> str:
 
 
 def alpha_rejection(form: str) -> Rejection:
-    """Build the refusal of an alpha for a quotient, whose error depends on private numbers."""
-    asked = "a mean's error depends on how many rows it is over; ask for the sum and the count"
-    if form == "rate":
-        asked = "a rate's error depends on how many rows it is over; ask for both counts"
-    if form == "fraction":
-        asked = "a share's error depends on the number of rows, which is private; ask for the count, and the count of TRUE"
-    return malformed_rejection(f"alpha: {asked}, each with its own alpha")
+    """Build the refusal of an alpha for a question whose error depends on private numbers."""
+    asked = {
+        "mean": "a mean's error depends on how many rows it is over; ask for the sum and the count, each with its own alpha",
+        "rate": "a rate's error depends on how many rows it is over; ask for both counts, each with its own alpha",
+        "fraction": "a share's error depends on the number of rows, which is private; ask for the count, and the count of TRUE, each with its own alpha",
+    }
+    other = "the error of this question depends on private numbers; remove it, and read the interval of the answer"
+    return malformed_rejection(f"alpha: {asked.get(form, other)}")
 
 
 def wide_noise_rejection(field: str, charged: str) -> Rejection:

@@ -175,13 +175,13 @@ def test_wrong_setting_is_named_by_its_variable(command: tuple[str, ...]) -> Non
     result = run_sotto(*command, SOTTO_PARTITIONS="many", SOTTO_BATCH_EVENTS="0")
     assert result.returncode == 1
     assert result.stderr == (
-        "error: SOTTO_PARTITIONS: is not an integer; give one; SOTTO_BATCH_EVENTS: is too small; give at least 1\n"
+        "error: SOTTO_PARTITIONS: is not an integer; give one; SOTTO_BATCH_EVENTS: 0 is too small; give at least 1\n"
     )
 
 
 def test_wrong_question_is_named_by_its_options() -> None:
     for given, message in (
-        (["--alpha", "-1", "--where", "x > 1"], "--alpha: is too small; give a number above 0"),
+        (["--alpha", "-1", "--where", "x > 1"], "--alpha: -1.0 is too small; give a number above 0"),
         (["--group-by", ""], "--group-by.0: is too short; give 1 or more characters"),
         (
             [],

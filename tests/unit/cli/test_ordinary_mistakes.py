@@ -46,7 +46,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["source", "propose", "nowhere.csv"], "table: nowhere.csv cannot be read: missing; give "),
         (["ask", "s", "--value", "nan"], "--value: is not a finite number; give one"),
         (["ask", "s", "--where", ""], "--where: is too short; give 1 or more characters"),
-        (["ask", "s", "--where", "a = 1", "--alpha", "-1"], "--alpha: is too small; give a number above 0"),
+        (["ask", "s", "--where", "a = 1", "--alpha", "-1"], "--alpha: -1.0 is too small; give a number above 0"),
         (["ask", "s"], "no question: give --value"),
         (["ledger", "verify", "nowhere.backup"], "cannot read nowhere.backup: No such file or directory; give a readable"),
         (["key", "new", "empty.json"], "noise key: empty.json exists already, and a secret is never overwritten"),

@@ -168,7 +168,7 @@ def test_settings_error_uses_given_name(
     with pytest.raises(Invalid, match=r"^partitions: is not an integer"):
         as_settings(None, {"partitions": "many"})
     monkeypatch.setenv("SOTTO_BATCH_EVENTS", "0")
-    with pytest.raises(Invalid, match=r"^SOTTO_BATCH_EVENTS: is too small"):
+    with pytest.raises(Invalid, match=r"^SOTTO_BATCH_EVENTS: 0 is too small"):
         as_settings(None, {"partitions": 3})
 
 

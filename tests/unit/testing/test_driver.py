@@ -339,7 +339,7 @@ def test_unknown_source_or_stream_is_an_error() -> None:
     [
         (lambda _: Driver(None), "noise key: must have 32 bytes"),  # type: ignore[arg-type]
         (lambda _: Driver("12"), "noise key: each line must be 64 hexadecimal digits"),
-        (lambda _: Driver(KEY, partitions=0), "partitions: is too small"),
+        (lambda _: Driver(KEY, partitions=0), "partitions: 0 is too small"),
         (lambda driver: driver.ask(["ward-7"]), "question: is of type list; give a Query"),
         (lambda driver: driver.ask(None), "question: is of type NoneType"),
         (lambda driver: driver.ask_many("ward-7"), "questions: is of type str; give a list of questions"),

@@ -85,6 +85,9 @@ def test_ledger_refusal_names_amount_that_can_be_asked() -> None:
     ):
         ledger.reserve(asked := spec("more", epsilon=6 / 7), calibration(asked), identity(3), "ada")
     ledger.reserve(asked := spec("less", epsilon=0.357142857143), calibration(asked), identity(4), "ada")
+    exhausted = "left; have the allotment raised, or close streams that have not used up their grants"
+    with pytest.raises(RefusedError, match=exhausted):
+        ledger.reserve(asked := spec("after", epsilon=0.1), calibration(asked), identity(5), "ada")
 
 
 def test_ledger_refusal_under_zcdp_names_rho_and_added_epsilon() -> None:

@@ -373,6 +373,18 @@ def test_price_is_refused_before_the_charge_by_public_sizes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["laplace", "pmw"])
+@pytest.mark.parametrize("form", ["variance", "stddev"])
+def test_variance_refuses_an_alpha_in_its_own_words(kind: str, form: str) -> None:
+    made = driver(laplace() if kind == "laplace" else pmw())
+    answer = only(made, {form: "age", "alpha": 3.0})
+    assert answer.outcome == "rejected"
+    assert answer.reason == (
+        "malformed: alpha: the error of this question depends on private numbers; remove it, and read the interval of the "
+        "answer"
+    )
+
+
+@pytest.mark.parametrize("kind", ["laplace", "pmw"])
 def test_mean_refuses_an_alpha_and_names_another_question(kind: str) -> None:
     made = driver(laplace() if kind == "laplace" else pmw())
     answer = only(made, {"mean": "age", "alpha": 3.0})
