@@ -54,7 +54,8 @@ class StandingQuery(Event, wire_omits={"count", "quantile", "q", "top", "where",
     - With ``by``, each cell of these attributes gets a question, also if it has no events. With ``top``, only the largest
       numbers of a histogram's cells are published.
     - A window is asked when the source's clock is ``lateness`` past the end of the window; later events do not count.
-    - The first window starts at or after ``begins``, by default the opening of the stream.
+    - The first window starts at or after ``begins``, by default the stream's opening, or twice ``idle`` later with clock
+      ``broker``.
     """
 
     window: Windows

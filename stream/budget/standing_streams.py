@@ -110,7 +110,7 @@ def _require_periods(spec: StreamSpec, source: EventsSource, standing: StandingQ
 def complete_spec(spec: StreamSpec, source: Source, *, clock: int) -> StreamSpec:
     """Fill in a standing stream's defaults: the start of its windows, a histogram's groups.
 
-    ``clock`` is the ledger's clock in milliseconds since 1970. RefusedError if ``standing`` is
+    ``clock`` is the earliest start of windows, in milliseconds since 1970. RefusedError if ``standing`` is
     missing for a live topic, or given for another source.
     """
     if isinstance(source, EventsSource) is not (spec.standing is not None):
@@ -127,6 +127,15 @@ def complete_spec(spec: StreamSpec, source: Source, *, clock: int) -> StreamSpec
     if isinstance(spec.mechanism, Histogram) and not spec.standing.by:
         filled["by"] = spec.mechanism.attributes
     return spec.model_copy(update={"standing": spec.standing.model_copy(update=filled)}) if filled else spec
+
+
+def opening_lead_ms(source: Source) -> int:
+    """Return the milliseconds from a stream's opening to the first window that feeds count completely.
+
+    With clock ``broker``, feeds count from ``idle`` after the broker's timestamp of the control event. Another
+    ``idle`` is for the commit between the opening and this timestamp.
+    """
+    return 2 * span_ms(source.idle) if isinstance(source, EventsSource) and source.clock == "broker" else 0
 
 
 def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> None:

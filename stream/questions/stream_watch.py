@@ -299,6 +299,17 @@ def describe_first_answer(standing: StandingQuery, source: EventsSource, now: fl
     )
 
 
+def warn_about_past_windows(standing: StandingQuery, source: EventsSource, now: float) -> str | None:
+    """Warn if a stream that opens at ``now``, in Unix time, is to ask about windows whose events may have been read."""
+    counted = int(now * 1000) + span_ms(source.idle)
+    if source.clock == "marks" or standing.begins is None or _first_window(standing, source)[0] >= counted:
+        return None
+    return (
+        f"standing.begins: windows that begin before {format_moment(counted)} lack the events that feeds have already read for "
+        f"earlier streams of '{source.source}', and their answers are charged; unless this is its first stream, leave begins out"
+    )
+
+
 def _first_window(standing: StandingQuery, source: EventsSource) -> tuple[int, int]:
     """Return start and end, in ms since 1970, of the first window that is asked."""
     window = standing.window

@@ -50,6 +50,7 @@ from stream.questions.stream_watch import (
     describe_standing_query,
     describe_window_count,
     period_of,
+    warn_about_past_windows,
 )
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
@@ -87,7 +88,9 @@ def open_stream(
     if (standing := grant.spec.standing) is not None:
         lines.append(describe_standing_query(grant.spec, source))
         if isinstance(source, EventsSource):
-            lines.append(describe_first_answer(standing, source, time.time()))
+            now = time.time()
+            lines.append(describe_first_answer(standing, source, now))
+            print_warnings(filter(None, [warn_about_past_windows(spec.standing or standing, source, now)]))
     lines += [] if as_json else _promise_lines(grant, source)
     if receipt.windows is not None:
         lines.append(describe_window_count(receipt.windows, period_of(source)))

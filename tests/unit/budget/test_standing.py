@@ -179,19 +179,20 @@ def test_monotone_is_refused_if_people_are_replaced() -> None:
         driver.open(standing(), acknowledge=True)
 
 
-def test_stream_without_a_begin_starts_by_the_ledgers_clock(driver: Driver) -> None:
+def test_stream_without_a_begin_starts_when_feeds_count_it(driver: Driver) -> None:
+    """Feeds count from ``idle``, here 5 s, after the control event, for which another ``idle`` is left."""
     request = OpenStream(request="one", stream=as_spec(standing()))
     [receipt] = driver.requests([request])
     ledger = driver._budget.ledger
     definition = definition_of(driver, "late")
     assert definition.spec.standing is not None
-    assert receipt.begins == definition.spec.standing.begins == "1970-01-01T00:00:00Z"
+    assert receipt.begins == definition.spec.standing.begins == "1970-01-01T00:00:10Z"
     assert driver.grant("flights", "late").spec == definition.spec
     ledger.advance_clock(1_767_225_600_123)
     [again] = driver.requests([request])
     assert again == receipt
     later = driver.open(standing("later"), acknowledge=True)
-    assert later.begins == "2026-01-01T00:00:00.123Z"
+    assert later.begins == "2026-01-01T00:00:10.123Z"
     given = driver.open(standing("given", begins="2026-02-01T00:00:00+01:00"), acknowledge=True)
     assert given.begins == "2026-01-31T23:00:00Z"
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from schemas import Answer, EventsSource
+from schemas.windows import moment_ms
 from sotto import Driver, Notice, Unknown
 from stream.cli.manage.answer_commands import RefusalWarnings, format_notice, format_refusal, notice_document
 from stream.monitor.api.service_models import AlertQuery
@@ -18,7 +19,13 @@ from stream.monitor.monitor_tables import MonitorTables
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
 from stream.questions.alert_states import AlertTerms, alert_key_of, window_end, window_text
-from stream.questions.stream_watch import StreamOpening, Watch, add_if_changed, describe_first_answer
+from stream.questions.stream_watch import (
+    StreamOpening,
+    Watch,
+    add_if_changed,
+    describe_first_answer,
+    warn_about_past_windows,
+)
 from tests.builders import KEY, installation, parse_source, parse_stream, source, stream
 from tests.unit.feeds.live import flights, standing
 from tests.unit.installation import HIGH, LOW
@@ -404,6 +411,28 @@ def test_first_answer_follows_the_first_window_by_the_clock(
     assert describe_first_answer(spec.standing, about, 0.0) == (
         f"first answer: {due}; the first window, from 2013-01-01T{start}:00Z, ends 2013-01-01T{end}:00Z plus the "
         "lateness 10m"
+    )
+
+
+@pytest.mark.parametrize(
+    ("begins", "clock", "warned"),
+    [
+        ("2013-01-01T05:00:00Z", "broker", True),
+        ("2013-01-01T05:00:00Z", "marks", False),
+        ("2013-01-01T05:15:00Z", "broker", False),
+        (None, "broker", False),
+    ],
+)
+def test_stream_with_past_windows_opens_with_a_warning(begins: str | None, clock: str, warned: bool) -> None:
+    """Feeds may have read the events of windows that begin up to ``idle`` after the opening, here at 05:14:54."""
+    spec, about = parse_stream(standing(begins=begins)), parse_source(flights(clock=clock))
+    assert spec.standing is not None
+    assert isinstance(about, EventsSource)
+    now = moment_ms("2013-01-01T05:14:54Z") / 1000
+    warning = warn_about_past_windows(spec.standing, about, now)
+    assert (warning is not None) is warned
+    assert warning is None or warning.startswith(
+        "standing.begins: windows that begin before 2013-01-01T05:14:59Z lack"
     )
 
 

@@ -58,7 +58,7 @@ async def test_standing_stream_is_planned_with_windows_and_shown_with_query() ->
         detail = await get(client, "/api/streams/late")
     assert detail["windows"] == 10_000
     assert detail["standing"] == (
-        "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-12T13:46:40Z on; each is asked "
+        "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-12T13:46:50Z on; each is asked "
         "10m after its end"
     )
     assert detail["first_answer"] == (

@@ -101,6 +101,25 @@ def test_each_window_and_group_is_answered_once(clock: str) -> None:
     }
 
 
+def test_first_window_of_a_later_stream_has_all_events() -> None:
+    """A stream that opens just before a window skips it, because feeds count its events from ``idle`` later on."""
+    driver = new_driver()
+    driver.advance("flights", "2026-01-01T00:59:57Z")
+    so_far = running(5)
+    del so_far["standing"]["begins"]
+    driver.open(so_far)
+    for hour in ("01", "02"):
+        driver.advance("flights", f"2026-01-01T{hour}:00:01Z")
+        driver.publish("flights", [event("N1", f"2026-01-01T{hour}:00:01Z")])
+    driver.advance("flights", "2026-01-01T03:10:00Z")
+    counts = {
+        start: value
+        for (name, start, at), value in asked_numbers(driver).items()
+        if (name, at) == ("so-far", "EWR")
+    }
+    assert counts == {"2026-01-01T02:00:00Z": 1}
+
+
 def test_window_is_answered_once_the_clock_passes_its_lateness() -> None:
     """It is not answered before."""
     driver = new_driver()
