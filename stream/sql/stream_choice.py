@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 from typing import Final
 
 from schemas import (
@@ -13,6 +14,8 @@ from schemas import (
     EstimateCalibration,
     EventsSource,
     GrantRecord,
+    Histogram,
+    ReleaseCalibration,
     SourceRecord,
     TableSource,
     Text,
@@ -20,6 +23,7 @@ from schemas import (
 )
 from stream.errors import Unknown
 from stream.formatting import did_you_mean, format_error_bound
+from stream.privacy.accuracy.release_accuracy import histogram_alpha
 from stream.privacy.composition.costs import EPSILON_UNITS, charged_answers, ordinary_charges_left, realised_cost
 from stream.sql.aggregates import StatementError
 from stream.sql.select_statements import SelectStatement
@@ -197,7 +201,13 @@ def _equally_able(choice: StreamChoice, plans: Sequence[StreamChoice]) -> list[S
 
 
 def _alpha(choice: StreamChoice) -> float:
-    return choice.target.grant.calibration.alpha
+    """Return the bound on the error of a count, which a histogram may have to add up from all cells of a result's row."""
+    spec, calibration = choice.target.grant.spec, choice.target.grant.calibration
+    if not isinstance(spec.mechanism, Histogram) or not isinstance(calibration, ReleaseCalibration):
+        return calibration.alpha
+    attributes = choice.target.source.attributes
+    universe = prod(attributes[name].size for name in spec.mechanism.attributes)
+    return histogram_alpha(calibration, universe, max(1, universe // max(1, len(choice.plan.rows))))
 
 
 def _is_far_better(one: StreamChoice, other: StreamChoice) -> bool:
@@ -266,11 +276,7 @@ def _choice_reason(choice: StreamChoice, plans: Sequence[StreamChoice]) -> str:
     other = most_accurate if choice is cheapest else cheapest
     if choice is cheapest and not _is_far_better(other, choice):
         return reason
-    errors = [
-        format_error_bound(_alpha(one), grouped=True)
-        + (" in one cell" if one.target.grant.spec.mechanism.kind == "histogram" else "")
-        for one in (choice, other)
-    ]
+    errors = [format_error_bound(_alpha(one), grouped=True) for one in (choice, other)]
     return (
         f"{reason}; a count may err by {errors[0]}, and in stream '{other.target.grant.spec.stream}' by {errors[1]} "
         f"for ε {float(_expected_cost(other)):.4g}"

@@ -211,13 +211,13 @@ def test_private_row_count_lets_accuracy_decide_before_price(neighbors: str, cho
     )
 
 
-def test_reason_says_that_the_error_of_a_histogram_is_of_one_cell() -> None:
-    """A count that sums cells errs by more than the histogram's α."""
+def test_reason_has_the_error_of_a_histogram_for_the_sum_of_cells() -> None:
+    """A count that sums cells errs by more than the histogram's α for one cell, here 4."""
     made = opened({**LAPLACE, "answers": 1}, 0.05, name="other", neighbors="replace")
     cells = {"kind": "histogram", "attributes": ["Sex"]}
     made.open(stream("cells", "patients", mechanism=cells, epsilon=2.0))
     why = made.sql("SELECT COUNT(*) FROM patients WHERE \"Sex\" = 'F'").why or ""
-    assert why.endswith("; a count may err by 60, and in stream 'cells' by 4 in one cell for ε 2")
+    assert why.endswith("; a count may err by 60, and in stream 'cells' by 12 for ε 2")
 
 
 def test_from_names_a_stream_or_the_source_of_one_stream() -> None:
