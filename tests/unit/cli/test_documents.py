@@ -74,7 +74,7 @@ def test_fault_is_reported_with_its_document(tmp_path: Path) -> None:
     file = tmp_path / "stream.json"
     file.write_text(SPEC.replace("1.0", "-1"))
     for argument, name in ((str(file), str(file)), (file.read_text(), "document")):
-        with pytest.raises(CommandError, match=rf"^{name}: epsilon: is too"):
+        with pytest.raises(CommandError, match=rf"^{name}: epsilon: -1 is too"):
             parse_document(TypeAdapter(StreamSpec), argument)
 
 

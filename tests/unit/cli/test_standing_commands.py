@@ -38,14 +38,14 @@ def test_commands_show_declaration_questions_and_promises(driver: Driver) -> Non
     assert lines in run_connected("source", "show", "flights")
     said = run_connected("stream", "open", json.dumps(standing()), "--force")
     asks = (
-        "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-01T00:00:00Z on; each is asked "
+        "asks how many events with delay >= 60 for each origin in windows of 1h, one every 15m, from 1970-01-01T00:00:10Z on; each is asked "
         "10m after its end"
     )
     assert asks in said
     assert "this promise lasts for 10,000 windows, all groups of each" in said
     first = (
-        "first answer: as soon as the feeds have read the topic; the first window, from 1970-01-01T00:00:00Z, ends "
-        "1970-01-01T01:00:00Z plus the lateness 10m"
+        "first answer: as soon as the feeds have read the topic; the first window, from 1970-01-01T00:15:00Z, ends "
+        "1970-01-01T01:15:00Z plus the lateness 10m"
     )
     assert first in said
     assert asks in run_connected("stream", "show", "flights", "late")
