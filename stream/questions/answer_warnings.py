@@ -198,16 +198,23 @@ def _reason_of(
 
 
 def _public_range(query: Query, source: Source | None) -> tuple[float, float] | None:
-    """Return the public range of a share, a mean, a quantile or a value; None for other numbers."""
+    """Return the public range of a share, a mean, a quantile or a value; None for other numbers.
+
+    A spread (variance, deviation or distance of quartiles) has a range if only one value is allowed: it is 0.
+    """
     if query.fraction or query.rate is not None:
         return 0.0, 1.0
     if isinstance(source, ValuesSource):
         low, high = source.minimum, source.maximum
         return None if low is None or high is None else (low, high)
-    name = query.mean or query.quantile
+    spread = query.variance or query.stddev or query.iqr
+    name = spread or query.mean or query.quantile
     if name is None or not isinstance(source, TableSource):
         return None
-    return _range_of(source.attributes.get(name), *_allowed_codes(query, source, name))
+    first, end = _allowed_codes(query, source, name)
+    if spread:
+        return (0.0, 0.0) if end - first == 1 else None
+    return _range_of(source.attributes.get(name), first, end)
 
 
 def _allowed_codes(query: Query, source: TableSource, name: str) -> tuple[int, int]:

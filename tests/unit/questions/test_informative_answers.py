@@ -61,6 +61,12 @@ def _warm(**asked: Any) -> dict[str, Any]:
         ({"estimate": 25.0, "interval": [24.0, 26.0]}, _warm(mean="temperature"), None),
         ({"estimate": 25.0, "interval": [20.0, 30.0]}, _warm(quantile="temperature"), EXCEEDS_RANGE),
         ({"estimate": 7.0, "interval": [7.0, 7.0]}, {"mean": "temperature", "where": "temperature = 7"}, DECIDED),
+        (
+            {"estimate": 0.0, "interval": [0.0, 0.0]},
+            {"stddev": "temperature", "where": "temperature = 7"},
+            DECIDED,
+        ),
+        ({"estimate": 0.0, "interval": [0.0, 0.0]}, {"variance": "temperature", "where": "sex = 'F'"}, None),
         ({"estimate": 1.0, "interval": [0.0, 2.0], "alpha": 900.0}, {"quantile": "temperature"}, None),
         ({"estimate": 1.0, "alpha": 900.0}, {"quantile": "temperature"}, None),
     ],
