@@ -28,7 +28,7 @@ from stream.formatting import (
     cells_of,
     contribution_bound_of,
     counts_people,
-    describe_counted_events,
+    describe_promise_bound,
     describe_source_bound,
 )
 from stream.processing.dead_letters import PRICE, says_exhausted
@@ -184,8 +184,8 @@ class Result(ConvertibleRows, Answer):
         if self.index is not None:
             about_basis += warn_about_promise(self.index + 1, self._promised)
         if self._query is None and self._spec is not None and self._source is not None:
-            standing = self._spec.standing
-            counted = describe_counted_events(standing and standing.count, describe_source_bound(self._source))
+            bound_text = describe_source_bound(self._source)
+            counted = describe_promise_bound(self._spec, bound_text, getattr(self._source, "total", None))
             return (*about_basis, *filter(None, (counted, *describe_clamping(self._spec, self._source))))
         if self._query is None or self._source is None:
             return about_basis

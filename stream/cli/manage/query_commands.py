@@ -22,7 +22,7 @@ from stream.cli.output import CommandError, print_warnings, read_document, say, 
 from stream.client.async_client import AsyncClient
 from stream.errors import SottoError, Timeout, Unknown
 from stream.formatting import (
-    describe_counted_events,
+    describe_promise_bound,
     describe_source_bound,
     did_you_mean,
     format_count,
@@ -398,7 +398,7 @@ async def _describe_counting(client: AsyncClient, stream: str) -> str:
         spec = (await client.grant(source.source, stream)).spec
     except SottoError:
         return ""
-    bound_text = describe_counted_events(spec.standing and spec.standing.count, describe_source_bound(source))
+    bound_text = describe_promise_bound(spec, describe_source_bound(source), getattr(source, "total", None))
     return "; ".join(filter(None, (bound_text, *describe_clamping(spec, source))))
 
 

@@ -115,9 +115,13 @@ def test_answers_name_the_contribution_bound_once_a_stream(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Error bounds do not cover events beyond the contribution bound, so readers of a live stream need it."""
-    driver.register(flights())
+    driver.register(flights(total=5))
     driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
-    results = driver.ask_many([question("numbers", number, value=3) | {"id": str(number)} for number in range(2)])
+    asked = [question("numbers", number, value=3) | {"id": str(number)} for number in range(2)]
+    hours = {"window": {"size": "1h"}, "begins": WINDOW["start"]}
+    driver.open(standing("running", {"kind": "running_count", "steps": 9}, **hours))
+    asked.append({"id": "2", "stream": "running", "values": [1], "window": WINDOW, "group": GROUP})
+    results = driver.ask_many(asked)
 
     class Following(Connected):
         async def answers(self, **_: Any) -> AsyncIterator[Result]:
@@ -125,10 +129,12 @@ def test_answers_name_the_contribution_bound_once_a_stream(
                 yield result
 
     monkeypatch.setattr(query_commands, "AsyncClient", lambda: Following(driver))
-    said = run_connected("answers", "--limit", "2")
-    assert said.count("numbers: of each 'tailnum' at most 2 events count in a window\n") == 1
+    said = run_connected("answers", "--limit", "3")
+    bound = "of each 'tailnum' at most 2 events count in a window"
+    assert said.count(f"numbers: {bound}\n") == 1
+    assert f"running: {bound}; in all windows together, at most 5\n" in said
     assert said.count("numbers [") == 2
-    assert said.count("noisy, not informative)") == 2
+    assert said.count("noisy, not informative)") == 3
     assert "at most" not in run_connected("answers", "--limit", "2", "--json")
 
 
