@@ -59,7 +59,14 @@ def describe_record_bound(value: bytes | None) -> str:
         source = _source_decoder.decode(value or b"").source
     except DECODE_ERRORS:
         return ""
-    return "" if source.person is None else describe_bound(source.kind, source.person, source.contribution)
+    if source.person is None:
+        return ""
+    bound_text = describe_bound(source.kind, source.person, source.contribution)
+    return f"{bound_text}{_describe_total(source.total)}"
+
+
+def _describe_total(total: int | None) -> str:
+    return "" if total is None else f", and {total:,} in all windows of a running count"
 
 
 def parse_opening(
@@ -139,6 +146,7 @@ class _LedgerSource(msgspec.Struct, gc=False):
     kind: str
     person: str | None = None
     contribution: int = 1
+    total: int | None = None
 
 
 class _SourceRecord(msgspec.Struct, gc=False):
@@ -250,7 +258,7 @@ class Watch:
 def describe_live_topic(source: EventsSource) -> str:
     """Describe a live topic in words: its contribution bound, its clock and its periods."""
     of_period = "" if source.period is None else " in one period"
-    total = "" if source.total is None else f", and {source.total:,} in all windows of a running count{of_period}"
+    total = f"{_describe_total(source.total)}{of_period}" if source.total is not None else ""
     period = ""
     if source.period is not None:
         period = f"; the unit of privacy is one person in one period of {source.period}"

@@ -58,6 +58,7 @@ from stream.questions.alert_states import (
     matches_patterns,
     window_text,
 )
+from stream.questions.answer_warnings import describe_reasons
 
 
 def estimate(
@@ -243,6 +244,7 @@ def format_notice(notice: Notice, width: int) -> list[Text]:
             window_text(answer),
             group_text(answer.group),
             estimate_text(answer),
+            (describe_reasons(answer.reasons) if isinstance(answer, Result) else None) or "",
             terms if notice.is_alert else "",
             answer.reason or "",
             "" if left is None or answer.outcome != "above" else f"{left:,} left",

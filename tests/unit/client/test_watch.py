@@ -24,6 +24,7 @@ from stream.questions.stream_watch import (
     Watch,
     add_if_changed,
     describe_first_answer,
+    describe_record_bound,
     warn_about_past_windows,
 )
 from tests.builders import KEY, installation, parse_source, parse_stream, source, stream
@@ -292,6 +293,20 @@ def test_watch_reports_windows_and_groups_of_standing_stream() -> None:
         assert (firing.latest.group, firing.since) == ({"origin": "EWR"}, 1362722400.0)
 
 
+def test_notice_marks_a_number_that_is_not_informative() -> None:
+    known = record("answer", estimate=1.0, interval=[0.0, 9.0])
+    [notice] = Watch((), None, all_answers=True).notices_of(known, OPENING)
+    assert (
+        "1 (95 %: 0 to 9)  not informative: the error may exceed the number" in format_notice(notice, 300)[0].plain
+    )
+
+
+def test_bound_of_a_source_says_what_a_running_count_leaves_out() -> None:
+    record_value = b'{"source":{"kind":"events","person":"tailnum","contribution":2,"total":5}}'
+    bound = "of each 'tailnum' at most 2 events count in a window, and 5 in all windows of a running count"
+    assert describe_record_bound(record_value) == bound
+
+
 @pytest.mark.parametrize(
     ("count", "bound"),
     [
@@ -316,6 +331,7 @@ def test_answers_of_windows_name_their_bound_and_clamped_values(count: str, boun
         client.advance("flights", "2013-03-08T06:00:00Z")
         [notice] = client.watch(from_beginning=True)
         assert notice.bound_text == bound
+        assert "not informative" not in format_notice(notice, 300)[0].plain
         [answer] = client.answers(from_beginning=True)
         assert answer.warnings == (bound, "'delay': 60 also counts all higher values")
 
