@@ -255,9 +255,22 @@ ROW_IS_PERSON: Final = (
 def describe_rows(source: TableSource) -> tuple[str, ...]:
     """Describe which person a row belongs to if no column identifies persons, and which rows are left out."""
     lines = () if source.person is not None else (ROW_IS_PERSON,)
-    keeps = any(isinstance(one, Categories) and one.other is not None for one in source.attributes.values())
-    other = "; among categories with 'other' such a cell counts as it" if keeps else ""
-    return (*lines, f"rows with a missing or unreadable cell of any attribute are left out of all answers{other}")
+    domains = source.attributes.items()
+    texts = " except texts" if source.texts else ""
+    person = "" if source.person is None else f", or of '{source.person}',"
+    reasons = [f"a cell of any attribute{texts}{person} is missing or unreadable"]
+    if any(isinstance(domain, Categories) and domain.other is None for _, domain in domains):
+        reasons.append("a category is not declared")
+    if rejecting := [repr(name) for name, domain in domains if getattr(domain, "outside", None) == "reject"]:
+        reasons.append(f"{' or '.join(rejecting)} is outside its range")
+    with_other = [repr(name) for name, domain in domains if getattr(domain, "other", None) is not None]
+    names = " and ".join(with_other)
+    other = f"; a missing or undeclared category of {names} counts as the declared 'other'" if names else ""
+    return (*lines, f"a row is left out if {', or '.join(reasons)}{other}")
+
+
+ROWS_LEFT_OUT: Final = "rows with a missing or invalid cell are left out"
+"""The warning about each question to a table; ``describe_rows`` gives the details."""
 
 
 def counts_people(query: Query) -> bool:

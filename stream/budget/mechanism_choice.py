@@ -21,7 +21,7 @@ from stream.budget.plan_facts import (
     ranked_attributes,
     summed_attributes,
 )
-from stream.formatting import describe_table_bound, format_error_bound
+from stream.formatting import ROW_IS_PERSON, describe_table_bound, format_error_bound
 from stream.privacy.accuracy.source_facts import require_monotone_counts
 from stream.privacy.composition.costs import RefusedError
 from stream.privacy.planning.answer_plans import parse_quantiles
@@ -39,6 +39,9 @@ from stream.privacy.planning.workload_choices import (
 _GROUPED_FORMS: Final = {"groups", "people_groups", "rate"}
 """Forms of questions for which ``--group-by`` can be given."""
 
+_FORMS_WITHOUT_ROWS: Final = {"value", "values", "category", "alarm", "running", "people", "person_sum"}
+"""Forms of questions to which the number of rows of a person does not matter."""
+
 MECHANISM_DEFAULTS: Final[dict[str, Any]] = {"monotone": False, "sparsity": 16}
 """Values of mechanisms' fields, unless a comparison gives others.
 
@@ -51,7 +54,7 @@ cells of a question to a histogram.
 class MechanismComparison:
     """All mechanisms for a goal, best first.
 
-    ``counted`` describes how many rows of one person count; it is empty for questions about people.
+    ``counted`` describes how many rows of one person count; it is empty for questions about people or values.
     """
 
     goal: PlanGoal
@@ -142,8 +145,16 @@ def compare_for_source(
         ranked=ranked_attributes(form, source, options.attribute),
         **goal_fields,
     )
-    counted = "" if source is None or form == "people" else describe_table_bound(source)
-    return MechanismComparison(goal, rank_mechanisms(goal, on_mechanism), options, counted)
+    choices = rank_mechanisms(goal, on_mechanism)
+    return MechanismComparison(goal, choices, options, _describe_counted_rows(form, source))
+
+
+def _describe_counted_rows(form: Form, source: Source | None) -> str:
+    if form in _FORMS_WITHOUT_ROWS:
+        return ""
+    if source is None or (isinstance(source, TableSource) and source.person is None):
+        return ROW_IS_PERSON
+    return describe_table_bound(source)
 
 
 def _describe_alpha(goal: PlanGoal, attribute: str | None) -> str:  # noqa: C901, PLR0911, PLR0912 - one for each form

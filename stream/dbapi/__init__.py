@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 from schemas import Domain, Text
 from stream.client.blocking_client import Client, SyncCalls
 from stream.errors import Forbidden, Invalid, NotAnswered, SottoError, Timeout, Unknown, Unreachable
+from stream.formatting import ROWS_LEFT_OUT
 from stream.questions.question_forms import ANSWER_TIMEOUT
 from stream.settings import Settings
 from stream.sql import (
@@ -175,7 +176,8 @@ class Cursor:
             found |= dict.fromkeys(texts)
         self.rowcount, self._rows = len(rows), iter(rows)
         for text in found:
-            warnings.warn(text, Warning, stacklevel=3)
+            if self.connection.is_new_warning(text):
+                warnings.warn(text, Warning, stacklevel=3)
         return self
 
     def fetchone(self) -> Row | None:
@@ -240,6 +242,7 @@ class Connection:
         self._max_price = max_price
         self._timeout = timeout
         self._disconnects = disconnects
+        self._warned_of_rows = False
 
     def cursor(self) -> Cursor:
         """Return a new cursor."""
@@ -300,6 +303,13 @@ class Connection:
             (name, code, None, None, None, None, None) for name, code in zip(columns, types, strict=True)
         ]
         return described, rows, table.warnings
+
+    def is_new_warning(self, text: str) -> bool:
+        """Return whether a warning must be shown: that rows are left out is shown once for a connection."""
+        if text != ROWS_LEFT_OUT:
+            return True
+        is_new, self._warned_of_rows = not self._warned_of_rows, True
+        return is_new
 
     def _require_distinct_names(self, statement: str) -> None:
         """Refuse a column name that an added column has too, before anything is charged."""

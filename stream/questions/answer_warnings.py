@@ -33,7 +33,7 @@ from schemas import (
     TableSource,
     ValuesSource,
 )
-from stream.formatting import format_count
+from stream.formatting import ROWS_LEFT_OUT, format_count
 from stream.questions.clamped_values import parse_condition
 from stream.tables.sensitivity import codes_within
 
@@ -74,6 +74,11 @@ _ONE_CANDIDATE_WARNING: Final = (
 )
 
 _deciding_pattern = re.compile(r"\d|\b(?:and|or|in|false)\b", re.IGNORECASE)
+
+
+def warn_about_rows(source: Source, query: Query) -> tuple[str, ...]:
+    """Return a warning that a question about a table leaves incomplete rows out."""
+    return (ROWS_LEFT_OUT,) if isinstance(source, TableSource) and is_about_table(query) else ()
 
 
 def warn_about_people(source: Source, query: Query) -> tuple[str, ...]:

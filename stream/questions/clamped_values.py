@@ -1,7 +1,8 @@
-"""Warns about numbers, conditions and groups that count values outside a declared range.
+"""Warns about numbers, conditions and groups that count values outside a declared domain.
 
 A value outside the range of a clamped attribute counts as the nearer end of the range. So the end ``18`` also has the
-rows below 18, and ``age = 18`` or ``age BETWEEN 18 AND 30`` counts these. All warnings depend on the question, the
+rows below 18, and ``age = 18`` or ``age BETWEEN 18 AND 30`` counts these. In the same way a missing or undeclared
+category counts as the declared ``other``. All warnings depend on the question, the
 declarations and published numbers alone.
 """
 
@@ -15,6 +16,7 @@ from typing import Final
 from schemas import (
     Answer,
     Bins,
+    Categories,
     Dates,
     Decimals,
     Domain,
@@ -47,8 +49,11 @@ def warn_about_clamping(
     lines = _describe_numbers(attributes, name, query.where)
     if query.quantile is not None:
         lines = _describe_quantile(answer, query, attributes)
-    ends = _describe_ends(attributes, predicates, query.where, query.group_by or ())
-    return (*lines, *_describe_person_sum(attributes, query), *ends)
+    groups = query.group_by or ()
+    ends = _describe_ends(attributes, predicates, query.where, groups)
+    ranked = () if query.quantile is None else (query.quantile,)
+    others = _describe_other_categories(attributes, predicates, query.where, (*groups, *ranked))
+    return (*lines, *_describe_person_sum(attributes, query), *ends, *others)
 
 
 def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
@@ -63,6 +68,7 @@ def describe_clamping(spec: StreamSpec, source: Source) -> tuple[str, ...]:
     return (
         *_describe_numbers(source.attributes, name, standing.where),
         *_describe_ends(source.attributes, where, standing.where, groups),
+        *_describe_other_categories(source.attributes, where, standing.where, groups),
     )
 
 
@@ -119,6 +125,35 @@ def _describe_ends(
     return tuple(_describe_end(name, clamped[name], ends) for name, ends in found.items() if ends)
 
 
+def _describe_other_categories(
+    attributes: Mapping[str, Domain], predicates: Iterable[str], where: str | None, groups: Iterable[str]
+) -> tuple[str, ...]:
+    """Describe each category ``other`` that a condition or a group counts."""
+    others = {
+        name: domain.values.index(domain.other)
+        for name, domain in attributes.items()
+        if isinstance(domain, Categories) and domain.other is not None
+    }
+    named = {
+        name for name in groups if name in others and _holds_at(where or "TRUE", name, others[name], attributes)
+    }
+    for text in predicates:
+        if any(name.casefold() in text.casefold() for name in others):
+            found = {leaf.attribute for leaf in _list_leaves(parse_condition(text, attributes))}
+            named |= {name for name in found & others.keys() if _holds_at(text, name, others[name], attributes)}
+    return tuple(
+        f"'{name}': '{getattr(attributes[name], 'other', None)}' also counts missing and undeclared categories"
+        for name in others
+        if name in named
+    )
+
+
+def _holds_at(where: str, name: str, code: int, attributes: Mapping[str, Domain]) -> bool:
+    """Return whether a condition holds for some row with this value of an attribute."""
+    leaf = make_leaf(name, attributes[name].size, (code, code + 1))
+    return conjunction([parse_condition(where, attributes), leaf]) != FALSE
+
+
 def _ends_in_condition(text: str, attributes: Mapping[str, Domain]) -> Iterator[tuple[str, bool]]:
     """Yield each end of a range beyond which a condition holds for other rows than at the end.
 
@@ -161,9 +196,8 @@ def _ends_in_groups(where: str, name: str, attributes: Mapping[str, Domain]) -> 
 
     False stands for the first end, True for the last.
     """
-    predicate, size = parse_condition(where, attributes), attributes[name].size
-    for is_last, cuts in ((False, (0, 1)), (True, (size - 1, size))):
-        if conjunction([predicate, make_leaf(name, size, cuts)]) != FALSE:
+    for is_last, code in ((False, 0), (True, attributes[name].size - 1)):
+        if _holds_at(where, name, code, attributes):
             yield is_last
 
 

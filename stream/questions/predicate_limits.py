@@ -1,16 +1,20 @@
-"""Finds comparisons and predicates that hold for every row by the declared domains, or for no row."""
+"""Finds comparisons and predicates that the declared domains decide or change.
+
+They hold for every row or for no row, or compare a rounded value with a number between two steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from math import ceil, floor
 from typing import Final
 
 from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 
-from schemas import Domain, Integers, Numeric
+from schemas import Decimals, Domain, Integers, Numeric
 from stream.formatting import find_name_in_other_case
 from stream.questions.answer_warnings import CHARGED_AS_USUAL_TEXT
 from stream.tables.expressions import Constant
@@ -35,7 +39,7 @@ COMPARISON_SIGNS: Final[dict[type[exp.Expr], tuple[str, str]]] = {
 
 
 def warn_about_predicate(text: str, attributes: Mapping[str, Domain]) -> list[str]:
-    """Return a warning for each comparison that a domain decides, and for a predicate that the domains decide.
+    """Return a warning for each comparison that a domain decides or rounds, and for a predicate that the domains decide.
 
     A predicate is decided if its normal form (``stream.tables.expressions``) is constant, for example because two
     comparisons exclude each other. ``TRUE`` and invalid texts get no warning.
@@ -63,6 +67,11 @@ def _rows_of_predicate(text: str, attributes: Mapping[str, Domain]) -> str | Non
 def _warn_about_comparisons(text: str, attributes: Mapping[str, Domain]) -> Iterator[str]:
     for declared, sign, constant, number in find_number_comparisons(text, attributes):
         domain = attributes[declared]
+        if isinstance(domain, Decimals) and (rounded := _round_constant(domain, sign, number)):
+            yield (
+                f"where: {declared} {sign} {constant} counts as {declared} {rounded}; "
+                f"values of '{declared}' are rounded to multiples of {domain.step:g}"
+            )
         if isinstance(domain, Numeric) and (rows := _rows_of_comparison(domain, sign, number)):
             values = "whole numbers" if isinstance(domain, Integers) else f"multiples of {domain.step:g}"
             low, high = f"{domain.minimum:.15g}", f"{domain.maximum:.15g}"
@@ -133,3 +142,13 @@ def _rows_of_comparison(domain: Numeric, sign: str, constant: Decimal) -> str | 
     else:
         holds_outside = (steps > whole.maximum) == (sign in {"<", "<="})
     return None if is_undecided else "every row" if holds_outside else "no row"
+
+
+def _round_constant(domain: Decimals, sign: str, constant: Decimal) -> str | None:
+    """Return the comparison with a multiple of the step that holds for the same values; None if it is the same one."""
+    whole, steps = domain.in_steps, Fraction(constant) / domain.unit
+    if sign in {"=", "<>"} or steps.denominator == 1 or not whole.minimum < steps < whole.maximum:
+        return None
+    is_below = sign in {"<", "<="}
+    nearest = (floor(steps) if is_below else ceil(steps)) * domain.unit
+    return f"{'<=' if is_below else '>='} {float(nearest):.15g}"

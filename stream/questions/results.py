@@ -40,6 +40,7 @@ from stream.questions.answer_warnings import (
     warn_about_domains,
     warn_about_people,
     warn_about_promise,
+    warn_about_rows,
 )
 from stream.questions.clamped_values import describe_clamping, warn_about_clamping
 from stream.questions.result_text import ConvertibleRows
@@ -196,6 +197,7 @@ class Result(ConvertibleRows, Answer):
             *warn_about_people(self._source, self._query),
             *warn_about_domains(self._source, self._query),
             *warn_about_clamping(self, self._query, self._source, predicates_of(self._query)),
+            *warn_about_rows(self._source, self._query),
         )
 
     @property

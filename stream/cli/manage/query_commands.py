@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from schemas import Answer, Query
+from schemas import Answer, Query, RandomizedResponse
 from schemas.queries import STATISTICS
 from schemas.wire import describe, read_json
 from stream.cli.output import CommandError, print_warnings, read_document, say, show_json, show_table
@@ -212,8 +212,7 @@ def ask(
     except Timeout as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(ExitStatus.NO_ANSWER) from None
-    if answer.outcome not in {"rejected", "halted"} or answer.is_priced:
-        print_warnings(answer.warnings)
+    print_warnings(_list_warnings(answer))
     if dry_run and answer.is_priced:
         _show_price(answer, as_json=as_json)
         return
@@ -222,6 +221,13 @@ def ask(
     _show_answer(answer, as_json=as_json)
     if status := exit_status(answer):
         raise typer.Exit(status)
+
+
+def _list_warnings(answer: Answer) -> tuple[str, ...]:
+    """Return the warnings of an answer or a price; a refusal says itself what to do."""
+    if not isinstance(answer, Result) or (answer.outcome in {"rejected", "halted"} and not answer.is_priced):
+        return ()
+    return answer.warnings
 
 
 def _describe_missing_question(fields: Iterable[str]) -> str:
@@ -276,7 +282,8 @@ def _show_answer(answer: Answer, *, as_json: bool) -> None:
     if as_json:
         labels: dict[str, Any] = {} if groups is None else {"groups": list(groups)}
         marks = {"uninformative": sorted(marked)} if marked else {}
-        show_json({**answer.model_dump(mode="json"), **labels, **marks})
+        warnings = {"warnings": list(lines)} if (lines := _list_warnings(answer)) else {}
+        show_json({**answer.model_dump(mode="json"), **labels, **marks, **warnings})
         return
     say(_format_answer(answer, with_estimates=groups is None))
     if groups is not None:
@@ -358,7 +365,19 @@ async def _ask_question(query: Query, timeout: float, *, dry_run: bool) -> Resul
             with suppress(SottoError):
                 grant = await client.grant(await client.source_of(query.stream), query.stream)
                 answer.with_question(query, None, last_promised_answer(grant.calibration))
+        if query.category is not None:
+            with suppress(SottoError):
+                grant = await client.grant(await client.source_of(query.stream), query.stream)
+                print_warnings(_warn_of_category(query.category, grant.spec.mechanism))
         return answer
+
+
+def _warn_of_category(category: str, mechanism: object) -> list[str]:
+    """Warn that a category is not one of the stream's; the worker answers it as any other, with a random category."""
+    if not isinstance(mechanism, RandomizedResponse) or category in mechanism.categories:
+        return []
+    hint = did_you_mean(category, mechanism.categories)
+    return [f"category: '{category}' is not declared{hint}; the answer is one of the declared ones by chance"]
 
 
 async def _warn_of_unknown_stream(client: AsyncClient, name: str) -> list[str]:

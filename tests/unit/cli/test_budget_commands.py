@@ -99,10 +99,10 @@ def test_source_commands_set_and_show_the_engine(driver: Driver) -> None:
     said = run_connected("source", "add", json.dumps(table), "--engine", "duckdb")
     assert f"counted in DuckDB, and take 4 bytes of disk each; {room}" in said
     assert "each row is taken as one person; if a person has several rows, declare 'person' and" in said
-    assert "rows with a missing or unreadable cell of any attribute are left out" in said
+    assert "a row is left out if a cell of any attribute is missing or unreadable\n" in said
     opened = run_connected("stream", "open", json.dumps(spec("rows", "first")))
     for shown in (opened, run_connected("stream", "show", "rows")):
-        assert "rows with a missing or unreadable cell of any attribute are left out of all answers" in shown
+        assert "a row is left out if a cell of any attribute is missing or unreadable\n" in shown
     driver.register(source())
     assert "left out" not in run_connected("stream", "open", json.dumps(spec("values")))
     assert "table, duckdb" in run_connected("source", "list")
@@ -174,3 +174,23 @@ def test_stream_show_warns_of_answers_beyond_the_promise(driver: Driver) -> None
     assert "is promised" not in run_connected("stream", "show", "ward")
     driver.ask("ward", value=HIGH)
     assert "warning: more than the 2 answers for which α is promised: " in run_connected("stream", "show", "ward")
+
+
+def test_added_source_says_which_rows_are_left_out(driver: Driver) -> None:
+    """Rows with an undeclared category or outside a range that rejects are left out; `other` keeps a category."""
+    sexes = {"kind": "categories", "values": ["F", "M"]}
+    attributes = {
+        "sex": sexes,
+        "ward": {"kind": "categories", "values": ["a", "none"], "other": "none"},
+        "fee": {"kind": "integers", "minimum": 0, "maximum": 9, "outside": "reject"},
+    }
+    reasons = "is missing or unreadable, or a category is not declared, or 'fee' is outside its range"
+    other = "; a missing or undeclared category of 'ward' counts as the declared 'other'\n"
+    for chosen, words in (
+        (("sex", "ward", "fee"), reasons + other),
+        (("ward",), "is missing or unreadable" + other),
+    ):
+        names = {name: attributes[name] for name in chosen}
+        table = source("-".join(chosen), "table", path="in memory", attributes=names)
+        driver._tables.put("-".join(chosen), pl.DataFrame({"sex": ["F"], "ward": ["a"], "fee": [1]}))
+        assert words in run_connected("source", "add", json.dumps(table))

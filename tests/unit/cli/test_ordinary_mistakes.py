@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from sotto import Driver
 from stream.cli.app import app
 from stream.cli.manage import query_commands
 from stream.cli.output import CommandError
+from stream.formatting import ROWS_LEFT_OUT
 from stream.monitor.api.tokens import TokenError
 from stream.secret_files import SecretFileError
 from tests.builders import installation, source, stream
@@ -122,6 +124,27 @@ def test_ask_suggests_a_stream_of_a_similar_name(made: Driver) -> None:
     assert result.exit_code == query_commands.ExitStatus.REJECTED
     assert "warning: stream 'reprot' does not exist; did you mean 'report'?\n" in result.stderr
     assert made.grant("people", "report").answered == 0
+
+
+@pytest.mark.usefixtures("made")
+def test_ask_json_has_the_warnings_of_an_answer_alone() -> None:
+    asked = ["ask", "report", "--json", "--where"]
+    answered = json.loads(CliRunner().invoke(app, [*asked, "age >= 0"]).stdout)
+    assert answered["warnings"][0].startswith("where: age >= 0 holds for every row")
+    assert ROWS_LEFT_OUT in answered["warnings"]
+    assert "warnings" not in json.loads(CliRunner().invoke(app, [*asked, "nothing > 1"]).stdout)
+
+
+def test_ask_warns_of_a_category_that_is_not_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker answers it with a random category, so only the person who asks may learn of the mistake."""
+    mood = stream("mood", "people", "randomized_response", mechanism={"categories": ["well", "ill"]})
+    driver = installation(mood, sources=[source("people", "records")])
+    monkeypatch.setattr(query_commands, "AsyncClient", lambda: Connected(driver))
+    for category, words in (("il", "category: 'il' is not declared; did you mean 'ill'"), ("ill", "")):
+        result = CliRunner().invoke(app, ["ask", "mood", "--category", category])
+        assert result.exit_code == 0
+        assert words in result.stderr
+        assert bool(result.stderr) == bool(words)
 
 
 def test_ask_warns_of_no_condition_that_was_refused(made: Driver) -> None:

@@ -51,6 +51,7 @@ def test_public_class_and_method_have_example(name: str) -> None:
 OF_DRIVER = [name for name in documented_names() if not name.startswith(("Client.", "AsyncClient."))]
 
 
+@pytest.mark.filterwarnings("ignore:rows with a missing or invalid cell are left out")
 @pytest.mark.parametrize("name", OF_DRIVER)
 def test_examples_without_a_broker_are_correct(name: str) -> None:
     """Each example runs in a new installation in memory and prints what it says."""

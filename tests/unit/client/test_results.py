@@ -25,6 +25,7 @@ from sotto import (
     Timeout,
     Unknown,
 )
+from stream.formatting import ROWS_LEFT_OUT
 from stream.questions.question_forms import as_settings
 from tests.builders import installation, source, stream
 from tests.unit.installation import HIGH, LOW, spec
@@ -89,7 +90,8 @@ def test_result_shows_its_error_bar() -> None:
     driver = table_driver()
     one, groups = driver.ask("counts", where="sex = 'F'"), driver.ask("counts", group_by=["sex"])
     assert re.fullmatch(
-        r"<Result counts: [\d.]+ ± [\d.]+ \(95 %: [\d.]+ to [\d.]+\) · stream spent ε 2\.5>", repr(one)
+        rf"<Result counts: [\d.]+ ± [\d.]+ \(95 %: [\d.]+ to [\d.]+\) · stream spent ε 2\.5 \(warning: {ROWS_LEFT_OUT}\)>",
+        repr(one),
     )
     drawn = groups._repr_html_()
     assert drawn.count("<svg") == 2

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from datetime import date, datetime
 from typing import Any
 
 import pytest
 
 from sotto import Driver, dbapi
+from stream.formatting import ROWS_LEFT_OUT
 from tests.builders import installation, stream
+
+pytestmark = pytest.mark.filterwarnings("ignore:rows with a missing or invalid cell are left out")
 
 GROUPS = "SELECT sex, COUNT(*) AS n FROM people WHERE age >= ? GROUP BY sex"
 
@@ -116,6 +120,17 @@ def test_warnings_are_shown_after_the_rows_are_kept() -> None:
     with pytest.raises(dbapi.Warning, match="holds for no row"):
         cursor.execute("SELECT COUNT(*) FROM few WHERE age > 200")
     assert len(cursor.fetchall()) == 1
+
+
+@pytest.mark.filterwarnings("default")
+def test_connection_warns_once_that_incomplete_rows_are_left_out() -> None:
+    cursor = dbapi.connect(people()).cursor()
+    with pytest.warns(dbapi.Warning, match="left out") as warned:
+        cursor.executemany("SELECT COUNT(*) FROM few WHERE age > ?", [[50], [60]])
+    assert [str(one.message) for one in warned] == [ROWS_LEFT_OUT]
+    with warnings.catch_warnings(record=True) as later:
+        cursor.execute("SELECT COUNT(*) FROM few WHERE age > 30")
+    assert not later
 
 
 def test_max_price_refuses_dearer_statement_without_charge() -> None:

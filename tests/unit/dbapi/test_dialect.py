@@ -17,6 +17,7 @@ from sqlalchemy.dialects import registry
 from sotto import Driver, dbapi
 from tests.builders import installation, source, stream
 
+pytestmark = pytest.mark.filterwarnings("ignore:rows with a missing or invalid cell are left out")
 PROJECT = Path(__file__).parents[3]
 NAMES = ["cells", "few", "towns", "visits"]
 ROWS = 2000

@@ -14,6 +14,7 @@ from stream.alerts.delivery import Alert
 from stream.cli.app import app
 from stream.dev.simulation_inputs import draw_table, read_questions
 from stream.dev.simulation_run import simulate
+from stream.formatting import ROWS_LEFT_OUT
 from stream.questions.stream_watch import StreamOpening
 from stream.tables.checks import check_table
 from stream.tables.columns_table import PrivateTable
@@ -205,8 +206,12 @@ def test_answers_of_a_bounded_source_carry_how_many_rows_count() -> None:
     made = opened(driver(), {"kind": "laplace", "answers": 20})
     asked: list[dict[str, Any]] = [{"where": "TRUE"}, {"where": "sex = 'F'"}, {"people": True}]
     results = made.ask_many([{"stream": "s", "id": str(at), **one} for at, one in enumerate(asked)])
-    assert [one.warnings for one in results] == [(ROWS_OF_ONE,), (ROWS_OF_ONE,), ()]
-    assert results.warnings == (ROWS_OF_ONE,)
+    assert [one.warnings for one in results] == [
+        (ROWS_OF_ONE, ROWS_LEFT_OUT),
+        (ROWS_OF_ONE, ROWS_LEFT_OUT),
+        (ROWS_LEFT_OUT,),
+    ]
+    assert results.warnings == (ROWS_OF_ONE, ROWS_LEFT_OUT)
     assert results.to_polars()["rows_per_person"].to_list() == [2, 2, None]
     assert ROWS_OF_ONE in str(results[0])
     assert "at most 2 rows count" in results[0]._repr_html_()
