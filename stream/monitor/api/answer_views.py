@@ -14,6 +14,7 @@ from pydantic import Field
 
 from schemas import Amount, Answer, Query
 from stream.client.answer_history import AnswerPage, LoggedAnswer
+from stream.formatting import ROWS_LEFT_OUT
 from stream.kafka.client.broker_connections import is_refusal
 from stream.monitor.api import views
 from stream.monitor.api.http_requests import ProblemError
@@ -143,7 +144,8 @@ async def list_answers(
             question=question,
             groups=list(answer.groups or ()) if len(answer.estimates or ()) <= _MAX_NAMED_GROUPS else [],
             uninformative=list(answer.uninformative),
-            warnings=[] if question is None else list(answer.question_warnings),
+            # The history does not repeat in each row that incomplete rows are left out.
+            warnings=[] if question is None else [one for one in answer.question_warnings if one != ROWS_LEFT_OUT],
             cost=_charge(one, older[place + 1 :]),
         )
         for place, one in enumerate(page.answers)
