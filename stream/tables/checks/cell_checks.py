@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, assert_never, get_args
+from typing import Final, Literal, assert_never, get_args
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from schemas import Bins, Categories, Dates, Decimals, Domain, Integers, Numeric
-from stream.tables.checks.check_report import Fate, FoundValue, Misfit, MisfitKind
 from stream.tables.date_codes import date_codes, iso_text
 from stream.tables.encoding import CodeArray, Mask, as_numbers, as_text, encode
 
@@ -24,6 +23,41 @@ MAX_VALUES: Final = 10_000
 """Maximum number of distinct values that are counted; if there are more, only the most frequent half is kept."""
 
 _SHOWN_LENGTH: Final = 60
+
+
+MisfitKind = Literal[
+    "missing", "undeclared", "not a number", "not a date", "not whole", "between steps", "below", "above"
+]
+Fate = Literal["left out", "clamped", "rounded", "other"]
+
+
+@dataclass(frozen=True)
+class FoundValue:
+    """A value, truncated to 60 characters, and its number of rows."""
+
+    value: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """The cells of one attribute that do not fit its domain, for the reason ``what``."""
+
+    attribute: str
+    what: MisfitKind
+    rows: int
+    fate: Fate
+    """Effect on the row: it is left out, or its cell is clamped, rounded or becomes ``other``."""
+    becomes: str | None
+    """The value that replaces the cell, if the row is not left out."""
+    found: tuple[FoundValue, ...]
+    """The most frequent values, except for numbers out of range."""
+    different: int | None
+    """Number of distinct values; None if there are too many or they were not counted."""
+    farthest: str | None
+    """The number farthest out of range."""
+    sum_moved: float | None
+    """Change of the attribute's sum by clamping finite cells; None if it has no sum."""
 
 
 class ValueCounts:

@@ -1,4 +1,7 @@
-"""Opens a table for a check, and counts each person's rows and the rows that a view leaves out."""
+"""Opens a table for a check: matches its columns, counts each person's rows and the rows that a view leaves out.
+
+All numbers are private: exact and without noise.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,100 @@ import polars as pl
 
 from schemas import Domain, TableSource
 from schemas.sources import MAX_CONTRIBUTION
-from stream.tables.checks.cell_checks import ValueCounts, missing_cells
-from stream.tables.checks.check_report import Bound, PersonRows, UnreadableCells, ViewRows, ViewTableRows
-from stream.tables.encoding import encode
+from stream.tables.checks.cell_checks import FoundValue, ValueCounts, missing_cells
+from stream.tables.encoding import as_text, encode
 from stream.tables.people import person_names
-from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN
+from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN, SEPARATORS
 from stream.tables.readers.table_parts import KEPT_COLUMN, open_source_parts
 from stream.tables.readers.view_parser import parse_view
 from stream.tables.readers.view_rows import PERSON_KIND, RowObserver, TableUse, column_label
+from stream.tables.table_errors import ColumnError
+
+
+@dataclass(frozen=True)
+class ColumnMatch:
+    """A comparison of the table's columns with the declared columns."""
+
+    found: tuple[str, ...]
+    missing: tuple[str, ...]
+    """Declared columns that are missing."""
+    lacking: dict[str, tuple[str, ...]]
+    """Missing columns that some files of a folder have, with the files that lack them."""
+    unusable: dict[str, str]
+    """Attributes whose column has an unsupported type, with the reason."""
+    undeclared: tuple[str, ...]
+    """Undeclared columns, which are ignored."""
+    repeated: tuple[str, ...]
+    """Names that several columns of a file have; the first column is read."""
+    separator: str | None
+    """The probable separator of a CSV file, if not a comma."""
+
+    @property
+    def usable(self) -> bool:
+        """True if the file can be read as a table."""
+        return not self.missing and not self.unusable
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A contribution bound, and the number of rows that it leaves out."""
+
+    contribution: int
+    rows_beyond: int
+
+
+@dataclass(frozen=True)
+class PersonRows:
+    """Statistics of each person's rows, without rows that are left out because a cell does not fit."""
+
+    column: str
+    people: int
+    most_rows: int
+    with_several: int
+    """Number of people with more than one row."""
+    contribution: int
+    rows_beyond: int
+    """Number of rows beyond the contribution bound, which do not count."""
+    rows_without: int
+    """Number of rows without a person."""
+    bounds: tuple[Bound, ...] = ()
+    """Rows that 2, 4, 8 … times the bound would leave out, up to the first bound that leaves out at most 1 %."""
+    alike: int = 0
+    """Number of names with several spellings (by case, spaces, leading zeros or Unicode form)."""
+    spellings: tuple[tuple[str, ...], ...] = ()
+    """The spellings of some of these names."""
+
+
+@dataclass(frozen=True)
+class ViewTableRows:
+    """The rows of one table of a view."""
+
+    table: str
+    rows: int
+    unmatched: int
+    """Number of joined rows that ``JOIN`` leaves out, because this table has no match for them."""
+
+
+@dataclass(frozen=True)
+class UnreadableCells:
+    """Cells of one column that a view reads as NULL, because they are not of the declared kind."""
+
+    table: str
+    column: str
+    kind: str
+    rows: int
+    found: tuple[FoundValue, ...]
+    """The most frequent values."""
+
+
+@dataclass(frozen=True)
+class ViewRows:
+    """The rows that a view reads and leaves out, and the cells of its tables that are not of the declared kind."""
+
+    tables: tuple[ViewTableRows, ...]
+    filtered: int
+    """Number of joined rows that ``WHERE`` leaves out."""
+    unreadable: tuple[UnreadableCells, ...]
 
 
 @dataclass(frozen=True)
@@ -235,3 +324,35 @@ class ViewCounts:
                 if (use.alias, name) in self._unreadable
             ),
         )
+
+
+def separator_of(header: list[str], declared: Iterable[str]) -> str | None:
+    """Return the probable separator of a header; None if it is a comma."""
+    wanted, line = set(declared), ",".join(header)
+    named = {sign: len(wanted & {name.strip().strip('"') for name in line.split(sign)}) for sign in SEPARATORS}
+    best = max(named, key=lambda sign: named[sign])
+    return best if named[best] > len(wanted.intersection(header)) else None
+
+
+def match_columns(source: TableSource, file: TableScan, person: str | None) -> ColumnMatch:
+    """Compare the columns of an opened table with the declared columns and their domains."""
+    unusable: dict[str, str] = {}
+    declared = list(dict.fromkeys(map(source.column_of, (*source.attributes, *source.texts))))
+    for name in (*source.attributes, *source.texts):
+        column = source.column_of(name)
+        for kind, part in file.kinds.get(column, {}).items():
+            empty = pl.Series(column, [], dtype=kind)
+            try:
+                as_text(column, empty) if name in source.texts else encode(column, source.attributes[name], empty)
+            except ColumnError as error:
+                unusable.setdefault(name, str(error.in_file(part)))
+    missing = tuple(name for name in declared if name not in file.types)
+    return ColumnMatch(
+        found=tuple(file.types),
+        missing=missing,
+        lacking={name: tuple(file.lacking[name]) for name in missing if name in file.lacking},
+        unusable=unusable,
+        undeclared=tuple(name for name in file.types if name not in declared and name != person),
+        repeated=file.duplicate_names,
+        separator=separator_of(list(file.types), declared) if file.has_lines and missing else None,
+    )

@@ -1,14 +1,18 @@
-"""Compares a table with its declaration, suggests corrections, and times its engine."""
+"""Compares a table with its declaration, suggests corrections, and times its engine.
+
+All numbers in a report are private: exact and without noise.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -16,10 +20,17 @@ import polars as pl
 from schemas import Categories, TableSource
 from stream.formatting import format_count
 from stream.settings import DEFAULT_TABLE_BYTES
-from stream.tables.checks.cell_checks import CellCheck
-from stream.tables.checks.check_report import CheckReport, ColumnMatch, EngineTimes, Misfit, PersonRows, ViewRows
-from stream.tables.checks.row_counts import TableScan, ViewCounts, count_people
-from stream.tables.encoding import as_text, encode
+from stream.tables.checks.cell_checks import CellCheck, Misfit
+from stream.tables.checks.row_counts import (
+    ColumnMatch,
+    PersonRows,
+    TableScan,
+    ViewCounts,
+    ViewRows,
+    count_people,
+    match_columns,
+)
+from stream.tables.encoding import as_text
 from stream.tables.engine_limits import EngineLimits, advise_on_engine
 from stream.tables.expressions import TRUE, Predicate, make_leaf
 from stream.tables.people import person_names
@@ -35,12 +46,66 @@ _UNIT: Final = re.compile(r"\s*[-+]?\d+(\.\d+)?\s*[^\d\s.,eE+-]+\s*")
 _NOT_UTF8: Final = "\ufffd"
 
 
-def separator_of(header: list[str], declared: Iterable[str]) -> str | None:
-    """Return the probable separator of a header; None if it is a comma."""
-    wanted, line = set(declared), ",".join(header)
-    named = {sign: len(wanted & {name.strip().strip('"') for name in line.split(sign)}) for sign in SEPARATORS}
-    best = max(named, key=lambda sign: named[sign])
-    return best if named[best] > len(wanted.intersection(header)) else None
+NOTICE: Final = (
+    "PRIVATE: exact figures about people's rows, which no noise protects. They are for the table's owner alone: do not "
+    "publish, log or send them. Nothing was sent, logged or stored."
+)
+"""The notice at the top of every report, both of printed reports and of JSON."""
+
+
+@dataclass(frozen=True)
+class EngineTimes:
+    """Seconds that a table's engine takes on this machine."""
+
+    engine: str
+    loading: float
+    """Seconds for reading the table, choosing the rows that count, and writing their codes."""
+    count: float
+    batch: float
+    """Seconds for a hundred counts in one batch."""
+    grouping: float
+    """Seconds for counting the groups of the attribute with the most values."""
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """A comparison of a table with its declaration. All numbers are private."""
+
+    source: str
+    path: str
+    rows: int
+    as_declared: int | None
+    """Number of rows that fit; None if the file cannot be read as declared."""
+    changed: int | None
+    """Number of rows with a cell that is clamped or becomes ``other``."""
+    left_out: int | None
+    surplus_lines: int
+    """Number of CSV lines with more cells than columns; extra cells are ignored."""
+    columns: ColumnMatch
+    misfits: tuple[Misfit, ...]
+    people: PersonRows | None
+    suggestions: tuple[str, ...]
+    times: EngineTimes | None = None
+    """Measured times of the engine; None for a table in memory."""
+    counted: int | None = None
+    """Number of rows that fit, have a person and are within the contribution bound.
+
+    None if the source declares no person column.
+    """
+    view: ViewRows | None = None
+    """Counts of the view's rows; None for a source without a view."""
+
+    @property
+    def fits(self) -> bool:
+        """True if every row counts with its own values or rounded ones, and the view, if any, can read all cells."""
+        people = self.people is None or not (self.people.rows_beyond or self.people.rows_without)
+        unchanged = self.left_out == 0 and all(misfit.fate == "rounded" for misfit in self.misfits)
+        readable = self.view is None or not self.view.unreadable
+        return self.columns.usable and unchanged and not self.surplus_lines and people and readable
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON, with the notice as its first field."""
+        return {"private": NOTICE, "fits": self.fits, **asdict(self)}
 
 
 def advise_on_columns(columns: ColumnMatch) -> Iterator[str]:
@@ -202,7 +267,7 @@ def check_table(
                 person_names(person, pl.Series(person, [], dtype=kind))
             except ColumnError as error:
                 raise error.in_file(part) from None
-    columns = _match_columns(source, file, person)
+    columns = match_columns(source, file, person)
     checks = [
         CellCheck(name, domain)
         for name, domain in source.attributes.items()
@@ -275,29 +340,6 @@ def advise_on_view(view: ViewRows | None) -> Iterator[str]:
     """Yield advice on cells of a view's tables that are not of the declared kind."""
     if view is not None and view.unreadable:
         yield "view: cells that are not of the kind in 'columns' are NULL; correct them, or declare another kind"
-
-
-def _match_columns(source: TableSource, file: TableScan, person: str | None) -> ColumnMatch:
-    unusable: dict[str, str] = {}
-    declared = list(dict.fromkeys(map(source.column_of, (*source.attributes, *source.texts))))
-    for name in (*source.attributes, *source.texts):
-        column = source.column_of(name)
-        for kind, part in file.kinds.get(column, {}).items():
-            empty = pl.Series(column, [], dtype=kind)
-            try:
-                as_text(column, empty) if name in source.texts else encode(column, source.attributes[name], empty)
-            except ColumnError as error:
-                unusable.setdefault(name, str(error.in_file(part)))
-    missing = tuple(name for name in declared if name not in file.types)
-    return ColumnMatch(
-        found=tuple(file.types),
-        missing=missing,
-        lacking={name: tuple(file.lacking[name]) for name in missing if name in file.lacking},
-        unusable=unusable,
-        undeclared=tuple(name for name in file.types if name not in declared and name != person),
-        repeated=file.duplicate_names,
-        separator=separator_of(list(file.types), declared) if file.has_lines and missing else None,
-    )
 
 
 BATCH_COUNTS: Final = 100

@@ -16,7 +16,7 @@ from schemas import TableSource
 from stream.cli.app import app
 from stream.formatting import warn_about_shared_data
 from stream.tables.checks import FoundValue, ViewRows, check_table
-from stream.tables.checks.check_report import UnreadableCells, ViewTableRows
+from stream.tables.checks.row_counts import UnreadableCells, ViewTableRows
 from stream.tables.columns_table import PrivateTable
 from stream.tables.expressions import TRUE
 from stream.tables.readers import view_rows as reading
