@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from sotto import Driver
 from stream.cli.app import app
 from stream.cli.manage import answer_commands, budget_commands, event_commands, ledger_commands, stream_commands
+from stream.kafka.topic_creation import LiveTopicReport
 from stream.settings import Settings
 from tests.preloaded import PROGRAM_SECONDS, command
 
@@ -61,6 +62,16 @@ def connect_commands(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> None:
     """Let a driver carry out the calls of commands, in place of a client of Kafka."""
     for module in (answer_commands, budget_commands, event_commands, ledger_commands, stream_commands):
         monkeypatch.setattr(module, "Client", lambda: nullcontext(driver))
+    set_live_topic_report(monkeypatch, LiveTopicReport())
+
+
+def set_live_topic_report(monkeypatch: pytest.MonkeyPatch, report: LiveTopicReport) -> None:
+    """Let commands find this report about each live topic, in place of Kafka's."""
+
+    async def inspect(*_: object) -> LiveTopicReport:
+        return report
+
+    monkeypatch.setattr(stream_commands, "inspect_live_topic", inspect)
 
 
 def run_connected(*arguments: str) -> str:

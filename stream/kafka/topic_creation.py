@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Final
 
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError, for_code
 
 from schemas import EventsSource
 from stream.kafka.acls import AclRole, Resource, role_access
@@ -291,14 +291,50 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
         found, is_new = await _ensure_topic(admin, settings, wanted)
         if not found:
             raise TopicsError(f"topic {source.topic} was created and is not listed; see the broker's log")
-        [(setting, expected)] = BROKER_TIMESTAMPS.items()
-        actual = (await read_configuration(admin, source.topic)).get(setting)
-    if by_broker and actual != expected:
-        raise TopicsError(
-            f"topic {source.topic} exists with {setting}={actual}, but windows of source '{source.source}' close by the "
-            f"broker's timestamps; set {expected} with kafka-configs.sh before any event is written"
-        )
+        actual = await read_configuration(admin, source.topic)
+    if problem := _timestamps_problem(source, actual):
+        raise TopicsError(problem)
     return len(found), is_new
+
+
+def _timestamps_problem(source: EventsSource, actual: Mapping[str, str]) -> str | None:
+    """Returns why a topic's timestamps do not fit the source's clock, with a remedy; None if they fit."""
+    [(setting, expected)] = BROKER_TIMESTAMPS.items()
+    if source.clock == "marks" or actual.get(setting) == expected:
+        return None
+    return (
+        f"topic {source.topic} exists with {setting}={actual.get(setting)}, but windows of source '{source.source}' close by the "
+        f"broker's timestamps; set {expected} with kafka-configs.sh before any event is written"
+    )
+
+
+def _missing_topic_problem(source: str, topic: str) -> str:
+    return f"topic {topic} of source '{source}' does not exist; 'sotto events topic {source}' creates it"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTopicReport:
+    """What Kafka says about the topic of a source; each text has a remedy."""
+
+    is_missing: bool = False
+    problem: str | None = None
+    """Why feeds cannot count the topic; None if they can, or if this principal cannot see the topic."""
+
+
+async def inspect_live_topic(settings: Settings, source: EventsSource) -> LiveTopicReport:
+    """Reports whether feeds can count a source's topic; an empty report if Kafka does not say it to this principal."""
+    try:
+        async with admin_client(settings) as admin:
+            if (replicas := (await describe_topics(admin, [source.topic])).get(source.topic)) is None:
+                return LiveTopicReport()
+            if not replicas:
+                return LiveTopicReport(
+                    is_missing=True, problem=_missing_topic_problem(source.source, source.topic)
+                )
+            actual = (await read_configurations(admin, [source.topic])).get(source.topic)
+    except (KafkaError, OSError):
+        return LiveTopicReport()
+    return LiveTopicReport() if actual is None else LiveTopicReport(problem=_timestamps_problem(source, actual))
 
 
 def other_source_remedy(source: str) -> str:
@@ -316,7 +352,7 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
         found = await describe_topics(admin, [topic])
         if not found.get(topic):
             raise TopicsError(
-                f"topic {topic} of source '{source}' does not exist; 'sotto events topic {source}' creates it"
+                _missing_topic_problem(source, topic)
                 if topic in found
                 else f"Kafka hides topic {topic} of source '{source}'; see 'sotto topics acl --role feed --live {topic}'"
             )

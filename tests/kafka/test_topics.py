@@ -16,11 +16,13 @@ from sotto import AsyncClient
 from stream.kafka.acls import AclRole
 from stream.kafka.client.broker_connections import admin_client
 from stream.kafka.topic_creation import (
+    LiveTopicReport,
     check_topics,
     create_live_topic,
     create_topics,
     delete_topics,
     find_live_topic,
+    inspect_live_topic,
     require_topics,
 )
 from stream.kafka.topic_layouts import TopicsError, layout, read_configurations
@@ -177,13 +179,19 @@ def test_live_topic_has_brokers_timestamps_for_its_clock(environment: dict[str, 
 
     settings = settings_of(environment)
     broker, marks = source("broker"), source("marks")
+    missing = asyncio.run(inspect_live_topic(settings, marks))
+    assert missing.is_missing
+    assert f"'sotto events topic {marks.source}' creates it" in (missing.problem or "")
     for declared, wanted in ((broker, "LogAppendTime"), (marks, "CreateTime")):
         for partitions, new in ((3, True), (5, False)):
             assert asyncio.run(create_live_topic(settings, declared, partitions)) == (3, new)
         assert asyncio.run(stamps(declared.topic)) == wanted
+        assert asyncio.run(inspect_live_topic(settings, declared)) == LiveTopicReport()
     unstamped = broker.model_copy(update={"topic": marks.topic})
     with pytest.raises(TopicsError, match=r"message\.timestamp\.type=CreateTime, but windows of source"):
         asyncio.run(create_live_topic(settings, unstamped, 3))
+    problem = asyncio.run(inspect_live_topic(settings, unstamped)).problem
+    assert "set LogAppendTime with kafka-configs.sh before any event is written" in (problem or "")
 
 
 async def test_create_refuses_names_of_another_installation(environment: dict[str, Any]) -> None:

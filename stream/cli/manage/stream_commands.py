@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -41,6 +42,8 @@ from stream.formatting import (
     format_count,
     format_error_bound,
 )
+from stream.kafka.broker_addresses import local_settings
+from stream.kafka.topic_creation import inspect_live_topic
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers, last_promised_answer
 from stream.questions.answer_warnings import warn_about_promise
@@ -77,7 +80,9 @@ def open_stream(
         receipt = client.open(spec, analyst=analyst, acknowledge=force)
         grant, source = client.grant(spec.source, spec.stream), client.budget(spec.source).source
     rho = "" if grant.cost.rho is None else f" (ρ {grant.cost.rho:.4g})"
-    lines = [f"stream {spec.stream} is open at {requested_amount(grant.spec)}{rho} ({grant.calibration.method})"]
+    lines: list[str | None] = [
+        f"stream {spec.stream} is open at {requested_amount(grant.spec)}{rho} ({grant.calibration.method})"
+    ]
     if receipt.compared:
         lines.append(describe_choice(receipt.compared))
         if isinstance(spec.mechanism, Auto) and spec.mechanism.rows is None and source.neighbors == "add-remove":
@@ -89,7 +94,9 @@ def open_stream(
         lines.append(describe_standing_query(grant.spec, source))
         if isinstance(source, EventsSource):
             now = time.time()
-            lines.append(describe_first_answer(standing, source, now))
+            problem = asyncio.run(inspect_live_topic(local_settings(), source)).problem
+            lines.append(describe_first_answer(standing, source, now) if problem is None else None)
+            print_warnings(() if problem is None else [f"no window is asked yet: {problem}"])
             print_warnings(filter(None, [warn_about_past_windows(spec.standing or standing, source, now)]))
     lines += [] if as_json else _promise_lines(grant, source)
     if receipt.windows is not None:

@@ -15,8 +15,9 @@ from stream.cli.app import app
 from stream.cli.manage import query_commands
 from stream.cli.manage.query_commands import _format_answer
 from stream.formatting import format_error_bound
+from stream.kafka.topic_creation import LiveTopicReport
 from tests.builders import KEY
-from tests.commands import Connected, connect_commands, run_connected
+from tests.commands import Connected, connect_commands, run_connected, set_live_topic_report
 from tests.unit.feeds.live import GROUP, WINDOW, flights, question, standing, window
 
 
@@ -73,6 +74,20 @@ def test_commands_show_declaration_questions_and_promises(driver: Driver) -> Non
     said = run_connected("stream", "open", json.dumps(running))
     assert f"; {bound}; in all windows together, at most 5" in said
     assert driver.grant("flights", "all").spec.standing is not None
+
+
+def test_opening_without_a_fit_topic_has_no_forecast(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream opens, and the command says what to mend, also beside JSON."""
+    driver.register(flights())
+    set_live_topic_report(
+        monkeypatch, LiveTopicReport(is_missing=True, problem="topic t does not exist; create it")
+    )
+    for name, options in (("one", ()), ("two", ("--json",))):
+        said = CliRunner().invoke(app, ["stream", "open", json.dumps(standing(name)), "--force", *options])
+        assert said.exit_code == 0
+        assert "warning: no window is asked yet: topic t does not exist; create it\n" in said.stderr
+        assert "first answer" not in said.output
+        assert driver.grant("flights", name).state == "open"
 
 
 def test_results_name_their_window_and_group(driver: Driver) -> None:
