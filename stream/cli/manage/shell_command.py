@@ -74,7 +74,8 @@ def sql(
         return
     if as_json:
         why = {} if table.why is None else {"why": table.why}
-        show_json({"stream": table.stream, **why, "epsilon": table.epsilon, "rows": table.rows()})
+        warnings = {"warnings": list(table.warnings)} if table.warnings else {}
+        show_json({"stream": table.stream, **why, "epsilon": table.epsilon, "rows": table.rows(), **warnings})
     else:
         show_statement(table)
     if failed is not None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sotto import Driver
 from stream.cli.app import app
-from stream.cli.manage import query_commands
+from stream.cli.manage import query_commands, shell_command
 from stream.cli.output import CommandError
 from stream.formatting import ROWS_LEFT_OUT
 from stream.monitor.api.tokens import TokenError
@@ -114,7 +114,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Driver:
         sources=[people],
         rows={"people": {"age": [30] * 900}},
     )
-    monkeypatch.setattr(query_commands, "AsyncClient", lambda: Connected(driver))
+    for module in (query_commands, shell_command):
+        monkeypatch.setattr(module, "AsyncClient", lambda: Connected(driver))
     return driver
 
 
@@ -132,6 +133,8 @@ def test_ask_json_has_the_warnings_of_an_answer_alone() -> None:
     answered = json.loads(CliRunner().invoke(app, [*asked, "age >= 0"]).stdout)
     assert answered["warnings"][0].startswith("where: age >= 0 holds for every row")
     assert ROWS_LEFT_OUT in answered["warnings"]
+    stated = CliRunner().invoke(app, ["sql", "--json", "SELECT COUNT(*) FROM report WHERE age >= 0"])
+    assert json.loads(stated.stdout)["warnings"][1:] == answered["warnings"][1:]
     assert "warnings" not in json.loads(CliRunner().invoke(app, [*asked, "nothing > 1"]).stdout)
 
 
