@@ -24,7 +24,7 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.tables.store import TableStore
 from stream.worker.fair_shares import SECOND, WorkEstimator
-from stream.worker.families.family import Context
+from stream.worker.families.context import Context
 from stream.worker.worker_processor import QueryProcessor
 
 KEY = NoiseKey(bytes(32))

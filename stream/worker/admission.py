@@ -26,7 +26,7 @@ from stream.processing.record_columns import RecordColumns, select_records
 from stream.processing.topic_names import Topics, partition_of
 from stream.worker.fair_shares import Shares, WorkEstimator
 from stream.worker.families import Families
-from stream.worker.families.family import AdmittedQuestion, Context, TableFreedError
+from stream.worker.families.context import AdmittedQuestion, Context, TableFreedError
 from stream.worker.families.sparse_vector_family import QuestionRows, Row
 from stream.worker.hosted_streams import CONTROL_UNREAD, PLAIN_FLAG, STANDING_FLAG
 from stream.worker.stream_records import HaltedAnswer

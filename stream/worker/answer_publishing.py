@@ -16,7 +16,8 @@ from stream.kernel.byte_columns import Column, Spans, concatenate_spans, spans_o
 from stream.privacy.mechanisms.above_threshold import ABOVE, HALTED
 from stream.processing.protocol import Message, Outputs
 from stream.processing.record_columns import MessageColumns
-from stream.worker.families.family import AdmittedQuestion, Family, Reply
+from stream.worker.families.context import AdmittedQuestion
+from stream.worker.families.family import Family, Reply
 from stream.worker.families.sparse_vector_family import PublishedNumber, QuestionRows, Verdicts
 from stream.worker.hosted_streams import EXHAUSTED, HostedStreams
 from stream.worker.output_encoding import OutputEncoder, WireAnswer

@@ -37,7 +37,7 @@ from stream.caches import RecentCache
 from stream.privacy.mechanisms.estimator import MAX_CELLS_OF_ONE_ESTIMATE
 from stream.privacy.planning.unknown_groups_plans import most_texts_within
 from stream.processing.dead_letters import BUSY, Rejection
-from stream.worker.families.family import TERMS_CACHE_SIZE, Context, TableFreedError
+from stream.worker.families.context import TERMS_CACHE_SIZE, Context, TableFreedError
 
 SECOND: Final = 1_000_000_000
 """One second of work. The unit is a nanosecond of one core of the machine in docs/performance.md."""

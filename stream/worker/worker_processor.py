@@ -21,7 +21,7 @@ from stream.worker.answer_headers import with_answer_headers
 from stream.worker.answer_publishing import ColumnPublisher, ReplyPublisher
 from stream.worker.fair_shares import NO_LIMITS, SECOND, Limits, Shares
 from stream.worker.families import create_families
-from stream.worker.families.family import AdmittedQuestion, Context
+from stream.worker.families.context import AdmittedQuestion, Context
 from stream.worker.families.sparse_vector_family import QuestionRows, QuestionStreams
 from stream.worker.hosted_streams import HALTED, HostedStreams
 from stream.worker.output_encoding import OutputEncoder

@@ -15,8 +15,9 @@ from stream.worker.families.charged_answer_families import (
     NoisyMaxFamily,
     RandomizedResponseFamily,
 )
+from stream.worker.families.context import Context
 from stream.worker.families.estimate_family import EstimateFamily
-from stream.worker.families.family import Context, Family, RestorableFamily
+from stream.worker.families.family import Family, RestorableFamily
 from stream.worker.families.hypothesis_family import HypothesisFamily
 from stream.worker.families.release_family import HistogramFamily, LazyHistogramFamily, SparseProjectFamily
 from stream.worker.families.sparse_vector_family import SparseVectorFamily

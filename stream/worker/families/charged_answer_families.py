@@ -42,13 +42,11 @@ from stream.privacy.planning.answer_plans import alpha_for, answer_law, choice_a
 from stream.privacy.planning.plans import shown_price
 from stream.privacy.planning.response_plans import ResponseLaw, response_law
 from stream.processing.dead_letters import malformed_rejection
+from stream.worker.families.context import AdmittedQuestion, Context, TermsCache
 from stream.worker.families.family import (
-    AdmittedQuestion,
-    Context,
     Family,
     PaidFamily,
     Reply,
-    TermsCache,
     max_price_parts,
     max_price_refusal,
     price_refusal,

@@ -42,10 +42,9 @@ from stream.privacy.planning.hypothesis_plans import rows_rate
 from stream.privacy.planning.plans import first_price, opening_parts, shown_price
 from stream.privacy.planning.warm_starts import expected_sets, workload_axes
 from stream.processing.dead_letters import PRICE, Rejection
+from stream.worker.families.context import AdmittedQuestion, Context
 from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
 from stream.worker.families.family import (
-    AdmittedQuestion,
-    Context,
     Reply,
     RestorableFamily,
     alpha_rejection,

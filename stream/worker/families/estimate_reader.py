@@ -46,7 +46,7 @@ from stream.tables.expressions import AllOf, Codes, Predicate, attributes_of
 from stream.tables.sensitivity import restrict_domain, sum_sensitivity
 from stream.tables.store import TableStore
 from stream.tables.table_errors import quote_name, quote_names
-from stream.worker.families.family import describe_attribute, list_declared
+from stream.worker.families.context import describe_attribute, list_declared
 from stream.worker.families.statistics import Statistic, TopGroups, parse_top
 from stream.worker.families.tensors import (
     WeightedPredicates,

@@ -31,7 +31,8 @@ from stream.privacy.mechanisms.private_values import published_interval
 from stream.privacy.noise.keyed_noise import DrawRole, cell_words
 from stream.privacy.noise.samplers import Sampler
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, hypothesis_reach
-from stream.worker.families.family import AdmittedQuestion, Context, Reply, RestorableFamily, require_form
+from stream.worker.families.context import AdmittedQuestion, Context
+from stream.worker.families.family import Reply, RestorableFamily, require_form
 from stream.worker.families.statistics import share_alpha, share_interval
 from stream.worker.families.tensors import WEIGHT_CACHE_BYTES, CellSpace, TensorSpace, WeightCache
 

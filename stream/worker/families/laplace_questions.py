@@ -24,7 +24,8 @@ from stream.tables.sensitivity import (
     rows_are_public,
     total_sensitivity,
 )
-from stream.worker.families.family import Context, alpha_rejection, require_form
+from stream.worker.families.context import Context
+from stream.worker.families.family import alpha_rejection, require_form
 from stream.worker.families.statistics import TopGroups, parse_top
 from stream.worker.stream_terms import StreamTerms
 

@@ -34,17 +34,11 @@ from stream.privacy.accuracy.source_facts import QuantileFacts
 from stream.privacy.composition.costs import promised_answers
 from stream.privacy.mechanisms.selection import UNIFORM_WORDS, RankLaw, choose_code, rank_law
 from stream.privacy.noise.samplers import LowWords, NoiseScaleError, Symmetric, Words
-from stream.privacy.planning.answer_plans import (
-    MOST_WEIGHTS,
-    answer_law,
-    quantile_noise,
-    rank_alpha,
-)
+from stream.privacy.planning.answer_plans import MOST_WEIGHTS, answer_law, quantile_noise, rank_alpha
 from stream.processing.dead_letters import malformed_rejection
 from stream.tables.sensitivity import groups_sensitivity
+from stream.worker.families.context import AdmittedQuestion, Context
 from stream.worker.families.family import (
-    AdmittedQuestion,
-    Context,
     Reply,
     alpha_rejection,
     max_price_parts,

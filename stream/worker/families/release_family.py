@@ -52,15 +52,8 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection, malformed_rejection
 from stream.tables.counted_table import CountedTable, cell_mask
 from stream.tables.table_errors import PredicateError, undeclared_name_message
-from stream.worker.families.family import (
-    AdmittedQuestion,
-    Context,
-    Family,
-    Reply,
-    TermsCache,
-    answer_by_stream,
-    require_form,
-)
+from stream.worker.families.context import AdmittedQuestion, Context, TermsCache
+from stream.worker.families.family import Family, Reply, answer_by_stream, require_form
 from stream.worker.families.statistics import (
     NoisyRate,
     Statistic,

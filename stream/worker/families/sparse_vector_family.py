@@ -25,7 +25,8 @@ from stream.privacy.mechanisms.above_threshold import ABOVE, Decisions, decide_q
 from stream.privacy.mechanisms.private_values import published_interval, published_numbers, value_of
 from stream.privacy.noise.keyed_noise import SUBKEY_BYTES, DrawRole, event_words
 from stream.privacy.noise.samplers import Sampler
-from stream.worker.families.family import Context, require_form
+from stream.worker.families.context import Context
+from stream.worker.families.family import require_form
 from stream.worker.families.laplace_questions import sent_value_limits
 from stream.worker.hosted_streams import HostedStreams, answering_mask
 from stream.worker.stream_columns import SlotArrays, StreamColumns

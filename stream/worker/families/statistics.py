@@ -44,7 +44,8 @@ from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate, ro
 from stream.processing.dead_letters import malformed_rejection
 from stream.tables.expressions import TRUE, Predicate
 from stream.tables.sensitivity import OrderedValues, codes_within, ordered_values
-from stream.worker.families.family import Context, Reply, describe_attribute, list_declared, suggest_name
+from stream.worker.families.context import Context, describe_attribute, list_declared, suggest_name
+from stream.worker.families.family import Reply
 
 
 class NoisyRate(NamedTuple):

@@ -36,7 +36,8 @@ from stream.privacy.planning.unknown_groups_plans import (
 from stream.processing.dead_letters import malformed_rejection
 from stream.tables.table_errors import DataError, quote_names
 from stream.tables.texts import TextGroups, split_name
-from stream.worker.families.family import AdmittedQuestion, PaidFamily, Reply, read_text_counts, require_form
+from stream.worker.families.context import AdmittedQuestion
+from stream.worker.families.family import PaidFamily, Reply, read_text_counts, require_form
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,16 +60,8 @@ from stream.privacy.planning.release_plans import (
 from stream.privacy.planning.running_text_plans import running_size_law, text_interval, texts_are_too_large
 from stream.processing.dead_letters import malformed_rejection
 from stream.tables.texts import TextGroups
-from stream.worker.families.family import (
-    AdmittedQuestion,
-    Context,
-    PaidFamily,
-    Reply,
-    RestorableFamily,
-    TermsCache,
-    read_text_counts,
-    require_form,
-)
+from stream.worker.families.context import AdmittedQuestion, Context, TermsCache
+from stream.worker.families.family import PaidFamily, Reply, RestorableFamily, read_text_counts, require_form
 from stream.worker.families.laplace_statistics import AnswerWords, LaplaceStatistic, draw_quantiles, plan_quantiles
 from stream.worker.families.statistics import TopGroups, keep_largest_groups, window_statistic
 

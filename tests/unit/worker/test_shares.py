@@ -21,7 +21,7 @@ from stream.processing.dead_letters import Rejection
 from stream.processing.protocol import Outputs, Record
 from stream.settings import Settings
 from stream.worker.fair_shares import ASSUMED_ROWS, NO_LIMITS, SECOND, Limits, Shares, WorkEstimator
-from stream.worker.families.family import Context
+from stream.worker.families.context import Context
 from stream.worker.worker_processor import MAX_BATCH_WORK, QueryProcessor
 from tests.builders import KEY, PEOPLE, installation, source, stream
 from tests.processing import process_records
