@@ -71,7 +71,8 @@ def set_live_topic_report(monkeypatch: pytest.MonkeyPatch, report: LiveTopicRepo
     async def inspect(*_: object) -> LiveTopicReport:
         return report
 
-    monkeypatch.setattr(stream_commands, "inspect_live_topic", inspect)
+    for module in (budget_commands, event_commands, stream_commands):
+        monkeypatch.setattr(module, "inspect_live_topic", inspect)
 
 
 def run_connected(*arguments: str) -> str:

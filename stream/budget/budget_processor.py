@@ -166,6 +166,7 @@ class BudgetProcessor:
         self.request_handler = RequestHandler(
             self.ledger,
             self._control_publisher,
+            topics,
             key_id=key_id,
             readings=self._readings,
             new_incarnation=new_incarnation,

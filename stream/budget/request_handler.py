@@ -43,6 +43,7 @@ from stream.budget.standing_streams import (
     opening_lead_ms,
     promised_windows,
     require_bounded_past,
+    require_foreign_topic,
     require_valid_periods,
 )
 from stream.budget.waiting_requests import TableReadings
@@ -57,6 +58,7 @@ from stream.privacy.mechanisms.private_values import require_exact_doubles
 from stream.privacy.noise.samplers import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.processing.protocol import Outputs, RecordLike
+from stream.processing.topic_names import Topics
 from stream.tables.table_errors import DataError
 
 Outcome = Literal["registered", "opened", "closing", "halted", "refused"]
@@ -74,6 +76,7 @@ class RequestHandler:
         self,
         ledger: Ledger,
         workers: ControlPublisher,
+        topics: Topics,
         *,
         key_id: str,
         readings: TableReadings,
@@ -82,6 +85,7 @@ class RequestHandler:
         self.receipts = Receipts()
         self._ledger = ledger
         self._control_publisher = workers
+        self._topics = topics
         self.periods = AccountPeriods(ledger, workers, key_id=key_id, new_incarnation=new_incarnation)
         self._readings = readings
         self._row_counts: RecentCache[tuple[str, str | None], int] = RecentCache(_ROW_COUNTS_KEPT)
@@ -180,6 +184,7 @@ class RequestHandler:
         if source.source not in self._ledger.accounts:
             require_grid_covers_range(source)
             require_valid_periods(source)
+            require_foreign_topic(source, self._topics)
             if isinstance(source, EventsSource) and source.has_periods:
                 self.periods.require_unused_name(source.source)
             if isinstance(source, TableSource):

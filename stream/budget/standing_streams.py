@@ -45,6 +45,7 @@ from stream.privacy.accuracy.source_facts import (
     window_sensitivity,
 )
 from stream.privacy.composition.costs import RefusedError
+from stream.processing.topic_names import Topics
 from stream.tables.predicates import PredicateParser
 from stream.tables.table_errors import PredicateError, private_text_message, quote_names, undeclared_name_message
 
@@ -81,6 +82,14 @@ def require_valid_periods(source: Source) -> None:
     if source.population is not None:
         raise RefusedError(
             "population: a population's budget is for all time, and this source's is for single periods; remove population or unit"
+        )
+
+
+def require_foreign_topic(source: Source, topics: Topics) -> None:
+    """Refuse a live source on a topic of the installation itself."""
+    if isinstance(source, EventsSource) and topics.is_own(source.topic):
+        raise RefusedError(
+            f"topic: '{source.topic}' belongs to Sotto itself, and its records are no people's events; give the topic of the events"
         )
 
 

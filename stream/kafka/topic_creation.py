@@ -41,6 +41,8 @@ from stream.settings import Settings, variable_of
 
 DELETION_SECONDS = 60.0
 """Longest time that brokers may still list a deleted topic."""
+LEAST_RETENTION_MS: Final = 24 * 3_600_000
+"""The least retention of live topics without a warning, so that feeds may stand still for a day."""
 _ATTEMPTS: Final = 20
 """Number of attempts to find a created topic."""
 _ATTEMPT_PAUSE_SECONDS: Final = 0.2
@@ -279,7 +281,7 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
     """Creates a missing live topic; returns its number of partitions, and whether it is new.
 
     If the source has the broker's clock, the broker stamps the records. TopicsError if the topic exists with
-    writers' timestamps, or is hidden or cannot be created.
+    writers' timestamps or is compacted, or is hidden or cannot be created.
     """
     by_broker = source.clock == "broker"
     wanted = TopicLayout(source.topic, partitions, has_broker_timestamps=by_broker)
@@ -292,9 +294,30 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
         if not found:
             raise TopicsError(f"topic {source.topic} was created and is not listed; see the broker's log")
         actual = await read_configuration(admin, source.topic)
-    if problem := _timestamps_problem(source, actual):
+    if problem := _compaction_problem(source, actual) or _timestamps_problem(source, actual):
         raise TopicsError(problem)
     return len(found), is_new
+
+
+def _compaction_problem(source: EventsSource, actual: Mapping[str, str]) -> str | None:
+    """Returns a remedy if Kafka compacts a live topic: of a person's events it would keep only the latest."""
+    if "compact" not in (policy := actual.get("cleanup.policy", "")):
+        return None
+    return (
+        f"topic {source.topic} has cleanup.policy={policy}, so Kafka deletes all but the latest event of a person; set "
+        "cleanup.policy=delete with kafka-configs.sh, or write the events to another topic"
+    )
+
+
+def _retention_warning(source: EventsSource, actual: Mapping[str, str], past_ms: int) -> str | None:
+    """Returns a warning if Kafka deletes events after less than a day, or before feeds can count a past window."""
+    kept, needed = int(actual.get("retention.ms", "-1")), max(LEAST_RETENTION_MS, past_ms)
+    if not 0 <= kept < needed:
+        return None
+    return (
+        f"topic {source.topic} has retention.ms={kept}, and {needed} or more are needed: events that Kafka deletes while no feed "
+        "reads them are not counted; set it with kafka-configs.sh"
+    )
 
 
 def _timestamps_problem(source: EventsSource, actual: Mapping[str, str]) -> str | None:
@@ -317,12 +340,18 @@ class LiveTopicReport:
     """What Kafka says about the topic of a source; each text has a remedy."""
 
     is_missing: bool = False
+    is_compacted: bool = False
     problem: str | None = None
     """Why feeds cannot count the topic; None if they can, or if this principal cannot see the topic."""
+    warning: str | None = None
+    """Why feeds may miss events of the topic."""
 
 
-async def inspect_live_topic(settings: Settings, source: EventsSource) -> LiveTopicReport:
-    """Reports whether feeds can count a source's topic; an empty report if Kafka does not say it to this principal."""
+async def inspect_live_topic(settings: Settings, source: EventsSource, past_ms: int = 0) -> LiveTopicReport:
+    """Reports whether feeds can count a source's topic; an empty report if Kafka does not say it to this principal.
+
+    ``past_ms`` is how long ago the windows of a stream begin.
+    """
     try:
         async with admin_client(settings) as admin:
             if (replicas := (await describe_topics(admin, [source.topic])).get(source.topic)) is None:
@@ -334,7 +363,14 @@ async def inspect_live_topic(settings: Settings, source: EventsSource) -> LiveTo
             actual = (await read_configurations(admin, [source.topic])).get(source.topic)
     except (KafkaError, OSError):
         return LiveTopicReport()
-    return LiveTopicReport() if actual is None else LiveTopicReport(problem=_timestamps_problem(source, actual))
+    if actual is None:
+        return LiveTopicReport()
+    compaction = _compaction_problem(source, actual)
+    return LiveTopicReport(
+        is_compacted=compaction is not None,
+        problem=compaction or _timestamps_problem(source, actual),
+        warning=None if compaction else _retention_warning(source, actual, past_ms),
+    )
 
 
 def other_source_remedy(source: str) -> str:

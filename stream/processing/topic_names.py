@@ -60,6 +60,11 @@ class Topics:
         """Return the prefix of the names of all live topics' changelogs."""
         return f"{self.prefix}.feed."
 
+    def is_own(self, topic: str) -> bool:
+        """Return whether the installation itself writes or reads this topic."""
+        names = {getattr(self, one.name) for one in fields(self) if not one.init}
+        return topic in names or topic.startswith(self.feed_changelog_prefix())
+
 
 _NESTED_PREFIX_END = re.compile(r"\.feed(?=\.|$)|-(?:feed|alerts)(?=-|$)")
 

@@ -318,6 +318,11 @@ def warn_about_past_windows(standing: StandingQuery, source: EventsSource, now: 
     )
 
 
+def past_ms(standing: StandingQuery, source: EventsSource, now: float) -> int:
+    """Return for how many milliseconds a topic must have kept its events at ``now``; with marks, 0 is returned."""
+    return 0 if source.clock == "marks" else max(0, int(now * 1000) - _first_window(standing, source)[0])
+
+
 def _first_window(standing: StandingQuery, source: EventsSource) -> tuple[int, int]:
     """Return start and end, in ms since 1970, of the first window that is asked."""
     window = standing.window

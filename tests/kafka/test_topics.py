@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,37 @@ def test_live_topic_has_brokers_timestamps_for_its_clock(environment: dict[str, 
         asyncio.run(create_live_topic(settings, unstamped, 3))
     problem = asyncio.run(inspect_live_topic(settings, unstamped)).problem
     assert "set LogAppendTime with kafka-configs.sh before any event is written" in (problem or "")
+
+
+async def test_live_topic_must_keep_events(environment: dict[str, Any]) -> None:
+    """A compacted topic keeps one event of each person; another may be too short for an outage of the feeds."""
+    settings = settings_of(environment)
+    source = EventsSource.model_validate(
+        {**FLIGHTS, "topic": f"{environment['SOTTO_PREFIX']}-events", "clock": "marks"}
+    )
+    compacted, brief = (
+        {**source.model_dump(), "topic": f"{source.topic}-{kind}"} for kind in ("compacted", "brief")
+    )
+    async with admin_client(settings) as admin:
+        await admin.create_topics(
+            [
+                NewTopic(compacted["topic"], 1, 1, topic_configs={"cleanup.policy": "compact,delete"}),
+                NewTopic(brief["topic"], 1, 1, topic_configs={"retention.ms": "3600000"}),
+            ]
+        )
+    refused = run_sotto("source", "add", json.dumps(compacted), **environment)
+    assert refused.returncode == 1
+    problem = (
+        f"topic {compacted['topic']} has cleanup.policy=compact,delete, so Kafka deletes all but the latest event"
+    )
+    assert f"error: topic: {problem}" in refused.stderr
+    with pytest.raises(TopicsError, match=problem):
+        await create_live_topic(settings, EventsSource.model_validate(compacted), 1)
+    short = EventsSource.model_validate(brief)
+    warning = f"topic {short.topic} has retention.ms=3600000, and 86400000 or more are needed"
+    assert warning in ((await inspect_live_topic(settings, short)).warning or "")
+    two_days = 2 * 86_400_000
+    assert f"{two_days} or more" in ((await inspect_live_topic(settings, short, two_days)).warning or "")
 
 
 async def test_create_refuses_names_of_another_installation(environment: dict[str, Any]) -> None:

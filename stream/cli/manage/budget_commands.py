@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Final, Literal
 
 import typer
@@ -41,6 +42,8 @@ from stream.formatting import (
     warn_about_repetition,
     warn_about_shared_data,
 )
+from stream.kafka.broker_addresses import local_settings
+from stream.kafka.topic_creation import LiveTopicReport, inspect_live_topic
 from stream.privacy.accuracy.source_facts import clamping_range
 from stream.questions.question_forms import source_adapter
 from stream.questions.stream_watch import describe_live_topic
@@ -81,6 +84,7 @@ def add(
         wanted = wanted.model_copy(update={"engine": engine})
     with Client() as client:
         earlier = client.list_sources()
+        report = _inspect_topic(wanted)
         receipt = client.register(wanted)
     names = {record.source.source for record in earlier}
     print_warnings(filter(None, (warn_about_repetition(wanted, names), warn_about_shared_data(wanted, earlier))))
@@ -90,12 +94,23 @@ def add(
             describe_live_topic(wanted),
             f"if {wanted.topic} does not exist, 'sotto events topic {wanted.source}' creates it",
         ]
+        print_warnings(filter(None, [None if report.is_missing else report.problem, report.warning]))
     if isinstance(wanted, TableSource):
         counted = describe_table_bound(wanted)
         bound = [f"{counted}; no ± covers a person's other rows"] if counted else []
         details = [*bound, *describe_rows(wanted), describe_engine(wanted, DEFAULT_TABLE_BYTES)]
     registered = f"source {wanted.source} is registered with ε {wanted.epsilon:g}, δ {wanted.delta:g}"
     show_result(receipt, registered + _describe_clamping(wanted), *details, receipt.meaning, as_json=as_json)
+
+
+def _inspect_topic(source: Source) -> LiveTopicReport:
+    """Report on a source's topic; CommandError if Kafka compacts it."""
+    if not isinstance(source, EventsSource):
+        return LiveTopicReport()
+    report = asyncio.run(inspect_live_topic(local_settings(), source))
+    if report.is_compacted:
+        raise CommandError(f"topic: {report.problem}")
+    return report
 
 
 @app.command("join")

@@ -14,14 +14,14 @@ import typer
 
 from schemas import format_moment
 from schemas.wire import DECODE_ERRORS
-from stream.cli.output import CommandError, document_name, numbered_lines, say
+from stream.cli.output import CommandError, document_name, numbered_lines, print_warnings, say
 from stream.client.blocking_client import Client
 from stream.errors import Invalid
 from stream.feeds.event_fields import Flaw
 from stream.feeds.event_reader import EventCheck
 from stream.formatting import format_count
 from stream.kafka.broker_addresses import local_settings
-from stream.kafka.topic_creation import create_live_topic
+from stream.kafka.topic_creation import create_live_topic, inspect_live_topic
 from stream.questions.live_events import Replay, parse_time, require_live_source
 
 EVENTS_PER_BATCH: Final = 1000
@@ -75,11 +75,14 @@ def create_topic(
 ) -> None:
     """Create the topic of a source unless it exists, with the timestamps that its clock needs.
 
-    Exit status 1 if the topic exists with producers' timestamps and the source's windows need the broker's.
+    Exit status 1 if the topic exists and is compacted, or has producers' timestamps and the source's windows need the
+    broker's.
     """
     with Client() as client:
         declared = require_live_source(client.budget(source).source)
-    count, is_new = asyncio.run(create_live_topic(local_settings(), declared, partitions))
+    settings = local_settings()
+    count, is_new = asyncio.run(create_live_topic(settings, declared, partitions))
+    print_warnings(filter(None, [asyncio.run(inspect_live_topic(settings, declared)).warning]))
     if is_new:
         say(f"created {declared.topic} with {count} partitions")
     else:

@@ -52,6 +52,7 @@ from stream.questions.stream_watch import (
     describe_first_answer,
     describe_standing_query,
     describe_window_count,
+    past_ms,
     period_of,
     warn_about_past_windows,
 )
@@ -94,9 +95,10 @@ def open_stream(
         lines.append(describe_standing_query(grant.spec, source))
         if isinstance(source, EventsSource):
             now = time.time()
-            problem = asyncio.run(inspect_live_topic(local_settings(), source)).problem
-            lines.append(describe_first_answer(standing, source, now) if problem is None else None)
-            print_warnings(() if problem is None else [f"no window is asked yet: {problem}"])
+            report = asyncio.run(inspect_live_topic(local_settings(), source, past_ms(standing, source, now)))
+            lines.append(describe_first_answer(standing, source, now) if report.problem is None else None)
+            unfit = None if report.problem is None else f"no window is asked yet: {report.problem}"
+            print_warnings(filter(None, [unfit, report.warning]))
             print_warnings(filter(None, [warn_about_past_windows(spec.standing or standing, source, now)]))
     lines += [] if as_json else _promise_lines(grant, source)
     if receipt.windows is not None:

@@ -136,6 +136,16 @@ def test_quantile_fields_that_contradict_each_other_are_refused(
     assert str(refused.value).startswith(message)
 
 
+@pytest.mark.parametrize("topic", ["sotto.queries", "sotto.control", "sotto.ledger", "sotto.feed.flights"])
+def test_source_on_a_topic_of_sotto_is_refused(driver: Driver, topic: str) -> None:
+    events = {**flights(), "source": "own", "topic": topic}
+    with pytest.raises(
+        Refused, match=rf"topic: '{topic}' belongs to Sotto itself, .* give the topic of the events"
+    ):
+        driver.register(events)
+    driver.register({**events, "topic": f"{topic[6:]}"})
+
+
 LONG = {"\N{GRINNING FACE}" * 126 + f"{number}": ["\x01" * 256] for number in range(8)}
 
 

@@ -90,6 +90,17 @@ def test_opening_without_a_fit_topic_has_no_forecast(driver: Driver, monkeypatch
         assert driver.grant("flights", name).state == "open"
 
 
+def test_source_add_refuses_a_compacted_topic(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_live_topic_report(monkeypatch, LiveTopicReport(is_compacted=True, problem="topic t is compacted"))
+    refused = CliRunner().invoke(app, ["source", "add", json.dumps(flights())])
+    assert str(refused.exception) == "topic: topic t is compacted"
+    assert not driver.list_sources()
+    set_live_topic_report(monkeypatch, LiveTopicReport(problem="topic t has other timestamps", warning="short"))
+    said = CliRunner().invoke(app, ["source", "add", json.dumps(flights())])
+    assert said.stderr == "warning: topic t has other timestamps\nwarning: short\n"
+    assert [one.source.source for one in driver.list_sources()] == ["flights"]
+
+
 def test_results_name_their_window_and_group(driver: Driver) -> None:
     driver.register(flights())
     driver.open(standing("numbers", {"kind": "laplace", "answers": 9}))
