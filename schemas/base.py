@@ -298,3 +298,7 @@ def _deepest_nesting(structure: bytes) -> int:
         depth += 1 if bracket in b"{[" else -1
         deepest = max(deepest, depth)
     return deepest
+
+
+Word = Annotated[str, text_matching(r"^[a-z_]{1,64}$", "give 1 to 64 small letters and _")]
+"""A word of a list to which later versions may add words."""

@@ -28,20 +28,18 @@ from schemas.base import (
     Reason,
     Surplus,
     Version,
+    Word,
     text_matching,
 )
 from schemas.calibrations import Calibration
 from schemas.changelogs import StreamState
+from schemas.requests import Receipt
 from schemas.sources import Period, Population, Source, Standing
 from schemas.streams import Digests, Extensions, StreamIdentity, StreamSpec
-from schemas.windows import Moment
 from schemas.wire import Codec
 
 BEFORE_THE_FIRST = "0" * 64
 """The ``previous`` digest of the first entry."""
-
-Word = Annotated[str, text_matching(r"^[a-z_]{1,64}$", "give 1 to 64 small letters and _")]
-"""A word of a list to which later versions may add words."""
 
 
 class TrailHead(Event):
@@ -302,64 +300,6 @@ class GrantRecord(Event, wire_omits={"extensions", "analyst", "standing", "popul
     lost: bool = False
 
 
-class ComparedMechanism(Event):
-    """A mechanism that ``auto`` compared; ``why`` says how it spends ε, or why it cannot be used.
-
-    ``error`` is the expected error of a count of the workload, in rows; it is null if the mechanism cannot be used.
-    """
-
-    kind: Word
-    error: float | None
-    why: Reason
-
-
-class Receipt(
-    Event, wire_omits={"answers", "granted", "population", "meaning", "version", "begins", "windows", "compared"}
-):
-    """The decision on one request, which its id and digest identify.
-
-    * ``asked`` and ``left`` are set if a budget refused the request.
-    * With the outcome ``closing``, the stream ends when its worker has reported its last totals.
-    * ``state`` is set for a request to end a stream: it is the stream's state when the request was processed. If it
-      is ``closed``, the request changes nothing.
-    * An extended stream is ``opened`` for ``answers`` more charged answers; ``granted`` was taken from its source
-      for them.
-    * A new population, a source that joins a population, and an allotment are ``registered``. ``population`` names
-      the population of the request; ``source`` repeats this name if the request has no source.
-    * A refreshed source is ``registered`` with the data of ``version``.
-    * ``meaning`` says in words what a renewing budget promises. For a join it says that the source's
-      losses did not count in the population's earlier periods.
-    * ``begins`` is the time from which a standing stream's windows are asked; ``windows`` is the number of windows
-      for which its α holds.
-    * ``compared`` lists the mechanisms that ``auto`` compared; the first is the stream's mechanism.
-
-    Examples:
-        >>> receipt = client.close("people", "counts")
-        >>> receipt.kind, receipt.outcome
-        ('receipt', 'closing')
-    """
-
-    kind: Literal["receipt"] = "receipt"
-    request: EventId
-    digest: Digest
-    sequence: Count
-    source: Identifier
-    stream: Identifier | None = None
-    outcome: Literal["registered", "opened", "closing", "halted", "refused"]
-    reason: Reason | None = None
-    asked: Amount | None = None
-    left: Amount | None = None
-    state: StreamState | None = None
-    answers: Count | None = None
-    granted: Amount | None = None
-    population: Identifier | None = None
-    meaning: Reason | None = None
-    version: Version | None = None
-    begins: Moment | None = None
-    windows: Count | None = None
-    compared: Annotated[tuple[ComparedMechanism, ...], Field(strict=False)] = ()
-
-
 class LedgerProgress(Event, wire_omits={"trail"}):
     """The progress of the ledger: next offsets of requests and charges, and the trail's head.
 
@@ -451,9 +391,6 @@ LedgerRecord = Annotated[
 
 
 ledger_codec: Codec[LedgerRecord] = Codec(LedgerRecord, limit=MAX_RECORD_BYTES)
-
-
-receipt_codec: Codec[Receipt] = Codec(Receipt, limit=MAX_RECORD_BYTES)
 
 
 trail_codec: Codec[TrailRecord] = Codec(TrailRecord, limit=MAX_RECORD_BYTES)

@@ -1,4 +1,7 @@
-"""Requests of operators to the budget service; a request that is repeated with its id has no further effect."""
+"""Requests of operators to the budget service, and its receipts.
+
+A request that is repeated with its id has no further effect.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from schemas.base import MAX_DEFINITION_BYTES, Analysts, ByKind, Delta, Epsilon, Event, EventId, Identifier, Reason
+from schemas.base import (
+    MAX_DEFINITION_BYTES,
+    MAX_RECORD_BYTES,
+    Amount,
+    Analysts,
+    ByKind,
+    Count,
+    Delta,
+    Digest,
+    Epsilon,
+    Event,
+    EventId,
+    Identifier,
+    Reason,
+    Version,
+    Word,
+)
+from schemas.changelogs import StreamState
 from schemas.sources import Population, Source
 from schemas.streams import OpeningSpec
 from schemas.windows import Moment
@@ -187,3 +207,64 @@ def subject_of(request: Request) -> tuple[str, str | None]:
 
 
 request_codec: Codec[Request] = Codec(Request, limit=MAX_DEFINITION_BYTES)
+
+
+class ComparedMechanism(Event):
+    """A mechanism that ``auto`` compared; ``why`` says how it spends ε, or why it cannot be used.
+
+    ``error`` is the expected error of a count of the workload, in rows; it is null if the mechanism cannot be used.
+    """
+
+    kind: Word
+    error: float | None
+    why: Reason
+
+
+class Receipt(
+    Event, wire_omits={"answers", "granted", "population", "meaning", "version", "begins", "windows", "compared"}
+):
+    """The decision on one request, which its id and digest identify.
+
+    * ``asked`` and ``left`` are set if a budget refused the request.
+    * With the outcome ``closing``, the stream ends when its worker has reported its last totals.
+    * ``state`` is set for a request to end a stream: it is the stream's state when the request was processed. If it
+      is ``closed``, the request changes nothing.
+    * An extended stream is ``opened`` for ``answers`` more charged answers; ``granted`` was taken from its source
+      for them.
+    * A new population, a source that joins a population, and an allotment are ``registered``. ``population`` names
+      the population of the request; ``source`` repeats this name if the request has no source.
+    * A refreshed source is ``registered`` with the data of ``version``.
+    * ``meaning`` says in words what a renewing budget promises. For a join it says that the source's
+      losses did not count in the population's earlier periods.
+    * ``begins`` is the time from which a standing stream's windows are asked; ``windows`` is the number of windows
+      for which its α holds.
+    * ``compared`` lists the mechanisms that ``auto`` compared; the first is the stream's mechanism.
+
+    Examples:
+        >>> receipt = client.close("people", "counts")
+        >>> receipt.kind, receipt.outcome
+        ('receipt', 'closing')
+    """
+
+    kind: Literal["receipt"] = "receipt"
+    request: EventId
+    digest: Digest
+    sequence: Count
+    source: Identifier
+    stream: Identifier | None = None
+    outcome: Literal["registered", "opened", "closing", "halted", "refused"]
+    reason: Reason | None = None
+    asked: Amount | None = None
+    left: Amount | None = None
+    state: StreamState | None = None
+    answers: Count | None = None
+    granted: Amount | None = None
+    population: Identifier | None = None
+    meaning: Reason | None = None
+    version: Version | None = None
+    begins: Moment | None = None
+    windows: Count | None = None
+    compared: Annotated[tuple[ComparedMechanism, ...], Field(strict=False)] = ()
+
+
+receipt_codec: Codec[Receipt] = Codec(Receipt, limit=MAX_RECORD_BYTES)
