@@ -133,9 +133,6 @@ from schemas.sources import Standing as Standing
 from schemas.sources import TableSource as TableSource
 from schemas.sources import Text as Text
 from schemas.sources import ValuesSource as ValuesSource
-from schemas.sources import period_name as period_name
-from schemas.sources import registered_name as registered_name
-from schemas.sources import split_period_name as split_period_name
 from schemas.streams import MAX_GROUPS as MAX_GROUPS
 from schemas.streams import Control as Control
 from schemas.streams import Extension as Extension
@@ -160,4 +157,7 @@ from schemas.windows import Window as Window
 from schemas.windows import Windows as Windows
 from schemas.windows import format_moment as format_moment
 from schemas.windows import moment_ms as moment_ms
+from schemas.windows import period_name as period_name
+from schemas.windows import registered_name as registered_name
 from schemas.windows import span_ms as span_ms
+from schemas.windows import split_period_name as split_period_name

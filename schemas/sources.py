@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Set as AbstractSet
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -26,7 +25,7 @@ from schemas.base import (
 )
 from schemas.domains import AttributeName, Domain
 from schemas.table_places import Address, TablePath, View, require_public_path
-from schemas.windows import Moment, Span, format_moment, moment_ms, span_ms
+from schemas.windows import Moment, Span, format_moment, moment_ms, period_name, span_ms
 
 MAX_ROWS = 1 << 30
 
@@ -323,32 +322,6 @@ class EventsSource(
 
 
 HOUR_MS = 3_600_000
-
-MAX_PARENT_NAME = 96
-"""Longest name of a source or stream with periods; each period's name has the period's start after it."""
-
-
-def period_name(name: str, start: int) -> str:
-    """Return the name of a source or stream in the period that starts at a timestamp."""
-    return f"{name}@{format_moment(start)}"
-
-
-_PERIOD_NAME: Final = re.compile(r"(.+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
-
-
-def split_period_name(name: str) -> tuple[str, str] | None:
-    """Split the name of a period's source or stream into parent name and start; None for other names.
-
-    Such names are reserved, because Sotto opens periods automatically.
-    """
-    found = _PERIOD_NAME.fullmatch(name) if name.endswith("Z") else None
-    return None if found is None else (found[1], found[2])
-
-
-def registered_name(name: str) -> str:
-    """Return the name of a source or stream without its period."""
-    named = split_period_name(name)
-    return name if named is None else named[0]
 
 
 Source = Annotated[

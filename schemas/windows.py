@@ -1,4 +1,4 @@
-"""Windows: half-open intervals of time, in which standing streams count events.
+"""Windows: half-open intervals of time, in which standing streams count events; and the names of periods.
 
 All times are whole milliseconds since 1970 in UTC; the start of a window is a multiple of ``every`` since then.
 """
@@ -165,3 +165,30 @@ def parse_event_time(value: Any) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < YEAR_10000_MS:
         return value
     return NO_MOMENT
+
+
+MAX_PARENT_NAME = 96
+"""Longest name of a source or stream with periods; each period's name has the period's start after it."""
+
+
+def period_name(name: str, start: int) -> str:
+    """Return the name of a source or stream in the period that starts at a timestamp."""
+    return f"{name}@{format_moment(start)}"
+
+
+_PERIOD_NAME: Final = re.compile(r"(.+)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
+
+
+def split_period_name(name: str) -> tuple[str, str] | None:
+    """Split the name of a period's source or stream into parent name and start; None for other names.
+
+    Such names are reserved, because Sotto opens periods automatically.
+    """
+    found = _PERIOD_NAME.fullmatch(name) if name.endswith("Z") else None
+    return None if found is None else (found[1], found[2])
+
+
+def registered_name(name: str) -> str:
+    """Return the name of a source or stream without its period."""
+    named = split_period_name(name)
+    return name if named is None else named[0]

@@ -29,7 +29,7 @@ from schemas import (
     span_ms,
 )
 from schemas.queries import MAX_CANDIDATES, MAX_VALUE_COUNT
-from schemas.sources import MAX_PARENT_NAME, split_period_name
+from schemas.windows import MAX_PARENT_NAME, split_period_name
 from stream.budget.plan_facts import quantile_facts
 from stream.formatting import MAX_NAMES_LENGTH, longest_name, values_of
 from stream.privacy.accuracy.source_facts import (
