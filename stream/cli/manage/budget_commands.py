@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import typer
@@ -30,6 +32,7 @@ from stream.cli.output import (
     print_warnings,
     requested_amount,
     say,
+    say_progress,
     show_json,
     show_result,
     show_table,
@@ -45,6 +48,7 @@ from stream.formatting import (
 from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import LiveTopicReport, inspect_live_topic
 from stream.privacy.accuracy.source_facts import clamping_range
+from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.questions.question_forms import source_adapter
 from stream.questions.stream_watch import describe_live_topic
 from stream.settings import DEFAULT_TABLE_BYTES
@@ -132,15 +136,23 @@ def refresh(
     close: Annotated[
         bool, typer.Option("--close", help="Close all of its streams and refund their unspent grants.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Close streams without a confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Use a table source's present data as its next version.
+    """Use a table source's present data as its next version, also if no row has changed: that is private.
 
     Put the new file in place on all machines first. Streams that draw new noise for each question continue with the new
-    version; streams that keep a release, a hypothesis or an estimate of the old version are closed.
+    version; streams that keep a release, a hypothesis or an estimate of the old version are closed. If streams will be
+    closed, the command names them and needs a confirmation, or --yes.
     """
     with Client() as client:
-        before = {one.spec.stream for one in client.list_streams(source) if one.ending is None}
+        present = [one for one in client.list_streams(source) if one.ending is None]
+        if not yes:
+            kept = RESULTS_KEPT_BY_MECHANISM
+            _confirm_closing(
+                source, [one.spec.stream for one in present if close or one.spec.mechanism.kind in kept]
+            )
+        before = {one.spec.stream for one in present}
         receipt = client.refresh(source, close=close)
         now = client.list_streams(source)
     ended = sorted(one.spec.stream for one in now if one.spec.stream in before and one.ending == "closed")
@@ -148,6 +160,18 @@ def refresh(
     count = format_count(len(ended), "stream is", "streams are")
     text = f"source {source} has version {receipt.version} of its data; {count} closed{named}"
     show_result({"receipt": receipt, "closed": ended}, text, as_json=as_json)
+
+
+def _confirm_closing(source: str, streams: Sequence[str]) -> None:
+    """Ask whether a refresh may close these streams; CommandError if it may not, or if nobody can answer."""
+    if not streams:
+        return
+    closed = f"closes {format_count(len(streams), 'stream')}: {', '.join(sorted(streams))}"
+    if not sys.stdin.isatty():
+        raise CommandError(f"refresh: {closed}; add --yes to confirm that")
+    say_progress(f"a refresh of {source} {closed}, even if no row has changed")
+    if not typer.confirm("refresh it anyway?", err=True):
+        raise CommandError("refresh: is not confirmed; nothing has changed")
 
 
 @app.command("list")

@@ -1,14 +1,17 @@
-"""``sotto source refresh`` prints the new version, and the streams that it has closed."""
+"""``sotto source refresh`` confirms the closing of streams, and prints the new version and the closed streams."""
 
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from sotto import Driver
 from stream.cli.app import app
+from stream.cli.manage import budget_commands
+from stream.cli.output import CommandError
 from tests.commands import connect_commands
 
 SOURCE = {
@@ -21,15 +24,46 @@ SOURCE = {
 }
 
 
-def test_refresh_command_prints_the_fate_of_each_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     driver = Driver(bytes(32))
     driver.register(SOURCE, {"sex": ["F", "M"]})
     for kind in ("histogram", "laplace"):
         mechanism = {"kind": kind, **({"attributes": ["sex"]} if kind == "histogram" else {})}
         driver.open({"stream": kind, "source": "visits", "mechanism": mechanism, "epsilon": 1.0})
     connect_commands(monkeypatch, driver)
-    said = CliRunner().invoke(app, ["source", "refresh", "visits"], env={"COLUMNS": "200"})
+    return driver
+
+
+def refresh(*options: str, answer: str | None = None) -> Result:
+    return CliRunner().invoke(app, ["source", "refresh", "visits", *options], answer, env={"COLUMNS": "200"})
+
+
+@pytest.mark.usefixtures("driver")
+def test_refresh_command_prints_the_fate_of_each_stream() -> None:
+    said = refresh("--yes")
     assert "source visits has version 2 of its data; 1 stream is closed: histogram" in said.stdout
-    result = CliRunner().invoke(app, ["source", "refresh", "visits", "--close", "--json"])
-    found = json.loads(result.stdout)
+    found = json.loads(refresh("--close", "--yes", "--json").stdout)
     assert (found["receipt"]["version"], found["closed"]) == (3, ["laplace"])
+
+
+def test_refresh_that_closes_streams_needs_a_confirmation(driver: Driver) -> None:
+    """A command that nobody can answer names ``--yes``; it needs none if it closes no stream."""
+    refused = refresh("--close")
+    assert isinstance(refused.exception, CommandError)
+    assert str(refused.exception) == "refresh: closes 2 streams: histogram, laplace; add --yes to confirm that"
+    assert str(refresh().exception) == "refresh: closes 1 stream: histogram; add --yes to confirm that"
+    driver.close("visits", "histogram")
+    assert "version 2 of its data; 0 streams are closed" in refresh().stdout
+
+
+@pytest.mark.parametrize(("answer", "version"), [("n\n", 1), ("y\n", 2)])
+def test_refresh_at_a_terminal_asks_first(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, answer: str, version: int
+) -> None:
+    """The question names the closed streams, and says that unchanged rows close them too."""
+    monkeypatch.setattr(budget_commands, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    asked = refresh(answer=answer)
+    assert "closes 1 stream: histogram, even if no row has changed" in asked.stderr
+    assert (driver.grant("visits", "histogram").state == "open") == (version == 1)
+    assert ("nothing has changed" in str(asked.exception)) == (version == 1)
