@@ -10,9 +10,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from schemas import (
     Charge,
@@ -20,7 +18,6 @@ from schemas import (
     LedgerProgress,
     Request,
     RetiredAnswer,
-    TableSource,
     TrailHead,
     WaitingRequest,
     charge_codec,
@@ -28,11 +25,16 @@ from schemas import (
     request_codec,
     subject_of,
 )
-from schemas.wire import DECODE_ERRORS, MalformedEventError
+from schemas.wire import MalformedEventError
 from stream.budget.decision_records import ControlPublisher, TrailWriter, build_retired_answer
 from stream.budget.receipts import CollectedRecords, LedgerWrite
 from stream.budget.request_handler import RequestHandler
-from stream.budget.waiting_requests import TableNotReadError, TableReadings, WaitingRequests
+from stream.budget.waiting_requests import (
+    TableNotReadError,
+    TableReadings,
+    WaitingRequests,
+    count_requests_of_step,
+)
 from stream.privacy.composition.costs import RefusedError
 from stream.privacy.ledger.ledger_records import (
     exhausted_reason,
@@ -64,62 +66,6 @@ class LedgerClock:
         if self._started_at is None or latest > self._started_at[0] + 1000 * (monotonic - self._started_at[1]):
             self._started_at = (latest, monotonic)
         return self._started_at[0] + int(1000 * (monotonic - self._started_at[1]))
-
-
-MAX_PLANS_PER_STEP: Final = 16
-"""Maximum number of plans in one step; each of them may take a second or two."""
-MAX_REQUESTS_PER_STEP: Final = 400
-"""Maximum number of requests in one step and transaction: about 0.2 s of work."""
-
-_FIELDS_WITHOUT_EFFECT_ON_PLANS: Final = {"source", "epsilon", "delta", "population", "renews"}
-"""Fields of a source that do not affect a plan."""
-_KINDS_WITHOUT_PLAN: Final = ("close", "halt", "register")
-
-
-class _RequestHead(msgspec.Struct):
-    """The fields of a request that determine its processing time."""
-
-    kind: str = ""
-    stream: Any = None
-
-
-_decode_head = msgspec.json.Decoder(_RequestHead).decode
-_encode_plan = msgspec.json.Encoder(order="sorted").encode
-
-
-def count_requests_of_step(records: Sequence[RecordLike], ledger: Ledger) -> int:
-    """Return the number of requests, at least one, that one step processes.
-
-    They need at most ``MAX_PLANS_PER_STEP`` plans. Streams share a plan if they differ only in names and
-    thresholds, and their sources differ only in names and budgets.
-    """
-    plans: set[bytes | None] = {None}
-    for count, record in enumerate(records[:MAX_REQUESTS_PER_STEP]):
-        plans.add(_plan_key(record, count, ledger))
-        if len(plans) > MAX_PLANS_PER_STEP + 1:
-            return count
-    return min(len(records), MAX_REQUESTS_PER_STEP)
-
-
-def _plan_key(record: RecordLike, position: int, ledger: Ledger) -> bytes | None:
-    """Return the key of the plan that a request needs, or None if it needs none; equal plans have equal keys."""
-    if not isinstance(record.value, bytes):
-        return None
-    try:
-        request = _decode_head(record.value)
-    except DECODE_ERRORS:
-        return None  # it will be refused without a plan
-    if request.kind == "open" and isinstance(request.stream, dict):
-        mechanism = request.stream.get("mechanism")
-        plan = {name: value for name, value in request.stream.items() if name != "stream"}
-        if isinstance(mechanism, dict):
-            plan["mechanism"] = {name: value for name, value in mechanism.items() if name != "threshold"}
-        source = request.stream.get("source")
-        account = ledger.accounts.get(source) if isinstance(source, str) else None
-        if account is not None and not isinstance(account.source, TableSource):
-            plan["source"] = account.source.model_dump(exclude=_FIELDS_WITHOUT_EFFECT_ON_PLANS)
-        return _encode_plan(plan)
-    return None if request.kind in _KINDS_WITHOUT_PLAN else position.to_bytes(4, "big")
 
 
 MAX_CHARGES_PER_STEP = 1_000

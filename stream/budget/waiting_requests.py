@@ -1,4 +1,4 @@
-"""Reads tables beside the partition's loop, and keeps the requests that wait for a table.
+"""Limits the requests of a step, reads tables beside the partition's loop, and keeps the requests that wait.
 
 A request whose table must be read first waits, and so do later requests about the same subject (source
 or population), in their order. Other requests are decided meanwhile. The ledger has each waiting request
@@ -8,21 +8,81 @@ until the transaction of its decision, so a restart reads its table again.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
 from dataclasses import dataclass
 from operator import attrgetter
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from schemas import FIRST_VERSION, Request, TableSource, WaitingRequest, ledger_codec, request_codec, subject_of
+from schemas.wire import DECODE_ERRORS
 from stream.budget.receipts import LedgerWrite, request_digest, waiting_key
+from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.protocol import Record, RecordLike
 from stream.tables.engine_limits import CancelledStepError, current_cancellation, is_step_cancelled
 from stream.tables.store import TableStore
 
 Result = TypeVar("Result")
+
+
+MAX_PLANS_PER_STEP: Final = 16
+"""Maximum number of plans in one step; each of them may take a second or two."""
+MAX_REQUESTS_PER_STEP: Final = 400
+"""Maximum number of requests in one step and transaction: about 0.2 s of work."""
+
+_FIELDS_WITHOUT_EFFECT_ON_PLANS: Final = {"source", "epsilon", "delta", "population", "renews"}
+"""Fields of a source that do not affect a plan."""
+_KINDS_WITHOUT_PLAN: Final = ("close", "halt", "register")
+
+
+class _RequestHead(msgspec.Struct):
+    """The fields of a request that determine its processing time."""
+
+    kind: str = ""
+    stream: Any = None
+
+
+_decode_head = msgspec.json.Decoder(_RequestHead).decode
+_encode_plan = msgspec.json.Encoder(order="sorted").encode
+
+
+def count_requests_of_step(records: Sequence[RecordLike], ledger: Ledger) -> int:
+    """Return the number of requests, at least one, that one step processes.
+
+    They need at most ``MAX_PLANS_PER_STEP`` plans. Streams share a plan if they differ only in names and
+    thresholds, and their sources differ only in names and budgets.
+    """
+    plans: set[bytes | None] = {None}
+    for count, record in enumerate(records[:MAX_REQUESTS_PER_STEP]):
+        plans.add(_plan_key(record, count, ledger))
+        if len(plans) > MAX_PLANS_PER_STEP + 1:
+            return count
+    return min(len(records), MAX_REQUESTS_PER_STEP)
+
+
+def _plan_key(record: RecordLike, position: int, ledger: Ledger) -> bytes | None:
+    """Return the key of the plan that a request needs, or None if it needs none; equal plans have equal keys."""
+    if not isinstance(record.value, bytes):
+        return None
+    try:
+        request = _decode_head(record.value)
+    except DECODE_ERRORS:
+        return None  # it will be refused without a plan
+    if request.kind == "open" and isinstance(request.stream, dict):
+        mechanism = request.stream.get("mechanism")
+        plan = {name: value for name, value in request.stream.items() if name != "stream"}
+        if isinstance(mechanism, dict):
+            plan["mechanism"] = {name: value for name, value in mechanism.items() if name != "threshold"}
+        source = request.stream.get("source")
+        account = ledger.accounts.get(source) if isinstance(source, str) else None
+        if account is not None and not isinstance(account.source, TableSource):
+            plan["source"] = account.source.model_dump(exclude=_FIELDS_WITHOUT_EFFECT_ON_PLANS)
+        return _encode_plan(plan)
+    return None if request.kind in _KINDS_WITHOUT_PLAN else position.to_bytes(4, "big")
 
 
 class TableNotReadError(Exception):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stream.budget.budget_processor import MAX_PLANS_PER_STEP, MAX_REQUESTS_PER_STEP, count_requests_of_step
+from stream.budget.waiting_requests import MAX_PLANS_PER_STEP, MAX_REQUESTS_PER_STEP, count_requests_of_step
 from stream.privacy.ledger.state_machine import Ledger
 from stream.processing.dead_letters import OVERSIZED_BATCH, UnreadableBatch, UnreadableValue
 from stream.processing.protocol import Record
