@@ -12,7 +12,6 @@ from itertools import chain
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from schemas import MAX_CATEGORIES, MAX_UNIVERSE, Numeric, TableSource, Term
 from schemas import Integers as IntegerDomain
@@ -29,31 +28,28 @@ from stream.privacy.mechanisms.estimate_questions import (
     ShareQuestion,
     SingleNumber,
     Spreads,
-    extent_of,
 )
-from stream.privacy.mechanisms.releases import (
-    Weighting,
-    cheapest_weighting,
-    combine_weightings,
-    count_corners,
-    is_cheap_to_cumulate,
-    product_weighting,
-)
+from stream.privacy.mechanisms.releases import is_cheap_to_cumulate
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import malformed_rejection
-from stream.tables.counted_table import cell_mask, code_mask
-from stream.tables.expressions import AllOf, Codes, Predicate, attributes_of
+from stream.tables.counted_table import cell_mask
+from stream.tables.expressions import attributes_of
 from stream.tables.sensitivity import restrict_domain, sum_sensitivity
 from stream.tables.store import TableStore
 from stream.tables.table_errors import quote_name, quote_names
 from stream.worker.families.context import describe_attribute, list_declared
 from stream.worker.families.statistics import Statistic, TopGroups, parse_top
 from stream.worker.families.tensors import (
-    WeightedPredicates,
     canonical_text,
+    corners_of_predicate,
+    corners_of_values,
+    corners_of_weights,
+    extent_of_predicate,
+    extent_of_weights,
     parse_predicate_on,
     parse_terms,
     require_unit_weights,
+    values_of_cells,
 )
 
 
@@ -115,11 +111,6 @@ class BoxReader:
             order=tuple(names.index(name) for name in sizes),
             key=json.dumps([[reduce(lambda left, right: f"({left}&{right})", leaves), WEIGHT_STEPS]]),
         )
-
-
-Integers = npt.NDArray[np.int64]
-
-_ALLOWED_CORNERS = 4096
 
 
 @dataclass(slots=True, eq=False)
@@ -200,9 +191,9 @@ class QuestionReader:
         return LinearQuestion(
             axes=self._axes(sizes),
             key=weights.key,
-            parts=((1, _weight_corners(weights, sizes)),) if weights.parts else (),
+            parts=((1, corners_of_weights(weights, sizes)),) if weights.parts else (),
             weights=lambda: weights.cell_weights(sizes).astype(np.int64).reshape(tuple(sizes.values())),
-            extent=lambda: _extent_of_weights(weights, sizes),
+            extent=lambda: extent_of_weights(weights, sizes),
             unit=WEIGHT_STEPS,
             width=WEIGHT_STEPS,
             full_weights=[weight for _, weight in weights.parts] == [WEIGHT_STEPS],
@@ -217,7 +208,7 @@ class QuestionReader:
         domain = self._summable_domain(attribute, "sum")
         predicate = self._predicate(terms[0].where if terms else "TRUE", "where")
         sizes = self._sizes_of_named(attributes_of(predicate) | {attribute}, "sum")
-        above, counted = _value_corners(predicate, sizes, attribute), _count_corners(predicate, sizes)
+        above, counted = corners_of_values(predicate, sizes, attribute), corners_of_predicate(predicate, sizes)
         minimum = domain.minimum
         left = restrict_domain(domain, attribute, predicate) if narrow else domain
         # A sum with another noise scale needs another key, because equal keys draw equal random words.
@@ -226,8 +217,8 @@ class QuestionReader:
             axes=self._axes(sizes),
             key=json.dumps([name, attribute, canonical_text(predicate)]).encode(),
             parts=((1, above), (minimum, counted)),
-            weights=lambda: _cell_values(predicate, sizes, attribute, minimum),
-            extent=lambda: _extent_of_predicate(predicate, sizes),
+            weights=lambda: values_of_cells(predicate, sizes, attribute, minimum),
+            extent=lambda: extent_of_predicate(predicate, sizes),
             unit=1,
             width=max(1, sum_sensitivity(left, self._source.neighbors)),
             full_weights=False,
@@ -240,13 +231,13 @@ class QuestionReader:
         first = domain.minimum - declared_range.minimum
         sizes = self._sizes_of_named(attributes_of(predicate) | {attribute}, "mean")
         key = json.dumps(["mean", attribute, canonical_text(predicate)]).encode()
-        axes, counted = self._axes(sizes), _count_corners(predicate, sizes)
+        axes, counted = self._axes(sizes), corners_of_predicate(predicate, sizes)
         count = LinearQuestion(
             axes,
             key,
             ((WEIGHT_STEPS, counted),),
             lambda: cell_mask(predicate, sizes).astype(np.int64) * WEIGHT_STEPS,
-            lambda: _extent_of_predicate(predicate, sizes),
+            lambda: extent_of_predicate(predicate, sizes),
             WEIGHT_STEPS,
             WEIGHT_STEPS,
             full_weights=True,
@@ -254,9 +245,9 @@ class QuestionReader:
         above = LinearQuestion(
             axes,
             key,
-            ((1, _value_corners(predicate, sizes, attribute)), *(((-first, counted),) if first else ())),
-            lambda: _cell_values(predicate, sizes, attribute, -first),
-            lambda: _extent_of_predicate(predicate, sizes),
+            ((1, corners_of_values(predicate, sizes, attribute)), *(((-first, counted),) if first else ())),
+            lambda: values_of_cells(predicate, sizes, attribute, -first),
+            lambda: extent_of_predicate(predicate, sizes),
             1,
             max(1, domain.size - 1),
             full_weights=False,
@@ -372,71 +363,3 @@ class QuestionReader:
     def _value_step(self, name: str) -> Fraction:
         domain = self._source.attributes[name]
         return domain.unit if isinstance(domain, Numeric) else Fraction(1)
-
-
-def _weight_corners(weights: WeightedPredicates, sizes: dict[str, int]) -> Weighting:
-    products = [_factor_predicate(predicate, sizes) for predicate, _ in weights.parts]
-    if (found := _corners_of_products(products, sizes)) is not None:
-        return combine_weightings([(weight, one) for one, (_, weight) in zip(found, weights.parts, strict=True)])
-    return cheapest_weighting(weights.cell_weights(sizes).astype(np.int64).reshape(tuple(sizes.values())))
-
-
-def _count_corners(predicate: Predicate, sizes: dict[str, int]) -> Weighting:
-    """Weight each cell that satisfies a predicate by 1."""
-    if (found := _corners_of_products([_factor_predicate(predicate, sizes)], sizes)) is not None:
-        return found[0]
-    return cheapest_weighting(cell_mask(predicate, sizes).astype(np.int64))
-
-
-def _value_corners(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Weighting:
-    """Weight each cell that satisfies a predicate by the code (from 0) of its value of an attribute."""
-    if (factors := _factor_predicate(predicate, sizes)) is not None:
-        factors[attribute] = factors[attribute] * np.arange(sizes[attribute], dtype=np.int64)
-    if (found := _corners_of_products([factors], sizes)) is not None:
-        return found[0]
-    return cheapest_weighting(_cell_values(predicate, sizes, attribute, 0))
-
-
-def _corners_of_products(
-    products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]
-) -> list[Weighting] | None:
-    """Convert products of one factor per axis to weightings; None if there are too many corners, or other products."""
-    if not is_cheap_to_cumulate(tuple(sizes.values())):
-        return None
-    factors = [list(product.values()) for product in products if product is not None]
-    if len(factors) < len(products):
-        return None
-    most = max(_ALLOWED_CORNERS, math.prod(sizes.values()))
-    return list(map(product_weighting, factors)) if sum(map(count_corners, factors)) <= most else None
-
-
-def _cell_values(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> Integers:
-    """Return the attribute's value in each cell that satisfies a predicate, and 0 in other cells."""
-    along = [size if name == attribute else 1 for name, size in sizes.items()]
-    values = np.arange(minimum, minimum + sizes[attribute], dtype=np.int64).reshape(along)
-    return np.where(cell_mask(predicate, sizes), values, 0)
-
-
-def _extent_of_weights(weights: WeightedPredicates, sizes: dict[str, int]) -> tuple[int, bool]:
-    if len(weights.parts) == 1:
-        return _extent_of_predicate(weights.parts[0][0], sizes)
-    return extent_of(weights.cell_weights(sizes).reshape(tuple(sizes.values())))
-
-
-def _extent_of_predicate(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
-    """Return the number of cells of a predicate, and True if they are a range on every axis."""
-    if (factors := _factor_predicate(predicate, sizes)) is None:
-        return extent_of(cell_mask(predicate, sizes))
-    each = [extent_of(factor) for factor in factors.values()]
-    return math.prod(count for count, _ in each), all(ranges for _, ranges in each)
-
-
-def _factor_predicate(predicate: Predicate, sizes: dict[str, int]) -> dict[str, Integers] | None:
-    """Factor a predicate into weights per attribute; None if it is not a product."""
-    leaves = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
-    found = {name: np.ones(size, dtype=np.int64) for name, size in sizes.items()}
-    for leaf in leaves:
-        if not isinstance(leaf, Codes):
-            return None
-        found[leaf.attribute] = found[leaf.attribute] * code_mask(leaf.cuts, leaf.size)
-    return found

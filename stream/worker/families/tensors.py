@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from schemas import Pmw, SparsePmw, TableSource
 from stream.caches import BoundedCache
+from stream.privacy.mechanisms.estimate_questions import extent_of
 from stream.privacy.mechanisms.multiplicative_weights import (
     CellQuestion,
     SparseHypothesis,
@@ -25,16 +26,27 @@ from stream.privacy.mechanisms.multiplicative_weights import (
     steps_of_limited_weight,
     steps_of_weight,
 )
+from stream.privacy.mechanisms.releases import (
+    Weighting,
+    cheapest_weighting,
+    combine_weightings,
+    count_corners,
+    is_cheap_to_cumulate,
+    product_weighting,
+)
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.processing.dead_letters import Rejection, malformed_rejection
-from stream.tables.counted_table import CellReader, CountedTable, cell_mask
-from stream.tables.expressions import Predicate, attributes_of, evaluate
+from stream.tables.counted_table import CellReader, CountedTable, cell_mask, code_mask
+from stream.tables.expressions import AllOf, Codes, Predicate, attributes_of, evaluate
 from stream.tables.store import TableStore
 
 WEIGHT_CACHE_BYTES: Final = 64 << 20
 """Maximum number of bytes of cached weights of questions per partition; other weights are computed again."""
 
+_ALLOWED_CORNERS: Final = 4096
+
 CellWeights = npt.NDArray[np.int32]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,3 +295,73 @@ def weighted_counts(
     weighted = counts * np.fromiter(chain.from_iterable(one.steps for one in questions), dtype=np.int64)
     starts = np.cumsum([0, *(len(one.cells) for one in questions[:-1])])
     return np.add.reduceat(weighted, starts)
+
+
+def corners_of_weights(weights: WeightedPredicates, sizes: dict[str, int]) -> Weighting:
+    """Weight each cell by the sum of the weights of its predicates."""
+    products = [_factor_predicate(predicate, sizes) for predicate, _ in weights.parts]
+    if (found := _corners_of_products(products, sizes)) is not None:
+        return combine_weightings([(weight, one) for one, (_, weight) in zip(found, weights.parts, strict=True)])
+    return cheapest_weighting(weights.cell_weights(sizes).astype(np.int64).reshape(tuple(sizes.values())))
+
+
+def corners_of_predicate(predicate: Predicate, sizes: dict[str, int]) -> Weighting:
+    """Weight each cell that satisfies a predicate by 1."""
+    if (found := _corners_of_products([_factor_predicate(predicate, sizes)], sizes)) is not None:
+        return found[0]
+    return cheapest_weighting(cell_mask(predicate, sizes).astype(np.int64))
+
+
+def corners_of_values(predicate: Predicate, sizes: dict[str, int], attribute: str) -> Weighting:
+    """Weight each cell that satisfies a predicate by the code (from 0) of its value of an attribute."""
+    if (factors := _factor_predicate(predicate, sizes)) is not None:
+        factors[attribute] = factors[attribute] * np.arange(sizes[attribute], dtype=np.int64)
+    if (found := _corners_of_products([factors], sizes)) is not None:
+        return found[0]
+    return cheapest_weighting(values_of_cells(predicate, sizes, attribute, 0))
+
+
+def _corners_of_products(
+    products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]
+) -> list[Weighting] | None:
+    """Convert products of one factor per axis to weightings; None if there are too many corners, or other products."""
+    if not is_cheap_to_cumulate(tuple(sizes.values())):
+        return None
+    factors = [list(product.values()) for product in products if product is not None]
+    if len(factors) < len(products):
+        return None
+    most = max(_ALLOWED_CORNERS, math.prod(sizes.values()))
+    return list(map(product_weighting, factors)) if sum(map(count_corners, factors)) <= most else None
+
+
+def values_of_cells(predicate: Predicate, sizes: dict[str, int], attribute: str, minimum: int) -> Integers:
+    """Return the attribute's value in each cell that satisfies a predicate, and 0 in other cells."""
+    along = [size if name == attribute else 1 for name, size in sizes.items()]
+    values = np.arange(minimum, minimum + sizes[attribute], dtype=np.int64).reshape(along)
+    return np.where(cell_mask(predicate, sizes), values, 0)
+
+
+def extent_of_weights(weights: WeightedPredicates, sizes: dict[str, int]) -> tuple[int, bool]:
+    """Return the number of cells with a weight, and True if they are a range on every axis."""
+    if len(weights.parts) == 1:
+        return extent_of_predicate(weights.parts[0][0], sizes)
+    return extent_of(weights.cell_weights(sizes).reshape(tuple(sizes.values())))
+
+
+def extent_of_predicate(predicate: Predicate, sizes: dict[str, int]) -> tuple[int, bool]:
+    """Return the number of cells of a predicate, and True if they are a range on every axis."""
+    if (factors := _factor_predicate(predicate, sizes)) is None:
+        return extent_of(cell_mask(predicate, sizes))
+    each = [extent_of(factor) for factor in factors.values()]
+    return math.prod(count for count, _ in each), all(ranges for _, ranges in each)
+
+
+def _factor_predicate(predicate: Predicate, sizes: dict[str, int]) -> dict[str, Integers] | None:
+    """Factor a predicate into weights per attribute; None if it is not a product."""
+    leaves = predicate.parts if isinstance(predicate, AllOf) else (predicate,)
+    found = {name: np.ones(size, dtype=np.int64) for name, size in sizes.items()}
+    for leaf in leaves:
+        if not isinstance(leaf, Codes):
+            return None
+        found[leaf.attribute] = found[leaf.attribute] * code_mask(leaf.cuts, leaf.size)
+    return found
