@@ -21,9 +21,8 @@ from aiokafka.errors import (
 )
 
 from schemas.windows import span_ms
-from schemas.wire import MalformedEventError
 from stream.alerts.alerts_file import AlertmanagerTarget, AlertsError, AlertsFile, Target, WebhookTarget
-from stream.alerts.delivery import Alert, AlertMetrics, TargetMetrics, TargetSender
+from stream.alerts.delivery import Alert, AlertMetrics, TargetMetrics, TargetSender, parse_alert
 from stream.alerts.targets import Alertmanager, Webhook
 from stream.client.kafka_connection import KafkaConnection
 from stream.client.ledger_reader import OpeningReader
@@ -45,7 +44,6 @@ from stream.kafka.topic_creation import require_topics
 from stream.kafka.topic_layouts import alerts_group
 from stream.processing.protocol import RecordLike
 from stream.processing.topic_names import partition_of
-from stream.questions import Result
 from stream.questions.alert_states import ABOVE_BYTES, BELOW_BYTES
 from stream.services.runner import force_exit_after, ignore_stop_signals, install_stop_handlers
 from stream.settings import Settings
@@ -232,23 +230,9 @@ class TargetDelivery:
         return not self._ends and self._follower.is_joined
 
     async def _parse_alert(self, record: RecordLike) -> Alert | None:
-        """Parse an answer ``above`` or ``below`` of a wanted stream; None for any other record."""
-        opening = await self._openings.find_opening((record.key or b"").decode(errors="replace"))
-        if opening is None:
-            return None
-        try:
-            answer = Result.read(record.value)
-        except MalformedEventError:
-            self._metrics.unreadable.inc()
-            log.warning(
-                "unreadable answer skipped", topic=record.topic, partition=record.partition, offset=record.offset
-            )
-            return None
-        if answer.outcome not in {"above", "below"} or answer.stream != opening.stream:
-            return None
-        bound_text = opening.terms.describe_counting(self._openings.sources.get(opening.source, ""))
-        return Alert(
-            self._connection.topics.prefix, opening, answer, record.timestamp / 1000, self._monitor_url, bound_text
+        topics = self._connection.topics
+        return await parse_alert(
+            record, self._openings, topics.prefix, self._monitor_url, self._metrics.unreadable
         )
 
     async def _start_offset(

@@ -1,4 +1,4 @@
-"""Sends one request to a target and classifies its response; defines an alert and the metrics."""
+"""Sends one request to a target and classifies its response; defines an alert, its parser and the metrics."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, T
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from schemas import Answer
+from schemas.wire import MalformedEventError
 from stream import VERSION
+from stream.client.ledger_reader import OpeningReader
+from stream.diagnostics import get_logger
 from stream.engine.health import CacheCollector
+from stream.processing.protocol import RecordLike
+from stream.questions import Result
 from stream.questions.alert_states import format_time
 from stream.questions.stream_watch import StreamOpening
 
@@ -27,6 +32,8 @@ MAX_RETRY_AFTER_SECONDS: Final = 600.0
 """Longest pause, in seconds, that a target's Retry-After may set."""
 
 Failure = Literal["refused", "throttled", "status", "redirect", "timeout", "connection"]
+
+log = get_logger("alerts")
 
 _REFUSED_STATUSES: Final = frozenset({400, 413, 422})
 """HTTP statuses with which a target rejects the content of a request."""
@@ -206,6 +213,30 @@ class Alert:
 
 
 _ANSWER_FIELDS = {"index", "window", "group", "estimate", "alpha", "interval", "spent", "tops_left", "version"}
+
+
+async def parse_alert(
+    record: RecordLike, openings: OpeningReader, installation: str, monitor_url: str | None, unreadable: Counter
+) -> Alert | None:
+    """Parse an answer ``above`` or ``below`` of a wanted stream; None for any other record.
+
+    ``unreadable`` counts answers that cannot be read.
+    """
+    opening = await openings.find_opening((record.key or b"").decode(errors="replace"))
+    if opening is None:
+        return None
+    try:
+        answer = Result.read(record.value)
+    except MalformedEventError:
+        unreadable.inc()
+        log.warning(
+            "unreadable answer skipped", topic=record.topic, partition=record.partition, offset=record.offset
+        )
+        return None
+    if answer.outcome not in {"above", "below"} or answer.stream != opening.stream:
+        return None
+    bound_text = opening.terms.describe_counting(openings.sources.get(opening.source, ""))
+    return Alert(installation, opening, answer, record.timestamp / 1000, monitor_url, bound_text)
 
 
 def stream_page_url(monitor_url: str | None, stream: str) -> str | None:
