@@ -1,4 +1,4 @@
-"""The API's models of budget histories, spending and the audit trail."""
+"""The API's models of budget histories, spending and the audit trail, and of plans that would spend a budget."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from schemas import Amount, StreamState
+from schemas import Amount, Calibration, ComparedMechanism, StreamState
+from schemas.base import EventId
+from schemas.domains import AttributeName
 from stream.monitor.api.models import MAX_PAGE, ApiModel, Name, Parameters, SourceRow, Time
 from stream.monitor.api.service_models import FeedView
+from stream.privacy.planning.form_accuracy import Form
+from stream.privacy.planning.promises import Promise
 
 MAX_HELD_ENTRIES: Final = 50_000
 """Number of latest trail entries that the monitor keeps for the list and the export."""
@@ -269,3 +273,97 @@ class PopulationDetail(ApiModel):
     allotments: list[AllotmentRow]
     points: list[BurnPoint]
     forecasts: list[Forecast]
+
+
+class Plan(ApiModel):
+    """The error bound and cost of a stream that is not opened yet. Nothing is reserved."""
+
+    calibration: Calibration
+    cost: Amount
+    left: Amount
+    affordable: bool
+    promises: Annotated[tuple[Promise, ...], Field(description="Its error bounds, as for streams.")]
+    windows: Annotated[
+        int | None,
+        Field(description="Number of windows for which the error bounds would hold; null without windows."),
+    ]
+    period: Annotated[
+        str | None,
+        Field(description="Length of the periods, each with that number of windows; null without periods."),
+    ]
+    compared: Annotated[
+        list[ComparedMechanism],
+        Field(description="The mechanisms that 'auto' compares, the best first; empty for a named mechanism."),
+    ]
+    uninformative: Annotated[
+        str | None, Field(description="A warning with its remedy if the promise is not informative, else null.")
+    ]
+
+
+class PlanQuery(Parameters):
+    """Public guesses, used only to warn of a promise that is not informative."""
+
+    rows: Annotated[int | None, Field(ge=1, le=2**53, description="About how many rows the table has.")] = None
+    answer: Annotated[
+        float | None, Field(allow_inf_nan=False, description="About how large an answer is expected to be.")
+    ] = None
+
+
+class ComparisonRequest(ApiModel):
+    """Questions for which all mechanisms are compared, with the options of ``sotto plan``."""
+
+    source: EventId
+    form: Form | None = None
+    queries: Annotated[int, Field(ge=1, le=2**40)] = 1000
+    epsilon: Annotated[float | None, Field(ge=1e-6, le=1e6)] = None
+    alpha: Annotated[float | None, Field(gt=0.0, allow_inf_nan=False)] = None
+    delta: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    beta: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.05
+    rows: Annotated[int | None, Field(ge=1, le=2**53, description="A public number of rows.")] = None
+    cutoff: Annotated[int, Field(ge=1, le=2**40)] = 1
+    group_by: Annotated[tuple[AttributeName, ...], Field(max_length=64, strict=False)] = ()
+    attribute: AttributeName | None = None
+    attributes: Annotated[
+        tuple[AttributeName, ...],
+        Field(max_length=1024, strict=False, description="Attributes that questions may be about; all if empty."),
+    ] = ()
+    q: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5
+
+
+class MechanismRow(ApiModel):
+    """A mechanism in a comparison. If it does not apply, ``alpha`` and ``epsilon`` are null, and ``why`` is the reason."""
+
+    mechanism: str
+    over: Annotated[
+        tuple[str, ...] | None,
+        Field(description="The grouped attributes, if the mechanism answers about these alone."),
+    ]
+    applies: bool
+    alpha: float | None
+    epsilon: Annotated[float | None, Field(description="The ε that the mechanism needs for the requested error.")]
+    vacuous: Annotated[bool, Field(description="True if the mechanism's promise is not informative.")]
+    calibration: str | None
+    why: str
+    value_error: Annotated[
+        float | None, Field(description="A quantile's error in value, for evenly spread rows.")
+    ] = None
+
+
+class PlanComparison(ApiModel):
+    """All mechanisms for one form of questions, best first, as ``sotto plan`` prints them."""
+
+    form: Form
+    forms: Annotated[list[Form], Field(description="The forms that the source's questions may have.")]
+    choice: Annotated[str | None, Field(description="The best mechanism; null if none applies.")]
+    keeps: Annotated[bool, Field(description="False if the best mechanism does not keep the requested error.")]
+    least_alpha: Annotated[
+        str, Field(description="The quantity whose error α bounds; empty if α bounds the error of each answer.")
+    ]
+    counted: Annotated[
+        str, Field(description="The number of rows of one person that count, in words; empty without a bound.")
+    ]
+    warning: str | None
+    attributes: Annotated[
+        list[str] | None, Field(description="The compared attributes; null if the source is no table.")
+    ]
+    mechanisms: list[MechanismRow]

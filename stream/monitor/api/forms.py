@@ -33,16 +33,8 @@ from stream.budget.plan_facts import SourceOptions, accepted_forms
 from stream.budget.standing_streams import complete_spec, promised_windows, require_valid_periods
 from stream.errors import Refused
 from stream.formatting import describe_rows, describe_table_bound
-from stream.monitor.api.models import (
-    ApiModel,
-    ComparisonRequest,
-    Plan,
-    PlanComparison,
-    PlanQuery,
-    Proposal,
-    ProposedAttributeView,
-    SourceRow,
-)
+from stream.monitor.api.budget_models import ComparisonRequest, Plan, PlanComparison, PlanQuery
+from stream.monitor.api.models import ApiModel, Proposal, ProposedAttributeView, SourceRow
 from stream.monitor.entries import SourceEntry
 from stream.privacy.composition.costs import stream_cost, to_amount, total_budget
 from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field, error_curve, varied_specs

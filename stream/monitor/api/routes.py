@@ -41,6 +41,10 @@ from stream.monitor.api.budget_models import (
     AllotmentPage,
     AllotmentQuery,
     BurnDown,
+    ComparisonRequest,
+    Plan,
+    PlanComparison,
+    PlanQuery,
     PopulationDetail,
     PopulationPage,
     Spending,
@@ -55,23 +59,13 @@ from stream.monitor.api.budget_views import (
     list_populations,
     list_trail,
 )
-from stream.monitor.api.forms import (
-    Curve,
-    CurveRequest,
-    Declaration,
-    SourceDetail,
-    build_declaration,
-)
+from stream.monitor.api.forms import Curve, CurveRequest, Declaration, SourceDetail, build_declaration
 from stream.monitor.api.http_requests import ProblemError
 from stream.monitor.api.models import (
     AccessRole,
-    ComparisonRequest,
     Health,
     Overview,
     Parameters,
-    Plan,
-    PlanComparison,
-    PlanQuery,
     Proposal,
     ProposalRequest,
     Readiness,

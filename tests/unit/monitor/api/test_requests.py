@@ -8,7 +8,7 @@ import pytest
 from aiokafka.errors import KafkaConnectionError
 
 from schemas import Receipt, Request
-from stream.monitor.api.models import Plan
+from stream.monitor.api.budget_models import Plan
 from tests.builders import source, stream
 from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, WebClient, get, post, spec
 
