@@ -1,4 +1,4 @@
-"""Computes the API's answers about populations, allotments, spending and the trail, also as CSV."""
+"""Computes the API's answers about budgets over time, populations, allotments, spending and the trail, also as CSV."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from stream.monitor.api.budget_models import (
     AllotmentQuery,
     AllotmentRow,
     AnalystSpending,
+    BurnDown,
+    BurnPoint,
+    Forecast,
     PeriodView,
     PopulationDetail,
     PopulationPage,
@@ -38,12 +41,36 @@ from stream.monitor.api.budget_models import (
 )
 from stream.monitor.api.http_requests import streaming_response, too_many_error, unknown_name_error, write_text
 from stream.monitor.api.tokens import Bearer
-from stream.monitor.api.views import left_share, source_row, to_points
+from stream.monitor.api.views import left_share, source_row, source_row_with_periods, to_points
 from stream.monitor.budget_history import HeldEntry, PeriodEnd, TrailState, add_histories
-from stream.monitor.entries import describe_guarantee, total_amount
+from stream.monitor.entries import SourceEntry, describe_guarantee, total_amount
 from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.record_shapes import TrailShape, decode_record, to_amount
 from stream.questions.result_text import quote_formula
+
+
+def build_burn_down(tables: MonitorTables, entry: SourceEntry, now: float) -> BurnDown:
+    """Return a source's budget over time: the trail's totals, then the ledger's current record."""
+    record = entry.record
+    points = to_points(tables.trail.history(record))
+    latest = BurnPoint.from_record(record, time=max(entry.updated, points[-1].time if points else 0.0))
+    # The trail notes spending once a minute; the ledger's record is at least as recent.
+    if not points or latest.model_copy(update={"time": points[-1].time}) != points[-1]:
+        points.append(latest)
+    return BurnDown(
+        source=source_row_with_periods(tables, entry),
+        unread=tables.trail.unread,
+        points=points,
+        forecasts=forecast_budget(tables, entry, now),
+    )
+
+
+def forecast_budget(tables: MonitorTables, entry: SourceEntry, now: float) -> list[Forecast]:
+    """Return a source's forecasts, one for the pace of spending in each of ``PACE_WINDOWS``."""
+    record = entry.record
+    history = tables.trail.history(record)
+    end = PeriodEnd(now, None if record.period is None else record.period.ends / 1000)
+    return history.forecasts(record.granted, record.refunded, record.left, entry.total, end)
 
 
 def period_view(period: Period | None) -> PeriodView | None:

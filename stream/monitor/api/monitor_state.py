@@ -23,13 +23,14 @@ from stream.kafka.topic_layouts import PARTITIONS
 from stream.monitor.api import views
 from stream.monitor.api.answer_views import AnswerReader
 from stream.monitor.api.budget_models import Forecast
+from stream.monitor.api.budget_views import forecast_budget
 from stream.monitor.api.http_requests import RequestTurns
 from stream.monitor.api.models import Overview, Readiness, ViewName
 from stream.monitor.api.question_routes import Asker
 from stream.monitor.api.service_models import WorkersView
 from stream.monitor.api.source_views import stalled_sources
 from stream.monitor.api.tokens import Bearer, TokenError, TokenFile
-from stream.monitor.api.views import forecast_budget, seconds_until_exhausted, source_row
+from stream.monitor.api.views import seconds_until_exhausted, source_row
 from stream.monitor.budget_history import HEADLINE_WINDOW, PACE_WINDOWS
 from stream.monitor.entries import STATES, Series
 from stream.monitor.monitor_alerts import Alerts

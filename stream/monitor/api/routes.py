@@ -53,6 +53,7 @@ from stream.monitor.api.budget_models import (
     TrailQuery,
 )
 from stream.monitor.api.budget_views import (
+    build_burn_down,
     build_population_detail,
     build_spending_view,
     list_allotments,
@@ -220,7 +221,7 @@ def _sources(monitor: Monitor, call: ApiCall) -> SourcePage:
 @_add_route("GET", "/api/budgets/{source}", "A source's budget over time, with forecasts", live_event="budget")
 def _budget(monitor: Monitor, call: ApiCall) -> BurnDown:
     entry = views.find_source(monitor.tables, call.path_values["source"])
-    shown = views.build_burn_down(monitor.tables, entry, monitor.clock())
+    shown = build_burn_down(monitor.tables, entry, monitor.clock())
     return shown.model_copy(update={"feed": build_feed_view(monitor.tables, entry, monitor.workers.members)})
 
 

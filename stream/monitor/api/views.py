@@ -24,7 +24,7 @@ from schemas import (
 from schemas.wire import MalformedEventError
 from stream.budget.standing_streams import promised_windows
 from stream.formatting import describe_bound, describe_promise_bound
-from stream.monitor.api.budget_models import BurnDown, BurnPoint, Forecast
+from stream.monitor.api.budget_models import BurnPoint
 from stream.monitor.api.http_requests import ProblemError, unknown_name_error
 from stream.monitor.api.models import (
     Overview,
@@ -39,7 +39,7 @@ from stream.monitor.api.models import (
     TrafficPoint,
 )
 from stream.monitor.api.service_models import WorkersView
-from stream.monitor.budget_history import History, PeriodEnd, numbers_to_amount
+from stream.monitor.budget_history import History, numbers_to_amount
 from stream.monitor.entries import (
     RATE_WINDOWS,
     PeriodsByName,
@@ -194,30 +194,6 @@ def population_left_share(tables: MonitorTables, population: str | None) -> floa
         return None
     declared = record.population
     return left_share(record.left, total_amount(declared.epsilon, declared.delta, declared.accountant))
-
-
-def build_burn_down(tables: MonitorTables, entry: SourceEntry, now: float) -> BurnDown:
-    """Return a source's budget over time: the trail's totals, then the ledger's current record."""
-    record = entry.record
-    points = to_points(tables.trail.history(record))
-    latest = BurnPoint.from_record(record, time=max(entry.updated, points[-1].time if points else 0.0))
-    # The trail notes spending once a minute; the ledger's record is at least as recent.
-    if not points or latest.model_copy(update={"time": points[-1].time}) != points[-1]:
-        points.append(latest)
-    return BurnDown(
-        source=source_row_with_periods(tables, entry),
-        unread=tables.trail.unread,
-        points=points,
-        forecasts=forecast_budget(tables, entry, now),
-    )
-
-
-def forecast_budget(tables: MonitorTables, entry: SourceEntry, now: float) -> list[Forecast]:
-    """Return a source's forecasts, one for the pace of spending in each of ``PACE_WINDOWS``."""
-    record = entry.record
-    history = tables.trail.history(record)
-    end = PeriodEnd(now, None if record.period is None else record.period.ends / 1000)
-    return history.forecasts(record.granted, record.refunded, record.left, entry.total, end)
 
 
 def to_points(history: History) -> list[BurnPoint]:

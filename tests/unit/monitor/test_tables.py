@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from schemas import MemberStatus, PartitionStatus
 from stream.monitor.api import views
+from stream.monitor.api.budget_views import build_burn_down
 from stream.monitor.api.monitor_state import metrics_text
 from stream.monitor.api.source_views import RejectedQuery, list_rejected
 from stream.monitor.monitor_tables import MAX_CODES, MAX_RECENT_REJECTED, MonitorTables
@@ -223,9 +224,7 @@ def test_burn_down_has_every_step_of_budget() -> None:
         installation.now += 100.0
         installation.driver.open(spec(f"s{number}"))
         installation.flow()
-    points = views.build_burn_down(
-        installation.tables, installation.tables.sources["feed"], installation.now
-    ).points
+    points = build_burn_down(installation.tables, installation.tables.sources["feed"], installation.now).points
     assert [point.left.epsilon for point in points] == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]
     assert points[-1].granted.epsilon == 5.0
 
@@ -240,9 +239,7 @@ def test_zcdp_source_keeps_rho() -> None:
     assert row.total.rho is not None
     assert row.left.rho is not None
     assert row.left_share == pytest.approx(max(row.left.rho / row.total.rho, row.left.epsilon / row.total.epsilon))
-    points = views.build_burn_down(
-        installation.tables, installation.tables.sources["feed"], installation.now
-    ).points
+    points = build_burn_down(installation.tables, installation.tables.sources["feed"], installation.now).points
     assert points[-1].left == row.left
 
 

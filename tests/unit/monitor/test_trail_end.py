@@ -9,8 +9,7 @@ import pytest
 
 from stream.budget.receipts import entry_digest
 from stream.monitor.api.budget_models import BurnDown, Forecast, TrailQuery
-from stream.monitor.api.budget_views import build_population_detail, list_trail
-from stream.monitor.api.views import build_burn_down
+from stream.monitor.api.budget_views import build_burn_down, build_population_detail, list_trail
 from stream.monitor.budget_history import TrailState
 from stream.monitor.monitor_tables import MonitorTables
 from tests.unit.monitor.installation import FEED, HIGH, LOW, Installation, get, spec
