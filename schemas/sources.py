@@ -297,6 +297,15 @@ class EventsSource(
         return self.period is not None and self.period_of is None
 
     @property
+    def opening_lead_ms(self) -> int:
+        """Milliseconds from a stream's opening to the first window that feeds count completely.
+
+        With clock ``broker``, feeds count from ``idle`` after the broker's timestamp of the control event. Another
+        ``idle`` is for the commit between the opening and this timestamp.
+        """
+        return 2 * span_ms(self.idle) if self.clock == "broker" else 0
+
+    @property
     def period_ms(self) -> int:
         """Length of a period in milliseconds; 0 without periods."""
         return 0 if self.period is None else span_ms(self.period)

@@ -40,7 +40,6 @@ from stream.budget.openings import (
 from stream.budget.receipts import LedgerWrite, Receipts, request_digest
 from stream.budget.standing_streams import (
     complete_spec,
-    opening_lead_ms,
     promised_windows,
     require_bounded_past,
     require_foreign_topic,
@@ -215,7 +214,8 @@ class RequestHandler:
             raise RefusedError(
                 f"source: this is one period of '{source.period_of}', and its streams open automatically; open the stream on '{source.period_of}'"
             )
-        earliest = self._ledger.clock + opening_lead_ms(source)
+        lead_ms = source.opening_lead_ms if isinstance(source, EventsSource) else 0
+        earliest = self._ledger.clock + lead_ms
         completed_spec = complete_spec(spec, source, clock=max(earliest, self.periods.earliest_start_ms(source)))
         self.periods.require_later_start(completed_spec, source)
         require_bounded_past(completed_spec, source, clock=self._ledger.clock)

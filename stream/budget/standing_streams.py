@@ -138,15 +138,6 @@ def complete_spec(spec: StreamSpec, source: Source, *, clock: int) -> StreamSpec
     return spec.model_copy(update={"standing": spec.standing.model_copy(update=filled)}) if filled else spec
 
 
-def opening_lead_ms(source: Source) -> int:
-    """Return the milliseconds from a stream's opening to the first window that feeds count completely.
-
-    With clock ``broker``, feeds count from ``idle`` after the broker's timestamp of the control event. Another
-    ``idle`` is for the commit between the opening and this timestamp.
-    """
-    return 2 * span_ms(source.idle) if isinstance(source, EventsSource) and source.clock == "broker" else 0
-
-
 def require_bounded_past(spec: StreamSpec, source: Source, *, clock: int) -> None:
     """Refuse a completed stream with so many past windows that the feeds would be busy for long.
 

@@ -6,7 +6,9 @@ the synchronous forms.
 
 from __future__ import annotations
 
+import time
 import uuid
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -18,6 +20,7 @@ from schemas import (
     Allot,
     AllotmentRecord,
     CloseStream,
+    EventsSource,
     ExtendStream,
     GrantRecord,
     HaltSource,
@@ -35,6 +38,7 @@ from schemas import (
     Request,
     Source,
     SourceRecord,
+    StandingQuery,
     StreamStatus,
     TrailRecord,
     status_codec,
@@ -42,7 +46,7 @@ from schemas import (
 )
 from schemas.base import Event
 from stream.client.ledger_view import LedgerView, decode_record
-from stream.errors import Forbidden, Invalid, Refused, Unknown
+from stream.errors import Forbidden, Invalid, Refused, SottoError, Unknown
 from stream.formatting import did_you_mean
 from stream.processing.dead_letters import DeadLetter, read_dead_letter
 from stream.processing.protocol import Headers
@@ -62,6 +66,7 @@ from stream.questions.question_forms import (
     require_timeout,
     validate_as_invalid,
 )
+from stream.questions.stream_watch import warn_about_opening
 
 if TYPE_CHECKING:
     from stream.sql import Table
@@ -173,6 +178,7 @@ class AsyncCalls(ABC):
         ``Refused`` has the requested amount as ``asked`` and the rest of the budget as ``left``. A
         stream whose promise is not informative is refused too, unless ``acknowledge`` is true. With the
         mechanism ``"auto"``, the receipt's ``compared`` lists the mechanisms; the first is the chosen one.
+        A standing stream whose first windows may lack events opens with a ``UserWarning``.
 
         Examples:
             >>> mechanism = {"kind": "laplace", "answers": 10}
@@ -180,9 +186,28 @@ class AsyncCalls(ABC):
             >>> client.open(stream).outcome
             'opened'
         """
-        return await self._make_request(
-            OpenStream, stream=as_opening(stream), analyst=analyst, informative=not acknowledge
+        opening, started = as_opening(stream), time.monotonic()
+        receipt = await self._make_request(
+            OpenStream, stream=opening, analyst=analyst, informative=not acknowledge
         )
+        if opening.standing is not None:
+            await self._warn_about_opening(opening, opening.standing, receipt, time.monotonic() - started)
+        return receipt
+
+    async def _warn_about_opening(
+        self, opening: OpeningSpec, standing: StandingQuery, receipt: Receipt, seconds: float
+    ) -> None:
+        """Warn if windows of a new stream, whose receipt came after ``seconds``, may lack events."""
+        try:
+            ledger = await self._read_ledger()
+            source, others = ledger.source(opening.source).source, ledger.grants(opening.source, 2, None)
+        except SottoError:
+            return  # the stream is open all the same
+        if len(others) < 2 or not isinstance(source, EventsSource):
+            return  # feeds have read no events of the source for earlier streams
+        warning = warn_about_opening(standing, source, receipt.begins, time.time(), seconds)
+        if warning is not None:
+            warnings.warn(warning, UserWarning, stacklevel=2)
 
     async def extend(
         self, source: str, stream: str, epsilon: float, delta: float = 0.0, *, analyst: str | None = None

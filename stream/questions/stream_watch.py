@@ -307,14 +307,42 @@ def describe_first_answer(standing: StandingQuery, source: EventsSource, now: fl
     )
 
 
-def warn_about_past_windows(standing: StandingQuery, source: EventsSource, now: float) -> str | None:
-    """Warn if a stream that opens at ``now``, in Unix time, is to ask about windows whose events may have been read."""
-    counted = int(now * 1000) + span_ms(source.idle)
-    if source.clock == "marks" or standing.begins is None or _first_window(standing, source)[0] >= counted:
+def describe_missed_events(standing: StandingQuery, source: EventsSource, opened: float) -> str | None:
+    """Describe which windows of a stream opened at ``opened``, in Unix time, may lack events; None if all are complete."""
+    counted = int(opened * 1000) + span_ms(source.idle)
+    begins_by_time = source.clock == "broker" and standing.begins is not None and source.period_of is None
+    if not begins_by_time or _first_window(standing, source)[0] >= counted:
         return None
     return (
-        f"standing.begins: windows that begin before {format_moment(counted)} lack the events that feeds have already read for "
-        f"earlier streams of '{source.source}', and their answers are charged; unless this is its first stream, leave begins out"
+        f"windows that begin before {format_moment(counted)} lack the events that feeds have already read for earlier streams of "
+        f"'{source.source}'"
+    )
+
+
+def warn_about_past_windows(standing: StandingQuery, source: EventsSource, now: float) -> str | None:
+    """Warn if a stream that opens at ``now``, in Unix time, is to ask about windows whose events may have been read."""
+    if (missed := describe_missed_events(standing, source, now)) is None:
+        return None
+    return f"standing.begins: {missed}, and their answers are charged; unless this is its first stream, leave begins out"
+
+
+def warn_about_opening(
+    standing: StandingQuery, source: EventsSource, begins: str | None, now: float, seconds: float
+) -> str | None:
+    """Warn if a stream that has opened asks about windows that may lack events.
+
+    ``standing`` is as requested, and ``begins`` is the receipt's. The receipt came at ``now``, in Unix time,
+    ``seconds`` after the request was sent.
+    """
+    if standing.begins is not None or begins is None:
+        return warn_about_past_windows(standing, source, now)
+    opened = (moment_ms(begins) - source.opening_lead_ms) / 1000 + seconds
+    completed = standing.model_copy(update={"begins": begins})
+    if (missed := describe_missed_events(completed, source, opened)) is None:
+        return None
+    return (
+        f"standing: {missed}, because the opening took {seconds:.0f} s and idle is {source.idle}; for complete windows open another "
+        "stream, or register the topic with a longer idle"
     )
 
 

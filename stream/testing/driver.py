@@ -129,6 +129,9 @@ class MemoryCalls(AsyncCalls):
         self.last_in_view = log[-1] if log else None
         return self.view
 
+    async def _warn_about_opening(self, *_: object) -> None:
+        """Do not warn: events have the driver's time, not the present one."""
+
     def _new_id(self) -> str:
         return self.make_id()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Annotated
 
@@ -54,7 +55,6 @@ from stream.questions.stream_watch import (
     describe_window_count,
     past_ms,
     period_of,
-    warn_about_past_windows,
 )
 
 app = typer.Typer(help="Streams: a mechanism over a source.", no_args_is_help=True)
@@ -78,7 +78,9 @@ def open_stream(
     """
     spec = parse_document(opening_adapter(), stream)
     with Client() as client:
-        receipt = client.open(spec, analyst=analyst, acknowledge=force)
+        with warnings.catch_warnings(record=True) as opening_warnings:
+            warnings.simplefilter("always", UserWarning)
+            receipt = client.open(spec, analyst=analyst, acknowledge=force)
         grant, source = client.grant(spec.source, spec.stream), client.budget(spec.source).source
     rho = "" if grant.cost.rho is None else f" (ρ {grant.cost.rho:.4g})"
     lines: list[str | None] = [
@@ -99,7 +101,7 @@ def open_stream(
             lines.append(describe_first_answer(standing, source, now) if report.problem is None else None)
             unfit = None if report.problem is None else f"no window is asked yet: {report.problem}"
             print_warnings(filter(None, [unfit, report.warning]))
-            print_warnings(filter(None, [warn_about_past_windows(spec.standing or standing, source, now)]))
+            print_warnings(str(one.message) for one in opening_warnings)
     lines += [] if as_json else _promise_lines(grant, source)
     if receipt.windows is not None:
         lines.append(describe_window_count(receipt.windows, period_of(source)))

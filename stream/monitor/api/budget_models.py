@@ -298,6 +298,10 @@ class Plan(ApiModel):
     uninformative: Annotated[
         str | None, Field(description="A warning with its remedy if the promise is not informative, else null.")
     ]
+    past_windows: Annotated[
+        str | None,
+        Field(description="A warning with its remedy if the first windows may lack events, else null."),
+    ]
 
 
 class PlanQuery(Parameters):

@@ -41,7 +41,7 @@ from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field,
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import name_of
 from stream.privacy.planning.promises import promises
-from stream.questions.stream_watch import period_of
+from stream.questions.stream_watch import period_of, warn_about_past_windows
 from stream.settings import DEFAULT_TABLE_BYTES, Settings
 from stream.tables.engine_limits import describe_engine
 from stream.tables.readers.table_reading import GuardedReader, ReadingLimits
@@ -252,6 +252,7 @@ def plan_opening(
     entry: SourceEntry,
     population: PopulationRecord | None,
     assumptions: PlanQuery,
+    now: float,
 ) -> Plan:
     """Plan the opening of a stream: its mechanism, its error bound and its cost.
 
@@ -277,6 +278,9 @@ def plan_opening(
         uninformative=opening_warning(
             chosen, calibration, source, about_rows=assumptions.rows, expected=assumptions.answer
         ),
+        past_windows=warn_about_past_windows(opening.standing, source, now)
+        if opening.standing is not None and isinstance(source, EventsSource) and entry.streams
+        else None,
     )
 
 

@@ -323,6 +323,9 @@ class StreamDetail(ApiModel):
             description="When the stream's first answer is expected; null without windows, and after the first answer."
         ),
     ]
+    missed_events: Annotated[
+        str | None, Field(description="Which windows may lack events, in words; null if all windows are complete.")
+    ]
     windows: Annotated[
         int | None, Field(description="Number of windows for which the error bound holds; null without windows.")
     ]

@@ -383,7 +383,9 @@ async def _plan(monitor: Monitor, call: ApiCall) -> Plan:
     source = views.decode_definition(monitor.tables, entry)
     population, _ = monitor.tables.populations.get(entry.record.population or "", (None, 0.0))
     return await _plan_in_turn(
-        monitor, call, lambda: forms.plan_opening(spec, source, entry, population, call.url_parameters)
+        monitor,
+        call,
+        lambda: forms.plan_opening(spec, source, entry, population, call.url_parameters, monitor.clock()),
     )
 
 

@@ -55,7 +55,12 @@ from stream.privacy.accuracy.source_facts import questions_per_window
 from stream.privacy.ledger.grants import describe_promise_per_period
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
 from stream.privacy.planning.promises import Promise, promises
-from stream.questions.stream_watch import describe_first_answer, describe_standing_query, period_of
+from stream.questions.stream_watch import (
+    describe_first_answer,
+    describe_missed_events,
+    describe_standing_query,
+    period_of,
+)
 
 _TEN_MINUTES_INDEX = RATE_WINDOWS.index(600)
 _LEAST_CHARGES = 5
@@ -377,6 +382,9 @@ def build_stream_detail(tables: MonitorTables, entry: StreamEntry, now: float) -
         standing=None if declared is None else describe_standing_query(record.spec, declared),
         first_answer=describe_first_answer(standing, declared, now)
         if standing is not None and isinstance(declared, EventsSource) and not entry.answered
+        else None,
+        missed_events=describe_missed_events(standing, declared, entry.opened)
+        if standing is not None and isinstance(declared, EventsSource) and entry.opened is not None
         else None,
         windows=None if declared is None else promised_windows(record.spec, declared),
         period=None if declared is None else period_of(declared),

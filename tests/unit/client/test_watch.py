@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import time
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from schemas import Answer, EventsSource
-from schemas.windows import moment_ms
+from schemas.windows import format_moment, moment_ms
 from sotto import Driver, Notice, Unknown
 from stream.cli.manage.answer_commands import RefusalWarnings, format_notice, format_refusal, notice_document
+from stream.client.client_calls import AsyncCalls
 from stream.monitor.api.service_models import AlertQuery
 from stream.monitor.monitor_alerts import Alerts
 from stream.monitor.monitor_tables import MonitorTables
 from stream.processing.dead_letters import Rejection, dead_letter
 from stream.processing.protocol import Record
 from stream.questions.alert_states import AlertTerms, alert_key_of, window_end, window_text
+from stream.questions.question_forms import as_opening
 from stream.questions.stream_watch import (
     StreamOpening,
     Watch,
     add_if_changed,
     describe_first_answer,
     describe_record_bound,
+    warn_about_opening,
     warn_about_past_windows,
 )
 from tests.builders import KEY, installation, parse_source, parse_stream, source, stream
@@ -450,6 +456,42 @@ def test_stream_with_past_windows_opens_with_a_warning(begins: str | None, clock
     assert warning is None or warning.startswith(
         "standing.begins: windows that begin before 2013-01-01T05:14:59Z lack"
     )
+
+
+@pytest.mark.parametrize(("seconds", "warned"), [(2.0, False), (60.0, True)])
+def test_slow_opening_warns_of_its_first_windows(seconds: float, warned: bool) -> None:
+    """The ledger lets windows begin 10 s, twice ``idle``, after its clock, here at 05:14:54."""
+    spec, about = parse_stream(standing(begins=None)), parse_source(flights())
+    assert spec.standing is not None
+    assert isinstance(about, EventsSource)
+    now = moment_ms("2013-01-01T05:15:54Z") / 1000
+    warning = warn_about_opening(spec.standing, about, "2013-01-01T05:15:04Z", now, seconds)
+    text = (
+        "standing: windows that begin before 2013-01-01T05:15:59Z lack the events that feeds have already read for earlier streams of "
+        "'flights', because the opening took 60 s and idle is 5s; for complete windows open another stream, or register the topic with a "
+        "longer idle"
+    )
+    assert warning is None  # the first window begins at 05:30
+    every_second = standing(begins=None, window={"size": "1s"})
+    spec = parse_stream(every_second)
+    assert spec.standing is not None
+    warning = warn_about_opening(spec.standing, about, "2013-01-01T05:15:04Z", now, seconds)
+    assert warning == (text if warned else None)
+
+
+def test_client_warns_of_past_windows_of_a_later_stream() -> None:
+    """The first stream of a source counts all events of its topic."""
+    with installation(sources=[flights()], partitions=2) as driver:
+        past = format_moment(int(time.time() * 1000) - 3_600_000)
+        for name, warned in (("first", False), ("second", True)):
+            opening = as_opening(standing(name, begins=past))
+            assert opening.standing is not None
+            driver._budget.ledger.advance_clock(int(time.time() * 1000))
+            receipt = driver.open(opening, acknowledge=True)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                asyncio.run(AsyncCalls._warn_about_opening(driver._calls, opening, opening.standing, receipt, 0.1))
+            assert [str(one.message)[:15] for one in caught] == (["standing.begins"] if warned else [])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.builders import stream
 from tests.unit.feeds.live import flights, standing
 from tests.unit.monitor.installation import VIEWER, Installation, get, post
@@ -66,6 +68,24 @@ async def test_standing_stream_is_planned_with_windows_and_shown_with_query() ->
         "the first window, from 1970-01-12T14:00:00Z, ends 1970-01-12T15:00:00Z plus the lateness 10m"
     )
     assert detail["spec"]["standing"]["by"] == ["origin"]
+
+
+async def test_page_warns_of_windows_that_lack_events() -> None:
+    """The monitor's clock is 1970-01-12T13:46:40Z, and feeds count a later stream from 5 s on."""
+    installation = Installation()
+    installation.driver.register(flights())
+    begins: dict[str, Any] = {"begins": "1970-01-12T13:00:00Z"}
+    async with installation.web() as client:
+        installation.flow()
+        first = await post(client, "/api/plan", standing("late", **begins), VIEWER)
+        installation.driver.open(standing(**begins), acknowledge=True)
+        installation.flow()
+        past = await post(client, "/api/plan", standing("other", **begins), VIEWER)
+        later = await post(client, "/api/plan", standing("other"), VIEWER)
+        detail = await get(client, "/api/streams/late")
+    assert (first["past_windows"], later["past_windows"]) == (None, None)
+    assert past["past_windows"].startswith("standing.begins: windows that begin before 1970-01-12T13:46:45Z lack")
+    assert detail["missed_events"].startswith("windows that begin before 1970-01-12T13:46:45Z lack the events")
 
 
 async def test_ordinary_stream_has_no_standing_query() -> None:

@@ -222,6 +222,9 @@ export function planView({ query, session }) {
     if (useless) {
       sentences.push(`${capital(found.uninformative)}.`);
     }
+    if (found.past_windows !== null) {
+      sentences.push(`${capital(found.past_windows)}.`);
+    }
     setText(verdict, sentences.join(" "));
     verdict.dataset.level = affordable ? (vacuous || useless ? "vacuous" : "good") : "bad";
     openButton.disabled = !affordable || !stream.value.trim() || (useless && !acknowledged.control.checked);

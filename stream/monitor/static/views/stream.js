@@ -83,7 +83,7 @@ export function streamView({ names: [name], session }) {
     hidden.hidden = true;
   }
 
-  function show({ row, source_kind: of, spec, calibration, incarnation, position, timeline: points, standing, first_answer: first, windows, period: length }) {
+  function show({ row, source_kind: of, spec, calibration, incarnation, position, timeline: points, standing, first_answer: first, missed_events: missed, windows, period: length }) {
     source = row.source;
     state.update(row);
     kinds.forEach((kind, index) => {
@@ -114,7 +114,7 @@ export function streamView({ names: [name], session }) {
     about.update([
       home,
       mechanism(row.mechanism),
-      standing === null ? "none: clients ask it" : `It ${standing}.`,
+      standing === null ? "none: clients ask it" : `It ${standing}.${missed === null ? "" : ` ${capital(missed)}.`}`,
       `${promise(row)}${windows === null ? "" : `; that is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${length === null ? "" : `, in each period of ${length}`}`}.`,
       amount(row.asked),
       row.added ? plural(row.added, "charged answer") : "nothing",
