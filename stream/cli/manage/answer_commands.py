@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -30,6 +31,7 @@ from stream.cli.output import (
     escape_text,
     numbered_lines,
     parse_document,
+    say_progress,
     show_json,
     show_table,
 )
@@ -38,6 +40,7 @@ from stream.client.async_client import AsyncClient
 from stream.client.blocking_client import Client
 from stream.engine.restore import create_reader, require_visible, select_readable
 from stream.errors import SottoError
+from stream.formatting import did_you_mean
 from stream.kafka.broker_addresses import local_settings
 from stream.privacy.planning.response_plans import ShareEstimateError, estimate_stream_shares
 from stream.processing.dead_letters import (
@@ -196,6 +199,7 @@ async def _follow(
         refusals = asyncio.create_task(
             follow_refusals(client.topics, partial(watched_topics, client, streams, source), warn)
         )
+        idle = asyncio.create_task(_report_idle_patterns(client, streams, source))
         try:
             async for notice in client.watch(
                 *streams, source=source, quiet=show_all, from_beginning=from_beginning
@@ -208,9 +212,34 @@ async def _follow(
                 if shown == limit:
                     return
         finally:
-            refusals.cancel()
-            with suppress(asyncio.CancelledError):
-                await refusals
+            for task in (refusals, idle):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+
+async def _report_idle_patterns(client: AsyncClient, patterns: tuple[str, ...], source: str | None) -> None:
+    """Print each pattern that no open stream matches; nothing if the ledger cannot be read."""
+    with suppress(SottoError, KafkaError, OSError):
+        grants = await client.list_streams(source, periods=True)
+        for line in describe_idle_patterns(patterns, source, grants):
+            say_progress(line)
+
+
+def describe_idle_patterns(
+    patterns: tuple[str, ...], source: str | None, grants: Iterable[GrantRecord]
+) -> Iterator[str]:
+    """Describe each pattern that no open stream matches, with the most similar name if there is one."""
+    names = {one.spec.stream for one in grants if one.state == "open" and one.ending is None}
+    of_source = f" of source {source}" if source else ""
+    if not names:
+        yield f"no stream{of_source} is open yet; waiting for one"
+        return
+    for pattern in patterns:
+        if any(matches_patterns(name, (pattern,)) for name in names) or not (set(pattern) & set("*?[")):
+            continue  # the client itself refuses an unknown name without wildcards
+        hint = did_you_mean(re.sub(r"[*?\[\]]", "", pattern), {registered_name(name) for name in names})
+        yield f"no open stream{of_source} matches '{pattern}' yet; waiting for one{hint}"
 
 
 def _print_lines(lines: Iterable[Text]) -> None:

@@ -15,7 +15,13 @@ import pytest
 from schemas import Answer, EventsSource
 from schemas.windows import format_moment, moment_ms
 from sotto import Driver, Notice, Unknown
-from stream.cli.manage.answer_commands import RefusalWarnings, format_notice, format_refusal, notice_document
+from stream.cli.manage.answer_commands import (
+    RefusalWarnings,
+    describe_idle_patterns,
+    format_notice,
+    format_refusal,
+    notice_document,
+)
 from stream.client.client_calls import AsyncCalls
 from stream.monitor.api.service_models import AlertQuery
 from stream.monitor.monitor_alerts import Alerts
@@ -87,6 +93,19 @@ def test_watch_selects_streams_by_name_pattern_and_source() -> None:
             list(client.watch("nobody"))
         with pytest.raises(Unknown, match="source 'nowhere' is not registered"):
             list(client.watch(source="nowhere"))
+
+
+def test_watch_names_patterns_that_no_open_stream_matches() -> None:
+    with driver() as client:
+        grants = client.list_streams()
+        assert list(describe_idle_patterns(("late-*", "else", "nobody"), None, grants)) == []
+        assert list(describe_idle_patterns(("zzz*", "lat3-1*"), None, grants)) == [
+            "no open stream matches 'zzz*' yet; waiting for one",
+            "no open stream matches 'lat3-1*' yet; waiting for one; did you mean 'late-1'?",
+        ]
+        client.close("other", "else")
+        [closed] = describe_idle_patterns(("els*",), "other", client.list_streams("other"))
+        assert closed == "no stream of source other is open yet; waiting for one"
 
 
 def test_watch_reports_end_of_stream_once() -> None:
