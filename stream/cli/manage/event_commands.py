@@ -25,6 +25,7 @@ from stream.kafka.topic_creation import create_live_topic, inspect_live_topic
 from stream.questions.live_events import Replay, parse_time, require_live_source
 
 EVENTS_PER_BATCH: Final = 1000
+DEFAULT_PARTITIONS: Final = 4
 _ARRAY_PROBLEM: Final = "begins a JSON array; give one object a line, as jq -c '.[]' writes them"
 
 _decode = msgspec.json.Decoder().decode
@@ -70,19 +71,30 @@ def publish(
 def create_topic(
     source: Annotated[str, typer.Argument(help="The source of kind events; its topic is created.")],
     partitions: Annotated[
-        int, typer.Option(help="Its partitions; fixed once the source has a stream.", min=1, max=10_000)
-    ] = 4,
+        int | None,
+        typer.Option(
+            help=f"Its partitions, {DEFAULT_PARTITIONS} if omitted; fixed once the source has a stream.",
+            min=1,
+            max=10_000,
+        ),
+    ] = None,
 ) -> None:
     """Create the topic of a source unless it exists, with the timestamps that its clock needs.
 
-    Exit status 1 if the topic exists and is compacted, or has producers' timestamps and the source's windows need the
-    broker's.
+    Exit status 1 if the topic exists and is compacted, has another number of partitions than --partitions, or has
+    producers' timestamps and the source's windows need the broker's.
     """
     with Client() as client:
         declared = require_live_source(client.budget(source).source)
     settings = local_settings()
-    count, is_new = asyncio.run(create_live_topic(settings, declared, partitions))
+    count, is_new = asyncio.run(create_live_topic(settings, declared, partitions or DEFAULT_PARTITIONS))
     print_warnings(filter(None, [asyncio.run(inspect_live_topic(settings, declared)).warning]))
+    if partitions is not None and partitions != count:
+        more = "; to add partitions while it has no event and no stream, use kafka-topics.sh --alter"
+        raise CommandError(
+            f"--partitions: topic {declared.topic} exists with {format_count(count, 'partition')}, not with {partitions:,}; "
+            f"leave the option out to use it as it is{more if partitions > count else ''}"
+        )
     if is_new:
         say(f"created {declared.topic} with {count} partitions")
     else:

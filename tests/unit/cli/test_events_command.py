@@ -113,6 +113,35 @@ def test_missing_topic_of_a_source_is_created(
         run_connected("events", "topic", "feed")
 
 
+@pytest.mark.parametrize(
+    ("wanted", "remedy"),
+    [
+        ("8", "it is; to add partitions while it has no event and no stream, use kafka-topics.sh --alter"),
+        ("2", "it is"),
+        (None, None),
+    ],
+)
+def test_topic_with_other_partitions_than_asked_is_an_error(
+    wanted: str | None, remedy: str | None, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the option, an existing topic is taken as it is."""
+
+    async def find(*_: object) -> tuple[int, bool]:
+        return 4, False
+
+    monkeypatch.setattr(event_commands, "create_live_topic", find)
+    driver.register({**FLIGHTS, "clock": "marks"})
+    if wanted is None:
+        assert run_connected("events", "topic", "flights") == "ops.departures exists already, with 4 partitions\n"
+        return
+    with pytest.raises(CommandError) as error:
+        run_connected("events", "topic", "flights", "--partitions", wanted)
+    assert str(error.value) == (
+        f"--partitions: topic ops.departures exists with 4 partitions, not with {wanted}; leave the option out to use "
+        f"it as {remedy}"
+    )
+
+
 def test_file_is_replayed_and_its_windows_are_answered(driver: Driver, tmp_path: Path) -> None:
     driver.register({**FLIGHTS, "clock": "marks"})
     driver.open(LATE)
