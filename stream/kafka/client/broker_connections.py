@@ -38,6 +38,11 @@ _REFUSALS: Final = (
     errors.TopicAuthorizationFailedError,
     errors.TransactionalIdAuthorizationFailed,
 )
+_LOGIN_FAILURES: Final = (
+    errors.SaslAuthenticationFailed,
+    errors.UnsupportedSaslMechanismError,
+    errors.IllegalSaslStateError,
+)
 
 
 class SecurityError(ExplainedError):
@@ -136,9 +141,26 @@ async def raise_if_refused(settings: Settings) -> None:
                 f"{host}:{port} closes the connection; unless it is starting or stopping, check {variable_of('security_protocol')} "
                 f"({settings.security_protocol}), and {variable_of('tls_certificate_file')} if it asks for a certificate"
             ) from None
-        except (OSError, errors.KafkaError):
+        except (OSError, errors.KafkaError) as error:
+            _raise_if_listener_differs(error, settings, f"{host}:{port}")
             continue
         await connected.close()
+
+
+def _raise_if_listener_differs(error: Exception, settings: Settings, broker: str) -> None:
+    """Raises a SecurityError if the error is that of a listener without login or without TLS."""
+    protocol = settings.security_protocol
+    if isinstance(error, errors.IllegalSaslStateError):
+        raise SecurityError(
+            f"{broker} asks for no login; set {variable_of('security_protocol')} to {protocol.removeprefix('SASL_')}, or "
+            f"{variable_of('bootstrap')} to a listener that asks for {settings.sasl_mechanism}"
+        ) from None
+    if isinstance(error, ConnectionResetError) and protocol.endswith("SSL"):
+        raise ClosedError(
+            f"TLS with {broker} failed, because it closes the connection; unless it is starting or stopping, check "
+            f"{variable_of('security_protocol')} ({protocol}) and the port in {variable_of('bootstrap')}: the broker may expect a "
+            "connection without TLS"
+        ) from None
 
 
 def is_refusal(error: errors.KafkaError) -> bool:
@@ -150,6 +172,11 @@ def describe_error(error: errors.KafkaError) -> str:
     """Describes a Kafka error in one line with a remedy."""
     if isinstance(error, ExplainedError):
         return str(error)
+    if isinstance(error, _LOGIN_FAILURES):
+        return (
+            f"Kafka: {type(error).__name__}; the login failed: check {variable_of('sasl_mechanism')}, {variable_of('sasl_username')} and "
+            f"{variable_of('sasl_password_file')}, or {variable_of('sasl_token_file')}"
+        )
     if isinstance(error, _REFUSALS):
         is_named = bool(error.args) and isinstance(error.args[0], set | frozenset | list | tuple)
         named = f" ({', '.join(sorted(map(str, error.args[0])))})" if is_named else ""

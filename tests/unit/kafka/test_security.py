@@ -9,13 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, TopicAuthorizationFailedError
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    IllegalSaslStateError,
+    KafkaConnectionError,
+    SaslAuthenticationFailed,
+    TopicAuthorizationFailedError,
+)
 from pydantic import SecretStr, ValidationError
 
 from stream.kafka.broker_addresses import server_properties
 from stream.kafka.broker_process import Ports, java_environment
 from stream.kafka.client import broker_connections
-from stream.kafka.client.broker_connections import BearerToken, SecurityError, connection_options, describe_error
+from stream.kafka.client.broker_connections import (
+    BearerToken,
+    SecurityError,
+    connection_options,
+    describe_error,
+    raise_if_refused,
+)
 from stream.secret_files import write_secret
 from stream.settings import Settings
 from tests.kafka.secured import Authority
@@ -226,6 +238,32 @@ def test_describe_error_gives_fitting_advice() -> None:
     assert "sotto topics acl" in refused
     assert "sotto topics acl" in describe_error(GroupAuthorizationFailedError("sotto-workers"))
     assert describe_error(SecurityError("as it is")) == "as it is"
+    login = describe_error(SaslAuthenticationFailed("x"))
+    assert (
+        "the login failed: check SOTTO_SASL_MECHANISM, SOTTO_SASL_USERNAME and SOTTO_SASL_PASSWORD_FILE" in login
+    )
+
+
+@pytest.mark.parametrize(
+    ("protocol", "error", "message"),
+    [
+        ("SSL", ConnectionResetError(), r"TLS with kafka:9093 failed.*check SOTTO_SECURITY_PROTOCOL \(SSL\)"),
+        ("SASL_SSL", IllegalSaslStateError(), r"asks for no login; set SOTTO_SECURITY_PROTOCOL to SSL, or"),
+        ("SASL_PLAINTEXT", IllegalSaslStateError(), r"to PLAINTEXT, or SOTTO_BOOTSTRAP to a listener"),
+    ],
+)
+async def test_broker_without_tls_or_login_is_named(
+    monkeypatch: pytest.MonkeyPatch, protocol: str, error: Exception, message: str
+) -> None:
+    """The errors are those of a broker whose listener is PLAINTEXT."""
+
+    async def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(broker_connections, "create_conn", fail)
+    user = {} if protocol == "SSL" else {"sasl_username": "ann", "sasl_password": SecretStr(SECRET)}
+    with pytest.raises(SecurityError, match=message):
+        await raise_if_refused(secure_settings(security_protocol=protocol, **user))
 
 
 def test_server_properties_without_security_are_plaintext() -> None:
