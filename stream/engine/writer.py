@@ -3,46 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import groupby
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from aiokafka import TopicPartition
 from aiokafka.errors import InvalidTimestampError, InvalidTransactionTimeout
-from aiokafka.record.util import encode_varint
 
 from stream.diagnostics import get_logger
 from stream.engine.partition_input import GroupOffsets
 from stream.kafka.client.adapter import KAFKA, Clients, OutgoingBatch, Producer
-from stream.kafka.client.batch_frames import CHECKED_FROM, CHECKSUM
 from stream.kafka.client.batch_reader import COLUMN_RECORDS
 from stream.kafka.client.broker_connections import connection_options
 from stream.kafka.client.client_patches import transaction_timeout_error
-from stream.kafka.client.column_reader import checksum_of
+from stream.kafka.client.column_batches import encode_batches
 from stream.kafka.client.transactional_producer import TransactionalProducer
 from stream.kernel import compiled_kernel
-from stream.kernel.array_operations import RecordWriter
-from stream.kernel.byte_columns import Spans, spans_of
 from stream.processing.protocol import Message, Messages, Outputs
-from stream.processing.record_columns import MessageColumns
 from stream.settings import Settings
 
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_LENGTH_END: Final = 12
-_CHECKSUM: Final = struct.Struct(">I")
-_TRANSACTIONAL: Final = 0x10
-_OVERHEAD: Final = 32
-"""Maximum number of bytes of a record in addition to its key and value."""
-
-_COPIED_AT_ONCE: Final = 4_000
-"""Maximum number of messages that are copied at once: a step may write tens of thousands."""
-
 _NO_HEADERS: Final[list[tuple[str, bytes]]] = []
-
-_Part = tuple[Spans, Spans] | list[Message]
 
 
 def _build_batches(producer: Producer, messages: Messages, timestamp: int) -> Iterator[OutgoingBatch]:
@@ -55,156 +36,6 @@ def _build_batches(producer: Producer, messages: Messages, timestamp: int) -> It
             batch = producer.create_batch()
             batch.append(timestamp=timestamp, key=key, value=value, headers=listed)
     yield batch
-
-
-class FramedBatch:
-    """An encoded batch with the interface of aiokafka's ``BatchBuilder``."""
-
-    def __init__(self, writer: RecordWriter, timestamp: int) -> None:
-        self._batch = writer.batch()
-        self._count = writer.count
-        self._timestamp = timestamp
-        self._producer = (-1, -1, 0)
-        self._is_built = False
-
-    def append(self, **_: Any) -> None:
-        """Accept no record, because the batch is complete."""
-
-    def close(self) -> None:
-        """Do nothing, because the batch is complete."""
-
-    def closed(self) -> bool:
-        """Return True, because the batch is complete."""
-        return True
-
-    def size(self) -> int:
-        """Return the length in bytes."""
-        return len(self._batch)
-
-    def record_count(self) -> int:
-        """Return the number of records."""
-        return self._count
-
-    def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        self._producer = (producer_id, producer_epoch, base_sequence)
-
-    def _build(self) -> memoryview:
-        if not self._is_built:
-            length = self.size() - _LENGTH_END
-            first = last = self._timestamp
-            counts = (_TRANSACTIONAL, self._count - 1, first, last, *self._producer, self._count)
-            _HEADER.pack_into(self._batch, 0, 0, length, -1, 2, 0, *counts)
-            _CHECKSUM.pack_into(self._batch, CHECKSUM.start, checksum_of(self._batch[CHECKED_FROM:]))
-            self._is_built = True
-        return self._batch
-
-
-def encode_batches(messages: Messages, timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
-    """Yield encoded batches of at most ``batch_bytes``, unless one message is longer."""
-    for group in _group_parts(messages):
-        yield from _encode_group(group, timestamp, batch_bytes)
-
-
-def _group_parts(messages: Messages) -> Iterator[list[Collection[Message]]]:
-    """Yield groups of parts with at most ``_COPIED_AT_ONCE`` copied messages; columns are not copied."""
-    group: list[Collection[Message]] = []
-    copied = 0
-    for part in messages.parts:
-        for piece in _split_part(part):
-            more = len(piece) if isinstance(piece, list) else 0
-            if copied + more > _COPIED_AT_ONCE:
-                yield group
-                group, copied = [], 0
-            group.append(piece)
-            copied += more
-    yield group
-
-
-def _split_part(part: Collection[Message]) -> Iterator[Collection[Message]]:
-    """Split a list into messages with and without headers; columns stay whole."""
-    if not isinstance(part, list):
-        yield part
-        return
-    for _, alike in groupby(part, key=_has_headers):
-        listed = list(alike)
-        for first in range(0, len(listed), _COPIED_AT_ONCE):
-            yield listed[first : first + _COPIED_AT_ONCE]
-
-
-def _has_headers(message: Message) -> bool:
-    return bool(message[2])
-
-
-def _encode_group(group: list[Collection[Message]], timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
-    parts = [_columns(part) for part in group]
-    sizes = [_sizes(part) for part in parts]
-    room = min(batch_bytes - _HEADER.size, sum(total for total, _ in sizes))
-    largest = max(longest for _, longest in sizes)
-    writer = RecordWriter(room, COLUMN_RECORDS - 1, largest, _HEADER.size)
-    for part in parts:
-        first, count = 0, len(part) if isinstance(part, list) else len(part[1])
-        while (first := first + _write_part(writer, part, first)) < count:
-            yield FramedBatch(writer, timestamp)
-            writer = RecordWriter(room, COLUMN_RECORDS - 1, largest, _HEADER.size)
-    yield FramedBatch(writer, timestamp)
-
-
-def _columns(part: Collection[Message]) -> _Part:
-    if isinstance(part, MessageColumns):
-        return part.keys, part.values
-    if any(map(_has_headers, part)):
-        return list(part)
-    return _nullable_spans([key for key, _, _ in part]), _nullable_spans([value for _, value, _ in part])
-
-
-def _sizes(part: _Part) -> tuple[int, int]:
-    """Return upper bounds for the bytes of all records and of the longest one."""
-    if isinstance(part, list):
-        sizes = [len(_record(COLUMN_RECORDS, message)) for message in part]
-        return sum(sizes), max(sizes)
-    keys, values = part
-    total = int(keys.size.sum() + values.size.sum()) + (_OVERHEAD + 2) * len(keys)
-    return total, _OVERHEAD + int(keys.size.max(initial=0)) + int(values.size.max(initial=0))
-
-
-def _write_part(writer: RecordWriter, part: _Part, first: int) -> int:
-    """Write the messages after the first ``first`` ones; return how many of them fit in the batch."""
-    if not isinstance(part, list):
-        return writer.write(first, *part)
-    for count, message in enumerate(part[first:]):
-        if not writer.append(_record(writer.count, message)):
-            return count
-    return len(part) - first
-
-
-def _record(delta: int, message: Message) -> bytes:
-    """Encode a record with the timestamp of its batch."""
-    key, value, headers = message
-    body = bytearray(b"\0\0")
-    encode_varint(delta, body.append)
-    _put_text(body, key)
-    _put_text(body, value)
-    encode_varint(len(headers), body.append)
-    for name, text in headers:
-        _put_text(body, name.encode())
-        _put_text(body, text)
-    whole = bytearray()
-    encode_varint(len(body), whole.append)
-    return bytes(whole + body)
-
-
-def _put_text(body: bytearray, text: bytes | None) -> None:
-    encode_varint(-1 if text is None else len(text), body.append)
-    body += text or b""
-
-
-def _nullable_spans(texts: list[bytes | None]) -> Spans:
-    """Return spans of texts; a missing text has size -1."""
-    spans = spans_of([text or b"" for text in texts])
-    for place, text in enumerate(texts):
-        if text is None:
-            spans.size[place] = -1
-    return spans
 
 
 UNSTAMPED: Final = -1

@@ -27,7 +27,7 @@ from stream.engine.health import ServiceHealth, ServiceName
 from stream.engine.session import EngineRole, SessionGuard
 from stream.kafka import acls
 from stream.kafka.acls import AclRole
-from stream.kafka.client import column_reader
+from stream.kafka.client import column_batches
 from stream.kafka.client.broker_connections import Stopped, connection_options, retry_until_available
 from stream.kafka.client.client_patches import KafkaProducer
 from stream.kafka.topic_creation import inspect_topics, require_topics
@@ -269,7 +269,7 @@ async def serve(
         )
         gc.disable()  # during the following imports, because imported objects are never freed
         engine = _build_service(role, settings, topics, key, health)
-        column_reader.install()
+        column_batches.install()
         log.info("ready to begin", role=role, kernel="python" if compiled_kernel() is None else "compiled")
         sys.setswitchinterval(SWITCH_SECONDS)
         reduce_gc_frequency()

@@ -18,11 +18,9 @@ from aiokafka.record.util import calc_crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stream.engine import writer
-from stream.engine.writer import encode_batches
-from stream.kafka.client import adapter, column_reader
+from stream.kafka.client import adapter, column_batches
 from stream.kafka.client.client_patches import fetcher
-from stream.kafka.client.column_reader import checksum_of
+from stream.kafka.client.column_batches import checksum_of, encode_batches
 from stream.kernel.array_operations import crc32c
 from stream.kernel.byte_columns import Spans, spans_of
 from stream.processing.dead_letters import UnreadableValue
@@ -84,10 +82,10 @@ def fetches(draw: st.DrawFn) -> tuple[bytes, int]:
 @settings(deadline=None, max_examples=75)
 def test_column_records_equal_records_of_client(fetched: tuple[bytes, int], most: int) -> None:
     data, position = fetched
-    theirs = fetch(column_reader._PartitionRecords, data, position)
+    theirs = fetch(column_batches._PartitionRecords, data, position)
     expected = list(theirs)
     with use_kernel(kernel()):
-        ours, found, positions = fetch(column_reader.ColumnRecords, data, position), [], []
+        ours, found, positions = fetch(column_batches.ColumnRecords, data, position), [], []
         while taken := ours.take(most):
             assert len(taken) <= most
             found += fields_of(taken)
@@ -104,7 +102,7 @@ def test_column_records_equal_records_of_client(fetched: tuple[bytes, int], most
 def test_concatenated_columns_have_same_records(fetched: tuple[bytes, int], most: int) -> None:
     data, position = fetched
     with use_kernel(kernel()):
-        source, parts = fetch(column_reader.ColumnRecords, data, position), []
+        source, parts = fetch(column_batches.ColumnRecords, data, position), []
         while taken := source.take(most):
             parts.append(taken)
     batches: list[list[Any]] = []
@@ -127,7 +125,7 @@ def test_column_records_are_freed_once_taken(headers: list[Any]) -> None:
     """Fetched records must be freed without garbage collection, which services rarely run."""
     events: list[Any] = [(b"key", b"value", headers)] * 5
     with use_kernel(kernel()), no_garbage():
-        ours = fetch(column_reader.ColumnRecords, place_batch(build_batch(events, "none"), 0), 0)
+        ours = fetch(column_batches.ColumnRecords, place_batch(build_batch(events, "none"), 0), 0)
         assert len(ours.take(9)) == 5
         assert ours.is_empty
         gone = weakref.ref(ours)
@@ -161,9 +159,9 @@ def test_column_records_have_timestamp_type_of_records(
         memory = fetcher.MemoryRecords(bytes(marked))
         return base(PLACE, memory, [], position, None, None, False, fetcher.READ_COMMITTED)
 
-    expected = {one.offset: (one.timestamp_type, one.timestamp) for one in kind(column_reader._PartitionRecords)}
+    expected = {one.offset: (one.timestamp_type, one.timestamp) for one in kind(column_batches._PartitionRecords)}
     with use_kernel(kernel()):
-        ours, found = kind(column_reader.ColumnRecords), {}
+        ours, found = kind(column_batches.ColumnRecords), {}
         while taken := ours.take(most):
             for one in taken:
                 stamper = taken.timestamp_type if isinstance(taken, RecordColumns) else one.timestamp_type
@@ -187,9 +185,9 @@ def test_broken_batches_are_refused_alike(fetched: tuple[bytes, int], place: int
             PLACE, fetcher.MemoryRecords(bytes(broken)), [], position, None, None, False, fetcher.READ_COMMITTED
         )
 
-    expected = fields_of(kind(column_reader._PartitionRecords))
+    expected = fields_of(kind(column_batches._PartitionRecords))
     with use_kernel(kernel()):
-        ours, found = kind(column_reader.ColumnRecords), []
+        ours, found = kind(column_batches.ColumnRecords), []
         while taken := ours.take(7):
             found += fields_of(taken)
     assert found == expected
@@ -202,10 +200,10 @@ def test_record_attributes_hide_no_record(attributes: int) -> None:
     size = (len(built) - 61) // 5
     built[61 + 2 * size + 1] = attributes
     data = place_batch(bytes(built), 0)
-    for kind in (column_reader._PartitionRecords, column_reader.ColumnRecords):
+    for kind in (column_batches._PartitionRecords, column_batches.ColumnRecords):
         with use_kernel(kernel()):
             records = kind(PLACE, fetcher.MemoryRecords(data), [], 0, None, None, False, fetcher.READ_COMMITTED)
-            found = records.take(9) if isinstance(records, column_reader.ColumnRecords) else list(records)
+            found = records.take(9) if isinstance(records, column_batches.ColumnRecords) else list(records)
         assert [(one.offset, one.value) for one in found] == [(place, b"value") for place in range(5)]
 
 
@@ -213,7 +211,7 @@ def test_column_records_join_ordinary_batches() -> None:
     batch: list[Any] = [(b"key", b"value", [])] * 5
     data = place_batch(build_batch(batch, "none"), 0) + place_batch(build_batch(batch, "none"), 5)
     with use_kernel(kernel()):
-        taken = fetch(column_reader.ColumnRecords, data, 2).take(100)
+        taken = fetch(column_batches.ColumnRecords, data, 2).take(100)
     assert isinstance(taken, RecordColumns)
     assert [one.offset for one in taken] == list(range(2, 10))
     assert taken[-1].key == b"key"
@@ -262,20 +260,20 @@ def test_encoded_batches_keep_limit_except_for_long_message(parts: list[list[Mes
         batches = list(encode_batches(concatenate_messages(parts), 5, limit))
         built = b"".join(place_batch(bytes(one._build()), 100 * number) for number, one in enumerate(batches))
     assert all(one.size() <= limit or one.record_count() == 1 for one in batches)
-    read = list(fetch(column_reader._PartitionRecords, built, 0))
+    read = list(fetch(column_batches._PartitionRecords, built, 0))
     given = [message for part in parts for message in part]
     assert [(one.key, one.value, tuple(one.headers)) for one in read] == given
 
 
 def test_encode_batches_copies_messages_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_COPIED_AT_ONCE", 3)
+    monkeypatch.setattr(column_batches, "_COPIED_AT_ONCE", 3)
     copied: list[int] = []
 
     def record_size(texts: list[bytes]) -> Spans:
         copied.append(len(texts))
         return spans_of(texts)
 
-    monkeypatch.setattr(writer, "spans_of", record_size)
+    monkeypatch.setattr(column_batches, "spans_of", record_size)
     given = Messages()
     for number in range(8):
         given.add((b"%d" % number, b"value", ()))
@@ -309,10 +307,10 @@ def test_batch_with_one_wrong_bit_is_refused(count: int) -> None:
         wrong = bytearray(data)
         wrong[bit // 8] ^= 1 << bit % 8
         with use_kernel(kernel()), pytest.raises(CorruptRecordException):
-            fetch(column_reader.ColumnRecords, bytes(wrong), 0).take(9)
+            fetch(column_batches.ColumnRecords, bytes(wrong), 0).take(9)
 
 
 def test_install_notices_changed_client_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher, "PartitionRecords", object)
     with use_kernel(kernel()), pytest.raises(RuntimeError, match="PartitionRecords is not the class"):
-        column_reader.install()
+        column_batches.install()
