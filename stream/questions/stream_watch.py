@@ -298,12 +298,21 @@ def describe_first_answer(standing: StandingQuery, source: EventsSource, now: fl
     lateness = "" if standing.lateness == "0s" else f" plus the lateness {standing.lateness}"
     why = f"the first window, from {format_moment(start)}, ends {format_moment(end)}{lateness}"
     if source.clock == "marks":
-        return f"first answer: once each partition has a mark of {format_moment(due)} or later; {why}"
+        return f"first answer: once each partition has a mark of {format_moment(due)} or later; {why}; {_describe_marks(source)}"
     if due <= now * 1000:
         return f"first answer: as soon as the feeds have read the topic; {why}"
     return (
         f"first answer: {format_moment(due)} by the broker's timestamps, at most {source.idle} later if a partition is "
         f"silent; {why}"
+    )
+
+
+def _describe_marks(source: EventsSource) -> str:
+    """Describe which events a stream lacks that opens after the first mark; where feeds are then is not known here."""
+    return (
+        f"if marks were written before the opening, events count from a partition's first mark that is written {source.idle} or more "
+        f"after it: only windows that begin more than {source.ahead} after that mark are sure to have all events; open streams before "
+        "the first mark, or set begins accordingly"
     )
 
 

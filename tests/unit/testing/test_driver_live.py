@@ -120,6 +120,24 @@ def test_first_window_of_a_later_stream_has_all_events() -> None:
     assert counts == {"2026-01-01T02:00:00Z": 1}
 
 
+def test_later_stream_with_marks_counts_from_the_next_mark() -> None:
+    """Events before the first mark that follows the opening are not counted, whatever ``begins`` is."""
+    driver = new_driver("marks")
+    driver.wait(60)
+    driver.open(running(5))
+    driver.publish("flights", [event("N1", "2026-01-01T00:04:00Z")])
+    for minute in ("00:50", "01:10"):
+        driver.advance("flights", f"2026-01-01T{minute}:00Z")
+        driver.publish("flights", [event("N1", f"2026-01-01T{minute}:00Z")])
+    driver.advance("flights", "2026-01-01T02:10:00Z")
+    counts = {
+        start: value
+        for (name, start, at), value in asked_numbers(driver).items()
+        if (name, at) == ("so-far", "EWR")
+    }
+    assert counts == {"2026-01-01T00:00:00Z": 1, "2026-01-01T01:00:00Z": 2}
+
+
 def test_window_is_answered_once_the_clock_passes_its_lateness() -> None:
     """It is not answered before."""
     driver = new_driver()
