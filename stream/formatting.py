@@ -266,7 +266,9 @@ def describe_rows(source: TableSource) -> tuple[str, ...]:
     with_other = [repr(name) for name, domain in domains if getattr(domain, "other", None) is not None]
     names = " and ".join(with_other)
     other = f"; a missing or undeclared category of {names} counts as the declared 'other'" if names else ""
-    return (*lines, f"a row is left out if {', or '.join(reasons)}{other}")
+    is_public = source.neighbors == "replace" and source.person is None
+    public = ("under 'replace' the number of rows in the file is public",) if is_public else ()
+    return (*lines, *public, f"a row is left out if {', or '.join(reasons)}{other}")
 
 
 ROWS_LEFT_OUT: Final = "rows with a missing or invalid cell are left out"

@@ -78,7 +78,12 @@ _deciding_pattern = re.compile(r"\d|\b(?:and|or|in|false)\b", re.IGNORECASE)
 
 def warn_about_rows(source: Source, query: Query) -> tuple[str, ...]:
     """Return a warning that a question about a table leaves incomplete rows out."""
-    return (ROWS_LEFT_OUT,) if isinstance(source, TableSource) and is_about_table(query) else ()
+    if not isinstance(source, TableSource) or not is_about_table(query):
+        return ()
+    has_public_rows = source.neighbors == "replace" and (source.person is None or source.contribution == 1)
+    return (
+        f"{ROWS_LEFT_OUT}, but a share is of all rows" if query.fraction and has_public_rows else ROWS_LEFT_OUT,
+    )
 
 
 def warn_about_people(source: Source, query: Query) -> tuple[str, ...]:

@@ -238,6 +238,27 @@ def test_answer_warns_of_ends_that_count_values_beyond(asked: dict[str, Any], ex
     assert tuple(one for one in warnings if "also counts" in one) == expected
 
 
+@pytest.mark.parametrize(
+    ("declared", "asked", "expected"),
+    [
+        ({"neighbors": "replace"}, {"fraction": True}, True),
+        ({"neighbors": "replace", "person": "who"}, {"fraction": True}, True),
+        ({"neighbors": "replace", "person": "who", "contribution": 2}, {"fraction": True}, False),
+        ({"neighbors": "replace"}, {}, False),
+        ({"neighbors": "add-remove"}, {"fraction": True}, False),
+    ],
+)
+def test_share_of_a_public_number_of_rows_says_that_it_is_of_all(
+    declared: dict[str, Any], asked: dict[str, Any], expected: bool
+) -> None:
+    """The public number of rows includes those that are left out of the count."""
+    table = parse_source(source("t", "table", path="t.csv", attributes={"age": 10}, **declared))
+    warnings = (
+        _answer({"estimate": 0.5}).with_question(_query({"where": "age < 5", **asked}), table).question_warnings
+    )
+    assert warnings[-1] == ROWS_LEFT_OUT + ", but a share is of all rows" * expected
+
+
 OTHER = "'ward': 'none' also counts missing and undeclared categories"
 
 
