@@ -252,6 +252,11 @@ ROW_IS_PERSON: Final = (
 )
 
 
+EVENT_IS_PERSON: Final = (
+    "each event is taken as one person; if a person sends several events to a stream, declare 'contributions'"
+)
+
+
 def describe_rows(source: TableSource) -> tuple[str, ...]:
     """Describe which person a row belongs to if no column identifies persons, and which rows are left out."""
     lines = () if source.person is not None else (ROW_IS_PERSON,)

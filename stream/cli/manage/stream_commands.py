@@ -16,6 +16,7 @@ from schemas import (
     GrantRecord,
     RandomizedResponse,
     Receipt,
+    RecordsSource,
     Source,
     TableSource,
     registered_name,
@@ -36,6 +37,7 @@ from stream.cli.output import (
 from stream.client.blocking_client import Client
 from stream.errors import Missing
 from stream.formatting import (
+    EVENT_IS_PERSON,
     describe_choice,
     describe_promise_bound,
     describe_rows,
@@ -239,8 +241,12 @@ def _promise_lines(grant: GrantRecord, source: Source) -> list[str]:
         return [f"error bounds cannot be computed here: {missing}"]
     total = getattr(source, "total", None)
     bound_text = describe_promise_bound(grant.spec, describe_source_bound(source), total)
-    rows_left_out = describe_rows(source)[-1:] if isinstance(source, TableSource) else ()
-    return [*map(str, promises(grant.spec, grant.calibration, grant.extensions, bound_text)), *rows_left_out]
+    rows: Sequence[str] = ()
+    if isinstance(source, TableSource):
+        rows = describe_rows(source)
+    elif isinstance(source, RecordsSource) and source.contributions == 1:
+        rows = (EVENT_IS_PERSON,)
+    return [*map(str, promises(grant.spec, grant.calibration, grant.extensions, bound_text)), *rows]
 
 
 def _end_stream(names: Sequence[str], end: Callable[[Client, str, str], Receipt], *, as_json: bool) -> None:

@@ -103,6 +103,7 @@ def test_source_commands_set_and_show_the_engine(driver: Driver) -> None:
     opened = run_connected("stream", "open", json.dumps(spec("rows", "first")))
     for shown in (opened, run_connected("stream", "show", "rows")):
         assert "a row is left out if a cell of any attribute is missing or unreadable\n" in shown
+        assert "each row is taken as one person; if a person has several rows, declare 'person' and" in shown
     driver.register(source())
     assert "left out" not in run_connected("stream", "open", json.dumps(spec("values")))
     assert "table, duckdb" in run_connected("source", "list")
@@ -114,6 +115,20 @@ def test_source_commands_set_and_show_the_engine(driver: Driver) -> None:
     assert f"counted in memory; {room}" in run_connected("source", "show", "first")
     with pytest.raises(output.CommandError, match="--engine: feed has no table; leave the option out"):
         run_connected("source", "add", json.dumps(source()), "--engine", "duckdb")
+
+
+def test_opening_of_local_privacy_says_who_sends_an_event(driver: Driver) -> None:
+    """Without ``contributions`` one event of a stream stands for one person."""
+    taken = (
+        "each event is taken as one person; if a person sends several events to a stream, declare 'contributions'"
+    )
+    for name, contributions, said in (("once", 1, True), ("often", 3, False)):
+        driver.register(source(name, "records", contributions=contributions))
+        mechanism = {"kind": "randomized_response", "categories": ["a", "b"]}
+        stream = {"stream": f"mood-{name}", "source": name, "epsilon": 1.0, "mechanism": mechanism}
+        opened = run_connected("stream", "open", json.dumps(stream))
+        for shown in (opened, run_connected("stream", "show", f"mood-{name}")):
+            assert (taken in shown) is said
 
 
 def test_source_command_warns_of_the_data_of_another_budget(
