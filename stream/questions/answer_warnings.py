@@ -32,6 +32,7 @@ from schemas import (
     Source,
     TableSource,
     ValuesSource,
+    registered_name,
 )
 from stream.formatting import ROWS_LEFT_OUT, format_count
 from stream.questions.clamped_values import parse_condition
@@ -100,6 +101,21 @@ def warn_about_promise(answered: int, promised: int | None) -> tuple[str, ...]:
         return ()
     covered = f"more than the {format_count(promised, 'answer')} for which α is promised"
     return (f"{covered}: each further answer makes a larger error more probable",)
+
+
+def describe_end_remedy(stream: str, reason: str | None) -> str:
+    """Return how a user gets further answers after a stream's end for this reason; empty for other reasons.
+
+    The published reasons have no remedy, because the stream's name and the command are no part of an answer.
+    """
+    reason = (reason or "").removeprefix("closed: ")
+    if reason.startswith("closed by the refresh to version"):
+        return "open another stream for the new version with 'sotto stream open'"
+    if not reason.startswith("exhausted:"):
+        return ""
+    if reason.startswith("exhausted: the count") or registered_name(stream) != stream:
+        return "it cannot be extended; open another stream with 'sotto stream open'"
+    return f"extend it with 'sotto stream extend {stream} --epsilon E', or open another stream if it cannot be extended"
 
 
 LARGEST_SHARE: Final = 1 / 3

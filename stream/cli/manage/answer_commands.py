@@ -61,7 +61,7 @@ from stream.questions.alert_states import (
     matches_patterns,
     window_text,
 )
-from stream.questions.answer_warnings import describe_reasons
+from stream.questions.answer_warnings import describe_end_remedy, describe_reasons
 
 
 def estimate(
@@ -263,7 +263,11 @@ def format_notice(notice: Notice, width: int) -> list[Text]:
     # The line shows the window, so the period is left out of the stream's name.
     name = notice.stream if answer is None else registered_name(notice.stream)
     if answer is None:
-        sign, style, parts = "■ ended", "yellow", [name, notice.ended or ""]
+        sign, style, parts = (
+            "■ ended",
+            "yellow",
+            [name, notice.ended or "", describe_end_remedy(notice.stream, notice.ended)],
+        )
     else:
         sign, style = _OUTCOME_SIGNS[answer.outcome]
         left, threshold, condition = answer.tops_left, notice.terms.threshold_text, notice.terms.condition

@@ -33,6 +33,7 @@ from stream.formatting import (
 from stream.privacy.composition.costs import last_promised_answer
 from stream.processing.dead_letters import says_exhausted
 from stream.questions import Result
+from stream.questions.answer_warnings import describe_end_remedy
 from stream.questions.clamped_values import describe_clamping
 from stream.questions.result_text import (
     alpha_unit,
@@ -421,6 +422,11 @@ async def _describe_counting(client: AsyncClient, stream: str) -> str:
     return "; ".join(filter(None, (bound_text, *describe_clamping(spec, source))))
 
 
+def describe_reason(answer: Answer) -> str:
+    """Return the reason of an answer without a number, with the remedy if its stream has ended."""
+    return "; ".join(filter(None, (answer.reason, describe_end_remedy(answer.stream, answer.reason))))
+
+
 def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
     parts = [f"{answer.stream}{format_window(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
@@ -452,7 +458,7 @@ def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
     if answer.price is not None and answer.outcome != "rejected":
         line += f" for ε {answer.price:.4g}" if answer.price else " for nothing"
     if answer.reason:
-        line += f": {answer.reason}"
+        line += f": {describe_reason(answer)}"
     if answer.tops_left is None or answer.outcome == "halted":
         return line
     return f"{line}, {format_count(answer.tops_left, 'charged answer')} left"

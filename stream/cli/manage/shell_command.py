@@ -17,6 +17,7 @@ from stream.cli.manage.query_commands import (
     ExitStatus,
     MaxPrice,
     check_timeout,
+    describe_reason,
     exit_status,
     parse_max_price,
 )
@@ -79,7 +80,7 @@ def sql(
     else:
         show_statement(table)
     if failed is not None:
-        say(f"{failed.outcome}: {failed.reason}")
+        say(f"{failed.outcome}: {describe_reason(failed)}")
         raise typer.Exit(exit_status(failed))
 
 
@@ -338,7 +339,7 @@ def _show(table: Table, shown_warnings: set[str]) -> None:
     shown_warnings.update(one for one in table.warnings if not one.startswith(NOT_INFORMATIVE))
     show_statement(table)
     for failed in [one for one in table.results if one.outcome in {"rejected", "halted"}][:1]:
-        _print_error(f"{failed.outcome}: {failed.reason}")
+        _print_error(f"{failed.outcome}: {describe_reason(failed)}")
 
 
 def _print_error(text: str) -> None:

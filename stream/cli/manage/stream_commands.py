@@ -49,7 +49,7 @@ from stream.kafka.broker_addresses import local_settings
 from stream.kafka.topic_creation import inspect_live_topic
 from stream.optional_packages import explain_missing_packages
 from stream.privacy.composition.costs import charged_answers, last_promised_answer
-from stream.questions.answer_warnings import warn_about_promise
+from stream.questions.answer_warnings import describe_end_remedy, warn_about_promise
 from stream.questions.question_forms import opening_adapter
 from stream.questions.stream_watch import (
     describe_first_answer,
@@ -225,6 +225,9 @@ def show(names: Names, as_json: AsJson = False) -> None:
             ]
         ],
     )
+    reason = f"exhausted: {shown.reason}" if shown.state == "exhausted" else grant.reason
+    if remedy := describe_end_remedy(grant.spec.stream, reason):
+        say(f"for further answers: {remedy}", soft_wrap=True)
     if grant.spec.standing is not None:
         say(describe_standing_query(grant.spec, declared), soft_wrap=True)
     for line in _promise_lines(grant, declared):

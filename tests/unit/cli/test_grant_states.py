@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from schemas import Amount, GrantRecord, Position, StreamStatus
+from schemas import Amount, Answer, GrantRecord, Position, StreamStatus
+from stream.cli.manage.query_commands import describe_reason
 from stream.cli.manage.record_rows import ShownGrant
 from stream.cli.output import format_amount, requested_amount
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
+from stream.questions.answer_warnings import describe_end_remedy
+from tests.builders import installation, stream
+from tests.commands import connect_commands, run_connected
 from tests.unit.privacy.ledger.ledger_parts import identity, ledger_with, reserve, source, spec
 
 
@@ -79,6 +83,44 @@ def test_reason_does_not_repeat_the_state() -> None:
     )
     shown = ShownGrant(ended)
     assert (shown.state, shown.reason) == ("exhausted", "all 5 'above' answers of the cutoff are out")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason", "remedy"),
+    [
+        ("s", "exhausted: all 5 'above' answers of the cutoff are out", "extend it with 'sotto stream extend s "),
+        (
+            "s",
+            "exhausted: the counts of all 6 windows of the horizon are out",
+            "it cannot be extended; open another",
+        ),
+        ("s@2026-01-01T00:00:00Z", "exhausted: all 5 answers of the grant are given", "it cannot be extended"),
+        (
+            "s",
+            "closed by the refresh to version 2; its release is of version 1",
+            "open another stream for the new",
+        ),
+        ("s", "closed: closed by the refresh to version 2, as asked", "open another stream for the new version"),
+    ],
+)
+def test_end_of_a_stream_has_a_remedy(name: str, reason: str, remedy: str) -> None:
+    assert describe_end_remedy(name, reason).startswith(remedy)
+    shown = describe_reason(Answer(id="a", stream=name, outcome="halted", reason=reason))
+    assert shown.startswith(f"{reason}; {remedy}")
+
+
+@pytest.mark.parametrize("reason", ["wrong table", "table: source data differs; refresh it", None])
+def test_other_ends_of_a_stream_keep_their_text(reason: str | None) -> None:
+    assert describe_end_remedy("s", reason) == ""
+
+
+def test_stream_show_names_the_remedy_of_an_exhausted_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = installation(
+        stream("s", "feed", mechanism={"kind": "above_threshold", "threshold": 0.0, "cutoff": 1})
+    )
+    driver.ask("s", value=1e9)
+    connect_commands(monkeypatch, driver)
+    assert "for further answers: extend it with 'sotto stream extend s" in run_connected("stream", "show", "s")
 
 
 @pytest.mark.parametrize(("ending", "state"), [("closed", "closing"), ("halted", "halting")])

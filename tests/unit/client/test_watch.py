@@ -185,12 +185,13 @@ def test_format_notice_has_all_parts_within_terminal_width() -> None:
         )
     asked = replace(notice, terms=AlertTerms(900.0, counted=None))
     assert "threshold 900 or the question's own" in format_notice(asked, 300)[0].plain
-    ended = format_notice(
-        Notice(0.0, "late", ended="exhausted: all 2 'above' answers of the cutoff are out, so extend it"), 60
-    )
+    ended = format_notice(Notice(0.0, "late", ended="exhausted: all 2 'above' answers of the cutoff are out"), 60)
     assert [line.plain.strip() for line in ended[1:]] == [
         "exhausted: all 2 'above' answers of the",
-        "cutoff are out, so extend it",
+        "cutoff are out",
+        "extend it with 'sotto stream extend late",
+        "--epsilon E', or open another stream if",
+        "it cannot be extended",
     ]
     # Text from a topic cannot control the terminal.
     [line] = format_notice(Notice(0.0, "late", ended="halted: \x1b[2J"), 80)
