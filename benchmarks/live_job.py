@@ -18,8 +18,8 @@ from benchmarks.programs import service
 from schemas import OpenStream, RegisterSource, StreamSpec, format_moment
 from sotto import AsyncClient
 from stream.kafka.topic_creation import create_topics
+from stream.kafka.topic_layouts import feed_group
 from stream.processing.topic_names import Topics, partition_of
-from stream.services.feed_service import feed_group
 from stream.settings import Settings
 
 GROUPS: Final = 100

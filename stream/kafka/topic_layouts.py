@@ -130,6 +130,11 @@ def feed_group_prefix(settings: Settings) -> str:
     return f"{settings.prefix}-feed-"
 
 
+def feed_group(settings: Settings, topics: Topics, source: str) -> str:
+    """Returns the consumer group of one live topic's tasks."""
+    return f"{feed_group_prefix(settings)}{topics.feed_state(source).removeprefix(topics.feed_changelog_prefix())}"
+
+
 def merging_group(settings: Settings) -> str:
     """Returns the feeds' consumer group for merging partials."""
     return f"{settings.prefix}-merging"

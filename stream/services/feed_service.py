@@ -25,7 +25,7 @@ from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
 from stream.kafka.topic_creation import find_live_topic, other_source_remedy
-from stream.kafka.topic_layouts import TopicsError, feed_group_prefix, merging_group
+from stream.kafka.topic_layouts import TopicsError, feed_group, merging_group
 from stream.processing.dead_letters import refused_share
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
@@ -216,11 +216,6 @@ MERGING_ENGINE: Final = ""
 
 FindTopic = Callable[[Settings, Topics, str, str], Awaitable[int]]
 """Looks up a topic for a source, the last two arguments, and returns its number of partitions."""
-
-
-def feed_group(settings: Settings, topics: Topics, source: str) -> str:
-    """Return the consumer group of one live topic's tasks."""
-    return f"{feed_group_prefix(settings)}{topics.feed_state(source).removeprefix(topics.feed_changelog_prefix())}"
 
 
 class FeedService:

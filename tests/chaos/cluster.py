@@ -19,9 +19,8 @@ from aiokafka.errors import KafkaError
 from stream.kafka.broker_cluster import LocalCluster
 from stream.kafka.client.broker_connections import ask_any_broker
 from stream.kafka.topic_creation import create_topics
-from stream.kafka.topic_layouts import layout, worker_group
+from stream.kafka.topic_layouts import feed_group, layout, worker_group
 from stream.privacy.noise.keys import NoiseKey
-from stream.services.feed_service import feed_group
 from stream.settings import Settings
 from tests.chaos.loaded_installation import LoadedInstallation, open_installation
 from tests.patience import SECONDS

@@ -12,8 +12,7 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from schemas import Answer, format_moment
 from stream.kafka.topic_creation import create_topics
-from stream.kafka.topic_layouts import merging_group
-from stream.services.feed_service import feed_group
+from stream.kafka.topic_layouts import feed_group, merging_group
 from stream.settings import Settings
 from tests.chaos.checker import committed
 from tests.chaos.live import live_topic

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from stream.engine.health import ServiceHealth
 from stream.engine.supervision import MembershipLostError
-from stream.kafka.topic_layouts import merging_group
+from stream.kafka.topic_layouts import feed_group, merging_group
 from stream.processing.topic_names import Topics
-from stream.services.feed_service import FeedService, feed_group
+from stream.services.feed_service import FeedService
 from stream.settings import Settings
 from tests.simulation.broker import Broker
 from tests.simulation.cast import SETTINGS
