@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 from stream.privacy.mechanisms.maximum_entropy import TOTAL_BITS, exponentials, spread_shape
 from stream.privacy.mechanisms.releases import cell_bytes
-from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 
 Cell = tuple[int, ...]
 
@@ -114,22 +113,6 @@ class SparseHypothesis:
                 self._shares = {cell: int(weight * scale) for cell, weight in self._weights.items()}
                 self._other_share = int(scale)
         return self._shares
-
-
-def steps_of_weight(weight: float) -> int:
-    """Convert a finite weight to steps of 1/1024; raise ValueError if it is not a whole number."""
-    steps = weight * WEIGHT_STEPS
-    nearest = round(steps)
-    if steps != nearest:
-        raise ValueError(f"weights are multiples of 1/{WEIGHT_STEPS}; round it to one")
-    return nearest
-
-
-def steps_of_limited_weight(weight: float) -> int:
-    """Convert a weight from 0 to 1 to steps of 1/1024; raise ValueError for other weights."""
-    if not 0.0 <= weight <= 1.0:
-        raise ValueError("a weight must be from 0 to 1; scale the question down")
-    return steps_of_weight(weight)
 
 
 Floats = npt.NDArray[np.float64]

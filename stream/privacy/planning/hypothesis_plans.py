@@ -33,6 +33,23 @@ from stream.privacy.planning.noise_layouts import (
 WEIGHT_STEPS = 1024
 """Number of steps in one row: the weight that a question gives to a row is a multiple of 1/1024."""
 
+
+def steps_of_weight(weight: float) -> int:
+    """Convert a finite weight to steps of 1/1024; raise ValueError if it is not a whole number."""
+    steps = weight * WEIGHT_STEPS
+    nearest = round(steps)
+    if steps != nearest:
+        raise ValueError(f"weights are multiples of 1/{WEIGHT_STEPS}; round it to one")
+    return nearest
+
+
+def steps_of_limited_weight(weight: float) -> int:
+    """Convert a weight from 0 to 1 to steps of 1/1024; raise ValueError for other weights."""
+    if not 0.0 <= weight <= 1.0:
+        raise ValueError("a weight must be from 0 to 1; scale the question down")
+    return steps_of_weight(weight)
+
+
 RESOLUTION = 2.0**-20
 """Largest error from rounding a hypothesis to integers, as a share of the rows."""
 

@@ -19,13 +19,7 @@ import numpy.typing as npt
 from schemas import Pmw, SparsePmw, TableSource
 from stream.caches import BoundedCache
 from stream.privacy.mechanisms.estimate_questions import extent_of
-from stream.privacy.mechanisms.multiplicative_weights import (
-    CellQuestion,
-    SparseHypothesis,
-    TensorHypothesis,
-    steps_of_limited_weight,
-    steps_of_weight,
-)
+from stream.privacy.mechanisms.multiplicative_weights import CellQuestion, SparseHypothesis, TensorHypothesis
 from stream.privacy.mechanisms.releases import (
     Weighting,
     cheapest_weighting,
@@ -34,7 +28,7 @@ from stream.privacy.mechanisms.releases import (
     is_cheap_to_cumulate,
     product_weighting,
 )
-from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, steps_of_limited_weight, steps_of_weight
 from stream.processing.dead_letters import Rejection, malformed_rejection
 from stream.tables.counted_table import CellReader, CountedTable, cell_mask, code_mask
 from stream.tables.expressions import AllOf, Codes, Predicate, attributes_of, evaluate

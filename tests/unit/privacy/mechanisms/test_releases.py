@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from schemas import ReleaseCalibration
 from stream.privacy.accuracy.release_accuracy import release_law
-from stream.privacy.mechanisms.multiplicative_weights import steps_of_limited_weight
 from stream.privacy.mechanisms.releases import cell_bytes, sum_to_marginal, weighted_sum
 from stream.privacy.noise.samplers import TwoSidedGeometric
+from stream.privacy.planning.hypothesis_plans import steps_of_limited_weight
 
 
 def test_release_law_has_rate_of_part_over_sensitivity() -> None:
