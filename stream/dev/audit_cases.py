@@ -129,6 +129,26 @@ def _named_choice(answer: Answer) -> str | None:
     return answer.choice if answer.keys is None else ", ".join(answer.keys)
 
 
+def values_side(*numbers: float) -> Side:
+    """Build a side whose questions carry these values."""
+    return Side([{"value": float(number)} for number in numbers])
+
+
+def values_sides(*pairs: tuple[float, float]) -> tuple[Side, Side]:
+    """Build two sides from the pairs of values that their questions carry."""
+    return values_side(*(one for one, _ in pairs)), values_side(*(other for _, other in pairs))
+
+
+def rising_values(value: float, length: int) -> tuple[Side, Side]:
+    """All values rise by one step, so that only ⊥s (``below``) distinguish the sides."""
+    return values_sides(*[(value, value + 1)] * length)
+
+
+def crossing_values(value: float, lows: int, highs: int) -> tuple[Side, Side]:
+    """``lows`` values rise by one step and ``highs`` values fall by one, so that ⊥s and then ⊤s distinguish the sides."""
+    return values_sides(*[(value, value + 1)] * lows, *[(value + 1, value)] * highs)
+
+
 _TOPIC: Final = {
     "kind": "events",
     "neighbors": "add-remove",

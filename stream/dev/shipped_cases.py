@@ -15,7 +15,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from stream.dev import audit_cases
-from stream.dev.audit_cases import COUNTED_CASES, AuditError, Case, Side, Transcript
+from stream.dev.audit_cases import (
+    COUNTED_CASES,
+    AuditError,
+    Case,
+    Side,
+    Transcript,
+    crossing_values,
+    rising_values,
+    values_sides,
+)
 
 _VALUES: Final = {"kind": "values", "neighbors": "add-remove", "sensitivity": 1.0, "grid": 1.0}
 _TENTHS: Final = {**_VALUES, "sensitivity": 0.1, "grid": 0.1}
@@ -24,26 +33,8 @@ _ADD_REMOVE_TABLE: Final = {**_SEX, "neighbors": "add-remove"}
 _REPLACE_TABLE: Final = {**_SEX, "neighbors": "replace"}
 
 
-def _values(*numbers: float) -> Side:
-    return Side([{"value": float(number)} for number in numbers])
-
-
-def _values_of_sides(*pairs: tuple[float, float]) -> tuple[Side, Side]:
-    return _values(*(one for one, _ in pairs)), _values(*(other for _, other in pairs))
-
-
 def _above_threshold(cutoff: int = 1, *, monotone: bool = False) -> dict[str, Any]:
     return {"kind": "above_threshold", "threshold": 0.0, "cutoff": cutoff, "monotone": monotone}
-
-
-def _rising_values(value: float, length: int) -> tuple[Side, Side]:
-    """All values rise by one step, so that only ⊥s (``below``) distinguish the sides."""
-    return _values_of_sides(*[(value, value + 1)] * length)
-
-
-def _crossing_values(value: float, lows: int, highs: int) -> tuple[Side, Side]:
-    """``lows`` values rise by one step and ``highs`` values fall by one, so that ⊥s and then ⊤s distinguish the sides."""
-    return _values_of_sides(*[(value, value + 1)] * lows, *[(value + 1, value)] * highs)
 
 
 def _table_sides(query: Mapping[str, Any], one: str, *, times: int = 1) -> tuple[Side, Side]:
@@ -95,17 +86,17 @@ _SMALL_DELTA: Final = {**_PLAN, "delta": 0.001}
 
 _ABOVE_THRESHOLD: Final = (
     # ⊥ and then ⊤ loses exactly ε here.
-    Case("up, down", _above_threshold(), _VALUES, _crossing_values(1, 1, 1), _PLAN),
-    Case("up, down; cutoff 2", _above_threshold(2), _VALUES, _crossing_values(3, 1, 2), _PLAN),
-    Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, _crossing_values(7, 4, 4), _PLAN),
-    Case("4 up, 4 down; cutoff 8", _above_threshold(8), _VALUES, _crossing_values(15, 4, 4), _PLAN),
-    Case("up, down above the shift", _above_threshold(), _VALUES, _crossing_values(3, 1, 1), _PLAN),
-    Case("4 up, 2 down", _above_threshold(), _VALUES, _crossing_values(0, 4, 2), {**_PLAN, "epsilon": 3.0}),
-    Case("6 up", _above_threshold(), _VALUES, _rising_values(1, 6), _PLAN, event=_only_bottoms),
-    Case("3 up, monotone", _above_threshold(monotone=True), _VALUES, _rising_values(0, 3), _PLAN),
-    Case("4 up, 2 down", _above_threshold(), _VALUES, _crossing_values(-1, 4, 2), _TEXTBOOK),
-    Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, _crossing_values(-1, 4, 4), _TEXTBOOK),
-    Case("2 up, 3 down; cutoff 60", _above_threshold(60), _VALUES, _crossing_values(35, 2, 3), _SMALL_DELTA),
+    Case("up, down", _above_threshold(), _VALUES, crossing_values(1, 1, 1), _PLAN),
+    Case("up, down; cutoff 2", _above_threshold(2), _VALUES, crossing_values(3, 1, 2), _PLAN),
+    Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, crossing_values(7, 4, 4), _PLAN),
+    Case("4 up, 4 down; cutoff 8", _above_threshold(8), _VALUES, crossing_values(15, 4, 4), _PLAN),
+    Case("up, down above the shift", _above_threshold(), _VALUES, crossing_values(3, 1, 1), _PLAN),
+    Case("4 up, 2 down", _above_threshold(), _VALUES, crossing_values(0, 4, 2), {**_PLAN, "epsilon": 3.0}),
+    Case("6 up", _above_threshold(), _VALUES, rising_values(1, 6), _PLAN, event=_only_bottoms),
+    Case("3 up, monotone", _above_threshold(monotone=True), _VALUES, rising_values(0, 3), _PLAN),
+    Case("4 up, 2 down", _above_threshold(), _VALUES, crossing_values(-1, 4, 2), _TEXTBOOK),
+    Case("4 up, 4 down; cutoff 4", _above_threshold(4), _VALUES, crossing_values(-1, 4, 4), _TEXTBOOK),
+    Case("2 up, 3 down; cutoff 60", _above_threshold(60), _VALUES, crossing_values(35, 2, 3), _SMALL_DELTA),
     Case(
         "one row more",
         _above_threshold(monotone=True),
@@ -117,7 +108,7 @@ _ABOVE_THRESHOLD: Final = (
         "up, 5 down; cutoff 2, crashes",
         _above_threshold(2),
         _VALUES,
-        _crossing_values(3, 1, 5),
+        crossing_values(3, 1, 5),
         _PLAN,
         interruption="crash",
         event=_bottom_and_then_none,
@@ -126,7 +117,7 @@ _ABOVE_THRESHOLD: Final = (
         "up, down; redelivered",
         _above_threshold(),
         _VALUES,
-        _crossing_values(1, 1, 1),
+        crossing_values(1, 1, 1),
         _PLAN,
         interruption="redelivery",
     ),
@@ -134,7 +125,7 @@ _ABOVE_THRESHOLD: Final = (
         "two streams, one up",
         _above_threshold(),
         _VALUES,
-        _values_of_sides((5, 5), (5, 6)),
+        values_sides((5, 5), (5, 6)),
         _HALF_EPSILON,
         streams=2,
     ),
@@ -218,25 +209,23 @@ def _note_sides(one: Sequence[str], other: Sequence[str]) -> tuple[Side, Side]:
 SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
     "above_threshold": _ABOVE_THRESHOLD,
     "numeric_sparse": (
-        Case("up, down; fresh", _numeric_sparse("fresh"), _VALUES, _crossing_values(1, 1, 1), _PLAN),
-        Case("up, down; gap", _numeric_sparse("gap"), _VALUES, _crossing_values(1, 1, 1), _PLAN),
+        Case("up, down; fresh", _numeric_sparse("fresh"), _VALUES, crossing_values(1, 1, 1), _PLAN),
+        Case("up, down; gap", _numeric_sparse("gap"), _VALUES, crossing_values(1, 1, 1), _PLAN),
     ),
     "laplace": (
-        Case("1 up", {"kind": "laplace"}, _VALUES, _rising_values(0, 1), _PLAN),
-        Case("3 up", {"kind": "laplace", "answers": 3}, _VALUES, _rising_values(0, 3), _PLAN, resolution=2.0),
+        Case("1 up", {"kind": "laplace"}, _VALUES, rising_values(0, 1), _PLAN),
+        Case("3 up", {"kind": "laplace", "answers": 3}, _VALUES, rising_values(0, 3), _PLAN, resolution=2.0),
         # Many answers with δ > 0 have Gaussian noise.
         Case(
             "16 up",
             {"kind": "laplace", "answers": 16},
             _VALUES,
-            _rising_values(0, 16),
+            rising_values(0, 16),
             _SMALL_DELTA,
             event=_above_in_all,
         ),
         # The values are half a grid step off the grid; as doubles they differ by slightly more than 0.1.
-        Case(
-            "0.1 up", {"kind": "laplace"}, _TENTHS, _values_of_sides((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1
-        ),
+        Case("0.1 up", {"kind": "laplace"}, _TENTHS, values_sides((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1),
         Case(
             "one person with 5 rows more",
             {"kind": "laplace"},
