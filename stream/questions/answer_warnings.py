@@ -6,8 +6,8 @@ the question, the source's definition and published numbers. The questions are a
 A number is not informative if its error may exceed the number itself or a third of the range that the declaration and
 the condition allow, if they allow one value only, or if an estimate has neither a bound nor a typical error. A decision
 is not informative if its error may exceed the question's threshold.
-The error is the distance to the farther end of the 95 % confidence interval or, without an interval, ``alpha``. Marks
-use only published and public figures, so they cost nothing.
+The error is the distance to the farther end of the 95 % confidence interval or, without an interval, ``alpha`` or,
+without a bound, the typical error. Marks use only published and public figures, so they cost nothing.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ def reasons_of(answer: Answer, query: Query | None, source: Source | None) -> tu
         return (NO_BOUND,) * len(numbers)
     limits = None if query is None else _public_range(query, source)
     is_share = query is not None and (query.fraction or query.rate is not None)
-    errors = [largest_error(number, interval, alpha) for number, interval in zip(numbers, intervals, strict=False)]
+    error = answer.typical_error if alpha is None else alpha
+    errors = [largest_error(number, interval, error) for number, interval in zip(numbers, intervals, strict=False)]
     least = 0.0 if query is not None or answer.window is not None else LARGEST_SHARE * _widest_range(source)
     return tuple(
         _reason_of(number, error if error is None or error > least else None, limits, is_share=is_share)

@@ -145,8 +145,8 @@ class Result(ConvertibleRows, Answer):
         """Positions of the numbers that are not informative; a single number has the position 0.
 
         The error of such a number may exceed the number itself or a third of its public range, by the 95 % confidence
-        interval or, without one, by ``alpha``. A decision is not informative if its error may exceed the question's
-        threshold.
+        interval or, without one, by ``alpha`` or else the typical error. A decision is not informative if its error may
+        exceed the question's threshold.
 
         Examples:
             >>> result = client.ask("counts", where="age >= 65")

@@ -54,6 +54,13 @@ def _warm(**asked: Any) -> dict[str, Any]:
         ({"estimate": 20.0, "basis": "hypothesis"}, {"sum": "temperature"}, NO_BOUND),
         ({"estimate": 20.0, "basis": "hypothesis", "alpha": 2.0}, {"sum": "temperature"}, None),
         ({"estimate": 20.0, "basis": "independence", "typical_error": 9.0}, {"where": "sex = 'F'"}, None),
+        ({"estimate": 9.0, "basis": "hypothesis", "typical_error": 9.0}, {"where": "sex = 'F'"}, EXCEEDS_NUMBER),
+        (
+            {"estimate": 9.0, "basis": "hypothesis", "typical_error": 20.0, "alpha": 8.0},
+            {"where": "sex = 'F'"},
+            None,
+        ),
+        ({"estimate": 0.5, "typical_error": 0.4}, {"where": "sex = 'F'", "fraction": True}, EXCEEDS_RANGE),
         ({"estimate": 0.4, "interval": [0.0, 0.8]}, {"where": "sex = 'F'", "fraction": True}, EXCEEDS_RANGE),
         ({"estimate": 0.1, "interval": [0.0, 0.3]}, {"where": "sex = 'F'", "fraction": True}, EXCEEDS_NUMBER),
         ({"estimate": 0.1, "interval": [-2.0, 2.0]}, {"mean": "temperature"}, None),
