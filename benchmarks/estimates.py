@@ -19,11 +19,11 @@ from rich.table import Table as RichTable
 from benchmarks.report import console
 from schemas import StreamSpec
 from sotto import Driver
+from stream.caches import reduce_gc_frequency
 from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, fit_distribution
 from stream.privacy.noise.keyed_noise import block_words
 from stream.privacy.noise.samplers import sampler
 from stream.processing.protocol import Record
-from stream.settings import reduce_gc_frequency
 
 SHAPES = ((100, 100), (25, 20, 20), (1024, 1024), (128, 128, 64))
 ROWS = 50_000

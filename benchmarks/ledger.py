@@ -37,6 +37,7 @@ from schemas import (
 from schemas.wire import Codec
 from stream.budget.budget_processor import BudgetProcessor
 from stream.budget.receipts import receipt_key
+from stream.caches import reduce_gc_frequency
 from stream.engine.restore import create_reader
 from stream.kafka.topic_creation import create_topics
 from stream.privacy.ledger.retirement import NameDigests
@@ -44,7 +45,7 @@ from stream.privacy.noise.keys import NoiseKey
 from stream.processing.digest_table import DigestTable
 from stream.processing.protocol import Outputs, Record
 from stream.processing.topic_names import Topics
-from stream.settings import Settings, reduce_gc_frequency
+from stream.settings import Settings
 from stream.tables.store import TableStore
 
 KEY: Final = NoiseKey(bytes(range(32)))

@@ -41,13 +41,13 @@ from schemas import (
 )
 from sotto import Driver
 from stream.budget.budget_processor import BudgetProcessor
+from stream.caches import reduce_gc_frequency
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.monitor.budget_history import PACE_WINDOWS, TrailState
 from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.topic_readers import choose_start
 from stream.privacy.ledger.retirement import name_digest, split_digests
 from stream.processing.protocol import RETIRED_PREFIX, Outputs, Record
-from stream.settings import reduce_gc_frequency
 from stream.tables.store import TableStore
 from stream.worker.worker_processor import QueryProcessor
 

@@ -21,11 +21,11 @@ import msgspec
 from benchmarks.ledger import KEY, TOPICS, Service, openings, registrations
 from benchmarks.report import Figure, show_figures
 from stream.budget.budget_processor import BudgetProcessor
+from stream.caches import reduce_gc_frequency
 from stream.monitor.budget_history import TrailState
 from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.topic_readers import choose_start
 from stream.processing.protocol import Outputs, Record
-from stream.settings import reduce_gc_frequency
 from stream.tables.store import TableStore
 from stream.worker.worker_processor import QueryProcessor
 

@@ -24,10 +24,10 @@ from benchmarks.streams import definitions
 from schemas import Amount, Checkpoint, RetiredAnswer
 from schemas.wire import encode, struct
 from stream.budget.decision_records import build_retired_record
+from stream.caches import reduce_gc_frequency
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import RETIRED_PREFIX, Record
 from stream.processing.topic_names import Topics
-from stream.settings import reduce_gc_frequency
 from stream.tables.store import TableStore
 from stream.worker.worker_processor import QueryProcessor
 

@@ -34,11 +34,11 @@ from benchmarks.installation import (
 from benchmarks.programs import processor_seconds, service
 from benchmarks.report import Figure, show_figures, write_json
 from benchmarks.streams import THRESHOLD, definitions, fetched
+from stream.caches import reduce_gc_frequency
 from stream.engine.restore import create_reader
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.protocol import Record
 from stream.processing.topic_names import Topics
-from stream.settings import reduce_gc_frequency
 from stream.tables.store import TableStore
 from stream.worker.worker_processor import STATUS_SECONDS, QueryProcessor
 

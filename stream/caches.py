@@ -1,10 +1,11 @@
-"""Bounded caches, and the memory that the named caches of this process hold.
+"""Bounded caches, the memory that the named caches of this process hold, and rare garbage collection.
 
 An evicted value is computed again, so the size of a cache changes no answer.
 """
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from threading import Lock
@@ -145,3 +146,9 @@ class RecentCache(Generic[Key, Value]):
             self._older_weight, self._recent_weight = self._recent_weight, 0
         self._recent[key] = value, weight
         self._recent_weight += weight
+
+
+def reduce_gc_frequency() -> None:
+    """Collect garbage rarely, and exempt the objects that exist now, such as imported modules."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)

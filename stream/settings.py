@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import ipaddress
 import os
 import re
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -25,11 +25,9 @@ DEFAULT_TABLE_BYTES: Final = 2 << 30
 
 
 def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
+    with suppress(ValueError):
+        return ipaddress.ip_address(text).version == 6
+    return False
 
 
 class Settings(BaseSettings):
@@ -400,9 +398,3 @@ def _name_with_suggestion(name: str) -> str:
         name.upper().removeprefix(PREFIX), sorted(name_by_suffix), n=1, cutoff=_MIN_SIMILARITY
     )
     return f"{name} (is {name_by_suffix[near[0]]} meant?)" if near else name
-
-
-def reduce_gc_frequency() -> None:
-    """Collect garbage rarely, and exempt the objects that exist now, such as imported modules."""
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 20)

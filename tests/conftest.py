@@ -15,12 +15,13 @@ import pytest
 from hypothesis import settings as property_settings
 
 from sotto import AsyncClient
+from stream.caches import reduce_gc_frequency
 from stream.kafka.broker_process import file_lock
 from stream.kafka.local_broker import LocalBroker
 from stream.kafka.topic_creation import create_topics
 from stream.privacy.noise.keys import NoiseKey
 from stream.services.processes import RoleName, Service
-from stream.settings import Settings, reduce_gc_frequency
+from stream.settings import Settings
 from stream.tables.demo_tables import ADULT_PATH
 from tests.chaos.loaded_installation import LoadedInstallation, open_installation
 from tests.patience import lengthen_timeouts

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
+from stream.caches import reduce_gc_frequency
 from stream.cli import monitor_commands
 from stream.cli.output import AsJson, CommandError, console, show_json, show_table
 from stream.dev.audit_cases import AuditError
@@ -21,7 +22,7 @@ from stream.dev.auditor import FALSE_ALARM, Finding, audit_all
 from stream.dev.demo_installation import DemoProgress, DemoReport, start_installation
 from stream.dev.demo_run import run_demo, run_live_demo
 from stream.dev.shipped_cases import cases_of
-from stream.settings import MAX_PORT, reduce_gc_frequency
+from stream.settings import MAX_PORT
 
 MIN_QUERIES = 20_000
 PIPED_WIDTH = 100

@@ -21,6 +21,7 @@ from aiokafka.errors import KafkaError
 
 from schemas import MemberStatus
 from stream import VERSION
+from stream.caches import reduce_gc_frequency
 from stream.diagnostics import configure_tracing, get_logger
 from stream.engine.group_engine import Engine
 from stream.engine.health import ServiceHealth, ServiceName
@@ -36,7 +37,7 @@ from stream.kernel import compiled_kernel, describe_missing_kernel
 from stream.privacy.noise.keys import NoiseKey
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.services.processes import STOP_SECONDS
-from stream.settings import MS_PER_DAY, Settings, reduce_gc_frequency
+from stream.settings import MS_PER_DAY, Settings
 
 if TYPE_CHECKING:
     from stream.services.feed_service import FeedService
