@@ -35,10 +35,11 @@ from stream.sql.statement_text import (
     conditions_of,
     is_calendar_name,
     name_calendar_functions,
+    require_known_placeholders,
     tokenize,
     unquoted_special_name,
 )
-from stream.tables.predicates import DOUBLE_QUOTES, remedy_of
+from stream.tables.predicates import DOUBLE_QUOTES, describe_unclosed_quote, remedy_of
 from stream.tables.table_errors import quote_name, to_one_line
 
 _DIALECT: Final = Dialect.get_or_raise("postgres")
@@ -144,6 +145,8 @@ def _parse_text(text: str) -> SelectStatement:
             raise StatementError(f'{_ONE_NAME_RULE}: FROM "{to_one_line(name)}"')
         trees = [tree for tree in _DIALECT.parse(text) if tree is not None]
     except SqlglotError as error:
+        if unclosed := describe_unclosed_quote(text):
+            raise StatementError(unclosed) from None
         remedy = remedy_of(text, f"{SUPPORTED_AGGREGATES} FROM a source")
         raise StatementError(f"the statement cannot be read{_describe_position(error)}; {remedy}") from None
     if len(trees) != 1:
@@ -164,6 +167,7 @@ def _require_select(text: str) -> None:
         word = tokens[0].text
         remedy = _STATEMENT_REMEDIES.get(word.upper(), f"{SUPPORTED_AGGREGATES} FROM a source")
         raise StatementError(f"a statement begins with SELECT, not with {quote_name(word)}; {remedy}")
+    require_known_placeholders(text, tokens)
     for token in tokens:
         if token.token_type in {TokenType.UNKNOWN, TokenType.L_BRACKET} and token.text in {"`", "["}:
             raise StatementError(f"character {token.start + 1}: {token.text} quotes no name; {DOUBLE_QUOTES}")

@@ -140,6 +140,8 @@ def _name_function(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Cast) and isinstance(inner, exp.Literal) and inner.is_string:
         return inner if node.to.this in _DATE_TYPES else node
     column = node.expression if isinstance(node, exp.Extract) else inner
+    if isinstance(column, exp.Cast) and column.to.this in _DATE_TYPES:
+        column = column.this
     if not isinstance(node, exp.Extract | exp.TimestampTrunc | exp.DateTrunc) or not isinstance(
         column, exp.Column
     ):
@@ -175,9 +177,14 @@ def calendar_attribute(name: str, source: TableSource, find_attribute: Callable[
             and (other.granularity, other.kind, other.timezone) == (wanted, domain.kind, domain.timezone)
         ):
             return attribute
+    if domain.kind == "date" and wanted.startswith("hour"):
+        raise StatementError(f"{word}: {quote_name(declared)} holds dates, which have no hours; name a timestamp")
+    zone = "" if domain.timezone is None else f', "timezone": "{domain.timezone}"'
+    limits = "" if wanted in DATE_PARTS else ', "minimum": …, "maximum": …'
     raise StatementError(
-        f"{word}: no attribute has granularity '{wanted}' and reads the column of {quote_name(declared)}; declare one, with "
-        "the same column in columns"
+        f"{word}: no attribute has granularity '{wanted}' and reads the column of {quote_name(declared)}; declare one in a new "
+        f'source: "{wanted}": {{"kind": "{domain.kind}", "granularity": "{wanted}"{zone}{limits}}} in attributes, and '
+        f'"{wanted}": "{column}" in columns'
     )
 
 
@@ -212,6 +219,7 @@ def _as_period(literal: Any, granularity: str) -> str:
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 
+_OTHER_PLACEHOLDER: Final = re.compile(r"%s\b|%\(\w*\)s|\$[0-9]+")
 _SEPARATORS: Final = frozenset(["", *" \t\r\n(),=<>"])
 """Neighboring characters that need no blank between them and a literal."""
 
@@ -229,6 +237,7 @@ def bind_parameters(statement: str, parameters: Parameters) -> str:
         tokens = tokenize(statement)
     except SqlglotError:
         return statement  # the parser will report the place of the error
+    require_known_placeholders(statement, tokens)
     pieces, end = [], 0
     for start, stop, value in _placeholders(tokens, parameters):
         before = "" if statement[max(start - 1, 0) : start] in _SEPARATORS else " "
@@ -236,6 +245,18 @@ def bind_parameters(statement: str, parameters: Parameters) -> str:
         pieces += [statement[end:start], before, value, after]
         end = stop
     return "".join([*pieces, statement[end:]])
+
+
+def require_known_placeholders(text: str, tokens: Sequence[Token]) -> None:
+    """Refuse placeholders of other interfaces, such as ``%s``, ``%(name)s`` and ``$1``."""
+    for token in tokens:
+        if token.token_type in {TokenType.MOD, TokenType.PARAMETER, TokenType.UNKNOWN} and (
+            found := _OTHER_PLACEHOLDER.match(text, token.start)
+        ):
+            raise StatementError(
+                f"character {token.start + 1}: {quote_name(found[0])} is no placeholder; write ? and give a sequence of values "
+                "(paramstyle qmark), or :name and give a mapping"
+            )
 
 
 def _placeholders(tokens: Sequence[Token], parameters: Parameters) -> Iterator[tuple[int, int, str]]:
@@ -247,6 +268,10 @@ def _placeholders(tokens: Sequence[Token], parameters: Parameters) -> Iterator[t
                     hint = did_you_mean(given, parameters) or "; give a value for each placeholder"
                     raise StatementError(f"parameters: ':{given}' has no value{hint}")
                 yield token.start, name.end + 1, _literal(f":{given}", parameters[given])
+        if any(token.token_type is TokenType.PLACEHOLDER for token in tokens):
+            raise StatementError(
+                "parameters: a mapping has values for ':name', not for '?'; give a list of values"
+            )
         return
     if isinstance(parameters, str | bytes) or not isinstance(parameters, Sequence):
         raise StatementError(

@@ -14,7 +14,7 @@ from sqlglot import Token, TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ParseError
 
-from schemas import MAX_PREDICATE_LENGTH, Domain
+from schemas import MAX_PREDICATE_LENGTH, Dates, Domain
 from stream.tables.comparisons import Attribute, Constant, Operator, Ranges, ShapeCache, parse_number
 from stream.tables.expressions import FALSE, TRUE, Predicate, conjunction, disjunction, negation
 from stream.tables.table_errors import PredicateError, private_text_message, quote_name, quote_names
@@ -58,6 +58,8 @@ _KNOWN_WORDS: Final = frozenset({*_DIALECT.tokenizer_class.KEYWORDS, *_DIALECT.t
 
 _MISSING_CELLS: Final = "rows with a missing cell are left out, or count as the category declared as 'other'"
 
+_DATE_HINT: Final = "write a date in single quotes, as '2024-03-31'"
+
 _HINTS: Final[dict[TokenType, str]] = {
     TokenType.SEMICOLON: "give one condition",
     TokenType.DOT: "name attributes alone, without a table",
@@ -69,7 +71,10 @@ _HINTS: Final[dict[TokenType, str]] = {
     TokenType.PARAMETER: "write the value itself",
     TokenType.PLACEHOLDER: "write the value itself",
     TokenType.COLON: "write the value itself",
+    TokenType.MOD: "write the value itself",
     TokenType.L_BRACKET: DOUBLE_QUOTES,
+    TokenType.DATE: f"{_DATE_HINT}, without a type or function",
+    TokenType.SLASH: f"{_DATE_HINT}; arithmetic is not possible",
 }
 _UNQUOTED_VALUE_HINT: Final = "no declared attribute has this name; put a value in single quotes"
 _DEFAULT_HINT: Final = "use comparisons, BETWEEN, IN, AND, OR and NOT, and put names in double quotes"
@@ -132,8 +137,10 @@ class PredicateParser:
             text.encode()
             tokens = list(_DIALECT.tokenize(text))
         except Exception:  # noqa: BLE001 - see parse
-            remedy = remedy_of(text, "check that every quote is closed")
-            raise PredicateError(f"the predicate cannot be read; {remedy}") from None
+            problem = (
+                describe_unclosed_quote(text) or "the predicate cannot be read; check that every quote is closed"
+            )
+            raise PredicateError(problem) from None
         if not tokens:
             raise PredicateError("the predicate is empty; write TRUE for all rows")
         if len(tokens) > MAX_TOKENS:
@@ -250,6 +257,8 @@ class PredicateParser:
             inner = _operand(bare)
             if isinstance(inner, exp.Literal) and not inner.is_string:
                 return parse_number(str(inner.this)).copy_negate()
+        if isinstance(bare, exp.Sub | exp.Div) and isinstance(attribute.domain, Dates):
+            raise PredicateError(f"{quote_name(attribute.name)} holds dates; {_DATE_HINT}")
         raise PredicateError(f"{_describe_node(bare)} instead of a number or a string; write the value itself")
 
     def _find_attribute(self, name: str) -> Attribute | None:
@@ -329,6 +338,25 @@ def _describe_node(node: exp.Expr) -> str:
 def remedy_of(text: str, default: str) -> str:
     """Return the remedy for unreadable SQL: the rule of escapes if a quote is escaped wrongly, else ``default``."""
     return DOUBLED_QUOTE if _ESCAPED_QUOTE in text else default
+
+
+def describe_unclosed_quote(text: str) -> str | None:
+    """Return the message about a quote that nothing closes; None if all quotes are closed."""
+    opened: int | None = None
+    place = 0
+    while place < len(text):
+        if opened is None:
+            opened = place if text[place] in "'\"" else None
+        elif text[place] == text[opened]:
+            if text[place + 1 : place + 2] == text[opened]:
+                place += 1  # a doubled quote belongs to the text
+            else:
+                opened = None
+        place += 1
+    if opened is None:
+        return None
+    remedy = remedy_of(text, "close it; inside a text, double a quote, as in 'O''Brien'")
+    return f"character {opened + 1}: this quote is not closed; {remedy}"
 
 
 def _remedy_for_token(tokens: Sequence[Token]) -> str | None:

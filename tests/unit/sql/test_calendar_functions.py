@@ -38,6 +38,7 @@ def driver() -> Driver:
     ("condition", "true"),
     [
         ("EXTRACT(MONTH FROM visited) = 3", lambda day: day[5:7] == "03"),
+        ("EXTRACT(MONTH FROM visited::date) = 3", lambda day: day[5:7] == "03"),
         ("DATE_TRUNC('month', visited) >= '2024-11-01'", lambda day: day >= "2024-11"),
         ("DATE_TRUNC('month', visited) = DATE '2024-02-01'", lambda day: day.startswith("2024-02")),
         (
@@ -74,6 +75,14 @@ def test_calendar_functions_in_group_by_name_attributes(driver: Driver) -> None:
     ("statement", "words"),
     [
         ("SELECT COUNT(*) FROM s WHERE EXTRACT(YEAR FROM visited) = 2024", "no attribute has granularity 'year'"),
+        (
+            "SELECT EXTRACT(YEAR FROM visited), COUNT(*) FROM s GROUP BY 1",
+            (
+                """declare one in a new source: "year": {"kind": "date", "granularity": "year", "minimum": …, "maximum": …} in """
+                """attributes, and "year": "visited" in columns"""
+            ),
+        ),
+        ("SELECT EXTRACT(HOUR FROM visited), COUNT(*) FROM s GROUP BY 1", "holds dates, which have no hours"),
         ("SELECT COUNT(*) FROM s WHERE EXTRACT(DOW FROM visited) = 0", "ISODOW counts from Monday"),
         ("SELECT COUNT(*) FROM s WHERE EXTRACT(MONTH FROM ward) = 1", "'ward' is not an attribute of dates"),
         (

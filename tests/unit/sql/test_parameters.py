@@ -61,6 +61,10 @@ def test_parameter_becomes_one_literal(three: list[Any]) -> None:
         ("a = ?", [b"x"], "value 1 is of type bytes"),
         ("a = :x", {"x": float("nan")}, "':?x is of type float, or not finite|:x is of type float"),
         ("a = ?", "x", "are of type str; give a list"),
+        ("a = ?", {"a": 1}, r"a mapping has values for ':name', not for '\?'; give a list"),
+        ("a = %(a)s", {"a": 1}, r"character 34: '%\(a\)s' is no placeholder; write \? and .*paramstyle qmark"),
+        ("a = %s", [1], "'%s' is no placeholder"),
+        ("a = $1", [1], r"'\$1' is no placeholder"),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(statement: str, parameters: Any, message: str) -> None:

@@ -162,6 +162,8 @@ def test_order_finds_aliased_column_by_its_expression() -> None:
         ("SELECT COUNT(*) FROM a; SELECT COUNT(*) FROM a", "statements are given; give one SELECT"),
         ("selec", "begins with SELECT, not with 'selec'"),
         ("SELECT (", "cannot be read"),
+        ("SELECT COUNT(*) FROM a WHERE b = 'c", "character 34: this quote is not closed; close it"),
+        ("SELECT COUNT(*) FROM a WHERE b = %(c)s", r"'%\(c\)s' is no placeholder"),
         ("DELETE FROM a", "begins with SELECT, not with 'DELETE'"),
         ("SELECT COUNT(*) FROM a UNION SELECT COUNT(*) FROM b", "one SELECT"),
         ("SELECT COUNT(*)", "FROM"),

@@ -208,7 +208,10 @@ def test_attribute_may_have_reserved_name() -> None:
         ("", "empty"),
         (" \n", "empty"),
         ("-- only", "empty"),
-        ("'", "quote"),
+        ("'", "character 1: this quote is not closed; close it"),
+        ("sex = 'it''s", "character 7: this quote is not closed; close it; inside a text, double a quote, as in"),
+        ("\"sex = 'F'", "character 1: this quote is not closed"),
+        ("sex = %(sex)s", "character 7: % is not allowed in a predicate; write the value itself"),
         ("\ud800", "cannot be read"),
     ],
 )
