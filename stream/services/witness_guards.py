@@ -32,7 +32,7 @@ from stream.processing.protocol import AnchoredProcessor, InputRefusedError, Pro
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
 from stream.witnesses.anchor import Anchor, Witness, WitnessError, largest_end, newest_generation, next_anchor_time
-from stream.witnesses.time_stamps import TimeStamper
+from stream.witnesses.witness_kinds import TimeStamper
 
 CALL_SECONDS: Final = 10.0
 """Longest wait for one call of a witness."""

@@ -1,25 +1,43 @@
-"""Anchors: heads of the audit trail with the ends of topics, and the protocol of a witness.
+"""Anchors: heads of the audit trail with the ends of topics, their time stamps, and the protocol of a witness.
 
 An anchor holds facts that stay true unless Kafka's topics are rolled back. When an operator accepts a rollback, a new
 *generation* of anchors begins in all witnesses, and anchors of earlier generations are not compared any more.
+
+A time stamp of an authority (RFC 3161) proves that a head of the trail existed at a time. An authority keeps no stamps
+and answers no questions about them, so it is not a witness itself. A missing stamp proves nothing. But nobody can get a
+stamp with an earlier time for a trail that was rewritten later.
 """
 
 from __future__ import annotations
 
+import json
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Final, Protocol
+from hashlib import sha256
+from http.client import HTTPException
+from pathlib import Path
+from typing import Annotated, Any, Final, Protocol
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from schemas import TrailHead
 from stream.errors import SottoError
+from stream.optional_packages import import_or_missing
 
 MAX_ANCHORS_READ: Final = 100
 """Maximum number of anchors that a witness returns."""
 LARGEST_TIME: Final = 9_999_999_999_999
 """Largest time of an anchor, in milliseconds since 1970: 13 digits, in the year 2286."""
+
+_STAMP_SECONDS: Final = 5
+_LARGEST_STAMP: Final = 64 * 1024
+_LOOPBACK: Final = {"localhost", "127.0.0.1", "::1"}
+_EXTRA: Final = "timestamps"
 
 Offset = Annotated[int, Field(ge=0)]
 
@@ -34,7 +52,7 @@ class Anchor(BaseModel):
     - ``written`` is the time of writing in milliseconds since 1970 (``next_anchor_time``).
     - ``reason`` is set if the anchor begins a generation: an operator has accepted that earlier anchors no longer hold.
     - ``stamp`` is the stamp of a time-stamp authority, in base64, on installation and head
-      (``time_stamps.stamped_statement``).
+      (``stamped_statement``).
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -129,3 +147,92 @@ def begin_generation(
     )
     for witness in witnesses:
         witness.write(anchor)
+
+
+def stamped_statement(installation: str, head: TrailHead) -> bytes:
+    """Return the bytes that are stamped: the installation's name and the head, so that any tool can check a stamp."""
+    return f"sotto trail {json.dumps(installation)} {head.entries}:{head.digest}".encode()
+
+
+class _NoRedirections(HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Follow no redirection."""
+
+
+class TimeStampAuthority:
+    """A time-stamp authority (RFC 3161), which stamps statements on request."""
+
+    def __init__(self, address: str) -> None:
+        """Raise Missing without the client, and WitnessError for an invalid address."""
+        self._client = import_or_missing("rfc3161_client", _EXTRA)
+        parts = urlsplit(address)
+        if parts.username is not None or not (
+            (parts.scheme == "https" and parts.hostname)
+            or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+        ):
+            raise WitnessError("SOTTO_TIMESTAMP_AUTHORITY: is no https address; give https://HOST/PATH")
+        self.name = address
+
+    def stamp(self, statement: bytes) -> str:
+        """Return a stamp of a statement, in base64.
+
+        Raises:
+            WitnessError: the authority does not answer, or stamps something else.
+        """
+        builder = self._client.TimestampRequestBuilder().data(statement)
+        request = builder.hash_algorithm(self._client.base.HashAlgorithm.SHA256).build()
+        content = self._send(request.as_bytes())
+        try:
+            response = self._client.decode_timestamp_response(content)
+            given = (response.status, response.tst_info.nonce, response.tst_info.message_imprint.message)
+        except ValueError:
+            given = None
+        if given != (0, request.nonce, sha256(statement).digest()):
+            raise WitnessError(f"{self.name}: the answer is no stamp of the request")
+        return b64encode(content).decode()
+
+    def _send(self, request: bytes) -> bytes:
+        wanted = Request(  # noqa: S310  (only https, or this machine)
+            self.name, request, {"Content-Type": "application/timestamp-query"}, method="POST"
+        )
+        try:
+            with build_opener(_NoRedirections).open(wanted, timeout=_STAMP_SECONDS) as answer:
+                content: bytes = answer.read(_LARGEST_STAMP + 1)
+        except HTTPError as error:
+            error.close()
+            raise WitnessError(f"{self.name}: the authority refused: {error.code}") from None
+        except (OSError, HTTPException) as error:
+            raise WitnessError(f"{self.name}: the authority was not reached: {type(error).__name__}") from None
+        if len(content) > _LARGEST_STAMP:
+            raise WitnessError(f"{self.name}: the answer is too large")
+        return content
+
+
+class TimeStampVerifier:
+    """Verifies stamps by the certificates of authorities that an auditor trusts."""
+
+    def __init__(self, roots: Path) -> None:
+        """Read the certificates of a PEM file.
+
+        Raises:
+            Missing: the client is not installed.
+            WitnessError: the file has no certificate.
+        """
+        self._client = import_or_missing("rfc3161_client", _EXTRA)
+        x509 = import_or_missing("cryptography.x509", _EXTRA)
+        try:
+            self._roots = x509.load_pem_x509_certificates(roots.read_bytes())
+        except (OSError, ValueError) as error:
+            raise WitnessError(
+                f"SOTTO_TIMESTAMP_ROOTS: {roots} has no certificates: {type(error).__name__}; give a PEM file"
+            ) from None
+
+    def find_time(self, anchor: Anchor) -> str | None:
+        """Return the time at which an anchor's head was stamped; None if its stamp is invalid."""
+        builder = self._client.VerifierBuilder(roots=list(self._roots))
+        try:
+            response = self._client.decode_timestamp_response(b64decode(anchor.stamp or "", validate=True))
+            builder.build().verify_message(response, stamped_statement(anchor.installation, anchor.head))
+        except (ValueError, self._client.errors.VerificationError):
+            return None
+        return f"{response.tst_info.gen_time:%Y-%m-%d %H:%M:%S UTC}"

@@ -1,4 +1,4 @@
-"""The kinds of witnesses: owner-only files, tables of PostgreSQL, and buckets with an S3 API.
+"""The kinds of witnesses: owner-only files with or without time stamps, tables of PostgreSQL, and S3 buckets.
 
 - A file has one anchor a line, appended and never changed.
 - To a table of PostgreSQL the services may only append.
@@ -28,7 +28,18 @@ from stream.optional_packages import (
     s3_client,
 )
 from stream.secret_files import find_writable_folder, trusted_users
-from stream.witnesses.anchor import LARGEST_TIME, MAX_ANCHORS_READ, Anchor, Witness, WitnessError, parse_anchor
+from stream.witnesses.anchor import (
+    LARGEST_TIME,
+    MAX_ANCHORS_READ,
+    Anchor,
+    TimeStampAuthority,
+    TimeStampVerifier,
+    Witness,
+    WitnessError,
+    newest_generation,
+    parse_anchor,
+    stamped_statement,
+)
 
 _FILE: Final = "file://"
 _POSTGRESQL_PARTS: Final = 3
@@ -312,3 +323,40 @@ class S3Witness:
     def _as_witness_errors(self) -> AbstractContextManager[None]:
         """Convert errors of the store to WitnessError."""
         return convert_s3_errors(lambda cause: WitnessError(f"{self.name}: {cause}"))
+
+
+class TimeStamper:
+    """A witness that has the heads of anchors stamped, and keeps the anchors with their stamps in a file."""
+
+    def __init__(self, address: str, path: Path) -> None:
+        """Raise Missing without the client, and WitnessError for an invalid address."""
+        self._authority = TimeStampAuthority(address)
+        if not path.is_absolute():
+            raise WitnessError("SOTTO_TIMESTAMP_FILE: is no absolute path; give the path of a file for the stamps")
+        self.name = address
+        self._file = FileWitness(path)
+
+    def write(self, anchor: Anchor) -> None:
+        """Have an anchor's head stamped, and append the anchor with the stamp.
+
+        Raises:
+            WitnessError: the authority does not answer, or stamps something else.
+        """
+        statement = stamped_statement(anchor.installation, anchor.head)
+        self._file.write(anchor.model_copy(update={"stamp": self._authority.stamp(statement)}))
+
+    def read_newest(self, installation: str) -> list[Anchor]:
+        """Return the last anchors of the file."""
+        return self._file.read_newest(installation)
+
+
+def read_stamps(path: Path, roots: Path, installation: str) -> list[tuple[Anchor, str | None]]:
+    """Return a file's newest generation, with the time of each anchor's stamp, or None if the stamp is invalid.
+
+    Raises:
+        Missing: the client is not installed.
+        WitnessError: a file cannot be read.
+    """
+    verifier = TimeStampVerifier(roots)
+    own = newest_generation(one for one in FileWitness(path).read_all() if one.installation == installation)
+    return [(one, verifier.find_time(one)) for one in own]

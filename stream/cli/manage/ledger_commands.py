@@ -29,8 +29,7 @@ from stream.kafka.broker_addresses import local_settings
 from stream.optional_packages import explain_missing_packages
 from stream.settings import Settings
 from stream.witnesses.anchor import Anchor, WitnessError, newest_generation
-from stream.witnesses.time_stamps import read_stamps
-from stream.witnesses.witness_kinds import open_witnesses
+from stream.witnesses.witness_kinds import open_witnesses, read_stamps
 
 
 class WitnessChecks:

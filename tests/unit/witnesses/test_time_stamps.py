@@ -12,9 +12,8 @@ import pytest
 from schemas import TrailHead
 from stream.cli.manage.ledger_commands import WitnessChecks
 from stream.settings import Settings
-from stream.witnesses.anchor import Anchor, WitnessError
-from stream.witnesses.time_stamps import TimeStamper, TimeStampVerifier, stamped_statement
-from stream.witnesses.witness_kinds import FileWitness
+from stream.witnesses.anchor import Anchor, TimeStampVerifier, WitnessError, stamped_statement
+from stream.witnesses.witness_kinds import FileWitness, TimeStamper
 from tests.unit.witnesses.anchors import anchor
 from tests.unit.witnesses.time_stamp_authority import TimeStampAuthority, time_stamp_authority
 

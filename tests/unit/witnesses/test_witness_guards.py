@@ -18,8 +18,7 @@ from stream.processing.topic_names import Topics
 from stream.services import witness_guards
 from stream.services.witness_guards import AnchoringGuard, RolledBackError, WatchedWitness, WitnessGuard
 from stream.settings import Settings
-from stream.witnesses.anchor import Anchor, WitnessError
-from stream.witnesses.time_stamps import TimeStampVerifier
+from stream.witnesses.anchor import Anchor, TimeStampVerifier, WitnessError
 from stream.witnesses.witness_kinds import FileWitness
 from tests.patience import SECONDS
 from tests.unit.witnesses.anchors import anchor
