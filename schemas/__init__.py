@@ -1,6 +1,6 @@
 """The contract: every event on every topic, as immutable pydantic models.
 
-Each name is imported under its own name, by which type checkers export it.
+Each import has the form ``X as X``, which type checkers read as an export.
 """
 
 from schemas.answers import INDEPENDENCE as INDEPENDENCE

@@ -108,7 +108,7 @@ class Answer(Event, wire_omits_defaults=True):
 
 
 class StreamStatus(Event, wire_omits={"surplus"}):
-    """A stream's totals at ``position``, its last answered query; the latest record is valid.
+    """A stream's totals after its last answered query, which is at ``position``; the latest record is valid.
 
     ``refused`` says why the worker cannot answer although the stream has not ended: its table differs
     from the registered data, or its noise key is missing.
@@ -132,8 +132,8 @@ class PartitionStatus(Event):
     """The progress of a service's restore of one input partition; the latest record is valid.
 
     It is written during a restore, and when the partition is ready, under the key ``@role|partition``,
-    which no stream's name can equal. In the ``seconds`` since the restore began, ``records`` records were
-    read, of at most ``total`` offsets.
+    which no stream's name can equal. The restore has taken ``seconds`` so far and read ``records`` records. It
+    must read ``total`` offsets, some of which may have no record.
     """
 
     role: Literal["worker", "budget", "feed"]

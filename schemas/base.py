@@ -85,7 +85,7 @@ class Event(BaseModel):
     """True if the JSON leaves out every field at its default."""
 
     wire_omits: ClassVar[frozenset[str]] = frozenset()
-    """Fields that the JSON leaves out at their defaults, as earlier versions did; a subclass has its base's too."""
+    """Fields that the JSON leaves out at their defaults, as earlier versions did; subclasses inherit them."""
 
     model_config = ConfigDict(
         frozen=True,

@@ -68,7 +68,7 @@ class AnswersCalibration(_Calibration):
 
     Each of ``cutoff`` answers is ``epsilon_answer``-DP; together they are (``epsilon``,
     ``delta``)-DP by ``method``: simple addition (``basic``) or optimal composition. ``gaussian`` noise has
-    no ``epsilon_answer``. ``moved`` is the largest number of an answer's numbers that one person changes. If these
+    no ``epsilon_answer``. One person changes at most ``moved`` of an answer's numbers. If these
     change by Δ in the ℓ₂ norm, the noise has the deviation Δ·``deviation``. The α of a Laplace query is ``alpha`` times its
     sensitivity.
     """
@@ -84,12 +84,13 @@ class AnswersCalibration(_Calibration):
 class ReleaseCalibration(_Calibration, wire_omits={"contribution"}):
     """Calibration of histogram, lazy_histogram, sparse_project and randomized_response.
 
-    They are charged once. One person affects all ``parts`` of the release: the rows of a projection, or the
-    reports about the person's events. Each part is ``epsilon_part``-DP. ``gaussian`` noise has no
-    ``epsilon_part``: the noise of each number has the deviation ``deviation``.
-    ``moved`` is the largest number of cells that one person changes: by 1 each, if the person's rows are in different
-    cells. If they are in the same cells, they change ``moved`` / ``contribution`` cells by ``contribution`` each. With ``noise_only``, ``alpha`` bounds only the
-    noise, and each answer states the bound of its whole error.
+    A stream of these mechanisms is charged once. One person affects all ``parts`` of the release: the rows of a
+    projection, or the reports about the person's events. Each part is ``epsilon_part``-DP. ``gaussian`` noise has
+    no ``epsilon_part``: the noise of each number has the deviation ``deviation``.
+
+    One person changes at most ``moved`` cells, by 1 each, if the person's rows are in different cells. If all these
+    rows are in the same cells, the person changes ``moved`` / ``contribution`` cells by ``contribution`` each. With
+    ``noise_only``, ``alpha`` bounds only the noise, and each answer states the bound of its whole error.
     """
 
     kind: Literal["release"] = "release"
@@ -132,10 +133,10 @@ class EstimateCalibration(
     """Calibration of answers from the maximum-entropy estimate: pmw.
 
     ``sparse_vector`` calibrates the ⊤/⊥ decisions. Its ``epsilon_answer`` pays for the measurements on all
-    ⊤s, an equal part for each ⊤. If the ⊤ publishes a single number, ``epsilon_number`` of its part pays for it,
-    and the rest for the marginal. ``starts`` is the number of marginals that the first answer measures; each has
+    ⊤s, an equal part for each ⊤. If a ⊤ publishes a single number, ``epsilon_number`` of this part pays for the
+    number, and the rest for the marginal. ``starts`` is the number of marginals that the first answer measures; each has
     ``warm_start`` attributes and costs ``epsilon_start``. An error above ``threshold`` steps requests a ⊤. One person moves
-    the cells of a marginal by ``marginal_sensitivity`` together.
+    the cells of a marginal by at most ``marginal_sensitivity`` in total.
 
     With the warm start ``workload``, the first answer measures the marginals of single attributes. Then it
     chooses and measures sets of attributes: √(rows / ``rounds_rows``) sets, at least ``least_rounds`` and at
@@ -143,8 +144,8 @@ class EstimateCalibration(
     ``epsilon_chosen`` or, with Gaussian noise, as much as one marginal with the deviation ``deviation_chosen``.
 
     ``epsilon_typical`` pays for typical errors, the mean errors of estimates after the warm start; it is 0 if
-    they are not published. Answers about attributes that were not measured together are marked
-    with ``marks_guesses``, and always after the warm start ``workload``.
+    they are not published. If ``marks_guesses`` is true, or the warm start is ``workload``, answers
+    about attributes that were not measured together are marked.
 
     ``gaussian`` noise has no ε per measurement. The noise of a cell has the deviation ``deviation_start`` at
     the start, and ``deviation_answer`` on a ⊤ without a number. On a ⊤ with a number that one person moves by
@@ -187,10 +188,10 @@ class RunningCountCalibration(
     Sums of windows are the nodes of a ``tree`` over ``steps`` windows: each window is in at most ``levels``
     nodes, and an answer adds up at most ``nodes`` nodes. The noise is Laplace with the scale
     ``levels`` · ``sensitivity_steps`` / ε or, with ``gaussian``, Gaussian with the deviation ``deviation``.
-    Over all windows and ``groups``, ``moved`` is the largest number of nodes of a level that one person changes.
-    These changes are at most ``sensitivity_steps`` together. ``spread`` is the number of nodes over which the largest
-    change is distributed: its ℓ₂ norm is at most ``sensitivity_steps`` / √``spread``. ``alpha`` holds for the answers with the most nodes. ``cutoff`` and ``expected_queries`` are both the number of
-    answers, one for each window and group.
+    Over all windows and ``groups``, one person changes at most ``moved`` nodes of a level, by at most
+    ``sensitivity_steps`` in total. ``spread`` is the number of nodes over which the largest change is distributed:
+    its ℓ₂ norm is at most ``sensitivity_steps`` / √``spread``. ``alpha`` holds for the answers with the most nodes.
+    ``cutoff`` and ``expected_queries`` are both the number of answers, one for each window and group.
 
     With private texts as groups, no text is released after the noisy size of the texts of all windows so far
     exceeds ``size_threshold``; ``epsilon_size`` of ε pays for this size. A text is

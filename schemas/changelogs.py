@@ -114,7 +114,7 @@ class Progress(Event, wire_omits_defaults=True):
     """The position up to which a partition's input has been answered: the next offset to read.
 
     ``clock`` is the latest timestamp, in milliseconds, of the questions that cost work. ``served`` is the work, in
-    nanoseconds, that a stream has received up to this time if some question of it waited at all times.
+    nanoseconds, that a stream with a question waiting at all times has received up to this time.
     """
 
     offset: Count
@@ -123,7 +123,7 @@ class Progress(Event, wire_omits_defaults=True):
 
 
 class FirstWindow(Event, wire_omits_defaults=True):
-    """The earliest start of a window of the streams with the time ``since`` or, if it is null, of those without."""
+    """The earliest window start of the streams with the time ``since``; null stands for streams without a time."""
 
     start: Count
     since: Count | None = None
@@ -179,7 +179,7 @@ class Partial(Event, wire_omits_defaults=True):
     """The counts of one partition of a live topic in one closed window of a standing stream.
 
     ``cells`` are the row-major indexes of the groups with a nonzero count; without groups, the index is 0.
-    The counts of unknown groups are in ``texts``, in the form that ``Query`` has.
+    The counts of unknown groups are in ``texts``, in the form of ``Query.texts``.
     """
 
     source: Identifier
@@ -208,7 +208,7 @@ class MergedStream(Event, wire_omits_defaults=True):
 
 
 class TextTotals(Event):
-    """The counts of a running count's texts in all windows up to now, in the form that ``Query`` has."""
+    """The counts of a running count's texts in all windows up to now, in the form of ``Query.texts``."""
 
     incarnation: Incarnation
     texts: str

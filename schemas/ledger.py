@@ -269,7 +269,7 @@ class GrantRecord(Event, wire_omits={"extensions", "analyst", "standing", "popul
     """A stream's grant: its cost with all extensions, its known spending and its refund.
 
     ``ending`` is the requested end; an ``exhausted`` stream ended without a request. ``analyst`` is the analyst who
-    requested the grant. ``settled`` means that its spending is final. ``standing`` is its place in the budget of the
+    requested the grant. ``settled`` means that its spending is final. ``standing`` is the grant's place in the budget of the
     source, and ``population_standing`` in that of the population; each is set only if the budget renews. A ``lost``
     grant was restored from a backup that may lack some of its answers; it counts as spent in full, and has no refund.
 

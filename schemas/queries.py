@@ -98,7 +98,8 @@ class Query(Event, wire_omits_defaults=True):
     * ``where``: the number of rows that satisfy the predicate. With ``fraction``, their share of all rows.
     * ``sum`` or ``mean``: the sum or mean of this attribute over the rows of ``where``, or without it over all rows.
     * ``quantile``: the value of this ordered attribute below which a share ``q`` of the rows of ``where`` lies. The
-      default of ``q`` is 0.5, the median; a list ``q`` asks for several values. ``alpha`` counts rows.
+      default of ``q`` is 0.5, the median; a list ``q`` asks for several values. The answer's ``alpha`` is a
+      number of rows.
     * ``iqr``, ``variance`` or ``stddev``: the distance of this attribute's quartiles, its population variance, or
       its standard deviation, over the rows of ``where``.
     * ``people``: the number of people with a row that satisfies ``where`` or, without it, with any row. With
@@ -166,7 +167,7 @@ class Query(Event, wire_omits_defaults=True):
     texts: str | None = None
 
     @model_validator(mode="after")
-    def _one_question(self) -> Query:
+    def _require_one_question(self) -> Query:
         form_of(self)
         return self
 

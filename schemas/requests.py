@@ -67,8 +67,8 @@ class JoinPopulation(_Request):
 class Allot(_Request, wire_omits={"source", "population", "analysts", "delta"}):
     """Give analysts a part of a source's or a population's budget, or change that part.
 
-    ``analysts`` share the allotment as a team; without them it belongs to the analyst with its name. Allotments may add up
-    to more than the budget, which bounds all grants together. The default of ``delta`` is the δ of the budget.
+    ``analysts`` share the allotment as a team; without them it belongs to the analyst of the same name. Allotments may
+    add up to more than the budget, which bounds all grants together. The default of ``delta`` is the δ of the budget.
     """
 
     kind: Literal["allot"] = "allot"
@@ -81,7 +81,7 @@ class Allot(_Request, wire_omits={"source", "population", "analysts", "delta"}):
     delta: Delta | None = None
 
     @model_validator(mode="after")
-    def _of_one_budget(self) -> Allot:
+    def _require_one_budget(self) -> Allot:
         if (self.source is None) == (self.population is None):
             raise ValueError("name either a source or a population; give one of the two")
         return self

@@ -300,8 +300,8 @@ class EventsSource(
     def opening_lead_ms(self) -> int:
         """Milliseconds from a stream's opening to the first window that feeds count completely.
 
-        With clock ``broker``, feeds count from ``idle`` after the broker's timestamp of the control event. Another
-        ``idle`` is for the commit between the opening and this timestamp.
+        With clock ``broker``, feeds count from ``idle`` after the broker's timestamp of the control event. A second
+        ``idle`` allows for the time from the opening to this timestamp, in which the event is committed.
         """
         return 2 * span_ms(self.idle) if self.clock == "broker" else 0
 
@@ -380,7 +380,7 @@ class EdgeTotals(Event):
 
 
 class Standing(Event):
-    """The place of a grant in a renewing budget: the ``period`` of its last change.
+    """The place of a grant in a renewing budget: the ``period`` in which the grant last changed.
 
     ``totals`` are the stream's totals at the beginning of that period. They are null if the grant was opened in that
     period, or joined the budget in it with its source.

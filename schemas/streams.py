@@ -54,8 +54,8 @@ class StandingQuery(Event, wire_omits={"count", "quantile", "q", "top", "where",
     - With ``by``, each cell of these attributes gets a question, also if it has no events. With ``top``, only the largest
       numbers of a histogram's cells are published.
     - A window is asked when the source's clock is ``lateness`` past the end of the window; later events do not count.
-    - The first window starts at or after ``begins``, by default the stream's opening, or twice ``idle`` later with clock
-      ``broker``.
+    - The first window starts at or after ``begins``. The default is the stream's opening or, with clock ``broker``,
+      the time twice ``idle`` after the opening.
     """
 
     window: Windows
@@ -72,7 +72,7 @@ class StandingQuery(Event, wire_omits={"count", "quantile", "q", "top", "where",
     begins: Moment | None = None
 
     @model_validator(mode="after")
-    def _one_question(self) -> StandingQuery:
+    def _require_one_question(self) -> StandingQuery:
         if self.quantile is not None and self.count != "events":
             raise ValueError("count, quantile: give exactly one of them; ask for the other in another stream")
         if self.q is not None and self.quantile is None:

@@ -2,7 +2,7 @@
 
 The models are the only definition. For frequent events (queries, answers and checkpoints) structs are built from the
 models' fields and constraints. An event that a struct refuses is read again by its model, whose error names the field. A
-property test compares both.
+property test compares structs and models.
 """
 
 from __future__ import annotations
@@ -175,11 +175,11 @@ class Codec(Generic[ModelType]):
 
 
 def describe(error: ValidationError, name: Callable[[str], str] = str, given: Any = None) -> str:
-    """Describe which fields are wrong and why to their writer; numbers beyond a limit are quoted.
+    """Describe, for the input's writer, which fields are wrong and why; numbers beyond a limit are quoted.
 
     ``name`` translates the name of an outermost field into the name of an option or a variable. ``given`` is the validated
-    input. If it is given, fields are named as in it; otherwise also by the kinds that pydantic inserts for members of
-    unions.
+    input: with it, fields are named as in the input. Without it, the names also have the kinds that pydantic inserts for
+    members of unions.
     """
 
     def place_of(detail: ErrorDetails) -> list[str]:
