@@ -7,9 +7,8 @@ restore derives the noise again and repeats the fit.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -17,53 +16,36 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from schemas import INDEPENDENCE, EstimateCalibration, Interval, Measurement, Pmw
+from schemas import EstimateCalibration, Measurement, Pmw
 from schemas.queries import STATISTICS
 from stream.caches import BoundedCache, RecentCache, weigh_array
-from stream.privacy.accuracy.intervals import NoisyNumber, clip_interval
-from stream.privacy.accuracy.rate_intervals import ratio_interval, share_bounds_of_rows
-from stream.privacy.mechanisms.estimate_questions import (
-    CellGroups,
-    MeanQuestion,
-    Ranks,
-    Rates,
-    ResolvedQuestion,
-    ShareQuestion,
-    Spreads,
-    memory_of_question,
-)
+from stream.privacy.mechanisms.estimate_questions import ResolvedQuestion, memory_of_question
 from stream.privacy.mechanisms.estimator import EstimateAnswer, Estimator
 from stream.privacy.mechanisms.measurements import Axes
 from stream.privacy.mechanisms.releases import TensorCells
-from stream.privacy.mechanisms.selection import error_of_sums
 from stream.privacy.noise.keyed_noise import DrawRole, block_words, cell_words
-from stream.privacy.noise.samplers import Sampler, Symmetric, sampler
-from stream.privacy.planning.hypothesis_plans import rows_rate
-from stream.privacy.planning.plans import first_price, opening_parts, shown_price
+from stream.privacy.noise.samplers import Sampler, Symmetric
+from stream.privacy.planning.plans import opening_parts
 from stream.privacy.planning.warm_starts import expected_sets, workload_axes
-from stream.processing.dead_letters import PRICE, Rejection
 from stream.worker.families.context import AdmittedQuestion, Context
 from stream.worker.families.estimate_reader import QuestionReader, ReadQuestion
+from stream.worker.families.estimate_replies import (
+    CHARGED_KINDS,
+    EstimateState,
+    add_price,
+    build_reply,
+    refuse_price,
+)
 from stream.worker.families.family import (
     Reply,
     RestorableFamily,
     alpha_rejection,
     max_price_parts,
     max_price_refusal,
-    price_refusal,
     require_form,
     wide_noise_rejection,
 )
-from stream.worker.families.statistics import (
-    NoisyRate,
-    build_rates_reply,
-    keep_largest_groups,
-    read_statistic,
-    share_alpha,
-    share_interval,
-    statistic_form,
-    statistic_reply,
-)
+from stream.worker.families.statistics import read_statistic, statistic_form
 
 ESTIMATE_CACHE_BYTES: Final = 256 << 20
 """Maximum number of bytes of cached noisy counts and estimates per partition; others are computed again."""
@@ -75,18 +57,9 @@ _STATE_BYTES: Final = 16 << 10
 """Bytes of a stream's state without the measurements and caches of its estimator."""
 
 _FORMS: Final = ("count", "fraction", "terms", "sum", "mean", "groups", "rate", *STATISTICS)
-_TYPICAL_FORMS: Final = ("count", "fraction", "groups")
-_BASIS_OF_KIND: Final = {
-    "settled": "measured",
-    "above": "noisy",
-    "priced": "noisy",
-    "below": "hypothesis",
-    "unpromised": "hypothesis",
-}
 _CELLS_PER_BLOCK: Final = 1 << 15
 _START_PREFIX = b"start"
 _SEPARATE_PREFIX = b"alone"
-_CHARGED_KINDS: Final = ("above", "priced")
 
 Integers = npt.NDArray[np.int64]
 
@@ -99,17 +72,7 @@ class _AdmittedEstimateQuestion(NamedTuple):
     max_parts: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _EstimateState:
-    """The state of a stream; ``rows`` is the public or noisy row count."""
-
-    incarnation: str
-    reader: QuestionReader
-    estimator: Estimator
-    rows: int
-
-
-class EstimateFamily(RestorableFamily[_EstimateState]):
+class EstimateFamily(RestorableFamily[EstimateState]):
     """Streams of kind ``pmw`` with an estimate."""
 
     def __init__(self, context: Context) -> None:
@@ -176,28 +139,28 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
                 )
                 continue
             if answer.kind == "refused":
-                replies[place] = _price_refusal(calibration, answer, left, alpha)
+                replies[place] = refuse_price(calibration, answer, left, alpha)
                 continue
             first, opening, update = opening > 0, 0, None
-            if answer.kind in _CHARGED_KINDS:
+            if answer.kind in CHARGED_KINDS:
                 update = _measurement_record(current, read, answer, number)
                 updates.append(update)
                 number, left = number + 1, left - answer.charged_parts
             elif (known := read.last_answer) is not None and known[0] is answer:
                 replies[place] = known[1]
                 continue
-            reply = _reply(calibration, current, read, answer, update)
+            reply = build_reply(calibration, current, read, answer, update)
             if alpha is None:
                 read.last_answer = (answer, reply)
-            replies[place] = reply if alpha is None else _add_price(calibration, reply, answer, alpha, first=first)
+            replies[place] = reply if alpha is None else add_price(calibration, reply, answer, alpha, first=first)
         self._keep_state(slot, current, updates)
         return replies
 
     @staticmethod
-    def _weigh_state(state: _EstimateState) -> int:
+    def _weigh_state(state: EstimateState) -> int:
         return _STATE_BYTES + state.estimator.nbytes
 
-    def _build_state(self, slot: int, updates: Sequence[Any]) -> _EstimateState:
+    def _build_state(self, slot: int, updates: Sequence[Any]) -> EstimateState:
         calibration, incarnation = self._calibration(slot), self._streams.incarnations[slot]
         mechanism = self._context.mechanism(slot, Pmw)
         public = self._context.public_rows(slot)
@@ -221,7 +184,7 @@ class EstimateFamily(RestorableFamily[_EstimateState]):
             workload_axes(mechanism, sizes) if calibration.rounds else (),
             expected_sets(mechanism, sizes) if calibration.epsilon_typical else {},
         )
-        current = _EstimateState(incarnation, reader, estimator, rows)
+        current = EstimateState(incarnation, reader, estimator, rows)
         for update in updates:
             _apply_measurement(current, update)
         return current
@@ -331,145 +294,13 @@ def _cache_key(query: Any) -> tuple[Any, ...]:
     return (query.where, terms, query.sum, query.mean, query.group_by, query.rate, query.top, statistic)
 
 
-def _requested_error(current: _EstimateState, read: ReadQuestion, alpha: float) -> Fraction:
+def _requested_error(current: EstimateState, read: ReadQuestion, alpha: float) -> Fraction:
     """Return the requested error in steps of the question's numbers; for a fraction, in rows."""
     return Fraction(alpha) * (current.rows if read.form == "fraction" else 1) / read.unit
 
 
-def _reply(
-    calibration: EstimateCalibration,
-    current: _EstimateState,
-    read: ReadQuestion,
-    answer: EstimateAnswer,
-    update: Measurement | None,
-) -> Reply:
-    basis = _BASIS_OF_KIND[answer.kind]
-    if not answer.is_covered and (calibration.marks_guesses or calibration.warm_start == "workload"):
-        basis = INDEPENDENCE
-    charged = answer.kind in _CHARGED_KINDS
-    question = read.question
-    if isinstance(question, ShareQuestion) and len(answer.numbers) == 1:
-        # The ⊤ has published only the count.
-        question = question.counted
-    if read.statistic is not None and isinstance(question, Ranks | Spreads):
-        reach = None if answer.error_bounds is None else max(answer.error_bounds)
-        reply = statistic_reply(read.statistic, question, answer.numbers, reach, calibration.beta)
-        return replace(reply, charged=charged, basis=basis, update=update)
-    if isinstance(question, MeanQuestion):
-        estimate, alpha = _mean_and_error(question, answer)
-        interval = _mean_interval(question, answer)
-        return Reply(
-            charged=charged,
-            estimate=_convert_to_unit(read, estimate),
-            basis=basis,
-            alpha=None if alpha is None else _convert_to_unit(read, alpha),
-            update=update,
-            interval=None if interval is None else _convert_interval_to_unit(read, interval),
-        )
-    scale = question.width / question.unit
-    alpha = None if answer.error_bounds is None else _convert_to_unit(read, max(answer.error_bounds) * scale)
-    numbers = tuple(_convert_to_unit(read, number / question.unit) for number in answer.numbers)
-    typical = _typical_error(current, read, answer)
-    fields: dict[str, Any] = {"charged": charged, "basis": basis, "update": update, "typical_error": typical}
-    if isinstance(question, Rates):
-        fields |= {"grouped": read.grouped, "excluded": question.excluded_groups}
-        return _rates_of_groups(numbers, alpha, answer.rates, **fields)
-    intervals = _intervals(calibration, current, read, answer)
-    if isinstance(question, CellGroups):
-        reply = Reply(estimates=numbers, alpha=alpha, intervals=intervals, **fields)
-        return reply if read.top is None else keep_largest_groups(reply, read.top)
-    estimate = numbers[0]
-    if read.form == "fraction":
-        alpha = None if alpha is None else share_alpha(calibration, current.rows, estimate, alpha)
-        estimate /= current.rows
-    interval = None if intervals is None else intervals[0]
-    return Reply(estimate=estimate, alpha=alpha, interval=interval, **fields)
-
-
-def _typical_error(current: _EstimateState, read: ReadQuestion, answer: EstimateAnswer) -> float | None:
-    question = read.question.counted if isinstance(read.question, ShareQuestion) else read.question
-    if answer.error_scale is None or read.form not in _TYPICAL_FORMS or not question.full_weights:
-        return None
-    cells = math.prod(current.estimator.sizes[axis] for axis in question.axes)
-    found = error_of_sums(answer.error_scale, question.summed_cells, cells)
-    return (found / current.rows if read.form == "fraction" else found) or None
-
-
-def _convert_to_unit(read: ReadQuestion, steps: float) -> float:
-    """Convert a number of steps to the summed attribute's unit."""
-    return steps if read.unit == 1 else steps / float(1 / read.unit)
-
-
-def _convert_interval_to_unit(read: ReadQuestion, interval: Interval) -> Interval:
-    return _convert_to_unit(read, interval[0]), _convert_to_unit(read, interval[1])
-
-
-def _intervals(
-    calibration: EstimateCalibration, current: _EstimateState, read: ReadQuestion, answer: EstimateAnswer
-) -> tuple[Interval, ...] | None:
-    """Return the confidence intervals of measured numbers, within their public limits.
-
-    Each interval contains the published number; the ends of a count's interval are whole rows.
-    """
-    if answer.intervals is None:
-        return None
-    unit = read.question.unit
-    if read.form == "fraction" and calibration.epsilon_rows > 0.0 and answer.noise is not None:
-        [(low, high)], [number] = answer.intervals, answer.numbers
-        rows = NoisyNumber(current.rows, sampler("two_sided", rows_rate(calibration)))
-        [(first, last)] = answer.rates or (share_bounds_of_rows((low + high) / 2, answer.noise, rows, unit),)
-        share = number / unit / current.rows
-        return ((min(first, share), max(last, share)),)
-    intervals = [
-        (min(low, number) / unit, max(high, number) / unit)
-        for (low, high), number in zip(answer.intervals, answer.numbers, strict=True)
-    ]
-    if read.form == "fraction":
-        return tuple(share_interval(calibration, current.rows, one) for one in intervals)
-    if read.form not in {"count", "groups"}:
-        return tuple(_convert_interval_to_unit(read, one) for one in intervals)
-    most = None if calibration.epsilon_rows > 0.0 else float(current.rows)
-    return tuple(
-        clip_interval((float(math.floor(low)), float(math.ceil(high))), 0.0, most) for low, high in intervals
-    )
-
-
-def _rates_of_groups(
-    numbers: Sequence[float], reach: float | None, intervals: Sequence[Interval] | None, **fields: Any
-) -> Reply:
-    """Return the rates of all groups; if the counts have no error bound, the answer has no ``alpha``."""
-    groups = len(numbers) // 2
-    ends: Sequence[Interval | None] = intervals or [None] * groups
-    pairs = zip(numbers[:groups], numbers[groups:], ends, strict=True)
-    rates = [NoisyRate(hits, misses, reach or 0.0, interval) for hits, misses, interval in pairs]
-    reply = build_rates_reply(rates, **fields)
-    return reply if reach is not None else replace(reply, alpha=None)
-
-
-def _add_price(
-    calibration: EstimateCalibration, reply: Reply, answer: EstimateAnswer, alpha: float, *, first: bool
-) -> Reply:
-    """Add the price and the error bound; rounding must not raise the bound above the requested error."""
-    kept = alpha if reply.alpha is None else min(reply.alpha, alpha)
-    price = (first_price if first else shown_price)(calibration, answer.charged_parts)
-    return replace(reply, alpha=kept, parts=answer.charged_parts, price=price)
-
-
-def _price_refusal(
-    calibration: EstimateCalibration, answer: EstimateAnswer, left: int, alpha: float | None
-) -> Reply:
-    if answer.charged_parts:
-        return price_refusal(calibration, answer.charged_parts, left, alpha=alpha is not None)
-    refusal = Rejection(
-        PRICE,
-        f"alpha: no published number is that exact, and with delta above 0 none can be bought; ask with an alpha of at least "
-        f"{calibration.alpha:.6g} rows, or open a stream with delta 0",
-    )
-    return Reply(charged=False, refusal=refusal)
-
-
 def _measurement_record(
-    current: _EstimateState, read: ReadQuestion, answer: EstimateAnswer, number: int
+    current: EstimateState, read: ReadQuestion, answer: EstimateAnswer, number: int
 ) -> Measurement:
     """Return the changelog record of a measurement: its marginal, and the question if its numbers were measured."""
     alone = answer.kind == "priced"
@@ -486,7 +317,7 @@ def _measurement_record(
     )
 
 
-def _apply_measurement(current: _EstimateState, update: Any) -> None:
+def _apply_measurement(current: EstimateState, update: Any) -> None:
     reader = current.reader
     question: ResolvedQuestion | None = None
     if update.group_by:
@@ -497,29 +328,3 @@ def _apply_measurement(current: _EstimateState, update: Any) -> None:
         question = reader.resolve_linear(update.terms)
     axes = tuple(reader.attributes.index(name) for name in update.attributes)
     current.estimator.add_measurement(question, axes, update.share)
-
-
-def _mean_interval(question: MeanQuestion, answer: EstimateAnswer) -> Interval | None:
-    """Return a measured mean's confidence interval: all r for which |sum − r·rows| is within the noise."""
-    if answer.intervals is None:
-        return None
-    (low, high), count, most = answer.intervals[0], answer.numbers[1] / question.rows.unit, float(question.range)
-    ends = (low / count, high / count) if count > 0.0 else (0.0, most)
-    first, last = clip_interval(ends, 0.0, most)
-    return question.minimum + first, question.minimum + last
-
-
-def _mean_and_error(question: MeanQuestion, answer: EstimateAnswer) -> tuple[float, float | None]:
-    bounds = (0.0, float(question.range))
-    total, count = answer.numbers[0], answer.numbers[1] / question.rows.unit
-    if answer.kind == "above" and answer.error_bounds is not None:
-        reach = answer.error_bounds[0]
-        estimate, alpha = ratio_interval((float(total), reach * max(1, question.range)), (count, reach), bounds)
-        return question.minimum + estimate, alpha
-    estimate = question.mean(answer.numbers)
-    if answer.error_bounds is None:
-        return estimate, None
-    above = estimate - question.minimum
-    worst = max(above, question.range - above)
-    sure = count - answer.error_bounds[0]
-    return estimate, min(worst, question.range * answer.error_bounds[0] / sure) if sure > 0.0 else worst
