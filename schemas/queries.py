@@ -238,6 +238,12 @@ _REMEDIES: Final = dict.fromkeys(
 )
 
 
+_FRACTION_ALONE: Final = "fraction: belongs to where; give both"
+_NO_QUESTION: Final = (
+    "give exactly one question: value, where, people, sum, mean, group_by, terms, cells, candidates …"
+)
+
+
 def form_of(query: Any) -> Form:
     """Return the form of a ``Query`` or its struct; ValueError if it contains no question, or several."""
     if _asks_by_where_alone(query):
@@ -259,9 +265,7 @@ def form_of(query: Any) -> Form:
         if query.people and not query.fraction:
             _require_companions(query, "people")
             return "people"
-        raise ValueError(
-            "give exactly one question: value, where, people, sum, mean, group_by, terms, cells, candidates …"
-        )
+        raise ValueError(_FRACTION_ALONE if query.fraction else _NO_QUESTION)
     field, form, where_allowed = found[0]
     if query.fraction or (query.people and field != "group_by"):
         raise ValueError(

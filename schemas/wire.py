@@ -50,6 +50,8 @@ DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The errors that msgspec raises for unreadable bytes, for invalid UTF-8 and for deep nesting."""
 
 MAX_DESCRIPTION: Final = 500
+_MAX_REASON: Final = 320
+"""Maximum length of the reason why one field is wrong; the list of all mechanisms fits."""
 
 MAX_DIGITS: Final = 400
 """Maximum number of digits of a JSON integer; longer integers become infinite floats."""
@@ -258,7 +260,15 @@ def describe_faults(
         reason = (explain or explain_fault)(detail)
         parts.append(f"{place[:80]}: {reason}" if place else reason)
     more = f"; and {len(faults) - MAX_DESCRIBED_FAULTS} more" if len(faults) > MAX_DESCRIBED_FAULTS else ""
-    return "; ".join(parts)[: MAX_DESCRIPTION - len(more)] + more
+    return _cut_at_word("; ".join(parts), MAX_DESCRIPTION - len(more)) + more
+
+
+def _cut_at_word(text: str, length: int) -> str:
+    """Return at most ``length`` characters of a text; a cut text ends with a whole word and an ellipsis."""
+    if len(text) <= length:
+        return text
+    cut = text[: length - 2]
+    return f"{cut.rpartition(' ')[0] or cut} …"
 
 
 _MIN_SIMILARITY: Final = 0.75
@@ -300,7 +310,7 @@ _EQUIVALENT_FIELDS: Final = {"cutoff": "answers", "answers": "cutoff"}
 def explain_fault(detail: ErrorDetails) -> str:
     """Return why a field is wrong and what to give, without quoting its value."""
     # Pydantic puts "Value error, " before the messages of the contract's validators.
-    return _message_of_fault(detail).removeprefix("Value error, ")[:200]
+    return _cut_at_word(_message_of_fault(detail).removeprefix("Value error, "), _MAX_REASON)
 
 
 def explain_to_writer(detail: ErrorDetails) -> str:

@@ -83,13 +83,14 @@ _OPTION_OF_FIELD: Final = {
 """The option or argument of each field of a question."""
 
 _QUESTION_FIELDS: Final = {
-    *("value", "where", "sum", "mean", "group_by", "category", "fraction"),
+    *("value", "where", "sum", "mean", "group_by", "category"),
     *("rate", "people", "person_sum"),
     *STATISTICS,
 }
 """Fields of which a question needs at least one."""
 
 _OPTION_IT_BELONGS_TO: Final = {
+    "fraction": "--where",
     "q": "--quantile",
     "min_rows": "--people",
     "bound": "--person-sum",

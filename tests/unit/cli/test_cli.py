@@ -191,6 +191,8 @@ def test_wrong_question_is_named_by_its_options() -> None:
         (["--quantile", "x", "--q", "2"], "--q: "),
         (["--q", "0.5"], "--q: belongs to --quantile; give both"),
         (["--min-rows", "2"], "--min-rows: belongs to --people; give both"),
+        (["--fraction"], "--fraction: belongs to --where; give both"),
+        (["--fraction", "--people"], "fraction: belongs to where; give both"),
         (["--alpha", "3"], "no question: give --value"),
         (["--question", "{}"], "no question: give --value"),
         (["--question", '{"value": ' + "1" * 4500 + "}"], "value: is not a finite number"),

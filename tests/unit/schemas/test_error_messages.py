@@ -22,7 +22,7 @@ from schemas import (
     StreamSpec,
 )
 from schemas.base import message_of_pattern
-from schemas.wire import MAX_DESCRIPTION, Codec, MalformedEventError, describe, event_models
+from schemas.wire import MAX_DESCRIPTION, Codec, MalformedEventError, _cut_at_word, describe, event_models
 from stream.questions.question_forms import opening_adapter
 from tests.builders import source, stream
 from tests.unit.schemas.json_events import draw_damaged_query
@@ -110,6 +110,7 @@ def test_message_is_one_short_line(seed: int) -> None:
         (b'{"id":"a","stream":"s","value":1,"threshold":[]}', "threshold: is not a number"),
         (b'{"id":"a","stream":"s","value":1,"color":1}', "field 4: unknown field; remove it"),
         (b'{"id":"a","stream":"s"}', "give exactly one question"),
+        (b'{"id":"a","stream":"s","fraction":true}', "fraction: belongs to where; give both"),
         (b'{"id":"a","stream":"s","where":""}', "where: is too short; give 1 or more characters"),
     ],
 )
@@ -330,6 +331,18 @@ def test_message_counts_the_rest_even_with_long_names() -> None:
     message = describe(refused.value)
     assert len(message) <= MAX_DESCRIPTION
     assert message.endswith("; and 8 more")
+
+
+def test_long_message_names_all_mechanisms_and_is_cut_between_words() -> None:
+    """A cut in the middle of a word, as ``'lazy_histogram', 'u``, looks like another name."""
+    spec = {"stream": "s", "source": "feed", "mechanism": {"kind": "laplase"}, "epsilon": 1.0}
+    with pytest.raises(ValidationError) as refused:
+        opening_adapter().validate_python(spec)
+    message = describe(refused.value, given=spec)
+    assert message.startswith("mechanism.kind: did you mean 'laplace'? give one of 'above_threshold', ")
+    assert message.endswith("'auto'")
+    assert len(_cut_at_word("word " * 100, 18)) <= 18
+    assert (_cut_at_word("one 'two', 'three'", 14), _cut_at_word("x" * 9, 8)) == ("one 'two', …", "xxxxxx …")
 
 
 def test_message_names_a_field_as_it_was_given() -> None:
