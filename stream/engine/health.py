@@ -43,8 +43,8 @@ class ListenError(RuntimeError):
 @contextmanager
 def explain_listen_errors(purpose: ServerPurpose, host: str, port: int) -> Iterator[None]:
     """Convert an OSError of a server's start to ListenError, which names the setting and a remedy."""
-    of_host, of_port = _COMMAND_OPTIONS[purpose]
-    port_name = f"{variable_of(f'{purpose}_port')}{of_port}"
+    host_option, port_option = _COMMAND_OPTIONS[purpose]
+    port_name = f"{variable_of(f'{purpose}_port')}{port_option}"
     try:
         yield
     except OSError as error:
@@ -54,7 +54,7 @@ def explain_listen_errors(purpose: ServerPurpose, host: str, port: int) -> Itera
             message = f"{port_name}: this user may not open port {port}; use one from 1024 on"
         else:
             message = (
-                f"{variable_of(f'{purpose}_host')}{of_host}: cannot listen on '{host}' ({error.strerror}); give an "
+                f"{variable_of(f'{purpose}_host')}{host_option}: cannot listen on '{host}' ({error.strerror}); give an "
                 "address of this machine"
             )
         raise ListenError(message) from None

@@ -35,7 +35,7 @@ class UnreadableChangelogError(LoggableError):
 
     def __init__(self, topic_partition: TopicPartition, offset: int) -> None:
         super().__init__(
-            f"{topic_partition.topic}, partition {topic_partition.partition}: the record before offset {offset} is unreadable; another "
+            f"{topic_partition.topic}, partition {topic_partition.partition}: a record at or before offset {offset} is unreadable; another "
             f"client has written there: revoke its right to write and restore a copy of {topic_partition.topic}"
         )
 

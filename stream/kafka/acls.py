@@ -141,7 +141,7 @@ def role_access(settings: Settings, live: Iterable[str] = ()) -> Mapping[AclRole
                 reads=(topics.requests, topics.charges, topics.ledger),
                 writes=(topics.control, topics.ledger, topics.trail, topics.rejected, topics.status),
             ),
-            # Without witnesses it neither compares the trail nor anchors the ends of topics.
+            # Without witnesses, the budget service neither compares the trail nor anchors the ends of topics.
             AclEntry(Operation.READ, Resource.TOPIC, topics.trail, optional=not settings.witnesses),
             AclEntry(Operation.DESCRIBE, Resource.TOPIC, topics.state, optional=not settings.witnesses),
             *AclEntry.check(topics.state),

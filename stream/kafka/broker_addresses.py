@@ -99,9 +99,9 @@ def default_replicas(brokers: int) -> int:
 
 
 def choose_cluster_ports(nodes: int, preferred_port: int | None) -> tuple[Ports, ...]:
-    """Chooses ports for all nodes: for the first node as for a single one, for the other nodes free ports.
+    """Chooses the first node's ports by ``choose_ports``, and free ports for the other nodes.
 
-    BrokerError if the wanted port cannot be used.
+    BrokerError if ``preferred_port`` cannot be used.
     """
     found = [choose_ports(preferred_port)]
     while len(found) < nodes:
@@ -120,7 +120,7 @@ def are_free(nodes: Iterable[Ports]) -> bool:
 def choose_ports(preferred_port: int | None) -> Ports:
     """Chooses the client port (``preferred_port``, else 9092 or a free port) and a controller port.
 
-    BrokerError if the wanted port cannot be used.
+    BrokerError if ``preferred_port`` cannot be used.
     """
     if preferred_port is None:
         clients = DEFAULT_PORT if _port_problem(DEFAULT_PORT) is None else free_port()

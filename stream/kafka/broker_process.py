@@ -162,8 +162,8 @@ def is_alive(process: Process) -> bool:
 def end_process(process: Process, *, grace_seconds: float) -> None:
     """Ends a process and waits for its end; never ends a later process with its number.
 
-    SIGKILL follows SIGTERM after ``grace_seconds``; if these are 0, it is sent at once. BrokerError if SIGKILL
-    does not end it.
+    SIGKILL follows SIGTERM after ``grace_seconds``; if this is 0, only SIGKILL is sent. BrokerError if SIGKILL does
+    not end the process.
     """
     if grace_seconds > 0:
         _signal(process, signal.SIGTERM, wait_seconds=grace_seconds)

@@ -24,7 +24,7 @@ KAFKA_VERSION: Final = "4.3.1"
 
 
 # The file has the dependencies of `org.apache.kafka:kafka_2.13`, and the bridge from SLF4J to Log4j. They are listed,
-# because to resolve them takes twice as long as the download, and Maven has only SHA-1 digests.
+# because resolving them takes twice as long as the download, and Maven has only SHA-1 digests.
 PINNED_JARS: Final[dict[str, str]] = dict(
     line.split() for line in Path(__file__).with_name("kafka_jars.txt").read_text().splitlines()
 )
@@ -41,7 +41,7 @@ def cache_folder() -> Path:
     contains no Kafka and cannot be written. Only this user can write to created folders. BrokerError if no folder
     can be written, or other users may write to it or to a folder above it.
     """
-    candidates = _candidates()
+    candidates = _cache_candidates()
     for cache in candidates:
         if is_complete(jars_folder(cache)) or _is_writable(cache):
             require_own_folder(cache)
@@ -109,11 +109,11 @@ def require_pinned(folder: Path) -> None:
         raise _untrusted_error(folder, str(error), _deletion_remedy(folder)) from error
 
 
-def _candidates() -> list[Path]:
+def _cache_candidates() -> list[Path]:
     given = os.environ.get(CACHE_VARIABLE)
     if given:
         return [Path(given).absolute()]
-    home = _home()
+    home = _home_folder()
     platform = os.environ.get("XDG_CACHE_HOME")
     users: list[Path] = []
     if platform and Path(platform).is_absolute():
@@ -125,7 +125,7 @@ def _candidates() -> list[Path]:
     return [*users, _FALLBACK_CACHE.absolute()]
 
 
-def _home() -> Path | None:
+def _home_folder() -> Path | None:
     # With HOME="", Python returns /, in which the root user of a container would create files.
     if os.environ.get("HOME") == "":
         return None

@@ -60,8 +60,8 @@ def fetch_jars(progress: Callable[[str], None] | None = None) -> Path:
     """Fetches Kafka's jars (45 MB) if the cache has none; returns their folder.
 
     `cache_folder` chooses the cache. Several processes may call this function, because the folder of jars appears
-    only when it is complete. The folder is used only if each jar has its pinned SHA-256, and there is no other
-    jar. Only this user and the administrator may be able to write to it and to the folders above it. ``progress``
+    only when it is complete. The folder is used only if each jar has its pinned SHA-256, there is no other jar,
+    and only this user and the administrator can write to the folder and to the folders above it. ``progress``
     receives one line for each step of the download. BrokerError if there is no network, a file has another digest,
     this user cannot write to the cache, or other users can.
     """
@@ -74,12 +74,12 @@ def fetch_jars(progress: Callable[[str], None] | None = None) -> Path:
             system_certificates(),
         ):
             if not kafka_files.is_complete(folder):
-                _fetch_all(folder, progress or (lambda _line: None))
+                _fetch_all_jars(folder, progress or (lambda _line: None))
     kafka_files.require_pinned(folder)
     return folder
 
 
-def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
+def _fetch_all_jars(folder: Path, progress: Callable[[str], None]) -> None:
     progress(
         f"Fetching Apache Kafka {kafka_files.KAFKA_VERSION}: {len(kafka_files.PINNED_JARS)} files, 45 MB, once"
     )
@@ -91,7 +91,7 @@ def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
         jars = staging / "jars"
         jars.mkdir(mode=0o755)
         context = maven_context(staging / "maven")
-        futures = [pool.submit(_fetch, context, coordinate, jars) for coordinate in kafka_files.PINNED_JARS]
+        futures = [pool.submit(_fetch_jar, context, coordinate, jars) for coordinate in kafka_files.PINNED_JARS]
         for count, future in enumerate(as_completed(futures), start=1):
             future.result()
             if count % _FILES_PER_REPORT == 0:
@@ -105,7 +105,7 @@ def _fetch_all(folder: Path, progress: Callable[[str], None]) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _fetch(context: MavenContext, coordinate: str, jars: Path) -> None:
+def _fetch_jar(context: MavenContext, coordinate: str, jars: Path) -> None:
     group, name, version = coordinate.split(":")
     jar = download(context.project(group, name).at_version(version).artifact())
     if not kafka_files.is_pinned(jar, coordinate):
@@ -297,7 +297,7 @@ _IDENTITY_FILE: Final = "meta.properties"
 
 
 def copy_formatted_data(jars: Path, data: Path, kind: NodeKind, *, cluster: str, node: int) -> bool:
-    """Copies the data folder that `store_formatted_data` has stored to ``data``, and sets the node's ids.
+    """Copies the folder stored by `store_formatted_data` to ``data``, and sets the node's ids.
 
     Returns whether there was such a folder.
     """

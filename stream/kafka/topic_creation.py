@@ -72,7 +72,7 @@ async def create_topics(settings: Settings) -> CreatedTopics:
         present = [one.name for one in layout(Topics(settings.prefix)) if one.name in listed]
         described = await describe_topics(admin, present) if present else {}
         existing = {name: described[name] for name in present if described.get(name)}
-        topics = Topics(settings.prefix, _partitions(settings, existing))
+        topics = Topics(settings.prefix, _choose_partition_count(settings, existing))
         missing = [wanted for wanted in layout(topics) if wanted.name not in listed]
         _require_own_names(settings.prefix, listed)
         await create_missing(admin, missing, replication)
@@ -125,7 +125,7 @@ async def _find_differences(
     ]
 
 
-def _partitions(settings: Settings, existing: Mapping[str, Sequence[int]]) -> int:
+def _choose_partition_count(settings: Settings, existing: Mapping[str, Sequence[int]]) -> int:
     """Returns the number of partitions of existing topics, or of the settings if no topics exist."""
     counts = {name: len(replicas) for name, replicas in existing.items()}
     if (shared := usual_partition_count(settings.prefix, counts)) is None:
@@ -337,7 +337,7 @@ def _missing_topic_problem(source: str, topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LiveTopicReport:
-    """What Kafka says about the topic of a source; each text has a remedy."""
+    """Kafka's information about the topic of a source; each text has a remedy."""
 
     is_missing: bool = False
     is_compacted: bool = False
@@ -348,9 +348,9 @@ class LiveTopicReport:
 
 
 async def inspect_live_topic(settings: Settings, source: EventsSource, past_ms: int = 0) -> LiveTopicReport:
-    """Reports whether feeds can count a source's topic; an empty report if Kafka does not say it to this principal.
+    """Reports whether feeds can count a source's topic; an empty report if Kafka hides this from the principal.
 
-    ``past_ms`` is how long ago the windows of a stream begin.
+    ``past_ms`` is the time since the beginning of a stream's first window.
     """
     try:
         async with admin_client(settings) as admin:

@@ -30,7 +30,7 @@ from faust.web.drivers.aiohttp import Web
 from stream.diagnostics import get_logger
 from stream.engine.restore import READ_TIMEOUT_MS, create_reader, require_visible, select_readable
 from stream.kafka.client.broker_connections import connection_options
-from stream.kafka.client.client_patches import leave_group, patch_process, read_committed_only
+from stream.kafka.client.client_patches import patch_process, read_without_group, set_read_committed
 from stream.kafka.topic_layouts import layout
 from stream.monitor.api.budget_models import MAX_HELD_ENTRIES
 from stream.monitor.api.http_requests import MonitorRunner
@@ -61,8 +61,8 @@ class _GrouplessThread(driver.AIOKafkaConsumerThread):
 
     def _create_worker_consumer(self, transport: driver.Transport) -> AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
-        read_committed_only(consumer)
-        leave_group(consumer)
+        set_read_committed(consumer)
+        read_without_group(consumer)
         return consumer
 
     async def subscribe(self, topics: Iterable[str]) -> None:

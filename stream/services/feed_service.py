@@ -156,7 +156,7 @@ class FeedMetrics:
         self._people.set(people)
 
     def drop(self, source: str) -> None:
-        """Remove the lag of a source that this process does not count any more."""
+        """Remove the gauges of a source that this process does not count any more."""
         self._warnings.pop(source, None)
         for gauge in (self._lag_events, self._lag_seconds, self._refused):
             with suppress(KeyError):  # it was never shown
@@ -198,9 +198,7 @@ def seconds_behind(source: EventsSource, processors: Sequence[FeedProcessor], no
     """
     moments = [one.moment for one in processors if one.moment >= 0]
     fastest = now * 1000 if source.clock == "broker" else max(moments, default=0)
-    unstarted_closes = [
-        reading for one in processors if one.moment < 0 and (reading := one.next_close) is not None
-    ]
+    unstarted_closes = [close for one in processors if one.moment < 0 and (close := one.next_close) is not None]
     return max(0.0, fastest - min([*moments, *unstarted_closes], default=fastest)) / 1000
 
 
@@ -215,7 +213,7 @@ MERGING_ENGINE: Final = ""
 
 
 FindTopic = Callable[[Settings, Topics, str, str], Awaitable[int]]
-"""Looks up a topic for a source, the last two arguments, and returns its number of partitions."""
+"""Called with settings, topics, source and live topic; returns the live topic's number of partitions."""
 
 
 class FeedService:
@@ -242,7 +240,7 @@ class FeedService:
             max_write_delay=CHANGELOG_WAIT_SECONDS,
             process=process,
         )
-        self._find = find
+        self._find_topic = find
         self._clock = clock
         self.on_failure: Callable[[], None] = lambda: None
         """Called before ``run`` raises."""
@@ -332,14 +330,14 @@ class FeedService:
         topics, health = self._topics, self._health.engine_health("merging")
         inputs, count = [topics.partials, topics.control], topics.partitions
         engine = Engine(self.role, self._settings, inputs, self._clients, partitions=count, health=health)
-        await self._run(MERGING_ENGINE, engine)
+        await self._run_engine(MERGING_ENGINE, engine)
 
     async def _run_counting_engine(self, source: EventsSource) -> None:
         """Count one live topic as soon as it exists."""
         health = self._health.engine_health(f"source {source.source}")
         while not self._stopping.is_set() and source.source not in self._retiring:
             try:
-                partitions = await self._find(self._settings, self._topics, source.source, source.topic)
+                partitions = await self._find_topic(self._settings, self._topics, source.source, source.topic)
             except (TopicsError, KafkaError, OSError) as error:
                 reason = str(error) if isinstance(error, TopicsError) else type(error).__name__
                 log.warning("live topic not served", source=source.source, reason=reason)
@@ -358,7 +356,7 @@ class FeedService:
             )
             log.info("serving", source=source.source, topic=source.topic, partitions=partitions)
             self._served_sources[source.source] = source
-            await self._run(source.source, engine)
+            await self._run_engine(source.source, engine)
             return
 
     def _role_of(self, source: EventsSource, partitions: int) -> EngineRole:
@@ -374,7 +372,7 @@ class FeedService:
             process=self.role.process,
         )
 
-    async def _run(self, name: str, engine: Engine) -> None:
+    async def _run_engine(self, name: str, engine: Engine) -> None:
         self._engines[name] = engine
         engine.on_failure = self.on_failure
         if self._stopping.is_set() or name in self._retiring:

@@ -151,7 +151,7 @@ def count_cores() -> int:
 
 
 def metrics_ports(first: int, count: int) -> Sequence[int]:
-    """Return consecutive metrics ports from ``first`` on; zeros for 0."""
+    """Return consecutive metrics ports from ``first`` on; zeros if ``first`` is 0."""
     if first and first + count - 1 > MAX_PORT:
         raise ReplicaError(
             f"{variable_of('metrics_port')}: {count} processes need the ports from {first} on; give at most {MAX_PORT - count + 1}"

@@ -69,18 +69,18 @@ async def _left(world: LiveWorld) -> tuple[str, str, set[str], list[str]]:
     """Return the reasons at /readyz while a live topic cannot be served and after its streams are closed, and a stream opened later."""
     world.feeds.start()
     (feed,) = world.feeds.running
-    found = feed.service._find
+    found = feed.service._find_topic
 
     async def refuse(*_: object) -> int:
         raise TopicsError("visits: has other partitions; close the streams of this source")
 
-    feed.service._find = refuse
+    feed.service._find_topic = refuse
     await asyncio.sleep(MOMENT)
     before = feed.service._health.not_ready_reason
     world.tell(*(record for name, record in stream_control_records()[1].items() if name != LATER))
     await asyncio.sleep(MOMENT)
     after, serving = feed.service._health.not_ready_reason, set(feed.service._engine_tasks)
-    feed.service._find = found
+    feed.service._find_topic = found
     world.tell(stream_control_records()[0][LATER])
     await asyncio.sleep(MOMENT)
     return before, after, serving, [feed.service._health.not_ready_reason, *feed.service._engine_tasks]

@@ -157,7 +157,7 @@ class BoundedBatch:
 
     @property
     def is_skipped(self) -> bool:
-        """True if the batch's bytes contain none of the byte strings that the consumer searches."""
+        """True if the batch's bytes contain none of the byte strings that the consumer searches for."""
         searched = None if self._fetched.searched_bytes is None else self._fetched.searched_bytes()
         if searched is None or (found := self.decompress()) is None:
             return False

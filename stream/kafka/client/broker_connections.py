@@ -134,7 +134,7 @@ async def raise_if_refused(settings: Settings) -> None:
             raise SecurityError(_authentication_message(settings, f"{host}:{port}")) from None
         except errors.UnsupportedSaslMechanismError:
             raise SecurityError(
-                f"{host}:{port} does not offer {settings.sasl_mechanism}; set {variable_of('sasl_mechanism')} to one that it does"
+                f"{host}:{port} does not offer {settings.sasl_mechanism}; set {variable_of('sasl_mechanism')} to a mechanism that the broker offers"
             ) from None
         except errors.KafkaConnectionError:
             raise ClosedError(
@@ -184,12 +184,12 @@ def describe_error(error: errors.KafkaError) -> str:
             f"Kafka: {type(error).__name__}{named}; the principal may not do this: see 'sotto topics acl' for what each "
             "role may"
         )
-    return f"Kafka: {type(error).__name__}; is the broker that SOTTO_BOOTSTRAP names up? ('sotto broker start')"
+    return f"Kafka: {type(error).__name__}; check that the broker in {variable_of('bootstrap')} runs, or start one with 'sotto broker start'"
 
 
 def _authentication_message(settings: Settings, broker: str) -> str:
     if settings.sasl_mechanism == "OAUTHBEARER":
-        return f"{broker} refuses the bearer token; check {variable_of('sasl_token_file')} or _COMMAND"
+        return f"{broker} refuses the bearer token; check {variable_of('sasl_token_file')} or {variable_of('sasl_token_command')}"
     return (
         f"{broker} refuses user '{settings.sasl_username}' or its password; check {variable_of('sasl_username')}, "
         f"{variable_of('sasl_password_file')} and {variable_of('sasl_mechanism')} ({settings.sasl_mechanism})"
@@ -199,9 +199,10 @@ def _authentication_message(settings: Settings, broker: str) -> str:
 def _tls_context(settings: Settings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=settings.tls_ca_file or None)
-    except OSError as error:  # SSLError is one
+    except OSError as error:  # also SSLError
         _raise_security_error(
-            "tls_ca_file", f"cannot use {settings.tls_ca_file} ({_reason(error)}); give a PEM file of certificates"
+            "tls_ca_file",
+            f"cannot use {settings.tls_ca_file} ({_describe_file_error(error)}); give a PEM file of certificates",
         )
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = settings.tls_check_hostname
@@ -216,20 +217,20 @@ def _tls_context(settings: Settings) -> ssl.SSLContext:
             )
         _read_secret("tls_key_file", settings.tls_key_file)
         try:
-            context.load_cert_chain(settings.tls_certificate_file, settings.tls_key_file, _no_password)
+            context.load_cert_chain(settings.tls_certificate_file, settings.tls_key_file, _refuse_encrypted_key)
         except OSError as error:
             _raise_security_error(
                 "tls_certificate_file",
-                f"cannot use {settings.tls_certificate_file} with its key ({_reason(error)})",
+                f"cannot use {settings.tls_certificate_file} with its key ({_describe_file_error(error)})",
             )
     return context
 
 
-def _reason(error: OSError) -> str:
+def _describe_file_error(error: OSError) -> str:
     return (error.reason or "not PEM") if isinstance(error, ssl.SSLError) else (error.strerror or "unreadable")
 
 
-def _no_password() -> str:
+def _refuse_encrypted_key() -> str:
     """Raises a SecurityError for an encrypted key: OpenSSL would ask for a password."""
     _raise_security_error("tls_key_file", "is encrypted; decrypt it into an owner-only file")
 

@@ -97,7 +97,7 @@ RATE_INTERVAL_SECONDS: Final = 1.0
 MAX_METADATA_REQUESTS: Final = 10
 """Maximum number of metadata requests of a client per second."""
 MAX_EMPTY_FETCHES: Final = 20
-"""Maximum number of fetches per second from one broker that return no records at once."""
+"""Maximum number of fetches per second from one broker that return at once without records."""
 
 
 class RateLimit:
@@ -217,12 +217,12 @@ async def fail_pending_batches(producer: Any, seconds: float) -> None:
         batch.failure(KafkaTimeoutError())
 
 
-def read_committed_only(consumer: Any) -> None:
-    """Makes another library's consumer read committed records only; call it before the consumer starts."""
+def set_read_committed(consumer: Any) -> None:
+    """Makes another library's consumer read only committed records; call it before the consumer starts."""
     consumer._isolation_level = "read_committed"  # noqa: SLF001
 
 
-def leave_group(consumer: Any) -> None:
+def read_without_group(consumer: Any) -> None:
     """Makes another library's consumer read all partitions without a group; call it before the consumer starts."""
     consumer._group_id = None  # noqa: SLF001
 

@@ -102,7 +102,7 @@ class ColumnRecords(_PartitionRecords):  # type: ignore[misc]  # aiokafka is not
         return None
 
     def _batches_and_readability(self) -> Iterator[tuple[Any, bool]]:
-        """Yields each batch, and whether its records are read: not if it is aborted, skipped or of control."""
+        """Yields each batch, and True if its records are read; aborted, skipped and control batches are not read."""
         while self._records.has_next():
             batch = self._records.next_batch()
             if self._check_crcs and not _is_intact(batch):
@@ -310,8 +310,8 @@ def _has_headers(message: Message) -> bool:
 
 
 def _encode_group(group: list[Collection[Message]], timestamp: int, batch_bytes: int) -> Iterator[FramedBatch]:
-    parts = [_columns(part) for part in group]
-    sizes = [_sizes(part) for part in parts]
+    parts = [_split_columns(part) for part in group]
+    sizes = [_bound_sizes(part) for part in parts]
     room = min(batch_bytes - _HEADER.size, sum(total for total, _ in sizes))
     largest = max(longest for _, longest in sizes)
     writer = RecordWriter(room, COLUMN_RECORDS - 1, largest, _HEADER.size)
@@ -323,7 +323,7 @@ def _encode_group(group: list[Collection[Message]], timestamp: int, batch_bytes:
     yield FramedBatch(writer, timestamp)
 
 
-def _columns(part: Collection[Message]) -> _Part:
+def _split_columns(part: Collection[Message]) -> _Part:
     if isinstance(part, MessageColumns):
         return part.keys, part.values
     if any(map(_has_headers, part)):
@@ -331,10 +331,10 @@ def _columns(part: Collection[Message]) -> _Part:
     return _nullable_spans([key for key, _, _ in part]), _nullable_spans([value for _, value, _ in part])
 
 
-def _sizes(part: _Part) -> tuple[int, int]:
+def _bound_sizes(part: _Part) -> tuple[int, int]:
     """Return upper bounds for the bytes of all records and of the longest one."""
     if isinstance(part, list):
-        sizes = [len(_record(COLUMN_RECORDS, message)) for message in part]
+        sizes = [len(_encode_record(COLUMN_RECORDS, message)) for message in part]
         return sum(sizes), max(sizes)
     keys, values = part
     total = int(keys.size.sum() + values.size.sum()) + (_OVERHEAD + 2) * len(keys)
@@ -346,28 +346,28 @@ def _write_part(writer: RecordWriter, part: _Part, first: int) -> int:
     if not isinstance(part, list):
         return writer.write(first, *part)
     for count, message in enumerate(part[first:]):
-        if not writer.append(_record(writer.count, message)):
+        if not writer.append(_encode_record(writer.count, message)):
             return count
     return len(part) - first
 
 
-def _record(delta: int, message: Message) -> bytes:
+def _encode_record(delta: int, message: Message) -> bytes:
     """Encode a record with the timestamp of its batch."""
     key, value, headers = message
     body = bytearray(b"\0\0")
     encode_varint(delta, body.append)
-    _put_text(body, key)
-    _put_text(body, value)
+    _append_text(body, key)
+    _append_text(body, value)
     encode_varint(len(headers), body.append)
     for name, text in headers:
-        _put_text(body, name.encode())
-        _put_text(body, text)
+        _append_text(body, name.encode())
+        _append_text(body, text)
     whole = bytearray()
     encode_varint(len(body), whole.append)
     return bytes(whole + body)
 
 
-def _put_text(body: bytearray, text: bytes | None) -> None:
+def _append_text(body: bytearray, text: bytes | None) -> None:
     encode_varint(-1 if text is None else len(text), body.append)
     body += text or b""
 

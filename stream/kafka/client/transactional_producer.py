@@ -54,14 +54,15 @@ class FirstProtocol:
 
     def add_partitions(self, identity: Identity, partitions: Sequence[TopicPartition]) -> ProtocolRequest | None:
         """Returns the request that adds partitions to the transaction; None if there are none."""
-        topics = _by_topic((one, one.partition) for one in partitions)
-        return ProtocolRequest(AddPartitionsToTxnRequest(self._id, *identity, topics), _errors) if topics else None
+        topics = _group_by_topic((one, one.partition) for one in partitions)
+        request = AddPartitionsToTxnRequest(self._id, *identity, topics)
+        return ProtocolRequest(request, _error_codes) if topics else None
 
     def produce(self, batches: Batches) -> ProtocolRequest:
         """Returns the request that writes a batch to each partition; it goes to the partitions' leader."""
-        topics = _by_topic((one, (one.partition, batch)) for one, batch in batches.items())
+        topics = _group_by_topic((one, (one.partition, batch)) for one, batch in batches.items())
         request = ProduceRequest(self._id, wire_requests.ALL_IN_SYNC, self._timeout_ms, topics)
-        return ProtocolRequest(request, lambda answer: _codes(answer.topics))
+        return ProtocolRequest(request, lambda answer: _partition_codes(answer.topics))
 
     def add_group(self, identity: Identity, group: str) -> ProtocolRequest | None:
         """Returns the request that adds a consumer group to the transaction."""
@@ -69,8 +70,8 @@ class FirstProtocol:
 
     def commit_offsets(self, identity: Identity, group: str, offsets: Offsets) -> ProtocolRequest:
         """Returns the request that commits offsets in the transaction; it goes to the group's coordinator."""
-        topics = _by_topic((one, (one.partition, offset, "")) for one, offset in offsets.items())
-        return ProtocolRequest(TxnOffsetCommitRequest(self._id, group, *identity, topics), _errors)
+        topics = _group_by_topic((one, (one.partition, offset, "")) for one, offset in offsets.items())
+        return ProtocolRequest(TxnOffsetCommitRequest(self._id, group, *identity, topics), _error_codes)
 
     def end(self, identity: Identity) -> ProtocolRequest:
         """Returns the request that commits the transaction; it goes to the transaction's coordinator."""
@@ -116,25 +117,25 @@ def error_code_of(answer: Any) -> Codes:
     return [(None, answer.error_code)]
 
 
-def _errors(answer: Any) -> Codes:
-    return _codes(answer.errors)
+def _error_codes(answer: Any) -> Codes:
+    return _partition_codes(answer.errors)
 
 
-def _by_topic(entries: Iterable[tuple[TopicPartition, Any]]) -> list[tuple[str, list[Any]]]:
+def _group_by_topic(entries: Iterable[tuple[TopicPartition, Any]]) -> list[tuple[str, list[Any]]]:
     topics: dict[str, list[Any]] = {}
     for topic_partition, entry in entries:
         topics.setdefault(topic_partition.topic, []).append(entry)
     return list(topics.items())
 
 
-def _codes(topics: Any) -> Codes:
+def _partition_codes(topics: Any) -> Codes:
     return [
         (TopicPartition(topic, figures[0]), figures[1]) for topic, partitions in topics for figures in partitions
     ]
 
 
 MARKER_PAUSE_SECONDS: Final = 0.002
-"""Seconds before the first retry while Kafka writes the last transaction's markers; each retry doubles them."""
+"""Seconds before the first retry while Kafka writes the last transaction's markers; each retry doubles the pause."""
 RETRY_PAUSE_SECONDS: Final = 0.1
 """Seconds before a retry after any other error; also the longest pause for markers."""
 
@@ -271,7 +272,7 @@ class TransactionalProducer:
             if loop.time() > deadline:
                 raise errors.KafkaTimeoutError
             if pause == RETRY_PAUSE_SECONDS:
-                await self._refresh()
+                await self._refresh_metadata()
             await asyncio.sleep(pause)
 
     async def _send(self, batches: Batches) -> list[tuple[TopicPartition, int]]:
@@ -304,7 +305,7 @@ class TransactionalProducer:
         """
         kind = CoordinationType.TRANSACTION if group is None else CoordinationType.GROUP
         loop = asyncio.get_running_loop()
-        deadline, ending = loop.time() + self._timeout_ms / 1000, MARKER_PAUSE_SECONDS
+        deadline, marker_pause = loop.time() + self._timeout_ms / 1000, MARKER_PAUSE_SECONDS
         while True:
             answer, code, failed_name = await self._ask_coordinator(kind, group or self._id, protocol_request)
             if not code:
@@ -315,7 +316,7 @@ class TransactionalProducer:
             if code in _COORDINATOR_RETRY_CODES:
                 self._coordinators.pop(kind, None)
             if code == _PREVIOUS_TRANSACTION_ENDING:
-                wait, ending = ending, min(2 * ending, RETRY_PAUSE_SECONDS)
+                wait, marker_pause = marker_pause, min(2 * marker_pause, RETRY_PAUSE_SECONDS)
             await asyncio.sleep(wait)
 
     async def _ask_coordinator(
@@ -326,7 +327,7 @@ class TransactionalProducer:
         The code is 0 if there is no error. The name is a topic's, a group's or the transactional id.
         """
         try:
-            node = await self._coordinator(kind, key)
+            node = await self._find_coordinator(kind, key)
             answer = await self._client.send(node, protocol_request.request, group=ConnectionGroup.COORDINATION)
         except errors.KafkaError as error:
             if not error.retriable:
@@ -337,25 +338,26 @@ class TransactionalProducer:
                 return answer, code, key if partition is None else partition.topic
         return answer, 0, key
 
-    async def _coordinator(self, kind: int, key: str) -> int:
+    async def _find_coordinator(self, kind: int, key: str) -> int:
         if (known := self._coordinators.get(kind)) is not None:
             return known
         try:
             node: int = await self._client.coordinator_lookup(kind, key)
         except (errors.NodeNotReadyError, errors.RequestTimedOutError):
-            await self._refresh()
+            await self._refresh_metadata()
             raise
         self._coordinators[kind] = node
         return node
 
-    async def _refresh(self) -> None:
+    async def _refresh_metadata(self) -> None:
         """Updates the cluster's metadata; gives up after ``METADATA_TIMEOUT_SECONDS``."""
         with suppress(TimeoutError):
             async with asyncio.timeout(METADATA_TIMEOUT_SECONDS):
                 await self._client.force_metadata_update()
 
     async def _uses_second_protocol(self) -> bool:
-        node, group = await self._coordinator(CoordinationType.TRANSACTION, self._id), ConnectionGroup.COORDINATION
+        node = await self._find_coordinator(CoordinationType.TRANSACTION, self._id)
+        group = ConnectionGroup.COORDINATION
         try:
             return supports_second_protocol(await self._client.send(node, build_features_request(), group=group))
         except errors.UnsupportedVersionError:

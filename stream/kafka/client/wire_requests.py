@@ -123,7 +123,7 @@ class Request:
         self._tagged = tagged
 
     @property
-    def RESPONSE_TYPE(self) -> Request:  # noqa: N802  (aiokafka's name for what decodes)
+    def RESPONSE_TYPE(self) -> Request:  # noqa: N802  (aiokafka's name of the decoder)
         """The object that decodes the response, which is this request."""
         return self
 

@@ -232,7 +232,7 @@ async def test_token_command_prints_token_or_is_named_in_error(monkeypatch: pyte
 
 
 def test_describe_error_gives_fitting_advice() -> None:
-    assert "is the broker that SOTTO_BOOTSTRAP names up?" in describe_error(KafkaConnectionError("x"))
+    assert "check that the broker in SOTTO_BOOTSTRAP runs" in describe_error(KafkaConnectionError("x"))
     refused = describe_error(TopicAuthorizationFailedError({"sotto.control"}))
     assert "(sotto.control)" in refused
     assert "sotto topics acl" in refused
