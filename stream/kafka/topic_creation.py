@@ -350,7 +350,7 @@ class LiveTopicReport:
 async def inspect_live_topic(settings: Settings, source: EventsSource, past_ms: int = 0) -> LiveTopicReport:
     """Reports whether feeds can count a source's topic; an empty report if Kafka hides this from the principal.
 
-    ``past_ms`` is the time since the beginning of a stream's first window.
+    ``past_ms`` is the time for which the topic must have kept its events.
     """
     try:
         async with admin_client(settings) as admin:

@@ -82,7 +82,7 @@ def require_unique_fields(value: bytes, query: Any) -> Any:
     """Return a query, decoded in full form; Rejection if its JSON repeats a field."""
     if query.__class__ is not _FULL_FORM.struct_type:
         query = decode_in_full_form(value)
-    # The cheap check assumes that no field is written with its default, as fields of candidates may be.
+    # The cheap check encodes the query without defaults, but candidates are encoded with theirs.
     unsure = query.candidates is not None or may_repeat_a_field(value, query)
     if unsure and repeats_a_field(value):
         raise _REPEATED_FIELD.with_traceback(None)

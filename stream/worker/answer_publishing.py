@@ -155,9 +155,9 @@ class ColumnPublisher:
         left = known.cutoff[stream_of] - tops
         halted = decisions.outcomes == HALTED
         # Answers with equal totals differ only in id, stream, index, window and group, so the rest of their
-        # text is encoded once. _unshared_rows gives different numbers to answers that differ in more.
+        # text is encoded once. _text_ids gives different ids to answers that differ in more.
         totals = (decisions.outcomes, tops, left, known.terms_of[stream_of])
-        first, group = group_equal_rows(len(rows.slots), [*totals, self._unshared_rows(rows, verdicts, halted)])
+        first, group = group_equal_rows(len(rows.slots), [*totals, self._text_ids(rows, verdicts, halted)])
         distinct: Iterator[Any] = zip(
             *(column[first].tolist() for column in (*totals, rows.slots, index, rows.places)), strict=True
         )
@@ -186,20 +186,20 @@ class ColumnPublisher:
         order = np.argsort(np.concatenate((indexed, unindexed)), kind="stable") if len(packed) > 1 else None
         return MessageColumns(names, values if order is None else values.gather(order))
 
-    def _unshared_rows(self, rows: QuestionRows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
-        """Return a number for each row: 0 if its text depends on outcome, ⊤s and terms alone.
+    def _text_ids(self, rows: QuestionRows, verdicts: Verdicts, halted: npt.NDArray[np.bool_]) -> Column:
+        """Return an id for each row; rows with equal totals and equal ids share their text.
 
-        Rows whose text also depends on the stream (because it is halted or extended) have a number of the stream;
-        rows with a published number each have a number of their own.
+        The id is 0 if the text depends on outcome, ⊤s and terms alone. The rows of a halted or extended stream have
+        an id of this stream, and each row with a published number has an id of its own.
         """
-        apart = np.where(halted, rows.slots + 1, 0)
+        ids = np.where(halted, rows.slots + 1, 0)
         if extensions := self._streams.extensions:
             extended = np.array([slot in extensions for slot in verdicts.streams.slots.tolist()], dtype=np.bool_)
-            apart = np.where(extended[verdicts.streams.stream_of], rows.slots + 1, apart)
+            ids = np.where(extended[verdicts.streams.stream_of], rows.slots + 1, ids)
         if verdicts.numbers:
             own = np.flatnonzero(np.isin(rows.places, [*verdicts.numbers]))
-            apart[own] = -1 - own
-        return apart
+            ids[own] = -1 - own
+        return ids
 
     def _answer_text(self, totals: tuple[int, ...], number: PublishedNumber | None) -> tuple[bytes, bytes]:
         """Return an answer's text before and after its index; the second text is empty if it has no index."""

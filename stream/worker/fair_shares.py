@@ -396,6 +396,6 @@ class Shares:
         return Rejection(
             BUSY,
             f"stream: this question would add {1000 * work / SECOND:.1f} ms to {stream_work / SECOND:.1f} s of outstanding work; "
-            f"its partition has {self._outstanding / SECOND:.1f} s of at most {self._limits.outstanding / SECOND:g} s, and a stream may "
-            f"have no more work than its partition has room left; ask again in {wait} s",
+            f"its partition has {self._outstanding / SECOND:.1f} s of at most {self._limits.outstanding / SECOND:g} s, and a stream's "
+            f"work must not exceed the room that is left; ask again in {wait} s",
         )

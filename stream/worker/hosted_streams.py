@@ -188,7 +188,7 @@ class HostedStreams:
         with the most extensions counts, because extensions are never withdrawn.
         """
         slots, unnamed = list[int](), list[int]()
-        new, extended, renewed = (dict[int, StreamDefinition]() for _ in range(3))
+        new, extended, refreshed = (dict[int, StreamDefinition]() for _ in range(3))
         for definition in definitions:
             slot = self.slots.get(definition.stream)
             if slot is None:
@@ -198,20 +198,20 @@ class HostedStreams:
                 self.incarnations[slot] = definition.incarnation
                 new[slot] = definition
                 extended.pop(slot, None)
-                renewed.pop(slot, None)
+                refreshed.pop(slot, None)
                 self.extensions.pop(slot, None)
             if definition.extensions:
                 extended[slot] = max(
                     definition, extended.get(slot, definition), key=lambda one: len(one.extensions)
                 )
             if definition.version > FIRST_VERSION:
-                renewed[slot] = max(definition, renewed.get(slot, definition), key=lambda one: one.version)
+                refreshed[slot] = max(definition, refreshed.get(slot, definition), key=lambda one: one.version)
             slots.append(slot)
         self._store_names(unnamed)
         if new:
             self._open_streams(new)
-        for slot, definition in renewed.items():
-            self._renew_terms(slot, definition)
+        for slot, definition in refreshed.items():
+            self._refresh_terms(slot, definition)
         for slot, definition in extended.items():
             self._extend_stream(slot, definition.extensions)
         return slots
@@ -225,7 +225,7 @@ class HostedStreams:
         self.columns.status_changed[slot] = True
         self.life.reopen_exhausted(np.array([slot], dtype=np.intp))
 
-    def _renew_terms(self, slot: int, definition: StreamDefinition) -> None:
+    def _refresh_terms(self, slot: int, definition: StreamDefinition) -> None:
         """Switch a stream to a later version of its table; it is no longer refused."""
         columns, version = self.columns, self.terms[definition.terms].version
         if version > self.terms_at(slot).version:
@@ -294,7 +294,7 @@ class HostedStreams:
         self.retired_slots.append(slot)
 
     def free_retired_slots(self) -> frozenset[int]:
-        """Free the slots of retired streams if there are many; forget terms without streams, and return their indices."""
+        """Free the slots of retired streams if there are many; return the indices of terms that are then forgotten."""
         if len(self.retired_slots) < max(MIN_RETIRED_SLOTS, len(self.slots) // 4):
             return frozenset()
         for slot in self.retired_slots:

@@ -64,7 +64,7 @@ class StreamControl:
     def apply_events(self, records: Sequence[RecordLike], *, may_hold: bool = False) -> list[int]:
         """Apply control events in order and return the slots of their streams.
 
-        With ``may_hold``, the event of a refreshed stream is applied when the table's new version is loaded.
+        With ``may_hold``, the event of a refreshed stream is held until the table's new version is loaded.
 
         Digests of retired streams are applied first, because definitions are deleted only after the digests
         are written.
@@ -191,8 +191,8 @@ class StreamControl:
                     streams.life.refuse_stream(slot, MODEL_NOT_ASKED_REASON)
             self._tables.use_terms(index)
         # A table becomes unnecessary only if a stream was refreshed or has ended.
-        renewed = any(streams.terms[index].version > FIRST_VERSION for index in indices)
-        if renewed or not answering_mask(streams.columns.gather(slots)).all():
+        refreshed = any(streams.terms[index].version > FIRST_VERSION for index in indices)
+        if refreshed or not answering_mask(streams.columns.gather(slots)).all():
             self._tables.free_unused()
 
     def end_streams(self) -> npt.NDArray[np.intp]:

@@ -163,7 +163,7 @@ class DefinitionReader:
             or len(value) > MAX_RECORD_BYTES
             or wire.extensions is not msgspec.UNSET
             or (wire.kind == "opened") is not (wire.reason is msgspec.UNSET)
-            # A repeated field adds quotation marks, so an event with one has more of them than the validated event.
+            # A repeated field adds quotation marks, so the number differs from that of the validated event.
             or value.count(b'"') != quotes_without_reason + _count_quotes_of_reason(wire)
         ):
             return self._validate(value)
@@ -276,7 +276,7 @@ def decode_update(value: bytes) -> Any:
     return last(value)
 
 
-def _stream_and_number(key: bytes) -> tuple[str, int]:
+def _parse_update_key(key: bytes) -> tuple[str, int]:
     number, _, stream = key.removeprefix(UPDATE_PREFIX).decode().partition("|")
     return stream, int(number)
 
@@ -290,11 +290,11 @@ class UpdateLog:
     def add(self, record: RecordLike) -> None:
         """Add one record; LaterVersionError if this version of Sotto cannot read it."""
         update = decode_changelog_record(record, decode_update)
-        self._updates[_stream_and_number(record.key or b"")] = update.incarnation, record.value or b""
+        self._updates[_parse_update_key(record.key or b"")] = update.incarnation, record.value or b""
 
     def remove(self, key: bytes) -> None:
         """Remove the record with this key, if there is one."""
-        self._updates.pop(_stream_and_number(key), None)
+        self._updates.pop(_parse_update_key(key), None)
 
     def keys_of(self, is_chosen: Callable[[str], bool]) -> list[bytes]:
         """Return the keys of all records of the streams for which ``is_chosen`` is True."""

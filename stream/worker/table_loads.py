@@ -137,7 +137,7 @@ class PartitionTables:
         key = self._begin_load(source, terms)
         self._loading[key].indices.add(index)
         if self._loading[key].load.future.done():
-            self._finish(key)
+            self._finish_load(key)
 
     def await_slots(self, slots: Iterable[int]) -> None:
         """Wait for the tables of the streams in these slots.
@@ -157,13 +157,13 @@ class PartitionTables:
                     self._loading[key].load.future.exception(_POLL_SECONDS)
                 except TimeoutError:
                     continue
-                self._finish(key)
+                self._finish_load(key)
 
     def hold_event(self, record: RecordLike, definition: StreamDefinition) -> bool:
         """Hold a control event that refreshes an open stream until its table is loaded; return whether it is held.
 
-        Later events of the stream are held behind it. An event that ends the stream, or opens another one of
-        its name, is not held, and drops the events that are held.
+        Later events of the stream are held behind it. An event that ends the stream, or opens another stream
+        of its name, is not held, and drops the events that are held.
         """
         streams, name = self._streams, definition.stream
         slot = streams.slots.get(name)
@@ -179,7 +179,7 @@ class PartitionTables:
         if self._loads.tables.table_in_memory(source, terms.fingerprint) is None:
             self._begin_load(source, terms)
             if self._loading[key].load.future.done():
-                self._finish(key)
+                self._finish_load(key)
         if not held and key not in self._loading:
             return False
         self._held[name] = key, [*(held[1] if held else ()), record]
@@ -189,7 +189,7 @@ class PartitionTables:
         """Take in the loads that have ended, and return the control events that were held for them."""
         self._new_tables.clear()
         for key in [key for key, one in self._loading.items() if one.load.future.done()]:
-            self._finish(key)
+            self._finish_load(key)
         ready = [name for name, (key, _) in self._held.items() if key not in self._loading]
         return [record for name in ready for record in self._held.pop(name)[1]]
 
@@ -208,7 +208,7 @@ class PartitionTables:
             self._loading[key] = _AwaitedLoad(self._loads.begin_load(source, terms, self._session), source, terms)
         return key
 
-    def _finish(self, key: _TableKey) -> None:
+    def _finish_load(self, key: _TableKey) -> None:
         """Use a table that was loaded, or refuse its streams."""
         awaited = self._loading.pop(key)
         # If no stream has these terms any more, their index may now have other terms.
@@ -217,7 +217,7 @@ class PartitionTables:
             case None:
                 self._new_tables.append(awaited.load.future.result())
                 self._in_use |= dict.fromkeys(indices, self._new_tables[-1])
-            case CancelledStepError():  # the other sessions that waited for it have ended
+            case CancelledStepError():  # the other sessions that waited for the load have ended
                 self._begin_load(awaited.source, awaited.terms)
                 self._loading[key].indices |= awaited.indices
             case ValueError() as error:

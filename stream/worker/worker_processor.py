@@ -89,7 +89,7 @@ class QueryProcessor:
 
     @property
     def runs_in_thread(self) -> bool:
-        """True if questions may take long: unless all streams are sparse vectors over values in queries."""
+        """True if questions may take long; False if all streams are sparse vectors over values in queries."""
         return self._control.runs_in_thread
 
     @property

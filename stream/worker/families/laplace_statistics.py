@@ -199,7 +199,7 @@ def draw_quantiles(question: LaplaceStatistic, words: AnswerWords) -> Reply:
     """Draw the quantiles of each group, and find their intervals."""
     statistic, law = question.statistic, question.count_noise
     if law is None:
-        raise TypeError("quantiles have noisy counts")
+        raise TypeError("a question about quantiles needs the noise of counts")
     size = statistic.size
     found: list[StatisticNumber] = []
     for counts in question.counts:

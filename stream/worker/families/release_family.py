@@ -120,7 +120,7 @@ class _ReleaseFamily(Family):
         limit = None if most is None else most * max(question.steps) / WEIGHT_STEPS
         return clip_interval((estimate - half, estimate + half), 0.0, limit)
 
-    def _noise(self, slot: int, names: Sequence[bytes]) -> Integers:
+    def _draw_noise(self, slot: int, names: Sequence[bytes]) -> Integers:
         subkey = self._streams.noise.subkey(slot, DrawRole.RELEASE)
         return cell_noise(release_law(self._calibration(slot)), subkey, names)
 
@@ -242,7 +242,7 @@ class HistogramFamily(_ReleaseFamily):
         space = self._cells.find(slot)
         counts = table.group_counts(space.attributes, self._context.predicate(slot, None))
         names = cell_bytes(np.indices(space.shape).reshape(len(space.shape), -1).T)
-        return counts + self._noise(slot, names).reshape(space.shape)
+        return counts + self._draw_noise(slot, names).reshape(space.shape)
 
 
 def _rates_of_groups(
@@ -311,7 +311,9 @@ class LazyHistogramFamily(_ReleaseFamily):
         space = self._cells.find(slot)
         calibration = self._calibration(slot)
         named = [cell for question in questions for cell in question.cells]
-        noisy = iter((table.cell_counts(space.attributes, named) + self._noise(slot, cell_bytes(named))).tolist())
+        noisy = iter(
+            (table.cell_counts(space.attributes, named) + self._draw_noise(slot, cell_bytes(named))).tolist()
+        )
         replies: list[Reply | None] = []
         for question in questions:
             values = list(islice(noisy, len(question.cells)))
@@ -348,7 +350,7 @@ class SparseProjectFamily(_ReleaseFamily):
         exact = np.zeros(mechanism.projections, dtype=np.int64)
         for columns in table.private_code_blocks(mechanism.attributes):
             exact += project(seed, np.stack(columns, axis=1), mechanism.projections)
-        return exact + self._noise(slot, cell_bytes(np.arange(mechanism.projections)[:, None]))
+        return exact + self._draw_noise(slot, cell_bytes(np.arange(mechanism.projections)[:, None]))
 
 
 def _has_full_weights(question: CellQuestion) -> bool:

@@ -286,7 +286,7 @@ class SparseVectorFamily:
         return [(terms[index], np.flatnonzero(terms_of == index)) for index in np.unique(terms_of).tolist()]
 
     def _compare(self, batch: _Batch, thresholds: Integers) -> _ComparedBatch:
-        """Return each number minus its threshold (the question's or else the stream's), plus noise."""
+        """Return each question's number, its threshold (or else the stream's), and their noisy difference."""
         values, question_thresholds = batch.rows.values, batch.rows.thresholds
         steps = np.empty(len(values), dtype=np.int64)
         for terms, members in batch.by_terms:
@@ -295,9 +295,9 @@ class SparseVectorFamily:
             steps[members] = terms.value_grid.round_private(
                 values[members], _exact_number_reader(terms, batch.rows, members)
             )
-        return _ComparedBatch(steps, thresholds, steps - thresholds + self._noise(batch))
+        return _ComparedBatch(steps, thresholds, steps - thresholds + self._draw_query_noise(batch))
 
-    def _noise(self, batch: _Batch) -> Integers:
+    def _draw_query_noise(self, batch: _Batch) -> Integers:
         """Draw each question's noise ν; questions with the same distribution are drawn together."""
         noise = np.empty(len(batch.rows.slots), dtype=np.int64)
         laws: dict[Sampler, list[Indices]] = {}

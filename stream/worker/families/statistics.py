@@ -276,7 +276,7 @@ def read_statistic(
             raise malformed_rejection("group_by: an attribute is named twice; name it once")
         if name not in ordered:
             raise malformed_rejection(
-                f"group_by: {describe_attribute(name, attributes)} is none of this stream's; {list_declared(stream_attributes)}"
+                f"group_by: {describe_attribute(name, attributes)} is not an attribute of this stream; {list_declared(stream_attributes)}"
             )
     shape = tuple(attributes[name].size for name in group_by)
     require_listable_groups(shape)

@@ -318,7 +318,7 @@ def corners_of_values(predicate: Predicate, sizes: dict[str, int], attribute: st
 def _corners_of_products(
     products: Sequence[dict[str, Integers] | None], sizes: dict[str, int]
 ) -> list[Weighting] | None:
-    """Convert products of one factor per axis to weightings; None if there are too many corners, or other products."""
+    """Convert products of one factor per axis to weightings; None if one is None, or with too many corners."""
     if not is_cheap_to_cumulate(tuple(sizes.values())):
         return None
     factors = [list(product.values()) for product in products if product is not None]

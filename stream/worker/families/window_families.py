@@ -66,7 +66,7 @@ from stream.worker.families.laplace_statistics import AnswerWords, LaplaceStatis
 from stream.worker.families.statistics import TopGroups, keep_largest_groups, window_statistic
 
 _LIMIT_NAME: Final = b"limit"
-"""Name under which the noise of a running count's size limit is drawn; names of windows have 8 bytes."""
+"""Name for the noise of a running count's size limit; it differs from windows' names, which have 8 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class _Horizon:
 def _build_horizon(context: Context, slot: int) -> _Horizon:
     calibration, standing = context.calibration(slot, RunningCountCalibration), context.standing_query(slot)
     if standing.begins is None:
-        raise TypeError("the first window of a running_count is known")
+        raise TypeError("a running_count stream needs standing.begins")
     window = standing.window
     first = window.first_start_from(moment_ms(standing.begins))
     lower_limit = 0.0 if counts_from_zero(context.source(slot, EventsSource), standing) else None

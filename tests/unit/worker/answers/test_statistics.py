@@ -197,7 +197,7 @@ def test_gaussian_stream_counts_all_values() -> None:
         ("laplace", {"quantile": "age", "q": 0.1234567}, "q: a number has more than six decimal digits"),
         ("laplace", {"quantile": "pay", "group_by": ["age", "sex"]}, "more than 1048576 values"),
         ("histogram", {"quantile": "pay"}, "quantile: attribute 'pay' is not an attribute of ordered values"),
-        ("histogram", {"quantile": "age", "group_by": ["band"]}, "group_by: attribute 'band' is none"),
+        ("histogram", {"quantile": "age", "group_by": ["band"]}, "group_by: attribute 'band' is not an attribute"),
         ("pmw", {"quantile": "pay"}, "quantile: attribute 'pay' is not an attribute of ordered values"),
         ("pmw", {"iqr": "age", "alpha": 3.0}, "alpha: "),
     ],
