@@ -95,8 +95,8 @@ class BudgetProcessor:
     ) -> None:
         """``new_incarnation`` returns 16 unpredictable bytes for a request.
 
-        Tables are read in ``threads``; if it is None, while a request is decided. A stream is retired
-        ``retire_after_ms`` after its end by the ledger's clock, or never if it is 0.
+        Tables are read in ``threads`` or, without threads, while a request is decided. A stream is retired
+        ``retire_after_ms`` after its end by the ledger's clock; if this time is 0, no stream is retired.
         """
         self.inputs = (topics.requests, topics.charges)
         self.lookup_topics: tuple[str, ...] = ()

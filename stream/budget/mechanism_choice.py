@@ -63,7 +63,7 @@ class MechanismComparison:
     counted: str
 
     @property
-    def least_alpha(self) -> str:
+    def alpha_quantity(self) -> str:
         """The quantity whose error α bounds; empty if α bounds the error of each answer."""
         return _describe_alpha(self.goal, self.options.attribute)
 
@@ -90,7 +90,7 @@ class MechanismComparison:
         asked = {name: getattr(goal, name) for name in ("form", "queries", "epsilon", "alpha", "beta", "delta")}
         return {
             "wanted": {**asked, "group_by": self.options.group_by, "attribute": self.options.attribute},
-            "least_alpha": self.least_alpha,
+            "least_alpha": self.alpha_quantity,
             "counted": self.counted,
             "choice": best.kind if best.applies else None,
             "keeps": best.applies and self.keeps_alpha(best),
@@ -234,7 +234,7 @@ def choose_mechanism(
             f"mechanism.kind: auto chooses a mechanism for a table, and the source is of kind '{source.kind}'; name a mechanism"
         )
     if asked.calibration != "best":
-        raise RefusedError("calibration: auto always takes the best; leave it out, or name a mechanism")
+        raise RefusedError("calibration: auto always uses 'best'; leave it out, or name a mechanism")
     names = tuple(source.attributes) if auto.attributes is None else auto.attributes
     if not 0 < len(names) <= _MOST_ATTRIBUTES:
         raise RefusedError(

@@ -145,7 +145,7 @@ def require_grid_covers_range(source: Source) -> None:
 
 
 def _sufficient_grid(reach: float) -> float:
-    """Return a grid step with few digits with which the range contains ``reach``."""
+    """Return a grid step of few digits that is large enough for values up to ``reach``."""
     exponent = math.floor(math.log10(reach / MAX_STEPS)) - 2
     return math.ceil(reach / MAX_STEPS / 10.0**exponent) * 10.0**exponent
 
@@ -365,10 +365,10 @@ class AccountPeriods:
         self.control_publisher.publish_control(account, grant, outputs)
 
 
-def require_no_periods(source: Source, what: str) -> None:
-    """Refuse an operation that sources with periods do not support; ``what`` is the reason."""
+def require_no_periods(source: Source, reason: str) -> None:
+    """Refuse an operation that sources with periods do not support, with the ``reason``."""
     if isinstance(source, EventsSource) and source.period is not None:
-        raise RefusedError(f"source '{source.source}' has periods: {what}")
+        raise RefusedError(f"source '{source.source}' has periods: {reason}")
 
 
 def describe_period_budget(source: Source) -> str | None:

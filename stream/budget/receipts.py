@@ -73,7 +73,7 @@ def receipt_key(request: str) -> bytes:
 
 
 def refusal_key(request: str, digest: str) -> bytes:
-    """Return the key of a refusal for a used id; it is longer than any receipt's key."""
+    """Return the key of a refusal for a used id; it has more characters than any receipt's key, so it equals none."""
     return RECEIPT_KEY_PREFIX + f"{digest}|{blake3(request.encode()).hexdigest()}".encode()
 
 
@@ -99,8 +99,8 @@ class Receipts:
         """Return the receipt of a request whose id is known, or None if the id is new.
 
         A request with the same content gets its receipt again. A request with other content is refused; the
-        refusal's record is deleted at once, so that the ledger does not keep it. With the receipt come the
-        records to write, and True for such a refusal.
+        refusal's record is deleted at once, so that the ledger does not keep it. The result also has the records
+        to write, and True if the receipt is such a refusal.
         """
         record = self._receipt_by_request.get(request.request)
         if record is None:

@@ -74,7 +74,7 @@ class RequestHandler:
     def __init__(
         self,
         ledger: Ledger,
-        workers: ControlPublisher,
+        control_publisher: ControlPublisher,
         topics: Topics,
         *,
         key_id: str,
@@ -83,9 +83,9 @@ class RequestHandler:
     ) -> None:
         self.receipts = Receipts()
         self._ledger = ledger
-        self._control_publisher = workers
+        self._control_publisher = control_publisher
         self._topics = topics
-        self.periods = AccountPeriods(ledger, workers, key_id=key_id, new_incarnation=new_incarnation)
+        self.periods = AccountPeriods(ledger, control_publisher, key_id=key_id, new_incarnation=new_incarnation)
         self._readings = readings
         self._row_counts: RecentCache[tuple[str, str | None], int] = RecentCache(_ROW_COUNTS_KEPT)
         """Public numbers of rows by source and fingerprint, kept because tables may be unloaded."""

@@ -54,12 +54,13 @@ _LONGEST_LATENESS_DAYS: Final = 31
 _LONGEST_WINDOW_DAYS: Final = 366
 
 MAX_PAST_WITH_BROKER_CLOCK_MS: Final = _DAY_MS
-"""Longest time by which a stream with clock ``broker`` may begin before its opening, or a longer window's length.
+"""Longest time by which a stream with clock ``broker`` may begin before its opening.
 
-A day leaves time to open several streams one after the other that begin at the same time.
+If a window with its lateness is longer, its length is the limit. A day leaves time to open, one after the other,
+several streams that begin at the same time.
 """
 MAX_PAST_NUMBERS: Final = 100_000_000
-"""Maximum number of numbers in the questions about a new stream's past windows: three years of counts per second."""
+"""Limit of the numbers in the questions about a new stream's past windows: three years with a count per second."""
 MAX_PAST_PERIODS: Final = 100_000
 """Maximum number of past periods of a new stream; each period gets an account."""
 _QUESTION_BYTES: Final = 512
@@ -100,7 +101,7 @@ def _require_short_name(name: str, field: str) -> None:
         )
 
 
-def _require_periods(spec: StreamSpec, source: EventsSource, standing: StandingQuery) -> None:
+def _require_windows_in_periods(spec: StreamSpec, source: EventsSource, standing: StandingQuery) -> None:
     """Refuse a stream whose windows, or whose running count's steps, do not fit in a period."""
     _require_short_name(spec.stream, "stream")
     if standing.window.size_ms > source.period_ms or source.period_ms % standing.window.every_ms:
@@ -209,16 +210,16 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     mechanism, standing = spec.mechanism, spec.standing
     if standing is None:
         raise TypeError("the specification is not completed")
-    _require_windows(standing)
+    _require_short_windows(standing)
     if source.has_periods:
-        _require_periods(spec, source, standing)
-    _require_predicate(standing, source)
+        _require_windows_in_periods(spec, source, standing)
+    _require_valid_predicate(standing, source)
     if isinstance(mechanism, UnknownGroups):
         return _unknown_groups_facts(spec, standing, source)
     if _counts_texts(mechanism, standing, source):
         return _running_texts_facts(standing, source)
     groups = _count_groups(standing, source)
-    _require_top(mechanism, standing, source, groups)
+    _require_valid_top(mechanism, standing, source, groups)
     if standing.quantile is not None:
         return _quantile_stream_facts(spec, standing, source, groups)
     if isinstance(standing.count, SumOf):
@@ -237,7 +238,7 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     change = window_sensitivity(source, standing, groups)
     _require_no_repeated_fields(mechanism, standing)
     _require_monotone(mechanism, standing, source)
-    _require_threshold(mechanism, standing, source)
+    _require_reachable_threshold(mechanism, standing, source)
     if isinstance(mechanism, Histogram):
         if groups > MAX_CANDIDATES:
             raise RefusedError(
@@ -359,7 +360,7 @@ def _number_step(source: EventsSource, standing: StandingQuery) -> float:
     return float(summed_domain(source, standing.count).unit) if isinstance(standing.count, SumOf) else 1.0
 
 
-def _require_windows(standing: StandingQuery) -> None:
+def _require_short_windows(standing: StandingQuery) -> None:
     if standing.window.size_ms > _LONGEST_WINDOW_DAYS * _DAY_MS:
         raise RefusedError(
             f"standing.window.size: must not be longer than {_LONGEST_WINDOW_DAYS} days; give a shorter size"
@@ -383,7 +384,7 @@ def declared_sizes(source: TableSource | EventsSource, names: Sequence[str], fie
     return tuple(source.attributes[name].size for name in names)
 
 
-def _require_predicate(standing: StandingQuery, source: EventsSource) -> None:
+def _require_valid_predicate(standing: StandingQuery, source: EventsSource) -> None:
     if standing.where is None:
         return
     try:
@@ -403,7 +404,7 @@ def _count_groups(standing: StandingQuery, source: EventsSource) -> int:
 
 
 def _count_numbers(spec: StreamSpec, standing: StandingQuery, source: EventsSource) -> int:
-    """Return the number of numbers in the questions about a window; 1 for unknown groups."""
+    """Count the numbers in the questions about a window; 1 for unknown groups."""
     groups = groups_per_window(spec, source) or 1
     domain = None if standing.quantile is None else source.attributes.get(standing.quantile)
     return groups if domain is None else groups * domain.size
@@ -461,7 +462,7 @@ def _require_monotone(mechanism: Mechanism, standing: StandingQuery, source: Eve
         )
 
 
-def _require_top(mechanism: Mechanism, standing: StandingQuery, source: EventsSource, groups: int) -> None:
+def _require_valid_top(mechanism: Mechanism, standing: StandingQuery, source: EventsSource, groups: int) -> None:
     if standing.top is None:
         return
     if not isinstance(mechanism, Histogram):
@@ -476,7 +477,7 @@ def _require_top(mechanism: Mechanism, standing: StandingQuery, source: EventsSo
         )
 
 
-def _require_threshold(mechanism: Mechanism, standing: StandingQuery, source: EventsSource) -> None:
+def _require_reachable_threshold(mechanism: Mechanism, standing: StandingQuery, source: EventsSource) -> None:
     if not isinstance(mechanism, AboveThreshold | NumericSparse):
         return
     least, most = (0, 1) if isinstance(standing.count, str) else summed_range(source, standing.count)

@@ -179,7 +179,7 @@ class WaitingRequests:
         return held.key, ledger_codec.encode(waiting)
 
     def list_ready(self) -> list[HeldRequest]:
-        """Return the requests about one subject whose first request has its table or has not begun to read it."""
+        """Return the requests about a subject whose first request waits for no reading; empty if there is none."""
         for queue in self._queues.values():
             if queue[0].reading is None or queue[0].reading.done():
                 return list(queue)

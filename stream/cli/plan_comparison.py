@@ -143,7 +143,7 @@ def _describe_attributes(options: SourceOptions) -> str:
 
 def _print_choice(comparison: MechanismComparison, sensitivity: float) -> None:
     best, goal, options = comparison.choices[0], comparison.goal, comparison.options
-    alpha_text = f"; {comparison.least_alpha}" if comparison.least_alpha else ""
+    alpha_text = f"; {comparison.alpha_quantity}" if comparison.alpha_quantity else ""
     choice_text = f"{best.kind} {_describe_attributes(options)}" if best.alone else best.kind
     if goal.epsilon is None:
         console.print(

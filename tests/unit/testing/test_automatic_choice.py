@@ -96,7 +96,7 @@ def test_auto_measures_pairs_for_most_of_epsilon() -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"calibration": "textbook"}, "calibration: auto always takes the best"),
+        ({"calibration": "textbook"}, "calibration: auto always uses 'best'"),
         ({"mechanism": {"kind": "auto", "attributes": ["sex"]}}, "mechanism.workload: no two attributes"),
         (
             {"mechanism": {"kind": "auto", "attributes": ["sex", "wage"]}},
