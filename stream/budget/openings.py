@@ -55,11 +55,12 @@ from stream.privacy.accuracy.source_facts import (
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import RefusedError, shortest_decimal
 from stream.privacy.ledger.accounts import Account
-from stream.privacy.ledger.grants import Grant, describe_promise_per_period
+from stream.privacy.ledger.grants import Grant
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.noise.samplers import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import MECHANISMS_OF, choose_calibration, sensitivity_steps
+from stream.privacy.planning.promises import describe_promise_per_period
 from stream.processing.protocol import Outputs, RecordLike
 from stream.tables.sensitivity import rows_are_public, total_sensitivity
 from stream.tables.table_errors import private_text_message

@@ -50,12 +50,12 @@ from stream.caches import RecentCache
 from stream.privacy.accuracy.sparse_vector_accuracy import AccuracyError
 from stream.privacy.composition.costs import RefusedError, to_amount
 from stream.privacy.ledger.accounts import Account
-from stream.privacy.ledger.grants import describe_joining, describe_promise
 from stream.privacy.ledger.ledger_records import refresh_source, require_refreshable
 from stream.privacy.ledger.state_machine import Ledger
 from stream.privacy.mechanisms.private_values import require_exact_doubles
 from stream.privacy.noise.samplers import NoiseScaleError
 from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.planning.promises import describe_joining, describe_promise
 from stream.processing.protocol import Outputs, RecordLike
 from stream.processing.topic_names import Topics
 from stream.tables.table_errors import DataError

@@ -19,8 +19,8 @@ from zlib import MAX_WBITS, compress, compressobj, decompress, decompressobj
 from schemas import Amount, MemberStatus, Period, StreamState, split_period_name
 from stream.monitor.record_shapes import PositionShape, SharedGrant, SourceRecordShape
 from stream.privacy.composition.costs import ordinary_charges_left, to_amount, total_budget
-from stream.privacy.ledger.accounts import AllottedTerms
-from stream.privacy.ledger.grants import describe_promise
+from stream.privacy.ledger.grants import AllottedTerms
+from stream.privacy.planning.promises import describe_promise
 from stream.processing.protocol import MODEL_NOT_ASKED_REASON
 
 

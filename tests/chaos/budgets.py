@@ -26,7 +26,7 @@ from stream.privacy.composition.costs import (
     realised_cost,
 )
 from stream.privacy.composition.losses import has_independent_answers, is_pure, losses
-from stream.privacy.ledger.grants import period_length_ms
+from stream.privacy.planning.promises import period_length_ms
 
 ROUNDING: Final = 1e-9
 

@@ -52,9 +52,8 @@ from stream.monitor.entries import (
 from stream.monitor.monitor_tables import MonitorTables
 from stream.monitor.record_shapes import SharedGrant
 from stream.privacy.accuracy.source_facts import questions_per_window
-from stream.privacy.ledger.grants import describe_promise_per_period
 from stream.privacy.ledger.ledger_records import RESULTS_KEPT_BY_MECHANISM
-from stream.privacy.planning.promises import Promise, promises
+from stream.privacy.planning.promises import Promise, describe_promise_per_period, promises
 from stream.questions.stream_watch import (
     describe_first_answer,
     describe_missed_events,

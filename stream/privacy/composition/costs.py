@@ -31,7 +31,13 @@ from schemas import (
 )
 from stream.errors import Refused
 from stream.privacy.composition.gaussian_losses import largest_rho, least_epsilon
-from stream.privacy.composition.losses import has_independent_answers, is_pure, losses, summed_loss
+from stream.privacy.composition.losses import (
+    has_independent_answers,
+    is_pure,
+    losses,
+    promised_answers,
+    summed_loss,
+)
 from stream.privacy.composition.pure_rounds import round_fraction_down, round_fraction_up
 
 
@@ -40,27 +46,9 @@ def charged_answers(calibration: Calibration, extensions: Extensions) -> int:
     return calibration.cutoff + sum(extension.answers for extension in extensions)
 
 
-def promised_answers(calibration: Calibration) -> int:
-    """Return the number of answers that the error bound covers, and among which β is divided."""
-    if isinstance(calibration, AnswersCalibration | UnknownGroupsCalibration):
-        return min(calibration.cutoff, calibration.expected_queries)
-    return calibration.expected_queries
-
-
 def last_promised_answer(calibration: Calibration) -> int | None:
     """Return the number of the last answer that α covers; None for a pmw stream, whose α covers every answer with one."""
     return None if isinstance(calibration, EstimateCalibration) else promised_answers(calibration)
-
-
-def extended_beta(calibration: Calibration, extensions: Extensions) -> float:
-    """Return the probability with which the error bound may fail for some charged answer.
-
-    The probability grows by β with every ``cutoff`` charged answers. If it is 1 or more, no bound holds for
-    all charged answers together; the bound for the first ``cutoff`` of them still holds.
-    """
-    if not extensions:
-        return calibration.beta
-    return calibration.beta * charged_answers(calibration, extensions) / calibration.cutoff
 
 
 EPSILON_UNITS = 10**12
@@ -385,22 +373,6 @@ def spent_amount(spent: Cost, granted: Cost, terms: BudgetTerms) -> Amount:
 
 class RefusedError(Refused):
     """The ledger refuses a request; no grant or budget has changed."""
-
-
-def unpaid_error(payer: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy: str = "") -> RefusedError:
-    """Build the error for a request of more than is left of a budget."""
-    asked, available = to_amount(cost, terms), to_amount(left.clamp_at_zero(), terms)
-    remedies = [
-        *(["ask for no more than is left"] if available.epsilon > 0.0 or available.rho else []),
-        *([remedy] if remedy else []),
-        "close streams that have not used up their grants",
-    ]
-    return RefusedError(
-        f"{payer} cannot pay: {format_amount(asked)} asked, {format_amount(available)} left; "
-        f"{', or '.join(remedies)}",
-        asked,
-        available,
-    )
 
 
 def format_amount(amount: Amount) -> str:

@@ -27,6 +27,13 @@ from stream.privacy.composition.gaussian_losses import GaussianNumbers, gaussian
 _Number = TypeVar("_Number", Fraction, float)
 
 
+def promised_answers(calibration: Calibration) -> int:
+    """Return the number of answers that the error bound covers, and among which β is divided."""
+    if isinstance(calibration, AnswersCalibration | UnknownGroupsCalibration):
+        return min(calibration.cutoff, calibration.expected_queries)
+    return calibration.expected_queries
+
+
 def top_number_rate(calibration: SparseVectorCalibration) -> float:
     """Return the noise rate of a ⊤'s number: ε3/(cΔ) per step.
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, TypedDict
+from typing import Literal
 
 from schemas import (
     FIRST_VERSION,
     AllotmentRecord,
-    Amount,
     GrantRecord,
     LedgerRecord,
     Period,
@@ -33,90 +32,13 @@ from stream.privacy.composition.costs import (
     spent_amount,
     to_amount,
     total_budget,
-    unpaid_error,
 )
-from stream.privacy.ledger.grants import Claim, Grant, GrantAmounts, describe_promise, period_length_ms
+from stream.privacy.ledger.grants import Allotment, AllottedTerms, Ceiling, Claim, Grant, GrantAmounts
 from stream.privacy.ledger.retirement import RetiredGrants
+from stream.privacy.planning.promises import describe_promise, period_length_ms
 
 CountedGrant = Grant | RetiredGrants
 """The holder of claims on budgets: one grant, or the sums of retired grants."""
-
-
-class BudgetAmounts(TypedDict):
-    """The sums of a budget or allotment, as fields of ledger records."""
-
-    granted: Amount
-    spent: Amount
-    refunded: Amount
-    left: Amount
-
-
-@dataclass(slots=True)
-class Ceiling:
-    """A limit (``total``), and the sums of the grants that count against it.
-
-    Error texts name the ceiling by its ``label`` and contain its ``remedy``.
-    """
-
-    label: str
-    terms: BudgetTerms
-    total: Cost
-    granted: Cost = NO_COST
-    spent: Cost = NO_COST
-    refunded: Cost = NO_COST
-    counted: Cost = NO_COST
-    streams: int = 0
-    remedy: str = ""
-
-    @property
-    def left(self) -> Cost:
-        """The amount that may still be granted.
-
-        Under ``zcdp`` a cost is paid if it fits either in ε or in ρ, so one of the two may be negative. If a
-        grant has Gaussian noise, whose ε by basic composition is infinite, then ``unbounded`` of the result is
-        negative, and only ρ decides.
-        """
-        return self.total - self.counted
-
-    def can_pay(self, cost: Cost) -> bool:
-        """Return True if the remaining amount is enough for a cost."""
-        return can_pay(cost, self.left, self.terms.accountant)
-
-    def replace_amounts(self, before: GrantAmounts, after: GrantAmounts, streams: int = 0) -> None:
-        """Replace a grant's amounts ``before`` by ``after`` in all sums, and add ``streams`` to the streams."""
-        self.granted += after.granted - before.granted
-        self.spent += after.spent - before.spent
-        self.refunded += after.refunded - before.refunded
-        self.counted += after.counted - before.counted
-        self.streams += streams
-
-    def amounts(self) -> BudgetAmounts:
-        """The sums, converted for ledger records."""
-        return BudgetAmounts(
-            granted=to_amount(self.granted, self.terms),
-            spent=to_amount(self.spent, self.terms),
-            refunded=to_amount(self.refunded, self.terms),
-            left=to_amount(self.left.clamp_at_zero(), self.terms),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class AllottedTerms:
-    """The amount of an allotment, with the accountant and the period length of its budget."""
-
-    epsilon: float
-    delta: float
-    accountant: str
-    renews: str | None
-
-
-@dataclass(slots=True)
-class Allotment(Ceiling):
-    """A part of a budget that some analysts share."""
-
-    name: str = ""
-    analysts: tuple[str, ...] = ()
-    remedy: str = "have the allotment raised"
 
 
 @dataclass(slots=True)
@@ -232,17 +154,6 @@ class Budget(Ceiling):
             raise _too_small_error(allotment)
         self.allotments[name] = allotment
         return allotment
-
-
-def require_paid(ceilings_to_charge: Iterable[tuple[Ceiling, Cost]]) -> None:
-    """Raise RefusedError if a ceiling cannot pay its cost.
-
-    If several ceilings cannot pay, the error names the one with the least ε left.
-    """
-    unpaid = [(ceiling, cost) for ceiling, cost in ceilings_to_charge if not ceiling.can_pay(cost)]
-    if unpaid:
-        ceiling, cost = min(unpaid, key=lambda one: one[0].left.loss)
-        raise unpaid_error(ceiling.label, cost, ceiling.left, ceiling.terms, ceiling.remedy)
 
 
 def _too_small_error(allotment: Allotment) -> RefusedError:
@@ -445,3 +356,33 @@ class Changes:
         noted, self._changed_records = self._changed_records, {}
         for key, (_, name, record) in sorted(noted.items(), key=lambda change: change[1][0]):
             yield name, key.encode(), record()
+
+
+def update_claims(account: Account, grant: Grant, change: Callable[[Claim], None]) -> None:
+    """Apply ``change`` to each claim of a grant, and update the sums of the claim's budget."""
+    for budget, claim in account.budgets(grant):
+        before = claim.amounts
+        change(claim)
+        budget.replace_amounts_of(grant.analyst, before, claim.amounts)
+
+
+def require_open(owner: Account | PopulationAccount) -> None:
+    """Refuse a request to a halted source or population, or to a source whose population is halted."""
+    if owner.state == "halted":
+        kind = "source" if isinstance(owner, Account) else "population"
+        raise RefusedError(f"{kind} '{owner.name}' is halted: {owner.reason}")
+    if isinstance(owner, Account) and owner.population is not None:
+        require_open(owner.population)
+
+
+def require_neighbors(account: Account, population: PopulationAccount) -> None:
+    """Refuse a source whose neighbor relation differs from the population's."""
+    other = next(
+        (one for one in population.members.values() if one.source.neighbors != account.source.neighbors), None
+    )
+    if other is not None:
+        raise RefusedError(
+            f"neighbors: source '{account.name}' has '{account.source.neighbors}', but source '{other.name}' of population "
+            f"'{population.name}' has '{other.source.neighbors}', and losses of different neighbor relations do not add up; "
+            "choose another population"
+        )

@@ -1,29 +1,28 @@
-"""Grants of streams: their cost, extensions and spending, and how much counts in each budget."""
+"""Grants of streams: their cost and spending, how much counts in each budget, and the limits that they count against."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from sys import intern
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypedDict
 
 from schemas import (
+    Amount,
     AnswersCalibration,
     Calibration,
     EdgeTotals,
     Extension,
     Extensions,
-    RunningCountCalibration,
     SparseVectorCalibration,
     Standing,
     StreamIdentity,
     StreamSpec,
     StreamState,
-    UnknownGroupsCalibration,
 )
-from schemas.mechanisms import MAX_ANSWERS
 from stream.privacy.composition.costs import (
     EPSILON_UNITS,
     NO_COST,
@@ -31,49 +30,16 @@ from stream.privacy.composition.costs import (
     BudgetTerms,
     Cost,
     RefusedError,
-    affordable_delta,
-    affordable_epsilon,
+    can_pay,
     charged_answers,
-    exact_decimal,
     extension_cost,
+    format_amount,
     grant_cost,
     realised_cost,
+    to_amount,
 )
-from stream.privacy.composition.losses import has_independent_answers, is_pure, losses, summed_loss
-from stream.privacy.composition.pure_rounds import optimal_delta, optimal_epsilon, round_fraction_up
-from stream.privacy.planning.noise_layouts import PlanError
+from stream.privacy.composition.losses import has_independent_answers, is_pure, summed_loss
 from stream.privacy.planning.plans import takes_alpha
-
-_HOUR_MS: Final = 3_600_000
-_UNITS: Final = {"h": ("hour", _HOUR_MS), "d": ("day", 24 * _HOUR_MS)}
-
-
-def period_length_ms(renews: str | None) -> int:
-    """Return the length of a period in milliseconds; 0 if the budget does not renew."""
-    return 0 if renews is None else int(renews[:-1]) * _UNITS[renews[-1]][1]
-
-
-def describe_promise(terms: BudgetTerms, number: int) -> str:
-    """Describe for users what a budget promises in its period ``number``."""
-    if terms.renews is None:
-        return "privacy is for ever: the budget never renews"
-    count, (unit, _) = int(terms.renews[:-1]), _UNITS[terms.renews[-1]]
-    period = f"{count} {unit}s" if count > 1 else unit
-    so_far = "this is the first period"
-    if number > 1:
-        so_far = f"this is period {number}, so at its end they may have cost {number} times as much"
-    return (
-        f"privacy is per period, not for ever: every {period} a person may lose {_format_budget(terms.epsilon, terms.delta)} again, "
-        f"so that k periods may cost k times as much; {so_far}"
-    )
-
-
-def describe_joining(source: str, population: str, number: int) -> str:
-    """Describe the loss in a population's earlier periods, for a source that joins it in period ``number``."""
-    return (
-        f"the grants of '{source}' count from period {number} of population '{population}' on; they did not count in its earlier periods, "
-        "so each of these may have cost a person that much more than the population's budget"
-    )
 
 
 def completed_cost(calibration: Calibration, accountant: str, totals: EdgeTotals, extensions: Extensions) -> Cost:
@@ -96,18 +62,6 @@ def _cost_of_parts(calibration: Calibration, charged_parts: int) -> Cost:
     if not (is_charged_per_answer and has_independent_answers(calibration) and is_pure(calibration)):
         return NO_COST
     return Cost(math.floor(summed_loss(calibration, Fraction(charged_parts, PARTS_PER_CHARGE)) * EPSILON_UNITS))
-
-
-def describe_promise_per_period(epsilon: float, delta: float, period: str) -> str:
-    """Describe for users what a live topic's budget for each period promises."""
-    return (
-        f"{_format_budget(epsilon, delta)} for a person's events in one period of {period}; events in k periods are protected by k times as "
-        "much"
-    )
-
-
-def _format_budget(epsilon: float, delta: float) -> str:
-    return f"ε = {epsilon:g}" + (f", δ = {delta:g}" if delta else "")
 
 
 class GrantAmounts(NamedTuple):
@@ -302,87 +256,6 @@ def _shared_totals(answered: int, tops: int, surplus: int, extensions: int, sett
     return EdgeTotals(answered=answered, tops=tops, surplus=surplus, extensions=extensions, settled=settled)
 
 
-MAX_EXTENSIONS = 100
-"""Maximum number of extensions of a stream, because its definition lists them all."""
-
-
-def plan_extension(
-    spec: StreamSpec, calibration: Calibration, extensions: Extensions, request: str, epsilon: float, delta: float
-) -> Extension:
-    """Return the largest extension that ``epsilon`` pays for.
-
-    With δ, the charges of the extension are composed optimally if they are equal and independent; charges
-    before the extension are not part of this composition.
-
-    Raises:
-        PlanError: the stream cannot be extended, or ε pays for no answer.
-    """
-    _require_extensible(spec, calibration, extensions)
-    each = losses(calibration).extension_loss
-    answers = math.floor(exact_decimal(epsilon) / each)
-    granted, failing = round_fraction_up(answers * each), 0.0
-    # If questions may have their own prices, charges are not equal rounds.
-    if delta > 0.0 and has_independent_answers(calibration) and not takes_alpha(calibration):
-        each_rounded = round_fraction_up(each)
-        most, most_delta = affordable_epsilon(epsilon), affordable_delta(delta)
-        longest = _most_answers(each_rounded, most, most_delta, answers)
-        if longest > answers:
-            answers, failing = longest, most_delta
-            granted = min(most, optimal_epsilon(each_rounded, longest, failing))
-    before = charged_answers(calibration, extensions)
-    if answers == 0:
-        price = round_fraction_up(each)
-        if exact_decimal(price) < each:
-            price = math.nextafter(price, math.inf)
-        raise PlanError(
-            f"epsilon: {epsilon!r} pays for no further charged answer, because each costs {price!r}; give at least as much"
-        )
-    if before + answers > MAX_ANSWERS:
-        raise PlanError(
-            f"epsilon: {epsilon:g} pays for {answers:,} further charged answers, and a stream may give {MAX_ANSWERS:,} in "
-            f"all; give at most {max(0.0, float((MAX_ANSWERS - before) * each)):.6g}"
-        )
-    return Extension(request=request, answers=answers, epsilon=granted, delta=failing)
-
-
-def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: Extensions) -> None:
-    if calibration.cutoff == 0:
-        raise PlanError(
-            f"stream: {spec.mechanism.kind} is charged once for all of its answers, so it cannot be extended; open another "
-            "stream"
-        )
-    if isinstance(calibration, RunningCountCalibration):
-        raise PlanError(
-            f"stream: its noise was planned for exactly {calibration.steps:,} windows, which are charged once, so it cannot be "
-            "extended; open another stream"
-        )
-    if isinstance(calibration, UnknownGroupsCalibration):
-        raise PlanError(
-            "stream: unknown_groups has a δ for each answer, planned for all of its answers together; none can be added, open another "
-            "stream"
-        )
-    if losses(calibration).gaussian:
-        raise PlanError(
-            "stream: its Gaussian noise was planned for a fixed number of charged answers, so it cannot be extended; open "
-            "another stream"
-        )
-    if len(extensions) >= MAX_EXTENSIONS:
-        raise PlanError(f"stream: it was extended {MAX_EXTENSIONS} times already; open another stream")
-
-
-def _most_answers(charge_epsilon: float, epsilon: float, delta: float, least: int) -> int:
-    def holds(rounds: int) -> bool:
-        return optimal_delta(charge_epsilon, rounds, epsilon) <= delta
-
-    low, high = least, max(1, 2 * least)
-    while high <= MAX_ANSWERS and holds(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
-
-
 def check_report(grant: Grant, answered: int, tops: int, surplus: int, state: StreamState) -> None:
     """Refuse a worker's report whose totals or state contradict the ledger's grant."""
     paid, charged_parts = grant.cutoff * PARTS_PER_CHARGE, tops * PARTS_PER_CHARGE + surplus
@@ -415,3 +288,107 @@ def _cutoffs(grant: Grant) -> set[int]:
         PARTS_PER_CHARGE * charged_answers(grant.calibration, extensions[:known_count])
         for known_count in range(len(extensions) + 1)
     }
+
+
+def unpaid_error(payer: str, cost: Cost, left: Cost, terms: BudgetTerms, remedy: str = "") -> RefusedError:
+    """Build the error for a request of more than is left of a budget."""
+    asked, available = to_amount(cost, terms), to_amount(left.clamp_at_zero(), terms)
+    remedies = [
+        *(["ask for no more than is left"] if available.epsilon > 0.0 or available.rho else []),
+        *([remedy] if remedy else []),
+        "close streams that have not used up their grants",
+    ]
+    return RefusedError(
+        f"{payer} cannot pay: {format_amount(asked)} asked, {format_amount(available)} left; "
+        f"{', or '.join(remedies)}",
+        asked,
+        available,
+    )
+
+
+class BudgetAmounts(TypedDict):
+    """The sums of a budget or allotment, as fields of ledger records."""
+
+    granted: Amount
+    spent: Amount
+    refunded: Amount
+    left: Amount
+
+
+@dataclass(slots=True)
+class Ceiling:
+    """A limit (``total``), and the sums of the grants that count against it.
+
+    Error texts name the ceiling by its ``label`` and contain its ``remedy``.
+    """
+
+    label: str
+    terms: BudgetTerms
+    total: Cost
+    granted: Cost = NO_COST
+    spent: Cost = NO_COST
+    refunded: Cost = NO_COST
+    counted: Cost = NO_COST
+    streams: int = 0
+    remedy: str = ""
+
+    @property
+    def left(self) -> Cost:
+        """The amount that may still be granted.
+
+        Under ``zcdp`` a cost is paid if it fits either in ε or in ρ, so one of the two may be negative. If a
+        grant has Gaussian noise, whose ε by basic composition is infinite, then ``unbounded`` of the result is
+        negative, and only ρ decides.
+        """
+        return self.total - self.counted
+
+    def can_pay(self, cost: Cost) -> bool:
+        """Return True if the remaining amount is enough for a cost."""
+        return can_pay(cost, self.left, self.terms.accountant)
+
+    def replace_amounts(self, before: GrantAmounts, after: GrantAmounts, streams: int = 0) -> None:
+        """Replace a grant's amounts ``before`` by ``after`` in all sums, and add ``streams`` to the streams."""
+        self.granted += after.granted - before.granted
+        self.spent += after.spent - before.spent
+        self.refunded += after.refunded - before.refunded
+        self.counted += after.counted - before.counted
+        self.streams += streams
+
+    def amounts(self) -> BudgetAmounts:
+        """The sums, converted for ledger records."""
+        return BudgetAmounts(
+            granted=to_amount(self.granted, self.terms),
+            spent=to_amount(self.spent, self.terms),
+            refunded=to_amount(self.refunded, self.terms),
+            left=to_amount(self.left.clamp_at_zero(), self.terms),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AllottedTerms:
+    """The amount of an allotment, with the accountant and the period length of its budget."""
+
+    epsilon: float
+    delta: float
+    accountant: str
+    renews: str | None
+
+
+@dataclass(slots=True)
+class Allotment(Ceiling):
+    """A part of a budget that some analysts share."""
+
+    name: str = ""
+    analysts: tuple[str, ...] = ()
+    remedy: str = "have the allotment raised"
+
+
+def require_paid(ceilings_to_charge: Iterable[tuple[Ceiling, Cost]]) -> None:
+    """Raise RefusedError if a ceiling cannot pay its cost.
+
+    If several ceilings cannot pay, the error names the one with the least ε left.
+    """
+    unpaid = [(ceiling, cost) for ceiling, cost in ceilings_to_charge if not ceiling.can_pay(cost)]
+    if unpaid:
+        ceiling, cost = min(unpaid, key=lambda one: one[0].left.loss)
+        raise unpaid_error(ceiling.label, cost, ceiling.left, ceiling.terms, ceiling.remedy)

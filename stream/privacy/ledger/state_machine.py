@@ -1,14 +1,13 @@
 """The ledger as a pure state machine: it refuses each grant that a budget cannot pay.
 
 A grant is taken from all its budgets (source, population, allotments) or from none of them. Each request
-takes constant time, except the first request in a new period. All amounts are exact integers (module
-``costs``). The module ``ledger_records`` restores the state from the last record of each source,
-population, allotment and grant.
+takes constant time, except the first request in a new period. All amounts are exact integers (module ``costs``).
+``ledger_records`` restores the state from the last record of each source, population, allotment and grant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
 from schemas import (
@@ -25,16 +24,18 @@ from stream.formatting import suggest_public_name
 from stream.privacy.composition.costs import NO_COST, PARTS_PER_CHARGE, RefusedError
 from stream.privacy.ledger.accounts import (
     Account,
-    Allotment,
     Budget,
     Change,
     Changes,
     CountedGrant,
     PopulationAccount,
-    require_paid,
+    require_neighbors,
+    require_open,
+    update_claims,
 )
-from stream.privacy.ledger.grants import Claim, Grant, GrantAmounts, check_report, plan_extension
+from stream.privacy.ledger.grants import Allotment, Claim, Grant, GrantAmounts, check_report, require_paid
 from stream.privacy.ledger.retirement import NAMES_KEY_PREFIX, Digests, EndedStreams, NameDigests
+from stream.privacy.planning.inverse_plans import plan_extension
 from stream.privacy.planning.plans import are_uneven
 
 TRANSITIONS: Final[Mapping[StreamState, frozenset[StreamState]]] = {
@@ -147,7 +148,7 @@ class Ledger:
         account = Account(source, fingerprint, Budget.create(f"source '{source.source}'", source, self.clock))
         if source.population is not None:
             population = self.population_account(source.population)
-            _require_neighbors(account, population)
+            require_neighbors(account, population)
             self._add_to_population(account, population)
         self.add_owner(account)
         self.changes.mark_changed(account)
@@ -187,14 +188,14 @@ class Ledger:
             raise RefusedError(
                 f"source '{source}' belongs to population '{account.population.name}' permanently and cannot join another"
             )
-        _require_neighbors(account, owner)
+        require_neighbors(account, owner)
         self.begin_due_period(account)
         self.begin_due_period(owner)
         self._add_to_population(account, owner)
         return account
 
     def _add_to_population(self, account: Account, population: PopulationAccount) -> None:
-        _require_open(population)
+        require_open(population)
         claims: list[tuple[CountedGrant, Claim]] = []
         for grant in account.counted_grants():
             claim = population.budget.new_claim()
@@ -243,7 +244,7 @@ class Ledger:
     ) -> Grant:
         """Grant a stream its cost from all its budgets; RefusedError if one of them cannot pay."""
         account = self.account(spec.source)
-        _require_open(account)
+        require_open(account)
         if (owner := self.source_of_stream.get(spec.stream)) is not None:
             raise RefusedError(f"stream name '{spec.stream}' was used before, on source '{owner}'; choose another")
         if self.retired_names.has("stream", spec.stream):
@@ -284,7 +285,7 @@ class Ledger:
             RefusedError, PlanError: the ledger is unchanged, except that due periods have begun.
         """
         account, grant = self.find_stream(source, stream)
-        _require_open(account)
+        require_open(account)
         if analyst is not None and analyst != grant.analyst:
             owner = f"by analyst '{grant.analyst}'" if grant.analyst else "without an analyst"
             raise RefusedError(
@@ -305,7 +306,7 @@ class Ledger:
         require_paid(charged)
         grant.extensions += (extension,)
         grant.state, grant.settled, grant.reason = "open", False, None
-        _update_claims(account, grant, grant.price_claim)
+        update_claims(account, grant, grant.price_claim)
         self.changes.mark_grant_changed(account, grant)
         return extension
 
@@ -344,7 +345,7 @@ class Ledger:
         if state != "open":
             grant.settled = True
             grant.state, grant.reason = state, reason or grant.reason
-        _update_claims(account, grant, grant.update_claim)
+        update_claims(account, grant, grant.update_claim)
         self.changes.mark_grant_changed(account, grant)
         self.ended_streams.update(account.name, grant, self.clock)
         return True
@@ -371,7 +372,7 @@ class Ledger:
         if may_become(grant.state, "halted"):
             grant.state = "halted"
         self.ended_streams.update(account.name, grant, self.clock)
-        _update_claims(account, grant, grant.update_claim)
+        update_claims(account, grant, grant.update_claim)
         self.changes.mark_grant_changed(account, grant)
         return True
 
@@ -397,32 +398,3 @@ class Ledger:
         self.begin_due_period(account)
         if account.population is not None:
             self.begin_due_period(account.population)
-
-
-def _update_claims(account: Account, grant: Grant, change: Callable[[Claim], None]) -> None:
-    """Apply ``change`` to each claim of a grant, and update the sums of the claim's budget."""
-    for budget, claim in account.budgets(grant):
-        before = claim.amounts
-        change(claim)
-        budget.replace_amounts_of(grant.analyst, before, claim.amounts)
-
-
-def _require_open(owner: Account | PopulationAccount) -> None:
-    if owner.state == "halted":
-        kind = "source" if isinstance(owner, Account) else "population"
-        raise RefusedError(f"{kind} '{owner.name}' is halted: {owner.reason}")
-    if isinstance(owner, Account) and owner.population is not None:
-        _require_open(owner.population)
-
-
-def _require_neighbors(account: Account, population: PopulationAccount) -> None:
-    """Refuse a source whose neighbor relation differs from the population's."""
-    other = next(
-        (one for one in population.members.values() if one.source.neighbors != account.source.neighbors), None
-    )
-    if other is not None:
-        raise RefusedError(
-            f"neighbors: source '{account.name}' has '{account.source.neighbors}', but source '{other.name}' of population "
-            f"'{population.name}' has '{other.source.neighbors}', and losses of different neighbor relations do not add up; "
-            "choose another population"
-        )

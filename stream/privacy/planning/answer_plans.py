@@ -19,14 +19,7 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from typing import Final, Literal
 
-from schemas import (
-    AnswersCalibration,
-    Exponential,
-    Histogram,
-    Laplace,
-    NoisyMax,
-    StreamSpec,
-)
+from schemas import AnswersCalibration, Exponential, Histogram, Laplace, NoisyMax, StreamSpec
 from schemas.mechanisms import MAX_CATEGORIES
 from schemas.queries import MAX_CANDIDATES
 from stream.privacy.accuracy.noise_laws import (
@@ -38,8 +31,9 @@ from stream.privacy.accuracy.noise_laws import (
 )
 from stream.privacy.accuracy.release_accuracy import MOST_STEPS, draw_reach, draw_steps, misfits_reach
 from stream.privacy.accuracy.source_facts import QuantileFacts, SourceFacts
-from stream.privacy.composition.costs import promised_answers, shortest_decimal
+from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.gaussian_losses import GaussianNumbers, least_noise_factor
+from stream.privacy.composition.losses import promised_answers
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
 from stream.privacy.noise.samplers import NoiseScaleError, Symmetric, gaussian, sampler
 from stream.privacy.planning.noise_layouts import PlanError, fitting_calibrations, require_fit, scale_fits

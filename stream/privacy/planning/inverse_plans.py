@@ -2,7 +2,7 @@
 
 Each inverse planner searches with the ordinary planner, so a plan with its result keeps to the requested
 error. The relative difference of the result from the best value is at most ``TOLERANCE``. The module also
-computes the error curves of a plan.
+computes the error curves of a plan, and the charged answers for which the ε of an extension pays.
 """
 
 from __future__ import annotations
@@ -15,12 +15,23 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from schemas import Calibration, RandomizedResponse, StreamSpec
+from schemas import (
+    Calibration,
+    Extension,
+    Extensions,
+    RandomizedResponse,
+    RunningCountCalibration,
+    StreamSpec,
+    UnknownGroupsCalibration,
+)
 from schemas.mechanisms import MAX_ANSWERS
 from stream.optional_packages import np
 from stream.privacy.accuracy.source_facts import SourceFacts
+from stream.privacy.composition.costs import affordable_delta, affordable_epsilon, charged_answers, exact_decimal
+from stream.privacy.composition.losses import has_independent_answers, losses
+from stream.privacy.composition.pure_rounds import optimal_delta, optimal_epsilon, round_fraction_up
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import choose_calibration, plan_calibrations, promised_alpha
+from stream.privacy.planning.plans import choose_calibration, plan_calibrations, promised_alpha, takes_alpha
 
 CUTOFF_FIELDS: Final = ("cutoff", "answers", "updates")
 """Names of the fields for the cutoff of a mechanism: its number of ⊤s, noisy answers or updates."""
@@ -267,3 +278,84 @@ def varied_specs(
         (float(value), spec.model_copy(update={"mechanism": mechanism.model_copy(update={name: value})}))
         for value in sorted(cutoffs | ({given} if given else set()))
     ]
+
+
+MAX_EXTENSIONS = 100
+"""Maximum number of extensions of a stream, because its definition lists them all."""
+
+
+def plan_extension(
+    spec: StreamSpec, calibration: Calibration, extensions: Extensions, request: str, epsilon: float, delta: float
+) -> Extension:
+    """Return the largest extension that ``epsilon`` pays for.
+
+    With δ, the charges of the extension are composed optimally if they are equal and independent; charges
+    before the extension are not part of this composition.
+
+    Raises:
+        PlanError: the stream cannot be extended, or ε pays for no answer.
+    """
+    _require_extensible(spec, calibration, extensions)
+    each = losses(calibration).extension_loss
+    answers = math.floor(exact_decimal(epsilon) / each)
+    granted, failing = round_fraction_up(answers * each), 0.0
+    # If questions may have their own prices, charges are not equal rounds.
+    if delta > 0.0 and has_independent_answers(calibration) and not takes_alpha(calibration):
+        each_rounded = round_fraction_up(each)
+        most, most_delta = affordable_epsilon(epsilon), affordable_delta(delta)
+        longest = _most_answers(each_rounded, most, most_delta, answers)
+        if longest > answers:
+            answers, failing = longest, most_delta
+            granted = min(most, optimal_epsilon(each_rounded, longest, failing))
+    before = charged_answers(calibration, extensions)
+    if answers == 0:
+        price = round_fraction_up(each)
+        if exact_decimal(price) < each:
+            price = math.nextafter(price, math.inf)
+        raise PlanError(
+            f"epsilon: {epsilon!r} pays for no further charged answer, because each costs {price!r}; give at least as much"
+        )
+    if before + answers > MAX_ANSWERS:
+        raise PlanError(
+            f"epsilon: {epsilon:g} pays for {answers:,} further charged answers, and a stream may give {MAX_ANSWERS:,} in "
+            f"all; give at most {max(0.0, float((MAX_ANSWERS - before) * each)):.6g}"
+        )
+    return Extension(request=request, answers=answers, epsilon=granted, delta=failing)
+
+
+def _require_extensible(spec: StreamSpec, calibration: Calibration, extensions: Extensions) -> None:
+    if calibration.cutoff == 0:
+        raise PlanError(
+            f"stream: {spec.mechanism.kind} is charged once for all of its answers, so it cannot be extended; open another "
+            "stream"
+        )
+    if isinstance(calibration, RunningCountCalibration):
+        raise PlanError(
+            f"stream: its noise was planned for exactly {calibration.steps:,} windows, which are charged once, so it cannot be "
+            "extended; open another stream"
+        )
+    if isinstance(calibration, UnknownGroupsCalibration):
+        raise PlanError(
+            "stream: unknown_groups has a δ for each answer, planned for all of its answers together; none can be added, open another "
+            "stream"
+        )
+    if losses(calibration).gaussian:
+        raise PlanError(
+            "stream: its Gaussian noise was planned for a fixed number of charged answers, so it cannot be extended; open "
+            "another stream"
+        )
+    if len(extensions) >= MAX_EXTENSIONS:
+        raise PlanError(f"stream: it was extended {MAX_EXTENSIONS} times already; open another stream")
+
+
+def _most_answers(charge_epsilon: float, epsilon: float, delta: float, least: int) -> int:
+    def holds(rounds: int) -> bool:
+        return optimal_delta(charge_epsilon, rounds, epsilon) <= delta
+
+    low, high = least, max(1, 2 * least)
+    while high <= MAX_ANSWERS and holds(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

@@ -51,9 +51,8 @@ from stream.privacy.composition.costs import (
     affordable_delta,
     affordable_epsilon,
     exact_decimal,
-    promised_answers,
 )
-from stream.privacy.composition.losses import is_pure, losses
+from stream.privacy.composition.losses import is_pure, losses, promised_answers
 from stream.privacy.planning import (
     answer_plans,
     estimate_plans,

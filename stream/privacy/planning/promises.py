@@ -1,9 +1,10 @@
-"""Texts of a stream's error bounds, and warnings about bounds that are not informative.
+"""Texts of error bounds and of budgets, and warnings about bounds that are not informative.
 
 Each text states which numbers or decisions the bound is for, how many answers, and the probability. A
 promise is not informative if the error exceeds a third of the rows or of the range of a number, or the
 threshold of a decision. For laplace and histograms, the error is the half-width of a 95 % confidence
-interval; for other mechanisms it is α. Warnings depend on public facts alone.
+interval; for other mechanisms it is α. Warnings depend on public facts alone. A second part describes what a
+budget promises in each of its periods.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ from stream.privacy.accuracy.noise_laws import least_passing, two_sided_reach
 from stream.privacy.accuracy.release_accuracy import release_law
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import gap_bias
-from stream.privacy.composition.costs import charged_answers, extended_beta, promised_answers
+from stream.privacy.composition.costs import BudgetTerms, charged_answers
+from stream.privacy.composition.losses import promised_answers
 from stream.privacy.planning.answer_plans import answer_law
 from stream.privacy.planning.running_text_plans import count_released_with
 from stream.privacy.planning.unknown_groups_plans import rows_released_with
@@ -58,6 +60,17 @@ _USEFUL_FACTOR = 10.0
 
 VACUOUS = "vacuous: it says no more than the number of rows does"
 """Warning about a promise that an answer which ignores the data would keep too."""
+
+
+def extended_beta(calibration: Calibration, extensions: Extensions) -> float:
+    """Return the probability with which the error bound may fail for some charged answer.
+
+    The probability grows by β with every ``cutoff`` charged answers. If it is 1 or more, no bound holds for
+    all charged answers together; the bound for the first ``cutoff`` of them still holds.
+    """
+    if not extensions:
+        return calibration.beta
+    return calibration.beta * charged_answers(calibration, extensions) / calibration.cutoff
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,3 +344,47 @@ def _describe_remedy(mechanism: Mechanism) -> str:
             return "give a larger epsilon"
         case _:
             assert_never(mechanism)
+
+
+_HOUR_MS: Final = 3_600_000
+_UNITS: Final = {"h": ("hour", _HOUR_MS), "d": ("day", 24 * _HOUR_MS)}
+
+
+def period_length_ms(renews: str | None) -> int:
+    """Return the length of a period in milliseconds; 0 if the budget does not renew."""
+    return 0 if renews is None else int(renews[:-1]) * _UNITS[renews[-1]][1]
+
+
+def describe_promise(terms: BudgetTerms, number: int) -> str:
+    """Describe for users what a budget promises in its period ``number``."""
+    if terms.renews is None:
+        return "privacy is for ever: the budget never renews"
+    count, (unit, _) = int(terms.renews[:-1]), _UNITS[terms.renews[-1]]
+    period = f"{count} {unit}s" if count > 1 else unit
+    so_far = "this is the first period"
+    if number > 1:
+        so_far = f"this is period {number}, so at its end they may have cost {number} times as much"
+    return (
+        f"privacy is per period, not for ever: every {period} a person may lose {_format_budget(terms.epsilon, terms.delta)} again, "
+        f"so that k periods may cost k times as much; {so_far}"
+    )
+
+
+def describe_joining(source: str, population: str, number: int) -> str:
+    """Describe the loss in a population's earlier periods, for a source that joins it in period ``number``."""
+    return (
+        f"the grants of '{source}' count from period {number} of population '{population}' on; they did not count in its earlier periods, "
+        "so each of these may have cost a person that much more than the population's budget"
+    )
+
+
+def describe_promise_per_period(epsilon: float, delta: float, period: str) -> str:
+    """Describe for users what a live topic's budget for each period promises."""
+    return (
+        f"{_format_budget(epsilon, delta)} for a person's events in one period of {period}; events in k periods are protected by k times as "
+        "much"
+    )
+
+
+def _format_budget(epsilon: float, delta: float) -> str:
+    return f"ε = {epsilon:g}" + (f", δ = {delta:g}" if delta else "")

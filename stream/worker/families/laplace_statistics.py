@@ -31,7 +31,7 @@ from stream.privacy.accuracy.release_accuracy import (
     ranges_around,
 )
 from stream.privacy.accuracy.source_facts import QuantileFacts
-from stream.privacy.composition.costs import promised_answers
+from stream.privacy.composition.losses import promised_answers
 from stream.privacy.mechanisms.selection import UNIFORM_WORDS, RankLaw, choose_code, rank_law
 from stream.privacy.noise.samplers import LowWords, NoiseScaleError, Symmetric, Words
 from stream.privacy.planning.answer_plans import MOST_WEIGHTS, answer_law, quantile_noise, rank_alpha

@@ -31,9 +31,9 @@ from stream.privacy.composition.costs import (
 )
 from stream.privacy.composition.losses import is_pure, losses
 from stream.privacy.ledger.accounts import Account, PopulationAccount
-from stream.privacy.ledger.grants import plan_extension
 from stream.privacy.ledger.ledger_records import restore_ends, retire_stream
 from stream.privacy.ledger.state_machine import Ledger
+from stream.privacy.planning.inverse_plans import plan_extension
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration
 from tests.builders import calibration

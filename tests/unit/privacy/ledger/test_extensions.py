@@ -22,7 +22,6 @@ from stream.privacy.composition.costs import (
     Cost,
     charged_answers,
     exact_decimal,
-    extended_beta,
     extension_cost,
     grant_cost,
     realised_cost,
@@ -30,9 +29,10 @@ from stream.privacy.composition.costs import (
 )
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
-from stream.privacy.ledger.grants import MAX_EXTENSIONS, plan_extension
+from stream.privacy.planning.inverse_plans import MAX_EXTENSIONS, plan_extension
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration, plan_calibrations
+from stream.privacy.planning.promises import extended_beta
 from tests.builders import parse_spec
 
 ASKED = "0" * 64

@@ -6,8 +6,9 @@ import pytest
 
 from schemas import EdgeTotals
 from stream.privacy.composition.costs import NO_COST, RefusedError
-from stream.privacy.ledger.grants import completed_cost, describe_promise, period_length_ms
+from stream.privacy.ledger.grants import completed_cost
 from stream.privacy.ledger.state_machine import Ledger
+from stream.privacy.planning.promises import describe_promise, period_length_ms
 from tests.builders import calibration
 from tests.unit.privacy.ledger.ledger_parts import identity, ledger_with, reserve, source, spec
 

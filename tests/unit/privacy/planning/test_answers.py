@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from schemas import AnswersCalibration
 from stream.privacy.accuracy.rate_intervals import ratio_interval
 from stream.privacy.accuracy.source_facts import SourceFacts
-from stream.privacy.composition.costs import promised_answers, realised_cost, stream_cost
+from stream.privacy.composition.costs import realised_cost, stream_cost
 from stream.privacy.composition.gaussian_losses import gaussian_delta
-from stream.privacy.composition.losses import is_pure, losses
+from stream.privacy.composition.losses import is_pure, losses, promised_answers
 from stream.privacy.composition.pure_rounds import optimal_delta
 from stream.privacy.planning.answer_plans import (
     alpha_for,

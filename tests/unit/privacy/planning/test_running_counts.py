@@ -12,10 +12,9 @@ from stream.privacy.accuracy.source_facts import GroupSensitivity, SourceFacts
 from stream.privacy.composition.costs import Cost, realised_cost, stream_cost
 from stream.privacy.composition.gaussian_losses import gaussian_delta
 from stream.privacy.composition.losses import losses
-from stream.privacy.ledger.grants import plan_extension
 from stream.privacy.planning.choices import rank_mechanisms
 from stream.privacy.planning.form_accuracy import PlanGoal
-from stream.privacy.planning.inverse_plans import needed_epsilon
+from stream.privacy.planning.inverse_plans import needed_epsilon, plan_extension
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import choose_calibration, plan_calibrations
 from stream.privacy.planning.promises import promises
