@@ -134,7 +134,7 @@ def encode_pieces(changes: Iterable[tuple[TallyGroup, StepChanges]]) -> Iterator
     """Yield the changes as pieces of limited size, each with its number of entries."""
     piece, size = _Sections([], [], [], []), 0
     for group, touched in changes:
-        for section, more in _sections(group, touched):
+        for section, more in _build_sections(group, touched):
             if size and size + more > PIECE_BYTES:
                 yield piece.encode(), piece.entries
                 piece, size = _Sections([], [], [], []), 0
@@ -144,19 +144,21 @@ def encode_pieces(changes: Iterable[tuple[TallyGroup, StepChanges]]) -> Iterator
         yield piece.encode(), piece.entries
 
 
-def _sections(group: TallyGroup, changes: StepChanges) -> Iterator[tuple[_Section, int]]:
+def _build_sections(group: TallyGroup, changes: StepChanges) -> Iterator[tuple[_Section, int]]:
     tallies = sorted(group.tallies.values(), key=lambda tally: tally.column)
     numbers, columns = [tally.number for tally in tallies], [tally.column for tally in tallies]
     for start, rows in changes.people.items():
         yield from (
             (_PeopleSection(numbers, start, digests, counts), len(digests) + len(counts) + _overhead(len(numbers)))
-            for digests, counts in _people(group.windows[start].person_counts, rows, columns, group.contribution)
+            for digests, counts in _encode_people(
+                group.windows[start].person_counts, rows, columns, group.contribution
+            )
         )
     for (number, period), rows in changes.lifetime_counts.items():
         tally = group.tallies[number]
         yield from (
             (_TotalsSection(number, period, digests, counts), len(digests) + len(counts) + _overhead(0))
-            for digests, counts in _people(tally.counts_of_period(period), rows, [0], tally.rule.total or 0)
+            for digests, counts in _encode_people(tally.counts_of_period(period), rows, [0], tally.rule.total or 0)
         )
     start_of_row = {window.row: start for start, window in group.windows.items()}
     for (number, quantity), places in changes.cells.items():
@@ -166,11 +168,11 @@ def _sections(group: TallyGroup, changes: StepChanges) -> Iterator[tuple[_Sectio
             yield _encode_texts(group.tallies[number], quantity, row, start_of_row[row], changed)
 
 
-def _people(
+def _encode_people(
     person_counts: PersonCounts, rows: npt.NDArray[np.int64], columns: list[int], contribution: int
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the digests and counts of some people's rows, in parts of limited size."""
-    for part in _parts(len(rows), _DIGEST_BYTES + packed_bytes(contribution, len(columns))):
+    for part in _split_rows(len(rows), _DIGEST_BYTES + packed_bytes(contribution, len(columns))):
         own = rows[part]
         yield (
             person_counts.people(own).astype("<u8").tobytes(),
@@ -182,7 +184,7 @@ def _encode_cells(
     tally: Tally, quantity: CountedQuantity, changed_places: npt.NDArray[np.int64], start_of_row: Mapping[int, int]
 ) -> Iterator[tuple[_Section, int]]:
     cells = tally.cells[quantity]
-    for part in _parts(len(changed_places), _CELL_BYTES):
+    for part in _split_rows(len(changed_places), _CELL_BYTES):
         places = changed_places[part]
         rows, window_indices = np.unique(places // cells.cells, return_inverse=True)
         found = _CellsSection(
@@ -213,7 +215,7 @@ def _encode_texts(
     return found, window_text_size(changed) + _overhead(0)
 
 
-def _parts(count: int, size: int) -> Iterator[slice]:
+def _split_rows(count: int, size: int) -> Iterator[slice]:
     most = max(1, PIECE_BYTES // size)
     return (slice(start, start + most) for start in range(0, count, most))
 
@@ -243,7 +245,7 @@ def apply_piece(value: bytes, number: int, tally_groups: Iterable[TallyGroup]) -
             tally = group.tallies.get(totals.tally)
             if tally is not None and not tally.period_is_over(totals.period):
                 counts = unpack_counts(totals.counts, tally.rule.total or 0, 1)
-                tally.counts_of_period(totals.period).put(_digests(totals.digests), [0], counts, number)
+                tally.counts_of_period(totals.period).put(_decode_digests(totals.digests), [0], counts, number)
         for cells in piece.cells:
             if (tally := group.tallies.get(cells.tally)) is not None:
                 _apply_cells(cells, number, group, tally)
@@ -259,7 +261,7 @@ def _apply_people(section: _PeopleSection, number: int, group: TallyGroup) -> No
     counts = unpack_counts(section.counts, group.contribution, len(section.tallies))[:, own]
     tallies = [group.tallies[section.tallies[place]] for place in own]
     person_counts = group.open_window(section.start).person_counts
-    person_counts.put(_digests(section.digests), [tally.column for tally in tallies], counts, number)
+    person_counts.put(_decode_digests(section.digests), [tally.column for tally in tallies], counts, number)
     for tally in tallies:
         tally.last_counted = max(tally.last_counted, section.start)
 
@@ -287,7 +289,7 @@ def _apply_texts(section: _TextsSection, number: int, group: TallyGroup) -> None
     texts.put(group.open_window(section.start).row, section.counts, number)
 
 
-def _digests(value: bytes) -> UInt64Array:
+def _decode_digests(value: bytes) -> UInt64Array:
     return np.frombuffer(value, dtype="<u8").reshape(-1, 2).astype(np.uint64)
 
 

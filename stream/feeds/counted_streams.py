@@ -156,14 +156,14 @@ class StandingStreams:
             if (tally := self._shared.get(key)) is None:
                 tally = self._shared[key] = self._create_tally(rule, one.since)
             own, until = None, -1
-            apart = tally.last_counted
+            separate_until = tally.last_counted
             if one.since != tally.since:
-                # In later windows, the shared tally and a separate tally would count the same events.
-                apart = max(apart, max(one.since, tally.since) + self._ahead)
-            if apart >= first:
+                # After this time, both tallies would count the same events, so the shared tally suffices.
+                separate_until = max(separate_until, max(one.since, tally.since) + self._ahead)
+            if separate_until >= first:
                 if (own := separate_tallies.get((tally.number, one.since))) is None:
                     own = separate_tallies[tally.number, one.since] = self._create_tally(
-                        rule, one.since, apart - apart % rule.interval_ms
+                        rule, one.since, separate_until - separate_until % rule.interval_ms
                     )
                 until = own.last
             stream = StreamEpoch(

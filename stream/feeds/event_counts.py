@@ -1,8 +1,8 @@
 """Counts of the open windows: per person, per cell, and per private text.
 
-The texts of a window may have at most ``most_bytes`` by ``text_size``. A window with more bytes is too
-large: it drops its texts, and remains too large until it closes. So its memory is bounded by this limit
-and by the number of events within the contribution bounds.
+The texts of a window may have at most ``most_bytes``, as ``text_size`` counts them. A window with more
+bytes is too large: it drops its texts, and remains too large until it closes. So its memory is bounded by
+this limit and by the number of events within the contribution bounds.
 """
 
 from __future__ import annotations
@@ -267,9 +267,9 @@ class TextTally:
                 continue
             changed = [texts[code] for code in found.tolist()]
             for text, count in zip(changed, counts.tolist(), strict=True):
-                self._set(window, text, window.counts.get(text, 0) + count, piece)
+                self._set_count(window, text, window.counts.get(text, 0) + count, piece)
             if window.size > self._most_bytes:
-                self._close(window, piece)
+                self._mark_too_large(window, piece)
             touched[row] = [] if window.is_too_large else changed
         return touched
 
@@ -277,10 +277,10 @@ class TextTally:
         """Apply a piece's counts of a window; None says that it is too large."""
         window = self._windows.setdefault(row, _WindowTexts())
         if counts is None:
-            self._close(window, piece)
+            self._mark_too_large(window, piece)
         elif not window.is_too_large:
             for text, count in counts.items():
-                self._set(window, text, count, piece)
+                self._set_count(window, text, count, piece)
 
     def counts(self, row: int) -> Mapping[bytes, int] | None:
         """Return the counts of a window's texts; None if they are too large."""
@@ -314,11 +314,11 @@ class TextTally:
                 found[row] = old
         return found
 
-    def _set(self, window: _WindowTexts, text: bytes, count: int, piece: int) -> None:
+    def _set_count(self, window: _WindowTexts, text: bytes, count: int, piece: int) -> None:
         if text not in window.counts:
             window.size += text_size(text)
         window.counts[text], window.pieces[text] = count, piece
 
-    def _close(self, window: _WindowTexts, piece: int) -> None:
+    def _mark_too_large(self, window: _WindowTexts, piece: int) -> None:
         window.counts, window.pieces, window.size = {}, {}, 0
         window.is_too_large, window.piece = True, piece

@@ -279,7 +279,7 @@ class PlainReader:
         return Events(rows, people, homes, times[rows], found, {}, listed)
 
     def _codes(self, name: str, values: LocatedFields, column: int) -> event_fields.Codes:
-        """Return each value's code; clear ``read`` for rows without a code, so that ``Decoder`` reads them."""
+        """Return each value's code; unset ``is_read`` for rows without a code, so that ``Decoder`` reads them."""
         domain = self._domains[name]
         if isinstance(domain, Categories):
             code_if_unknown = _NO_CODE if domain.other is None else domain.values.index(domain.other)

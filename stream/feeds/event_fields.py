@@ -89,16 +89,17 @@ def flaw_of(attribute: str, domain: Domain) -> Flaw:
     """Return the flaw of a value that has no code in an attribute's domain."""
     if isinstance(domain, Categories):
         return Flaw(
-            "unknown category", f"{attribute}: unknown category; declare it, or give the attribute an other"
+            "unknown category",
+            f"{attribute}: unknown category; declare it, or name in 'other' a declared category for unknown values",
         )
     if isinstance(domain, Dates):
         return Flaw(
             "date",
-            f"{attribute}: missing, not a date or time in ISO 8601, skipped by the clock, or out of range; declare what the events have",
+            f"{attribute}: missing, not a date or time in ISO 8601, skipped by the clock, or out of range; declare a domain that fits the events",
         )
     return Flaw(
         "number",
-        f"{attribute}: missing, not a number of the declared kind, or out of range; declare what the events have",
+        f"{attribute}: missing, not a number of the declared kind, or out of range; declare a domain that fits the events",
     )
 
 

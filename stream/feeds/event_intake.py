@@ -1,4 +1,4 @@
-"""Reads records of a live topic as a batch of events, and the clock that closes its windows.
+"""Reads records of a live topic as a batch of events, and advances the clock that closes windows.
 
 The clock follows broker timestamps or marks (watermarks). It does not follow the times of events,
 because one event with a time far ahead would make other people's events late.
@@ -336,7 +336,7 @@ class Intake:
         for row in np.flatnonzero(~counts).tolist():
             flaw = time_flaw(int(events.times[row]), is_ahead=not in_time[row])
             if not at_home[row]:
-                rejection = self._reject_partition(records[int(places[row])].key, int(events.homes[row]))
+                rejection = self._build_partition_rejection(records[int(places[row])].key, int(events.homes[row]))
             elif flaw is AHEAD and clocks[places[row]] == NOT_BEGUN:
                 rejection = _BEFORE_FIRST_MARK
             else:
@@ -347,7 +347,7 @@ class Intake:
             EventBatch(events, clocks[places], stamps[places], self._domains) if len(places) else None
         ), rejections
 
-    def _reject_partition(self, key: bytes | None, home: int) -> Rejection:
+    def _build_partition_rejection(self, key: bytes | None, home: int) -> Rejection:
         """Return the rejection of an event that is in another partition than its person's partition.
 
         By default, librdkafka chooses the partition by CRC32 of the key.

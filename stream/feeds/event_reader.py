@@ -32,7 +32,7 @@ class EventReader:
         self._names = list(source.attributes)
         self._texts = source.texts
         self._fields_count = _FIRST_ATTRIBUTE + len(self._names) + len(self._texts)
-        self._cells = [event_fields.FieldCodes(domain) for domain in source.attributes.values()]
+        self._field_codes = [event_fields.FieldCodes(domain) for domain in source.attributes.values()]
         self._flaws = [event_fields.flaw_of(name, domain) for name, domain in source.attributes.items()]
         attributes = [*self._names, *self._texts]
         paths = [source.person, source.time, *map(source.path_of, attributes)]
@@ -57,14 +57,14 @@ class EventReader:
         flaws: dict[int, event_fields.Flaw] = {}
         places, columns = self._decode_fields(values, flaws)
         kept = np.ones(len(places), dtype=np.bool_)
-        names = _names(columns[_PERSON])
+        names = _encode_names(columns[_PERSON])
         named = np.array([bool(name) for name in names], dtype=np.bool_)
         flaws |= {places[row]: event_fields.NOBODY for row in _leave_out(kept, named)}
         times = event_fields.moments_of(columns[_TIME]) if places else np.empty(0, dtype=np.int64)
         flaws |= {places[row]: _time_flaw(columns[_TIME][row]) for row in _leave_out(kept, times >= 0)}
         codes: dict[str, event_fields.Codes] = {}
         for field, name in enumerate(self._names):
-            codes[name], known = self._cells[field].codes(columns[_FIRST_ATTRIBUTE + field])
+            codes[name], known = self._field_codes[field].codes(columns[_FIRST_ATTRIBUTE + field])
             flaws |= {places[row]: self._flaws[field] for row in _leave_out(kept, known)}
         texts: dict[str, Sequence[bytes]] = {}
         for field, (name, text) in enumerate(self._texts.items(), _FIRST_ATTRIBUTE + len(self._names)):
@@ -148,13 +148,13 @@ class EventReader:
 
 
 def _leave_out(kept_mask: npt.NDArray[np.bool_], fit: npt.NDArray[np.bool_]) -> list[int]:
-    """Clear the mask of kept rows where they do not fit, and return the cleared rows."""
+    """Clear the rows that do not ``fit`` in the mask of kept rows, and return the cleared rows."""
     rows: list[int] = np.flatnonzero(kept_mask & ~fit).tolist()
     kept_mask &= fit
     return rows
 
 
-def _names(people: Sequence[Any]) -> list[bytes]:
+def _encode_names(people: Sequence[Any]) -> list[bytes]:
     """Return people's names as bytes; an invalid name is empty."""
     if set(map(type, people)) == {str} and all(map(str.strip, people)):
         try:
@@ -164,10 +164,10 @@ def _names(people: Sequence[Any]) -> list[bytes]:
         else:
             if max(map(len, names)) <= event_fields.MAX_PERSON_BYTES:
                 return names
-    return [_name(person) for person in people]
+    return [_encode_name(person) for person in people]
 
 
-def _name(person: Any) -> bytes:
+def _encode_name(person: Any) -> bytes:
     if isinstance(person, int) and not isinstance(person, bool):
         if abs(person).bit_length() > 8 * event_fields.MAX_PERSON_BYTES:
             return b""
@@ -203,7 +203,7 @@ def _size_flaw(value: bytes | None) -> event_fields.Flaw | None:
 
 
 def _may_nest(values: Sequence[bytes], longest: int) -> bool:
-    """Return True if more than ``MAX_DEPTH`` brackets open within the length of the longest event."""
+    """Return True if a stretch of the longest event's length opens more than ``MAX_DEPTH`` brackets."""
     letters = np.frombuffer(b"\n".join(values), dtype=np.uint8)
     places = np.flatnonzero((letters == ord("{")) | (letters == ord("[")))
     return (

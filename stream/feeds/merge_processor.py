@@ -143,7 +143,7 @@ class MergeProcessor:
         return {self._topics.partials: self._offset}
 
     def restart_input(self, topic: str) -> None:
-        """Accept a recreated topic: a partition's repeated partial of a window has no effect."""
+        """Accept a recreated topic: a partition's repeated partial of a window is not counted again."""
 
     def apply_lookup_records(self, records: Sequence[RecordLike]) -> Outputs:
         """Apply definitions, and drop the records of ended streams."""

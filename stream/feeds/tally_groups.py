@@ -17,8 +17,8 @@ from stream.kernel.key_numbering import BoundedCounts
 
 COLUMNS: Final = 64
 """Maximum number of conditions that share a table of people, one for each bit of a 64-bit word."""
-_WIDTHS: Final = 4
-"""Number of columns that are added together, because each addition copies the table."""
+_COLUMNS_PER_GROWTH: Final = 4
+"""Number of columns by which a table grows at once, because each growth copies the table."""
 
 
 @dataclass(slots=True)
@@ -73,18 +73,18 @@ class TallyGroup:
         self.windows: dict[int, OpenWindow] = {}
         self.contribution = rule.contribution
         self._size, self._interval_ms = rule.size, rule.interval_ms
-        self._stays = rule.size + rule.lateness
+        self._open_ms = rule.size + rule.lateness
         self._domains = domains
         self._event_totals = event_totals
         self._width = 0
-        self._free: list[int] = []
+        self._free_rows: list[int] = []
 
     def can_add(self, rule: CountingRule) -> bool:
         """Return whether a tally with this rule may be added."""
         alike = (rule.size, rule.interval_ms, rule.size + rule.lateness) == (
             self._size,
             self._interval_ms,
-            self._stays,
+            self._open_ms,
         )
         return alike and len(self.tallies) < COLUMNS
 
@@ -93,7 +93,7 @@ class TallyGroup:
         used = {tally.column for tally in self.tallies.values()}
         column = next(column for column in range(COLUMNS) if column not in used)
         if column >= self._width:
-            self._width += _WIDTHS
+            self._width += _COLUMNS_PER_GROWTH
             for window in self.windows.values():
                 window.person_counts.widen(self._width)
         tally = self.tallies[number] = Tally(
@@ -118,7 +118,7 @@ class TallyGroup:
         step, parts = _BatchCount(batch, piece_number), []
         for start, rows in self._windows_with_rows(batch, np.flatnonzero(column_masks)):
             columns = sum(1 << tally.column for tally in self.tallies.values() if tally.includes_window(start))
-            part = self._count_in(start, rows, column_masks[rows] & np.uint64(columns), step)
+            part = self._count_window(start, rows, column_masks[rows] & np.uint64(columns), step)
             if part is not None:
                 parts.append(part)
         if not parts:
@@ -154,11 +154,11 @@ class TallyGroup:
             own = [parts[at] for at in range(start, start + self._size, self._interval_ms) if at in parts]
             yield start, own[0] if len(own) == 1 else np.sort(np.concatenate(own))
 
-    def _count_in(
+    def _count_window(
         self, start: int, rows: Column, column_masks: UInt64Array, step: _BatchCount
     ) -> _WindowRows | None:
         """Count each event for its person in one window; its bit mask has the conditions that it satisfies."""
-        in_time = step.batch.clocks[rows] < start + self._stays
+        in_time = step.batch.clocks[rows] < start + self._open_ms
         kept = in_time & (column_masks != 0)
         if not kept.all():
             self._event_totals.late += _count_bits(column_masks[~in_time])
@@ -166,7 +166,7 @@ class TallyGroup:
         if not len(rows):
             return None
         window = self.open_window(start)
-        bounded = self._bound(window, rows, column_masks, step)
+        bounded = self._count_people(window, rows, column_masks, step)
         if len(bounded.changed):
             step.changes.people[start] = bounded.changed
         self._event_totals.left_out += _count_bits(column_masks & ~bounded.within_bound)
@@ -180,7 +180,7 @@ class TallyGroup:
             bounded.first,
         )
 
-    def _bound(
+    def _count_people(
         self, window: OpenWindow, rows: Column, column_masks: UInt64Array, step: _BatchCount
     ) -> BoundedCounts:
         """Count each event for its person, up to the window's contribution bound."""
@@ -208,24 +208,24 @@ class TallyGroup:
                 return
             chosen = chosen[np.argsort(window_rows.rows[chosen], kind="stable")]
             periods = self._periods(tally, window_rows.windows[chosen])
-            lets = np.empty(len(chosen), dtype=np.uint64)
+            within_total = np.empty(len(chosen), dtype=np.uint64)
             for period in np.unique(periods).tolist():
                 own = np.flatnonzero(periods == period)
                 people = step.batch.people[window_rows.rows[chosen[own]]]
                 bounded = tally.counts_of_period(period).count(
                     people, np.ones(len(own), dtype=np.uint64), step.piece_number
                 )
-                lets[own] = bounded.within_bound
+                within_total[own] = bounded.within_bound
                 if len(bounded.changed):
                     step.changes.lifetime_counts[tally.number, period] = bounded.changed
             if quantity.most_bytes:
-                self._add_texts(tally, quantity, window_rows, chosen[lets != 0], step)
+                self._add_texts(tally, quantity, window_rows, chosen[within_total != 0], step)
                 continue
             rows = window_rows.rows[chosen]
             places = (
                 window_rows.windows[chosen] * tally.cells[quantity].cells + step.batch.cells(quantity.by)[rows]
             )
-            self._add_cells(tally, quantity, places, (lets, 0), rows, step)
+            self._add_cells(tally, quantity, places, (within_total, 0), rows, step)
 
     def _count_texts(self, tally: Tally, part: _WindowRows, step: _BatchCount) -> None:
         for quantity in tally.texts:
@@ -272,11 +272,11 @@ class TallyGroup:
     def open_window(self, start: int) -> OpenWindow:
         """Return the open window that begins at ``start``; open it if necessary."""
         if (window := self.windows.get(start)) is None:
-            row = self._free.pop() if self._free else len(self.windows)
+            row = self._free_rows.pop() if self._free_rows else len(self.windows)
             window = self.windows[start] = OpenWindow(row, PersonCounts(self.contribution, self._width))
             for tally in self.tallies.values():
                 for cells in tally.cells.values():
-                    cells.reserve(len(self.windows) + len(self._free))
+                    cells.reserve(len(self.windows) + len(self._free_rows))
         return window
 
     @property
@@ -291,7 +291,7 @@ class TallyGroup:
             row = self.windows.pop(start).row
             for tally in self.tallies.values():
                 tally.clear(row)
-            self._free.append(row)
+            self._free_rows.append(row)
         for tally in self.tallies.values():
             tally.drop_past_periods()
 

@@ -95,7 +95,7 @@ def build_questions(definition: StandingDefinition, start: int, numbers: Sequenc
     ``numbers`` has each group's count or, for a running count, its list of node sums, or the counts
     of a quantile's values. Sums of decimals are in steps, and are written as decimals.
     """
-    write = _writer(definition)
+    write = _number_writer(definition)
     begun, stream, window = _window_fields(definition, start)
     if definition.spec.mechanism.kind in _SINGLE_QUESTION_KINDS:
         yield b'{"id":"%s","stream":%s,"values":%s,%s}' % (begun, stream, write(numbers), window)
@@ -104,7 +104,7 @@ def build_questions(definition: StandingDefinition, start: int, numbers: Sequenc
     field = b"values" if isinstance(numbers[0], list) else b"value"
     middle = b'","stream":%s,"%s":' % (stream, field)
     attributes = definition.source.attributes
-    endings = _endings(tuple((name, attributes[name]) for name in definition.standing.by))
+    endings = _question_endings(tuple((name, attributes[name]) for name in definition.standing.by))
     for place, (number, ending) in enumerate(zip(numbers, endings, strict=True)):
         yield b"%s%d%s%s,%s%s" % (beginning, place, middle, write(number), window, ending)
 
@@ -131,7 +131,7 @@ def merge_texts(definition: StandingDefinition, partials: Iterable[Any]) -> Text
     return None if window_text_size(counts) > definition.most_bytes else counts
 
 
-def _writer(definition: StandingDefinition) -> Callable[[Any], bytes]:
+def _number_writer(definition: StandingDefinition) -> Callable[[Any], bytes]:
     """Return a function that writes a number, or a list of numbers, of the stream's questions."""
     count = definition.standing.count
     domain = definition.source.attributes[count.sum] if isinstance(count, SumOf) else None
@@ -147,7 +147,7 @@ def _writer(definition: StandingDefinition) -> Callable[[Any], bytes]:
 
 
 @lru_cache(maxsize=64)
-def _endings(domains: _Domains) -> tuple[bytes, ...]:
+def _question_endings(domains: _Domains) -> tuple[bytes, ...]:
     """Return the end of each group's question."""
     if not domains:
         return (b"}",)
@@ -258,7 +258,7 @@ class PartialWriter:
                 )
                 published.append(stream)
             to, counts, every = found
-            outputs.add(self._topics.partials, to, (name.encode(), self._partial(stream), ()))
+            outputs.add(self._topics.partials, to, (name.encode(), self._encode_partial(stream), ()))
             partials += 1
             cells += counts
             stream.next += every
@@ -268,7 +268,7 @@ class PartialWriter:
                 heappop(waiting)
         return published
 
-    def _partial(self, stream: StreamEpoch) -> bytes:
+    def _encode_partial(self, stream: StreamEpoch) -> bytes:
         cells: Sequence[int] = ()
         counts: Sequence[int] = ()
         texts: str | None = None

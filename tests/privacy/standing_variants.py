@@ -34,7 +34,7 @@ def bound_for_each_batch(surgery: Surgery) -> None:
 
 def bound_after_the_filter_of_another_stream(surgery: Surgery) -> None:
     """The bound applies only to events with an amount above 0, which another stream counts; all other events count without bound."""
-    bound = TallyGroup._bound
+    bound = TallyGroup._count_people
 
     def of_another(group: TallyGroup, window: Any, rows: Any, wanted: Any, step: Any) -> Any:
         found = bound(group, window, rows, wanted, step)
@@ -43,7 +43,7 @@ def bound_after_the_filter_of_another_stream(surgery: Surgery) -> None:
             within_bound=np.where(theirs, found.within_bound, wanted), first=np.where(theirs, found.first, wanted)
         )
 
-    surgery.patch.setattr(TallyGroup, "_bound", of_another)
+    surgery.patch.setattr(TallyGroup, "_count_people", of_another)
 
 
 def empty_windows_left_out(surgery: Surgery) -> None:
