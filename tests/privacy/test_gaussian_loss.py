@@ -14,9 +14,8 @@ from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise.samplers import Sampler, gaussian
 from stream.privacy.planning.answer_plans import answer_law
-from stream.privacy.planning.estimate_plans import marginal_law
 from stream.privacy.planning.plans import choose_calibration, name_of, plan_calibrations
-from stream.privacy.planning.warm_starts import warm_start_law
+from stream.privacy.planning.warm_starts import marginal_law, warm_start_law
 from tests.builders import parse_spec
 from tests.privacy.exact import law_of
 from tests.privacy.losses import cut_tail, worst_delta

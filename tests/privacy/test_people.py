@@ -28,10 +28,9 @@ from stream.privacy.mechanisms.releases import matrix_seed, project
 from stream.privacy.mechanisms.selection import score_noise, selection_rate
 from stream.privacy.noise.samplers import DELTA_PER_DRAW, sampler
 from stream.privacy.planning.answer_plans import alpha_for, answer_law
-from stream.privacy.planning.estimate_plans import marginal_law, number_law
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
 from stream.privacy.planning.plans import noise_rate
-from stream.privacy.planning.warm_starts import warm_start_law
+from stream.privacy.planning.warm_starts import marginal_law, number_law, warm_start_law
 from stream.tables.columns_table import PrivateTable
 from stream.tables.predicates import parse
 from tests import builders

@@ -250,3 +250,15 @@ def clopper_pearson_upper(successes: ArrayLike, trials: int, alpha: float) -> Fl
     """Return the upper one-sided Clopper-Pearson bound at error probability ``alpha``."""
     seen = np.asarray(successes)
     return np.where(seen == trials, 1.0, special.betainccinv(seen + 1, np.maximum(trials - seen, 1), alpha))
+
+
+HEADROOM = 64
+"""Noise fits if ``LARGEST_NOISE`` is at least this many scales: larger noise has probability e^−64."""
+
+LARGEST_NOISE = 2**52
+"""Noise has at most 52 binary digits, so that a query or threshold plus noise and shift fits 64 bits."""
+
+
+def scale_fits(scale: float) -> bool:
+    """Return True if noise of this scale fits 52 binary digits."""
+    return HEADROOM * scale <= LARGEST_NOISE

@@ -1,4 +1,4 @@
-"""Privacy losses of calibrations: the ε of their pure mechanisms, and their Gaussian noise.
+"""Privacy losses of calibrations: the ε of their pure mechanisms, their Gaussian noise, and which of them have prices per question.
 
 The ε of a sparse vector is a sum of parts: ε1 for the threshold, ε2 for the comparisons of queries, and
 ε3 for the numbers that ``numeric_sparse`` publishes with its ⊤s.
@@ -17,9 +17,13 @@ from schemas import (
     Calibration,
     EstimateCalibration,
     HypothesisCalibration,
+    Laplace,
+    Mechanism,
     ReleaseCalibration,
     RunningCountCalibration,
+    Source,
     SparseVectorCalibration,
+    TableSource,
     UnknownGroupsCalibration,
 )
 from stream.privacy.composition.gaussian_losses import GaussianNumbers, gaussian_rho
@@ -271,3 +275,34 @@ def has_independent_answers(calibration: Calibration) -> bool:
             return False
         case _:
             return True
+
+
+def takes_alpha(calibration: Calibration) -> bool:
+    """Return True if a question may request an error, and so have its own price."""
+    return isinstance(calibration, EstimateCalibration | AnswersCalibration) and is_pure(calibration)
+
+
+def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -> bool:
+    """Return True if answers with independent noise may have different prices, and only ε is bounded.
+
+    This is so for laplace on a table with the accountant ``pure``. The only bound of the sum of the squares
+    of the answers' ε, which determines ρ, is then the square of the sum. With ``zcdp``, `answer_price` takes
+    the squares into account.
+    """
+    return (
+        isinstance(source, TableSource)
+        and source.accountant == "pure"
+        and isinstance(mechanism, Laplace)
+        and takes_alpha(calibration)
+    )
+
+
+def has_gaussian_charges(calibration: Calibration) -> bool:
+    """Return True if a stream's charged answers have Gaussian noise."""
+    match calibration:
+        case AnswersCalibration():
+            return calibration.method == "gaussian"
+        case EstimateCalibration():
+            return calibration.noise != "laplace"
+        case _:
+            return False

@@ -38,8 +38,7 @@ from stream.privacy.composition.costs import (
     realised_cost,
     to_amount,
 )
-from stream.privacy.composition.losses import has_independent_answers, is_pure, summed_loss
-from stream.privacy.planning.plans import takes_alpha
+from stream.privacy.composition.losses import has_independent_answers, is_pure, summed_loss, takes_alpha
 
 
 def completed_cost(calibration: Calibration, accountant: str, totals: EdgeTotals, extensions: Extensions) -> Cost:
@@ -113,7 +112,7 @@ class Grant:
     of the stream's identity in 48 bytes, followed by the stream's specification as JSON without defaults.
     ``claim`` is the claim on the source's budget, ``population_claim`` the claim on the population's budget.
     ``has_uneven_prices`` is True if answers may have different prices with only their ε bounded
-    (`stream.privacy.planning.plans.are_uneven`). ``settled`` is True if the stream has ended and its last
+    (`stream.privacy.composition.losses.are_uneven`). ``settled`` is True if the stream has ended and its last
     totals are recorded; an extension makes it False.
     """
 

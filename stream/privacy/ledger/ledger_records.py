@@ -22,10 +22,10 @@ from schemas import (
     split_period_name,
 )
 from stream.privacy.composition.costs import BudgetTerms, RefusedError
+from stream.privacy.composition.losses import are_uneven
 from stream.privacy.ledger.accounts import Account, Budget, PopulationAccount
 from stream.privacy.ledger.grants import Claim, Grant
 from stream.privacy.ledger.state_machine import Ledger
-from stream.privacy.planning.plans import are_uneven
 
 _RESTORE_RANKS: Final[dict[type[object], int]] = {PopulationRecord: 0, SourceRecord: 1, AllotmentRecord: 2}
 """The order in which records are restored, because records refer to records of lower ranks; all others are last."""

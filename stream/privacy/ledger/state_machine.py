@@ -22,6 +22,7 @@ from schemas import (
 )
 from stream.formatting import suggest_public_name
 from stream.privacy.composition.costs import NO_COST, PARTS_PER_CHARGE, RefusedError
+from stream.privacy.composition.losses import are_uneven
 from stream.privacy.ledger.accounts import (
     Account,
     Budget,
@@ -36,7 +37,6 @@ from stream.privacy.ledger.accounts import (
 from stream.privacy.ledger.grants import Allotment, Claim, Grant, GrantAmounts, check_report, require_paid
 from stream.privacy.ledger.retirement import NAMES_KEY_PREFIX, Digests, EndedStreams, NameDigests
 from stream.privacy.planning.inverse_plans import plan_extension
-from stream.privacy.planning.plans import are_uneven
 
 TRANSITIONS: Final[Mapping[StreamState, frozenset[StreamState]]] = {
     # An extension leaves the stream open. A request or the worker halts it.

@@ -27,6 +27,7 @@ from stream.privacy.accuracy.intervals import half_width, half_width_bound
 from stream.privacy.accuracy.noise_laws import variance_of
 from stream.privacy.accuracy.rate_intervals import NoiseSum
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
+from stream.privacy.composition.losses import takes_alpha
 from stream.privacy.mechanisms.estimate_questions import (
     BYTES_PER_NUMBER,
     Box,
@@ -45,10 +46,10 @@ from stream.privacy.mechanisms.measurements import Axes, Draws, Measurements, Va
 from stream.privacy.mechanisms.releases import TensorCells, weighted_sums
 from stream.privacy.mechanisms.selection import TypicalErrors, measure_workload
 from stream.privacy.noise.samplers import NoiseScaleError, sampler
-from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law
+from stream.privacy.planning.estimate_plans import ErrorBounds
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS, rows_rate
-from stream.privacy.planning.plans import Price, parts_within, takes_alpha
-from stream.privacy.planning.warm_starts import ExpectedSets
+from stream.privacy.planning.plans import Price, parts_within
+from stream.privacy.planning.warm_starts import ExpectedSets, marginal_law, number_law
 
 IntegerArray = npt.NDArray[np.int64]
 

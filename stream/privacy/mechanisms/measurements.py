@@ -24,9 +24,14 @@ from stream.privacy.mechanisms.estimate_questions import CellGroups, Numbers, Re
 from stream.privacy.mechanisms.maximum_entropy import NoisyMarginal, move_to_product, ordered_sum, sum_to_axes
 from stream.privacy.mechanisms.releases import TensorCells
 from stream.privacy.noise.samplers import Sampler, Symmetric, sampler
-from stream.privacy.planning.estimate_plans import marginal_law, number_law
 from stream.privacy.planning.plans import Price, estimate_price, noise_rate, numbers_failure
-from stream.privacy.planning.warm_starts import warm_start_axes, warm_start_law, warm_start_order
+from stream.privacy.planning.warm_starts import (
+    marginal_law,
+    number_law,
+    warm_start_axes,
+    warm_start_law,
+    warm_start_order,
+)
 
 MAX_CONNECTED_CELLS: Final = 1 << 12
 """Maximum number of cells of the table to which `Measurements.connect_axes` adds attributes."""

@@ -27,6 +27,7 @@ from stream.privacy.accuracy.noise_laws import (
     noise_reach,
     noisy_max_reach,
     part_failure,
+    scale_fits,
     two_sided_reach,
 )
 from stream.privacy.accuracy.release_accuracy import MOST_STEPS, draw_reach, draw_steps, misfits_reach
@@ -36,7 +37,7 @@ from stream.privacy.composition.gaussian_losses import GaussianNumbers, least_no
 from stream.privacy.composition.losses import promised_answers
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_round_epsilon
 from stream.privacy.noise.samplers import NoiseScaleError, Symmetric, gaussian, sampler
-from stream.privacy.planning.noise_layouts import PlanError, fitting_calibrations, require_fit, scale_fits
+from stream.privacy.planning.noise_layouts import PlanError, fitting_calibrations, require_fit
 
 PartsMethod = Literal["textbook", "basic", "optimal"]
 """The theorem by which equal parts of ε are composed."""

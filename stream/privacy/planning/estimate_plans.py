@@ -24,7 +24,7 @@ from stream.privacy.accuracy.noise_laws import (
 )
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.pure_rounds import round_fraction_down
-from stream.privacy.noise.samplers import Symmetric, gaussian, sampler
+from stream.privacy.noise.samplers import Symmetric
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.warm_starts import (
@@ -393,23 +393,3 @@ class ErrorBounds:
         """
         beta = NUMBERS_PART * self.calibration.beta / self.calibration.cutoff
         return sum_alpha(law, summed_cells, number_count, beta, full_weights=full_weights)
-
-
-def marginal_law(calibration: EstimateCalibration, *, numbered: bool) -> Symmetric:
-    """Return the noise of the cells of a ⊤'s marginal; ``numbered`` is True if a number is published too."""
-    if calibration.noise == "gaussian":
-        precision = 1 / Fraction(calibration.deviation_answer) ** 2
-        if numbered:
-            precision -= 1 / (Fraction(calibration.deviation_number) ** 2 * calibration.marginal_sensitivity)
-        return gaussian(1 / precision)
-    part = Fraction(calibration.sparse_vector.epsilon_answer) / calibration.cutoff
-    if numbered:
-        part -= Fraction(calibration.epsilon_number)
-    return sampler("two_sided", part / calibration.marginal_sensitivity)
-
-
-def number_law(calibration: EstimateCalibration, width: int) -> Symmetric:
-    """Return the noise of a number on a ⊤ with a sensitivity of ``width`` steps."""
-    if calibration.noise == "gaussian":
-        return gaussian(Fraction(calibration.deviation_number) ** 2 * width**2)
-    return sampler("two_sided", Fraction(calibration.epsilon_number) / width)

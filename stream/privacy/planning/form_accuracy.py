@@ -37,10 +37,11 @@ from stream.privacy.planning.answer_plans import (
     rank_alpha,
     rates_reach,
 )
-from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law
+from stream.privacy.planning.estimate_plans import ErrorBounds
 from stream.privacy.planning.hypothesis_plans import rows_reach
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import promised_alpha
+from stream.privacy.planning.warm_starts import marginal_law
 
 Form = QuestionForm | Literal["alarm", "running", "texts"]
 """The form of a question, or one of three further forms: ``alarm`` (is a number above a threshold?), ``running``

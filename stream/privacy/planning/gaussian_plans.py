@@ -18,23 +18,22 @@ from stream.privacy.accuracy.noise_laws import (
     normal_reach,
     one_sided_reach,
     part_failure,
+    scale_fits,
     variance_of,
 )
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.gaussian_losses import gaussian_delta, least_noise_factor, rough_epsilon
 from stream.privacy.composition.losses import losses
 from stream.privacy.composition.pure_rounds import round_fraction_down
-from stream.privacy.planning.estimate_plans import (
-    NUMBERS_PART,
-    SLACK_NOISE_SCALES,
-    THRESHOLD_PART,
-    Comparisons,
+from stream.privacy.planning.estimate_plans import NUMBERS_PART, SLACK_NOISE_SCALES, THRESHOLD_PART, Comparisons
+from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
+from stream.privacy.planning.warm_starts import (
+    chosen_set_law,
     marginal_law,
     number_law,
+    pair_sum_noise_scales,
+    warm_start_law,
 )
-from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
-from stream.privacy.planning.noise_layouts import scale_fits
-from stream.privacy.planning.warm_starts import chosen_set_law, pair_sum_noise_scales, warm_start_law
 
 _WARM_START_OF_PAIRS = 2
 _LEAST_ERROR_FACTOR = 1e-2

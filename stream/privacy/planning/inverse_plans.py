@@ -28,10 +28,10 @@ from schemas.mechanisms import MAX_ANSWERS
 from stream.optional_packages import np
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import affordable_delta, affordable_epsilon, charged_answers, exact_decimal
-from stream.privacy.composition.losses import has_independent_answers, losses
+from stream.privacy.composition.losses import has_independent_answers, losses, takes_alpha
 from stream.privacy.composition.pure_rounds import optimal_delta, optimal_epsilon, round_fraction_up
 from stream.privacy.planning.noise_layouts import PlanError
-from stream.privacy.planning.plans import choose_calibration, plan_calibrations, promised_alpha, takes_alpha
+from stream.privacy.planning.plans import choose_calibration, plan_calibrations, promised_alpha
 
 CUTOFF_FIELDS: Final = ("cutoff", "answers", "updates")
 """Names of the fields for the cutoff of a mechanism: its number of ⊤s, noisy answers or updates."""

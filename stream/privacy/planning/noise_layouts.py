@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from schemas import Method, SparseVectorCalibration
 from stream.optional_packages import np, optimize
+from stream.privacy.accuracy.noise_laws import HEADROOM, LARGEST_NOISE, scale_fits
 from stream.privacy.accuracy.sparse_vector_accuracy import (
     AccuracyError,
     RunLayout,
@@ -153,12 +154,6 @@ def _split_at(logits: Sequence[float] | NDArray[np.float64]) -> EpsilonSplit:
     return EpsilonSplit(*fractions)
 
 
-HEADROOM = 64
-"""Noise fits if ``LARGEST_NOISE`` is at least this many scales: larger noise has probability e^−64."""
-
-LARGEST_NOISE = 2**52
-"""Noise has at most 52 binary digits, so that a query or threshold plus noise and shift fits 64 bits."""
-
 _COARSE_SCALE = 64.0
 
 
@@ -181,11 +176,6 @@ def fitting_calibrations(makers: Iterable[Callable[[], _Planned]]) -> tuple[_Pla
     if not calibrations:
         raise PlanError(str(refusal)) from refusal
     return tuple(calibrations)
-
-
-def scale_fits(scale: float) -> bool:
-    """Return True if noise of this scale fits 52 binary digits."""
-    return HEADROOM * scale <= LARGEST_NOISE
 
 
 def require_fit(scale: float, remedy: str, grid: float | None = None) -> None:

@@ -34,15 +34,13 @@ from schemas import (
     Pmw,
     RandomizedResponse,
     RunningCount,
-    Source,
     SparsePmw,
     SparseProject,
     SparseVectorCalibration,
     StreamSpec,
-    TableSource,
     UnknownGroups,
 )
-from stream.privacy.accuracy.noise_laws import least_passing, two_sided_reach
+from stream.privacy.accuracy.noise_laws import HEADROOM, LARGEST_NOISE, least_passing, two_sided_reach
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.accuracy.sparse_vector_accuracy import LARGEST_STEPS, exact_alpha
 from stream.privacy.composition.costs import (
@@ -52,7 +50,7 @@ from stream.privacy.composition.costs import (
     affordable_epsilon,
     exact_decimal,
 )
-from stream.privacy.composition.losses import is_pure, losses, promised_answers
+from stream.privacy.composition.losses import has_gaussian_charges, is_pure, losses, promised_answers, takes_alpha
 from stream.privacy.planning import (
     answer_plans,
     estimate_plans,
@@ -66,8 +64,6 @@ from stream.privacy.planning import (
 from stream.privacy.planning.estimate_plans import NUMBERS_PART
 from stream.privacy.planning.hypothesis_plans import WEIGHT_STEPS
 from stream.privacy.planning.noise_layouts import (
-    HEADROOM,
-    LARGEST_NOISE,
     PlanError,
     PlanInputs,
     fitting_calibrations,
@@ -268,26 +264,6 @@ class Price:
     reach: int
 
 
-def takes_alpha(calibration: Calibration) -> bool:
-    """Return True if a question may request an error, and so have its own price."""
-    return isinstance(calibration, EstimateCalibration | AnswersCalibration) and is_pure(calibration)
-
-
-def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -> bool:
-    """Return True if answers with independent noise may have different prices, and only ε is bounded.
-
-    This is so for laplace on a table with the accountant ``pure``. The only bound of the sum of the squares
-    of the answers' ε, which determines ρ, is then the square of the sum. With ``zcdp``, `answer_price` takes
-    the squares into account.
-    """
-    return (
-        isinstance(source, TableSource)
-        and source.accountant == "pure"
-        and isinstance(mechanism, Laplace)
-        and takes_alpha(calibration)
-    )
-
-
 def epsilon_of(calibration: Calibration, parts: int, rounded: Callable[[Fraction], int] = math.ceil) -> float:
     """Return the ε of ``parts`` for display, in units that ``rounded`` rounds, by default up."""
     loss = losses(calibration).loss_per_answer * Fraction(parts, PARTS_PER_CHARGE)
@@ -297,17 +273,6 @@ def epsilon_of(calibration: Calibration, parts: int, rounded: Callable[[Fraction
 def shown_price(calibration: Calibration, parts: int) -> float | None:
     """Return the ε of ``parts`` for display; None for Gaussian noise, whose charges have no ε."""
     return None if parts and has_gaussian_charges(calibration) else epsilon_of(calibration, parts)
-
-
-def has_gaussian_charges(calibration: Calibration) -> bool:
-    """Return True if a stream's charged answers have Gaussian noise."""
-    match calibration:
-        case AnswersCalibration():
-            return calibration.method == "gaussian"
-        case EstimateCalibration():
-            return calibration.noise != "laplace"
-        case _:
-            return False
 
 
 def parts_within(calibration: Calibration, max_price: float | str) -> int:

@@ -38,14 +38,14 @@ from schemas import (
     StreamSpec,
 )
 from schemas.queries import MAX_CANDIDATES
-from stream.privacy.accuracy.noise_laws import least_passing, sum_alpha
+from stream.privacy.accuracy.noise_laws import least_passing, scale_fits, sum_alpha
 from stream.privacy.accuracy.release_accuracy import cell_alpha, lazy_alpha, noise_alpha, projection_alpha
 from stream.privacy.accuracy.source_facts import GroupSensitivity, SourceFacts
 from stream.privacy.composition.gaussian_losses import least_noise_factor
 from stream.privacy.composition.losses import losses
 from stream.privacy.noise.samplers import Symmetric, gaussian, sampler
 from stream.privacy.planning.answer_plans import PartsMethod, equal_parts
-from stream.privacy.planning.noise_layouts import PlanError, require_fit, scale_fits
+from stream.privacy.planning.noise_layouts import PlanError, require_fit
 from stream.privacy.planning.unknown_groups_plans import most_texts_within
 
 Shape = Literal["dyadic", "balanced"]

@@ -4,7 +4,8 @@ A warm start measures no marginal, all single attributes, or all pairs. With a w
 attributes; then each *round* chooses one set of the workload and measures it. The module also plans the
 typical errors of estimates: the sets of attributes over which they are averaged, and their noise. With the
 constants below, the errors of all pairs' cells were small on tables of several kinds
-(`python -m benchmarks.workloads`); privacy and error bounds hold for any constants.
+(`python -m benchmarks.workloads`); privacy and error bounds hold for any constants. The module also has the
+noise laws of what a ⊤ measures.
 """
 
 from __future__ import annotations
@@ -275,3 +276,23 @@ def _thin_out(places: Sequence[_Item], max_count: int) -> list[_Item]:
     if len(places) <= max_count:
         return list(places)
     return [places[number * len(places) // max_count] for number in range(max_count)]
+
+
+def marginal_law(calibration: EstimateCalibration, *, numbered: bool) -> Symmetric:
+    """Return the noise of the cells of a ⊤'s marginal; ``numbered`` is True if a number is published too."""
+    if calibration.noise == "gaussian":
+        precision = 1 / Fraction(calibration.deviation_answer) ** 2
+        if numbered:
+            precision -= 1 / (Fraction(calibration.deviation_number) ** 2 * calibration.marginal_sensitivity)
+        return gaussian(1 / precision)
+    part = Fraction(calibration.sparse_vector.epsilon_answer) / calibration.cutoff
+    if numbered:
+        part -= Fraction(calibration.epsilon_number)
+    return sampler("two_sided", part / calibration.marginal_sensitivity)
+
+
+def number_law(calibration: EstimateCalibration, width: int) -> Symmetric:
+    """Return the noise of a number on a ⊤ with a sensitivity of ``width`` steps."""
+    if calibration.noise == "gaussian":
+        return gaussian(Fraction(calibration.deviation_number) ** 2 * width**2)
+    return sampler("two_sided", Fraction(calibration.epsilon_number) / width)

@@ -18,9 +18,10 @@ from schemas import Calibration, Interval, TextInterval, form_of
 from schemas.queries import Group
 from stream.caches import BoundedCache
 from stream.privacy.composition.costs import PARTS_PER_CHARGE
+from stream.privacy.composition.losses import has_gaussian_charges
 from stream.privacy.mechanisms.private_values import decode_text_counts
 from stream.privacy.noise import samplers
-from stream.privacy.planning.plans import epsilon_of, has_gaussian_charges, parts_within, shown_price
+from stream.privacy.planning.plans import epsilon_of, parts_within, shown_price
 from stream.processing.dead_letters import PRICE, Rejection, malformed_rejection
 from stream.tables.texts import TextGroups
 from stream.worker.families.context import AdmittedQuestion, Context

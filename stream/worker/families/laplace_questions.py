@@ -11,8 +11,9 @@ from typing import Any, Literal
 from schemas import MAX_CATEGORIES, AnswersCalibration, Integers, Laplace, TableSource, ValuesSource
 from schemas.queries import MAX_BOUND
 from stream.privacy.accuracy.source_facts import counts_from_zero
+from stream.privacy.composition.losses import takes_alpha
 from stream.privacy.planning.answer_plans import alpha_for
-from stream.privacy.planning.plans import Price, answer_price, takes_alpha
+from stream.privacy.planning.plans import Price, answer_price
 from stream.processing.dead_letters import malformed_rejection
 from stream.tables.expressions import Predicate, conjunction
 from stream.tables.sensitivity import (

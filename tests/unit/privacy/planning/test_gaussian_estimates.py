@@ -15,9 +15,9 @@ from stream.privacy.composition.costs import NO_COST, Cost, realised_cost, strea
 from stream.privacy.composition.gaussian_losses import gaussian_delta, gaussian_rho
 from stream.privacy.composition.losses import is_pure, losses
 from stream.privacy.noise.samplers import Gaussian, gaussian
-from stream.privacy.planning.estimate_plans import ErrorBounds, marginal_law, number_law
+from stream.privacy.planning.estimate_plans import ErrorBounds
 from stream.privacy.planning.plans import choose_calibration, name_of, plan_calibrations
-from stream.privacy.planning.warm_starts import warm_start_law
+from stream.privacy.planning.warm_starts import marginal_law, number_law, warm_start_law
 from tests.builders import parse_spec
 from tests.unit.privacy.planning.domains import FIVE, FOURTEEN
 

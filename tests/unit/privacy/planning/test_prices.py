@@ -20,17 +20,10 @@ from stream.privacy.composition.costs import (
     realised_cost,
     stream_cost,
 )
-from stream.privacy.composition.losses import losses
+from stream.privacy.composition.losses import losses, takes_alpha
 from stream.privacy.noise.samplers import sampler
 from stream.privacy.planning.answer_plans import alpha_for, plan_calibrations
-from stream.privacy.planning.plans import (
-    answer_price,
-    choose_calibration,
-    epsilon_of,
-    estimate_price,
-    noise_rate,
-    takes_alpha,
-)
+from stream.privacy.planning.plans import answer_price, choose_calibration, epsilon_of, estimate_price, noise_rate
 from tests.builders import parse_spec
 
 TABLE = SourceFacts(grid=1.0, neighbors="add-remove", disjoint=True)
