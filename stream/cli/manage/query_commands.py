@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 import uuid
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 
-from schemas import Answer, Query, RandomizedResponse
+from schemas import Answer, EventsSource, Query, RandomizedResponse, Source, TableSource
 from schemas.queries import STATISTICS
 from schemas.wire import describe, read_json
 from stream.cli.output import CommandError, print_warnings, read_document, say, show_json, show_table
@@ -362,6 +363,10 @@ async def _ask_question(query: Query, timeout: float, *, dry_run: bool) -> Resul
         answer = await client.ask(query, timeout=timeout, outcomes=True, dry_run=dry_run)
         if (answer.reason or "").startswith("unknown-stream:"):
             print_warnings(await _warn_of_unknown_stream(client, query.stream))
+        elif answer.outcome == "rejected":
+            with suppress(SottoError):
+                source = (await client.budget(await client.source_of(query.stream))).source
+                print_warnings(warn_of_attributes(query, source))
         if answer.index and (query.value is not None or query.values is not None):
             # The client looks up the grants of tables only, because producers of values may not read the ledger.
             with suppress(SottoError):
@@ -372,6 +377,30 @@ async def _ask_question(query: Query, timeout: float, *, dry_run: bool) -> Resul
                 grant = await client.grant(await client.source_of(query.stream), query.stream)
                 print_warnings(_warn_of_category(query.category, grant.spec.mechanism))
         return answer
+
+
+_NAMING_FIELDS: Final = ("sum", "mean", "quantile", "iqr", "variance", "stddev", "person_sum")
+_PREDICATE_NAME: Final = re.compile(r"""'(?:[^']|'')*'|"([^"]+)"|([^\W\d]\w*)""")
+_PREDICATE_WORDS: Final = {"and", "or", "not", "in", "between", "true", "false"}
+
+
+def warn_of_attributes(query: Query, source: Source) -> Iterator[str]:
+    """Yield a warning for each name in a question that is like an attribute of the source, but is none.
+
+    The published refusal quotes no name, because the question's text is private.
+    """
+    if not isinstance(source, TableSource | EventsSource):
+        return
+    declared = {*source.attributes, *(source.texts if isinstance(source, TableSource) else ())}
+    folded = {name.casefold() for name in declared}
+    given = [(name, getattr(query, name)) for name in _NAMING_FIELDS]
+    given += [("group_by", name) for name in query.group_by or ()]
+    for field in ("where", "rate"):
+        found = _PREDICATE_NAME.findall(getattr(query, field) or "")
+        given += [(field, quoted or bare) for quoted, bare in found if bare.casefold() not in _PREDICATE_WORDS]
+    for field, name in given:
+        if name and name.casefold() not in folded and (hint := did_you_mean(name, declared)):
+            yield f"{_OPTION_OF_FIELD[field]}: '{name}' is no attribute of source {source.source}{hint}"
 
 
 def _warn_of_category(category: str, mechanism: object) -> list[str]:

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from schemas import Categories, TableSource
-from stream.formatting import format_count
+from stream.formatting import did_you_mean, format_count
 from stream.settings import DEFAULT_TABLE_BYTES
 from stream.tables.checks.cell_checks import CellCheck, Misfit
 from stream.tables.checks.row_counts import (
@@ -36,7 +36,7 @@ from stream.tables.expressions import TRUE, Predicate, make_leaf
 from stream.tables.people import person_names
 from stream.tables.readers.csv_files import EXTRA_CELL_COLUMN, SEPARATORS
 from stream.tables.readers.table_reading import build_table, read_rows
-from stream.tables.table_errors import ColumnError, DataError, quote_name, to_nfc
+from stream.tables.table_errors import ColumnError, DataError, quote_name, quote_names, to_nfc
 from stream.tables.texts import is_text
 
 _MAX_SPELLING_HINTS: Final = 3
@@ -258,9 +258,8 @@ def check_table(
     person = source.person if person is None else person
     if person is not None and person not in file.types:
         field = "person" if declared else "--person"
-        raise DataError(
-            f"{field}: the table has no column {quote_name(person)}; name one of {', '.join(map(quote_name, file.types))}"
-        )
+        hint = did_you_mean(person, file.types) or f"; name one of {quote_names(file.types)}"
+        raise DataError(f"{field}: the table has no column {quote_name(person)}{hint}")
     if person is not None:
         for kind, part in file.kinds[person].items():
             try:

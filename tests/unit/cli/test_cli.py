@@ -18,8 +18,9 @@ from schemas.answers import Outcome
 from sotto import Result, SottoError, StatementError, Timeout, Unknown
 from stream.cli.app import app
 from stream.cli.manage import query_commands, shell_command
-from stream.cli.manage.query_commands import ExitStatus, _show_answer, exit_status
+from stream.cli.manage.query_commands import ExitStatus, _show_answer, exit_status, warn_of_attributes
 from stream.cli.output import show_table
+from tests.builders import parse_source, source
 from tests.commands import run_sotto
 
 
@@ -168,6 +169,20 @@ def test_exit_status_distinguishes_outcomes_of_a_question(
     outcome: Outcome, reason: str | None, status: int
 ) -> None:
     assert exit_status(Answer(id="a", stream="b", outcome=outcome, reason=reason)) == status
+
+
+def test_rejected_question_gets_the_nearest_attribute_of_each_name() -> None:
+    """Texts, keywords and names that resemble no attribute give no warning."""
+    about = parse_source(source("people", "table", attributes={"age": 9, "sex": ["F", "M"]}))
+    asked = {"id": "a", "stream": "s", "sum": "agee", "where": "sxe = 'agee' AND \"sex\" = 'F' AND height > 2"}
+    assert list(warn_of_attributes(Query.model_validate(asked), about)) == [
+        "--sum: 'agee' is no attribute of source people; did you mean 'age'?",
+        "--where: 'sxe' is no attribute of source people; did you mean 'sex'?",
+    ]
+    grouped = Query.model_validate({"id": "a", "stream": "s", "group_by": ["Sex", "aeg"]})
+    assert list(warn_of_attributes(grouped, about)) == [
+        "--group-by: 'aeg' is no attribute of source people; did you mean 'age'?"
+    ]
 
 
 @pytest.mark.parametrize("command", [("topics", "check"), ("source", "list"), ("serve", "feed")])

@@ -152,6 +152,7 @@ def test_cells_cannot_control_the_terminal() -> None:
             SOURCE,
             "--person: the table has no column 'name'; name one of 'age', 'sex', 'bmi'",
         ),
+        (["--person", "bmy"], SOURCE, "--person: the table has no column 'bmy'; did you mean 'bmi'?"),
         ([], {"source": "v", "kind": "records", "epsilon": 1}, "v has no table, its questions carry the values"),
     ],
 )
