@@ -61,7 +61,7 @@ class ClusterInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ClusterNode:
     """A node of a cluster: its number (from 1), the cluster id and the ports of all nodes."""
 
     node: int
@@ -137,7 +137,7 @@ def choose_ports(preferred_port: int | None) -> Ports:
 
 
 def server_properties(
-    ports: Ports, *, data_folder: str, extra: Mapping[str, str], member: Member | None = None
+    ports: Ports, *, data_folder: str, extra: Mapping[str, str], cluster_node: ClusterNode | None = None
 ) -> str:
     """Returns `server.properties` for a node that only this machine reaches."""
     listeners = f"PLAINTEXT://{HOST}:{ports.clients},CONTROLLER://{HOST}:{ports.controller}"
@@ -167,10 +167,10 @@ def server_properties(
         "transaction.state.log.min.isr": "1",
         # The default of 128 MB would be an eighth of the heap.
         "log.cleaner.dedupe.buffer.size": str(32 * 1024 * 1024),
-        **({} if member is None else member.properties()),
+        **({} if cluster_node is None else cluster_node.properties()),
         **extra,
     }
-    if member is not None:
+    if cluster_node is not None:
         del properties["controller.quorum.bootstrap.servers"]  # only for voters in the metadata log
     return "".join(f"{name}={value}\n" for name, value in properties.items())
 

@@ -157,7 +157,7 @@ class LocalCluster:
                 node_folder(self.folder, number),
                 detached=self.detached,
                 heap_megabytes=self._heap_megabytes,
-                member=broker_addresses.Member(number, state.cluster, state.nodes),
+                cluster_node=broker_addresses.ClusterNode(number, state.cluster, state.nodes),
             )
             for number in range(1, len(state.nodes) + 1)
         ]

@@ -32,7 +32,8 @@ class LocalBroker:
 
     If ``detached``, the broker outlives this process; if not, it gets SIGTERM when this process ends, even by
     kill -9. Ctrl-C never reaches the broker, so clients can finish. ``properties`` are further Kafka server
-    properties, which override the properties set here. ``member`` is the node's place in a cluster, with its ports.
+    properties, which override the properties set here. ``cluster_node`` is the node's place in a cluster,
+    with its ports.
     """
 
     def __init__(
@@ -42,14 +43,14 @@ class LocalBroker:
         detached: bool = False,
         heap_megabytes: int = 1024,
         properties: Mapping[str, str] | None = None,
-        member: broker_addresses.Member | None = None,
+        cluster_node: broker_addresses.ClusterNode | None = None,
         java_options: Sequence[str] = (),
     ) -> None:
         self.folder = Path(folder).absolute()
         self.detached = detached
         self._heap_megabytes = heap_megabytes
         self._properties = dict(properties or {})
-        self._member = member
+        self._cluster_node = cluster_node
         self._java_options = tuple(java_options)
         self._started_process: broker_process.Process | None = None
 
@@ -93,8 +94,8 @@ class LocalBroker:
                 # The broker is dead; this ends the shell that watched it.
                 broker_process.end_process(state.process, grace_seconds=0)
             broker_process.delete_state(self.folder)
-            if self._member is not None:
-                return self._start(self._member.ports, jars, deadline)
+            if self._cluster_node is not None:
+                return self._start(self._cluster_node.ports, jars, deadline)
             if (self.folder / broker_process.CLUSTER_FILE).exists():
                 raise broker_process.BrokerError(
                     f"{self.folder} holds a cluster of several brokers; start it with 'sotto broker start', and choose another "
@@ -203,11 +204,11 @@ class LocalBroker:
         # Rename the folder only when it is complete: an interrupted format must not look like data.
         new_data = self.folder / "formatting"
         shutil.rmtree(new_data, ignore_errors=True)
-        kind: kafka_programs.NodeKind = "single" if self._member is None else "member"
+        kind: kafka_programs.NodeKind = "single" if self._cluster_node is None else "member"
         cluster, node = (
             (kafka_programs.new_cluster_id(), 1)
-            if self._member is None
-            else (self._member.cluster, self._member.node)
+            if self._cluster_node is None
+            else (self._cluster_node.cluster, self._cluster_node.node)
         )
         # Additional properties must be validated by Kafka's own tool.
         is_default = not self._properties
@@ -221,7 +222,7 @@ class LocalBroker:
             properties="format.properties",
             console=self._console,
             timeout_seconds=max(1.0, deadline - time.monotonic()),
-            joined_cluster=None if self._member is None else self._member.cluster,
+            joined_cluster=None if self._cluster_node is None else self._cluster_node.cluster,
         )
         if is_default:
             kafka_programs.store_formatted_data(jars, new_data, kind)
@@ -229,7 +230,7 @@ class LocalBroker:
 
     def _write_properties(self, name: str, ports: broker_process.Ports, data_folder: str) -> None:
         text = broker_addresses.server_properties(
-            ports, data_folder=data_folder, extra=self._properties, member=self._member
+            ports, data_folder=data_folder, extra=self._properties, cluster_node=self._cluster_node
         )
         path = self.folder / name
         path.touch(mode=0o600)

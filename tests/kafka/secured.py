@@ -27,7 +27,7 @@ from cryptography.x509.oid import NameOID
 
 from stream.engine.restore import create_reader
 from stream.kafka.acls import AclRole, create_acls, default_principal, role_access
-from stream.kafka.broker_addresses import Member, choose_ports, free_port
+from stream.kafka.broker_addresses import ClusterNode, choose_ports, free_port
 from stream.kafka.broker_process import HOST, Ports
 from stream.kafka.client.broker_connections import SecurityError, connection_options
 from stream.kafka.kafka_programs import new_cluster_id
@@ -148,7 +148,7 @@ class SecuredKafka:
         ports, clients, administration = choose_ports(None), free_port(), free_port()
         broker = LocalBroker(
             folder / "broker",
-            member=Member(1, new_cluster_id(), (ports,)),
+            cluster_node=ClusterNode(1, new_cluster_id(), (ports,)),
             properties=_access_control(ports, clients, administration, both, authority.file),
         )
         broker.start()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stream.kafka import broker_addresses
-from stream.kafka.broker_addresses import Member, choose_cluster_ports, local_address, server_properties
+from stream.kafka.broker_addresses import ClusterNode, choose_cluster_ports, local_address, server_properties
 from stream.kafka.broker_cluster import LocalCluster
 from stream.kafka.broker_process import BrokerError, Ports, is_alive, read_state
 from stream.kafka.local_broker import LocalBroker
@@ -112,7 +112,7 @@ def test_cluster_refuses_folder_of_single_broker(tmp_path: Path) -> None:
 
 def test_server_properties_of_cluster_replicate_thrice() -> None:
     nodes = (Ports(1, 2), Ports(3, 4), Ports(5, 6))
-    text = server_properties(nodes[1], data_folder="data", extra={}, member=Member(2, "id", nodes))
+    text = server_properties(nodes[1], data_folder="data", extra={}, cluster_node=ClusterNode(2, "id", nodes))
     properties = dict(line.split("=", 1) for line in text.splitlines())
     assert properties["node.id"] == "2"
     assert properties["controller.quorum.voters"] == "1@127.0.0.1:2,2@127.0.0.1:4,3@127.0.0.1:6"
