@@ -89,13 +89,13 @@ class EventClock:
         if self._by_broker:
             self.now = max(self.now, int(moment * 1000) - self._idle)
 
-    def moment_for(self, reading: int) -> float | None:
-        """Return the ``moment`` for which ``note_end_of_input`` sets the clock to ``reading``; None for marks."""
-        return (reading + self._idle + 1) / 1000 if self._by_broker else None
+    def moment_for(self, clock: int) -> float | None:
+        """Return the ``moment`` for which ``note_end_of_input`` sets ``now`` to ``clock``; None for marks."""
+        return (clock + self._idle + 1) / 1000 if self._by_broker else None
 
-    def timestamp_for(self, reading: int) -> float | None:
-        """Return the timestamp, in seconds, that sets the clock to ``reading``; None for marks."""
-        return reading / 1000 if self._by_broker else None
+    def timestamp_for(self, clock: int) -> float | None:
+        """Return the timestamp, in seconds, that sets ``now`` to ``clock``; None for marks."""
+        return clock / 1000 if self._by_broker else None
 
     def first_window_of(self, defined: int) -> int:
         """Return the earliest start of a window of a stream whose control event has time ``defined``.
@@ -145,11 +145,11 @@ class EventClock:
         With marks, the result is None until a mark with this or a later timestamp has been read. A
         window that begins more than ``ahead`` after that mark has no event from before the mark.
         """
-        reading = self.clock_at(stamp)
-        return reading if reading is None or self._by_broker else self._first_start_after(reading)
+        clock = self.clock_at(stamp)
+        return clock if clock is None or self._by_broker else self._first_start_after(clock)
 
-    def _first_start_after(self, reading: int) -> int:
-        return 0 if reading == NOT_BEGUN else reading + self._ahead + 1
+    def _first_start_after(self, clock: int) -> int:
+        return 0 if clock == NOT_BEGUN else clock + self._ahead + 1
 
     def advance(self, records: Sequence[RecordLike]) -> ClockValues:
         """Advance the clock over some records, and return its values.

@@ -230,7 +230,7 @@ class FeedDefinitions:
         self._drop_streams(self._retired.list_deleted(records))
         for record in records:
             name = (record.key or b"").decode(errors="replace")
-            if (over := self._closed_summaries.get(name)) is not None and is_stale(over, record.value):
+            if (summary := self._closed_summaries.get(name)) is not None and is_stale(summary, record.value):
                 continue
             known = self._latest.get(name)
             definition = parse_definition(record, known)
@@ -285,15 +285,15 @@ class FeedDefinitions:
                     # A period's stream has the name of its model, followed by the start of the period.
                     model = definition.spec.stream.removesuffix(f"@{definition.source.starts}")
                     place = (definition.source.period_of, model)
-                    asking = {**in_periods.get(place, {}), name: definition}
-                    in_periods[place] = {one: found for one, found in asking.items() if found.is_open}
-            asking_now = [
+                    in_period = {**in_periods.get(place, {}), name: definition}
+                    in_periods[place] = {one: found for one, found in in_period.items() if found.is_open}
+            open_streams = [
                 definition
                 for definition in streams.values()
                 if definition.is_open and definition.source.period_of is None
             ]
-            if asking_now:
-                counted[source] = asking_now[0].source
+            if open_streams:
+                counted[source] = open_streams[0].source
             else:
                 counted.pop(source, None)
         self._counted_sources, self._open_in_periods = counted, in_periods

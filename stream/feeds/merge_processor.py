@@ -169,9 +169,9 @@ class MergeProcessor:
                 continue
             waiting.add((partial.stream, partial.start, partial.partition))
             merged = self._streams.get(partial.stream)
-            there = merged.open.get(partial.start, {}) if merged is not None else {}
+            published = merged.open.get(partial.start, {}) if merged is not None else {}
             if all(
-                number in there or (partial.stream, partial.start, number) in waiting
+                number in published or (partial.stream, partial.start, number) in waiting
                 for number in range(partial.partitions)
             ):
                 asked += window_queries.window_load(definition, MAX_QUESTIONS_PER_STEP)
@@ -298,11 +298,11 @@ class MergeProcessor:
         if definition.source.has_periods and period_of(definition, before) != period_of(definition, start):
             # After a loss, the partition may have counted people twice in later periods too.
             merged.running = RunningSums(are_lost=merged.running.are_lost)
-        asking = self._periods.stream_asked_by(definition, start)
-        if len(partials) == merged.partitions and asking is not None:
+        asked_stream = self._periods.stream_asked_by(definition, start)
+        if len(partials) == merged.partitions and asked_stream is not None:
             # Records of the running counts of a period's stream have the model's name.
-            changed_records |= self._ask_window(outputs, name, asking, merged, (start, partials))
-            asked = window_queries.window_load(asking, MAX_QUESTIONS_PER_STEP)
+            changed_records |= self._ask_window(outputs, name, asked_stream, merged, (start, partials))
+            asked = window_queries.window_load(asked_stream, MAX_QUESTIONS_PER_STEP)
         changed_records[name.encode()] = encode_stream(merged)
         self._periods.close_past_streams(outputs, definition, before, start)
         return asked

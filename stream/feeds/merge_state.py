@@ -280,8 +280,10 @@ class PeriodRequests:
         if self._definitions.has_stream(source, stream):
             self._requesting_streams.pop(source, None)
             return True
-        asking = self._definitions.find_stream(definition.source.source, self._requesting_streams.get(source, ""))
-        if asking is None or not asking.is_open:
+        requesting = self._definitions.find_stream(
+            definition.source.source, self._requesting_streams.get(source, "")
+        )
+        if requesting is None or not requesting.is_open:
             # The requesting stream may have ended before its request arrived, so this stream sends one too.
             self._requesting_streams[source] = definition.spec.stream
             begins = format_moment(period_of(definition, start))
@@ -327,8 +329,8 @@ class PeriodRequests:
             return
         model = definition.spec.stream
         behind = _asked_until(definition, last_closed) - 2 * definition.source.period_ms
-        asking = self._definitions.open_streams_in_periods(definition.source.source, model)
-        over = {one.spec.stream: one for one in asking if moment_ms(one.source.starts or "") <= behind}
+        open_streams = self._definitions.open_streams_in_periods(definition.source.source, model)
+        over = {one.spec.stream: one for one in open_streams if moment_ms(one.source.starts or "") <= behind}
         for name in sorted(over.keys() - self._closing_streams.get(model, set())):
             source = over[name].source.source
             self._write_request(

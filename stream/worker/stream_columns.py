@@ -107,7 +107,7 @@ class StreamColumns(SlotArrays):
     - ``refused``: True if this worker cannot answer, for example because it lacks the noise key or the table.
     - ``status_changed``: True if the next status record must contain the stream.
     - ``written_at``: time of the checkpoint that was restored, in ms; 0 if there was none.
-    - ``due``: reading of the clock of the fair shares at which the stream's admitted work is done.
+    - ``due``: value of ``Shares.served`` at which the stream's admitted work is done.
     - ``name_at``, ``name_size``: position of the name among all names.
     """
 
