@@ -175,13 +175,20 @@ def _print(plan: StandingPlan, alternative: StandingPlan | str, source: EventsSo
     say(describe_live_topic(source), soft_wrap=True)
     for promise in promises(spec, chosen):
         say(f"{promise}", soft_wrap=True)
-    lasting = f"{plan.days:,.3g} days" if plan.days >= 1 else f"{24 * plan.days:,.3g} hours"
-    say(f"{describe_window_count(plan.windows, plan.period)}: {lasting}", soft_wrap=True)
+    say(f"{describe_window_count(plan.windows, plan.period)}: {format_days(plan.days)}", soft_wrap=True)
     when = f"in each period of {plan.period}, "
     if plan.period is None:
         when = "in all; if another stream follows whenever the promise ends, "
     say(f"cost {format_amount(plan.cost)} {when}ε {plan.cost_per_day:.4g} a day", soft_wrap=True)
     say(_describe_alternative(plan, alternative), soft_wrap=True)
+
+
+def format_days(days: float) -> str:
+    """Format a number of days in the largest unit of which it has one or more."""
+    units = (("days", 1.0), ("hours", 24.0), ("minutes", 1440.0), ("seconds", 86_400.0))
+    unit, size = next((one for one in units if round(days * one[1], 9) >= 1.0), units[-1])
+    number = days * size
+    return f"{number:,.0f} {unit}" if number >= 100 else f"{number:.3g} {unit}"
 
 
 def _describe_alternative(plan: StandingPlan, alternative: StandingPlan | str) -> str:

@@ -78,7 +78,7 @@ def _describe_numbers(attributes: Mapping[str, Domain], name: str | None, where:
         return ()
     if where is not None and not any(True for _ in _ends_in_groups(where, name, attributes)):
         return ()
-    return (f"values of '{name}' outside {_range_text(domain)} count as its ends; no ± covers this",)
+    return (f"values of '{name}' outside {range_text(domain)} count as its ends; no ± covers this",)
 
 
 def _describe_person_sum(attributes: Mapping[str, Domain], query: Query) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ def _describe_quantile(answer: Answer, query: Query, attributes: Mapping[str, Do
     published |= {end for interval in intervals if interval is not None for end in interval}
     if at_end.isdisjoint(published):
         return ()
-    ends = _range_text(domain)
+    ends = range_text(domain)
     return (
         f"'{query.quantile}': a quantile or its interval is at the end of the declared range, {ends}; the true quantile may lie beyond",
     )
@@ -288,7 +288,8 @@ def _end_labels(domain: Domain) -> tuple[str, str]:
             raise TypeError("the domain has no ends")
 
 
-def _range_text(domain: Domain) -> str:
+def range_text(domain: Domain) -> str:
+    """Format the declared range of a domain with ends."""
     match domain:
         case Dates():
             return f"{domain.minimum} to {domain.maximum}"

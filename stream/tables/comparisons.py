@@ -97,7 +97,7 @@ class Attribute:
             case Bins(edges=edges, size=size):
                 if not _is_number(value) or not edges[0] <= value <= edges[-1]:
                     raise PredicateError(
-                        f"{quote_name(self.name)} holds numbers from {edges[0]!r} to {edges[-1]!r}; give one of them"
+                        f"{quote_name(self.name)} holds numbers from {edges[0]:.15g} to {edges[-1]:.15g}; give one of them"
                     )
                 return min(bisect_right(edges, float(value)), size) - 1
 
@@ -220,8 +220,8 @@ class Attribute:
             if steps.denominator == 1 and whole.minimum <= steps <= whole.maximum:
                 return int(steps) - whole.minimum
         raise PredicateError(
-            f"{quote_name(self.name)} holds numbers from {domain.minimum!r} to {domain.maximum!r} in steps of "
-            f"{domain.step!r}; give one of them"
+            f"{quote_name(self.name)} holds numbers from {domain.minimum:.15g} to {domain.maximum:.15g} in steps of "
+            f"{domain.step:.15g}; give one of them"
         )
 
     def _compare_integer(self, domain: Integers, operator: Operator, literal: Decimal | Fraction) -> Predicate:
@@ -239,7 +239,7 @@ class Attribute:
         """Return the predicate for < or <=; for >= or >, its negation, which ``compare`` negates again."""
         edge = bisect_left(domain.edges, float(literal))
         if edge == len(domain.edges) or domain.edges[edge] != float(literal):
-            nearest = " or ".join(repr(value) for value in domain.edges[max(edge - 1, 0) : edge + 1])
+            nearest = " or ".join(f"{value:.15g}" for value in domain.edges[max(edge - 1, 0) : edge + 1])
             raise PredicateError(
                 f"a number is not a bin edge of {quote_name(self.name)}; use {nearest}", str(literal)
             )

@@ -41,6 +41,7 @@ from stream.privacy.planning.inverse_plans import VariedParameter, cutoff_field,
 from stream.privacy.planning.noise_layouts import PlanError
 from stream.privacy.planning.plans import name_of
 from stream.privacy.planning.promises import promises
+from stream.questions.clamped_values import range_text
 from stream.questions.stream_watch import period_of, warn_about_past_windows
 from stream.settings import DEFAULT_TABLE_BYTES, Settings
 from stream.tables.engine_limits import describe_engine
@@ -147,7 +148,7 @@ def _describe_other_values(domain: Domain, kind: str) -> str:
         case Dates(part=Integers()):
             return left_out.format("without a date")
         case Integers(outside="clamp") | Decimals(outside="clamp") | Dates(outside="clamp"):
-            return f"values outside {domain.minimum} to {domain.maximum} are moved to the nearer end"
+            return f"values outside {range_text(domain)} are moved to the nearer end"
         case Bins(outside="clamp"):
             return f"values outside {domain.edges[0]:g} to {domain.edges[-1]:g} count in the nearer end bin"
         case _:

@@ -25,6 +25,7 @@ from schemas import (
     UnknownGroupsCalibration,
 )
 from schemas.mechanisms import MAX_ANSWERS
+from stream.formatting import format_error_bound
 from stream.optional_packages import np
 from stream.privacy.accuracy.source_facts import SourceFacts
 from stream.privacy.composition.costs import affordable_delta, affordable_epsilon, charged_answers, exact_decimal
@@ -313,7 +314,8 @@ def plan_extension(
         if exact_decimal(price) < each:
             price = math.nextafter(price, math.inf)
         raise PlanError(
-            f"epsilon: {epsilon!r} pays for no further charged answer, because each costs {price!r}; give at least as much"
+            f"epsilon: {epsilon!r} pays for no further charged answer, because each costs {format_error_bound(price)}; give at "
+            "least as much"
         )
     if before + answers > MAX_ANSWERS:
         raise PlanError(

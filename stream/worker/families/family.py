@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, ClassVar, Final, Generic, Literal, TypeVar
 
 import numpy as np
@@ -267,7 +268,8 @@ def max_price_refusal(
         whole = calibration.cutoff * PARTS_PER_CHARGE
         cost, limit = f"{100 * parts / whole:.6g}% of the grant", f"{100 * max_parts / whole:.6g}%"
     else:
-        cost, limit = f"ε = {price:.6g}", f"{epsilon_of(calibration, max_parts, math.floor):.5g}"
+        limit = f"{Decimal(f'{epsilon_of(calibration, max_parts, math.floor):.4g}'):f}"
+        cost = f"ε = {Decimal(f'{price:.6g}'):f}"
     verb = "may cost up to" if at_most else "costs"
     remedy = "with a larger alpha or a larger max_price"
     if opening:

@@ -16,10 +16,11 @@ from pydantic import ValidationError
 from schemas import Bins, Decimals
 from stream.tables.checks import check_table
 from stream.tables.columns_table import PrivateTable
+from stream.tables.comparisons import Attribute
 from stream.tables.encoding import encode
 from stream.tables.predicates import parse
 from stream.tables.rows import read_cells
-from stream.tables.table_errors import DataError
+from stream.tables.table_errors import DataError, PredicateError
 from tests.unit.tables.small import source, unhurried
 
 CENTS = Decimals(minimum=-5.0, maximum=100.0, step=0.01, outside="reject")
@@ -111,6 +112,12 @@ def test_decimal_predicates_compare_exactly() -> None:
 def test_decimal_sum_is_exact_in_steps() -> None:
     table = PrivateTable.load(source({"x": CENTS}), {"x": ["0.10"] * 3 + ["-0.35"]})
     assert table.total("x", parse("TRUE", {"x": CENTS})) == -5
+
+
+def test_range_of_a_refused_value_has_no_superfluous_digits() -> None:
+    wide = Decimals(minimum=-100.0, maximum=400.0, step=0.5)
+    with pytest.raises(PredicateError, match=r"holds numbers from -100 to 400 in steps of 0\.5; give one of them"):
+        Attribute("x", wide).code(0.25)
 
 
 @pytest.mark.parametrize(

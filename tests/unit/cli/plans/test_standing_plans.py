@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from sotto import Driver
 from stream.cli.app import app
+from stream.cli.standing_plans import format_days
 from tests.builders import KEY
 from tests.unit.feeds.live import flights, standing
 
@@ -138,3 +139,18 @@ def test_standing_plan_needs_a_source(tmp_path: Path) -> None:
     path.write_text(json.dumps(standing()))
     result = CliRunner().invoke(app, ["plan", "--standing", str(path)])
     assert "--standing: needs a live topic" in " ".join((result.output + str(result.exception)).split())
+
+
+@pytest.mark.parametrize(
+    ("days", "text"),
+    [
+        (1234.4, "1,234 days"),
+        (1.5, "1.5 days"),
+        (0.25, "6 hours"),
+        (2 / 1440, "2 minutes"),
+        (2e-4, "17.3 seconds"),
+    ],
+)
+def test_length_of_a_promise_is_in_a_fitting_unit(days: float, text: str) -> None:
+    """Not as 0.0048 hours."""
+    assert format_days(days) == text

@@ -56,6 +56,8 @@ def test_laplace_refuses_a_price_above_max_price_and_charges_nothing(limit: floa
     assert made.records(made.topics.rejected) == []
     # One of 20 answers is a part of ε 0.05, so a limit of 0.01 is not a whole number of its parts.
     assert "and the limit is 0.01;" in (ask(made, **COUNT, max_price=0.01).reason or "")
+    # Neither number has an exponent, such as 9.9945e-05.
+    assert "and the limit is 0.00009" in (ask(made, **COUNT, max_price=0.0001).reason or "")
     cheap = ask(made, **COUNT, alpha=300.0, max_price=limit)
     assert (cheap.outcome, cheap.index) == ("answer", 0)
     paid = ask(made, **TIGHT, max_price="100%")
