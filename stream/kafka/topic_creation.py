@@ -16,11 +16,11 @@ from stream.kafka.acls import AclRole, Resource, role_access
 from stream.kafka.broker_addresses import default_replicas
 from stream.kafka.client.broker_connections import admin_client, ask_any_broker
 from stream.kafka.topic_layouts import (
-    BROKER_TIMESTAMPS,
     REPLICATION,
     Difference,
     TopicLayout,
     TopicsError,
+    compaction_problem,
     configuration_differences,
     create_missing,
     describe_topics,
@@ -34,6 +34,8 @@ from stream.kafka.topic_layouts import (
     read_configurations,
     require_readable,
     retention_differences,
+    retention_warning,
+    timestamps_problem,
     usual_partition_count,
 )
 from stream.processing.topic_names import Topics, conflicting_prefixes
@@ -41,8 +43,6 @@ from stream.settings import Settings, variable_of
 
 DELETION_SECONDS = 60.0
 """Longest time that brokers may still list a deleted topic."""
-LEAST_RETENTION_MS: Final = 24 * 3_600_000
-"""The least retention of live topics without a warning, so that feeds may stand still for a day."""
 _ATTEMPTS: Final = 20
 """Number of attempts to find a created topic."""
 _ATTEMPT_PAUSE_SECONDS: Final = 0.2
@@ -294,41 +294,9 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
         if not found:
             raise TopicsError(f"topic {source.topic} was created and is not listed; see the broker's log")
         actual = await read_configuration(admin, source.topic)
-    if problem := _compaction_problem(source, actual) or _timestamps_problem(source, actual):
+    if problem := compaction_problem(source, actual) or timestamps_problem(source, actual):
         raise TopicsError(problem)
     return len(found), is_new
-
-
-def _compaction_problem(source: EventsSource, actual: Mapping[str, str]) -> str | None:
-    """Returns a remedy if Kafka compacts a live topic: of a person's events it would keep only the latest."""
-    if "compact" not in (policy := actual.get("cleanup.policy", "")):
-        return None
-    return (
-        f"topic {source.topic} has cleanup.policy={policy}, so Kafka deletes all but the latest event of a person; set "
-        "cleanup.policy=delete with kafka-configs.sh, or write the events to another topic"
-    )
-
-
-def _retention_warning(source: EventsSource, actual: Mapping[str, str], past_ms: int) -> str | None:
-    """Returns a warning if Kafka deletes events after less than a day, or before feeds can count a past window."""
-    kept, needed = int(actual.get("retention.ms", "-1")), max(LEAST_RETENTION_MS, past_ms)
-    if not 0 <= kept < needed:
-        return None
-    return (
-        f"topic {source.topic} has retention.ms={kept}, and {needed} or more are needed: events that Kafka deletes while no feed "
-        "reads them are not counted; set it with kafka-configs.sh"
-    )
-
-
-def _timestamps_problem(source: EventsSource, actual: Mapping[str, str]) -> str | None:
-    """Returns why a topic's timestamps do not fit the source's clock, with a remedy; None if they fit."""
-    [(setting, expected)] = BROKER_TIMESTAMPS.items()
-    if source.clock == "marks" or actual.get(setting) == expected:
-        return None
-    return (
-        f"topic {source.topic} exists with {setting}={actual.get(setting)}, but windows of source '{source.source}' close by the "
-        f"broker's timestamps; set {expected} with kafka-configs.sh before any event is written"
-    )
 
 
 def _missing_topic_problem(source: str, topic: str) -> str:
@@ -365,11 +333,11 @@ async def inspect_live_topic(settings: Settings, source: EventsSource, past_ms: 
         return LiveTopicReport()
     if actual is None:
         return LiveTopicReport()
-    compaction = _compaction_problem(source, actual)
+    compaction = compaction_problem(source, actual)
     return LiveTopicReport(
         is_compacted=compaction is not None,
-        problem=compaction or _timestamps_problem(source, actual),
-        warning=None if compaction else _retention_warning(source, actual, past_ms),
+        problem=compaction or timestamps_problem(source, actual),
+        warning=None if compaction else retention_warning(source, actual, past_ms),
     )
 
 

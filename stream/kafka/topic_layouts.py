@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from aiokafka import errors
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from schemas import EventsSource
 from stream.kafka.client.broker_connections import ask_any_broker
 from stream.processing.topic_names import LEDGER_PARTITIONS, Topics
 from stream.settings import Settings, variable_of
@@ -295,3 +297,39 @@ def require_readable(names: Iterable[str], configurations: Mapping[str, object])
         raise TopicsError(
             f"cannot read the configuration of topic {', '.join(hidden)}: give this principal DescribeConfigs on it, see 'sotto topics acl'"
         )
+
+
+LEAST_RETENTION_MS: Final = 24 * 3_600_000
+"""The least retention of live topics without a warning, so that feeds may stand still for a day."""
+
+
+def compaction_problem(source: EventsSource, actual: Mapping[str, str]) -> str | None:
+    """Returns a remedy if Kafka compacts a live topic: of a person's events it would keep only the latest."""
+    if "compact" not in (policy := actual.get("cleanup.policy", "")):
+        return None
+    return (
+        f"topic {source.topic} has cleanup.policy={policy}, so Kafka deletes all but the latest event of a person; set "
+        "cleanup.policy=delete with kafka-configs.sh, or write the events to another topic"
+    )
+
+
+def retention_warning(source: EventsSource, actual: Mapping[str, str], past_ms: int) -> str | None:
+    """Returns a warning if Kafka deletes events after less than a day, or before feeds can count a past window."""
+    kept, needed = int(actual.get("retention.ms", "-1")), max(LEAST_RETENTION_MS, past_ms)
+    if not 0 <= kept < needed:
+        return None
+    return (
+        f"topic {source.topic} has retention.ms={kept}, and {needed} or more are needed: events that Kafka deletes while no feed "
+        "reads them are not counted; set it with kafka-configs.sh"
+    )
+
+
+def timestamps_problem(source: EventsSource, actual: Mapping[str, str]) -> str | None:
+    """Returns why a topic's timestamps do not fit the source's clock, with a remedy; None if they fit."""
+    [(setting, expected)] = BROKER_TIMESTAMPS.items()
+    if source.clock == "marks" or actual.get(setting) == expected:
+        return None
+    return (
+        f"topic {source.topic} exists with {setting}={actual.get(setting)}, but windows of source '{source.source}' close by the "
+        f"broker's timestamps; set {expected} with kafka-configs.sh before any event is written"
+    )
