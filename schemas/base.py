@@ -300,5 +300,13 @@ def _deepest_nesting(structure: bytes) -> int:
     return deepest
 
 
+def cut_at_word(text: str, length: int) -> str:
+    """Return at most ``length`` characters of a text; a cut text ends with a whole word and an ellipsis."""
+    if len(text) <= length:
+        return text
+    cut = text[: length - 2]
+    return f"{cut.rpartition(' ')[0] or cut} …"
+
+
 Word = Annotated[str, text_matching(r"^[a-z_]{1,64}$", "give 1 to 64 small letters and _")]
 """A word of a list to which later versions may add words."""

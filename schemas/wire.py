@@ -29,6 +29,7 @@ from schemas.base import (
     MAX_NAMES,
     REPEATED_FIELD,
     Event,
+    cut_at_word,
     message_of_pattern,
     repeats_a_field,
     shape_fault,
@@ -260,15 +261,7 @@ def describe_faults(
         reason = (explain or explain_fault)(detail)
         parts.append(f"{place[:80]}: {reason}" if place else reason)
     more = f"; and {len(faults) - MAX_DESCRIBED_FAULTS} more" if len(faults) > MAX_DESCRIBED_FAULTS else ""
-    return _cut_at_word("; ".join(parts), MAX_DESCRIPTION - len(more)) + more
-
-
-def _cut_at_word(text: str, length: int) -> str:
-    """Return at most ``length`` characters of a text; a cut text ends with a whole word and an ellipsis."""
-    if len(text) <= length:
-        return text
-    cut = text[: length - 2]
-    return f"{cut.rpartition(' ')[0] or cut} …"
+    return cut_at_word("; ".join(parts), MAX_DESCRIPTION - len(more)) + more
 
 
 _MIN_SIMILARITY: Final = 0.75
@@ -310,7 +303,7 @@ _EQUIVALENT_FIELDS: Final = {"cutoff": "answers", "answers": "cutoff"}
 def explain_fault(detail: ErrorDetails) -> str:
     """Return why a field is wrong and what to give, without quoting its value."""
     # Pydantic puts "Value error, " before the messages of the contract's validators.
-    return _cut_at_word(_message_of_fault(detail).removeprefix("Value error, "), _MAX_REASON)
+    return cut_at_word(_message_of_fault(detail).removeprefix("Value error, "), _MAX_REASON)
 
 
 def explain_to_writer(detail: ErrorDetails) -> str:

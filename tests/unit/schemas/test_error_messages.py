@@ -21,8 +21,8 @@ from schemas import (
     Source,
     StreamSpec,
 )
-from schemas.base import message_of_pattern
-from schemas.wire import MAX_DESCRIPTION, Codec, MalformedEventError, _cut_at_word, describe, event_models
+from schemas.base import cut_at_word, message_of_pattern
+from schemas.wire import MAX_DESCRIPTION, Codec, MalformedEventError, describe, event_models
 from stream.questions.question_forms import opening_adapter
 from tests.builders import source, stream
 from tests.unit.schemas.json_events import draw_damaged_query
@@ -341,8 +341,8 @@ def test_long_message_names_all_mechanisms_and_is_cut_between_words() -> None:
     message = describe(refused.value, given=spec)
     assert message.startswith("mechanism.kind: did you mean 'laplace'? give one of 'above_threshold', ")
     assert message.endswith("'auto'")
-    assert len(_cut_at_word("word " * 100, 18)) <= 18
-    assert (_cut_at_word("one 'two', 'three'", 14), _cut_at_word("x" * 9, 8)) == ("one 'two', …", "xxxxxx …")
+    assert len(cut_at_word("word " * 100, 18)) <= 18
+    assert (cut_at_word("one 'two', 'three'", 14), cut_at_word("x" * 9, 8)) == ("one 'two', …", "xxxxxx …")
 
 
 def test_message_names_a_field_as_it_was_given() -> None:
