@@ -1,13 +1,19 @@
-"""Reads one stream's committed answers from the log: all of them, or a page of them, newest first.
+"""Reads committed answers from the log: those of one stream, or those of all streams for ``watch``.
 
-A page is read in blocks of offsets, from the end of the stream's partition backwards. Other streams'
-answers are in the same partition, so a page ends after ``MAX_PAGE_BYTES`` even if it is not full.
+``AnswerLog`` reads all answers of a stream, or a page of them, newest first. A page is read in blocks of offsets,
+from the end of the stream's partition backwards. Other streams' answers are in the same partition, so a page ends
+after ``MAX_PAGE_BYTES`` even if it is not full.
+
+Each call of ``watch`` has a separate consumer of all answers. It also reads the ledger, from which it learns the
+ends of streams.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -15,9 +21,13 @@ from typing import Any, Final, NamedTuple
 from aiokafka import TopicPartition
 
 from schemas.wire import MalformedEventError
-from stream.engine.restore import create_reader, read_span, read_to_end, require_visible
+from stream.client.kafka_connection import KafkaConnection
+from stream.client.ledger_reader import OpeningReader
+from stream.engine.restore import create_reader, read_span, read_to_end, require_visible, select_readable
 from stream.processing.topic_names import Topics, partition_of
 from stream.questions import Result
+from stream.questions.alert_states import Notice
+from stream.questions.stream_watch import Watch
 from stream.settings import Settings
 
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
@@ -175,3 +185,48 @@ class _PageReader:
         self.oldest_read = self.oldest_read if oldest is None else oldest
         self.unreadable += unreadable
         return answers
+
+
+LEDGER_READ_SECONDS: Final = 2.0
+"""Seconds between two reads of the ledger for new and ended streams."""
+
+
+async def watch_notices(
+    connection: KafkaConnection, watch: Watch, *, from_beginning: bool
+) -> AsyncGenerator[Notice, None]:
+    """Yield the notices of watched streams until cancelled.
+
+    Notices of one stream come in the order of its answers. With ``from_beginning``, the ends of streams
+    come after all answers that exist at the start.
+    """
+    consumer = await connection.open_answers_consumer(from_beginning=from_beginning)
+    openings = OpeningReader(connection, watch.wants)
+    try:
+        unread_ends = await consumer.end_offsets(consumer.assignment()) if from_beginning else {}
+        caught_up = not from_beginning
+        for notice in watch.first_notices(
+            await openings.read(), openings.sources.keys(), from_beginning=from_beginning
+        ):
+            yield notice
+        ledger_read_at = time.monotonic()
+        while True:
+            fetched = await consumer.getmany(timeout_ms=500, max_records=connection.settings.batch_events)
+            for records in fetched.values():
+                for record in filter(watch.may_matter, select_readable(records)):
+                    opening = await openings.find_opening(record.key.decode(errors="replace"))
+                    for notice in (
+                        watch.notices_of(record, opening, openings.sources.get(opening.source, ""))
+                        if opening is not None
+                        else ()
+                    ):
+                        yield notice
+            unread_ends = {one: end for one, end in unread_ends.items() if await consumer.position(one) < end}
+            if unread_ends:
+                continue
+            if not caught_up or time.monotonic() - ledger_read_at >= LEDGER_READ_SECONDS:
+                new_openings = await openings.read()
+                for notice in watch.end_notices(new_openings if caught_up else openings.openings()):
+                    yield notice
+                caught_up, ledger_read_at = True, time.monotonic()
+    finally:
+        await asyncio.gather(consumer.stop(), openings.stop())

@@ -1,7 +1,6 @@
-"""Reads answers: gives each pending question its answer, and yields the notices of ``watch``.
+"""Reads answers, and gives each pending question its answer.
 
-One consumer reads the partitions of all pending questions of a client. Each call of ``watch`` has a
-separate consumer of all answers. It also reads the ledger, from which it learns the ends of streams.
+One consumer reads the partitions of all pending questions of a client.
 """
 
 from __future__ import annotations
@@ -31,15 +30,12 @@ from aiokafka.errors import ConsumerStoppedError, KafkaError
 from schemas import Query, Source
 from stream.client.client_calls import new_id
 from stream.client.kafka_connection import KafkaConnection, translate_kafka_error
-from stream.client.ledger_reader import OpeningReader
 from stream.engine.restore import select_readable
 from stream.errors import Invalid, Timeout, Unreachable
 from stream.processing.dead_letters import address_of
 from stream.processing.topic_names import partition_of
 from stream.questions import Question, Result, Results
-from stream.questions.alert_states import Notice
 from stream.questions.question_forms import as_query
-from stream.questions.stream_watch import Watch
 
 
 @dataclass(frozen=True)
@@ -354,48 +350,3 @@ async def _iterate(questions: Iterable[Question] | AsyncIterable[Question]) -> A
     else:
         for question in questions:
             yield question
-
-
-LEDGER_READ_SECONDS: Final = 2.0
-"""Seconds between two reads of the ledger for new and ended streams."""
-
-
-async def watch_notices(
-    connection: KafkaConnection, watch: Watch, *, from_beginning: bool
-) -> AsyncGenerator[Notice, None]:
-    """Yield the notices of watched streams until cancelled.
-
-    Notices of one stream come in the order of its answers. With ``from_beginning``, the ends of streams
-    come after all answers that exist at the start.
-    """
-    consumer = await connection.open_answers_consumer(from_beginning=from_beginning)
-    openings = OpeningReader(connection, watch.wants)
-    try:
-        unread_ends = await consumer.end_offsets(consumer.assignment()) if from_beginning else {}
-        caught_up = not from_beginning
-        for notice in watch.first_notices(
-            await openings.read(), openings.sources.keys(), from_beginning=from_beginning
-        ):
-            yield notice
-        ledger_read_at = time.monotonic()
-        while True:
-            fetched = await consumer.getmany(timeout_ms=500, max_records=connection.settings.batch_events)
-            for records in fetched.values():
-                for record in filter(watch.may_matter, select_readable(records)):
-                    opening = await openings.find_opening(record.key.decode(errors="replace"))
-                    for notice in (
-                        watch.notices_of(record, opening, openings.sources.get(opening.source, ""))
-                        if opening is not None
-                        else ()
-                    ):
-                        yield notice
-            unread_ends = {one: end for one, end in unread_ends.items() if await consumer.position(one) < end}
-            if unread_ends:
-                continue
-            if not caught_up or time.monotonic() - ledger_read_at >= LEDGER_READ_SECONDS:
-                new_openings = await openings.read()
-                for notice in watch.end_notices(new_openings if caught_up else openings.openings()):
-                    yield notice
-                caught_up, ledger_read_at = True, time.monotonic()
-    finally:
-        await asyncio.gather(consumer.stop(), openings.stop())

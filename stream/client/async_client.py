@@ -22,7 +22,8 @@ from schemas import (
     subject_of,
 )
 from stream.budget.receipts import RECEIPT_KEY_PREFIX, WAITING_KEY_PREFIX, request_digest, waiting_key
-from stream.client.answer_reader import AnswerListener, PendingQuestion, PendingResults, watch_notices
+from stream.client.answer_history import watch_notices
+from stream.client.answer_reader import AnswerListener, PendingQuestion, PendingResults
 from stream.client.client_calls import AsyncCalls
 from stream.client.kafka_connection import KafkaConnection, translate_errors
 from stream.client.ledger_reader import FollowedLedger, read_latest_first, read_topic
