@@ -28,6 +28,8 @@ from stream.kafka.topic_layouts import (
     format_differences,
     installation_exists,
     layout,
+    missing_topic_problem,
+    other_source_remedy,
     partition_differences,
     prefixes_of,
     read_configuration,
@@ -299,10 +301,6 @@ async def create_live_topic(settings: Settings, source: EventsSource, partitions
     return len(found), is_new
 
 
-def _missing_topic_problem(source: str, topic: str) -> str:
-    return f"topic {topic} of source '{source}' does not exist; 'sotto events topic {source}' creates it"
-
-
 @dataclass(frozen=True, slots=True)
 class LiveTopicReport:
     """Kafka's information about the topic of a source; each text has a remedy."""
@@ -325,9 +323,7 @@ async def inspect_live_topic(settings: Settings, source: EventsSource, past_ms: 
             if (replicas := (await describe_topics(admin, [source.topic])).get(source.topic)) is None:
                 return LiveTopicReport()
             if not replicas:
-                return LiveTopicReport(
-                    is_missing=True, problem=_missing_topic_problem(source.source, source.topic)
-                )
+                return LiveTopicReport(is_missing=True, problem=missing_topic_problem(source.source, source.topic))
             actual = (await read_configurations(admin, [source.topic])).get(source.topic)
     except (KafkaError, OSError):
         return LiveTopicReport()
@@ -341,11 +337,6 @@ async def inspect_live_topic(settings: Settings, source: EventsSource, past_ms: 
     )
 
 
-def other_source_remedy(source: str) -> str:
-    """Returns the remedy for a topic whose number of partitions has changed."""
-    return f"close the streams of source '{source}', and register another source for the topic as it is"
-
-
 async def find_live_topic(settings: Settings, topics: Topics, source: str, topic: str) -> int:
     """Returns the number of partitions of a live topic; creates its changelog if it is missing.
 
@@ -356,7 +347,7 @@ async def find_live_topic(settings: Settings, topics: Topics, source: str, topic
         found = await describe_topics(admin, [topic])
         if not found.get(topic):
             raise TopicsError(
-                _missing_topic_problem(source, topic)
+                missing_topic_problem(source, topic)
                 if topic in found
                 else f"Kafka hides topic {topic} of source '{source}'; see 'sotto topics acl --role feed --live {topic}'"
             )

@@ -333,3 +333,13 @@ def timestamps_problem(source: EventsSource, actual: Mapping[str, str]) -> str |
         f"topic {source.topic} exists with {setting}={actual.get(setting)}, but windows of source '{source.source}' close by the "
         f"broker's timestamps; set {expected} with kafka-configs.sh before any event is written"
     )
+
+
+def missing_topic_problem(source: str, topic: str) -> str:
+    """Returns that a source's topic does not exist, with the command that creates it."""
+    return f"topic {topic} of source '{source}' does not exist; 'sotto events topic {source}' creates it"
+
+
+def other_source_remedy(source: str) -> str:
+    """Returns the remedy for a topic whose number of partitions has changed."""
+    return f"close the streams of source '{source}', and register another source for the topic as it is"

@@ -24,8 +24,8 @@ from stream.feeds.count_processor import FeedProcessor
 from stream.feeds.feed_definitions import FeedDefinitions
 from stream.feeds.merge_processor import MergeProcessor
 from stream.kafka.client.adapter import KAFKA, Clients, Consumer
-from stream.kafka.topic_creation import find_live_topic, other_source_remedy
-from stream.kafka.topic_layouts import TopicsError, feed_group, merging_group
+from stream.kafka.topic_creation import find_live_topic
+from stream.kafka.topic_layouts import TopicsError, feed_group, merging_group, other_source_remedy
 from stream.processing.dead_letters import refused_share
 from stream.processing.topic_names import Topics
 from stream.settings import Settings
