@@ -9,7 +9,18 @@ from html import escape
 from itertools import repeat
 from typing import Any, Final
 
-from schemas import TOO_MANY_TEXTS, Amount, Answer, GrantRecord, Query, Source, StreamSpec, TextInterval
+from schemas import (
+    TOO_MANY_TEXTS,
+    Amount,
+    Answer,
+    Dates,
+    GrantRecord,
+    Query,
+    Source,
+    StreamSpec,
+    TableSource,
+    TextInterval,
+)
 from stream.formatting import cut_to_interval, format_error_bound, format_estimate, format_interval
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import (
@@ -98,6 +109,16 @@ def alpha_unit(answer: Answer) -> str:
     spec: StreamSpec | None = getattr(answer, "_spec", None)
     is_window_quantile = spec is not None and spec.standing is not None and spec.standing.quantile is not None
     return " events of rank" if is_window_quantile else ""
+
+
+def number_unit(answer: Answer) -> str:
+    """Return the unit of an answer's numbers if they count periods of a calendar, such as "days"; else an empty text."""
+    query: Query | None = getattr(answer, "query", None)
+    source = getattr(answer, "_source", None)
+    if query is None or query.iqr is None or not isinstance(source, TableSource):
+        return ""
+    domain = source.attributes.get(query.iqr)
+    return f"{domain.granularity}s" if isinstance(domain, Dates) and domain.part is None else ""
 
 
 def format_text_interval(ends: TextInterval) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from sqlglot import exp
 
 from stream.errors import Invalid
+from stream.tables.table_errors import to_one_line
 
 
 class StatementError(Invalid):
@@ -25,9 +26,7 @@ class StatementError(Invalid):
     """
 
 
-SUPPORTED_AGGREGATES: Final = (
-    "ask COUNT(*), SUM(a), AVG(a), MEDIAN(a), STDDEV(a) or AVG(CASE WHEN … THEN 1 ELSE 0 END)"
-)
+SUPPORTED_AGGREGATES: Final = "ask COUNT(*), SUM(a), AVG(a), MEDIAN(a), QUANTILE(a, q), STDDEV(a), VARIANCE(a) or AVG(CASE WHEN … THEN 1 ELSE 0 END)"
 
 
 def condition_of(node: Any) -> str:
@@ -89,7 +88,9 @@ def is_number(node: exp.Expr, number: int) -> bool:
 
 def describe_node(node: exp.Expr) -> str:
     """Return the name of a node for messages."""
-    if isinstance(node, exp.Func) and not isinstance(node, exp.Anonymous):
+    if isinstance(node, exp.Anonymous):
+        return to_one_line(node.name.upper(), 60)
+    if isinstance(node, exp.Func):
         return f"{node.sql_name()}"
     return "this expression"
 
@@ -102,6 +103,12 @@ _REMEDIES: Final[tuple[tuple[type[exp.Expr], str], ...]] = (
     (exp.Subquery, "write one SELECT from one table"),
 )
 
+
+_FUNCTION_REMEDIES: Final = {
+    **dict.fromkeys(("QUANTILE_CONT", "QUANTILE_DISC"), "ask QUANTILE(a, q), q from 0 to 1"),
+    "IQR": "ask QUANTILE(a, 0.25) and QUANTILE(a, 0.75); 'sotto ask STREAM --iqr a' answers it at one price",
+}
+"""Remedies for functions of other dialects, which the parser does not know."""
 
 _SPREADS: Final[dict[type[exp.Expr], Literal["variance", "stddev"]]] = {
     exp.Variance: "variance",
@@ -162,6 +169,8 @@ def parse_aggregate(name: str, node: exp.Expr, where: str | None, *, grouped: bo
     if (statistic := _parse_statistic(name, node, where)) is not None:
         return statistic
     instead = next((words for kind, words in _REMEDIES if isinstance(node, kind)), SUPPORTED_AGGREGATES)
+    if isinstance(node, exp.Anonymous):
+        instead = _FUNCTION_REMEDIES.get(node.name.upper(), instead)
     raise StatementError(f"{describe_node(node)} cannot be asked; {instead}")
 
 

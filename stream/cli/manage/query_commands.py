@@ -42,6 +42,7 @@ from stream.questions.result_text import (
     format_text_interval,
     format_typical_error,
     format_window,
+    number_unit,
 )
 from stream.questions.results import Group
 
@@ -98,6 +99,8 @@ _OPTION_IT_BELONGS_TO: Final = {
     "top": "--group-by",
 }
 """For a field that asks no question by itself, the option of the question."""
+
+_TOP_WITHOUT_INTERVALS: Final = "top: groups that are chosen by their noisy numbers have no 95 % interval, because it holds for a group named in advance"
 
 _COMPARED_STREAMS: Final = 1_000
 """Maximum number of streams whose names are compared with an unknown name."""
@@ -230,6 +233,9 @@ def _list_warnings(answer: Answer) -> tuple[str, ...]:
     """Return the warnings of an answer or a price; a refusal says itself what to do."""
     if not isinstance(answer, Result) or (answer.outcome in {"rejected", "halted"} and not answer.is_priced):
         return ()
+    if answer.query is not None and answer.query.top is not None and answer.estimates and not answer.intervals:
+        all_at_once = "; their ± holds for all of them at once" if answer.alpha is not None else ""
+        return (*answer.warnings, f"{_TOP_WITHOUT_INTERVALS}{all_at_once}")
     return answer.warnings
 
 
@@ -319,7 +325,8 @@ def _numbers_heading(answer: Answer) -> str:
     query: Query | None = getattr(answer, "query", None)
     if query is None:
         return "estimate"
-    return next((name for name in ("rate", *STATISTICS) if getattr(query, name) is not None), "count")
+    heading = next((name for name in ("rate", *STATISTICS) if getattr(query, name) is not None), "count")
+    return f"{heading} ({unit})" if (unit := number_unit(answer)) else heading
 
 
 def _show_texts(answer: Answer, names: Sequence[str], groups: Sequence[Group], marked: Container[int]) -> None:
@@ -460,7 +467,9 @@ def describe_reason(answer: Answer) -> str:
 def _format_answer(answer: Answer, *, with_estimates: bool = True) -> str:
     parts = [f"{answer.stream}{format_window(answer)}", answer.id, answer.outcome]
     if answer.estimate is not None:
-        parts.append(format_estimate(answer.estimate, answer.alpha, answer.interval))
+        parts += filter(
+            None, (format_estimate(answer.estimate, answer.alpha, answer.interval), number_unit(answer))
+        )
     if answer.estimates is not None and with_estimates:
         parts.append(", ".join(format_numbers(answer, with_intervals=True)))
     if answer.choice is not None:

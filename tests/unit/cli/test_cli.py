@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -18,9 +19,15 @@ from schemas.answers import Outcome
 from sotto import Result, SottoError, StatementError, Timeout, Unknown
 from stream.cli.app import app
 from stream.cli.manage import query_commands, shell_command
-from stream.cli.manage.query_commands import ExitStatus, _show_answer, exit_status, warn_of_attributes
+from stream.cli.manage.query_commands import (
+    ExitStatus,
+    _list_warnings,
+    _show_answer,
+    exit_status,
+    warn_of_attributes,
+)
 from stream.cli.output import show_table
-from tests.builders import parse_source, source
+from tests.builders import installation, parse_source, source, stream
 from tests.commands import run_sotto
 
 
@@ -169,6 +176,23 @@ def test_exit_status_distinguishes_outcomes_of_a_question(
     outcome: Outcome, reason: str | None, status: int
 ) -> None:
     assert exit_status(Answer(id="a", stream="b", outcome=outcome, reason=reason)) == status
+
+
+def test_answer_names_the_unit_of_an_iqr_and_why_top_has_no_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+    """An IQR of dates is a number of days; of the groups that ``top`` chose, only the ± holds."""
+    day = {"kind": "date", "minimum": "2024-01-01", "maximum": "2024-01-31"}
+    about = source("visits", "table", epsilon=100.0, attributes={"day": day, "ward": ["A", "B"]})
+    rows = {"visits": {"day": [f"2024-01-{1 + number % 31:02}" for number in range(900)], "ward": ["A"] * 900}}
+    spec = stream("s", "visits", "laplace", mechanism={"answers": 9}, epsilon=90.0)
+    made = installation(spec, sources=[about], rows=rows)
+    _show_answer(made.ask("s", iqr="day"), as_json=False)
+    _show_answer(made.ask("s", iqr="day", group_by=["ward"]), as_json=False)
+    shown = capsys.readouterr().out
+    assert re.search(r"answer [0-9]+ days \(±", shown)
+    assert "iqr (days)" in shown
+    *_, why = _list_warnings(made.ask("s", group_by=["ward"], top=1))
+    assert why.startswith("top: groups that are chosen by their noisy numbers have no 95 % interval")
+    assert not any(one.startswith("top:") for one in _list_warnings(made.ask("s", group_by=["ward"])))
 
 
 def test_rejected_question_gets_the_nearest_attribute_of_each_name() -> None:
