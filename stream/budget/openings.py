@@ -39,8 +39,8 @@ from schemas import (
     split_period_name,
 )
 from stream.budget.decision_records import ControlPublisher
-from stream.budget.plan_facts import facts_of_values
-from stream.budget.standing_streams import complete_spec, declared_sizes, live_topic_facts, require_texts
+from stream.budget.plan_facts import declared_sizes, facts_of_values, require_texts
+from stream.budget.standing_streams import complete_spec, live_topic_facts
 from stream.diagnostics import error_fields, get_logger
 from stream.privacy.accuracy.source_facts import (
     LEAST_REACH,

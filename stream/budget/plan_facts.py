@@ -1,12 +1,19 @@
-"""Computes the public facts that a plan needs, from a source's definition or from command options."""
+"""Computes the public facts that a plan needs, from a source's definition or from command options.
+
+It also refuses mechanisms, attributes and questions that do not fit a source.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import msgspec
+
 from schemas import (
+    MAX_EVENT_BYTES,
     MAX_GROUPS,
     EventsSource,
     Histogram,
@@ -16,11 +23,13 @@ from schemas import (
     RecordsSource,
     Source,
     StandingQuery,
+    StreamSpec,
     TableSource,
     ValuesSource,
 )
-from schemas.queries import MAX_VALUES
-from stream.privacy.accuracy.source_facts import GroupSensitivity, QuantileFacts, SourceFacts
+from schemas.queries import MAX_VALUE_COUNT, MAX_VALUES
+from stream.formatting import values_of
+from stream.privacy.accuracy.source_facts import GroupSensitivity, QuantileFacts, SourceFacts, window_sensitivity
 from stream.privacy.composition.costs import RefusedError
 from stream.privacy.planning.answer_plans import parse_quantiles
 from stream.privacy.planning.form_accuracy import FORMS, Form, RankedAttribute, SummedAttribute
@@ -29,6 +38,7 @@ from stream.privacy.planning.plans import sensitivity_steps
 from stream.tables.expressions import TRUE
 from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import codes_within, ordered_values, sum_sensitivity
+from stream.tables.table_errors import private_text_message, undeclared_name_message
 
 FINE_GRID: Final = 1 / 1024
 """Default grid of values in queries; its rounding does not visibly change α."""
@@ -275,3 +285,114 @@ def quantile_facts(
         source.neighbors == "replace",
         grouped=together,
     )
+
+
+_QUESTION_BYTES: Final = 512
+"""Maximum number of bytes of a window's question without its numbers and its group."""
+_NUMBER_BYTES: Final = 40
+"""Maximum number of characters of a count or sum; the largest is the sum of 2⁶³ events of 10¹⁵ each."""
+_COUNT_BYTES: Final = len(f"{MAX_VALUE_COUNT},")
+"""Maximum number of characters of the count of a quantile's value."""
+
+
+def require_texts(source: TableSource | EventsSource, kind: str = "unknown_groups") -> None:
+    """Refuse private groups of a source without texts, or with an accountant that cannot count δ."""
+    if not source.texts:
+        raise RefusedError(
+            "mechanism.kind: unknown_groups counts the values of a text attribute, and the source has none; declare one as "
+            "{'kind': 'text'}, or use laplace over declared values"
+        )
+    if source.accountant != "pure":
+        raise RefusedError(
+            f"mechanism.kind: {kind} costs ε and δ for texts, which the accountant 'zcdp' does not add up; register the source with 'pure'"
+        )
+
+
+def quantile_stream_facts(
+    spec: StreamSpec, standing: StandingQuery, source: EventsSource, groups: int
+) -> SourceFacts:
+    """Return the public facts of a standing stream of quantiles; RefusedError if its parts do not fit each other."""
+    mechanism = spec.mechanism
+    found = quantile_facts(mechanism, source, standing, groups)
+    require_no_repeated_fields(mechanism, standing)
+    counts, together = found.value_count * found.group_count, isinstance(mechanism, Histogram)
+    require_small_questions(standing, source, numbers=counts, number_bytes=_COUNT_BYTES, together=together)
+    if not together:
+        require_one_window(spec, groups)
+    change = window_sensitivity(source, standing, found.group_count)
+    return SourceFacts(
+        sensitivity_steps=change.together,
+        neighbors=source.neighbors,
+        universe=groups if together else None,
+        window=change,
+        quantiles=found,
+    )
+
+
+def declared_sizes(source: TableSource | EventsSource, names: Sequence[str], field: str) -> tuple[int, ...]:
+    """Return the sizes of attributes; RefusedError about ``field`` if one is undeclared or named twice."""
+    for index, name in enumerate(names):
+        if name in source.texts:
+            raise RefusedError(f"{field}.{index}: {private_text_message(name)}")
+        if name not in source.attributes:
+            message = undeclared_name_message(index, name, source.attributes, "the source, which has")
+            raise RefusedError(f"{field}: {message}")
+    if len(set(names)) < len(names):
+        raise RefusedError(f"{field}: the list contains an attribute twice; remove one of them")
+    return tuple(source.attributes[name].size for name in names)
+
+
+def require_small_questions(
+    standing: StandingQuery,
+    source: EventsSource,
+    *,
+    numbers: int,
+    number_bytes: int = _NUMBER_BYTES,
+    together: bool = False,
+) -> None:
+    """Refuse a standing query if a question with large counts would exceed an event's size.
+
+    A later refusal of the question would depend on its counts, which are private. A question about all
+    groups ``together`` contains no group's name.
+    """
+    group = sum(
+        max(len(msgspec.json.encode({name: value})) for value in values_of(source.attributes[name]))
+        for name in (() if together else standing.by)
+    )
+    if (size := _QUESTION_BYTES + number_bytes * numbers + group) > MAX_EVENT_BYTES:
+        raise RefusedError(
+            f"standing.by: the question of the group with the longest values may have {size:,} bytes, and an event has at most "
+            f"{MAX_EVENT_BYTES:,}; group by fewer attributes, or declare them with shorter names and values"
+        )
+
+
+def require_no_repeated_fields(mechanism: Mechanism, standing: StandingQuery) -> None:
+    """Refuse fields of the mechanism whose values the standing query determines."""
+    for name in ("sums", "people"):
+        if getattr(mechanism, name, None):
+            raise RefusedError(
+                f"mechanism.{name}: standing.count says what a standing stream counts; remove mechanism.{name}"
+            )
+    if isinstance(mechanism, Laplace) and mechanism.dimensions > 1:
+        raise RefusedError(
+            "mechanism.dimensions: a standing stream's answer is one number; remove it, or use histogram for one answer with all groups"
+        )
+    if isinstance(mechanism, Histogram) and mechanism.attributes != standing.by:
+        raise RefusedError(
+            "mechanism.attributes: must have the attributes of standing.by in the same order; leave standing.by out"
+        )
+
+
+def require_one_window(spec: StreamSpec, groups: int) -> None:
+    """Refuse a stream whose error bound or answers are not enough for one window."""
+    if spec.expected_queries < groups:
+        raise RefusedError(
+            f"expected_queries: each window asks {groups:,} questions, one for each group, so alpha would not hold for a single "
+            "window; give the number of windows times the number of groups"
+        )
+    answers = getattr(spec.mechanism, "answers", groups)
+    if answers < groups:
+        raise RefusedError(
+            f"mechanism.answers: {answers:,} would not last for one window, which asks {groups:,} questions, one for each group; give the "
+            "number of windows times the number of groups, or use histogram"
+        )

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from schemas import (
-    MAX_EVENT_BYTES,
     MAX_GROUPS,
     AboveThreshold,
     EventsSource,
     Histogram,
-    Laplace,
     Mechanism,
     NumericSparse,
     RunningCount,
@@ -22,16 +17,22 @@ from schemas import (
     StandingQuery,
     StreamSpec,
     SumOf,
-    TableSource,
     UnknownGroups,
     format_moment,
     moment_ms,
     span_ms,
 )
-from schemas.queries import MAX_CANDIDATES, MAX_VALUE_COUNT
+from schemas.queries import MAX_CANDIDATES
 from schemas.windows import MAX_PARENT_NAME, split_period_name
-from stream.budget.plan_facts import quantile_facts
-from stream.formatting import MAX_NAMES_LENGTH, longest_name, values_of
+from stream.budget.plan_facts import (
+    declared_sizes,
+    quantile_stream_facts,
+    require_no_repeated_fields,
+    require_one_window,
+    require_small_questions,
+    require_texts,
+)
+from stream.formatting import MAX_NAMES_LENGTH, longest_name
 from stream.privacy.accuracy.source_facts import (
     LARGEST_NUMBER,
     GroupSensitivity,
@@ -47,7 +48,7 @@ from stream.privacy.accuracy.source_facts import (
 from stream.privacy.composition.costs import RefusedError
 from stream.processing.topic_names import Topics
 from stream.tables.predicates import PredicateParser
-from stream.tables.table_errors import PredicateError, private_text_message, quote_names, undeclared_name_message
+from stream.tables.table_errors import PredicateError, quote_names
 
 _DAY_MS: Final = 86_400_000
 _LONGEST_LATENESS_DAYS: Final = 31
@@ -63,12 +64,6 @@ MAX_PAST_NUMBERS: Final = 100_000_000
 """Limit of the numbers in the questions about a new stream's past windows: three years with a count per second."""
 MAX_PAST_PERIODS: Final = 100_000
 """Maximum number of past periods of a new stream; each period gets an account."""
-_QUESTION_BYTES: Final = 512
-"""Maximum number of bytes of a window's question without its numbers and its group."""
-_NUMBER_BYTES: Final = 40
-"""Maximum number of characters of a count or sum; the largest is the sum of 2⁶³ events of 10¹⁵ each."""
-_COUNT_BYTES: Final = len(f"{MAX_VALUE_COUNT},")
-"""Maximum number of characters of the count of a quantile's value."""
 
 
 def require_valid_periods(source: Source) -> None:
@@ -221,11 +216,11 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
     groups = _count_groups(standing, source)
     _require_valid_top(mechanism, standing, source, groups)
     if standing.quantile is not None:
-        return _quantile_stream_facts(spec, standing, source, groups)
+        return quantile_stream_facts(spec, standing, source, groups)
     if isinstance(standing.count, SumOf):
         require_total(summed_domain(source, standing.count), standing.count.sum, "standing.count.sum")
     if isinstance(mechanism, RunningCount):
-        _require_small_questions(standing, source, numbers=MAX_CANDIDATES)
+        require_small_questions(standing, source, numbers=MAX_CANDIDATES)
         _require_no_overlap(standing)
         change = horizon_sensitivity(source, standing)
         return SourceFacts(
@@ -236,7 +231,7 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
             horizon=change,
         )
     change = window_sensitivity(source, standing, groups)
-    _require_no_repeated_fields(mechanism, standing)
+    require_no_repeated_fields(mechanism, standing)
     _require_monotone(mechanism, standing, source)
     _require_reachable_threshold(mechanism, standing, source)
     if isinstance(mechanism, Histogram):
@@ -246,8 +241,8 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
                 "attributes, or use laplace"
             )
     else:
-        _require_small_questions(standing, source, numbers=1)
-        _require_one_window(spec, groups)
+        require_small_questions(standing, source, numbers=1)
+        require_one_window(spec, groups)
         change = GroupSensitivity(change.each, change.each, 1, 1)
     return SourceFacts(
         sensitivity_steps=change.together,
@@ -255,26 +250,6 @@ def live_topic_facts(spec: StreamSpec, source: EventsSource) -> SourceFacts:
         neighbors=source.neighbors,
         universe=groups if isinstance(mechanism, Histogram) else None,
         window=change,
-    )
-
-
-def _quantile_stream_facts(
-    spec: StreamSpec, standing: StandingQuery, source: EventsSource, groups: int
-) -> SourceFacts:
-    mechanism = spec.mechanism
-    found = quantile_facts(mechanism, source, standing, groups)
-    _require_no_repeated_fields(mechanism, standing)
-    counts, together = found.value_count * found.group_count, isinstance(mechanism, Histogram)
-    _require_small_questions(standing, source, numbers=counts, number_bytes=_COUNT_BYTES, together=together)
-    if not together:
-        _require_one_window(spec, groups)
-    change = window_sensitivity(source, standing, found.group_count)
-    return SourceFacts(
-        sensitivity_steps=change.together,
-        neighbors=source.neighbors,
-        universe=groups if together else None,
-        window=change,
-        quantiles=found,
     )
 
 
@@ -288,7 +263,7 @@ def _unknown_groups_facts(spec: StreamSpec, standing: StandingQuery, source: Eve
         raise RefusedError(
             "mechanism.counts: the texts of a window are released with their counts; leave counts out"
         )
-    _require_one_window(spec, 1)
+    require_one_window(spec, 1)
     rows = 1 if standing.count == "people" else source.contribution
     change = GroupSensitivity(rows, rows, 1, rows)
     return SourceFacts(
@@ -335,19 +310,6 @@ def _require_text_question(kind: str, standing: StandingQuery, source: EventsSou
         raise RefusedError(f"standing.count: {kind} counts events or people of texts; give one of them")
 
 
-def require_texts(source: TableSource | EventsSource, kind: str = "unknown_groups") -> None:
-    """Refuse private groups of a source without texts, or with an accountant that cannot count δ."""
-    if not source.texts:
-        raise RefusedError(
-            "mechanism.kind: unknown_groups counts the values of a text attribute, and the source has none; declare one as "
-            "{'kind': 'text'}, or use laplace over declared values"
-        )
-    if source.accountant != "pure":
-        raise RefusedError(
-            f"mechanism.kind: {kind} costs ε and δ for texts, which the accountant 'zcdp' does not add up; register the source with 'pure'"
-        )
-
-
 def _require_no_overlap(standing: StandingQuery) -> None:
     if standing.window.overlap > 1:
         raise RefusedError(
@@ -369,19 +331,6 @@ def _require_short_windows(standing: StandingQuery) -> None:
         raise RefusedError(
             f"standing.lateness: must not be longer than {_LONGEST_LATENESS_DAYS} days; give a shorter lateness"
         )
-
-
-def declared_sizes(source: TableSource | EventsSource, names: Sequence[str], field: str) -> tuple[int, ...]:
-    """Return the sizes of attributes; RefusedError about ``field`` if one is undeclared or named twice."""
-    for index, name in enumerate(names):
-        if name in source.texts:
-            raise RefusedError(f"{field}.{index}: {private_text_message(name)}")
-        if name not in source.attributes:
-            message = undeclared_name_message(index, name, source.attributes, "the source, which has")
-            raise RefusedError(f"{field}: {message}")
-    if len(set(names)) < len(names):
-        raise RefusedError(f"{field}: the list contains an attribute twice; remove one of them")
-    return tuple(source.attributes[name].size for name in names)
 
 
 def _require_valid_predicate(standing: StandingQuery, source: EventsSource) -> None:
@@ -408,47 +357,6 @@ def _count_numbers(spec: StreamSpec, standing: StandingQuery, source: EventsSour
     groups = groups_per_window(spec, source) or 1
     domain = None if standing.quantile is None else source.attributes.get(standing.quantile)
     return groups if domain is None else groups * domain.size
-
-
-def _require_small_questions(
-    standing: StandingQuery,
-    source: EventsSource,
-    *,
-    numbers: int,
-    number_bytes: int = _NUMBER_BYTES,
-    together: bool = False,
-) -> None:
-    """Refuse a standing query if a question with large counts would exceed an event's size.
-
-    A later refusal of the question would depend on its counts, which are private. A question about all
-    groups ``together`` contains no group's name.
-    """
-    group = sum(
-        max(len(msgspec.json.encode({name: value})) for value in values_of(source.attributes[name]))
-        for name in (() if together else standing.by)
-    )
-    if (size := _QUESTION_BYTES + number_bytes * numbers + group) > MAX_EVENT_BYTES:
-        raise RefusedError(
-            f"standing.by: the question of the group with the longest values may have {size:,} bytes, and an event has at most "
-            f"{MAX_EVENT_BYTES:,}; group by fewer attributes, or declare them with shorter names and values"
-        )
-
-
-def _require_no_repeated_fields(mechanism: Mechanism, standing: StandingQuery) -> None:
-    """Refuse fields of the mechanism whose values the standing query determines."""
-    for name in ("sums", "people"):
-        if getattr(mechanism, name, None):
-            raise RefusedError(
-                f"mechanism.{name}: standing.count says what a standing stream counts; remove mechanism.{name}"
-            )
-    if isinstance(mechanism, Laplace) and mechanism.dimensions > 1:
-        raise RefusedError(
-            "mechanism.dimensions: a standing stream's answer is one number; remove it, or use histogram for one answer with all groups"
-        )
-    if isinstance(mechanism, Histogram) and mechanism.attributes != standing.by:
-        raise RefusedError(
-            "mechanism.attributes: must have the attributes of standing.by in the same order; leave standing.by out"
-        )
 
 
 def _require_monotone(mechanism: Mechanism, standing: StandingQuery, source: EventsSource) -> None:
@@ -487,19 +395,4 @@ def _require_reachable_threshold(mechanism: Mechanism, standing: StandingQuery, 
         raise RefusedError(
             f"mechanism.threshold: {mechanism.threshold:g} lies outside the range of a window's number, {float(low):g} to "
             f"{float(high):g}; choose one inside"
-        )
-
-
-def _require_one_window(spec: StreamSpec, groups: int) -> None:
-    """Refuse a stream whose error bound or answers are not enough for one window."""
-    if spec.expected_queries < groups:
-        raise RefusedError(
-            f"expected_queries: each window asks {groups:,} questions, one for each group, so alpha would not hold for a single "
-            "window; give the number of windows times the number of groups"
-        )
-    answers = getattr(spec.mechanism, "answers", groups)
-    if answers < groups:
-        raise RefusedError(
-            f"mechanism.answers: {answers:,} would not last for one window, which asks {groups:,} questions, one for each group; give the "
-            "number of windows times the number of groups, or use histogram"
         )
