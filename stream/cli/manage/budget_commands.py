@@ -22,6 +22,7 @@ from stream.cli.manage.record_rows import (
     AllPeriods,
     group_by_name,
     join_grants,
+    show_attributes,
     show_budget,
 )
 from stream.cli.output import (
@@ -212,7 +213,7 @@ def list_sources(all_periods: AllPeriods = False, as_json: AsJson = False) -> No
 
 @app.command("show")
 def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> None:
-    """Show a source's budget and its streams."""
+    """Show a source's budget, attributes and streams."""
     most = None if as_json else SHOWN_STREAMS
     with Client() as client:
         grants = join_grants(client, client.list_streams(source, limit=most))
@@ -225,6 +226,7 @@ def show(source: Annotated[str, typer.Argument()], as_json: AsJson = False) -> N
         show_json({**document, **({"allotments": allotments} if allotments else {})})
         return
     show_budget(f"{source} ({record.state}){_describe_clamping(record.source)}", record, allotments)
+    show_attributes(record.source)
     if isinstance(record.source, TableSource):
         say(describe_engine(record.source, DEFAULT_TABLE_BYTES), soft_wrap=True)
     if isinstance(record.source, EventsSource):

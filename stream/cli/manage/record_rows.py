@@ -18,11 +18,20 @@ import typer
 from schemas import (
     AllotmentRecord,
     Amount,
+    Bins,
+    Categories,
+    Dates,
+    Decimals,
+    Domain,
+    EventsSource,
     GrantRecord,
+    Integers,
     Period,
     PopulationRecord,
+    Source,
     SourceRecord,
     StreamStatus,
+    TableSource,
     TrailRecord,
     registered_name,
 )
@@ -30,13 +39,24 @@ from stream.budget.receipts import entry_digest
 from stream.cli.output import CommandError, format_amount, say, show_table
 from stream.client.blocking_client import Client
 from stream.errors import Forbidden
-from stream.formatting import format_count
+from stream.formatting import describe_rows, describe_table_bound, format_count
 from stream.optional_packages import import_or_missing
 from stream.privacy.composition.costs import charged_answers, displayed_state, ordinary_charges_left
 from stream.processing.protocol import MODEL_NOT_ASKED_REASON
+from stream.questions.clamped_values import range_text
 from stream.questions.result_text import quote_formula
+from stream.tables.table_errors import quote_names
 
 _ENDINGS = {"closed": "closing", "halted": "halting"}
+
+
+_COUNTED_CHARGES: Final = {
+    "sparse_vector": "'above' answers",
+    "hypothesis": "updates of the hypothesis",
+    "estimate": "measurements for a question",
+}
+"""What counts as a charged answer, by kind of calibration; for all others, each answer."""
+_DRAWN_ONCE: Final = "the threshold's noise, and the measurements with which an estimate begins"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +124,16 @@ class ShownGrant:
         return f"{self._cutoff - left} / {self._cutoff}" if self._cutoff else "once"
 
     @property
+    def charge_meaning(self) -> str | None:
+        """Describe what ``charged`` counts if that is not each answer; None if it is."""
+        counted = _COUNTED_CHARGES.get(self.grant.calibration.kind)
+        if counted is None:
+            return None
+        return (
+            f"charged: counts {counted}; the first answer also spends the ε of what is drawn once: {_DRAWN_ONCE}"
+        )
+
+    @property
     def _cutoff(self) -> int:
         return charged_answers(self.grant.calibration, self.grant.extensions)
 
@@ -135,6 +165,42 @@ def show_budget(
             ["allotment", "analysts", "may have", "granted", "spent", "left", "streams"],
             [_allotment_row(one) for one in sorted(allotments, key=lambda one: one.allotment)],
         )
+
+
+def show_attributes(source: Source) -> None:
+    """Print the declared attributes of a source and which rows count; nothing for a source without attributes."""
+    if not isinstance(source, TableSource | EventsSource):
+        return
+    columns = source.columns if isinstance(source, TableSource) else {}
+    rows = [[name, domain.kind, describe_values(domain)] for name, domain in source.attributes.items()]
+    rows += [[name, "text", f"private, at most {one.max_length:,} bytes"] for name, one in source.texts.items()]
+    if columns:
+        rows = [[*row, columns.get(row[0], row[0])] for row in rows]
+    if rows:
+        heads = ["attribute", "kind", "values", *(["column"] if columns else [])]
+        show_table(format_count(len(rows), "attribute"), heads, rows)
+    if isinstance(source, TableSource):
+        for line in filter(None, (describe_table_bound(source), *describe_rows(source))):
+            say(line, soft_wrap=True)
+
+
+def describe_values(domain: Domain) -> str:
+    """Describe the values of an attribute in few words."""
+    match domain:
+        case Categories(values=values, other=other, ordered=ordered):
+            text = quote_names(values) + (", in this order" if ordered else "")
+            return text if other is None else f"{text}; others count as '{other}'"
+        case Dates(part=None):
+            text = f"{range_text(domain)} by {domain.granularity}"
+        case Dates():
+            return f"{domain.granularity}, {domain.values()[0]} to {domain.values()[-1]}"
+        case Decimals():
+            text = f"{range_text(domain)} in steps of {domain.step:.15g}"
+        case Bins():
+            text = f"{range_text(domain)} in {format_count(domain.size, 'bin')}"
+        case Integers():
+            text = range_text(domain)
+    return f"{text}; others are left out" if domain.outside == "reject" else text
 
 
 def _period_line(period: Period) -> str:

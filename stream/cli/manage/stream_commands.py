@@ -225,6 +225,8 @@ def show(names: Names, as_json: AsJson = False) -> None:
             ]
         ],
     )
+    if shown.charge_meaning is not None:
+        say(shown.charge_meaning, soft_wrap=True)
     reason = f"exhausted: {shown.reason}" if shown.state == "exhausted" else grant.reason
     if remedy := describe_end_remedy(grant.spec.stream, reason):
         say(f"for further answers: {remedy}", soft_wrap=True)

@@ -90,6 +90,48 @@ def test_up_names_another_program_on_the_usual_port() -> None:
         assert "Another" not in describe_addresses(address, Path("logs"), port, started_broker=started)
 
 
+def test_source_show_has_attributes_person_and_contribution(driver: Driver) -> None:
+    """Each attribute has its values as declared, and its column if another one is read."""
+    declared = {
+        "sex": ["F", "M"],
+        "pain": {"kind": "categories", "values": ["mild", "high"], "ordered": True, "other": "mild"},
+        "age": {"kind": "integers", "minimum": 0, "maximum": 9, "outside": "reject"},
+        "price": {"kind": "decimal", "minimum": -100, "maximum": 400, "step": 0.5},
+        "day": {"kind": "date", "minimum": "2024-01-01", "maximum": "2024-12-31"},
+        "weekday": {"kind": "date", "granularity": "weekday"},
+        "bmi": {"kind": "bins", "edges": [10, 20, 30.5]},
+        "note": {"kind": "text", "max_length": 20},
+    }
+    about = source(
+        "visits", "table", person="who", contribution=2, attributes=declared, columns={"weekday": "day"}
+    )
+    cells = {
+        "sex": "F",
+        "pain": "mild",
+        "age": 1,
+        "price": 0,
+        "day": "2024-03-01",
+        "bmi": 12,
+        "note": "a",
+        "who": "p",
+    }
+    driver.register(about, {name: [cell] for name, cell in cells.items()})
+    shown = run_connected("source", "show", "visits")
+    for name, values in (
+        ("sex", "'F', 'M'"),
+        ("pain", "'mild', 'high', in this order; others count as 'mild'"),
+        ("age", "0 to 9; others are left out"),
+        ("price", "-100 to 400 in steps of 0.5"),
+        ("day", "2024-01-01 to 2024-12-31 by day"),
+        ("weekday", "weekday, 1 to 7"),
+        ("bmi", "10 to 30.5 in 2 bins"),
+        ("note", "private, at most 20 bytes"),
+    ):
+        assert any(f" {name} " in line and values in line for line in shown.splitlines()), name
+    assert "of each 'who' at most 2 rows count" in shown
+    assert "8 attributes" in shown
+
+
 def test_source_commands_set_and_show_the_engine(driver: Driver) -> None:
     """``--engine`` replaces the declared engine; list and show name it, with the number of rows that fit into memory."""
     table = source("people", "table", path="in memory", attributes={"age": 100, "zip": 1000})

@@ -123,6 +123,19 @@ def test_stream_show_names_the_remedy_of_an_exhausted_stream(monkeypatch: pytest
     assert "for further answers: extend it with 'sotto stream extend s" in run_connected("stream", "show", "s")
 
 
+def test_stream_show_says_what_counts_as_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A 'below' spends the ε of the threshold's noise, and is no charged answer."""
+    watch = stream("s", "feed", mechanism={"kind": "above_threshold", "threshold": 0.0, "cutoff": 3})
+    driver = installation(watch, stream("t", "people", "laplace", mechanism={"answers": 2}))
+    driver.ask("s", value=-1e9)
+    connect_commands(monkeypatch, driver)
+    monkeypatch.setenv("COLUMNS", "300")
+    shown = run_connected("stream", "show", "s")
+    assert "0 / 3" in shown
+    assert "charged: counts 'above' answers; the first answer also spends the ε of" in shown
+    assert "charged: counts" not in run_connected("stream", "show", "t")
+
+
 @pytest.mark.parametrize(("ending", "state"), [("closed", "closing"), ("halted", "halting")])
 def test_requested_ending_is_shown(ending: str, state: str) -> None:
     assert ShownGrant(grant(ending=ending)).state == state
