@@ -200,7 +200,7 @@ def describe_values(domain: Domain) -> str:
             text = f"{range_text(domain)} in {format_count(domain.size, 'bin')}"
         case Integers():
             text = range_text(domain)
-    return f"{text}; others are left out" if domain.outside == "reject" else text
+    return f"{text}; others do not count" if domain.outside == "reject" else text
 
 
 def _period_line(period: Period) -> str:

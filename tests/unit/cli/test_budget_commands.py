@@ -120,7 +120,7 @@ def test_source_show_has_attributes_person_and_contribution(driver: Driver) -> N
     for name, values in (
         ("sex", "'F', 'M'"),
         ("pain", "'mild', 'high', in this order; others count as 'mild'"),
-        ("age", "0 to 9; others are left out"),
+        ("age", "0 to 9; others do not count"),
         ("price", "-100 to 400 in steps of 0.5"),
         ("day", "2024-01-01 to 2024-12-31 by day"),
         ("weekday", "weekday, 1 to 7"),
