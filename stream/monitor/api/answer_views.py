@@ -1,4 +1,4 @@
-"""Computes the API's pages of a stream's answers, as JSON, JSON lines and CSV; defines their models."""
+"""Computes the API's pages of a stream's answers, as JSON, JSON lines and CSV; defines the models of answers."""
 
 from __future__ import annotations
 
@@ -228,3 +228,33 @@ def _csv_cells(row: AnswerRow) -> Iterator[dict[str, Any]]:
 
 def _amount_cells(name: str, amount: Amount | None) -> dict[str, float | None]:
     return {f"{name}_{part}": getattr(amount, part, None) for part in ("epsilon", "delta", "rho")}
+
+
+class QuestionAnswered(ApiModel):
+    """The answer to one question, with its numbers as rows and its cost.
+
+    ``charged`` is the number of answers that count against the stream's cutoff; their ``cost`` may be 0.
+    """
+
+    answer: Answer
+    rows: list[dict[str, str | bool | float | int | None]]
+    cost: Amount
+    charged: int
+    warnings: list[str]
+
+
+class StatementAnswered(ApiModel):
+    """The rows of a statement; the column ``NAME ±`` contains the error bound of column ``NAME``.
+
+    ``why`` says why ``stream`` was chosen among the open streams of the source in FROM.
+    """
+
+    stream: str
+    columns: list[str]
+    rows: list[dict[str, str | bool | float | int | None]]
+    cost: Amount
+    charged: int
+    questions: int
+    answers: list[Answer]
+    warnings: list[str]
+    why: str | None = None

@@ -23,6 +23,7 @@ from stream.client.async_client import AsyncClient
 from stream.errors import Forbidden, Invalid, SottoError, Timeout, Unknown
 from stream.formatting import find_closest_name
 from stream.monitor.api import views
+from stream.monitor.api.answer_views import QuestionAnswered, StatementAnswered
 from stream.monitor.api.http_requests import ProblemError, too_many_error
 from stream.monitor.api.models import ApiModel
 from stream.monitor.monitor_tables import MonitorTables
@@ -42,19 +43,6 @@ _MAX_REMEMBERED: Final = 4096
 _MAX_ANSWER_SECONDS: Final = 600.0
 _IDLE_SECONDS: Final = 60.0
 _PRIVATE_FIELDS: Final = ("value", "values", "category")
-
-
-class QuestionAnswered(ApiModel):
-    """The answer to one question, with its numbers as rows and its cost.
-
-    ``charged`` is the number of answers that count against the stream's cutoff; their ``cost`` may be 0.
-    """
-
-    answer: Answer
-    rows: list[dict[str, str | bool | float | int | None]]
-    cost: Amount
-    charged: int
-    warnings: list[str]
 
 
 class StatementText(ApiModel):
@@ -84,23 +72,6 @@ class StatementPrice(ApiModel):
     free: Annotated[Amount, Field(description="Cost if no answer is charged.")]
     charged: Annotated[Amount, Field(description="Cost if each answer has the ordinary charge.")]
     why: Annotated[str | None, Field(description="Why this stream was chosen among the source's open streams.")]
-
-
-class StatementAnswered(ApiModel):
-    """The rows of a statement; the column ``NAME ±`` contains the error bound of column ``NAME``.
-
-    ``why`` says why ``stream`` was chosen among the open streams of the source in FROM.
-    """
-
-    stream: str
-    columns: list[str]
-    rows: list[dict[str, str | bool | float | int | None]]
-    cost: Amount
-    charged: int
-    questions: int
-    answers: list[Answer]
-    warnings: list[str]
-    why: str | None = None
 
 
 class AskingView(ApiModel):

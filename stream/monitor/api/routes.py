@@ -36,7 +36,13 @@ from stream.diagnostics import get_logger, span
 from stream.errors import Refused
 from stream.formatting import warn_about_repetition, warn_about_shared_data
 from stream.monitor.api import forms, question_routes, views
-from stream.monitor.api.answer_views import AnswerQuery, AnswersView, list_answers
+from stream.monitor.api.answer_views import (
+    AnswerQuery,
+    AnswersView,
+    QuestionAnswered,
+    StatementAnswered,
+    list_answers,
+)
 from stream.monitor.api.budget_models import (
     AllotmentPage,
     AllotmentQuery,
@@ -77,14 +83,7 @@ from stream.monitor.api.models import (
     ViewName,
 )
 from stream.monitor.api.monitor_state import Monitor
-from stream.monitor.api.question_routes import (
-    AskingView,
-    QuestionAnswered,
-    Statement,
-    StatementAnswered,
-    StatementPrice,
-    StatementText,
-)
+from stream.monitor.api.question_routes import AskingView, Statement, StatementPrice, StatementText
 from stream.monitor.api.service_models import AlertQuery, AlertsView, RefusalsView, RejectedView, WorkersView
 from stream.monitor.api.source_views import (
     RejectedQuery,
