@@ -1,14 +1,17 @@
-"""Parses the aggregate columns of a SELECT: counts, shares, sums, means, quantiles and spreads."""
+"""Parses the aggregate columns of a SELECT (counts, shares, sums, means, quantiles, spreads), and builds their queries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 from sqlglot import exp
 
+from schemas import Bins, Categories, Dates, Decimals, Domain, Integers, TableSource
 from stream.errors import Invalid
+from stream.tables.sensitivity import ordered_values
 from stream.tables.table_errors import to_one_line
 
 
@@ -295,3 +298,76 @@ def _parse_case(node: exp.Case) -> tuple[str, exp.Expr]:
     if node.this is not None or len(branches) != 1:
         raise StatementError("a CASE has one WHEN with a condition; write one column for each condition")
     return condition_of(branches[0].this), strip_parentheses(branches[0].args["true"])
+
+
+SPREAD_FORMS: Final = ("variance", "stddev")
+
+
+GROUPED_FORMS: Final = frozenset({"count", "people", "rate"})
+"""Forms whose numbers for all groups are one question."""
+
+
+def statistic_query(column: AnswerColumn, source: TableSource, groups: tuple[str, ...]) -> dict[str, Any]:
+    """Return the query of a quantile, variance or deviation for all groups."""
+    attribute = column.attribute or ""
+    values = ordered_values(source.attributes[attribute])
+    if values is None or not values.has_statistic(column.form):
+        is_spread = column.form in SPREAD_FORMS
+        wanted = "integers or decimals" if is_spread else "numbers, bins, dates or ordered categories"
+        raise StatementError(f"'{attribute}' is not declared as {wanted}; ask COUNT(*) … GROUP BY it")
+    if attribute in groups:
+        raise StatementError(
+            f"GROUP BY: '{attribute}' is also the attribute of a column; group by other attributes"
+        )
+    found: dict[str, Any] = {column.form: attribute, **where_field(column.where)}
+    found |= {} if column.q is None else {"q": column.q}
+    return found | ({"group_by": groups} if groups else {})
+
+
+def column_query(column: AnswerColumn, where: str | None) -> dict[str, Any]:
+    """Return the query of a column over the rows that satisfy a condition."""
+    condition = where_field(where)
+    match column.form:
+        case "count":
+            return {"where": where or "TRUE"}
+        case "people":
+            least = {} if column.min_rows is None else {"min_rows": column.min_rows}
+            return {"people": True, **least, **condition}
+        case "rate":
+            return {"rate": column.rate, **condition}
+        case "person_sum":
+            return {"person_sum": column.attribute, "bound": column.bound, **condition}
+        case "fraction":
+            return {**condition, "fraction": True}
+        case form:
+            return {form: column.attribute, **condition}
+
+
+def where_field(where: str | None) -> dict[str, str]:
+    """Return the field of a condition; no field without one."""
+    return {} if where is None else {"where": where}
+
+
+def cell_predicates(name: str, domain: Domain) -> tuple[str, ...]:
+    """Return the predicate of each value or bin; the first and the last bin have no outer edge in it."""
+    quoted = '"' + name.replace('"', '""') + '"'
+    match domain:
+        case Categories(values=values):
+            return tuple(f"{quoted} = '{value.replace(chr(39), chr(39) * 2)}'" for value in values)
+        case Integers(minimum=minimum, maximum=maximum):
+            return tuple(f"{quoted} = {value}" for value in range(minimum, maximum + 1))
+        case Dates(part=Integers()):
+            return tuple(f"{quoted} = {value}" for value in domain.values())
+        case Dates():
+            return tuple(f"{quoted} = '{value}'" for value in domain.values())
+        case Decimals(in_steps=whole):
+            return tuple(
+                f"{quoted} = {domain.format_steps(step)}" for step in range(whole.minimum, whole.maximum + 1)
+            )
+        case Bins(edges=edges):
+            last = len(edges) - 2
+            found = []
+            for index, (low, high) in enumerate(pairwise(edges)):
+                sides = [f"{quoted} >= {low!r}"] * (index > 0) + [f"{quoted} < {high!r}"] * (index < last)
+                found.append(" AND ".join(sides) or "TRUE")
+            return tuple(found)

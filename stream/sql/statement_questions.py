@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from math import prod
 from typing import Any, Final
 
@@ -13,11 +13,7 @@ from schemas import (
     MAX_CATEGORIES,
     MAX_UNIVERSE,
     AnswersCalibration,
-    Bins,
-    Categories,
-    Dates,
     Decimals,
-    Domain,
     GrantRecord,
     Histogram,
     Integers,
@@ -26,14 +22,22 @@ from schemas import (
     UnknownGroups,
 )
 from schemas.queries import STATISTICS
-from stream.formatting import did_you_mean, find_name_in_other_case
 from stream.privacy.accuracy.rate_intervals import NUMBERS_PER_VARIANCE, row_sensitivities
 from stream.privacy.noise import samplers
 from stream.questions.results import Group, groups_of
-from stream.sql.aggregates import AnswerColumn, StatementError, distinct_message
+from stream.sql.aggregates import (
+    GROUPED_FORMS,
+    SPREAD_FORMS,
+    AnswerColumn,
+    StatementError,
+    cell_predicates,
+    column_query,
+    statistic_query,
+    where_field,
+)
 from stream.sql.select_statements import Column, GroupColumn, SelectStatement, no_aggregates_error
 from stream.sql.statement_clauses import compared_columns
-from stream.sql.statement_text import calendar_attribute, is_calendar_name, replace_calendar_names
+from stream.sql.statement_text import DeclaredNames, require_declared, require_person
 from stream.tables.expressions import attributes_of
 from stream.tables.predicates import PredicateParser
 from stream.tables.sensitivity import (
@@ -44,7 +48,7 @@ from stream.tables.sensitivity import (
     restrict_domain,
     total_sensitivity,
 )
-from stream.tables.table_errors import PredicateError, private_text_message, quote_name, quote_names, to_one_line
+from stream.tables.table_errors import PredicateError, quote_names, to_one_line
 
 _WEIGHTS_FIELDS: Final = frozenset({"where", "fraction"})
 """Fields of a query that a ``pmw`` stream by multiplicative weights supports."""
@@ -52,7 +56,6 @@ _WEIGHTS_FIELDS: Final = frozenset({"where", "fraction"})
 _SUM_FORMS: Final = ("sum", "mean")
 _HISTOGRAM_FIELDS: Final = frozenset({"where", "fraction", "group_by", "rate"})
 """Fields of a query that a ``histogram`` stream supports."""
-_SPREAD_FORMS: Final = ("variance", "stddev")
 
 
 class StreamCheck:
@@ -133,7 +136,7 @@ class StreamCheck:
             summed = self._attributes[query["person_sum"]]
             width = person_sensitivity(self._source, summed, query["bound"]) if isinstance(summed, Integers) else 1
             return samplers.noise_fits(self._calibration, max(1, width), 1)
-        if (spread := next((form for form in _SPREAD_FORMS if form in query), None)) is not None:
+        if (spread := next((form for form in SPREAD_FORMS if form in query), None)) is not None:
             return self._noise_fits_spread(self._calibration, spread, query)
         form = next((form for form in _SUM_FORMS if form in query), None)
         domain = None if form is None else self._attributes[query[form]]
@@ -195,9 +198,6 @@ class StreamCheck:
         return prod(self._attributes[name].size for name in names)
 
 
-_GROUPED_FORMS: Final = frozenset({"count", "people", "rate"})
-"""Forms whose numbers for all groups are one question."""
-
 MAX_QUESTIONS: Final = 256
 """Maximum number of questions of one statement."""
 
@@ -241,17 +241,17 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
     Raises:
         StatementError: an attribute or condition is invalid, or the stream does not support a question.
     """
-    named = _Attributes(source)
+    named = DeclaredNames(source)
     columns = tuple(_resolve_column(column, named, source) for column in statement.columns)
     has_functions = any(
         one != two for one, two in zip(_conditions_of(statement.columns), _conditions_of(columns), strict=True)
     )
     for column in columns:
         if isinstance(column, AnswerColumn) and column.person is not None:
-            _require_person(column.person, source)
+            require_person(column.person, source)
         for name in column.counted_columns if isinstance(column, AnswerColumn) else ():
             if source.person is None or name.casefold() != source.person.casefold():
-                _require_declared(named.find_attribute(name, "COUNT"), source)
+                require_declared(named.find_attribute(name, "COUNT"), source)
     groups = tuple(named.find_attribute(attribute, "GROUP BY") for attribute in statement.groups)
     _require_groups(statement, columns, groups, named)
     check = StreamCheck(source, grant, () if has_functions else statement.conditions)
@@ -271,7 +271,7 @@ def plan_statement(statement: SelectStatement, source: TableSource, grant: Grant
         # A statement without aggregates asks one question: for the groups of a text.
         if not any(name in source.texts for name in groups):
             raise no_aggregates_error()
-        asked = [StatementQuestion(None, None, {"group_by": groups, **_where_field(where)})]
+        asked = [StatementQuestion(None, None, {"group_by": groups, **where_field(where)})]
     for question in asked:
         check.check_question("" if question.column is None else columns[question.column].name, question.query)
     excluded = (
@@ -315,40 +315,12 @@ def code_in_group(source: TableSource, groups: Sequence[str], name: str, row: in
     return row // prod(others) % size
 
 
-class _Attributes:
-    def __init__(self, source: TableSource) -> None:
-        self._source = source
-        self._names = (*source.attributes, *source.texts)
-
-    def __contains__(self, name: str) -> bool:
-        return name.casefold() in map(str.casefold, self._names)
-
-    def find_attribute(self, name: str, clause: str) -> str:
-        """Return the declared name; a name in another case is accepted if it is unambiguous."""
-        if name in self._names:
-            return name
-        if is_calendar_name(name):
-            return calendar_attribute(name, self._source, lambda base: self.find_attribute(base, clause))
-        if (alike := find_name_in_other_case(name, self._names)) is not None:
-            return alike
-        read = [one for one in self._source.attributes if self._source.column_of(one) == name]
-        hint = f"; attributes of this column are {quote_names(read)}" if read else did_you_mean(name, self._names)
-        hint = hint or f"; there are {quote_names(self._names)}"
-        raise StatementError(f"{clause}: no attribute is called {quote_name(name)}{hint}")
-
-    def resolve_condition(self, text: str | None) -> str | None:
-        """Return a condition in which attributes replace calendar functions."""
-        if text is None:
-            return None
-        return replace_calendar_names(text, self._source, lambda base: self.find_attribute(base, "WHERE"))
-
-
 def _conditions_of(columns: Sequence[Column]) -> list[tuple[str | None, str | None]]:
     return [(one.where, one.rate) if isinstance(one, AnswerColumn) else (None, None) for one in columns]
 
 
 def _require_groups(
-    statement: SelectStatement, columns: tuple[Column, ...], groups: tuple[str, ...], named: _Attributes
+    statement: SelectStatement, columns: tuple[Column, ...], groups: tuple[str, ...], named: DeclaredNames
 ) -> None:
     same = {one.name for one in columns if isinstance(one, GroupColumn) and one.name == one.attribute}
     if clash := next((name for name in statement.aliases if name in named and name not in same), None):
@@ -374,18 +346,6 @@ def _require_numbers(statement: SelectStatement, columns: Sequence[Column], sour
                 )
 
 
-def _require_person(column: str, source: TableSource) -> None:
-    if source.person is None:
-        raise StatementError(distinct_message(" (this source declares none: each row is one person)"))
-    if column.casefold() != source.person.casefold():
-        raise StatementError(distinct_message(f", '{source.person}'"))
-
-
-def _require_declared(name: str, source: TableSource) -> None:
-    if name in source.texts:
-        raise StatementError(private_text_message(name))
-
-
 def _require_one_count(columns: Sequence[Column]) -> None:
     counts = [column for column in columns if isinstance(column, AnswerColumn)]
     if len(counts) > 1 or any(one.form not in {"count", "people"} or one.min_rows is not None for one in counts):
@@ -395,7 +355,7 @@ def _require_one_count(columns: Sequence[Column]) -> None:
         )
 
 
-def _resolve_column(column: Column, named: _Attributes, source: TableSource) -> Column:
+def _resolve_column(column: Column, named: DeclaredNames, source: TableSource) -> Column:
     if isinstance(column, GroupColumn):
         return GroupColumn(column.name, named.find_attribute(column.attribute, "SELECT"))
     column = replace(
@@ -405,7 +365,7 @@ def _resolve_column(column: Column, named: _Attributes, source: TableSource) -> 
         return column
     clause = "SUM" if column.form == "person_sum" else column.form.upper()
     found = named.find_attribute(column.attribute, clause)
-    _require_declared(found, source)
+    require_declared(found, source)
     return replace(column, attribute=found)
 
 
@@ -413,17 +373,17 @@ def _column_questions(
     index: int, column: AnswerColumn, source: TableSource, groups: tuple[str, ...]
 ) -> Iterator[StatementQuestion]:
     if column.form in STATISTICS and column.attribute is not None:
-        yield StatementQuestion(index, None, _statistic_query(column, source, groups))
+        yield StatementQuestion(index, None, statistic_query(column, source, groups))
         return
     if column.attribute is not None and not isinstance(source.attributes[column.attribute], Integers | Decimals):
         raise StatementError(
             f"'{column.attribute}' is declared neither as integers nor as decimals, so it cannot be added up; ask COUNT(*) … GROUP BY it"
         )
     if not groups:
-        yield StatementQuestion(index, None, _column_query(column, column.where))
+        yield StatementQuestion(index, None, column_query(column, column.where))
         return
-    if column.form in _GROUPED_FORMS:
-        query = _column_query(column, column.where)
+    if column.form in GROUPED_FORMS:
+        query = column_query(column, column.where)
         if column.form == "count" and column.where is None:
             query = {}
         yield StatementQuestion(index, None, {**query, "group_by": groups})
@@ -434,70 +394,6 @@ def _column_questions(
             f"there are {prod(domain.size for domain in domains):,} groups, and each sum or mean is a separate question; "
             f"ask for at most {MAX_QUESTIONS}, or COUNT(*), which is one question for all groups"
         )
-    for row, cell in enumerate(product(*(_cell_predicates(*one) for one in zip(groups, domains, strict=True)))):
+    for row, cell in enumerate(product(*(cell_predicates(*one) for one in zip(groups, domains, strict=True)))):
         parts = [*([] if column.where is None else [f"({column.where})"]), *cell]
-        yield StatementQuestion(index, row, _column_query(column, " AND ".join(parts)))
-
-
-def _statistic_query(column: AnswerColumn, source: TableSource, groups: tuple[str, ...]) -> dict[str, Any]:
-    """Return the query of a quantile, variance or deviation for all groups."""
-    attribute = column.attribute or ""
-    values = ordered_values(source.attributes[attribute])
-    if values is None or not values.has_statistic(column.form):
-        is_spread = column.form in _SPREAD_FORMS
-        wanted = "integers or decimals" if is_spread else "numbers, bins, dates or ordered categories"
-        raise StatementError(f"'{attribute}' is not declared as {wanted}; ask COUNT(*) … GROUP BY it")
-    if attribute in groups:
-        raise StatementError(
-            f"GROUP BY: '{attribute}' is also the attribute of a column; group by other attributes"
-        )
-    found: dict[str, Any] = {column.form: attribute, **_where_field(column.where)}
-    found |= {} if column.q is None else {"q": column.q}
-    return found | ({"group_by": groups} if groups else {})
-
-
-def _column_query(column: AnswerColumn, where: str | None) -> dict[str, Any]:
-    condition = _where_field(where)
-    match column.form:
-        case "count":
-            return {"where": where or "TRUE"}
-        case "people":
-            least = {} if column.min_rows is None else {"min_rows": column.min_rows}
-            return {"people": True, **least, **condition}
-        case "rate":
-            return {"rate": column.rate, **condition}
-        case "person_sum":
-            return {"person_sum": column.attribute, "bound": column.bound, **condition}
-        case "fraction":
-            return {**condition, "fraction": True}
-        case form:
-            return {form: column.attribute, **condition}
-
-
-def _where_field(where: str | None) -> dict[str, str]:
-    return {} if where is None else {"where": where}
-
-
-def _cell_predicates(name: str, domain: Domain) -> tuple[str, ...]:
-    """Return the predicate of each value or bin; the first and the last bin have no outer edge in it."""
-    quoted = '"' + name.replace('"', '""') + '"'
-    match domain:
-        case Categories(values=values):
-            return tuple(f"{quoted} = '{value.replace(chr(39), chr(39) * 2)}'" for value in values)
-        case Integers(minimum=minimum, maximum=maximum):
-            return tuple(f"{quoted} = {value}" for value in range(minimum, maximum + 1))
-        case Dates(part=Integers()):
-            return tuple(f"{quoted} = {value}" for value in domain.values())
-        case Dates():
-            return tuple(f"{quoted} = '{value}'" for value in domain.values())
-        case Decimals(in_steps=whole):
-            return tuple(
-                f"{quoted} = {domain.format_steps(step)}" for step in range(whole.minimum, whole.maximum + 1)
-            )
-        case Bins(edges=edges):
-            last = len(edges) - 2
-            found = []
-            for index, (low, high) in enumerate(pairwise(edges)):
-                sides = [f"{quoted} >= {low!r}"] * (index > 0) + [f"{quoted} < {high!r}"] * (index < last)
-                found.append(" AND ".join(sides) or "TRUE")
-            return tuple(found)
+        yield StatementQuestion(index, row, column_query(column, " AND ".join(parts)))

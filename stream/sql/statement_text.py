@@ -2,7 +2,7 @@
 
 Parameters become literals. Calendar functions are EXTRACT(MONTH FROM visited) and DATE_TRUNC('month', visited). Each
 stands for an attribute that reads the same column with the granularity of the function. In a statement it becomes the
-name of a column, such as ``DATE_TRUNC(MONTH FROM visited)``, until the source is known.
+name of a column, such as ``DATE_TRUNC(MONTH FROM visited)``, until the source is known. Then ``DeclaredNames`` resolves the names of a statement.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sqlglot.errors import SqlglotError
 
 from schemas import Dates, TableSource
 from schemas.calendars import DATE_PARTS, cell_label
-from stream.formatting import did_you_mean
-from stream.sql.aggregates import StatementError
-from stream.tables.table_errors import quote_name, to_one_line
+from stream.formatting import did_you_mean, find_name_in_other_case
+from stream.sql.aggregates import StatementError, distinct_message
+from stream.tables.table_errors import private_text_message, quote_name, quote_names, to_one_line
 
 _DIALECT: Final = Dialect.get_or_raise("postgres")
 
@@ -301,3 +301,47 @@ def _literal(place: str, value: Any) -> str:
     raise StatementError(
         f"parameters: {place} is of type {type(value).__name__}, or not finite; give a text, a number or a date"
     )
+
+
+class DeclaredNames:
+    """The names of a source's attributes, by which a statement's names are resolved."""
+
+    def __init__(self, source: TableSource) -> None:
+        self._source = source
+        self._names = (*source.attributes, *source.texts)
+
+    def __contains__(self, name: str) -> bool:
+        return name.casefold() in map(str.casefold, self._names)
+
+    def find_attribute(self, name: str, clause: str) -> str:
+        """Return the declared name; a name in another case is accepted if it is unambiguous."""
+        if name in self._names:
+            return name
+        if is_calendar_name(name):
+            return calendar_attribute(name, self._source, lambda base: self.find_attribute(base, clause))
+        if (alike := find_name_in_other_case(name, self._names)) is not None:
+            return alike
+        read = [one for one in self._source.attributes if self._source.column_of(one) == name]
+        hint = f"; attributes of this column are {quote_names(read)}" if read else did_you_mean(name, self._names)
+        hint = hint or f"; there are {quote_names(self._names)}"
+        raise StatementError(f"{clause}: no attribute is called {quote_name(name)}{hint}")
+
+    def resolve_condition(self, text: str | None) -> str | None:
+        """Return a condition in which attributes replace calendar functions."""
+        if text is None:
+            return None
+        return replace_calendar_names(text, self._source, lambda base: self.find_attribute(base, "WHERE"))
+
+
+def require_person(column: str, source: TableSource) -> None:
+    """Refuse COUNT(DISTINCT column) unless the column names the source's people."""
+    if source.person is None:
+        raise StatementError(distinct_message(" (this source declares none: each row is one person)"))
+    if column.casefold() != source.person.casefold():
+        raise StatementError(distinct_message(f", '{source.person}'"))
+
+
+def require_declared(name: str, source: TableSource) -> None:
+    """Refuse a text attribute, whose values are private."""
+    if name in source.texts:
+        raise StatementError(private_text_message(name))
