@@ -2,7 +2,8 @@
 
 Parameters become literals. Calendar functions are EXTRACT(MONTH FROM visited) and DATE_TRUNC('month', visited). Each
 stands for an attribute that reads the same column with the granularity of the function. In a statement it becomes the
-name of a column, such as ``DATE_TRUNC(MONTH FROM visited)``, until the source is known. Then ``DeclaredNames`` resolves the names of a statement.
+name of a column, such as ``DATE_TRUNC(MONTH FROM visited)``, until the source is known. Then ``DeclaredNames``
+resolves the names of a statement.
 """
 
 from __future__ import annotations
