@@ -56,7 +56,7 @@ _COUNTED_CHARGES: Final = {
     "estimate": "measurements for a question",
 }
 """What counts as a charged answer, by kind of calibration; for all others, each answer."""
-_DRAWN_ONCE: Final = "the threshold's noise, and the measurements with which an estimate begins"
+_SPENT_BESIDES: Final = "the threshold's noise, and on the measurements with which an estimate begins"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,7 @@ class ShownGrant:
         counted = _COUNTED_CHARGES.get(self.grant.calibration.kind)
         if counted is None:
             return None
-        return (
-            f"charged: counts {counted}; the first answer also spends the ε of what is drawn once: {_DRAWN_ONCE}"
-        )
+        return f"charged: counts {counted}; from the first answer on, ε is also spent on {_SPENT_BESIDES}"
 
     @property
     def _cutoff(self) -> int:

@@ -132,7 +132,10 @@ def test_stream_show_says_what_counts_as_charged(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("COLUMNS", "300")
     shown = run_connected("stream", "show", "s")
     assert "0 / 3" in shown
-    assert "charged: counts 'above' answers; the first answer also spends the ε of" in shown
+    assert (
+        "charged: counts 'above' answers; from the first answer on, ε is also spent on the threshold's noise"
+        in shown
+    )
     assert "charged: counts" not in run_connected("stream", "show", "t")
 
 
