@@ -175,7 +175,7 @@ def _print(plan: StandingPlan, alternative: StandingPlan | str, source: EventsSo
     say(describe_live_topic(source), soft_wrap=True)
     for promise in promises(spec, chosen):
         say(f"{promise}", soft_wrap=True)
-    say(f"{describe_window_count(plan.windows, plan.period)}: {format_days(plan.days)}", soft_wrap=True)
+    say(describe_window_count(plan.windows, plan.period, plan.chosen, format_days(plan.days)), soft_wrap=True)
     when = f"in each period of {plan.period}, "
     if plan.period is None:
         when = "in all; if another stream follows whenever the promise ends, "

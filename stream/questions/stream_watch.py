@@ -8,12 +8,21 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from schemas import EventsSource, Source, StandingQuery, StreamSpec, StreamState, registered_name
+from schemas import (
+    Calibration,
+    EventsSource,
+    Source,
+    SparseVectorCalibration,
+    StandingQuery,
+    StreamSpec,
+    StreamState,
+    registered_name,
+)
 from schemas.windows import format_moment, moment_ms, span_ms
 from schemas.wire import DECODE_ERRORS
 from stream.caches import ENTRY_BYTES, BoundedCache
 from stream.errors import Unknown
-from stream.formatting import describe_bound, describe_source_bound, did_you_mean
+from stream.formatting import describe_bound, describe_source_bound, did_you_mean, format_count
 from stream.questions.alert_states import ABOVE_BYTES, NO_TERMS, AlertTerms, Notice, matches_patterns
 from stream.questions.clamped_values import describe_clamping
 from stream.questions.question_forms import as_stream_names
@@ -383,10 +392,20 @@ def _describe_number(standing: StandingQuery) -> str:
     return f"the quantiles {', '.join(f'{one:g}' for one in q)} of '{name}'"
 
 
-def describe_window_count(windows: int, period: str | None) -> str:
-    """Describe in words for how many windows an error bound holds."""
+def describe_window_count(windows: int, period: str | None, calibration: Calibration, lasting: str = "") -> str:
+    """Describe in words for how many windows, which take as long as ``lasting`` says, an error bound holds."""
     each = "" if period is None else f", in each period of {period}"
-    return f"this promise lasts for {windows:,} window{'s' * (windows != 1)}, all groups of each{each}"
+    ends = ""
+    if isinstance(calibration, SparseVectorCalibration):
+        ends = f", or until the grant for {format_count(calibration.cutoff, 'charged answer')} is used up"
+    time = f" ({lasting})" if lasting else ""
+    return f"this promise lasts for {windows:,} window{'s' * (windows != 1)}{time}, all groups of each{each}{ends}"
+
+
+def describe_used_up_grant(answered: int, promised: int | None) -> str:
+    """Describe what the promise of an exhausted stream covers; ``promised`` as for ``warn_about_promise``."""
+    covered = answered if promised is None else min(answered, promised)
+    return f"the grant is used up, so the promise covers only the {format_count(covered, 'answer')} given so far"
 
 
 def period_of(source: Source) -> str | None:

@@ -483,6 +483,7 @@ async def test_ended_stream_has_no_forecast_and_one_state(scene: Scene, open_pag
     async with scene.served() as address:
         page = await open_page(address, f"streams/{quote(name, safe='')}")
         await expect(page.locator("dl")).to_contain_text("it is exhausted")
+        await expect(page.locator("dl")).to_contain_text("the grant is used up, so the promise covers only the")
         await expect(page.locator("dl")).not_to_contain_text("no end in sight")
         await expect(page.locator("p.reason")).to_have_text(re.compile(r"^exhausted: (?!exhausted)"))
 

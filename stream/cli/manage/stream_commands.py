@@ -54,6 +54,7 @@ from stream.questions.question_forms import opening_adapter
 from stream.questions.stream_watch import (
     describe_first_answer,
     describe_standing_query,
+    describe_used_up_grant,
     describe_window_count,
     past_ms,
     period_of,
@@ -106,7 +107,7 @@ def open_stream(
             print_warnings(str(one.message) for one in opening_warnings)
     lines += [] if as_json else _promise_lines(grant, source)
     if receipt.windows is not None:
-        lines.append(describe_window_count(receipt.windows, period_of(source)))
+        lines.append(describe_window_count(receipt.windows, period_of(source), grant.calibration))
     show_result(grant, *lines, as_json=as_json)
 
 
@@ -234,6 +235,8 @@ def show(names: Names, as_json: AsJson = False) -> None:
         say(describe_standing_query(grant.spec, declared), soft_wrap=True)
     for line in _promise_lines(grant, declared):
         say(line, soft_wrap=True)
+    if shown.state == "exhausted":
+        say(describe_used_up_grant(shown.totals.answered, last_promised_answer(grant.calibration)), soft_wrap=True)
     if not isinstance(grant.spec.mechanism, RandomizedResponse):
         print_warnings(warn_about_promise(shown.totals.answered, last_promised_answer(grant.calibration)))
 

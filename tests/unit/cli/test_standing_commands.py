@@ -43,7 +43,10 @@ def test_commands_show_declaration_questions_and_promises(driver: Driver) -> Non
         "10m after its end"
     )
     assert asks in said
-    assert "this promise lasts for 10,000 windows, all groups of each" in said
+    assert (
+        "this promise lasts for 10,000 windows, all groups of each, or until the grant for 3 charged answers is used up"
+        in said
+    )
     first = (
         "first answer: as soon as the feeds have read the topic; the first window, from 1970-01-01T00:15:00Z, ends "
         "1970-01-01T01:15:00Z plus the lateness 10m"
@@ -99,6 +102,18 @@ def test_source_add_refuses_a_compacted_topic(driver: Driver, monkeypatch: pytes
     said = CliRunner().invoke(app, ["source", "add", json.dumps(flights())])
     assert said.stderr == "warning: topic t has other timestamps\nwarning: short\n"
     assert [one.source.source for one in driver.list_sources()] == ["flights"]
+
+
+def test_used_up_grant_says_what_its_promise_covers(driver: Driver) -> None:
+    driver.register(flights())
+    driver.open(
+        standing("numbers", {"kind": "laplace", "answers": 2}, expected_queries=2, by=[]), acknowledge=True
+    )
+    covers = "the grant is used up, so the promise covers only the 2 answers given so far"
+    driver.ask_many([{"id": "1", "stream": "numbers", "value": 3, "window": window(0)}])
+    assert covers not in run_connected("stream", "show", "numbers")
+    driver.ask_many([{"id": "2", "stream": "numbers", "value": 3, "window": window(1)}])
+    assert covers in run_connected("stream", "show", "numbers")
 
 
 def test_results_name_their_window_and_group(driver: Driver) -> None:

@@ -115,7 +115,7 @@ export function streamView({ names: [name], session }) {
       home,
       mechanism(row.mechanism),
       standing === null ? "none: clients ask it" : `It ${standing}.${missed === null ? "" : ` ${capital(missed)}.`}`,
-      `${promise(row)}${windows === null ? "" : `; that is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${length === null ? "" : `, in each period of ${length}`}`}.`,
+      `${promise(row)}${row.state === "exhausted" ? describeUsedUp(row) : windows === null ? "" : `; that is ${count(windows)} ${windows === 1 ? "window" : "windows"} with all groups${length === null ? "" : `, in each period of ${length}`}`}.`,
       amount(row.asked),
       row.added ? plural(row.added, "charged answer") : "nothing",
       amount(row.cost),
@@ -206,10 +206,21 @@ function describeExhaustion({ state, dry_in: left, opened, tops_left: charges },
   return `${duration(left)}, at the rate ${since}`;
 }
 
+function promisedOf({ mechanism: kind, cutoff, added, expected_queries }) {
+  return promisedAnswers(kind, { cutoff: cutoff && cutoff - added, expected_queries });
+}
+
+/** Say what the promise of an exhausted stream covers. */
+function describeUsedUp(row) {
+  const covered = row.mechanism === "pmw" ? row.answered : Math.min(row.answered, promisedOf(row));
+  return `; the grant is used up, so the promise covers only the ${plural(covered, "answer")} given so far`;
+}
+
 /** Say how many answers a stream has given, of each of its two kinds. */
-function describeAnswers({ mechanism: kind, answered, tops, cutoff, added, expected_queries }) {
+function describeAnswers(row) {
+  const { mechanism: kind, answered, tops } = row;
   const called = words(kind);
-  const promised = promisedAnswers(kind, { cutoff: cutoff && cutoff - added, expected_queries });
+  const promised = promisedOf(row);
   const more = answered > promised && !["randomized_response", "pmw"].includes(kind) ? `; more than the ${plural(promised, "answer")} for which α is promised: each further answer makes a larger error more probable` : "";
   return `${count(answered)}: ${countOf(tops, called.charged)}, ${countOf(answered - tops, called.free)}${more}`;
 }

@@ -89,7 +89,7 @@ def test_standing_plan_of_periods_prints_budget_and_cost_of_each(tmp_path: Path)
     source = {**SOURCE, "unit": "person-period", "period": "6h"}
     mechanism, fields = KINDS["above_threshold"]
     found = " ".join(run_plan(tmp_path, standing("s", mechanism, **fields), source=source).stdout.split())
-    assert "for 24 windows, all groups of each, in each period of 6h: 6 hours" in found
+    assert "for 24 windows (6 hours), all groups of each, in each period of 6h" in found
     assert "cost ε 1 in each period of 6h, ε 4 a day" in found
     assert "over 24 windows" in found
     as_json = json.loads(run_plan(tmp_path, standing("s", mechanism, **fields), "--json", source=source).stdout)
