@@ -154,8 +154,11 @@ def _add_names(names: list[str] | None, texts: list[str]) -> list[str]:
 
 
 def _quoted_group_names(answer: Answer, *, all_groups: bool) -> list[str] | None:
-    """Quote the names of an answer's released groups or, with ``all_groups``, of all groups; None if there are none."""
-    groups = getattr(answer, "groups", None) if all_groups else None
+    """Quote the names of an answer's released groups or, with ``all_groups`` or for a window, of all groups.
+
+    None is returned if there are none.
+    """
+    groups = getattr(answer, "groups", None) if all_groups or answer.window is not None else None
     if groups is not None:
         return [quote_name(", ".join(map(str, group.values()))) for group in groups]
     if answer.top_groups is not None:

@@ -254,7 +254,9 @@ def notice_document(notice: Notice) -> dict[str, Any]:
         return {**common, "ended": notice.ended}
     counted = {"counted": notice.bound_text} if notice.bound_text else {}
     answer = notice.answer.model_dump(mode="json", exclude_none=True)
-    return {**common, **answer, **notice.terms.document(), **counted}
+    groups = notice.answer.groups if isinstance(notice.answer, Result) else None
+    labels = {} if groups is None else {"groups": list(groups)}
+    return {**common, **answer, **labels, **notice.terms.document(), **counted}
 
 
 def format_notice(notice: Notice, width: int) -> list[Text]:

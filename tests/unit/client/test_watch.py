@@ -14,7 +14,7 @@ import pytest
 
 from schemas import Answer, EventsSource
 from schemas.windows import format_moment, moment_ms
-from sotto import Driver, Notice, Unknown
+from sotto import Driver, Notice, Result, Unknown
 from stream.cli.manage.answer_commands import (
     RefusalWarnings,
     describe_idle_patterns,
@@ -247,6 +247,17 @@ def test_notice_of_a_histogram_names_groups_and_intervals(number: dict[str, str]
         [notice, _] = client.watch(from_beginning=True, quiet=True)
         [line] = format_notice(notice, 300)
         assert re.search(shown, line.plain), line.plain
+
+
+def test_window_of_a_histogram_names_its_groups() -> None:
+    """In the JSON of ``sotto watch``, and if a client's result is printed."""
+    mechanism = {"kind": "histogram", "attributes": ["origin"], "answers": 9}
+    spec, about = parse_stream(standing("all", mechanism, by=["origin"])), parse_source(flights())
+    value = answer("answer", group=None, estimates=[1.0, 2.0, 3.0]).model_dump_json(exclude_none=True)
+    result = Result.read(value.encode()).with_stream(spec, about)
+    document = notice_document(Notice(0.0, "all", "flights", result))
+    assert document["groups"] == [{"origin": "EWR"}, {"origin": "JFK"}, {"origin": "LGA"}]
+    assert "['EWR' 1, 'JFK' 2, 'LGA' 3]" in str(result)
 
 
 def test_notice_document_has_fields_of_answer() -> None:
