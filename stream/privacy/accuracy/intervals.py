@@ -68,8 +68,8 @@ class NoisyNumber(NamedTuple):
 def half_width(law: Symmetric, terms: int = 1, miss: float = MISS_PROBABILITY) -> int:
     """Return an h with P(|sum of ``terms`` draws| > h) ≤ ``miss``.
 
-    The result is the least h for one draw, and for sums of at most 64 Laplace draws. Larger numbers of terms
-    are rounded up to six binary digits, because further draws only widen a sum (docs/noise.md).
+    The result is the least h for one draw, and for sums of at most 64 Laplace draws. A larger number of terms
+    is rounded up to six binary digits; further draws only widen a sum, so h still holds (docs/noise.md).
     """
     if terms == 0:
         return 0
@@ -127,7 +127,7 @@ def ratio_bounds(numerator: NoisyNumber, denominator: NoisyNumber, low: float, h
         return low, high
     middle = min(max(numerator.number / denominator.number, low), high)
     if not is_possible(middle):
-        # The quotient is outside the range, so only the nearest end of the range is plausible.
+        # No quotient in the range is possible, so the interval is the nearest end of the range.
         return middle, middle
     return (
         low if is_possible(low) else _find_edge(middle, low, is_possible),
@@ -136,7 +136,7 @@ def ratio_bounds(numerator: NoisyNumber, denominator: NoisyNumber, low: float, h
 
 
 def _find_edge(inside: float, outside: float, is_possible: Callable[[float], bool]) -> float:
-    """Search the end of the possible quotients between two values; round it away from the inside."""
+    """Search for the end of the possible quotients between two values; round it outwards."""
     for _ in range(60):
         middle = 0.5 * (inside + outside)
         if middle in (inside, outside):

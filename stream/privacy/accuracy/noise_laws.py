@@ -48,7 +48,7 @@ def least_passing(passes: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def part_failure(beta: float, parts: int) -> float:
-    """Return the failure probability p of each part, given the past: 1 − (1 − p)^parts = ``beta``."""
+    """Return the failure probability p of each part, given the earlier parts: 1 − (1 − p)^parts = ``beta``."""
     return -math.expm1(math.log1p(-beta) / parts)
 
 
@@ -195,7 +195,10 @@ def least_bound(bound: Callable[[float], float]) -> float:
 
 
 GAUSSIAN_TAIL_FACTOR = 1.0 + 3e-13
-"""Each discrete draw with a variance of at least ``LEAST_VARIANCE`` raises a tail by at most this factor."""
+"""A discrete Gaussian draw in place of a continuous one raises the tail of a sum by at most this factor.
+
+The variance must be at least ``LEAST_VARIANCE``.
+"""
 
 
 def variance_of(law: Symmetric) -> float:

@@ -217,7 +217,7 @@ MOST_STEPS: Final = 1 << 18
 """Maximum number of weights on each side of a quantile; a smaller rate would need more."""
 
 
-def draw_steps(rate: Fraction) -> int:
+def largest_draw_distance(rate: Fraction) -> int:
     """Return the distance, in whole rows, beyond which e^{−rate·distance} is below 2⁻¹⁹²."""
     return math.floor(DRAW_BITS * math.log(2.0) / float(rate) * _ROUNDING) + 2
 
@@ -254,9 +254,9 @@ def sums_reach(law: Symmetric, cells: int, failure: float) -> float:
 
 
 def edge_reaches(law: Symmetric, left: IntegerArray, quantile: float, failure: float) -> Floats:
-    """Return an x for each edge, which the noise of its misfit exceeds with probability ``failure``.
+    """Return for each edge an x that the noise of its misfit exceeds with probability ``failure``.
 
-    Each x bounds one tail of one edge. ``left`` has the number of noisy cells below each edge; its last entry
+    Each x bounds one tail of the noise of one edge. ``left`` has the number of noisy cells below each edge; its last entry
     counts all cells. The noise of a misfit is (1 − q) times the noise of the cells below the edge, minus q
     times the noise of the other cells.
     """

@@ -112,7 +112,7 @@ def counts_from_zero(source: Source, standing: StandingQuery) -> bool:
 
 
 def covered_ms(source: EventsSource, mechanism: Mechanism, window: Windows) -> int:
-    """Return the part of a period that windows cover, in milliseconds: for a running count, its windows."""
+    """Return how much of a period is covered by windows, in milliseconds; a running count ends with its horizon."""
     if isinstance(mechanism, RunningCount):
         return min(source.period_ms, mechanism.steps * window.every_ms)
     return source.period_ms

@@ -1,8 +1,8 @@
 """Exact accuracy of AboveThreshold and NumericSparse on the integer grid.
 
 The functions return rigorous upper bounds on the failure probability. A *run* is all answers of a stream
-with the threshold T. It fails at α if a query with a value of T − α or less is answered ⊤, a query with
-T + α or more is answered ⊥, or the error of a published number exceeds its bound. The bounds hold for
+with the threshold T. A *low* query has a value of at most T − α, a *high* query at least T + α. The run fails
+at α if a low query is answered ⊤, a high query is answered ⊥, or the error of a published number exceeds its bound. The bounds hold for
 every adaptive analyst, even for one who sees the threshold noise. They refine the union bounds of Dwork &
 Roth 2014, Theorems 3.24, 3.26 and 3.28. Derivations: ``docs/proofs/above-threshold.md``, "Accuracy", and
 ``docs/proofs/numeric-sparse.md``.

@@ -47,7 +47,7 @@ def charged_answers(calibration: Calibration, extensions: Extensions) -> int:
 
 
 def last_promised_answer(calibration: Calibration) -> int | None:
-    """Return the number of the last answer that α covers; None for a pmw stream, whose α covers every answer with one."""
+    """Return the number of the last answer that α covers; None with an estimate: α then covers all answers that have it."""
     return None if isinstance(calibration, EstimateCalibration) else promised_answers(calibration)
 
 
@@ -376,7 +376,7 @@ class RefusedError(Refused):
 
 
 def format_amount(amount: Amount) -> str:
-    """Format an amount with all digits that the ledger distinguishes, and δ with the digits of plans."""
+    """Format an amount: ε and ρ with all digits that the ledger distinguishes, δ with as many digits as plans use."""
     if amount.rho is not None:
         return f"ρ = {_format_number(amount.rho)}" + (
             "" if amount.delta else f" (ε = {_format_number(amount.epsilon)} added up)"

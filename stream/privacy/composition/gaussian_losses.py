@@ -163,7 +163,7 @@ def _rough_log_delta(shape: Sequence[GaussianNumbers], precision: float, epsilon
 
 
 def _log_difference(first: float, second: float) -> float:
-    """Return ln(e^first − e^second) for first ≥ second, within what doubles can separate."""
+    """Return ln(e^first − e^second) for first ≥ second; a relative difference below 10⁻¹⁶ counts as 10⁻¹⁶."""
     return first + math.log(max(-math.expm1(min(second - first, 0.0)), _LEAST_RELATIVE_DIFFERENCE))
 
 

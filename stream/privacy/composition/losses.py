@@ -282,7 +282,7 @@ def takes_alpha(calibration: Calibration) -> bool:
     return isinstance(calibration, EstimateCalibration | AnswersCalibration) and is_pure(calibration)
 
 
-def are_uneven(source: Source, mechanism: Mechanism, calibration: Calibration) -> bool:
+def may_have_uneven_prices(source: Source, mechanism: Mechanism, calibration: Calibration) -> bool:
     """Return True if answers with independent noise may have different prices, and only ε is bounded.
 
     This is so for laplace on a table with the accountant ``pure``. The only bound of the sum of the squares

@@ -112,7 +112,7 @@ class Grant:
     of the stream's identity in 48 bytes, followed by the stream's specification as JSON without defaults.
     ``claim`` is the claim on the source's budget, ``population_claim`` the claim on the population's budget.
     ``has_uneven_prices`` is True if answers may have different prices with only their ε bounded
-    (`stream.privacy.composition.losses.are_uneven`). ``settled`` is True if the stream has ended and its last
+    (`stream.privacy.composition.losses.may_have_uneven_prices`). ``settled`` is True if the stream has ended and its last
     totals are recorded; an extension makes it False.
     """
 
@@ -269,7 +269,7 @@ def check_report(grant: Grant, answered: int, tops: int, surplus: int, state: St
         raise RefusedError("surplus: contradicts the number of new charged answers")
     if paid and charged_parts > paid:
         raise RefusedError("tops: the report has more charged answers than the grant pays for")
-    if state == "exhausted" and (charged_parts == 0 or charged_parts not in _cutoffs(grant)):
+    if state == "exhausted" and (charged_parts == 0 or charged_parts not in _totals_at_exhaustion(grant)):
         raise RefusedError("state: the report says exhausted, but the grant pays for further charged answers")
     if state == "closed" and grant.ending != "closed":
         raise RefusedError("state: the report says closed, but the ledger has no request to close the stream")
@@ -277,7 +277,7 @@ def check_report(grant: Grant, answered: int, tops: int, surplus: int, state: St
         raise RefusedError("answered: the stream is closed, and the report has more answers than its last totals")
 
 
-def _cutoffs(grant: Grant) -> set[int]:
+def _totals_at_exhaustion(grant: Grant) -> set[int]:
     """Return the totals, in parts of a charge, at which a worker may report the stream exhausted.
 
     A worker that does not know the last extensions yet reports it at a lower total.

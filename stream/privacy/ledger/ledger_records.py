@@ -22,7 +22,7 @@ from schemas import (
     split_period_name,
 )
 from stream.privacy.composition.costs import BudgetTerms, RefusedError
-from stream.privacy.composition.losses import are_uneven
+from stream.privacy.composition.losses import may_have_uneven_prices
 from stream.privacy.ledger.accounts import Account, Budget, PopulationAccount
 from stream.privacy.ledger.grants import Claim, Grant
 from stream.privacy.ledger.state_machine import Ledger
@@ -102,7 +102,7 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
         calibration,
         account.budget.new_claim(),
         population_claim=None if account.population is None else account.population.budget.new_claim(),
-        has_uneven_prices=are_uneven(account.source, record.spec.mechanism, calibration),
+        has_uneven_prices=may_have_uneven_prices(account.source, record.spec.mechanism, calibration),
         analyst=record.analyst,
         state=record.state,
         ending=record.ending,
@@ -125,7 +125,7 @@ def _restore_grant(ledger: Ledger, record: GrantRecord, calibration: Calibration
 def _restore_claim(grant: Grant, claim: Claim, last_change: Standing | None) -> None:
     """Restore the amounts of a stream in a budget, and its totals at the start of the budget's period.
 
-    If the stream last changed in an earlier period, its present totals are those of the start.
+    If the stream last changed in an earlier period, it began the current period with its present totals.
     """
     if last_change is not None:
         claim.start_totals = last_change.totals if last_change.period == claim.period else grant.totals
@@ -141,7 +141,7 @@ RESULTS_KEPT_BY_MECHANISM: Final = {
     "lazy_histogram": _KEPT_RELEASE,
     "sparse_project": _KEPT_RELEASE,
 }
-"""Begins a text about the results that a mechanism keeps from one version of the data.
+"""The first words of a text about the results that a mechanism keeps from one version of the data.
 
 The noise of these mechanisms must never be added to another version of the data. All other mechanisms draw
 new noise for each question and answer from the current version (docs/tables.md, "New versions").

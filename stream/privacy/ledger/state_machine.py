@@ -22,7 +22,7 @@ from schemas import (
 )
 from stream.formatting import suggest_public_name
 from stream.privacy.composition.costs import NO_COST, PARTS_PER_CHARGE, RefusedError
-from stream.privacy.composition.losses import are_uneven
+from stream.privacy.composition.losses import may_have_uneven_prices
 from stream.privacy.ledger.accounts import (
     Account,
     Budget,
@@ -251,7 +251,7 @@ class Ledger:
             raise RefusedError(f"stream name '{spec.stream}' was used before; choose another")
         self._begin_due_periods(account)
         population_claim = None if account.population is None else account.population.budget.new_claim()
-        has_uneven_prices = are_uneven(account.source, spec.mechanism, calibration)
+        has_uneven_prices = may_have_uneven_prices(account.source, spec.mechanism, calibration)
         grant = Grant.create(
             spec,
             identity,

@@ -80,7 +80,7 @@ class EstimateAnswer:
     - ``charged_parts``: the price in parts of a charge; for ``refused`` and ``limited`` questions the price
       that they would have.
     - ``intervals``: the 95 % confidence interval of each measured number. For a mean, the first interval
-      has the sum as center, and the half-width of the interval of sum − mean·rows. ``noise``: the noise of each number.
+      is centered at the sum, and its half-width bounds the noise of sum − mean·rows. ``noise``: the noise of each number.
     - ``rates``: the 95 % confidence interval of each measured rate or share.
     - ``is_covered``: False if the question is about an attribute, or two attributes, that no measured
       marginal contains.

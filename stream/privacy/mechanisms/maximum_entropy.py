@@ -40,8 +40,8 @@ _WEIGHT_BITS: Final = 32
 """During a fit the largest weight of a cell is 2³², so sums over at most 2²⁰ cells stay below 2⁵³."""
 _RELAXATION: Final = 0.5
 _LARGEST_STEP: Final = 2.0
-_LEAST_SHARE: Final = 0.5
-"""Least number of rows of each value of an axis in p₀, in standard deviations of its noise."""
+_LEAST_DEVIATIONS: Final = 0.5
+"""In p₀ each value of an axis has at least this many rows, in standard deviations of the noise in their number."""
 _MOST_STEPS, _LEAST_STEPS = 80, 30
 _CELL_STEPS: Final = 1 << 21
 """A fit takes about this number of steps divided by the number of cells, but 30 to 80 steps."""
@@ -250,7 +250,7 @@ def _product(shape: Sequence[int], marginals: Sequence[NoisyMarginal]) -> Floats
         measured = [sum_to_axes(one, (axis,)) for one in marginals if axis in one.axes]
         if measured:
             [one] = average_equal_axes(measured)
-            counts = np.maximum(one.counts, _LEAST_SHARE * math.sqrt(one.variance))
+            counts = np.maximum(one.counts, _LEAST_DEVIATIONS * math.sqrt(one.variance))
             base *= (counts / ordered_sum(counts)).reshape(spread_shape(shape, (axis,)))
     return base
 

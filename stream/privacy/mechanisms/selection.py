@@ -42,7 +42,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import AnswersCalibration
-from stream.privacy.accuracy.release_accuracy import DRAW_BITS, MOST_STEPS, draw_steps
+from stream.privacy.accuracy.release_accuracy import DRAW_BITS, MOST_STEPS, largest_draw_distance
 from stream.privacy.mechanisms.maximum_entropy import average_equal_axes, estimate_product, fit_distribution
 from stream.privacy.mechanisms.measurements import Axes, MeasuredMarginal, Measurements
 from stream.privacy.mechanisms.releases import TensorCells
@@ -177,7 +177,7 @@ class RankLaw:
     @cached_property
     def max_distance(self) -> int:
         """Number of whole rows of distance beyond which a weight is below 2⁻¹⁹²."""
-        return draw_steps(self.rate)
+        return largest_draw_distance(self.rate)
 
     def weights_from(self, offset: int) -> list[int]:
         """Return the fixed-point weights at the distances j + offset/denominator for j = 0, 1, ….

@@ -30,7 +30,7 @@ from stream.privacy.accuracy.noise_laws import (
     scale_fits,
     two_sided_reach,
 )
-from stream.privacy.accuracy.release_accuracy import MOST_STEPS, draw_reach, draw_steps, misfits_reach
+from stream.privacy.accuracy.release_accuracy import MOST_STEPS, draw_reach, largest_draw_distance, misfits_reach
 from stream.privacy.accuracy.source_facts import QuantileFacts, SourceFacts
 from stream.privacy.composition.costs import shortest_decimal
 from stream.privacy.composition.gaussian_losses import GaussianNumbers, least_noise_factor
@@ -361,7 +361,7 @@ def _with_rank_alpha(calibration: AnswersCalibration, facts: QuantileFacts) -> A
         noise = quantile_noise(calibration, facts)
     except NoiseScaleError as error:
         raise PlanError(str(error)) from None
-    steps = [draw_steps(rate) for rate in noise.rates]
+    steps = [largest_draw_distance(rate) for rate in noise.rates]
     if any(one > MOST_STEPS for one in steps) or 2 * facts.group_count * sum(steps) > MOST_WEIGHTS:
         raise PlanError(
             f"one answer would draw from {2 * facts.group_count * sum(steps):,} weights, and the limit is {MOST_WEIGHTS:,}; raise "

@@ -70,7 +70,7 @@ class Comparisons:
 
     @property
     def rarity(self) -> float:
-        """ln of the number of questions for each false ⊤ (a ⊤ that only noise causes) that is tolerated."""
+        """ln of the number of questions among which one false ⊤ (caused by noise alone) is tolerated."""
         return math.log(max(2.0, self.queries / (_FALSE_TOP_PART * self.updates)))
 
     def threshold_rows(self, epsilon_2: float) -> float:

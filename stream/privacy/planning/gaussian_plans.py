@@ -70,8 +70,8 @@ class _GaussianSearch:
     - ``start_deviation``, ``marginal_deviation``, ``chosen_deviation``: the standard deviations of the
       Laplace plan's noise in a marginal of the warm start, a ⊤'s marginal and a chosen marginal.
     - ``requested_slack``: the requested ``gap``, in rows.
-    - ``pair_sum_noise``: this field of ``Comparisons`` if the warm start's noise had the standard deviation 1; None
-      if the warm start measures no pairs, or the threshold does not depend on them.
+    - ``pair_sum_noise``: the ``pair_sum_noise`` of ``Comparisons``, divided by the deviation of the warm start's
+      noise; None if the warm start measures no pairs, or the threshold does not depend on them.
     """
 
     laplace_plan: EstimateCalibration
@@ -96,8 +96,8 @@ class _GaussianSearch:
         if laplace_plan.rounds:
             fixed_precision += laplace_plan.marginal_sensitivity / chosen**2
         pure_epsilon = laplace_plan.epsilon_rows + laplace_plan.epsilon_choices + laplace_plan.epsilon_typical
-        # With this noise of cells beside a number, the number's variance is at least the variance of a ⊤'s cells
-        # without a number, which ``losses`` assumes.
+        # ``losses`` assumes that a number's variance is at least the variance of the cells on a ⊤ without a number.
+        # This limit for the deviation of the cells on a ⊤ with a number ensures it.
         cells = laplace_plan.marginal_sensitivity
         widest_marginal = math.inf if cells == 1 else number * (1.0 - _MARGIN) * math.sqrt(cells / (cells - 1))
 

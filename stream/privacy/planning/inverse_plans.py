@@ -59,7 +59,7 @@ LARGEST_ROWS = 10**12
 
 _FIRST_ROWS = 10_000
 _UNBOUNDED_DISTANCE = math.log(64.0)
-"""For the search, an infinite error is 64 times too large, and an error of 0 is 64 times too small."""
+"""The search treats an infinite error as 64 times ``alpha``, and an error of 0 as a 64th of it."""
 
 
 def needed_epsilon(

@@ -3,8 +3,8 @@
 Plans depend on public parameters alone: the stream's specification and the source's public facts.
 
 The *price* of a question that requests an error is counted in parts of an ordinary charge
-(``PARTS_PER_CHARGE``). The question gets the same number of parts (``noise_parts``) of the charge's ε and of its β:
-the fewest parts with which its noise keeps to the requested error. With δ = 0 the losses of all answers add
+(``PARTS_PER_CHARGE``). The question's noise gets ``noise_parts`` parts of the charge's ε, and its error bound
+the same number of parts of the charge's β: the fewest parts that keep to the requested error. With δ = 0 the losses of all answers add
 up, so a grant pays for a fixed number of parts, however questions divide them. Prices depend on public values
 alone. Proofs: docs/proofs/laplace.md, docs/proofs/pmw.md.
 """
@@ -265,7 +265,7 @@ class Price:
 
 
 def epsilon_of(calibration: Calibration, parts: int, rounded: Callable[[Fraction], int] = math.ceil) -> float:
-    """Return the ε of ``parts`` for display, in units that ``rounded`` rounds, by default up."""
+    """Return the ε of ``parts`` for display; ``rounded`` rounds it to whole units of ε, by default up."""
     loss = losses(calibration).loss_per_answer * Fraction(parts, PARTS_PER_CHARGE)
     return rounded(loss * EPSILON_UNITS) / EPSILON_UNITS
 
@@ -291,7 +291,7 @@ def parts_within(calibration: Calibration, max_price: float | str) -> int:
 
 
 def opening_parts(calibration: EstimateCalibration) -> int:
-    """Return the cost of the first answer beside its own charge, in parts of a charge; at most the grant.
+    """Return what the first answer costs in addition to its own charge, in parts of a charge; at most the grant.
 
     With δ > 0 the grant counts as spent in full from the first answer on.
     """

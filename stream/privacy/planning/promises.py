@@ -211,7 +211,7 @@ def _for_few_rows(calibration: EstimateCalibration) -> str:
     count = laplace_answers(calibration, smaller_alpha)
     instead = f"laplace answers {count:,} question{'s' * (count > 1)} within ±{format_error_bound(smaller_alpha, grouped=True)}"
     advice = instead if count else "a larger epsilon is needed"
-    return f"of fewer than {math.ceil(rows):,} rows this is more than a tenth: there {advice}"
+    return f"in a table of fewer than {math.ceil(rows):,} rows this error is more than a tenth of the rows: there {advice}"
 
 
 def laplace_answers(calibration: EstimateCalibration, alpha: float) -> int:

@@ -298,7 +298,9 @@ def test_promises_of_pmw_name_tables_without_use() -> None:
     assert isinstance(calibration, EstimateCalibration)
     [promise] = promises(spec, calibration)
     count = laplace_answers(calibration, calibration.alpha / 10.0)
-    assert f"of fewer than {math.ceil(10.0 * calibration.alpha):,} rows this is more than a tenth" in str(promise)
+    assert f"of fewer than {math.ceil(10.0 * calibration.alpha):,} rows this error is more than a tenth" in str(
+        promise
+    )
     assert f"laplace answers {count:,} questions within ±" in str(promise)
     for answers, keeps in ((count, True), (count + 1, False)):
         found = choose_calibration(parse_spec("laplace", answers=answers, expected_queries=answers), SourceFacts())
