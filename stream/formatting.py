@@ -276,7 +276,9 @@ def describe_rows(source: TableSource) -> tuple[str, ...]:
     return (*lines, *public, f"a row is left out if {', or '.join(reasons)}{other}")
 
 
-ROWS_LEFT_OUT: Final = "rows with a missing or invalid cell are left out"
+ROWS_LEFT_OUT: Final = (
+    "rows with a missing or invalid cell are left out, also if the question does not use that attribute"
+)
 """The warning about each question to a table; ``describe_rows`` gives the details."""
 
 

@@ -81,6 +81,10 @@ def warn_about_rows(source: Source, query: Query) -> tuple[str, ...]:
     """Return a warning that a question about a table leaves incomplete rows out."""
     if not isinstance(source, TableSource) or not is_about_table(query):
         return ()
+    texts = [name for name in query.group_by or () if name in source.texts]
+    if texts:
+        hidden = "rows without a text, and texts of fewer rows than the stream's threshold, are not shown"
+        return f"'{texts[0]}': {hidden}", ROWS_LEFT_OUT
     has_public_rows = source.neighbors == "replace" and (source.person is None or source.contribution == 1)
     return (
         f"{ROWS_LEFT_OUT}, but a share is of all rows" if query.fraction and has_public_rows else ROWS_LEFT_OUT,

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from fractions import Fraction
+from math import floor
 from typing import Final
 
 from schemas import (
@@ -83,9 +85,17 @@ def _describe_numbers(attributes: Mapping[str, Domain], name: str | None, where:
 
 def _describe_person_sum(attributes: Mapping[str, Domain], query: Query) -> tuple[str, ...]:
     domain, bound = attributes.get(query.person_sum or ""), query.bound
-    if bound is None or not isinstance(domain, Integers | Decimals) or domain.minimum >= 0:
+    if bound is None or not isinstance(domain, Integers | Decimals):
         return ()
-    return (f"each person's sum counts from -{bound} to {bound}: lower sums count as -{bound}",)
+    lines = []
+    whole = float(floor(Fraction(bound) / domain.unit) * domain.unit)
+    if whole != bound and whole > 0:
+        lines.append(
+            f"bound: each person's sum counts up to {whole:.15g}, because '{query.person_sum}' has steps of {float(domain.unit):.15g}"
+        )
+    if domain.minimum < 0:
+        lines.append(f"each person's sum counts from -{bound} to {bound}: lower sums count as -{bound}")
+    return tuple(lines)
 
 
 def _describe_quantile(answer: Answer, query: Query, attributes: Mapping[str, Domain]) -> tuple[str, ...]:

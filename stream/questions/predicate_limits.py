@@ -25,6 +25,9 @@ _DIALECT: Final = Dialect.get_or_raise("postgres")  # workers read predicates in
 
 _MAX_SHOWN_CHARACTERS: Final = 120
 
+_MAX_COARSE_STEPS: Final = 10_000
+"""The largest number of values for which conditions warn that values are rounded to the step."""
+
 _KEYWORDS: Final = frozenset({TokenType.AND, TokenType.OR, TokenType.NOT, TokenType.IN, TokenType.BETWEEN})
 
 COMPARISON_SIGNS: Final[dict[type[exp.Expr], tuple[str, str]]] = {
@@ -67,11 +70,8 @@ def _rows_of_predicate(text: str, attributes: Mapping[str, Domain]) -> str | Non
 def _warn_about_comparisons(text: str, attributes: Mapping[str, Domain]) -> Iterator[str]:
     for declared, sign, constant, number in find_number_comparisons(text, attributes):
         domain = attributes[declared]
-        if isinstance(domain, Decimals) and (rounded := _round_constant(domain, sign, number)):
-            yield (
-                f"where: {declared} {sign} {constant} counts as {declared} {rounded}; "
-                f"values of '{declared}' are rounded to multiples of {domain.step:g}"
-            )
+        if isinstance(domain, Decimals):
+            yield from _warn_about_rounding(declared, domain, sign, constant, number)
         if isinstance(domain, Numeric) and (rows := _rows_of_comparison(domain, sign, number)):
             values = "whole numbers" if isinstance(domain, Integers) else f"multiples of {domain.step:g}"
             low, high = f"{domain.minimum:.15g}", f"{domain.maximum:.15g}"
@@ -142,6 +142,18 @@ def _rows_of_comparison(domain: Numeric, sign: str, constant: Decimal) -> str | 
     else:
         holds_outside = (steps > whole.maximum) == (sign in {"<", "<="})
     return None if is_undecided else "every row" if holds_outside else "no row"
+
+
+def _warn_about_rounding(name: str, domain: Decimals, sign: str, constant: str, number: Decimal) -> Iterator[str]:
+    """Warn that a comparison holds for other values of the table than its number says.
+
+    In a range of many steps, half a step is too small to matter.
+    """
+    steps = f"values of '{name}' are rounded to multiples of {domain.step:.15g}"
+    if rounded := _round_constant(domain, sign, number):
+        yield f"where: {name} {sign} {constant} counts as {name} {rounded}; {steps}"
+    elif domain.minimum <= number <= domain.maximum and domain.size <= _MAX_COARSE_STEPS:
+        yield f"where: {steps} before they are compared, so a condition is exact only to ±{float(domain.unit / 2):.15g}"
 
 
 def _round_constant(domain: Decimals, sign: str, constant: Decimal) -> str | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from schemas import EstimateCalibration, GrantRecord, Query, SourceRecord, TableSource
 from stream.formatting import values_of
@@ -95,6 +95,11 @@ class Table(ConvertibleRows, Sequence[dict[str, Any]]):
 
     def _repr_html_(self) -> str:
         return f"{result_text.format_html_table(self._rows, self.warnings)}<p>{format_cost(self)}</p>"
+
+
+_ESTIMATED_WARNING: Final = (
+    "numbers without a 95 % interval are estimates that follow from earlier measurements of the stream"
+)
 
 
 def format_cost(table: Table) -> str:
@@ -205,6 +210,8 @@ class PreparedStatement:
         ordered = [{name: rows[at].get(name, defaults.get(name)) for name in names} for at in order]
         marked = describe_reasons(tuple(why for at in order for why in why_not[at].values()))
         warnings = [line for result in results for line in result.question_warnings]
+        if any(result.basis == "hypothesis" for result in results):
+            warnings.append(_ESTIMATED_WARNING)
         if marked is not None:
             warnings.append(marked)
         epsilon = float(sum((cost_of(target.grant, target.source, result) for result in results), Fraction(0)))

@@ -90,7 +90,7 @@ def test_warning_of_predicate_decided_by_domain_appears_once(where: str, rows: s
         ("26.4 > cost", "cost <= 26"),
         ("cost > 26.4", "cost >= 26.5"),
         ("cost BETWEEN 1.1 AND 2", "cost >= 1.5"),
-        ("cost < 26.5", None),
+        ("cost < 26.5", "exact"),
         ("cost <= 50.2", None),
         ("age <= 30.5", None),
     ],
@@ -105,12 +105,20 @@ def test_warning_states_meaning_of_number_between_steps(where: str, meant: str |
     )
     lines = warn_about_domains(source, Query(id="a", stream="b", where=where))
     counted = [line for line in lines if " counts as " in line]
-    assert len(counted) == (meant is not None)
+    exact = "where: values of 'cost' are rounded to multiples of 0.5 before they are compared, so a condition is exact only to ±0.25"
+    assert (exact in lines) == (meant == "exact" or "BETWEEN" in where)
+    assert len(counted) == (meant not in {None, "exact"})
     for line in counted:
         assert line.endswith(f" counts as {meant}; values of 'cost' are rounded to multiples of 0.5")
         assert PredicateParser(source.attributes).parse(where) == PredicateParser(source.attributes).parse(  # type: ignore[union-attr]
             where if "BETWEEN" in where else str(meant)
         )
+
+
+def test_no_warning_of_rounding_in_a_range_of_many_steps() -> None:
+    cents = {"kind": "decimal", "minimum": 0, "maximum": 1000, "step": 0.01}
+    source = as_source({**DOCUMENT, "attributes": {"cost": cents}})
+    assert not warn_about_domains(source, Query(id="a", stream="b", where="cost < 99.99"))
 
 
 def test_warning_of_comparison_comes_before_other_reasons() -> None:

@@ -305,6 +305,36 @@ def test_person_sum_says_that_it_is_clamped_from_below(name: str, expected: tupl
     assert tuple(one for one in warnings if "each person's sum" in one) == expected
 
 
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [
+        (900, ()),
+        (950, ("bound: each person's sum counts up to 900, because 'cost' has steps of 100",)),
+        (50, ()),
+    ],
+)
+def test_bound_between_two_steps_says_what_counts(bound: int, expected: tuple[str, ...]) -> None:
+    """The worker rounds the bound down to a step, and refuses one below a step."""
+    cost = {"kind": "decimal", "minimum": 0, "maximum": 1000, "step": 100}
+    table = parse_source(source("t", "table", path="t.csv", attributes={"cost": cost}))
+    asked = _query({"person_sum": "cost", "bound": bound})
+    warnings = _answer({"estimate": 9.0}).with_question(asked, table).question_warnings
+    assert tuple(one for one in warnings if one.startswith("bound: ")) == expected
+
+
+def test_groups_by_text_say_which_texts_are_not_shown() -> None:
+    table = parse_source(source("t", "table", path="t.csv", attributes={"age": 10, "zip": {"kind": "text"}}))
+    warnings = (
+        _answer({"keys": (), "estimates": ()})
+        .with_question(_query({"group_by": ["zip"]}), table)
+        .question_warnings
+    )
+    assert warnings[-2:] == (
+        "'zip': rows without a text, and texts of fewer rows than the stream's threshold, are not shown",
+        ROWS_LEFT_OUT,
+    )
+
+
 def test_standing_stream_says_which_values_count_as_ends() -> None:
     attributes = {"fee": {"kind": "integers", "minimum": 0, "maximum": 50}}
     topic = parse_source(
