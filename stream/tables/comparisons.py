@@ -125,7 +125,7 @@ class Attribute:
         return literal
 
     def _compare_category(self, domain: Categories, operator: Operator, literal: Constant) -> Predicate:
-        """Return the predicate for =, < or <=; for <>, >= or >, its negation, which ``compare`` negates again."""
+        """Return the predicate of =, < or <=; for <>, >= or >, the predicate of the opposite, which ``compare`` negates."""
         if operator not in {"=", "<>"} and not domain.ordered:
             raise PredicateError(
                 f"categories of {quote_name(self.name)} have no order; compare with =, <> or IN, or declare them as ordered"
@@ -152,7 +152,7 @@ class Attribute:
         return code
 
     def _compare_date(self, domain: Dates, operator: Operator, literal: Constant) -> Predicate:
-        """Return the predicate for =, < or <=; for <>, >= or >, its negation, which ``compare`` negates again."""
+        """Return the predicate of =, < or <=; for <>, >= or >, the predicate of the opposite, which ``compare`` negates."""
         text = str(literal)
         if not isinstance(literal, str):
             raise PredicateError(f"{quote_name(self.name)} holds dates; put them in single quotes", text)
@@ -225,7 +225,7 @@ class Attribute:
         )
 
     def _compare_integer(self, domain: Integers, operator: Operator, literal: Decimal | Fraction) -> Predicate:
-        """Return the predicate for =, < or <=; for <>, >= or >, its negation, which ``compare`` negates again."""
+        """Return the predicate of =, < or <=; for <>, >= or >, the predicate of the opposite, which ``compare`` negates."""
         floor, ceiling = math.floor(literal) - domain.minimum, math.ceil(literal) - domain.minimum
         match operator:
             case "<" | ">=":
@@ -236,7 +236,7 @@ class Attribute:
                 return make_leaf(self.name, domain.size, (floor, floor + 1)) if floor == ceiling else FALSE
 
     def _compare_bin(self, domain: Bins, operator: Operator, literal: Decimal) -> Predicate:
-        """Return the predicate for < or <=; for >= or >, its negation, which ``compare`` negates again."""
+        """Return the predicate of < or <=; for >= or >, the predicate of the opposite, which ``compare`` negates."""
         edge = bisect_left(domain.edges, float(literal))
         if edge == len(domain.edges) or domain.edges[edge] != float(literal):
             nearest = " or ".join(f"{value:.15g}" for value in domain.edges[max(edge - 1, 0) : edge + 1])

@@ -104,11 +104,11 @@ class CancelledStepError(Exception):
 
 
 current_cancellation: Final[ContextVar[Event | None]] = ContextVar("current_cancellation", default=None)
-"""The event that is set when the partition is given up whose batch is processed in this context."""
+"""An event that is set if the partition whose batch this context processes is given up."""
 
 
 def is_step_cancelled() -> bool:
-    """Return whether the partition whose batch is processed in this context has been given up."""
+    """Return whether the partition whose batch this context processes has been given up."""
     return (event := current_cancellation.get()) is not None and event.is_set()
 
 

@@ -166,7 +166,7 @@ def _choose_by_hash(
         hashes[block] = siphash(
             person_keys[person_of_row[block]], pack_codes(own_codes, len(person_of_row[block]))
         )
-    ranks = _ranks_of_equals(person_of_row, hashes, len(names))
+    ranks = _number_equal_rows(person_of_row, hashes, len(names))
     for block in _row_blocks(len(person_of_row), _HASH_ROWS):
         hashes[block] = siphash(
             person_keys[person_of_row[block]], np.stack([hashes[block], ranks[block].astype(np.uint64)], axis=1)
@@ -174,7 +174,7 @@ def _choose_by_hash(
     done = 0
     for order in _sorted_parts(person_of_row, hashes, len(names)):
         # There are several parts only if all rows belong to one person.
-        yield order, _ranks_among_equals(person_of_row[order]) + done < bound
+        yield order, _count_equal_rows_before(person_of_row[order]) + done < bound
         done += len(order)
 
 
@@ -200,12 +200,12 @@ def _sorted_parts(person_of_row: Numbers, hashes: Words, people: int) -> Iterato
         yield part[_sort_rows(person_of_row[part], hashes[part], people)]
 
 
-def _ranks_of_equals(person_of_row: Numbers, hashes: Words, people: int) -> Numbers:
+def _number_equal_rows(person_of_row: Numbers, hashes: Words, people: int) -> Numbers:
     """Number the equal rows of each person 0, 1, 2, …, in any order."""
     ranks = np.empty(len(person_of_row), dtype=np.uint32)
     if len(person_of_row) <= _MAX_ROWS_AT_ONCE:
         order = _sort_rows(person_of_row, hashes, people)
-        ranks[order] = _ranks_among_equals(person_of_row[order], hashes[order])
+        ranks[order] = _count_equal_rows_before(person_of_row[order], hashes[order])
         return ranks
     # All rows belong to one person. To bound memory, each pass over them handles one range of hashes.
     for first, last in _hash_ranges(len(person_of_row)):
@@ -220,7 +220,7 @@ def _ranks_of_equals(person_of_row: Numbers, hashes: Words, people: int) -> Numb
             is_known[places < len(known)] = known[places[places < len(known)]] == found[places < len(known)]
             before = np.zeros(len(found), dtype=np.int64)
             before[is_known] = counts[places[is_known]]
-            ranks[block][order] = _ranks_among_equals(ordered) + np.repeat(before, number)
+            ranks[block][order] = _count_equal_rows_before(ordered) + np.repeat(before, number)
             counts[places[is_known]] += number[is_known]
             known = np.insert(known, places[~is_known], found[~is_known])
             counts = np.insert(counts, places[~is_known], number[~is_known])
@@ -260,7 +260,7 @@ def _sort_rows(person_of_row: Numbers, hashes: Words, people: int) -> npt.NDArra
     return order
 
 
-def _ranks_among_equals(*columns: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
+def _count_equal_rows_before(*columns: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
     """Return the number of equal rows before each row of sorted columns."""
     rows = np.arange(len(columns[0]))
     first = np.zeros(len(rows), dtype=np.bool_)

@@ -21,7 +21,7 @@ class OrderedValues:
 
     - A code stands for the values from ``low`` to ``high``; ``middle`` represents them.
     - ``step`` is the distance of neighboring values. It is None for bins and dates, whose values have no variance.
-    - ``text`` returns the text of a code of dates and ordered categories, whose numbers are the codes themselves.
+    - ``text`` returns the text of a code. Only dates and ordered categories have it; their numbers are the codes.
     - ``distances`` is False for ordered categories, whose values have no distances.
     """
 

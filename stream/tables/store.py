@@ -209,7 +209,7 @@ class TableStore:
         current = self._load(source, self._stamp_of(source))
         found: CountedTable | None = current.table
         if version != FIRST_VERSION or current.fingerprint != expected:
-            # With each key other rows of a person count, so the table is built with each key.
+            # The key determines which rows of a person count, so a table is built with each key.
             made = (
                 (
                     current.table

@@ -226,8 +226,10 @@ class StoredTable(CountedTable):
         for one in predicates:
             groups.setdefault(attributes_of(one), []).append(one)
         cubes: list[tuple[frozenset[str], list[Predicate]]] = []
-        for names, members in sorted(groups.items(), key=lambda item: (-self._cells(item[0]), sorted(item[0]))):
-            if self._cells(names) > _CUBE_CELLS:
+        for names, members in sorted(
+            groups.items(), key=lambda item: (-self._cube_size(item[0]), sorted(item[0]))
+        ):
+            if self._cube_size(names) > _CUBE_CELLS:
                 continue
             place = next((at for at, (cube, _) in enumerate(cubes) if self._fits_cube(cube, names)), None)
             if place is None:
@@ -239,9 +241,9 @@ class StoredTable(CountedTable):
                 yield tuple(sorted(names)), members
 
     def _fits_cube(self, cube: frozenset[str], names: frozenset[str]) -> bool:
-        return self._cells(cube | names) <= max(self._cells(cube), _JOINED_CUBE_CELLS)
+        return self._cube_size(cube | names) <= max(self._cube_size(cube), _JOINED_CUBE_CELLS)
 
-    def _cells(self, names: Iterable[str]) -> int:
+    def _cube_size(self, names: Iterable[str]) -> int:
         return math.prod(self.attributes[name].size for name in names)
 
     def _keep_count(self, predicate: Predicate, number: int) -> None:
