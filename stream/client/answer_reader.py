@@ -259,8 +259,8 @@ class PendingResults:
     ``async for`` needs little memory. A rejected or halted question raises no error; call
     ``Result.checked`` to raise it.
 
-    A collection of questions is validated before its first question is published. With ``await``, the
-    questions of a generator are too. The questions of an asynchronous generator, and with ``async for``
+    A collection of questions is validated before its first question is published; with ``await``, so is
+    a generator. The questions of an asynchronous generator, and with ``async for``
     those of any generator, are validated one by one: the results of earlier questions come before
     ``Invalid`` is raised, or are the error's ``results`` (with ``await``).
     """

@@ -132,7 +132,7 @@ class LedgerView:
                 yield stream
 
     def records_of(self, name: str) -> tuple[list[SourceRecord], list[GrantRecord]]:
-        """Return the records that a statement needs whose FROM names a stream, or a source.
+        """Return the records that a statement needs if its FROM has this name, of a stream or of a source.
 
         They are the stream and its source, or the source and its open streams. If several open streams
         have the same mechanism, calibration and price, only the first is returned. If the name is unknown,

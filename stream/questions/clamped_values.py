@@ -189,7 +189,7 @@ def _ends_in_condition(text: str, attributes: Mapping[str, Domain]) -> Iterator[
 def _ends_before_numbers(text: str, attributes: Mapping[str, Domain]) -> Iterator[tuple[str, bool]]:
     """Yield each end of a clamped range of numbers if a condition compares with a number beyond it.
 
-    Of bins, conditions may name the edges only.
+    Bins have no such numbers, because conditions on bins may name their edges only.
     """
     from stream.questions.predicate_limits import find_number_comparisons  # noqa: PLC0415  (imports the SQL parser)
 

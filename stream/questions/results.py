@@ -52,7 +52,7 @@ Group = Mapping[str, str | int | float]
 _BASIS_WARNINGS: Final = {
     INDEPENDENCE: "basis: two of these attributes were never measured together, or one was never measured, so the estimate assumes independence; request an "
     "alpha, or open a stream whose workload names them",
-    TOO_MANY_TEXTS: "basis: by a noisy test the window, or a running count's windows together, has too many different texts, so none is released; "
+    TOO_MANY_TEXTS: "basis: a noisy test found too many different texts in the window, or in all windows of a running count, so none is released; "
     "use smaller or fewer windows, a where, or a shorter max_length",
 }
 """The warning about an answer's basis, for each basis that needs a warning."""

@@ -317,11 +317,11 @@ def describe_first_answer(standing: StandingQuery, source: EventsSource, now: fl
 
 
 def _describe_marks(source: EventsSource) -> str:
-    """Describe which events a stream lacks that opens after the first mark; where feeds are then is not known here."""
+    """Describe which events a stream lacks if it opens after the first mark; the positions of feeds are unknown here."""
     return (
         f"if marks were written before the opening, events count from a partition's first mark that is written {source.idle} or more "
-        f"after it: only windows that begin more than {source.ahead} after that mark are sure to have all events; open streams before "
-        "the first mark, or set begins accordingly"
+        f"after the opening: only windows that begin more than {source.ahead} after this mark are sure to have all events; open "
+        "streams before the first mark, or set begins accordingly"
     )
 
 

@@ -349,7 +349,7 @@ def where_field(where: str | None) -> dict[str, str]:
 
 
 def cell_predicates(name: str, domain: Domain) -> tuple[str, ...]:
-    """Return the predicate of each value or bin; the first and the last bin have no outer edge in it."""
+    """Return the predicate of each value or bin; the first and the last bin are open at their outer end."""
     quoted = '"' + name.replace('"', '""') + '"'
     match domain:
         case Categories(values=values):

@@ -73,8 +73,8 @@ def choose_stream(
     Streams that can pay for the whole statement are preferred, then those whose answers may be informative, then those
     whose answers are expected to be free: first a histogram whose release is charged already, then a pmw stream that
     has begun, which charges only if it must measure. Otherwise the least ε for the statement's questions decides. If the
-    number of rows is private, no α is known to be informative: then a stream of which another is far more accurate is
-    chosen only if its answers are expected to be free.
+    number of rows is private, no α is known to be informative: then, if another stream is far more accurate, a stream
+    is chosen only if its answers are expected to be free.
 
     Raises:
         Unknown: there is no such source or stream, or the source has no open stream.
@@ -196,12 +196,12 @@ def _best_choice(plans: Sequence[StreamChoice]) -> StreamChoice:
 
 
 def _equally_able(choice: StreamChoice, plans: Sequence[StreamChoice]) -> list[StreamChoice]:
-    """Return the streams that, like the choice, can or cannot pay, and are or are not informative."""
+    """Return the streams that are like the choice in two points: whether they can pay, and may be informative."""
     return [one for one in plans if _preference(one)[:2] == _preference(choice)[:2]]
 
 
 def _alpha(choice: StreamChoice) -> float:
-    """Return the bound on the error of a count, which a histogram may have to add up from all cells of a result's row."""
+    """Return the error bound of a count; a histogram may have to add up all cells of a row of the result."""
     spec, calibration = choice.target.grant.spec, choice.target.grant.calibration
     if not isinstance(spec.mechanism, Histogram) or not isinstance(calibration, ReleaseCalibration):
         return calibration.alpha

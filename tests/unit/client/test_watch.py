@@ -443,8 +443,8 @@ def test_watch_warns_of_refused_events_once_a_minute() -> None:
 
 
 MARKS_BEFORE = (
-    "; if marks were written before the opening, events count from a partition's first mark that is written 5s or more after it: only "
-    "windows that begin more than 5m after that mark are sure to have all events; open streams before the first mark, or set begins "
+    "; if marks were written before the opening, events count from a partition's first mark that is written 5s or more after the opening: only "
+    "windows that begin more than 5m after this mark are sure to have all events; open streams before the first mark, or set begins "
     "accordingly"
 )
 BY_BROKER = "by the broker's timestamps, at most 5s later if a partition is silent"
