@@ -144,7 +144,7 @@ async def list_answers(
             question=question,
             groups=list(answer.groups or ()) if len(answer.estimates or ()) <= _MAX_NAMED_GROUPS else [],
             uninformative=list(answer.uninformative),
-            # The history does not repeat in each row that incomplete rows are left out.
+            # The warning that incomplete rows are left out would be the same in each row.
             warnings=[] if question is None else [one for one in answer.question_warnings if one != ROWS_LEFT_OUT],
             cost=_charge(one, older[place + 1 :]),
         )

@@ -314,7 +314,7 @@ class TrailExports:
             return web.Response(headers=_HEADERS)
         if self._sending.total() >= MAX_EXPORTS or self._sending[bearer.name] >= MAX_EXPORTS_PER_USER:
             raise too_many_error(
-                f"at most {MAX_EXPORTS_PER_USER} exports per name and {MAX_EXPORTS} of all; "
+                f"at most {MAX_EXPORTS_PER_USER} exports per name and {MAX_EXPORTS} in total; "
                 "ask again when one is done",
                 10,
             )

@@ -53,7 +53,7 @@ class LiveView:
     version: int = -1
     computed_at: float = float("-inf")
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """The task of each user user waits for the view, so that one user's many views do not delay other users."""
+    """For each user who waits for the view, the task that computes it when it is the user's turn."""
     failure: Exception | None = None
 
 

@@ -133,7 +133,7 @@ class StalledSource(ApiModel):
 HiddenLag = Annotated[
     int,
     Field(
-        description="Number of questions that may wait beyond `lag`: after a halted question, the end of a feed's transaction looks like a waiting question."
+        description="Number of offsets that are not in `lag` but may be waiting questions: after a halted question, the end of a feed's transaction cannot be distinguished from a question."
     ),
 ]
 
@@ -263,7 +263,7 @@ class StreamRow(ApiModel):
     dry_in: Annotated[
         float | None,
         Field(
-            description="Seconds until no charged answer is left at the rate of the last ten minutes, since a later opening, or of the windows so far; null if there is no end in sight, or if fewer than five answers were charged in ten minutes, or all within a minute."
+            description="Seconds until no charged answer is left, at the rate of the last ten minutes (or since the opening, if this was later); with windows by the broker's clock, at the rate of the windows so far. Null if no end is in sight, or if fewer than five answers were charged in ten minutes, or all within a minute."
         ),
     ]
     opened: Time | None
