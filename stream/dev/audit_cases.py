@@ -192,7 +192,7 @@ def _sides(
     return side(present=False), side(present=True)
 
 
-def _my_events(*times: str, **fields: Any) -> list[Mapping[str, Any]]:
+def _events_of_me(*times: str, **fields: Any) -> list[Mapping[str, Any]]:
     return [_event("me", time, **fields) for time in times]
 
 
@@ -204,7 +204,7 @@ LAPLACE_CASES: Final = (
         "one person with 9 events more",
         {"kind": "laplace"},
         _TOPIC,
-        _sides([[_event("ann", "00:01")], [], []], [_my_events("00:02", "00:03", "00:04")] * 3),
+        _sides([[_event("ann", "00:01")], [], []], [_events_of_me("00:02", "00:03", "00:04")] * 3),
         {**_PLAN, "standing": _HOURLY},
     ),
     # An event after the window's end must not close the window for other people.
@@ -212,14 +212,14 @@ LAPLACE_CASES: Final = (
         "one person ahead of the others more",
         {"kind": "laplace"},
         _TOPIC,
-        _sides([[], [], _EIGHT_OTHERS], [_my_events("00:02", "00:03"), [], _my_events("01:02")]),
+        _sides([[], [], _EIGHT_OTHERS], [_events_of_me("00:02", "00:03"), [], _events_of_me("01:02")]),
         {**_PLAN, "standing": _HOURLY},
     ),
     Case(
         "one person in an empty window more",
         {"kind": "laplace", "answers": 2},
         _TOPIC,
-        _sides([[], [], [], [_event("ann", "01:01")]], [_my_events("00:02", "00:03"), [], [], []]),
+        _sides([[], [], [], [_event("ann", "01:01")]], [_events_of_me("00:02", "00:03"), [], [], []]),
         {**_PLAN, "standing": _HOURLY},
         resolution=2.0,
     ),
@@ -231,7 +231,7 @@ HISTOGRAM_CASES: Final = (
         {"kind": "histogram", "attributes": ["group"]},
         _TOPIC,
         _sides(
-            [_EIGHT_OTHERS, [], []], [[_event("me", "00:02"), *_my_events("00:03", "00:04", group="b")], [], []]
+            [_EIGHT_OTHERS, [], []], [[_event("me", "00:02"), *_events_of_me("00:03", "00:04", group="b")], [], []]
         ),
         {**_PLAN, "standing": {**_HOURLY, "by": ["group"]}},
     ),
@@ -248,7 +248,7 @@ UNKNOWN_GROUPS_CASES: Final = (
         "one person with 9 events of a common text more",
         {"kind": "unknown_groups"},
         _TOPIC_WITH_TEXTS,
-        _sides([_NINE_OTHERS, [], []], [_my_events("00:02", "00:03", "00:04", note="x")] * 3),
+        _sides([_NINE_OTHERS, [], []], [_events_of_me("00:02", "00:03", "00:04", note="x")] * 3),
         _BY_NOTE,
     ),
     Case(
@@ -257,14 +257,14 @@ UNKNOWN_GROUPS_CASES: Final = (
         _TOPIC_WITH_TEXTS,
         _sides(
             [_NINE_OTHERS, [], []],
-            [_my_events("00:02", "00:03", note="y"), _my_events("00:04", "00:05", note="z"), []],
+            [_events_of_me("00:02", "00:03", note="y"), _events_of_me("00:04", "00:05", note="z"), []],
         ),
         _BY_NOTE,
     ),
 )
 
 
-def _all_grown(transcript: Transcript) -> bool:
+def _each_exceeds_previous(transcript: Transcript) -> bool:
     numbers = [0, *(seen.numbers[0] for seen in transcript[:4])]
     return all(later > former for former, later in pairwise(numbers))
 
@@ -277,10 +277,15 @@ RUNNING_CASES: Final = (
         _TOPIC_WITH_PERIODS,
         _sides(
             [[], [], [], [_event("ann", "01:05")]],
-            [_my_events("00:02", "00:16"), _my_events("00:17", "00:31", "00:32"), _my_events("00:46"), []],
+            [
+                _events_of_me("00:02", "00:16"),
+                _events_of_me("00:17", "00:31", "00:32"),
+                _events_of_me("00:46"),
+                [],
+            ],
         ),
         {"epsilon": 2.0, "beta": 0.1, "standing": _QUARTERS},
-        event=_all_grown,
+        event=_each_exceeds_previous,
     ),
 )
 
@@ -293,7 +298,7 @@ RUNNING_TEXTS_CASES: Final = (
         "one person with 9 events of a common text more, in all windows",
         _NOTES_SO_FAR,
         {**_TOPIC_WITH_TEXTS, "total": 2},
-        _sides([_NINE_OTHERS, [], []], [_my_events("00:02", "00:21", "00:41", note="x")] * 3),
+        _sides([_NINE_OTHERS, [], []], [_events_of_me("00:02", "00:21", "00:41", note="x")] * 3),
         _BY_NOTE,
         resolution=4.0,
     ),
@@ -301,7 +306,7 @@ RUNNING_TEXTS_CASES: Final = (
         "one more person, with texts that no other person has, in all windows",
         _NOTES_SO_FAR,
         {**_TOPIC_WITH_TEXTS, "total": 2},
-        _sides([_NINE_OTHERS, [], []], [_my_events("00:02", note="y"), [], _my_events("00:41", note="z")]),
+        _sides([_NINE_OTHERS, [], []], [_events_of_me("00:02", note="y"), [], _events_of_me("00:41", note="z")]),
         _BY_NOTE,
         resolution=4.0,
     ),
@@ -329,7 +334,7 @@ def _running_sides(*sums: tuple[Sequence[float], Sequence[float]]) -> tuple[Side
     return one, other
 
 
-def _all_raised(transcript: Transcript) -> bool:
+def _each_at_least_one(transcript: Transcript) -> bool:
     return all(seen.numbers[0] >= 1 for seen in transcript)
 
 
@@ -341,7 +346,7 @@ COUNTED_CASES: Final = (
         _COUNTED_TOPIC,
         _running_sides(([0.0], [1.0]), ([0.0, 0.0], [1.0, 0.0]), ([0.0] * 3, [1.0, 0.0, 0.0])),
         _RUNNING_PLAN,
-        event=_all_raised,
+        event=_each_at_least_one,
     ),
     # The first two answers use nodes of two levels. Both nodes count the event, so two raised answers lose ε.
     Case(
@@ -350,7 +355,7 @@ COUNTED_CASES: Final = (
         _COUNTED_TOPIC,
         _running_sides(([0.0], [1.0]), ([0.0], [1.0]), ([0.0, 0.0], [1.0, 0.0])),
         {**_RUNNING_PLAN, "calibration": "textbook"},
-        event=lambda transcript: _all_raised(transcript[:2]),
+        event=lambda transcript: _each_at_least_one(transcript[:2]),
     ),
     Case(
         "another's event in place of one",

@@ -56,11 +56,11 @@ def _only_bottoms(transcript: Transcript) -> bool:
     return all(seen.outcome == "below" for seen in transcript)
 
 
-def _bottom_and_then_none(transcript: Transcript) -> bool:
+def _only_first_is_bottom(transcript: Transcript) -> bool:
     return [seen.outcome == "below" for seen in transcript] == [True] + [False] * (len(transcript) - 1)
 
 
-def _above_in_all(transcript: Transcript) -> bool:
+def _exceeds_true_sum(transcript: Transcript) -> bool:
     """True if the sum of the numbers exceeds its true value on the higher side, where each number is 1."""
     return sum(seen.numbers[0] for seen in transcript) > len(transcript)
 
@@ -111,7 +111,7 @@ _ABOVE_THRESHOLD: Final = (
         crossing_values(3, 1, 5),
         _PLAN,
         interruption="crash",
-        event=_bottom_and_then_none,
+        event=_only_first_is_bottom,
     ),
     Case(
         "up, down; redelivered",
@@ -153,7 +153,7 @@ _GROUPED: Final = {
 }
 
 
-def _moved_row(queries: Sequence[Mapping[str, Any]], *, about: int = 50) -> tuple[Side, Side]:
+def _sides_with_moved_row(queries: Sequence[Mapping[str, Any]], *, about: int = 50) -> tuple[Side, Side]:
     """One row moves to another group, so that one error of the initial hypothesis grows and another shrinks.
 
     Two groups have ``about`` rows each, and the third group has none.
@@ -171,14 +171,14 @@ _THREE_ATTRIBUTES: Final = {
 }
 
 
-def _changed_pair(query: Mapping[str, Any]) -> tuple[Side, Side]:
+def _sides_with_changed_pair(query: Mapping[str, Any]) -> tuple[Side, Side]:
     """One of eight rows changes both attributes of the pair with the largest error."""
     same = {"a": list("00001111"), "b": list("00001111"), "c": list("01010101")}
     other = {**same, "a": list("00001110"), "b": list("00001110")}
     return Side([query], same), Side([query], other)
 
 
-def _far_from_estimate(query: Mapping[str, Any]) -> tuple[Side, Side]:
+def _sides_far_from_estimate(query: Mapping[str, Any]) -> tuple[Side, Side]:
     """One of 400 rows changes; the estimate has equal counts in all cells and is far from the rows.
 
     The estimate of the query's count is exact, so it is not measured.
@@ -222,7 +222,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             _VALUES,
             rising_values(0, 16),
             _SMALL_DELTA,
-            event=_above_in_all,
+            event=_exceeds_true_sum,
         ),
         # The values are half a grid step off the grid; as doubles they differ by slightly more than 0.1.
         Case("0.1 up", {"kind": "laplace"}, _TENTHS, values_sides((-0.55, -0.45)), {"beta": 0.1}, resolution=0.1),
@@ -330,7 +330,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "up, down",
             {**_ESTIMATED, "warm_start": 0},
             _GROUPED,
-            _moved_row([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=65),
+            _sides_with_moved_row([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=65),
             _PLAN,
             resolution=8.0,
         ),
@@ -338,14 +338,14 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "one row changed; opening",
             {**_ESTIMATED, "warm_start": 1},
             _GROUPED,
-            _moved_row([{"group_by": ["group"]}], about=4),
+            _sides_with_moved_row([{"group_by": ["group"]}], about=4),
             _PLAN,
         ),
         Case(
             "one row changed; chosen pair",
             {"kind": "pmw", "attributes": list("abc"), "warm_start": "workload", "updates": 1},
             _THREE_ATTRIBUTES,
-            _changed_pair({"group_by": ["a", "b"]}),
+            _sides_with_changed_pair({"group_by": ["a", "b"]}),
             _PLAN,
         ),
         # Nothing is measured, so every number but the typical error is the same on both sides.
@@ -353,7 +353,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "one row changed; typical error",
             {"kind": "pmw", "attributes": list("abc"), "warm_start": 0, "typical_error": True},
             _THREE_ATTRIBUTES,
-            _far_from_estimate({"where": "(a = '0' AND b = '0') OR (a = '1' AND b = '0')"}),
+            _sides_far_from_estimate({"where": "(a = '0' AND b = '0') OR (a = '1' AND b = '0')"}),
             _PLAN,
             resolution=0.25,
         ),
@@ -361,7 +361,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "up, down; worst case",
             {"kind": "pmw", "attributes": ["group"], "worst_case": True, "gap": 0.5},
             _GROUPED,
-            _moved_row([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=150),
+            _sides_with_moved_row([{"where": "\"group\" = 'A'"}, {"where": "\"group\" = 'B'"}], about=150),
             _PLAN,
             resolution=8.0,
         ),
@@ -371,7 +371,7 @@ SHIPPED: Final[Mapping[str, Sequence[Case]]] = {
             "up, down",
             {"kind": "sparse_pmw", "attributes": ["group"], "updates": 1, "gap": 0.05, "sparsity": 1},
             _GROUPED,
-            _moved_row([{"cells": [{"at": {"group": "A"}}]}, {"cells": [{"at": {"group": "B"}}]}]),
+            _sides_with_moved_row([{"cells": [{"at": {"group": "A"}}]}, {"cells": [{"at": {"group": "B"}}]}]),
             _PLAN,
             resolution=2.0,
         ),
